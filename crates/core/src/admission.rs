@@ -1,0 +1,106 @@
+//! May this task be taken in? The one place that counts room.
+//!
+//! A driver locks the queues that a batch of submissions is for, reads how full they are, and asks [`Admission`] for each
+//! submission in turn. Because the queues stay locked until the commit, the answer is exact: never one too many, and
+//! never a refusal while there was room.
+
+use std::collections::HashMap;
+
+use crate::{ClientKey, ServiceKey};
+
+/// Why a submission was not taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The service has as many pending tasks as it may have.
+    #[error("the service's capacity is reached")]
+    ServiceFull,
+    /// The client has as many pending tasks on the service as it may have.
+    #[error("the client's capacity on the service is reached")]
+    ClientFull,
+    /// The idempotency key was used for another request.
+    #[error("the idempotency key was used for another request")]
+    KeyReused,
+    /// The service was removed a moment ago.
+    #[error("the service does not exist any more")]
+    ServiceGone,
+}
+
+/// How full a queue is, and how full it may be.
+#[derive(Debug, Clone, Copy)]
+pub struct Room {
+    /// The pending tasks.
+    pub pending: u64,
+    /// As many as there may be; none means no limit.
+    pub capacity: Option<u64>,
+}
+
+impl Room {
+    fn is_full(self) -> bool {
+        self.capacity.is_some_and(|capacity| self.pending >= capacity)
+    }
+}
+
+/// The room that one batch of submissions shares.
+#[derive(Debug, Default)]
+pub struct Admission {
+    services: HashMap<ServiceKey, Room>,
+    clients: HashMap<(ServiceKey, ClientKey), Room>,
+}
+
+impl Admission {
+    /// Says how full a service's queue is.
+    pub fn set_service(&mut self, service: ServiceKey, room: Room) {
+        self.services.insert(service, room);
+    }
+
+    /// Says how full a client's share of a service's queue is.
+    pub fn set_client(&mut self, service: ServiceKey, client: ClientKey, room: Room) {
+        self.clients.insert((service, client), room);
+    }
+
+    /// Takes a place for one task, and tells its position in the queue; or refuses, and takes nothing.
+    pub fn admit(&mut self, service: ServiceKey, client: ClientKey) -> Result<u64, Refusal> {
+        let room = self.services.get_mut(&service).ok_or(Refusal::ServiceGone)?;
+        if room.is_full() {
+            return Err(Refusal::ServiceFull);
+        }
+        let share = self.clients.entry((service, client)).or_insert(Room { pending: 0, capacity: None });
+        if share.is_full() {
+            return Err(Refusal::ClientFull);
+        }
+        share.pending += 1;
+        room.pending += 1;
+        Ok(room.pending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RESIZE: ServiceKey = ServiceKey(1);
+    const ALICE: ClientKey = ClientKey(1);
+    const BOB: ClientKey = ClientKey(2);
+
+    #[test]
+    fn a_client_that_is_full_leaves_the_room_to_the_others() {
+        let mut admission = Admission::default();
+        admission.set_service(RESIZE, Room { pending: 7, capacity: Some(10) });
+        admission.set_client(RESIZE, ALICE, Room { pending: 4, capacity: Some(5) });
+        assert_eq!(admission.admit(RESIZE, ALICE), Ok(8));
+        assert_eq!(admission.admit(RESIZE, ALICE), Err(Refusal::ClientFull));
+        assert_eq!(admission.admit(RESIZE, BOB), Ok(9));
+        assert_eq!(admission.admit(RESIZE, BOB), Ok(10));
+        assert_eq!(admission.admit(RESIZE, BOB), Err(Refusal::ServiceFull));
+    }
+
+    #[test]
+    fn without_a_capacity_there_is_always_room_and_with_zero_never() {
+        let mut admission = Admission::default();
+        admission.set_service(RESIZE, Room { pending: u64::from(u32::MAX), capacity: None });
+        assert!(admission.admit(RESIZE, ALICE).is_ok());
+        admission.set_service(RESIZE, Room { pending: 0, capacity: Some(0) });
+        assert_eq!(admission.admit(RESIZE, ALICE), Err(Refusal::ServiceFull));
+        assert_eq!(admission.admit(ServiceKey(9), ALICE), Err(Refusal::ServiceGone));
+    }
+}

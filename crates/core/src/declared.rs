@@ -1,0 +1,188 @@
+//! What operators declare: services, clients, and who may do what.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ClientId, ClientKey, Json, ServiceKey, ServiceName};
+
+/// How long a worker may keep silent, unless the service or the worker says otherwise.
+pub const DEFAULT_LEASE: Duration = Duration::from_secs(60);
+
+/// How many workers a task may lose before it fails, unless the service says otherwise.
+pub const DEFAULT_DELIVERY_LIMIT: u32 = 20;
+
+/// What somebody may do on a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Submit tasks and follow one's own.
+    Consume,
+    /// Take tasks and report on them.
+    Work,
+}
+
+impl Role {
+    /// The name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Consume => "consume",
+            Self::Work => "work",
+        }
+    }
+}
+
+/// The roles of one client on one service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Roles {
+    /// May submit tasks and follow its own.
+    pub consume: bool,
+    /// May take tasks and report on them.
+    pub work: bool,
+}
+
+impl Roles {
+    /// Whether the role is among them.
+    pub const fn has(self, role: Role) -> bool {
+        match role {
+            Role::Consume => self.consume,
+            Role::Work => self.work,
+        }
+    }
+
+    /// Those of a list.
+    pub fn of(roles: &[Role]) -> Self {
+        Self { consume: roles.contains(&Role::Consume), work: roles.contains(&Role::Work) }
+    }
+
+    /// As a list, in the order of the names.
+    pub fn to_vec(self) -> Vec<Role> {
+        [Role::Consume, Role::Work].into_iter().filter(|&role| self.has(role)).collect()
+    }
+}
+
+/// How long tasks are kept; none means the server's setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Retention {
+    /// After their end.
+    pub finished: Option<Duration>,
+    /// After their submission, whatever their status.
+    pub any: Option<Duration>,
+}
+
+/// The limits of a service that operators change while it runs.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServiceLimits {
+    /// A new task is taken only while there are fewer pending ones than this.
+    pub capacity: Option<u32>,
+    /// How long a worker may keep silent.
+    pub lease: Duration,
+    /// How many workers a task may lose before it fails.
+    pub delivery_limit: u32,
+    /// How long its tasks are kept.
+    pub retention: Retention,
+}
+
+impl Default for ServiceLimits {
+    fn default() -> Self {
+        Self {
+            capacity: None,
+            lease: DEFAULT_LEASE,
+            delivery_limit: DEFAULT_DELIVERY_LIMIT,
+            retention: Retention::default(),
+        }
+    }
+}
+
+/// A service: something that workers do and clients ask for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Service {
+    /// Its row in the store.
+    pub key: ServiceKey,
+    /// Its name.
+    pub name: ServiceName,
+    /// Prefix of its queues on a broker.
+    pub queue_name: String,
+    /// A request that does not conform is refused at once.
+    pub json_schema: Option<Json>,
+    /// While it is paused, tasks are taken in but not handed out.
+    pub paused: bool,
+    /// Its limits.
+    pub limits: ServiceLimits,
+}
+
+/// A client: somebody who calls, be it a consumer or a worker.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Client {
+    /// Its row in the store.
+    pub key: ClientKey,
+    /// Its name.
+    pub client_id: ClientId,
+    /// The bcrypt hash of its secret.
+    pub secret_hash: String,
+}
+
+/// What a client may do on a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Authorization {
+    /// The client.
+    pub client: ClientKey,
+    /// The service.
+    pub service: ServiceKey,
+    /// What it may do.
+    pub roles: Roles,
+    /// A new task of this client is taken only while it has fewer pending ones on the service than this.
+    pub capacity: Option<u32>,
+}
+
+/// Everything that is declared, at one moment. Small enough to be kept in memory by every process.
+#[derive(Debug, Clone, Default)]
+pub struct Declared {
+    /// Counts the changes.
+    pub version: i64,
+    /// The services, by name.
+    pub services: HashMap<ServiceName, Arc<Service>>,
+    /// The clients, by name.
+    pub clients: HashMap<ClientId, Arc<Client>>,
+    /// Who may do what.
+    pub authorizations: HashMap<(ClientKey, ServiceKey), Authorization>,
+}
+
+impl Declared {
+    /// Puts rows together.
+    pub fn new(
+        version: i64,
+        services: Vec<Service>,
+        clients: Vec<Client>,
+        authorizations: Vec<Authorization>,
+    ) -> Self {
+        Self {
+            version,
+            services: services.into_iter().map(|service| (service.name.clone(), Arc::new(service))).collect(),
+            clients: clients.into_iter().map(|client| (client.client_id.clone(), Arc::new(client))).collect(),
+            authorizations: authorizations.into_iter().map(|a| ((a.client, a.service), a)).collect(),
+        }
+    }
+
+    /// What a client may do on a service; nothing, if it was not said.
+    pub fn roles(&self, client: ClientKey, service: ServiceKey) -> Roles {
+        self.authorizations.get(&(client, service)).map(|a| a.roles).unwrap_or_default()
+    }
+
+    /// A service by its key.
+    pub fn service_by_key(&self, key: ServiceKey) -> Option<&Arc<Service>> {
+        self.services.values().find(|service| service.key == key)
+    }
+
+    /// A client by its key.
+    pub fn client_by_key(&self, key: ClientKey) -> Option<&Arc<Client>> {
+        self.clients.values().find(|client| client.key == key)
+    }
+
+    /// The services in the order of their names.
+    pub fn services_by_name(&self) -> Vec<&Arc<Service>> {
+        let mut services: Vec<_> = self.services.values().collect();
+        services.sort_by(|a, b| a.name.cmp(&b.name));
+        services
+    }
+}

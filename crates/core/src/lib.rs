@@ -1,0 +1,42 @@
+//! What Relais knows: tasks, services, clients, the rules they obey, and the ports through which the rest of the
+//! world is reached.
+//!
+//! Nothing here does I/O, knows a database, a broker or HTTP, or reads a clock: time is handed in. A rule that two
+//! drivers must apply alike (may this task be taken? what does this message change? how far is it from the head of its
+//! queue?) is a function of this crate, so that there is one answer.
+//!
+//! ```
+//! use relais_core::{Event, State, Status, Timestamp, apply};
+//!
+//! let pending = State::pending();
+//! let now = Timestamp::from_millis(1_000);
+//! let event = Event::Failed { attempt: None, error_message: "no such file".into() };
+//! let failed = apply(&pending, &event, now).expect("a first result is accepted");
+//! assert_eq!(failed.status, Status::Failure);
+//! assert!(apply(&failed, &event, now).is_err(), "the second one changes nothing");
+//! ```
+
+mod admission;
+mod declared;
+mod json;
+mod names;
+pub mod position;
+mod store;
+mod task;
+mod time;
+mod transition;
+
+pub use admission::{Admission, Refusal, Room};
+pub use declared::{
+    Authorization, Client, Declared, Retention, Role, Roles, Service, ServiceLimits, DEFAULT_DELIVERY_LIMIT,
+    DEFAULT_LEASE,
+};
+pub use json::{Json, JsonError, MAX_DEPTH};
+pub use names::{ClientId, ClientKey, NameError, ServiceKey, ServiceName, TaskId};
+pub use store::{
+    Backlog, Change, ClaimRequest, IdempotencyKey, IdsChanged, NewTask, Outcome, Page, PurgeReport, PurgeRule, Store,
+    StoreError, Submission, Submitted, Tally, TaskEvent, TaskFilter, Wakeup, WakeupListener,
+};
+pub use task::{Callback, CallbackType, Status, Task};
+pub use time::Timestamp;
+pub use transition::{Event, Ignored, State, apply};

@@ -1,0 +1,349 @@
+//! The port through which everything is kept.
+//!
+//! The methods are whole verbs: each is one transaction, takes many items at once, and never hands out a transaction.
+//! Two drivers exist, and one conformance suite holds both to what is written here.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+
+use crate::{
+    Callback, ClientId, ClientKey, Declared, Ignored, Json, Refusal, Role, ServiceKey, ServiceLimits, ServiceName, State,
+    Status, Task, TaskId, Timestamp,
+};
+
+/// What a store can not do, whatever it was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The database is away, too slow, full, or shutting down. The same call may succeed later; a write may have been
+    /// done in spite of the error.
+    #[error("the store is unavailable")]
+    Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The database refused what it was asked: a fault of ours.
+    #[error("the store failed")]
+    Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The change contradicts what is stored.
+    #[error("{0}")]
+    Conflict(String),
+    /// The database is of another version of Relais.
+    #[error("{0}")]
+    Schema(String),
+}
+
+/// A key that a consumer chose so that it can repeat a submission without fear.
+#[derive(Debug, Clone)]
+pub struct IdempotencyKey {
+    /// The consumer's word.
+    pub key: String,
+    /// A digest of the request that it stands for.
+    pub fingerprint: Vec<u8>,
+}
+
+/// A task to be taken in.
+#[derive(Debug, Clone)]
+pub struct NewTask {
+    /// Its public name, given by the caller.
+    pub task_id: TaskId,
+    /// The service.
+    pub service: ServiceKey,
+    /// The consumer.
+    pub client: ClientKey,
+    /// The arguments.
+    pub request: Json,
+    /// Where to tell that it has ended.
+    pub callback: Option<Callback>,
+    /// One id through a chain of tasks.
+    pub correlation_id: Option<String>,
+    /// So that it can be repeated without fear.
+    pub idempotency: Option<IdempotencyKey>,
+}
+
+/// The answer to a submission that was taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Submitted {
+    /// The task's public name.
+    pub task_id: TaskId,
+    /// Its place in the queue when it was taken, counted from 1.
+    pub position: u64,
+    /// Whether the task was there before, under the same idempotency key.
+    pub replayed: bool,
+}
+
+/// Taken, or why not.
+pub type Submission = Result<Submitted, Refusal>;
+
+/// A worker's wish for tasks.
+#[derive(Debug, Clone)]
+pub struct ClaimRequest {
+    /// The service.
+    pub service: ServiceKey,
+    /// As many as it can use.
+    pub max: usize,
+    /// How long it may keep silent; none means the service's setting.
+    pub lease: Option<Duration>,
+    /// The host or pod that asks.
+    pub worker_host: Option<String>,
+}
+
+/// Something that happened to a task, and who says so.
+#[derive(Debug, Clone)]
+pub struct TaskEvent {
+    /// The task.
+    pub task_id: TaskId,
+    /// The event counts only if the task is of this service.
+    pub service: ServiceKey,
+    /// The event counts only if the task is of this client, where one is given.
+    pub client: Option<ClientKey>,
+    /// What happened.
+    pub event: crate::Event,
+}
+
+/// What became of an event.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// The task is now in this state.
+    Applied(State),
+    /// The task stays as it was.
+    Ignored(Ignored),
+    /// There is no such task for whoever said so.
+    NotFound,
+}
+
+/// Which tasks to list.
+#[derive(Debug, Clone, Default)]
+pub struct TaskFilter {
+    /// Of these services; none means of all.
+    pub services: Vec<ServiceKey>,
+    /// Of this client.
+    pub client: Option<ClientKey>,
+    /// In one of these; none means any.
+    pub statuses: Vec<Status>,
+    /// Submitted at this time or later.
+    pub submitted_from: Option<Timestamp>,
+    /// Submitted before this time.
+    pub submitted_before: Option<Timestamp>,
+    /// Arrived before the task with this `id`: the cursor.
+    pub before_id: Option<i64>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// A page of tasks, the newest first.
+#[derive(Debug, Clone, Default)]
+pub struct Page {
+    /// The tasks; a listing does not place them in their queues.
+    pub tasks: Vec<Task>,
+    /// Where the next page begins, if there may be one.
+    pub next_before_id: Option<i64>,
+}
+
+/// How many tasks of a service came into a status and left it, ever.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tally {
+    /// The service.
+    pub service: ServiceKey,
+    /// The status.
+    pub status: Status,
+    /// Came into it.
+    pub arrived: u64,
+    /// Left it.
+    pub departed: u64,
+}
+
+impl Tally {
+    /// How many are in it now.
+    pub const fn current(&self) -> u64 {
+        self.arrived.saturating_sub(self.departed)
+    }
+}
+
+/// What is to be known of all queues at a glance.
+#[derive(Debug, Clone, Default)]
+pub struct Backlog {
+    /// The counters.
+    pub tallies: Vec<Tally>,
+    /// For services with pending tasks, when the oldest of those was submitted.
+    pub oldest_pending: Vec<(ServiceKey, Timestamp)>,
+    /// The database's time.
+    pub now: Option<Timestamp>,
+}
+
+/// What is too old, for one service.
+#[derive(Debug, Clone, Copy)]
+pub struct PurgeRule {
+    /// The service.
+    pub service: ServiceKey,
+    /// How long finished tasks are kept after their end.
+    pub finished: Duration,
+    /// How long any task is kept after its submission.
+    pub any: Duration,
+    /// Only count.
+    pub dry_run: bool,
+    /// At most so many tasks are looked at in this call.
+    pub batch: usize,
+    /// Where the call before left off.
+    pub cursor: Option<(Status, i64)>,
+}
+
+/// What one call to purge did.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PurgeReport {
+    /// Removed, or to be removed in a dry run.
+    pub purged: u64,
+    /// Where to go on; none when the service is done.
+    pub cursor: Option<(Status, i64)>,
+}
+
+/// A change to what is declared.
+#[derive(Debug, Clone)]
+pub enum Change {
+    /// The service is to be like this.
+    PutService {
+        /// Its name.
+        name: ServiceName,
+        /// Prefix of its queues on a broker.
+        queue_name: String,
+        /// What a request must conform to.
+        json_schema: Option<Json>,
+        /// Whether it is to be paused; none leaves it as it is.
+        paused: Option<bool>,
+        /// Its limits.
+        limits: ServiceLimits,
+    },
+    /// The service is to be paused, or to go on.
+    PauseService {
+        /// Its name.
+        name: ServiceName,
+        /// Whether it is to be paused.
+        paused: bool,
+    },
+    /// The service is to go. Refused while it has tasks that are not finished.
+    DeleteService(ServiceName),
+    /// The client is to be there; with this secret, where one is given.
+    PutClient {
+        /// Its name.
+        client_id: ClientId,
+        /// The bcrypt hash of its secret; none keeps the one it has.
+        secret_hash: Option<String>,
+    },
+    /// The client is to go, with its authorizations. Its tasks stay until they are purged.
+    DeleteClient(ClientId),
+    /// The client is to have these roles on the service.
+    PutAuthorization {
+        /// The client.
+        client_id: ClientId,
+        /// The service.
+        service: ServiceName,
+        /// What it may do.
+        roles: Vec<Role>,
+        /// How many pending tasks it may have there.
+        capacity: Option<u32>,
+    },
+    /// The client is to have no role on the service.
+    DeleteAuthorization {
+        /// The client.
+        client_id: ClientId,
+        /// The service.
+        service: ServiceName,
+    },
+}
+
+/// Which tasks changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IdsChanged {
+    /// Those with these `id`s.
+    These(Vec<i64>),
+    /// Too many to name, or unknown because messages may have been missed.
+    Perhaps,
+}
+
+/// A hint that something changed. It makes things fast; a slow sweep makes them certain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wakeup {
+    /// These services have tasks to be claimed; none in the list means none.
+    pub work: Vec<ServiceKey>,
+    /// These tasks changed.
+    pub tasks: IdsChanged,
+    /// What is declared has changed.
+    pub declared: bool,
+}
+
+impl Wakeup {
+    /// Anything may have happened.
+    pub const fn anything() -> Self {
+        Self { work: Vec::new(), tasks: IdsChanged::Perhaps, declared: true }
+    }
+
+    /// Whether there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        self.work.is_empty() && !self.declared && self.tasks == IdsChanged::These(Vec::new())
+    }
+}
+
+/// Somebody who wants to be woken. Called after the commit, from any thread; must return at once.
+pub trait WakeupListener: Send + Sync {
+    /// Something changed.
+    fn wake(&self, wakeup: &Wakeup);
+}
+
+/// Where everything is kept.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Takes tasks in, all in one transaction, and answers each in its turn.
+    ///
+    /// A submission is refused when its service or its client's share is full, counted exactly under any concurrency. A
+    /// submission whose idempotency key is known gets the first answer again, or is refused if its fingerprint differs.
+    async fn submit_many(&self, tasks: Vec<NewTask>) -> Result<Vec<Submission>, StoreError>;
+
+    /// A task by its public name, placed in its queue if it is pending.
+    async fn find_task(&self, task_id: TaskId) -> Result<Option<Task>, StoreError>;
+
+    /// The tasks that match, the newest first. The cost grows with the page, not with what is stored.
+    async fn list_tasks(&self, filter: TaskFilter) -> Result<Page, StoreError>;
+
+    /// Hands out pending tasks, the oldest first, each to one caller only. Requests for the same service share them in
+    /// their order. A paused service has none.
+    async fn claim(&self, requests: Vec<ClaimRequest>) -> Result<Vec<Vec<Task>>, StoreError>;
+
+    /// Applies events in their order by [`crate::apply`], and tells what became of each.
+    async fn record(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, StoreError>;
+
+    /// Takes away what silent workers held, at most `limit` tasks, and tells how many.
+    async fn expire_leases(&self, limit: usize) -> Result<usize, StoreError>;
+
+    /// Removes what is too old, a small batch at a time.
+    async fn purge(&self, rule: PurgeRule) -> Result<PurgeReport, StoreError>;
+
+    /// Forgets idempotency keys that are older than this, and counters that no place depends on; tells how many keys.
+    async fn tidy(&self, idempotency_age: Duration) -> Result<u64, StoreError>;
+
+    /// Whether it is this caller's turn to do `chore`, which is to be done once per `period` by one process of all.
+    async fn take_turn(&self, chore: &str, period: Duration) -> Result<bool, StoreError>;
+
+    /// How full the queues are.
+    async fn backlog(&self) -> Result<Backlog, StoreError>;
+
+    /// Everything that is declared.
+    async fn declared(&self) -> Result<Declared, StoreError>;
+
+    /// The number of changes to what is declared: cheap to ask.
+    async fn declared_version(&self) -> Result<i64, StoreError>;
+
+    /// Makes changes to what is declared, all or none.
+    async fn declare(&self, changes: Vec<Change>) -> Result<(), StoreError>;
+
+    /// Whether the store answers, and takes writes.
+    async fn ping(&self) -> Result<Timestamp, StoreError>;
+
+    /// From now on `listener` hears of changes made through this value.
+    fn listen(&self, listener: Arc<dyn WakeupListener>);
+
+    /// Passes on the changes that other processes make. Runs until it is dropped, and reconnects by itself.
+    async fn relay_wakeups(&self);
+
+    /// Creates or upgrades the tables; tells how many migrations were applied.
+    async fn migrate(&self) -> Result<usize, StoreError>;
+
+    /// Lets go of all connections.
+    async fn close(&self);
+}

@@ -1,0 +1,104 @@
+//! The task, as the store keeps it and everyone sees it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ClientId, Json, ServiceName, State, TaskId, Timestamp};
+
+/// Where a task is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum Status {
+    /// Waiting for a worker.
+    Pending,
+    /// A worker has it.
+    InProgress,
+    /// It ended well; there is a response.
+    Success,
+    /// It ended badly; there is an error message.
+    Failure,
+    /// Its consumer, or an operator, gave it up.
+    Cancelled,
+}
+
+impl Status {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 5] = [Self::Pending, Self::InProgress, Self::Success, Self::Failure, Self::Cancelled];
+
+    /// The name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Pending => "PENDING",
+            Self::InProgress => "IN_PROGRESS",
+            Self::Success => "SUCCESS",
+            Self::Failure => "FAILURE",
+            Self::Cancelled => "CANCELLED",
+        }
+    }
+
+    /// Reads the name on the wire.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+
+    /// The number that stands for it in a row.
+    pub const fn code(self) -> i16 {
+        self as i16
+    }
+
+    /// Reads the number that stands for it in a row.
+    pub fn from_code(code: i16) -> Option<Self> {
+        usize::try_from(code).ok().and_then(|index| Self::ALL.get(index).copied())
+    }
+
+    /// Whether nothing can change it any more.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Success | Self::Failure | Self::Cancelled)
+    }
+}
+
+/// How whoever waits wants to be told. Typed, so that other kinds can follow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CallbackType {
+    /// A `POST` to an `https` URL.
+    Https,
+}
+
+/// Where to tell that the task has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Callback {
+    /// The kind of callback.
+    #[serde(rename = "type")]
+    pub kind: CallbackType,
+    /// Where to.
+    pub url: String,
+}
+
+/// A task.
+#[derive(Debug, Clone)]
+pub struct Task {
+    /// Order of arrival.
+    pub id: i64,
+    /// Its public name.
+    pub task_id: TaskId,
+    /// The consumer.
+    pub client_id: ClientId,
+    /// The service it is for.
+    pub service: ServiceName,
+    /// Where it is in its life.
+    pub state: State,
+    /// The arguments.
+    pub request: Json,
+    /// The worker's result.
+    pub response: Option<Json>,
+    /// Why it failed.
+    pub error_message: Option<String>,
+    /// Where to tell that it has ended.
+    pub callback: Option<Callback>,
+    /// One id through a chain of tasks.
+    pub correlation_id: Option<String>,
+    /// When it was taken in.
+    pub submitted: Timestamp,
+    /// Its place in its service's queue, counted from 1, while it is pending and where it was asked for.
+    pub position: Option<u64>,
+}

@@ -1,0 +1,297 @@
+//! What operators declare and are shown: the same model in a file, over the admin API and in the CLI.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::{HumanDuration, consumer::TaskView};
+
+/// How long tasks are kept; what is absent is the server's setting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RetentionDeclaration {
+    /// After their end, e.g. `7d`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "7d")]
+    pub finished: Option<HumanDuration>,
+    /// After their submission, whatever their status, e.g. `90d`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "90d")]
+    pub any: Option<HumanDuration>,
+}
+
+/// A service.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct ServiceDeclaration {
+    /// Its name, as it stands in URLs.
+    pub service_name: String,
+    /// Prefix of its queues on a broker; its name if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_name: Option<String>,
+    /// A new task is taken only while there are fewer pending ones than this; no limit if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u32>,
+    /// A request that does not conform is refused at once; anything is taken if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub json_schema: Option<serde_json::Value>,
+    /// Whether it is paused: tasks are taken in but not handed out. Left as it is if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+    /// How long a worker may keep silent before its task is given to another; `60s` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "60s")]
+    pub lease: Option<HumanDuration>,
+    /// How many workers a task may lose before it fails; 20 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub delivery_limit: Option<u32>,
+    /// How long its tasks are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retention: Option<RetentionDeclaration>,
+}
+
+/// A secret: the text itself, or the environment variable of whoever reads the file.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum SecretDeclaration {
+    /// The text itself.
+    Plain(String),
+    /// The name of an environment variable of whoever reads the declaration.
+    Env {
+        /// The variable's name.
+        env: String,
+    },
+}
+
+/// A client.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct ClientDeclaration {
+    /// Its name: the user part of its Basic credentials.
+    pub client_id: String,
+    /// Its secret. If absent, a new client gets one that is shown once, and an old one keeps its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_secret: Option<SecretDeclaration>,
+}
+
+/// What a client may do on a service.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct AuthorizationDeclaration {
+    /// The client.
+    pub client_id: String,
+    /// The service.
+    pub service_name: String,
+    /// `consume`, `work` or both; `consume` if absent.
+    #[serde(default = "consume_only")]
+    pub roles: Vec<RoleName>,
+    /// A new task of this client is taken only while it has fewer pending ones there than this; no limit if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub capacity: Option<u32>,
+}
+
+fn consume_only() -> Vec<RoleName> {
+    vec![RoleName::Consume]
+}
+
+/// What somebody may do on a service.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum RoleName {
+    /// Submit tasks and follow one's own.
+    Consume,
+    /// Take tasks and report on them.
+    Work,
+}
+
+/// A declaration file: what is in it is to be there, as it says.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct Declaration {
+    /// The services.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<ServiceDeclaration>,
+    /// The clients.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clients: Vec<ClientDeclaration>,
+    /// Who may do what.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub authorizations: Vec<AuthorizationDeclaration>,
+}
+
+/// What is done with a declared thing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AppliedAction {
+    /// It was not there.
+    Created,
+    /// It was different.
+    Updated,
+    /// It was as it should be.
+    Unchanged,
+    /// It was there, and not in the declaration.
+    Deleted,
+}
+
+/// What was done with one declared thing.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AppliedEntry {
+    /// `service`, `client` or `authorization`.
+    pub kind: String,
+    /// Its name.
+    pub name: String,
+    /// What was done.
+    pub action: AppliedAction,
+    /// A generated secret. It is shown this once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_secret: Option<String>,
+}
+
+/// What applying a declaration did, or would do.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ApplyReport {
+    /// One entry per declared thing.
+    pub applied: Vec<AppliedEntry>,
+}
+
+/// A service, as operators see it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceState {
+    /// As it is declared, defaults filled in.
+    #[serde(flatten)]
+    pub declaration: ServiceDeclaration,
+    /// Tasks that wait.
+    pub pending: u64,
+    /// Tasks that a worker has.
+    pub in_progress: u64,
+    /// Tasks that ended well, ever.
+    pub success: u64,
+    /// Tasks that failed, ever.
+    pub failure: u64,
+    /// Tasks that were cancelled, ever.
+    pub cancelled: u64,
+    /// When the oldest pending task was submitted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub oldest_pending_date: Option<String>,
+}
+
+/// The services.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ServiceStates {
+    /// In the order of their names.
+    pub services: Vec<ServiceState>,
+}
+
+/// A client, as operators see it: its secret is known to nobody.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientState {
+    /// Its name.
+    pub client_id: String,
+    /// On how many services it may do something.
+    pub authorizations: usize,
+}
+
+/// The clients.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ClientStates {
+    /// In the order of their names.
+    pub clients: Vec<ClientState>,
+}
+
+/// A client's new secret.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientSecret {
+    /// The client.
+    pub client_id: String,
+    /// The secret. It is shown this once.
+    pub client_secret: String,
+}
+
+/// Who may do what.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct AuthorizationStates {
+    /// In the order of clients, then services.
+    pub authorizations: Vec<AuthorizationDeclaration>,
+}
+
+/// A task, as operators see it.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AdminTaskView {
+    /// Order of arrival.
+    pub id: i64,
+    /// The service.
+    pub service: String,
+    /// The consumer.
+    pub client_id: String,
+    /// The number of the current attempt.
+    pub attempt: u32,
+    /// How many workers lost it without a word.
+    pub losses: u32,
+    /// The host or pod that runs it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_host: Option<String>,
+    /// Until when its worker may keep silent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub lease_expires: Option<String>,
+    /// The arguments; absent in a listing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub request: Option<Box<RawValue>>,
+    /// What its consumer sees.
+    pub task: TaskView,
+}
+
+/// A page of tasks, the newest first.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AdminTaskPage {
+    /// The tasks.
+    pub tasks: Vec<AdminTaskView>,
+    /// Give this as `cursor` to get the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// What to purge.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct PurgeRequest {
+    /// Only count.
+    #[serde(default)]
+    pub dry_run: bool,
+}
+
+/// What was purged of one service, or would be.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PurgedService {
+    /// The service.
+    pub service: String,
+    /// How many tasks.
+    pub purged: u64,
+    /// How long its finished tasks are kept.
+    #[schema(value_type = String)]
+    pub finished: HumanDuration,
+    /// How long any of its tasks is kept.
+    #[schema(value_type = String)]
+    pub any: HumanDuration,
+}
+
+/// What was purged, or would be.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PurgeAnswer {
+    /// Whether nothing was removed.
+    pub dry_run: bool,
+    /// One entry per service.
+    pub services: Vec<PurgedService>,
+}

@@ -1,0 +1,188 @@
+//! What consumers send and are sent.
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use utoipa::ToSchema;
+
+use crate::{ErrorBody, HumanDuration};
+
+/// Where to tell that a task has ended.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CallbackRequest {
+    /// The kind of callback: `https`.
+    #[serde(rename = "type")]
+    #[schema(example = "https")]
+    pub kind: String,
+    /// Where to.
+    #[schema(example = "https://example.org/done")]
+    pub url: String,
+}
+
+/// A task to be done.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct SubmitRequest {
+    /// The arguments: a JSON object that conforms to the service's schema.
+    #[schema(value_type = Object)]
+    pub body: Box<RawValue>,
+    /// Where to tell that the task has ended.
+    #[serde(default)]
+    pub callback: Option<CallbackRequest>,
+    /// One id through a chain of tasks; at most 200 characters.
+    #[serde(default)]
+    #[schema(max_length = 200)]
+    pub correlation_id: Option<String>,
+}
+
+/// The answer to a submission.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct SubmitAnswer {
+    /// The task's public name.
+    #[schema(format = "uuid")]
+    pub task_id: String,
+    /// Its place in its service's queue, counted from 1.
+    #[schema(minimum = 1)]
+    pub task_position: u64,
+    /// When it may start, judging by the last minutes. Absent when nothing is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub estimated_start_date: Option<String>,
+}
+
+/// Many tasks to be done.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct BatchRequest {
+    /// The tasks, at most 1000.
+    #[schema(value_type = Vec<SubmitRequest>, min_items = 1, max_items = 1000)]
+    pub tasks: Vec<Box<RawValue>>,
+}
+
+/// What became of one task of a batch: like the answer to a single submission.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(tag = "status", rename_all = "lowercase")]
+pub enum BatchEntry {
+    /// It was taken.
+    Success {
+        /// The answer.
+        data: SubmitAnswer,
+    },
+    /// It was refused.
+    Error {
+        /// Why.
+        error: ErrorBody,
+    },
+}
+
+/// What became of a batch.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct BatchAnswer {
+    /// One entry per task, in the same order.
+    pub tasks: Vec<BatchEntry>,
+}
+
+/// Where a task is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
+pub enum TaskStatus {
+    /// Waiting for a worker.
+    Pending,
+    /// A worker has it.
+    InProgress,
+    /// It ended well.
+    Success,
+    /// It ended badly.
+    Failure,
+    /// It was given up.
+    Cancelled,
+}
+
+impl TaskStatus {
+    /// Whether nothing can change it any more.
+    pub const fn is_final(self) -> bool {
+        matches!(self, Self::Success | Self::Failure | Self::Cancelled)
+    }
+}
+
+/// A task, as its consumer sees it. Which fields there are depends on the status.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskView {
+    /// The task's public name.
+    #[schema(format = "uuid")]
+    pub task_id: String,
+    /// Where it is in its life.
+    pub status: TaskStatus,
+    /// PENDING: its place in its service's queue, counted from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
+    pub task_position: Option<u64>,
+    /// PENDING: when it may start, judging by the last minutes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub estimated_start_date: Option<String>,
+    /// When it was taken in.
+    #[schema(format = "date-time")]
+    pub submition_date: String,
+    /// When a worker started it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub start_date: Option<String>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub end_date: Option<String>,
+    /// From 0 to 100, as the worker reports it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 100)]
+    pub progress: Option<f64>,
+    /// SUCCESS: the worker's result.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<serde_json::Value>)]
+    pub response: Option<Box<RawValue>>,
+    /// FAILURE: why.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_message: Option<String>,
+    /// One id through a chain of tasks, where one was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub correlation_id: Option<String>,
+}
+
+/// A page of tasks, the newest first.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct TaskPage {
+    /// The tasks.
+    pub tasks: Vec<TaskView>,
+    /// Give this as `cursor` to get the next page; absent on the last one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
+}
+
+/// A service that the caller may use.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceView {
+    /// Its name.
+    pub service_name: String,
+    /// What the caller may do on it: `consume`, `work`.
+    pub roles: Vec<String>,
+    /// Whether it is paused: tasks are taken in but not handed out.
+    pub paused: bool,
+    /// What a request's body must conform to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub json_schema: Option<Box<RawValue>>,
+}
+
+/// The services that the caller may use.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct ServiceList {
+    /// In the order of their names.
+    pub services: Vec<ServiceView>,
+}
+
+/// How long a `?wait=` may be.
+pub const MAX_WAIT: HumanDuration = HumanDuration(std::time::Duration::from_secs(120));

@@ -1,0 +1,15 @@
+//! Every byte that Relais sends or is sent: HTTP bodies, worker messages, error numbers.
+//!
+//! Wire names are exact, odd spellings included (`submitionDate`). Nothing here decides anything: these types say what a
+//! message looks like, and other crates say what it means. Payloads are opaque: they are carried as the text they came in.
+
+pub mod admin;
+pub mod consumer;
+mod duration;
+mod envelope;
+mod numbers;
+pub mod worker;
+
+pub use duration::{DurationError, HumanDuration};
+pub use envelope::{ErrorBody, ErrorDetail, Failure, Success};
+pub use numbers::ErrorNumber;

@@ -1,0 +1,40 @@
+//! What Relais's tests stand on: real private servers that a test may kill, and faults on demand.
+//!
+//! Nothing here imitates a server. PostgreSQL is the real one, on a free loopback port, with its
+//! own temporary data; the network between two processes is cut by a proxy, not by a mock. When a
+//! server's program is missing, the test **fails** and the message says which package brings it:
+//! a test that skips itself proves nothing and looks as if it did.
+//!
+//! Everything that is started here dies with the process that started it, even when that process
+//! is killed: see [`process`] and its guardian.
+//!
+//! This crate is a dev-dependency; no crate that ships may depend on it (`cargo xtask check`).
+//!
+//! ```no_run
+//! # async fn example() -> anyhow::Result<()> {
+//! use relais_testkit::{PostgresServer, TestDatabase};
+//!
+//! // A database of one's own, on a server that the tests share:
+//! let database = TestDatabase::create().await?;
+//! println!("{}", database.url());
+//!
+//! // A server of one's own, to be killed:
+//! let mut server = PostgresServer::options().fsync(true).start().await?;
+//! server.kill9()?;
+//! server.restart().await?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod database;
+mod group;
+mod port;
+pub mod postgres;
+pub mod process;
+pub mod proxy;
+
+pub use database::{POSTGRES_VARIABLE, TestDatabase};
+pub use port::free_port;
+pub use postgres::{PostgresOptions, PostgresServer};
+pub use process::ServerProcess;
+pub use proxy::TcpProxy;
