@@ -1,1 +1,126 @@
-fn main(){}
+//! The developer's commands: `cargo xtask test`, `check`, `gen`, `bench`, `fuzz-api`.
+//!
+//! Everything that the project asks of a change is one of these, so that a laptop and the
+//! continuous integration run the same thing, from a fresh clone. Compiled before every command,
+//! hence almost without dependencies, and none of ours: servers are started by the testkit's own
+//! helper program, contracts are printed by the `relais` binary, and this only calls them.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command line program talks to its user"
+)]
+
+mod bench;
+mod cargo;
+mod check;
+mod fuzz_api;
+mod gen_files;
+mod packages;
+mod postgres;
+mod test;
+
+use std::{env, process::ExitCode};
+
+const HELP: &str = "\
+The developer's commands of Relais.
+
+Usage: cargo xtask COMMAND
+
+Commands:
+  test [FILTER…]    Build everything, start a private PostgreSQL and run all tests, documentation
+                    examples and the API fuzzing. With FILTER, only tests whose name contains one.
+  check             Everything that needs no server: formatting, clippy, the rule of which crate
+                    may know which, licences, committed contracts, tidiness.
+  gen [--check]     Write the committed contracts (docs/) anew from the binary; with --check, only
+                    say whether they are current.
+  fuzz-api          Fuzz a running server from its own OpenAPI document, with schemathesis.
+  bench [ARGS…]     Build for release and run the benchmarks; ARGS go to relais-bench.
+  help              This text.
+
+Environment:
+  RELAIS_TEST_POSTGRES   A running PostgreSQL to test on, as a superuser:
+                         postgres://postgres@127.0.0.1:5432. Otherwise a private one is started.
+  RELAIS_TEST_PG_BIN     The directory of `postgres` and `initdb`, when it is neither in
+                         /usr/lib/postgresql/*/bin nor in PATH.
+  CARGO_TARGET_DIR       Where cargo builds, as always; also home to the Python environment of
+                         fuzz-api.
+
+As root on Debian or Ubuntu, `test` and `fuzz-api` install the packages they miss (postgresql,
+python3-venv). Elsewhere they say what is missing and how to get it.
+
+Exit status: 0 all is well, 1 something failed, 2 the command line was not understood.
+";
+
+const COMMANDS: [&str; 6] = ["test", "check", "gen", "fuzz-api", "bench", "help"];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let Some((command, rest)) = arguments.split_first() else {
+        eprint!("{HELP}");
+        return ExitCode::from(2);
+    };
+    let result = match command.as_str() {
+        "test" => test::run(rest),
+        "check" if rest.is_empty() => check::run(),
+        "gen" => match rest {
+            [] => gen_files::write(),
+            [flag] if flag == "--check" => gen_files::check(),
+            _ => return usage_error("gen takes no argument but --check"),
+        },
+        "fuzz-api" if rest.is_empty() => fuzz_api::run(),
+        "bench" => bench::run(rest),
+        "help" | "--help" | "-h" => {
+            print!("{HELP}");
+            Ok(())
+        }
+        "check" | "fuzz-api" => return usage_error(&format!("{command} takes no argument")),
+        unknown => {
+            let hint = nearest(unknown).map(|name| format!("; did you mean `{name}`?"));
+            return usage_error(&format!(
+                "unknown command `{unknown}`{}",
+                hint.unwrap_or_default()
+            ));
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn usage_error(message: &str) -> ExitCode {
+    eprintln!("error: {message}\n`cargo xtask help` lists the commands.");
+    ExitCode::from(2)
+}
+
+/// The command that was probably meant.
+fn nearest(unknown: &str) -> Option<&'static str> {
+    let (distance, name) = COMMANDS
+        .iter()
+        .map(|name| (strsim::damerau_levenshtein(unknown, name), *name))
+        .min()?;
+    (distance <= 2 || name.starts_with(unknown)).then_some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_finger_finds_its_command() {
+        assert_eq!(nearest("tset"), Some("test"));
+        assert_eq!(nearest("fuzz_api"), Some("fuzz-api"));
+        assert_eq!(nearest("deploy"), None);
+    }
+
+    #[test]
+    fn the_help_names_every_command() {
+        for command in COMMANDS {
+            assert!(HELP.contains(&format!("\n  {command}")), "{command}");
+        }
+    }
+}

@@ -1,1 +1,34 @@
-//! x
+//! The use cases of Relais, and the services that run in its background.
+//!
+//! [`Engine`] is the application layer: whatever reaches Relais (over HTTP, from a file, from the command line) becomes a
+//! call of one of its methods, with the same rights and the same rules. It sees the store through its port only, knows no
+//! HTTP, and writes nothing that was not asked for.
+//!
+//! Concurrent calls share transactions: submissions and messages go through a [`batch::Batcher`], claims through the
+//! [`claims`] desk. An answer is given after its commit, never before.
+
+mod admin;
+mod auth;
+pub mod background;
+mod batch;
+mod claims;
+mod engine;
+mod error;
+mod follow;
+mod hub;
+mod measured;
+mod pace;
+mod registry;
+mod schema;
+mod submit;
+mod views;
+mod work;
+
+pub use admin::PurgeDefaults;
+pub use auth::{AuthOptions, generate_secret, hash_secret};
+pub use batch::BatchOptions;
+pub use engine::{Access, Engine, Options};
+pub use error::{EngineError, Problem};
+pub use follow::{ListQuery, Following};
+pub use submit::{Accepted, Idempotency};
+pub use views::{admin_task_view, task_view};

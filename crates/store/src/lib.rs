@@ -1,1 +1,55 @@
-//! x
+//! The store, on SQLite and on PostgreSQL.
+//!
+//! What a store does is written once, in `verbs/`: lock some rows, ask `relais-core` what they become, write them back,
+//! keep the counters. How that is said in SQL is written twice, as a [`session::Database`] and a [`session::Session`]:
+//! `postgres/` and `sqlite/`, each with its migrations. A driver decides nothing.
+//!
+//! ```
+//! # tokio::runtime::Runtime::new().unwrap().block_on(async {
+//! let folder = tempfile::tempdir().unwrap();
+//! let url = format!("sqlite:{}", folder.path().join("relais.db").display());
+//! let store = relais_store::open(&url, &relais_store::Options::default()).await.unwrap();
+//! store.migrate().await.unwrap();
+//! assert!(store.declared().await.unwrap().services.is_empty());
+//! # });
+//! ```
+
+mod postgres;
+mod row;
+mod session;
+mod sqlite;
+mod verbs;
+mod wakeup;
+
+use std::{sync::Arc, time::Duration};
+
+use relais_core::{Store, StoreError};
+
+/// How to reach a database.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// As many connections as may be open at once. SQLite uses one for writing besides those for reading.
+    pub max_connections: u32,
+    /// How long a call may wait for a connection before the store counts as unavailable.
+    pub acquire_timeout: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { max_connections: 10, acquire_timeout: Duration::from_secs(5) }
+    }
+}
+
+/// Opens the store that a URL names: `sqlite:path/to/file.db` or `postgres://…`. Its tables are made by
+/// [`Store::migrate`]. PostgreSQL need not be up yet.
+pub async fn open(url: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
+    match url.split_once(':').map(|(scheme, _)| scheme) {
+        Some("sqlite") => Ok(Arc::new(verbs::Verbs::new(sqlite::Sqlite::open(url, options).await?))),
+        Some("postgres" | "postgresql") => {
+            Ok(Arc::new(verbs::Verbs::new(postgres::Postgres::open(url, options)?)))
+        }
+        _ => Err(StoreError::Schema(
+            "the database's URL must begin with sqlite: or postgres: (e.g. sqlite:relais.db)".to_owned(),
+        )),
+    }
+}

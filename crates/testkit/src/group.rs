@@ -1,25 +1,24 @@
 //! A child process in a process group of its own, which never outlives this process.
 //!
-//! Two things make that harder than `Child::kill`. A server's own children may leave the group
-//! (each PostgreSQL backend calls `setsid`), so killing reaches the descendants too. And a test
-//! process that is itself killed runs no destructor, nor does any process for its statics; so a
-//! *guardian*, a few lines of `sh`, waits on a pipe that only this process holds, and cleans up
-//! when the pipe closes, for whatever reason it does.
+//! That is harder than `Child::kill`. A server's own children may leave the group (each PostgreSQL
+//! backend calls `setsid`), so signals go to the descendants too; and what happens when this
+//! process is killed itself is the business of the [`Guardian`](crate::guardian).
 //!
 //! Does not know what the child is, nor when it is ready.
 
 use std::{
     collections::HashMap,
-    fs,
-    io::{self, Write},
+    fs, io,
     os::unix::process::CommandExt,
-    path::Path,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Child, Command, ExitStatus},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+use crate::guardian::{Guardian, Scratch};
 
 /// How often a state that Linux does not announce (a child's end, a server's readiness) is looked at.
 pub(crate) const POLL: Duration = Duration::from_millis(10);
@@ -28,24 +27,23 @@ pub(crate) const POLL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(crate) struct Group {
     leader: Child,
-    guardian: Guardian,
+    guardian: Arc<Guardian>,
     /// The leader was reaped: its number may belong to someone else by now and gets no signals.
     ended: Option<ExitStatus>,
 }
 
 impl Group {
-    /// Starts `command` as the leader of a new group. When this process ends before the group
-    /// does, the group is killed and `scratch` is deleted.
-    pub(crate) fn spawn(mut command: Command, scratch: &Path) -> Result<Self> {
-        let mut guardian = Guardian::spawn(scratch)?;
+    /// Starts `command` as the leader of a new group, one at a time in a `scratch`. When this
+    /// process ends before the group does, the group is killed and the directory deleted.
+    pub(crate) fn spawn(mut command: Command, scratch: &Scratch) -> Result<Self> {
         let leader = command
             .process_group(0)
             .spawn()
             .with_context(|| format!("start {}", command.get_program().display()))?;
-        guardian.tell(&format!("leader {}", leader.id()));
+        scratch.guardian().tell(&format!("leader {}", leader.id()));
         Ok(Self {
             leader,
-            guardian,
+            guardian: Arc::clone(scratch.guardian()),
             ended: None,
         })
     }
@@ -128,71 +126,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // Nobody to tell, should it fail; the guardian then tries again, because it hears no "done".
-        if self.kill().is_ok() {
-            self.guardian.tell("done");
-        }
-    }
-}
-
-/// The `sh` that outlives us by the moment it takes to clean up.
-#[derive(Debug)]
-struct Guardian {
-    shell: Child,
-}
-
-impl Guardian {
-    /// `$1` is the directory to delete. Lines on standard input: `leader PID`, the process to
-    /// kill; `ended`, it is gone; `done`, nothing is left to do. The end of the input without
-    /// `done` says that we are dead.
-    const SCRIPT: &str = r#"
-        while read -r word pid; do
-            case "$word" in
-                leader) leader="$pid" ;;
-                ended) leader= ;;
-                done) exit 0 ;;
-            esac
-        done
-        if [ -n "$leader" ]; then
-            kill -s STOP "$leader"
-            for stat in /proc/[0-9]*/stat; do
-                read -r pid _ _ parent _ <"$stat" || continue
-                if [ "$parent" = "$leader" ]; then kill -s KILL "$pid"; fi
-            done
-            kill -s KILL -- "-$leader"
-        fi
-        rm -rf -- "$1"
-    "#;
-
-    fn spawn(scratch: &Path) -> Result<Self> {
-        let shell = Command::new("/bin/sh")
-            .args(["-c", Self::SCRIPT, "guardian"])
-            .arg(scratch)
-            .env_remove("leader")
-            .current_dir("/")
-            .stdin(Stdio::piped())
-            // Not ours to hold open: whoever reads this process's output waits for its end.
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            // Ctrl-C in a terminal ends the tests, not the one who cleans up after them.
-            .process_group(0)
-            .spawn()
-            .context("start /bin/sh as a guardian")?;
-        Ok(Self { shell })
-    }
-
-    /// Best effort: without its guardian, a group still ends when it is dropped.
-    fn tell(&mut self, line: &str) {
-        if let Some(pipe) = &mut self.shell.stdin {
-            let _ = pipe.write_all(format!("{line}\n").as_bytes());
-        }
-    }
-}
-
-impl Drop for Guardian {
-    fn drop(&mut self) {
-        drop(self.shell.stdin.take());
-        let _ = self.shell.wait();
+        // Nobody to tell, should it fail; the guardian then tries again.
+        let _ = self.kill();
     }
 }
 
@@ -200,7 +135,11 @@ impl Drop for Guardian {
 fn descendants(root: u32) -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+        let Some(pid) = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
             continue;
         };
         // Processes come and go while we look; one that is gone has no parent to note.

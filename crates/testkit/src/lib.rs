@@ -6,7 +6,7 @@
 //! a test that skips itself proves nothing and looks as if it did.
 //!
 //! Everything that is started here dies with the process that started it, even when that process
-//! is killed: see [`process`] and its guardian.
+//! is killed: a small guardian process sees to it.
 //!
 //! This crate is a dev-dependency; no crate that ships may depend on it (`cargo xtask check`).
 //!
@@ -28,6 +28,7 @@
 
 mod database;
 mod group;
+mod guardian;
 mod port;
 pub mod postgres;
 pub mod process;

@@ -18,13 +18,13 @@ use std::{
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
 use sqlx::{Connection, PgConnection};
-use tempfile::TempDir;
 use tokio::time::timeout;
 
 use self::programs::Programs;
 use crate::{
     free_port,
     group::{Group, POLL},
+    guardian::Scratch,
 };
 
 /// A start takes 0.1 s; recovery after a crash, on a busy machine, some seconds.
@@ -35,7 +35,7 @@ const READY: Duration = Duration::from_secs(60);
 pub struct PostgresServer {
     // Declared before the directory: the processes must be gone when that is deleted.
     group: Option<Group>,
-    directory: TempDir,
+    directory: Scratch,
     programs: Programs,
     options: PostgresOptions,
     port: u16,
@@ -185,7 +185,7 @@ impl PostgresServer {
             command.arg("-c").arg(format!("{name}={value}"));
         }
         programs::as_server_user(&mut command);
-        self.group = Some(Group::spawn(command, self.directory.path())?);
+        self.group = Some(Group::spawn(command, &self.directory)?);
         self.wait_until_ready().await
     }
 
@@ -195,7 +195,10 @@ impl PostgresServer {
         let url = self.url("postgres");
         loop {
             if let Some(status) = self.running()?.try_wait()? {
-                bail!("PostgreSQL ended ({status}) instead of starting\n{}", self.log_tail());
+                bail!(
+                    "PostgreSQL ended ({status}) instead of starting\n{}",
+                    self.log_tail()
+                );
             }
             let last = match timeout(READY, PgConnection::connect(&url)).await {
                 Ok(Ok(connection)) => return Ok(connection.close().await?),
@@ -203,7 +206,10 @@ impl PostgresServer {
                 Err(_) => "no answer".to_owned(),
             };
             if start.elapsed() > READY {
-                bail!("PostgreSQL not ready after {READY:?} (last: {last})\n{}", self.log_tail());
+                bail!(
+                    "PostgreSQL not ready after {READY:?} (last: {last})\n{}",
+                    self.log_tail()
+                );
             }
             tokio::time::sleep(POLL).await;
         }

@@ -15,7 +15,6 @@ use std::{
 
 use anyhow::{Context, Result, bail};
 use rustix::process::Signal;
-use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -23,14 +22,17 @@ use tokio::{
 };
 use url::Url;
 
-use crate::group::{Group, POLL, stat_field};
+use crate::{
+    group::{Group, POLL, stat_field},
+    guardian::Scratch,
+};
 
 /// A running program, killed when dropped.
 #[derive(Debug)]
 pub struct ServerProcess {
     // Declared before the directory: the process must be gone when that is deleted.
     group: Group,
-    output: TempDir,
+    output: Scratch,
     program: String,
 }
 
@@ -54,16 +56,13 @@ impl ServerProcess {
     /// Starts a prepared command, for a working directory or a cleared environment. Its standard
     /// streams are replaced.
     pub fn spawn_command(mut command: Command) -> Result<Self> {
-        let output = tempfile::Builder::new()
-            .prefix("relais-test-output-")
-            .tempdir()
-            .context("create a directory for a program's output")?;
+        let output = Scratch::create(&std::env::temp_dir(), "relais-test-output-")?;
         command
             .stdin(Stdio::null())
             .stdout(File::create(output.path().join("stdout"))?)
             .stderr(File::create(output.path().join("stderr"))?);
         let program = command.get_program().display().to_string();
-        let group = Group::spawn(command, output.path())?;
+        let group = Group::spawn(command, &output)?;
         Ok(Self {
             group,
             output,
@@ -97,7 +96,11 @@ impl ServerProcess {
         let start = Instant::now();
         loop {
             if let Some(status) = self.group.try_wait()? {
-                bail!("{} ended ({status}) before {url} answered\n{}", self.program, self.tail());
+                bail!(
+                    "{} ended ({status}) before {url} answered\n{}",
+                    self.program,
+                    self.tail()
+                );
             }
             let left = deadline.saturating_sub(start.elapsed());
             let last = match timeout(left, get_status(url)).await {
@@ -107,7 +110,10 @@ impl ServerProcess {
                 Err(_) => "no answer".to_owned(),
             };
             if start.elapsed() >= deadline {
-                bail!("{url} not ready after {deadline:?} (last: {last})\n{}", self.tail());
+                bail!(
+                    "{url} not ready after {deadline:?} (last: {last})\n{}",
+                    self.tail()
+                );
             }
             tokio::time::sleep(POLL).await;
         }
@@ -190,12 +196,20 @@ async fn get_status(url: &str) -> Result<u16> {
         .next()
         .context("the host has no address")?;
     let mut stream = TcpStream::connect(address).await.context("connect")?;
-    let target = url.query().map_or(url.path().to_owned(), |query| format!("{}?{query}", url.path()));
+    let target = url.query().map_or(url.path().to_owned(), |query| {
+        format!("{}?{query}", url.path())
+    });
     let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.context("send")?;
     let mut head = [0; 12]; // "HTTP/1.1 200"
-    stream.read_exact(&mut head).await.context("read the status")?;
+    stream
+        .read_exact(&mut head)
+        .await
+        .context("read the status")?;
     let head = String::from_utf8_lossy(&head);
-    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
+    let status = head
+        .split(' ')
+        .nth(1)
+        .and_then(|status| status.parse().ok());
     status.with_context(|| format!("not HTTP: {head:?}"))
 }

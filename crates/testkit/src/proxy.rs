@@ -81,7 +81,10 @@ impl TcpProxy {
     async fn order(&self, mode: Mode) -> io::Result<()> {
         let (done, answer) = oneshot::channel();
         let gone = |()| io::Error::other("the proxy's runtime has ended");
-        self.orders.send(Order { mode, done }).await.map_err(|_| gone(()))?;
+        self.orders
+            .send(Order { mode, done })
+            .await
+            .map_err(|_| gone(()))?;
         answer.await.map_err(|_| gone(()))?
     }
 }

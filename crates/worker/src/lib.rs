@@ -1,1 +1,71 @@
-//! x
+//! The worker's side of Relais in Rust: take tasks of one service, do them, tell what became of them.
+//!
+//! A [`Worker`] claims tasks over HTTP, runs a handler for each, keeps their leases alive, and reports progress and
+//! results until the server has them. Tasks are done *at least once*: a worker that loses its lease is replaced, and what
+//! it reports afterwards is refused by the number of its attempt. A handler should therefore do no harm when it is run
+//! twice for the same task.
+//!
+//! A [`Client`] is the consumer's side, kept thin: submit, wait, look, cancel, list.
+//!
+//! What this crate deliberately does not do: decide on retries (the service's policy does), keep anything on disk (a task
+//! whose worker dies is handed out again by the server), or stop a handler that does not want to stop, before the end of
+//! the grace period. The protocol underneath is described in `docs/guides/worker-http.md`, for workers in any language.
+//!
+//! ```no_run
+//! use relais_worker::{Context, HandlerError, Worker};
+//! use serde::{Deserialize, Serialize};
+//! use tokio_util::sync::CancellationToken;
+//!
+//! #[derive(Deserialize)]
+//! struct Order {
+//!     pages: u32,
+//! }
+//!
+//! #[derive(Serialize)]
+//! struct Printed {
+//!     sheets: u32,
+//! }
+//!
+//! async fn print(order: Order, context: Context) -> Result<Printed, HandlerError> {
+//!     if order.pages == 0 {
+//!         return Err(HandlerError::new("there is nothing to print"));
+//!     }
+//!     for page in 0..order.pages {
+//!         if context.is_cancelled() {
+//!             return Err(HandlerError::new("stopped")); // Nobody reads it: the task is no longer ours.
+//!         }
+//!         tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+//!         context.progress(100.0 * f64::from(page + 1) / f64::from(order.pages));
+//!     }
+//!     Ok(Printed { sheets: order.pages.div_ceil(2) })
+//! }
+//!
+//! # async fn example() -> Result<(), relais_worker::WorkerError> {
+//! let shutdown = CancellationToken::new(); // Cancel it at SIGTERM.
+//! let worker = Worker::builder("http://127.0.0.1:8080", "printer", "secret", "print").concurrency(4).build()?;
+//! let report = worker.run(print, shutdown).await?;
+//! tracing::info!(done = report.done, failed = report.failed, "stopped");
+//! # Ok(())
+//! # }
+//! ```
+
+mod backoff;
+mod client;
+mod context;
+mod error;
+mod handler;
+mod heartbeat;
+mod http;
+mod outbox;
+mod reporter;
+mod run;
+mod slots;
+mod transport;
+mod worker;
+
+pub use client::{Client, SubmitOptions, TaskQuery};
+pub use context::Context;
+pub use error::{CallError, WorkerError};
+pub use handler::HandlerError;
+pub use relais_protocol as protocol;
+pub use worker::{Worker, WorkerBuilder, WorkerReport};

@@ -74,7 +74,9 @@ impl Programs {
 }
 
 fn is_complete(directory: &Path) -> bool {
-    ["postgres", "initdb"].iter().all(|program| directory.join(program).is_file())
+    ["postgres", "initdb"]
+        .iter()
+        .all(|program| directory.join(program).is_file())
 }
 
 /// The newest major version first.
@@ -87,7 +89,10 @@ fn debian_directories() -> Vec<PathBuf> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
     versions.sort_unstable_by(|a, b| b.cmp(a));
-    versions.iter().map(|version| Path::new(DEBIAN).join(version.to_string()).join("bin")).collect()
+    versions
+        .iter()
+        .map(|version| Path::new(DEBIAN).join(version.to_string()).join("bin"))
+        .collect()
 }
 
 /// The user that a server runs as when this process is root.

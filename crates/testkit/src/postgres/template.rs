@@ -11,12 +11,12 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use tempfile::TempDir;
 
 use super::programs::{self, Programs};
+use crate::guardian::Scratch;
 
 /// A fresh copy of the template, in [`data`] of a directory that the server's user may use.
-pub(super) async fn copy(programs: &Programs) -> Result<TempDir> {
+pub(super) async fn copy(programs: &Programs) -> Result<Scratch> {
     let programs = programs.clone();
     tokio::task::spawn_blocking(move || copy_blocking(&programs))
         .await
@@ -24,20 +24,20 @@ pub(super) async fn copy(programs: &Programs) -> Result<TempDir> {
 }
 
 /// Where the cluster is in a directory from [`copy`].
-pub(super) fn data(directory: &TempDir) -> PathBuf {
+pub(super) fn data(directory: &Scratch) -> PathBuf {
     directory.path().join("data")
 }
 
-fn copy_blocking(programs: &Programs) -> Result<TempDir> {
+fn copy_blocking(programs: &Programs) -> Result<Scratch> {
     let template = prepared(programs)?;
-    let directory = tempfile::Builder::new()
-        .prefix("relais-test-postgres-")
-        .tempdir()
-        .context("create a directory for PostgreSQL")?;
+    let directory = Scratch::create(&std::env::temp_dir(), "relais-test-postgres-")?;
     give_to_server(directory.path())?;
     // `cp` keeps owners and modes, on which PostgreSQL insists.
-    run(Command::new("cp").arg("-a").arg(&template).arg(data(&directory)))
-        .context("copy the prepared PostgreSQL cluster")?;
+    run(Command::new("cp")
+        .arg("-a")
+        .arg(&template)
+        .arg(data(&directory)))
+    .context("copy the prepared PostgreSQL cluster")?;
     Ok(directory)
 }
 
@@ -48,20 +48,26 @@ fn prepared(programs: &Programs) -> Result<PathBuf> {
     if template.exists() {
         return Ok(template);
     }
-    let lock = File::create(cache.join("lock")).context("open the lock of the PostgreSQL template")?;
+    let lock =
+        File::create(cache.join("lock")).context("open the lock of the PostgreSQL template")?;
     lock.lock().context("lock the PostgreSQL template")?;
     if template.exists() {
         return Ok(template); // another process made it while we waited
     }
-    let workshop = tempfile::Builder::new()
-        .prefix("initdb-")
-        .tempdir_in(&cache)
-        .context("create a directory for initdb")?;
+    let workshop = Scratch::create(&cache, "initdb-")?;
     give_to_server(workshop.path())?;
     let fresh = workshop.path().join("data");
     let mut initdb = Command::new(programs.initdb());
     initdb
-        .args(["-U", "postgres", "--auth=trust", "--locale=C", "-E", "UTF8", "-D"])
+        .args([
+            "-U",
+            "postgres",
+            "--auth=trust",
+            "--locale=C",
+            "-E",
+            "UTF8",
+            "-D",
+        ])
         .arg(&fresh)
         .current_dir(workshop.path());
     programs::as_server_user(&mut initdb);
@@ -82,15 +88,28 @@ fn cache_directory() -> Result<PathBuf> {
         }
         _ => {}
     }
-    let metadata = fs::symlink_metadata(&path).with_context(|| format!("look at {}", path.display()))?;
+    let metadata =
+        fs::symlink_metadata(&path).with_context(|| format!("look at {}", path.display()))?;
     if !metadata.is_dir() || metadata.uid() != user.as_raw() {
-        bail!("{} is not a directory of this user; remove it", path.display());
+        bail!(
+            "{} is not a directory of this user; remove it",
+            path.display()
+        );
     }
     Ok(path)
 }
 
 fn file_name(version: &str) -> String {
-    version.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
+    version
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '.' {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect()
 }
 
 fn give_to_server(path: &Path) -> Result<()> {
@@ -107,7 +126,11 @@ fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().display().to_string();
     let output = output.with_context(|| format!("run {program}"))?;
     if !output.status.success() {
-        bail!("{program} failed ({})\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+        bail!(
+            "{program} failed ({})\n{}",
+            output.status,
+            String::from_utf8_lossy(&output.stderr)
+        );
     }
     Ok(())
 }

@@ -1,0 +1,284 @@
+//! What operators do: declare, look, pause, cancel, purge. The same for a file, the admin API and the command line.
+
+mod declare;
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use relais_core::{Backlog, Change, Event, PurgeRule, Role, Service, ServiceKey, Status, TaskEvent, TaskId};
+use relais_protocol::{
+    HumanDuration,
+    admin::{
+        AdminTaskView, AuthorizationDeclaration, ClientSecret, ClientState, Declaration, PurgeAnswer, PurgedService,
+        RetentionDeclaration, RoleName, ServiceDeclaration, ServiceState, ClientDeclaration,
+    },
+    consumer::ServiceView,
+};
+
+use crate::{
+    Engine, EngineError, ListQuery,
+    auth::{generate_secret, hash_secret},
+    follow::{filter, paged},
+    views::{admin_task_view, text},
+};
+
+/// How long tasks are kept, where their service does not say.
+#[derive(Debug, Clone, Copy)]
+pub struct PurgeDefaults {
+    /// How often to purge.
+    pub every: Duration,
+    /// Finished tasks, after their end.
+    pub finished: Duration,
+    /// Any task, after its submission.
+    pub any: Duration,
+    /// The most tasks looked at in one transaction.
+    pub batch: usize,
+}
+
+impl Default for PurgeDefaults {
+    fn default() -> Self {
+        const DAY: Duration = Duration::from_secs(86_400);
+        Self { every: DAY, finished: DAY * 30, any: DAY * 90, batch: 500 }
+    }
+}
+
+impl Engine {
+    /// The services that a client may use, in the order of their names.
+    pub fn services_of(&self, client: &relais_core::Client) -> Result<Vec<ServiceView>, EngineError> {
+        let snapshot = self.snapshot()?;
+        let declared = &snapshot.declared;
+        let views = declared.services_by_name().into_iter().filter_map(|service| {
+            let roles = declared.roles(client.key, service.key).to_vec();
+            (!roles.is_empty()).then(|| ServiceView {
+                service_name: service.name.to_string(),
+                roles: roles.into_iter().map(|role| role.as_str().to_owned()).collect(),
+                paused: service.paused,
+                json_schema: service.json_schema.as_ref().map(|schema| schema.as_raw().to_owned()),
+            })
+        });
+        Ok(views.collect())
+    }
+
+    /// The services with their counters.
+    pub async fn service_states(&self) -> Result<Vec<ServiceState>, EngineError> {
+        self.refresh().await?;
+        let (snapshot, backlog) = (self.snapshot()?, self.0.store.backlog().await?);
+        Ok(snapshot.declared.services_by_name().into_iter().map(|service| service_state(service, &backlog)).collect())
+    }
+
+    /// One service with its counters.
+    pub async fn service_state(&self, name: &str) -> Result<ServiceState, EngineError> {
+        let states = self.service_states().await?;
+        states
+            .into_iter()
+            .find(|state| state.declaration.service_name == name)
+            .ok_or(EngineError::ServiceNotFound)
+    }
+
+    /// Pauses a service, or lets it go on.
+    pub async fn pause_service(&self, name: &str, paused: bool) -> Result<ServiceState, EngineError> {
+        let service = self.declared_service(name).await?;
+        self.declare(vec![Change::PauseService { name: service.name.clone(), paused }]).await?;
+        self.service_state(name).await
+    }
+
+    /// The clients, in the order of their names.
+    pub async fn client_states(&self) -> Result<Vec<ClientState>, EngineError> {
+        self.refresh().await?;
+        let snapshot = self.snapshot()?;
+        let mut clients: Vec<ClientState> = snapshot
+            .declared
+            .clients
+            .values()
+            .map(|client| ClientState {
+                client_id: client.client_id.to_string(),
+                authorizations: snapshot.declared.authorizations.keys().filter(|(key, _)| *key == client.key).count(),
+            })
+            .collect();
+        clients.sort_by(|a, b| a.client_id.cmp(&b.client_id));
+        Ok(clients)
+    }
+
+    /// Gives a client another secret, which is shown this once.
+    pub async fn rotate_secret(&self, client_id: &str) -> Result<ClientSecret, EngineError> {
+        self.refresh().await?;
+        let snapshot = self.snapshot()?;
+        let client = snapshot.declared.clients.get(client_id).ok_or(EngineError::ClientNotFound)?;
+        let secret = generate_secret()?;
+        let secret_hash = self.hash(secret.clone()).await?;
+        self.declare(vec![Change::PutClient { client_id: client.client_id.clone(), secret_hash: Some(secret_hash) }])
+            .await?;
+        Ok(ClientSecret { client_id: client_id.to_owned(), client_secret: secret })
+    }
+
+    /// Everything that is declared, as a file would say it. Secrets are known to nobody.
+    pub async fn declaration(&self) -> Result<Declaration, EngineError> {
+        self.refresh().await?;
+        let snapshot = self.snapshot()?;
+        let declared = &snapshot.declared;
+        let clients: BTreeMap<&str, _> = declared.clients.values().map(|c| (c.client_id.as_str(), c)).collect();
+        let mut authorizations = Vec::new();
+        for client in clients.values() {
+            for service in declared.services_by_name() {
+                let Some(authorization) = declared.authorizations.get(&(client.key, service.key)) else { continue };
+                authorizations.push(AuthorizationDeclaration {
+                    client_id: client.client_id.to_string(),
+                    service_name: service.name.to_string(),
+                    roles: authorization.roles.to_vec().into_iter().map(role_name).collect(),
+                    capacity: authorization.capacity,
+                });
+            }
+        }
+        Ok(Declaration {
+            services: declared.services_by_name().into_iter().map(|service| service_declaration(service)).collect(),
+            clients: clients
+                .keys()
+                .map(|id| ClientDeclaration { client_id: (*id).to_owned(), client_secret: None })
+                .collect(),
+            authorizations,
+        })
+    }
+
+    /// Any task.
+    pub async fn admin_task(&self, task_id: TaskId) -> Result<AdminTaskView, EngineError> {
+        let task = self.0.store.find_task(task_id).await?.ok_or(EngineError::TaskNotFound)?;
+        let view = self.view(&task);
+        Ok(AdminTaskView { task: view, ..admin_task_view(&task, true) })
+    }
+
+    /// The tasks that match, the newest first, and the cursor of the next page.
+    pub async fn admin_list(
+        &self,
+        service: Option<&str>,
+        client_id: Option<&str>,
+        query: ListQuery,
+    ) -> Result<(Vec<AdminTaskView>, Option<String>), EngineError> {
+        let snapshot = self.snapshot()?;
+        let declared = &snapshot.declared;
+        let services = match service {
+            Some(name) => vec![declared.services.get(name).ok_or(EngineError::ServiceNotFound)?.key],
+            None => Vec::new(),
+        };
+        let client = match client_id {
+            Some(id) => Some(declared.clients.get(id).ok_or(EngineError::ClientNotFound)?.key),
+            None => None,
+        };
+        let mut filter = filter(query, services)?;
+        filter.client = client;
+        let (tasks, cursor) = paged(self.0.store.list_tasks(filter).await?);
+        Ok((tasks.iter().map(|task| admin_task_view(task, false)).collect(), cursor))
+    }
+
+    /// Gives up any task.
+    pub async fn admin_cancel(&self, task_id: TaskId) -> Result<AdminTaskView, EngineError> {
+        let task = self.0.store.find_task(task_id).await?.ok_or(EngineError::TaskNotFound)?;
+        let snapshot = self.snapshot()?;
+        let service = snapshot.declared.services.get(&task.service).ok_or(EngineError::ServiceNotFound)?.key;
+        self.cancel_by(TaskEvent { task_id, service, client: None, event: Event::Cancelled }).await?;
+        self.admin_task(task_id).await
+    }
+
+    /// Removes what is too old, a batch at a time; or only counts it.
+    pub async fn purge(&self, dry_run: bool) -> Result<PurgeAnswer, EngineError> {
+        self.refresh().await?;
+        let (snapshot, defaults) = (self.snapshot()?, self.0.options.purge);
+        // Services that are gone still have tasks, and counters.
+        let mut keys: Vec<ServiceKey> = self.0.store.backlog().await?.tallies.iter().map(|tally| tally.service).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let mut services = Vec::new();
+        for key in keys {
+            let service = snapshot.declared.service_by_key(key);
+            let retention = service.map(|service| service.limits.retention).unwrap_or_default();
+            let mut rule = PurgeRule {
+                service: key,
+                finished: retention.finished.unwrap_or(defaults.finished),
+                any: retention.any.unwrap_or(defaults.any),
+                dry_run,
+                batch: defaults.batch.max(1),
+                cursor: None,
+            };
+            let mut purged = 0;
+            loop {
+                let report = self.0.store.purge(rule).await?;
+                purged += report.purged;
+                rule.cursor = report.cursor;
+                if rule.cursor.is_none() {
+                    break;
+                }
+            }
+            if !dry_run {
+                metrics::counter!("relais_tasks_purged_total").increment(purged);
+            }
+            services.push(PurgedService {
+                service: service.map_or_else(|| "(deleted)".to_owned(), |service| service.name.to_string()),
+                purged,
+                finished: HumanDuration(rule.finished),
+                any: HumanDuration(rule.any),
+            });
+        }
+        Ok(PurgeAnswer { dry_run, services })
+    }
+
+    pub(crate) async fn declare(&self, changes: Vec<Change>) -> Result<(), EngineError> {
+        if !changes.is_empty() {
+            self.0.store.declare(changes).await?;
+        }
+        self.refresh().await
+    }
+
+    pub(crate) async fn declared_service(&self, name: &str) -> Result<Arc<Service>, EngineError> {
+        self.refresh().await?;
+        self.snapshot()?.declared.services.get(name).map(Arc::clone).ok_or(EngineError::ServiceNotFound)
+    }
+
+    pub(crate) async fn hash(&self, secret: String) -> Result<String, EngineError> {
+        let cost = self.0.options.auth.bcrypt_cost;
+        tokio::task::spawn_blocking(move || hash_secret(&secret, cost)).await.map_err(|_| EngineError::Stopping)?
+    }
+}
+
+fn role_name(role: Role) -> RoleName {
+    match role {
+        Role::Consume => RoleName::Consume,
+        Role::Work => RoleName::Work,
+    }
+}
+
+fn service_declaration(service: &Service) -> ServiceDeclaration {
+    let limits = &service.limits;
+    let retention = RetentionDeclaration {
+        finished: limits.retention.finished.map(HumanDuration),
+        any: limits.retention.any.map(HumanDuration),
+    };
+    ServiceDeclaration {
+        service_name: service.name.to_string(),
+        queue_name: Some(service.queue_name.clone()),
+        capacity: limits.capacity,
+        json_schema: service.json_schema.as_ref().and_then(|schema| schema.to_value().ok()),
+        paused: Some(service.paused),
+        lease: Some(HumanDuration(limits.lease)),
+        delivery_limit: Some(limits.delivery_limit),
+        retention: (retention != RetentionDeclaration::default()).then_some(retention),
+    }
+}
+
+fn service_state(service: &Service, backlog: &Backlog) -> ServiceState {
+    let tally = |status: Status| {
+        backlog.tallies.iter().find(|tally| tally.service == service.key && tally.status == status).copied()
+    };
+    let current = |status| tally(status).map_or(0, |tally| tally.current());
+    let ever = |status| tally(status).map_or(0, |tally| tally.arrived);
+    ServiceState {
+        declaration: service_declaration(service),
+        pending: current(Status::Pending),
+        in_progress: current(Status::InProgress),
+        success: ever(Status::Success),
+        failure: ever(Status::Failure),
+        cancelled: ever(Status::Cancelled),
+        oldest_pending_date: backlog
+            .oldest_pending
+            .iter()
+            .find(|(key, _)| *key == service.key)
+            .map(|(_, submitted)| text(*submitted)),
+    }
+}

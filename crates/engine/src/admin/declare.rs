@@ -1,0 +1,327 @@
+//! Applying a declaration: check all of it, compare it with what is there, change what differs, all or none.
+
+use std::{collections::HashSet, time::Duration};
+
+use relais_core::{
+    Change, ClientId, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Json, Retention, Role, Roles, ServiceLimits,
+    ServiceName,
+};
+use relais_protocol::admin::{
+    AppliedAction, AppliedEntry, ApplyReport, AuthorizationDeclaration, ClientDeclaration, Declaration, RoleName,
+    SecretDeclaration, ServiceDeclaration,
+};
+
+use crate::{Engine, EngineError, Problem, auth::generate_secret, schema::Schema};
+
+/// What is to be changed, and what will be said of it.
+#[derive(Default)]
+struct Plan {
+    changes: Vec<Change>,
+    report: ApplyReport,
+}
+
+impl Plan {
+    fn note(&mut self, kind: &str, name: String, action: AppliedAction, client_secret: Option<String>) {
+        self.report.applied.push(AppliedEntry { kind: kind.to_owned(), name, action, client_secret });
+    }
+}
+
+impl Engine {
+    /// Makes what is there like the declaration. With `prune`, what it does not name goes. With `dry_run`, only tells.
+    pub async fn apply(&self, declaration: Declaration, prune: bool, dry_run: bool) -> Result<ApplyReport, EngineError> {
+        self.refresh().await?;
+        let snapshot = self.snapshot()?;
+        let mut plan = Plan::default();
+        let mut problems = Vec::new();
+        let mut services = HashSet::new();
+        let mut clients = HashSet::new();
+        let mut authorizations = HashSet::new();
+        for (i, service) in declaration.services.iter().enumerate() {
+            let path = format!("/services/{i}");
+            if !services.insert(service.service_name.clone()) {
+                problems.push(Problem::at(path, format!("service {} is declared twice", service.service_name)));
+                continue;
+            }
+            if let Some(change) = service_change(service, &path, &mut problems) {
+                plan_service(&snapshot.declared, change, &mut plan);
+            }
+        }
+        for (i, client) in declaration.clients.iter().enumerate() {
+            let path = format!("/clients/{i}");
+            if !clients.insert(client.client_id.clone()) {
+                problems.push(Problem::at(path, format!("client {} is declared twice", client.client_id)));
+                continue;
+            }
+            self.plan_client(&snapshot.declared, client, &path, dry_run, &mut problems, &mut plan).await?;
+        }
+        for (i, authorization) in declaration.authorizations.iter().enumerate() {
+            let (client, service) = (&authorization.client_id, &authorization.service_name);
+            let path = format!("/authorizations/{i}");
+            if !authorizations.insert((client.clone(), service.clone())) {
+                problems.push(Problem::at(path, format!("the authorization of {client} on {service} is declared twice")));
+                continue;
+            }
+            if !clients.contains(client) && !snapshot.declared.clients.contains_key(client.as_str()) {
+                problems.push(Problem::at(format!("{path}/clientId"), format!("there is no client {client}")));
+            }
+            if !services.contains(service) && !snapshot.declared.services.contains_key(service.as_str()) {
+                problems.push(Problem::at(format!("{path}/serviceName"), format!("there is no service {service}")));
+            }
+            plan_authorization(&snapshot.declared, authorization, &path, &mut problems, &mut plan);
+        }
+        if !problems.is_empty() {
+            return Err(EngineError::InvalidDeclaration(problems));
+        }
+        if prune {
+            plan_pruning(&snapshot.declared, &services, &clients, &authorizations, &mut plan);
+        }
+        if !dry_run {
+            self.declare(plan.changes).await?;
+        }
+        Ok(plan.report)
+    }
+
+    /// Removes a service, with its authorizations. Refused while it has tasks that are not finished.
+    pub async fn delete_service(&self, name: &str) -> Result<ApplyReport, EngineError> {
+        let service = self.declared_service(name).await?;
+        self.declare(vec![Change::DeleteService(service.name.clone())]).await?;
+        Ok(deleted("service", name.to_owned()))
+    }
+
+    /// Removes a client, with its authorizations.
+    pub async fn delete_client(&self, client_id: &str) -> Result<ApplyReport, EngineError> {
+        self.refresh().await?;
+        let snapshot = self.snapshot()?;
+        let client = snapshot.declared.clients.get(client_id).ok_or(EngineError::ClientNotFound)?;
+        self.declare(vec![Change::DeleteClient(client.client_id.clone())]).await?;
+        Ok(deleted("client", client_id.to_owned()))
+    }
+
+    /// Takes all roles on a service away from a client.
+    pub async fn delete_authorization(&self, client_id: &str, service: &str) -> Result<ApplyReport, EngineError> {
+        self.refresh().await?;
+        let snapshot = self.snapshot()?;
+        let declared = &snapshot.declared;
+        let found = declared
+            .clients
+            .get(client_id)
+            .zip(declared.services.get(service))
+            .filter(|(client, service)| declared.authorizations.contains_key(&(client.key, service.key)));
+        let (client, service) = found.ok_or(EngineError::AuthorizationNotFound)?;
+        let change =
+            Change::DeleteAuthorization { client_id: client.client_id.clone(), service: service.name.clone() };
+        self.declare(vec![change]).await?;
+        Ok(deleted("authorization", format!("{} on {}", client.client_id, service.name)))
+    }
+
+    async fn plan_client(
+        &self,
+        declared: &Declared,
+        client: &ClientDeclaration,
+        path: &str,
+        dry_run: bool,
+        problems: &mut Vec<Problem>,
+        plan: &mut Plan,
+    ) -> Result<(), EngineError> {
+        let client_id = match ClientId::new(client.client_id.clone()) {
+            Ok(client_id) => client_id,
+            Err(error) => {
+                problems.push(Problem::at(format!("{path}/clientId"), error.to_string()));
+                return Ok(());
+            }
+        };
+        let known = declared.clients.get(&client_id);
+        let (secret, shown) = match (&client.client_secret, known) {
+            (Some(SecretDeclaration::Plain(secret)), _) => (secret.clone(), None),
+            (Some(SecretDeclaration::Env { env }), _) => {
+                // Only whoever reads a file may look into its own environment.
+                let message = format!("{env} is an environment reference: it is resolved where the file is read");
+                problems.push(Problem::at(format!("{path}/clientSecret"), message));
+                return Ok(());
+            }
+            (None, Some(_)) => {
+                plan.note("client", client.client_id.clone(), AppliedAction::Unchanged, None);
+                return Ok(());
+            }
+            (None, None) => {
+                let secret = generate_secret()?;
+                (secret.clone(), (!dry_run).then_some(secret))
+            }
+        };
+        let action = match known {
+            None => AppliedAction::Created,
+            Some(known) => {
+                let (secret, hash) = (secret.clone(), known.secret_hash.clone());
+                let same = tokio::task::spawn_blocking(move || bcrypt::verify(secret, &hash).unwrap_or(false));
+                if same.await.map_err(|_| EngineError::Stopping)? {
+                    plan.note("client", client.client_id.clone(), AppliedAction::Unchanged, None);
+                    return Ok(());
+                }
+                AppliedAction::Updated
+            }
+        };
+        match self.hash(secret).await {
+            Ok(secret_hash) => {
+                plan.changes.push(Change::PutClient { client_id, secret_hash: Some(secret_hash) });
+                plan.note("client", client.client_id.clone(), action, shown);
+            }
+            Err(error) => problems.push(Problem::at(format!("{path}/clientSecret"), error.to_string())),
+        }
+        Ok(())
+    }
+}
+
+fn deleted(kind: &str, name: String) -> ApplyReport {
+    let mut plan = Plan::default();
+    plan.note(kind, name, AppliedAction::Deleted, None);
+    plan.report
+}
+
+/// Checks a service's declaration, and fills in the defaults.
+fn service_change(service: &ServiceDeclaration, path: &str, problems: &mut Vec<Problem>) -> Option<Change> {
+    let before = problems.len();
+    let mut wrong = |field: &str, message: String| problems.push(Problem::at(format!("{path}/{field}"), message));
+    let name = ServiceName::new(service.service_name.clone());
+    if let Err(error) = &name {
+        wrong("serviceName", error.to_string());
+    }
+    let queue_name = service.queue_name.clone().unwrap_or_else(|| service.service_name.clone());
+    if ServiceName::new(queue_name.clone()).is_err() {
+        wrong("queueName", "must follow the same rules as a service's name".to_owned());
+    }
+    let json_schema = service.json_schema.as_ref().and_then(|schema| match Json::parse(schema.to_string()) {
+        Ok(json) => {
+            if let Err(error) = Schema::compile(&json) {
+                wrong("jsonSchema", error);
+            }
+            Some(json)
+        }
+        Err(error) => {
+            wrong("jsonSchema", error.to_string());
+            None
+        }
+    });
+    let lease = service.lease.map_or(DEFAULT_LEASE, |lease| lease.0);
+    if !(Duration::from_secs(1)..=Duration::from_secs(86_400)).contains(&lease) {
+        wrong("lease", "must be between 1s and 1d".to_owned());
+    }
+    let delivery_limit = service.delivery_limit.unwrap_or(DEFAULT_DELIVERY_LIMIT);
+    if delivery_limit == 0 {
+        wrong("deliveryLimit", "must be at least 1".to_owned());
+    }
+    if service.capacity.is_some_and(|capacity| i32::try_from(capacity).is_err()) {
+        wrong("capacity", format!("must be at most {}", i32::MAX));
+    }
+    let retention = service.retention.unwrap_or_default();
+    let limits = ServiceLimits {
+        capacity: service.capacity,
+        lease,
+        delivery_limit,
+        retention: Retention {
+            finished: retention.finished.map(|finished| finished.0),
+            any: retention.any.map(|any| any.0),
+        },
+    };
+    let change = Change::PutService { name: name.ok()?, queue_name, json_schema, paused: service.paused, limits };
+    (problems.len() == before).then_some(change)
+}
+
+fn plan_service(declared: &Declared, change: Change, plan: &mut Plan) {
+    let Change::PutService { name, queue_name, json_schema, paused, limits } = &change else { return };
+    let action = match declared.services.get(name) {
+        None => AppliedAction::Created,
+        Some(known)
+            if known.queue_name == *queue_name
+                && known.json_schema == *json_schema
+                && paused.is_none_or(|paused| paused == known.paused)
+                && known.limits == *limits =>
+        {
+            AppliedAction::Unchanged
+        }
+        Some(_) => AppliedAction::Updated,
+    };
+    plan.note("service", name.to_string(), action, None);
+    if action != AppliedAction::Unchanged {
+        plan.changes.push(change);
+    }
+}
+
+fn plan_authorization(
+    declared: &Declared,
+    authorization: &AuthorizationDeclaration,
+    path: &str,
+    problems: &mut Vec<Problem>,
+    plan: &mut Plan,
+) {
+    let (Ok(client_id), Ok(service)) =
+        (ClientId::new(authorization.client_id.clone()), ServiceName::new(authorization.service_name.clone()))
+    else {
+        return;
+    };
+    if authorization.roles.is_empty() {
+        problems.push(Problem::at(format!("{path}/roles"), "must name at least one of consume, work"));
+    }
+    if authorization.capacity.is_some_and(|capacity| i32::try_from(capacity).is_err()) {
+        problems.push(Problem::at(format!("{path}/capacity"), format!("must be at most {}", i32::MAX)));
+    }
+    let roles: Vec<Role> = authorization
+        .roles
+        .iter()
+        .map(|role| match role {
+            RoleName::Consume => Role::Consume,
+            RoleName::Work => Role::Work,
+        })
+        .collect();
+    let known = declared
+        .clients
+        .get(&client_id)
+        .zip(declared.services.get(&service))
+        .and_then(|(client, service)| declared.authorizations.get(&(client.key, service.key)));
+    let action = match known {
+        None => AppliedAction::Created,
+        Some(known) if known.roles == Roles::of(&roles) && known.capacity == authorization.capacity => {
+            AppliedAction::Unchanged
+        }
+        Some(_) => AppliedAction::Updated,
+    };
+    plan.note("authorization", format!("{client_id} on {service}"), action, None);
+    if action != AppliedAction::Unchanged {
+        plan.changes.push(Change::PutAuthorization { client_id, service, roles, capacity: authorization.capacity });
+    }
+}
+
+/// What is there and was not named goes: authorizations first, they refer to the others.
+fn plan_pruning(
+    declared: &Declared,
+    services: &HashSet<String>,
+    clients: &HashSet<String>,
+    authorizations: &HashSet<(String, String)>,
+    plan: &mut Plan,
+) {
+    for (client_key, service_key) in declared.authorizations.keys() {
+        let (Some(client), Some(service)) = (declared.client_by_key(*client_key), declared.service_by_key(*service_key))
+        else {
+            continue;
+        };
+        if !authorizations.contains(&(client.client_id.to_string(), service.name.to_string())) {
+            plan.note(
+                "authorization",
+                format!("{} on {}", client.client_id, service.name),
+                AppliedAction::Deleted,
+                None,
+            );
+            plan.changes.push(Change::DeleteAuthorization {
+                client_id: client.client_id.clone(),
+                service: service.name.clone(),
+            });
+        }
+    }
+    for client in declared.clients.values().filter(|client| !clients.contains(client.client_id.as_str())) {
+        plan.note("client", client.client_id.to_string(), AppliedAction::Deleted, None);
+        plan.changes.push(Change::DeleteClient(client.client_id.clone()));
+    }
+    for service in declared.services.values().filter(|service| !services.contains(service.name.as_str())) {
+        plan.note("service", service.name.to_string(), AppliedAction::Deleted, None);
+        plan.changes.push(Change::DeleteService(service.name.clone()));
+    }
+}

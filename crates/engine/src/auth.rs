@@ -1,0 +1,208 @@
+//! Who is calling? bcrypt, off the async threads, a few at a time; what was verified is remembered for a while.
+//!
+//! What is remembered is a keyed hash of the pair, under a key that lives and dies with the process. An unknown client
+//! costs as much as a wrong secret, so that neither can be told from the time it takes.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use hmac::{Hmac, KeyInit, Mac};
+use relais_core::{Client, Declared};
+use sha2::Sha256;
+use tokio::sync::Semaphore;
+
+use crate::EngineError;
+
+/// bcrypt looks at no more than this.
+const MAX_SECRET: usize = 72;
+
+/// How long a pair that was refused is refused again without another look.
+const REFUSED_TTL: Duration = Duration::from_secs(5);
+
+/// How secrets are checked.
+#[derive(Debug, Clone, Copy)]
+pub struct AuthOptions {
+    /// How many pairs are remembered.
+    pub cache_size: usize,
+    /// For how long.
+    pub cache_ttl: Duration,
+    /// bcrypt's cost, for secrets that are set from now on.
+    pub bcrypt_cost: u32,
+    /// How many secrets are checked at once.
+    pub bcrypt_parallel: usize,
+}
+
+impl Default for AuthOptions {
+    fn default() -> Self {
+        Self { cache_size: 10_000, cache_ttl: Duration::from_secs(300), bcrypt_cost: 10, bcrypt_parallel: 1 }
+    }
+}
+
+/// A secret that nobody can guess, to be shown once.
+pub fn generate_secret() -> Result<String, EngineError> {
+    let mut bytes = [0u8; 24];
+    getrandom::fill(&mut bytes).map_err(|error| EngineError::Conflict(format!("no randomness: {error}")))?;
+    Ok(base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, bytes))
+}
+
+/// What is stored of a secret. Takes a while, on purpose: not for an async thread.
+pub fn hash_secret(secret: &str, cost: u32) -> Result<String, EngineError> {
+    if secret.is_empty() || secret.len() > MAX_SECRET || secret.contains('\0') {
+        return Err(EngineError::Conflict(format!("a secret has 1 to {MAX_SECRET} bytes, and no NUL")));
+    }
+    bcrypt::hash(secret, cost).map_err(|error| EngineError::Conflict(error.to_string()))
+}
+
+type Digest = [u8; 32];
+
+struct Remembered {
+    /// The hash that the pair was checked against: when the client gets another one, this one is worth nothing.
+    secret_hash: Option<String>,
+    until: Instant,
+}
+
+/// Checks pairs of client and secret.
+pub(crate) struct Authenticator {
+    options: AuthOptions,
+    key: Digest,
+    remembered: Mutex<HashMap<Digest, Remembered>>,
+    checks: Semaphore,
+    /// Stands in for the hash of a client that does not exist.
+    nobody: String,
+}
+
+impl Authenticator {
+    pub(crate) fn new(options: AuthOptions) -> Result<Self, EngineError> {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).map_err(|error| EngineError::Conflict(format!("no randomness: {error}")))?;
+        Ok(Self {
+            key,
+            remembered: Mutex::default(),
+            checks: Semaphore::new(options.bcrypt_parallel.max(1)),
+            nobody: hash_secret(&generate_secret()?, options.bcrypt_cost)?,
+            options,
+        })
+    }
+
+    /// The client that this pair belongs to.
+    pub(crate) async fn authenticate(
+        &self,
+        declared: &Declared,
+        client_id: &str,
+        secret: &str,
+    ) -> Result<Arc<Client>, EngineError> {
+        let client = declared.clients.get(client_id);
+        let secret_hash = client.map(|client| client.secret_hash.clone());
+        let digest = self.digest(client_id, secret)?;
+        match self.recall(&digest, secret_hash.as_deref()) {
+            Some(true) => return client.map(Arc::clone).ok_or(EngineError::Forbidden),
+            Some(false) => return Err(EngineError::Forbidden),
+            None => {}
+        }
+        let _turn = self.checks.acquire().await.map_err(|_| EngineError::Stopping)?;
+        // Whoever waited for a turn may find that somebody with the same pair had it.
+        let verified = match self.recall(&digest, secret_hash.as_deref()) {
+            Some(verified) => verified,
+            None => {
+                let hash = secret_hash.clone().unwrap_or_else(|| self.nobody.clone());
+                let verified = verify(secret.to_owned(), hash).await?;
+                self.remember(digest, verified.then(|| secret_hash.clone()).flatten());
+                verified
+            }
+        };
+        client.filter(|_| verified).map(Arc::clone).ok_or(EngineError::Forbidden)
+    }
+
+    fn digest(&self, client_id: &str, secret: &str) -> Result<Digest, EngineError> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).map_err(|_| EngineError::Forbidden)?;
+        mac.update(&(client_id.len() as u64).to_le_bytes());
+        mac.update(client_id.as_bytes());
+        mac.update(secret.as_bytes());
+        Ok(mac.finalize().into_bytes().into())
+    }
+
+    /// What is remembered of a pair: right, wrong, or nothing.
+    fn recall(&self, digest: &Digest, secret_hash: Option<&str>) -> Option<bool> {
+        let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        let entry = remembered.get(digest).filter(|entry| entry.until > Instant::now())?;
+        match &entry.secret_hash {
+            Some(checked) => (Some(checked.as_str()) == secret_hash).then_some(true),
+            None => Some(false),
+        }
+    }
+
+    fn remember(&self, digest: Digest, secret_hash: Option<String>) {
+        let now = Instant::now();
+        let ttl = if secret_hash.is_some() { self.options.cache_ttl } else { REFUSED_TTL };
+        let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
+        if remembered.len() >= self.options.cache_size {
+            remembered.retain(|_, entry| entry.until > now);
+        }
+        if remembered.len() >= self.options.cache_size {
+            // Guesses must not push out those who know their secret.
+            remembered.retain(|_, entry| entry.secret_hash.is_some());
+        }
+        if remembered.len() >= self.options.cache_size {
+            remembered.clear();
+        }
+        remembered.insert(digest, Remembered { secret_hash, until: now + ttl });
+    }
+}
+
+async fn verify(secret: String, hash: String) -> Result<bool, EngineError> {
+    tokio::task::spawn_blocking(move || secret.len() <= MAX_SECRET && bcrypt::verify(&secret, &hash).unwrap_or(false))
+        .await
+        .map_err(|_| EngineError::Stopping)
+}
+
+#[cfg(test)]
+mod tests {
+    use relais_core::{ClientId, ClientKey};
+
+    use super::*;
+
+    fn declared(secret: &str) -> Declared {
+        let client = Client {
+            key: ClientKey(1),
+            client_id: ClientId::new("acme").unwrap(),
+            secret_hash: hash_secret(secret, 4).unwrap(),
+        };
+        Declared::new(1, Vec::new(), vec![client], Vec::new())
+    }
+
+    #[tokio::test]
+    async fn a_changed_secret_counts_at_once_and_a_refusal_is_not_forever() {
+        let auth = Authenticator::new(AuthOptions { bcrypt_cost: 4, ..AuthOptions::default() }).unwrap();
+        let old = declared("first");
+        assert!(auth.authenticate(&old, "acme", "first").await.is_ok());
+        assert!(auth.authenticate(&old, "acme", "first").await.is_ok(), "remembered");
+        assert!(matches!(auth.authenticate(&old, "acme", "guess").await, Err(EngineError::Forbidden)));
+        assert!(matches!(auth.authenticate(&old, "nobody", "first").await, Err(EngineError::Forbidden)));
+        let new = declared("second");
+        assert!(auth.authenticate(&new, "acme", "first").await.is_err());
+        assert!(auth.authenticate(&new, "acme", "second").await.is_ok());
+        assert!(auth.authenticate(&Declared::default(), "acme", "second").await.is_err(), "the client is gone");
+    }
+
+    #[tokio::test]
+    async fn what_is_remembered_is_bounded() {
+        let options = AuthOptions { bcrypt_cost: 4, cache_size: 8, ..AuthOptions::default() };
+        let (auth, declared) = (Authenticator::new(options).unwrap(), declared("right"));
+        auth.authenticate(&declared, "acme", "right").await.unwrap();
+        for guess in 0..30 {
+            let _ = auth.authenticate(&declared, "acme", &format!("guess {guess}")).await;
+        }
+        assert!(auth.remembered.lock().unwrap().len() <= 8);
+    }
+
+    #[test]
+    fn secrets_that_bcrypt_would_cut_are_refused() {
+        assert!(hash_secret(&"x".repeat(73), 4).is_err());
+        assert!(hash_secret("", 4).is_err());
+        assert!(hash_secret("a\0b", 4).is_err());
+        assert_eq!(generate_secret().unwrap().len(), 32);
+    }
+}

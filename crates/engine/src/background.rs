@@ -1,0 +1,155 @@
+//! What runs in the background. Each service is one loop of one shape: wait for its reason to act or for the end, act,
+//! say once when it can not and once when it can again.
+
+use std::{future::Future, time::Duration};
+
+use relais_core::{ServiceKey, Status};
+use tokio::time::Instant;
+
+use crate::{Engine, EngineError};
+
+/// How often what is declared is looked at, in case a wake-up was lost.
+const REFRESH: Duration = Duration::from_secs(5);
+
+/// How often expired leases are looked for.
+const RESCUE: Duration = Duration::from_secs(1);
+
+/// The most tasks taken away in one transaction.
+const RESCUE_BATCH: usize = 500;
+
+/// How often the queues are looked at for the gauges and the pace.
+const OBSERVE: Duration = Duration::from_secs(10);
+
+/// How often a process asks whether it is its turn to purge.
+const ASK_FOR_PURGE: Duration = Duration::from_secs(300);
+
+/// Starts the services that the options ask for.
+pub(crate) fn start(engine: &Engine) {
+    let relay = engine.clone();
+    engine.spawn(async move {
+        tokio::select! {
+            () = relay.0.store.relay_wakeups() => {}
+            () = relay.0.stopping.cancelled() => {}
+        }
+    });
+    let refresh = engine.clone();
+    engine.spawn(async move {
+        let hub = refresh.0.hub.clone();
+        every(&refresh, "refresh", REFRESH, || hub.declared_bell.notified(), || refresh.refresh()).await;
+    });
+    let observe = engine.clone();
+    engine.spawn(async move {
+        every(&observe, "observe", OBSERVE, std::future::pending::<()>, || observe.observe()).await;
+    });
+    if engine.0.options.rescue {
+        let rescue = engine.clone();
+        engine.spawn(async move {
+            every(&rescue, "rescue", RESCUE, std::future::pending::<()>, || rescue.rescue()).await;
+        });
+    }
+    if engine.0.options.purging {
+        let purge = engine.clone();
+        engine.spawn(async move {
+            every(&purge, "purge", ASK_FOR_PURGE, std::future::pending::<()>, || purge.purge_in_turn()).await;
+        });
+    }
+}
+
+/// Acts at once, then whenever `bell` rings or `period` has passed, until the engine stops. While acting fails it is tried
+/// again every second; one line is logged when it begins to fail, and one when it works again.
+async fn every<B, A>(engine: &Engine, name: &'static str, period: Duration, bell: impl Fn() -> B, act: impl Fn() -> A)
+where
+    B: Future<Output = ()>,
+    A: Future<Output = Result<(), EngineError>>,
+{
+    let mut failing_since: Option<Instant> = None;
+    loop {
+        match act().await {
+            Ok(()) => {
+                if let Some(since) = failing_since.take() {
+                    tracing::info!(service = name, seconds = since.elapsed().as_secs_f64(), "works again");
+                }
+            }
+            Err(error) if failing_since.is_none() => {
+                failing_since = Some(Instant::now());
+                tracing::warn!(service = name, error = %chain(&error), "does not work; tried again until it does");
+            }
+            Err(_) => {}
+        }
+        let pause = if failing_since.is_some() { Duration::from_secs(1) } else { period };
+        tokio::select! {
+            () = bell() => {}
+            () = tokio::time::sleep(pause) => {}
+            () = engine.0.stopping.cancelled() => return,
+        }
+    }
+}
+
+/// An error with all that caused it, for a log.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}
+
+impl Engine {
+    /// Reads what is declared again, if it has changed.
+    pub async fn refresh(&self) -> Result<(), EngineError> {
+        self.0.registry.refresh(self.0.store.as_ref()).await
+    }
+
+    /// Looks at the queues: sets the gauges, and learns the services' pace.
+    pub async fn observe(&self) -> Result<(), EngineError> {
+        let backlog = self.0.store.backlog().await?;
+        self.0.pace.sample(&backlog, std::time::Instant::now());
+        let snapshot = self.snapshot()?;
+        let name = |key: ServiceKey| snapshot.declared.service_by_key(key).map(|service| service.name.to_string());
+        for tally in &backlog.tallies {
+            let Some(service) = name(tally.service) else { continue };
+            match tally.status {
+                Status::Pending => metrics::gauge!("relais_tasks_pending", "service" => service),
+                Status::InProgress => metrics::gauge!("relais_tasks_running", "service" => service),
+                _ => continue,
+            }
+            .set(tally.current() as f64);
+        }
+        for service in snapshot.declared.services.values() {
+            let oldest = backlog.oldest_pending.iter().find(|(key, _)| *key == service.key);
+            let age = backlog.now.zip(oldest).map_or(0.0, |(now, (_, submitted))| now.since(*submitted).as_secs_f64());
+            metrics::gauge!("relais_queue_age_seconds", "service" => service.name.to_string()).set(age);
+        }
+        metrics::gauge!("relais_tasks_watched").set(self.0.hub.watched() as f64);
+        Ok(())
+    }
+
+    /// Takes away what silent workers held.
+    async fn rescue(&self) -> Result<(), EngineError> {
+        loop {
+            let found = self.0.store.expire_leases(RESCUE_BATCH).await?;
+            if found > 0 {
+                metrics::counter!("relais_leases_expired_total").increment(found as u64);
+                tracing::info!(tasks = found, "leases expired: their workers were not heard of");
+            }
+            if found < RESCUE_BATCH {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Purges, if it is this process's turn.
+    async fn purge_in_turn(&self) -> Result<(), EngineError> {
+        if !self.0.store.take_turn("purge", self.0.options.purge.every).await? {
+            return Ok(());
+        }
+        let report = self.purge(false).await?;
+        let purged: u64 = report.services.iter().map(|service| service.purged).sum();
+        let keys = self.0.store.tidy(self.0.options.idempotency_age).await?;
+        tracing::info!(tasks = purged, idempotency_keys = keys, "purged what was too old");
+        Ok(())
+    }
+}

@@ -1,0 +1,257 @@
+//! Group commit: concurrent callers share a transaction, and each is answered after its commit.
+//!
+//! While one batch is being written, the next one gathers; so batches grow with the load, and a lone caller waits for
+//! nobody. What waits is bounded: a caller that would be one too many is told so at once.
+
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use relais_core::StoreError;
+use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::EngineError;
+
+/// How much is written at once, and how much may wait.
+#[derive(Debug, Clone, Copy)]
+pub struct BatchOptions {
+    /// The most items in one transaction.
+    pub max_batch: usize,
+    /// The most items that may wait.
+    pub queue: usize,
+    /// How many transactions may be under way at once.
+    pub in_flight: usize,
+}
+
+impl Default for BatchOptions {
+    fn default() -> Self {
+        Self { max_batch: 500, queue: 10_000, in_flight: 2 }
+    }
+}
+
+/// Writes a batch, and answers each item in its turn.
+pub(crate) type Write<I, O> = Arc<dyn Fn(Vec<I>) -> BoxFuture<'static, Result<Vec<O>, StoreError>> + Send + Sync>;
+
+struct Job<I, O> {
+    items: Vec<I>,
+    reply: oneshot::Sender<Result<Vec<O>, EngineError>>,
+}
+
+/// Takes items from many callers and writes them together. Cheap to clone.
+pub(crate) struct Batcher<I, O> {
+    jobs: mpsc::UnboundedSender<Job<I, O>>,
+    /// One permit per item that may wait; this is what bounds the channel.
+    room: Arc<Semaphore>,
+    max_batch: usize,
+}
+
+impl<I, O> Clone for Batcher<I, O> {
+    fn clone(&self) -> Self {
+        Self { jobs: self.jobs.clone(), room: Arc::clone(&self.room), max_batch: self.max_batch }
+    }
+}
+
+impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
+    /// Starts one on `tracker`. Once `closing` is cancelled it takes nothing more, writes what it has, and ends.
+    pub(crate) fn start(
+        name: &'static str,
+        options: BatchOptions,
+        tracker: &TaskTracker,
+        closing: CancellationToken,
+        write: Write<I, O>,
+    ) -> Self {
+        let (jobs, queue) = mpsc::unbounded_channel();
+        tracker.spawn(run(name, options, queue, write, tracker.clone(), closing));
+        Self { jobs, room: Arc::new(Semaphore::new(options.queue)), max_batch: options.max_batch }
+    }
+
+    /// Writes one item together with those of other callers.
+    pub(crate) async fn put(&self, item: I) -> Result<O, EngineError> {
+        self.put_chunk(vec![item]).await?.pop().ok_or(EngineError::Stopping)
+    }
+
+    /// Writes many items, in transactions of bounded size, in their order.
+    pub(crate) async fn put_all(&self, items: Vec<I>) -> Result<Vec<O>, EngineError> {
+        let mut outputs = Vec::with_capacity(items.len());
+        let mut items = items.into_iter();
+        loop {
+            let chunk: Vec<I> = items.by_ref().take(self.max_batch).collect();
+            if chunk.is_empty() {
+                return Ok(outputs);
+            }
+            outputs.extend(self.put_chunk(chunk).await?);
+        }
+    }
+
+    async fn put_chunk(&self, items: Vec<I>) -> Result<Vec<O>, EngineError> {
+        let permits = u32::try_from(items.len()).map_err(|_| EngineError::Overloaded)?;
+        let _room = self.room.try_acquire_many(permits).map_err(|_| EngineError::Overloaded)?;
+        let (reply, answer) = oneshot::channel();
+        self.jobs.send(Job { items, reply }).map_err(|_| EngineError::Stopping)?;
+        answer.await.map_err(|_| EngineError::Stopping)?
+    }
+}
+
+async fn run<I: Send + 'static, O: Send + 'static>(
+    name: &'static str,
+    options: BatchOptions,
+    mut queue: mpsc::UnboundedReceiver<Job<I, O>>,
+    write: Write<I, O>,
+    tracker: TaskTracker,
+    closing: CancellationToken,
+) {
+    let in_flight = Arc::new(Semaphore::new(options.in_flight.max(1)));
+    let mut left_over: Option<Job<I, O>> = None;
+    loop {
+        // First the right to write, then the items: what arrives in the meantime joins the batch.
+        let Ok(permit) = Arc::clone(&in_flight).acquire_owned().await else { return };
+        let first = match left_over.take() {
+            Some(job) => job,
+            None => match next(&mut queue, &closing).await {
+                Some(job) => job,
+                None => return,
+            },
+        };
+        let mut size = first.items.len();
+        let mut batch = vec![first];
+        while let Ok(job) = queue.try_recv() {
+            if size + job.items.len() > options.max_batch {
+                left_over = Some(job);
+                break;
+            }
+            size += job.items.len();
+            batch.push(job);
+        }
+        metrics::histogram!("relais_batch_size", "batch" => name).record(size as f64);
+        let writing = Arc::clone(&write);
+        tracker.spawn(async move {
+            flush(batch, size, &writing).await;
+            drop(permit);
+        });
+    }
+}
+
+/// The next job; none when there will be no more.
+async fn next<J>(queue: &mut mpsc::UnboundedReceiver<J>, closing: &CancellationToken) -> Option<J> {
+    tokio::select! {
+        job = queue.recv() => job,
+        () = closing.cancelled() => {
+            queue.close();
+            queue.recv().await
+        }
+    }
+}
+
+async fn flush<I, O>(batch: Vec<Job<I, O>>, size: usize, write: &Write<I, O>) {
+    let mut items = Vec::with_capacity(size);
+    let mut callers = Vec::with_capacity(batch.len());
+    for job in batch {
+        callers.push((job.items.len(), job.reply));
+        items.extend(job.items);
+    }
+    // A caller that went away does not matter: the receiving end of its answer is gone, and that is all.
+    match write(items).await {
+        Ok(outputs) => {
+            let mut outputs = outputs.into_iter();
+            for (count, reply) in callers {
+                let _ = reply.send(Ok(outputs.by_ref().take(count).collect()));
+            }
+        }
+        Err(error) => {
+            let error = EngineError::from(error);
+            for (_, reply) in callers {
+                let _ = reply.send(Err(error.clone()));
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    fn doubling(seen: Arc<Mutex<Vec<usize>>>, gate: Arc<Semaphore>) -> Write<u32, u32> {
+        Arc::new(move |items: Vec<u32>| {
+            let (seen, gate) = (Arc::clone(&seen), Arc::clone(&gate));
+            Box::pin(async move {
+                gate.acquire().await.unwrap().forget();
+                seen.lock().unwrap().push(items.len());
+                if items.contains(&13) {
+                    return Err(StoreError::Unavailable("unlucky".into()));
+                }
+                Ok(items.into_iter().map(|item| item * 2).collect())
+            })
+        })
+    }
+
+    #[tokio::test]
+    async fn what_arrives_while_a_batch_is_written_shares_the_next_one() {
+        let (seen, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
+        let tracker = TaskTracker::new();
+        let options = BatchOptions { max_batch: 8, queue: 100, in_flight: 1 };
+        let batcher = Batcher::start("test", options, &tracker, CancellationToken::new(), doubling(Arc::clone(&seen), Arc::clone(&gate)));
+        let calls: Vec<_> = (0..20u32)
+            .map(|n| {
+                let batcher = batcher.clone();
+                tokio::spawn(async move { batcher.put(n * 100).await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        gate.add_permits(20);
+        for (n, call) in calls.into_iter().enumerate() {
+            assert_eq!(call.await.unwrap().unwrap(), n as u32 * 200, "each caller gets its own answer");
+        }
+        let seen = seen.lock().unwrap().clone();
+        assert!(seen.len() < 20 && seen.iter().all(|&size| size <= 8), "{seen:?}");
+        assert_eq!(seen.iter().sum::<usize>(), 20);
+    }
+
+    #[tokio::test]
+    async fn one_too_many_is_told_at_once_and_room_comes_back() {
+        let (seen, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
+        let tracker = TaskTracker::new();
+        let options = BatchOptions { max_batch: 2, queue: 3, in_flight: 1 };
+        let batcher = Batcher::start("test", options, &tracker, CancellationToken::new(), doubling(seen, Arc::clone(&gate)));
+        let waiting: Vec<_> = (0..3)
+            .map(|n| {
+                let batcher = batcher.clone();
+                tokio::spawn(async move { batcher.put(n).await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        assert!(matches!(batcher.put(9).await, Err(EngineError::Overloaded)));
+        gate.add_permits(10);
+        for call in waiting {
+            call.await.unwrap().unwrap();
+        }
+        assert_eq!(batcher.put(9).await.unwrap(), 18);
+        assert_eq!(batcher.put_all((0..3).collect()).await.unwrap(), [0, 2, 4], "more than a batch is written in parts");
+        assert!(matches!(batcher.put(13).await, Err(EngineError::Store(_))));
+    }
+
+    #[tokio::test]
+    async fn what_was_taken_before_closing_is_written_and_nothing_after() {
+        let (seen, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
+        let (tracker, closing) = (TaskTracker::new(), CancellationToken::new());
+        let options = BatchOptions { max_batch: 2, queue: 100, in_flight: 1 };
+        let write = doubling(seen, Arc::clone(&gate));
+        let batcher = Batcher::start("test", options, &tracker, closing.clone(), write);
+        let calls: Vec<_> = (0..9)
+            .map(|n| {
+                let batcher = batcher.clone();
+                tokio::spawn(async move { batcher.put(n).await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        closing.cancel();
+        gate.add_permits(100);
+        for call in calls {
+            call.await.unwrap().unwrap();
+        }
+        tracker.close();
+        tracker.wait().await;
+        assert!(matches!(batcher.put(1).await, Err(EngineError::Stopping)));
+    }
+}

@@ -1,0 +1,253 @@
+//! The claims desk: workers queue here for tasks, and the store is asked once for all who wait.
+//!
+//! One actor holds the queues, a service at a time has at most one claim under way, and a worker that waits costs nothing
+//! until there is work. Tasks claimed for a worker that went away in the meantime are given back at once.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use relais_core::{ClaimRequest, Event, ServiceKey, Store, StoreError, Task, TaskEvent};
+use tokio::{
+    sync::{mpsc, oneshot},
+    time::Instant,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{EngineError, hub::Hub};
+
+/// How often those who wait look by themselves, in case a wake-up was lost.
+const SWEEP: Duration = Duration::from_secs(5);
+
+/// The most tasks that one transaction hands out.
+const MAX_CLAIM: usize = 1000;
+
+/// The most workers that may wait.
+const MAX_WAITING: usize = 100_000;
+
+struct Wish {
+    request: ClaimRequest,
+    deadline: Instant,
+    /// Whether the store was asked for it once. Until then it is not late, however short its wait.
+    asked: bool,
+    reply: oneshot::Sender<Result<Vec<Task>, EngineError>>,
+}
+
+/// Where workers queue. Cheap to clone.
+#[derive(Clone)]
+pub(crate) struct ClaimsDesk(mpsc::Sender<Wish>);
+
+impl ClaimsDesk {
+    pub(crate) fn start(
+        store: Arc<dyn Store>,
+        hub: Arc<Hub>,
+        stopping: CancellationToken,
+        tracker: &TaskTracker,
+    ) -> Self {
+        let (wishes, queue) = mpsc::channel(1024);
+        let (finished, claimed) = mpsc::channel(64);
+        let desk = Desk {
+            store,
+            hub,
+            stopping,
+            tracker: tracker.clone(),
+            finished,
+            waiting: HashMap::new(),
+            waiting_count: 0,
+            busy: HashSet::new(),
+            fresh: HashSet::new(),
+        };
+        tracker.spawn(desk.run(queue, claimed));
+        Self(wishes)
+    }
+
+    /// Waits for tasks until there is one, or the time is up; then there may be none.
+    pub(crate) async fn claim(&self, request: ClaimRequest, wait: Duration) -> Result<Vec<Task>, EngineError> {
+        let (reply, answer) = oneshot::channel();
+        let wish = Wish { request, deadline: Instant::now() + wait, asked: false, reply };
+        self.0.send(wish).await.map_err(|_| EngineError::Stopping)?;
+        answer.await.map_err(|_| EngineError::Stopping)?
+    }
+}
+
+/// The wishes of one service that one claim was made for, and what the store said.
+struct Claimed {
+    service: ServiceKey,
+    wishes: Vec<Wish>,
+    result: Result<Vec<Vec<Task>>, StoreError>,
+}
+
+struct Desk {
+    store: Arc<dyn Store>,
+    hub: Arc<Hub>,
+    stopping: CancellationToken,
+    tracker: TaskTracker,
+    finished: mpsc::Sender<Claimed>,
+    waiting: HashMap<ServiceKey, VecDeque<Wish>>,
+    waiting_count: usize,
+    /// Services with a claim under way.
+    busy: HashSet<ServiceKey>,
+    /// Services that may have tasks that no claim has seen.
+    fresh: HashSet<ServiceKey>,
+}
+
+impl Desk {
+    async fn run(mut self, mut queue: mpsc::Receiver<Wish>, mut claimed: mpsc::Receiver<Claimed>) {
+        let hub = Arc::clone(&self.hub);
+        let mut sweep = tokio::time::interval(SWEEP);
+        sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            let next_deadline = self.next_deadline();
+            tokio::select! {
+                wish = queue.recv() => match wish {
+                    Some(wish) => self.arrive(wish),
+                    None => break,
+                },
+                Some(done) = claimed.recv() => self.hand_out(done),
+                () = hub.work_bell.notified() => self.fresh.extend(hub.take_work()),
+                () = hub.sweep_bell.notified() => self.fresh.extend(self.waiting.keys().copied()),
+                _ = sweep.tick(), if self.waiting_count > 0 => self.fresh.extend(self.waiting.keys().copied()),
+                () = tokio::time::sleep_until(next_deadline.unwrap_or_else(Instant::now)), if next_deadline.is_some() => {
+                    self.answer_the_late(Instant::now());
+                }
+                () = self.stopping.cancelled() => break,
+            }
+            self.claim_for_those_who_wait();
+        }
+        // Claims under way are finished and handed out; those who still wait are told that there is nothing.
+        while !self.busy.is_empty() {
+            let Some(done) = claimed.recv().await else { break };
+            self.hand_out(done);
+        }
+        queue.close();
+        while let Some(wish) = queue.recv().await {
+            let _ = wish.reply.send(Ok(Vec::new()));
+        }
+        for wish in self.waiting.into_values().flatten() {
+            let _ = wish.reply.send(Ok(Vec::new()));
+        }
+    }
+
+    fn arrive(&mut self, wish: Wish) {
+        if self.waiting_count >= MAX_WAITING {
+            let _ = wish.reply.send(Err(EngineError::Overloaded));
+            return;
+        }
+        let service = wish.request.service;
+        self.waiting_count += 1;
+        self.waiting.entry(service).or_default().push_back(wish);
+        // Nobody has looked on behalf of this one yet.
+        self.fresh.insert(service);
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.waiting.values().flatten().filter(|wish| wish.asked).map(|wish| wish.deadline).min()
+    }
+
+    fn answer_the_late(&mut self, now: Instant) {
+        for wishes in self.waiting.values_mut() {
+            let (late, rest): (VecDeque<Wish>, VecDeque<Wish>) = std::mem::take(wishes)
+                .into_iter()
+                .partition(|wish| wish.asked && wish.deadline <= now || wish.reply.is_closed());
+            *wishes = rest;
+            self.waiting_count -= late.len();
+            for wish in late {
+                let _ = wish.reply.send(Ok(Vec::new()));
+            }
+        }
+        self.waiting.retain(|_, wishes| !wishes.is_empty());
+    }
+
+    /// Begins a claim for each service that has both: tasks, perhaps, and workers who wait.
+    fn claim_for_those_who_wait(&mut self) {
+        let ready: Vec<ServiceKey> =
+            self.fresh.iter().copied().filter(|service| !self.busy.contains(service)).collect();
+        for service in ready {
+            self.fresh.remove(&service);
+            let Some(waiting) = self.waiting.get_mut(&service) else { continue };
+            let (mut wishes, mut wished) = (Vec::new(), 0);
+            while let Some(wish) = waiting.pop_front() {
+                self.waiting_count -= 1;
+                if wish.reply.is_closed() {
+                    continue;
+                }
+                if wished > 0 && wished + wish.request.max > MAX_CLAIM {
+                    waiting.push_front(wish);
+                    self.waiting_count += 1;
+                    self.fresh.insert(service);
+                    break;
+                }
+                wished += wish.request.max;
+                wishes.push(wish);
+            }
+            if waiting.is_empty() {
+                self.waiting.remove(&service);
+            }
+            if wishes.is_empty() {
+                continue;
+            }
+            self.busy.insert(service);
+            let (store, finished) = (Arc::clone(&self.store), self.finished.clone());
+            self.tracker.spawn(async move {
+                let result = store.claim(wishes.iter().map(|wish| wish.request.clone()).collect()).await;
+                let _ = finished.send(Claimed { service, wishes, result }).await;
+            });
+        }
+    }
+
+    fn hand_out(&mut self, done: Claimed) {
+        self.busy.remove(&done.service);
+        let results = match done.result {
+            Ok(results) => results,
+            Err(error) => {
+                let error = EngineError::from(error);
+                for wish in done.wishes {
+                    let _ = wish.reply.send(Err(error.clone()));
+                }
+                return;
+            }
+        };
+        let mut unanswered = VecDeque::new();
+        let now = Instant::now();
+        for (mut wish, tasks) in done.wishes.into_iter().zip(results) {
+            wish.asked = true;
+            if tasks.is_empty() && wish.deadline > now && !self.stopping.is_cancelled() {
+                unanswered.push_back(wish);
+            } else if let Err(Ok(tasks)) = wish.reply.send(Ok(tasks)) {
+                self.give_back(done.service, tasks);
+            }
+        }
+        self.waiting_count += unanswered.len();
+        let waiting = self.waiting.entry(done.service).or_default();
+        // They came first.
+        unanswered.append(waiting);
+        *waiting = unanswered;
+        if waiting.is_empty() {
+            self.waiting.remove(&done.service);
+        }
+    }
+
+    /// The worker hung up while its tasks were being claimed.
+    fn give_back(&self, service: ServiceKey, tasks: Vec<Task>) {
+        if tasks.is_empty() {
+            return;
+        }
+        let store = Arc::clone(&self.store);
+        self.tracker.spawn(async move {
+            let events = tasks
+                .into_iter()
+                .map(|task| TaskEvent {
+                    task_id: task.task_id,
+                    service,
+                    client: None,
+                    event: Event::Returned { attempt: Some(task.state.attempt) },
+                })
+                .collect();
+            if let Err(error) = store.record(events).await {
+                tracing::warn!(error = %error, "tasks whose worker hung up wait for their lease to expire");
+            }
+        });
+    }
+}

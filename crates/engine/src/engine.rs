@@ -1,0 +1,195 @@
+//! The engine: what it is made of, how it starts and stops.
+
+use std::{sync::Arc, time::Duration};
+
+use relais_core::{Client, NewTask, Outcome, Role, Service, Store, StoreError, Submission, TaskEvent};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    EngineError,
+    admin::PurgeDefaults,
+    auth::{AuthOptions, Authenticator},
+    background,
+    batch::{BatchOptions, Batcher},
+    claims::ClaimsDesk,
+    hub::Hub,
+    measured::Measured,
+    pace::Pace,
+    registry::{Registry, Snapshot},
+};
+
+/// How the engine behaves.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Group commit.
+    pub batching: BatchOptions,
+    /// Secrets.
+    pub auth: AuthOptions,
+    /// How long tasks are kept.
+    pub purge: PurgeDefaults,
+    /// How long idempotency keys are kept.
+    pub idempotency_age: Duration,
+    /// Whether this process takes tasks away from silent workers.
+    pub rescue: bool,
+    /// Whether this process purges.
+    pub purging: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            batching: BatchOptions::default(),
+            auth: AuthOptions::default(),
+            purge: PurgeDefaults::default(),
+            idempotency_age: Duration::from_secs(24 * 3600),
+            rescue: true,
+            purging: true,
+        }
+    }
+}
+
+/// A caller who was recognised, and the service it may use.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// The caller.
+    pub client: Arc<Client>,
+    /// The service.
+    pub service: Arc<Service>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) options: Options,
+    pub(crate) registry: Registry,
+    pub(crate) hub: Arc<Hub>,
+    pub(crate) pace: Pace,
+    pub(crate) auth: Authenticator,
+    pub(crate) submissions: Batcher<NewTask, Submission>,
+    pub(crate) events: Batcher<TaskEvent, Outcome>,
+    pub(crate) claims: ClaimsDesk,
+    pub(crate) stopping: CancellationToken,
+    closing: CancellationToken,
+    tracker: TaskTracker,
+}
+
+/// The application layer. Cheap to clone.
+#[derive(Clone)]
+pub struct Engine(pub(crate) Arc<Inner>);
+
+impl Engine {
+    /// Starts the engine on a store whose tables are there, or will be: until the store answers, every use case says so.
+    pub fn start(store: Arc<dyn Store>, options: Options) -> Result<Self, EngineError> {
+        let store: Arc<dyn Store> = Arc::new(Measured(store));
+        let (tracker, stopping, closing) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
+        let hub = Arc::new(Hub::default());
+        store.listen(Arc::clone(&hub) as _);
+        let submissions = {
+            let store = Arc::clone(&store);
+            Batcher::start(
+                "submissions",
+                options.batching,
+                &tracker,
+                closing.clone(),
+                Arc::new(move |tasks| {
+                    let store = Arc::clone(&store);
+                    Box::pin(async move { store.submit_many(tasks).await })
+                }),
+            )
+        };
+        let events = {
+            let store = Arc::clone(&store);
+            Batcher::start(
+                "events",
+                options.batching,
+                &tracker,
+                closing.clone(),
+                Arc::new(move |events| {
+                    let store = Arc::clone(&store);
+                    Box::pin(async move { store.record(events).await })
+                }),
+            )
+        };
+        let claims = ClaimsDesk::start(Arc::clone(&store), Arc::clone(&hub), stopping.clone(), &tracker);
+        let engine = Self(Arc::new(Inner {
+            auth: Authenticator::new(options.auth)?,
+            registry: Registry::default(),
+            pace: Pace::default(),
+            submissions,
+            events,
+            claims,
+            store,
+            hub,
+            options,
+            stopping,
+            closing,
+            tracker,
+        }));
+        background::start(&engine);
+        Ok(engine)
+    }
+
+    /// Tells whoever waits for something to give up waiting. Submissions are still taken.
+    pub fn begin_stop(&self) {
+        self.0.stopping.cancel();
+    }
+
+    /// Stops: nothing new is taken, waiting callers are answered, and what was taken is written.
+    pub async fn stop(self) {
+        self.begin_stop();
+        self.0.closing.cancel();
+        self.0.tracker.close();
+        self.0.tracker.wait().await;
+        self.0.store.close().await;
+    }
+
+    /// Cancelled when the engine begins to stop: whoever waits for something gives up waiting.
+    pub fn stopping(&self) -> CancellationToken {
+        self.0.stopping.clone()
+    }
+
+    /// Whether the store answers, and what is declared is known.
+    pub async fn ready(&self) -> Result<(), EngineError> {
+        if self.0.stopping.is_cancelled() {
+            return Err(EngineError::Stopping);
+        }
+        self.0.registry.current()?;
+        self.0.store.ping().await?;
+        Ok(())
+    }
+
+    /// Creates or upgrades the store's tables; tells how many migrations were applied.
+    pub async fn migrate(store: &Arc<dyn Store>) -> Result<usize, StoreError> {
+        Measured(Arc::clone(store)).migrate().await
+    }
+
+    /// Recognises a caller.
+    pub async fn authenticate(&self, client_id: &str, secret: &str) -> Result<Arc<Client>, EngineError> {
+        let snapshot = self.snapshot()?;
+        self.0.auth.authenticate(&snapshot.declared, client_id, secret).await
+    }
+
+    /// Lets a caller in on a service. The order is part of the contract: who, then what, then whether.
+    pub async fn access(
+        &self,
+        client_id: &str,
+        secret: &str,
+        service: &str,
+        role: Role,
+    ) -> Result<Access, EngineError> {
+        let client = self.authenticate(client_id, secret).await?;
+        let snapshot = self.snapshot()?;
+        let service = snapshot.declared.services.get(service).ok_or(EngineError::ServiceNotFound)?;
+        if !snapshot.declared.roles(client.key, service.key).has(role) {
+            return Err(EngineError::Forbidden);
+        }
+        Ok(Access { client, service: Arc::clone(service) })
+    }
+
+    pub(crate) fn snapshot(&self) -> Result<Arc<Snapshot>, EngineError> {
+        self.0.registry.current()
+    }
+
+    pub(crate) fn spawn(&self, service: impl Future<Output = ()> + Send + 'static) {
+        self.0.tracker.spawn(service);
+    }
+}

@@ -1,0 +1,92 @@
+//! Why a use case could not be done. Knows nothing of HTTP: the edge gives each of these its number.
+
+use std::sync::Arc;
+
+use relais_core::{Status, StoreError};
+
+/// One thing that is wrong with a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Where, as a JSON pointer into the request; empty for the whole of it.
+    pub path: String,
+    /// What is wrong there.
+    pub message: String,
+}
+
+impl Problem {
+    /// Something wrong at a place.
+    pub fn at(path: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { path: path.into(), message: message.into() }
+    }
+}
+
+/// Why a use case could not be done.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum EngineError {
+    /// Unknown client, wrong secret, or no such role on the service.
+    #[error("forbidden")]
+    Forbidden,
+    /// No such service.
+    #[error("service not found")]
+    ServiceNotFound,
+    /// No such task, or somebody else's.
+    #[error("task not found")]
+    TaskNotFound,
+    /// No such client.
+    #[error("client not found")]
+    ClientNotFound,
+    /// No such authorization.
+    #[error("authorization not found")]
+    AuthorizationNotFound,
+    /// The body does not conform to the service's schema.
+    #[error("the body does not conform to the service's schema")]
+    SchemaMismatch(Vec<Problem>),
+    /// The request says something that can not be.
+    #[error("invalid request")]
+    Invalid(Vec<Problem>),
+    /// The JSON is nested too deeply.
+    #[error("nested too deeply")]
+    TooDeep,
+    /// There is no such kind of callback.
+    #[error("unknown callback type")]
+    UnknownCallbackType(String),
+    /// The callback may not go there.
+    #[error("callback URL not allowed: {0}")]
+    CallbackUrlNotAllowed(String),
+    /// The service has as many pending tasks as it may have.
+    #[error("the service's capacity is reached")]
+    ServiceFull,
+    /// The client has as many pending tasks on the service as it may have.
+    #[error("the client's capacity is reached")]
+    ClientFull,
+    /// The idempotency key was used for another request.
+    #[error("the idempotency key was used for another request")]
+    KeyReused,
+    /// The task had already ended otherwise.
+    #[error("the task has ended ({})", .0.as_str())]
+    Ended(Status),
+    /// What was declared is not valid.
+    #[error("invalid declaration")]
+    InvalidDeclaration(Vec<Problem>),
+    /// The change contradicts what is there.
+    #[error("{0}")]
+    Conflict(String),
+    /// Too much is waiting already.
+    #[error("too much is waiting")]
+    Overloaded,
+    /// The process is about to end.
+    #[error("stopping")]
+    Stopping,
+    /// The store could not do it.
+    #[error("the store could not do it")]
+    Store(#[source] Arc<StoreError>),
+}
+
+impl From<StoreError> for EngineError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::Conflict(why) => Self::Conflict(why),
+            other => Self::Store(Arc::new(other)),
+        }
+    }
+}

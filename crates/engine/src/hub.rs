@@ -1,0 +1,136 @@
+//! Who waits for what in this process, and waking them.
+//!
+//! Wake-ups are hints: whoever is woken reads the store again. So a hint that is lost costs time, never truth, and
+//! everyone who waits also looks now and then by itself.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use relais_core::{IdsChanged, ServiceKey, Wakeup, WakeupListener};
+use tokio::sync::{Notify, watch};
+
+/// Hears the store's wake-ups and passes them on.
+#[derive(Default)]
+pub(crate) struct Hub {
+    /// Tasks that somebody watches, by `id`.
+    watched: Mutex<HashMap<i64, watch::Sender<u64>>>,
+    /// Services that have had new work since the claims desk last looked. Bounded by the number of services.
+    work: Mutex<HashSet<ServiceKey>>,
+    /// Rings when `work` has something.
+    pub(crate) work_bell: Notify,
+    /// Rings when what is declared has changed.
+    pub(crate) declared_bell: Notify,
+    /// Rings when anything may have happened and everything should be looked at.
+    pub(crate) sweep_bell: Notify,
+}
+
+impl Hub {
+    /// Watches a task. Whatever changes it from now on is noticed.
+    pub(crate) fn watch(self: &Arc<Self>, id: i64) -> Watch {
+        let receiver = lock(&self.watched).entry(id).or_insert_with(|| watch::channel(0).0).subscribe();
+        Watch { hub: Arc::clone(self), id, receiver: Some(receiver) }
+    }
+
+    /// The services that have had new work since the last call.
+    pub(crate) fn take_work(&self) -> HashSet<ServiceKey> {
+        std::mem::take(&mut *lock(&self.work))
+    }
+
+    /// How many tasks are watched.
+    pub(crate) fn watched(&self) -> usize {
+        lock(&self.watched).len()
+    }
+}
+
+impl WakeupListener for Hub {
+    fn wake(&self, wakeup: &Wakeup) {
+        if !wakeup.work.is_empty() {
+            lock(&self.work).extend(wakeup.work.iter().copied());
+            self.work_bell.notify_one();
+        }
+        match &wakeup.tasks {
+            IdsChanged::These(ids) if ids.is_empty() => {}
+            IdsChanged::These(ids) => {
+                let watched = lock(&self.watched);
+                if !watched.is_empty() {
+                    for id in ids {
+                        if let Some(sender) = watched.get(id) {
+                            sender.send_modify(|changes| *changes += 1);
+                        }
+                    }
+                }
+            }
+            IdsChanged::Perhaps => {
+                for sender in lock(&self.watched).values() {
+                    sender.send_modify(|changes| *changes += 1);
+                }
+                self.sweep_bell.notify_one();
+            }
+        }
+        if wakeup.declared {
+            self.declared_bell.notify_one();
+            // A service that goes on has tasks to be claimed.
+            self.sweep_bell.notify_one();
+        }
+    }
+}
+
+/// Watches one task until it is dropped.
+pub(crate) struct Watch {
+    hub: Arc<Hub>,
+    id: i64,
+    receiver: Option<watch::Receiver<u64>>,
+}
+
+impl Watch {
+    /// Returns when the task may have changed since the last call.
+    pub(crate) async fn changed(&mut self) {
+        if let Some(receiver) = &mut self.receiver
+            && receiver.changed().await.is_ok()
+        {
+            return;
+        }
+        std::future::pending().await
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.receiver = None;
+        let mut watched = lock(&self.hub.watched);
+        if watched.get(&self.id).is_some_and(|sender| sender.receiver_count() == 0) {
+            watched.remove(&self.id);
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(ids: Vec<i64>) -> Wakeup {
+        Wakeup { work: Vec::new(), tasks: IdsChanged::These(ids), declared: false }
+    }
+
+    #[tokio::test]
+    async fn a_change_before_the_wait_is_not_missed_and_nothing_is_kept_afterwards() {
+        let hub = Arc::new(Hub::default());
+        let (mut one, mut same) = (hub.watch(7), hub.watch(7));
+        hub.wake(&changed(vec![6, 7]));
+        one.changed().await;
+        same.changed().await;
+        assert!(futures::FutureExt::now_or_never(one.changed()).is_none(), "one change wakes once");
+        hub.wake(&Wakeup::anything());
+        one.changed().await;
+        drop(one);
+        assert_eq!(hub.watched(), 1);
+        drop(same);
+        assert_eq!(hub.watched(), 0);
+    }
+}

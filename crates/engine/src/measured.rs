@@ -1,0 +1,89 @@
+//! Wraps a store: every call is timed, counted and bounded once, here, so that drivers contain none of it.
+
+use std::{
+    future::Future,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use async_trait::async_trait;
+use relais_core::{
+    Backlog, Change, ClaimRequest, Declared, NewTask, Outcome, Page, PurgeReport, PurgeRule, Store, StoreError,
+    Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
+};
+
+/// A call that takes longer is given up: a database that hangs is a database that is away.
+const DEADLINE: Duration = Duration::from_secs(15);
+
+/// Migrations may rewrite tables.
+const MIGRATION_DEADLINE: Duration = Duration::from_secs(3600);
+
+/// A store whose calls are measured.
+pub(crate) struct Measured(pub(crate) Arc<dyn Store>);
+
+async fn measure<T>(
+    verb: &'static str,
+    deadline: Duration,
+    call: impl Future<Output = Result<T, StoreError>> + Send,
+) -> Result<T, StoreError> {
+    let begun = Instant::now();
+    let result = match tokio::time::timeout(deadline, call).await {
+        Ok(result) => result,
+        Err(elapsed) => Err(StoreError::Unavailable(elapsed.into())),
+    };
+    metrics::histogram!("relais_store_seconds", "verb" => verb).record(begun.elapsed().as_secs_f64());
+    if let Err(error) = &result {
+        let kind = match error {
+            StoreError::Unavailable(_) => "unavailable",
+            StoreError::Failed(_) => "failed",
+            StoreError::Conflict(_) => "conflict",
+            StoreError::Schema(_) => "schema",
+        };
+        metrics::counter!("relais_store_errors_total", "verb" => verb, "kind" => kind).increment(1);
+    }
+    result
+}
+
+macro_rules! measured {
+    ($($verb:ident($($name:ident: $type:ty),*) -> $output:ty;)*) => {
+        #[async_trait]
+        impl Store for Measured {
+            $(async fn $verb(&self, $($name: $type),*) -> Result<$output, StoreError> {
+                measure(stringify!($verb), DEADLINE, self.0.$verb($($name),*)).await
+            })*
+
+            async fn migrate(&self) -> Result<usize, StoreError> {
+                measure("migrate", MIGRATION_DEADLINE, self.0.migrate()).await
+            }
+
+            fn listen(&self, listener: Arc<dyn WakeupListener>) {
+                self.0.listen(listener);
+            }
+
+            async fn relay_wakeups(&self) {
+                self.0.relay_wakeups().await;
+            }
+
+            async fn close(&self) {
+                self.0.close().await;
+            }
+        }
+    };
+}
+
+measured! {
+    submit_many(tasks: Vec<NewTask>) -> Vec<Submission>;
+    find_task(task_id: TaskId) -> Option<Task>;
+    list_tasks(filter: TaskFilter) -> Page;
+    claim(requests: Vec<ClaimRequest>) -> Vec<Vec<Task>>;
+    record(events: Vec<TaskEvent>) -> Vec<Outcome>;
+    expire_leases(limit: usize) -> usize;
+    purge(rule: PurgeRule) -> PurgeReport;
+    tidy(idempotency_age: Duration) -> u64;
+    take_turn(chore: &str, period: Duration) -> bool;
+    backlog() -> Backlog;
+    declared() -> Declared;
+    declared_version() -> i64;
+    declare(changes: Vec<Change>) -> ();
+    ping() -> Timestamp;
+}

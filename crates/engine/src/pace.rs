@@ -1,0 +1,85 @@
+//! How fast each service's tasks have been started lately, so that a place in the queue can be told as a time.
+//!
+//! Also keeps the database's time: a sample ties it to this process's monotonic clock.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use relais_core::{Backlog, ServiceKey, Status, Timestamp};
+
+/// How far back "lately" goes.
+const WINDOW: Duration = Duration::from_secs(300);
+
+#[derive(Default)]
+struct Samples {
+    /// The database's time, and when it was read.
+    clock: Option<(Timestamp, Instant)>,
+    /// When, and how many tasks had been started until then.
+    started: HashMap<ServiceKey, VecDeque<(Instant, u64)>>,
+}
+
+/// What was seen of the services' pace.
+#[derive(Default)]
+pub(crate) struct Pace(Mutex<Samples>);
+
+impl Pace {
+    /// Takes a sample.
+    pub(crate) fn sample(&self, backlog: &Backlog, at: Instant) {
+        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(now) = backlog.now {
+            samples.clock = Some((now, at));
+        }
+        for tally in backlog.tallies.iter().filter(|tally| tally.status == Status::InProgress) {
+            let seen = samples.started.entry(tally.service).or_default();
+            seen.push_back((at, tally.arrived));
+            while seen.len() > 2 && seen.get(1).is_some_and(|(when, _)| at.duration_since(*when) >= WINDOW) {
+                seen.pop_front();
+            }
+        }
+    }
+
+    /// When the task at this place may start; nothing if none was started lately.
+    pub(crate) fn estimate(&self, service: ServiceKey, position: u64, at: Instant) -> Option<Timestamp> {
+        let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (clock, read) = samples.clock?;
+        let seen = samples.started.get(&service)?;
+        let ((first_at, first), (last_at, last)) = (seen.front()?, seen.back()?);
+        let (started, elapsed) = (last.saturating_sub(*first), last_at.duration_since(*first_at));
+        if started == 0 || elapsed.is_zero() {
+            return None;
+        }
+        let wait = elapsed.as_secs_f64() / started as f64 * position as f64;
+        // An estimate of more than a year is no estimate.
+        let wait = Duration::try_from_secs_f64(wait).ok().filter(|wait| *wait < Duration::from_secs(31_536_000))?;
+        Some(clock.after(at.saturating_duration_since(read)).after(wait))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use relais_core::Tally;
+
+    use super::*;
+
+    fn backlog(now: i64, started: u64) -> Backlog {
+        let service = ServiceKey(1);
+        let tally = Tally { service, status: Status::InProgress, arrived: started, departed: 0 };
+        Backlog { tallies: vec![tally], oldest_pending: Vec::new(), now: Some(Timestamp::from_millis(now)) }
+    }
+
+    #[test]
+    fn ten_a_second_means_that_the_fiftieth_starts_in_five_seconds() {
+        let (pace, begun) = (Pace::default(), Instant::now());
+        assert_eq!(pace.estimate(ServiceKey(1), 50, begun), None);
+        pace.sample(&backlog(1_000_000, 100), begun);
+        assert_eq!(pace.estimate(ServiceKey(1), 50, begun), None, "one sample is no pace");
+        let later = begun + Duration::from_secs(10);
+        pace.sample(&backlog(1_010_000, 200), later);
+        let estimate = pace.estimate(ServiceKey(1), 50, later + Duration::from_secs(1));
+        assert_eq!(estimate, Some(Timestamp::from_millis(1_010_000 + 1_000 + 5_000)));
+        assert_eq!(pace.estimate(ServiceKey(2), 50, later), None);
+    }
+}

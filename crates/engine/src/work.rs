@@ -1,0 +1,242 @@
+//! What workers do: take tasks, say how they go, give them back.
+
+use std::time::Duration;
+
+use relais_core::{ClaimRequest, Event, Ignored, Outcome, State, Status, TaskEvent, TaskId};
+use relais_protocol::worker::{
+    self, HeldTask, Misunderstood, OutcomeKind, Report, SubmissionMessage, TaskOutcome, WorkerMessage,
+};
+
+use crate::{Access, Engine, EngineError, Problem, submit::payload, views::text};
+
+/// The longest lease that makes sense: beyond it, nobody would notice a worker's death.
+const MAX_LEASE: Duration = Duration::from_secs(24 * 3600);
+
+/// The shortest lease that a heartbeat can keep.
+const MIN_LEASE: Duration = Duration::from_secs(1);
+
+const MAX_HOST_NAME: usize = 255;
+
+/// Longer error messages are cut: they are for people.
+const MAX_ERROR_MESSAGE: usize = 64 * 1024;
+
+impl Engine {
+    /// Hands tasks to a worker, waiting for the first one as long as it asks.
+    pub async fn claim(
+        &self,
+        access: &Access,
+        request: worker::ClaimRequest,
+        max_wait: Duration,
+    ) -> Result<Vec<SubmissionMessage>, EngineError> {
+        let invalid = |path: &str, message: String| Err(EngineError::Invalid(vec![Problem::at(path, message)]));
+        let max = request.max.unwrap_or(1);
+        if !(1..=worker::MAX_CLAIM).contains(&max) {
+            return invalid("/max", format!("must be between 1 and {}", worker::MAX_CLAIM));
+        }
+        let wait = request.wait.map_or(Duration::ZERO, |wait| wait.0);
+        if wait > max_wait {
+            return invalid("/wait", format!("must be at most {}", relais_protocol::HumanDuration(max_wait)));
+        }
+        let lease = lease(request.lease)?;
+        let worker_host = match request.host_name {
+            Some(host) if host.is_empty() || host.len() > MAX_HOST_NAME || host.chars().any(char::is_control) => {
+                return invalid("/hostName", format!("must have 1 to {MAX_HOST_NAME} bytes, and no control characters"));
+            }
+            host => host,
+        };
+        let claim = ClaimRequest { service: access.service.key, max, lease, worker_host };
+        let tasks = self.0.claims.claim(claim, wait).await?;
+        let service = access.service.name.as_str();
+        metrics::counter!("relais_tasks_claimed_total", "service" => service.to_owned()).increment(tasks.len() as u64);
+        Ok(tasks
+            .into_iter()
+            .map(|task| {
+                if let Some(started) = task.state.started {
+                    metrics::histogram!("relais_task_wait_seconds", "service" => service.to_owned())
+                        .record(started.since(task.submitted).as_secs_f64());
+                }
+                SubmissionMessage {
+                    attempt: Some(task.state.attempt),
+                    lease_expires: task.state.lease_until.map(text),
+                    correlation_id: task.correlation_id,
+                    ..SubmissionMessage::new(task.task_id.to_string(), task.request.as_raw().to_owned())
+                }
+            })
+            .collect())
+    }
+
+    /// Takes messages from a worker; each has its own outcome, whatever the others say.
+    pub async fn messages(
+        &self,
+        access: &Access,
+        messages: Vec<Result<WorkerMessage, Misunderstood>>,
+    ) -> Result<Vec<TaskOutcome>, EngineError> {
+        let judged = messages.into_iter().map(|message| {
+            let message = message.map_err(|Misunderstood(why)| (None, why))?;
+            let task_id = message.task_id.clone();
+            event(message).map_err(|why| (Some(task_id), why))
+        });
+        self.outcomes(access, judged.collect()).await
+    }
+
+    /// A worker is alive and still has these tasks.
+    pub async fn heartbeat(
+        &self,
+        access: &Access,
+        tasks: Vec<HeldTask>,
+        asked: Option<relais_protocol::HumanDuration>,
+    ) -> Result<Vec<TaskOutcome>, EngineError> {
+        let lease = lease(asked)?.unwrap_or(access.service.limits.lease);
+        let judged = tasks.into_iter().map(|task| held(task, |attempt| Event::Renewed { attempt, lease }));
+        self.outcomes(access, judged.collect()).await
+    }
+
+    /// A worker gives these tasks back unfinished.
+    pub async fn give_back(&self, access: &Access, tasks: Vec<HeldTask>) -> Result<Vec<TaskOutcome>, EngineError> {
+        let judged = tasks.into_iter().map(|task| held(task, |attempt| Event::Returned { attempt }));
+        self.outcomes(access, judged.collect()).await
+    }
+
+    async fn outcomes(&self, access: &Access, judged: Vec<Judged>) -> Result<Vec<TaskOutcome>, EngineError> {
+        let events: Vec<TaskEvent> = judged
+            .iter()
+            .filter_map(|judged| judged.as_ref().ok())
+            .map(|(task_id, event)| TaskEvent {
+                task_id: *task_id,
+                service: access.service.key,
+                client: None,
+                event: event.clone(),
+            })
+            .collect();
+        let mut outcomes = self.record_all(events).await?.into_iter();
+        Ok(judged
+            .into_iter()
+            .map(|judged| match judged {
+                Ok((task_id, event)) => {
+                    let outcome = outcomes.next().unwrap_or(Outcome::NotFound);
+                    let renewed = matches!(event, Event::Renewed { .. });
+                    tell(task_id, outcome, renewed)
+                }
+                Err((task_id, why)) => {
+                    TaskOutcome { task_id, outcome: OutcomeKind::Rejected, reason: Some(why), lease_expires: None }
+                }
+            })
+            .inspect(|outcome| {
+                let (service, outcome) = (access.service.name.to_string(), kind_name(outcome.outcome));
+                metrics::counter!("relais_worker_messages_total", "service" => service, "outcome" => outcome).increment(1);
+            })
+            .collect())
+    }
+
+    async fn record_all(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, EngineError> {
+        let services: Vec<_> = events.iter().map(|event| event.service).collect();
+        let outcomes = self.0.events.put_all(events).await?;
+        for (service, outcome) in services.into_iter().zip(&outcomes) {
+            if let Outcome::Applied(state) = outcome {
+                self.account_end(service, state);
+            }
+        }
+        Ok(outcomes)
+    }
+
+    pub(crate) async fn record_one(&self, event: TaskEvent) -> Result<Outcome, EngineError> {
+        let service = event.service;
+        let outcome = self.0.events.put(event).await?;
+        if let Outcome::Applied(state) = &outcome {
+            self.account_end(service, state);
+        }
+        Ok(outcome)
+    }
+
+    fn account_end(&self, service: relais_core::ServiceKey, state: &State) {
+        let Some(ended) = state.ended.filter(|_| state.status.is_final()) else { return };
+        let name = self
+            .snapshot()
+            .ok()
+            .and_then(|snapshot| snapshot.declared.service_by_key(service).map(|service| service.name.to_string()))
+            .unwrap_or_default();
+        let status = state.status.as_str();
+        metrics::counter!("relais_tasks_finished_total", "service" => name.clone(), "status" => status).increment(1);
+        if let Some(started) = state.started {
+            metrics::histogram!("relais_task_run_seconds", "service" => name, "status" => status)
+                .record(ended.since(started).as_secs_f64());
+        }
+    }
+}
+
+/// What a worker says, ready for the store; or of which task it can not be understood, and why.
+type Judged = Result<(TaskId, Event), (Option<String>, String)>;
+
+fn held(task: HeldTask, event: impl Fn(Option<u32>) -> Event) -> Judged {
+    match TaskId::parse(&task.task_id) {
+        Some(task_id) => Ok((task_id, event(task.attempt))),
+        None => Err((Some(task.task_id), "taskId is not a UUID".to_owned())),
+    }
+}
+
+fn event(message: WorkerMessage) -> Result<(TaskId, Event), String> {
+    let task_id = TaskId::parse(&message.task_id).ok_or("taskId is not a UUID")?;
+    let attempt = message.attempt;
+    let event = match message.report {
+        Report::Started { host_name } => Event::Started { attempt, worker_host: host_name.map(|host| clean(host, MAX_HOST_NAME)) },
+        Report::Progress { progress } if progress.is_finite() => Event::Progressed { attempt, progress },
+        Report::Progress { .. } => return Err("progress is not a number between 0 and 100".to_owned()),
+        Report::Success { response } => Event::Succeeded {
+            attempt,
+            response: payload(response, "/data/response").map_err(|error| error.to_string())?,
+        },
+        Report::Failure { error_message } => {
+            Event::Failed { attempt, error_message: clean(error_message, MAX_ERROR_MESSAGE) }
+        }
+    };
+    Ok((task_id, event))
+}
+
+/// Text from a worker as a database takes it: no NUL, not endless.
+fn clean(text: String, most: usize) -> String {
+    let mut text = if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text };
+    if text.len() > most {
+        let end = (0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+        text.truncate(end);
+    }
+    text
+}
+
+fn lease(asked: Option<relais_protocol::HumanDuration>) -> Result<Option<Duration>, EngineError> {
+    match asked {
+        Some(lease) if !(MIN_LEASE..=MAX_LEASE).contains(&lease.0) => {
+            Err(EngineError::Invalid(vec![Problem::at("/lease", "must be between 1s and 1d")]))
+        }
+        lease => Ok(lease.map(|lease| lease.0)),
+    }
+}
+
+/// What became of a message, in the worker's words.
+fn tell(task_id: TaskId, outcome: Outcome, renewed: bool) -> TaskOutcome {
+    let (outcome, reason, lease_expires) = match outcome {
+        Outcome::Applied(state) => (OutcomeKind::Accepted, None, state.lease_until.filter(|_| renewed).map(text)),
+        Outcome::Ignored(ignored) => {
+            let kind = match ignored {
+                Ignored::Ended(Status::Cancelled) => OutcomeKind::Cancelled,
+                Ignored::Ended(_) => OutcomeKind::Ended,
+                Ignored::OtherAttempt(_) | Ignored::NotHeld => OutcomeKind::Lost,
+                Ignored::NoEffect => OutcomeKind::Unchanged,
+            };
+            (kind, Some(ignored.to_string()), None)
+        }
+        Outcome::NotFound => (OutcomeKind::NotFound, Some("no such task on this service".to_owned()), None),
+    };
+    TaskOutcome { task_id: Some(task_id.to_string()), outcome, reason, lease_expires }
+}
+
+const fn kind_name(kind: OutcomeKind) -> &'static str {
+    match kind {
+        OutcomeKind::Accepted => "accepted",
+        OutcomeKind::Cancelled => "cancelled",
+        OutcomeKind::Ended => "ended",
+        OutcomeKind::Lost => "lost",
+        OutcomeKind::Unchanged => "unchanged",
+        OutcomeKind::NotFound => "not_found",
+        OutcomeKind::Rejected => "rejected",
+    }
+}

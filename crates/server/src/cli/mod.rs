@@ -1,0 +1,162 @@
+//! The command line: what can be typed, and the commands that talk to a running server.
+//!
+//! Those commands do nothing that the admin API can not do; they only save typing. What `serve`, `migrate` and `demo`
+//! do is not here, only their arguments are.
+
+mod apply;
+mod args;
+mod authorization;
+mod client;
+mod config;
+mod connection;
+mod health;
+mod purge;
+mod reference;
+mod service;
+mod table;
+mod task;
+mod yaml;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub use self::{
+    args::{DemoArgs, MigrateArgs, ServeArgs},
+    connection::install_tls_provider,
+};
+
+const AFTER_HELP: &str = "\
+Data goes to stdout, everything else to stderr.
+
+Exit codes:
+  0  done
+  1  it could not be done; stderr says why
+  2  the command line was not understood";
+
+/// Relais: takes tasks in over HTTP, hands them to workers, and never loses one.
+#[derive(Debug, Parser)]
+#[command(name = "relais", version, after_help = AFTER_HELP, propagate_version = false, max_term_width = 100)]
+#[command(disable_help_subcommand = true, arg_required_else_help = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What can be done.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run the server
+    Serve(ServeArgs),
+    /// Try Relais out: a server, a service and a worker in one process
+    Demo(DemoArgs),
+    /// Bring the database's schema up to date
+    Migrate(MigrateArgs),
+    /// Look at the configuration
+    Config(config::ConfigArgs),
+    /// Declare services, pause them, see how full they are
+    Service(service::ServiceArgs),
+    /// Declare clients and give them new secrets
+    Client(client::ClientArgs),
+    /// Say which client may do what on which service
+    #[command(visible_alias = "auth")]
+    Authorization(authorization::AuthorizationArgs),
+    /// Look for tasks and cancel them
+    Task(task::TaskArgs),
+    /// Make the server's services, clients and authorizations what a file says
+    Apply(apply::ApplyArgs),
+    /// Print the server's services, clients and authorizations as such a file, without secrets
+    Export(apply::ExportArgs),
+    /// Remove what is too old now, instead of waiting for the daily purge
+    Purge(purge::PurgeArgs),
+    /// Ask whether the server is ready
+    Health(health::HealthArgs),
+    /// Print the description of the HTTP API (OpenAPI, JSON)
+    Openapi,
+    /// Print a completion script for a shell
+    Completions(reference::CompletionsArgs),
+    /// Print the help of every command as one Markdown document
+    HelpAll,
+}
+
+/// Runs a command that needs no server of its own.
+///
+/// The commands that the binary wires itself (`serve`, `demo`, `migrate`, `openapi`) are handed back.
+pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> {
+    match command {
+        Command::Config(args) => config::run(args)?,
+        Command::Service(args) => service::run(args).await?,
+        Command::Client(args) => client::run(args).await?,
+        Command::Authorization(args) => authorization::run(args).await?,
+        Command::Task(args) => task::run(args).await?,
+        Command::Apply(args) => apply::apply(args).await?,
+        Command::Export(args) => apply::export(args).await?,
+        Command::Purge(args) => purge::run(args).await?,
+        Command::Health(args) => return health::run(args).await.map(Ok),
+        Command::Completions(args) => reference::completions(&args)?,
+        Command::HelpAll => reference::help_all()?,
+        own => return Ok(Err(own)),
+    }
+    Ok(Ok(ExitCode::SUCCESS))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_definitions_contradict_nothing() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn usual_command_lines_are_understood() {
+        for line in [
+            "serve",
+            "serve --config relais.toml --listen 0.0.0.0:80 --database sqlite:x.db --role api,purge --no-migrate",
+            "serve --declarations services.yaml --log-format json",
+            "demo --exit",
+            "migrate --database postgres://h/d",
+            "config show --config relais.toml",
+            "service list --json --url http://h:1",
+            "service put s --queue-name q --capacity 3 --lease 60s --delivery-limit 2 --keep-finished 7d --keep-any 9d",
+            "service --token t delete s --yes",
+            "client put c --secret-env SECRET",
+            "authorization put c s --role consume --role work --capacity 3",
+            "auth put c s --role consume,work",
+            "task list --service s --status pending,SUCCESS --from 2026-01-01T00:00:00Z --limit 10",
+            "task show 01890a5d-ac96-774b-bcce-b302099a8057",
+            "apply -f - --dry-run --prune",
+            "purge --dry-run",
+            "completions bash",
+            "help-all",
+        ] {
+            let words = std::iter::once("relais").chain(line.split(' '));
+            assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_can_not_be_right_is_a_usage_error() {
+        for line in [
+            "service show a/b",
+            "service put s --lease 60",
+            "service put s --capacity -1",
+            "task show 12",
+            "task list --limit 0",
+            "task list --status WAITING",
+            "authorization put c s",
+            "authorization put c s --role dance",
+            "serve --role dance",
+            "serve --listen nowhere",
+            "apply",
+        ] {
+            let words = std::iter::once("relais").chain(line.split(' '));
+            let error = Cli::try_parse_from(words).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}");
+        }
+    }
+}

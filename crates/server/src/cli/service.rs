@@ -1,0 +1,313 @@
+//! `relais service`
+
+use std::{
+    io::{self, IsTerminal as _},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, Subcommand};
+use relais_protocol::{
+    HumanDuration,
+    admin::{RetentionDeclaration, ServiceDeclaration, ServiceState, ServiceStates},
+};
+
+use super::{
+    apply::show_report,
+    args::{duration, service_name},
+    connection::{Connection, ConnectionArgs, Request},
+    table::{Column::*, card, or_none, table},
+};
+use crate::output;
+
+/// `relais service`
+#[derive(Debug, Args)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct ServiceArgs {
+    #[command(flatten)]
+    connection: ConnectionArgs,
+    #[command(subcommand)]
+    command: ServiceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum ServiceCommand {
+    /// List the services and how full they are
+    List,
+    /// Show everything about a service
+    Show {
+        /// The service
+        #[arg(value_parser = service_name)]
+        name: String,
+    },
+    /// Create a service, or change it
+    ///
+    /// The service is then as this command says: what is not given gets its default. Whether it is paused stays as it is.
+    Put(PutArgs),
+    /// Pause a service: it takes tasks in, but hands none out
+    Pause {
+        /// The service
+        #[arg(value_parser = service_name)]
+        name: String,
+    },
+    /// Let a paused service go on
+    Resume {
+        /// The service
+        #[arg(value_parser = service_name)]
+        name: String,
+    },
+    /// Delete a service that has no unfinished tasks
+    Delete {
+        /// The service
+        #[arg(value_parser = service_name)]
+        name: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+struct PutArgs {
+    /// The service's name, as it stands in URLs
+    #[arg(value_parser = service_name)]
+    name: String,
+    /// Prefix of its queues on a broker; its name by default
+    #[arg(long, value_name = "NAME")]
+    queue_name: Option<String>,
+    /// Refuse tasks while this many are pending; no limit by default
+    #[arg(long, value_name = "N")]
+    capacity: Option<u32>,
+    /// File with the JSON schema that tasks must conform to; anything is taken by default
+    #[arg(long, value_name = "FILE")]
+    json_schema: Option<PathBuf>,
+    /// How long a worker may keep silent before its task is given to another, e.g. 60s
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    lease: Option<HumanDuration>,
+    /// How many workers a task may lose before it fails
+    #[arg(long, value_name = "N")]
+    delivery_limit: Option<u32>,
+    /// How long tasks are kept after their end, e.g. 7d; the server's setting by default
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    keep_finished: Option<HumanDuration>,
+    /// How long tasks are kept after their submission, e.g. 90d; the server's setting by default
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    keep_any: Option<HumanDuration>,
+}
+
+impl PutArgs {
+    fn declaration(self) -> Result<ServiceDeclaration> {
+        let retention = RetentionDeclaration {
+            finished: self.keep_finished,
+            any: self.keep_any,
+        };
+        Ok(ServiceDeclaration {
+            service_name: self.name,
+            queue_name: self.queue_name,
+            capacity: self.capacity,
+            json_schema: self.json_schema.as_deref().map(read_schema).transpose()?,
+            paused: None,
+            lease: self.lease,
+            delivery_limit: self.delivery_limit,
+            retention: (retention != RetentionDeclaration::default()).then_some(retention),
+        })
+    }
+}
+
+fn read_schema(path: &Path) -> Result<serde_json::Value> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))
+}
+
+/// Runs `relais service`.
+pub async fn run(args: ServiceArgs) -> Result<()> {
+    let server = Connection::new(args.connection)?;
+    match args.command {
+        ServiceCommand::List => {
+            server
+                .print(Request::get(["admin", "services"]), show_services)
+                .await?;
+        }
+        ServiceCommand::Show { name } => {
+            server
+                .print(Request::get(["admin", "services", &name]), show_service)
+                .await?;
+        }
+        ServiceCommand::Put(put) => {
+            let declaration = put.declaration()?;
+            let path = ["admin", "services", &declaration.service_name];
+            server
+                .print(Request::put(path, &declaration)?, show_report)
+                .await?;
+        }
+        ServiceCommand::Pause { name } => {
+            server
+                .print(
+                    Request::call(["admin", "services", &name, "pause"]),
+                    show_service,
+                )
+                .await?;
+        }
+        ServiceCommand::Resume { name } => {
+            server
+                .print(
+                    Request::call(["admin", "services", &name, "resume"]),
+                    show_service,
+                )
+                .await?;
+        }
+        ServiceCommand::Delete { name, yes } => {
+            if !yes {
+                confirm(&format!(
+                    "Delete service {name}, its finished tasks and its authorizations?"
+                ))?;
+            }
+            server
+                .print(Request::delete(["admin", "services", &name]), show_report)
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+fn confirm(question: &str) -> Result<()> {
+    if !io::stdin().is_terminal() {
+        bail!("there is nobody to ask; say --yes to go on");
+    }
+    output::note(&format!("{question} [y/N]"));
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    match answer.trim().to_lowercase().as_str() {
+        "y" | "yes" => Ok(()),
+        _ => bail!("nothing was done"),
+    }
+}
+
+fn show_services(states: &ServiceStates) -> String {
+    let columns = [
+        Left("SERVICE"),
+        Left("STATE"),
+        Right("PENDING"),
+        Right("CAPACITY"),
+        Right("IN PROGRESS"),
+        Right("SUCCESS"),
+        Right("FAILURE"),
+        Right("CANCELLED"),
+        Left("OLDEST PENDING"),
+    ];
+    let rows = states.services.iter().map(|state| {
+        [
+            state.declaration.service_name.clone(),
+            condition(state).to_owned(),
+            state.pending.to_string(),
+            or_none(state.declaration.capacity),
+            state.in_progress.to_string(),
+            state.success.to_string(),
+            state.failure.to_string(),
+            state.cancelled.to_string(),
+            or_none(state.oldest_pending_date.as_deref()),
+        ]
+    });
+    table(
+        columns,
+        rows,
+        "There are no services. `relais service put NAME` makes one.",
+    )
+}
+
+fn condition(state: &ServiceState) -> &'static str {
+    if state.declaration.paused == Some(true) {
+        "paused"
+    } else {
+        "running"
+    }
+}
+
+fn show_service(state: &ServiceState) -> String {
+    let declaration = &state.declaration;
+    let retention = declaration.retention.unwrap_or_default();
+    let kept = |value: Option<HumanDuration>| {
+        Some(value.map_or("server's setting".to_owned(), |kept| kept.to_string()))
+    };
+    card([
+        ("service", Some(declaration.service_name.clone())),
+        ("state", Some(condition(state).to_owned())),
+        ("queue name", declaration.queue_name.clone()),
+        (
+            "capacity",
+            Some(
+                declaration
+                    .capacity
+                    .map_or("no limit".to_owned(), |capacity| capacity.to_string()),
+            ),
+        ),
+        ("lease", declaration.lease.map(|lease| lease.to_string())),
+        (
+            "delivery limit",
+            declaration.delivery_limit.map(|limit| limit.to_string()),
+        ),
+        ("keep finished", kept(retention.finished)),
+        ("keep any", kept(retention.any)),
+        ("pending", Some(state.pending.to_string())),
+        ("oldest pending", state.oldest_pending_date.clone()),
+        ("in progress", Some(state.in_progress.to_string())),
+        ("success", Some(state.success.to_string())),
+        ("failure", Some(state.failure.to_string())),
+        ("cancelled", Some(state.cancelled.to_string())),
+        (
+            "json schema",
+            declaration
+                .json_schema
+                .as_ref()
+                .map(|schema| format!("{schema:#}")),
+        ),
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> ServiceState {
+        serde_json::from_value(serde_json::json!({
+            "serviceName": "resize", "capacity": 100, "paused": true, "lease": "60s", "deliveryLimit": 20,
+            "retention": {"finished": "7d"}, "jsonSchema": {"type": "object"},
+            "pending": 12, "inProgress": 3, "success": 1024, "failure": 0, "cancelled": 1,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn services_are_listed_one_per_line() {
+        assert_eq!(
+            show_services(&ServiceStates {
+                services: vec![state()]
+            }),
+            "SERVICE  STATE   PENDING  CAPACITY  IN PROGRESS  SUCCESS  FAILURE  CANCELLED  OLDEST PENDING\n\
+             resize   paused       12       100            3     1024        0          1  -"
+        );
+        assert!(show_services(&ServiceStates { services: vec![] }).contains("relais service put"));
+    }
+
+    #[test]
+    fn a_service_is_shown_with_what_holds_for_it() {
+        let text = show_service(&state());
+        for line in [
+            "keep finished:  7d",
+            "keep any:       server's setting",
+            "state:          paused",
+        ] {
+            assert!(
+                text.lines().any(|found| found == line),
+                "{line:?} is not in\n{text}"
+            );
+        }
+        assert!(
+            text.ends_with(
+                "json schema:    {\n                  \"type\": \"object\"\n                }"
+            ),
+            "{text}"
+        );
+    }
+}

@@ -1,0 +1,265 @@
+//! The server's configuration: `relais.default.toml` says what there is, this module gives it types.
+//!
+//! The default file is the list of known keys: a setting that is not in it does not exist, and its value there says of
+//! which type it is. [`load()`] puts file, environment and flags on top. What is declared at run time (services, clients,
+//! authorizations) is not configuration and is not here.
+
+mod error;
+mod load;
+mod show;
+mod values;
+mod warnings;
+
+use std::net::SocketAddr;
+
+use relais_protocol::{HumanDuration, consumer::MAX_WAIT};
+use serde::{Deserialize, Serialize};
+
+pub use self::{
+    error::{ConfigError, Origin, Origins},
+    load::{Setting, environment, load},
+    show::show,
+    values::{DatabaseUrl, LogFormat, Role, Secret},
+    warnings::warnings,
+};
+
+/// The annotated default configuration, as `relais config default` prints it.
+pub const DEFAULT: &str = include_str!("relais.default.toml");
+
+/// Everything that can be set. The default file explains each field.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// The HTTP server.
+    pub server: ServerConfig,
+    /// The store.
+    pub database: DatabaseConfig,
+    /// The admin API's credentials.
+    pub admin: AdminConfig,
+    /// The file of services, clients and authorizations.
+    pub declarations: DeclarationsConfig,
+    /// What consumers may ask for.
+    pub tasks: TasksConfig,
+    /// How long tasks are kept.
+    pub purge: PurgeConfig,
+    /// How writes are put together.
+    pub batching: BatchingConfig,
+    /// How clients are verified.
+    pub auth: AuthConfig,
+    /// What is logged.
+    pub log: LogConfig,
+    /// Where traces go.
+    pub telemetry: TelemetryConfig,
+    /// Where each setting came from.
+    #[serde(skip)]
+    pub origins: Origins,
+}
+
+/// The HTTP server.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServerConfig {
+    /// Where it listens.
+    #[serde(deserialize_with = "values::listen")]
+    pub listen: SocketAddr,
+    /// What this process does.
+    pub roles: Vec<Role>,
+    /// The largest request body.
+    pub max_body_bytes: usize,
+    /// How long a request may take to arrive.
+    pub request_timeout: HumanDuration,
+    /// How long requests under way may go on when the server stops.
+    pub shutdown_grace: HumanDuration,
+    /// How many connections are served at once.
+    pub max_connections: usize,
+}
+
+impl ServerConfig {
+    /// Whether this process has the role.
+    pub fn has(&self, role: Role) -> bool {
+        self.roles.contains(&role)
+    }
+}
+
+/// The store.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DatabaseConfig {
+    /// Where it is.
+    pub url: DatabaseUrl,
+    /// How many connections at most.
+    pub max_connections: u32,
+    /// Whether the schema is brought up to date at the start.
+    pub migrate: bool,
+    /// How long to wait for a connection.
+    pub acquire_timeout: HumanDuration,
+}
+
+/// The admin API's credentials.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AdminConfig {
+    /// The bearer token, read from `token_file` where that is set; empty: loopback only.
+    pub token: Secret,
+    /// The file it was read from.
+    pub token_file: String,
+}
+
+/// The file of services, clients and authorizations.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeclarationsConfig {
+    /// Its path; empty if there is none.
+    pub file: String,
+    /// Whether what is not in it is deleted.
+    pub prune: bool,
+    /// How often it is looked at.
+    pub interval: HumanDuration,
+}
+
+/// What consumers may ask for.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TasksConfig {
+    /// The longest `?wait=`.
+    pub max_wait: HumanDuration,
+    /// How long an Idempotency-Key is remembered.
+    pub idempotency_age: HumanDuration,
+}
+
+/// How long tasks are kept.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PurgeConfig {
+    /// How often old tasks are removed.
+    pub every: HumanDuration,
+    /// How long a task is kept after its end.
+    pub finished: HumanDuration,
+    /// How long any task is kept after its submission.
+    pub any: HumanDuration,
+    /// How many are removed in one transaction.
+    pub batch: u32,
+}
+
+/// How writes are put together.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchingConfig {
+    /// How many in one transaction.
+    pub max_batch: usize,
+    /// How many may wait.
+    pub queue: usize,
+    /// How many transactions at once.
+    pub in_flight: usize,
+}
+
+/// How clients are verified.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AuthConfig {
+    /// How many verified clients are remembered.
+    pub cache_size: usize,
+    /// For how long.
+    pub cache_ttl: HumanDuration,
+    /// The cost of new secrets.
+    pub bcrypt_cost: u32,
+    /// How many bcrypts at once.
+    pub bcrypt_parallel: usize,
+}
+
+/// What is logged.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LogConfig {
+    /// How the lines look.
+    pub format: LogFormat,
+    /// Which lines there are.
+    pub level: String,
+}
+
+/// Where traces go.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TelemetryConfig {
+    /// The OTLP endpoint; empty: nowhere.
+    pub otlp_endpoint: String,
+    /// The name under which they are found.
+    pub service_name: String,
+}
+
+impl Config {
+    /// Checks what a type can not say. The error is what was expected instead.
+    ///
+    /// Each rule looks at one setting: [`load()`] tries settings one by one, to know which of them was refused. What is
+    /// wrong only together is for [`warnings()`].
+    fn check(&self) -> Result<(), String> {
+        let at_least =
+            |least: usize, values: &[usize]| match values.iter().all(|value| *value >= least) {
+                true => Ok(()),
+                false => Err(format!("expected at least {least}")),
+            };
+        let lasting = |values: &[HumanDuration]| match values.iter().all(|value| !value.0.is_zero())
+        {
+            true => Ok(()),
+            false => Err("expected a duration above zero".to_owned()),
+        };
+        let Self {
+            server,
+            database,
+            declarations,
+            tasks,
+            purge,
+            batching,
+            auth,
+            log,
+            telemetry,
+            ..
+        } = self;
+        if server.roles.is_empty() {
+            return Err(format!(
+                "expected at least one of {}",
+                Role::ALL.map(Role::name).join(", ")
+            ));
+        }
+        at_least(1024, &[server.max_body_bytes])?;
+        at_least(
+            1,
+            &[
+                server.max_connections,
+                database.max_connections as usize,
+                purge.batch as usize,
+            ],
+        )?;
+        at_least(
+            1,
+            &[
+                batching.max_batch,
+                batching.queue,
+                batching.in_flight,
+                auth.bcrypt_parallel,
+            ],
+        )?;
+        lasting(&[
+            server.request_timeout,
+            database.acquire_timeout,
+            declarations.interval,
+            tasks.idempotency_age,
+        ])?;
+        lasting(&[tasks.max_wait, purge.every, purge.finished, purge.any])?;
+        if tasks.max_wait > MAX_WAIT {
+            return Err(format!("expected at most {}s", MAX_WAIT.0.as_secs()));
+        }
+        if !(4..=20).contains(&auth.bcrypt_cost) {
+            return Err("expected 4 to 20".to_owned());
+        }
+        crate::logging::check_level(&log.level)?;
+        let endpoint = &telemetry.otlp_endpoint;
+        if !endpoint.is_empty()
+            && !endpoint.starts_with("http://")
+            && !endpoint.starts_with("https://")
+        {
+            return Err("expected a URL like http://localhost:4318".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,247 @@
+//! The kinds of values that settings have, where a text or a number would say too little.
+//!
+//! What is secret is masked wherever it is shown, `Debug` included, so that no log line or error can give it away; the
+//! code that needs it asks for it by name (`expose`). Nothing here knows where a value came from.
+
+use std::{fmt, net::SocketAddr, str::FromStr};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
+
+/// What stands in place of a secret.
+pub const MASK: &str = "***";
+
+/// A text that is never shown.
+#[derive(Clone, Default, PartialEq, Eq, Deserialize)]
+#[serde(transparent)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Wraps a text that is not to be shown.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text itself.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_empty() { "" } else { MASK })
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// Where the store is. Shown without its password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct DatabaseUrl(String);
+
+impl DatabaseUrl {
+    /// The whole of it, password included.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it is a SQLite file, which one process has for itself.
+    pub fn is_sqlite(&self) -> bool {
+        self.0.starts_with("sqlite:")
+    }
+
+    /// Whether nothing of it outlives the process.
+    pub fn is_in_memory(&self) -> bool {
+        self.is_sqlite() && (self.0.contains(":memory:") || self.0.contains("mode=memory"))
+    }
+}
+
+impl FromStr for DatabaseUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = ["sqlite:", "postgres://", "postgresql://"];
+        match known.iter().any(|scheme| {
+            text.strip_prefix(scheme)
+                .is_some_and(|rest| !rest.is_empty())
+        }) {
+            true => Ok(Self(text.to_owned())),
+            false => Err(
+                "expected `sqlite:<file>` or `postgres://<user>:<password>@<host>/<database>`"
+                    .to_owned(),
+            ),
+        }
+    }
+}
+
+impl fmt::Display for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&mask_url(&self.0))
+    }
+}
+
+impl fmt::Debug for DatabaseUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.to_string())
+    }
+}
+
+impl Serialize for DatabaseUrl {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for DatabaseUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(D::Error::custom)
+    }
+}
+
+/// The URL with its passwords masked. Works on what is not a valid URL too, and then rather masks too much.
+pub fn mask_url(url: &str) -> String {
+    let (start, rest) = match url.split_once("://") {
+        Some((scheme, rest)) => (format!("{scheme}://"), rest),
+        None => (String::new(), url),
+    };
+    // The last `@`: a password that should have been escaped may contain one.
+    let rest = match rest.rsplit_once('@') {
+        Some((user, host)) => match user.split_once(':') {
+            Some((name, _)) => format!("{name}:{MASK}@{host}"),
+            None => rest.to_owned(),
+        },
+        None => rest.to_owned(),
+    };
+    let Some((path, query)) = rest.split_once('?') else {
+        return start + &rest;
+    };
+    let query: Vec<String> = query
+        .split('&')
+        .map(|pair| match pair.split_once('=') {
+            Some((name, _)) if name.to_lowercase().contains("password") => format!("{name}={MASK}"),
+            _ => pair.to_owned(),
+        })
+        .collect();
+    format!("{start}{path}?{}", query.join("&"))
+}
+
+/// Reads where to listen, and says what was expected.
+pub fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
+    String::deserialize(deserializer)?.parse().map_err(|_| {
+        D::Error::custom("expected an address and a port, like 127.0.0.1:8080 or [::]:8080")
+    })
+}
+
+/// What a process does.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Answers HTTP.
+    Api,
+    /// Gives the tasks of silent workers to others.
+    Rescue,
+    /// Removes what is too old.
+    Purge,
+}
+
+impl Role {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Api, Self::Rescue, Self::Purge];
+
+    /// As it stands in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Api => "api",
+            Self::Rescue => "rescue",
+            Self::Purge => "purge",
+        }
+    }
+}
+
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people on a terminal, for programs otherwise.
+    Auto,
+    /// For people.
+    Human,
+    /// For programs: one JSON object per line.
+    Json,
+}
+
+impl LogFormat {
+    /// As it stands in the configuration.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Human => "human",
+            Self::Json => "json",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_in_a_url_are_masked_wherever_they_stand() {
+        for (url, shown) in [
+            ("sqlite:relais.db", "sqlite:relais.db"),
+            ("postgres://u@h/db", "postgres://u@h/db"),
+            (
+                "postgres://u:secret@h:5432/db",
+                "postgres://u:***@h:5432/db",
+            ),
+            ("postgres://u:se/c@ret@h/db", "postgres://u:***@h/db"),
+            (
+                "postgres://h/db?user=u&password=secret&a=b",
+                "postgres://h/db?user=u&password=***&a=b",
+            ),
+            ("u:secret@h/db", "u:***@h/db"),
+        ] {
+            assert_eq!(mask_url(url), shown);
+        }
+    }
+
+    #[test]
+    fn debug_does_not_tell_secrets() {
+        let url: DatabaseUrl = "postgres://u:hidden@h/db".parse().unwrap();
+        let shown = format!("{:?} {:?} {url}", Secret::new("hidden"), url);
+        assert!(!shown.contains("hidden"), "{shown}");
+        assert_eq!(format!("{}", Secret::default()), "");
+    }
+
+    #[test]
+    fn only_databases_that_there_are_are_taken() {
+        for url in ["mysql://h/db", "sqlite:", "relais.db", ""] {
+            assert!(url.parse::<DatabaseUrl>().is_err(), "{url}");
+        }
+        assert!(
+            "sqlite::memory:"
+                .parse::<DatabaseUrl>()
+                .unwrap()
+                .is_in_memory()
+        );
+    }
+}

@@ -1,0 +1,146 @@
+//! Changes to what is declared.
+
+use relais_core::{Change, Role, Roles};
+use sqlx::PgTransaction;
+
+use super::error;
+use crate::{
+    row::{found, in_millis, no_client, signed, unfinished},
+    session::Result,
+};
+
+pub(super) async fn declare(tx: &mut PgTransaction<'static>, change: &Change) -> Result<()> {
+    match change {
+        Change::PutService { name, queue_name, json_schema, paused, limits } => {
+            sqlx::query(
+                "WITH s AS (
+                     INSERT INTO relais.service AS s (name, queue_name, json_schema, paused, capacity, lease_ms,
+                                                      delivery_limit, keep_finished_ms, keep_any_ms)
+                     VALUES ($1, $2, $3::json, coalesce($4, false), $5, $6, $7, $8, $9)
+                     ON CONFLICT (name) DO UPDATE SET queue_name = excluded.queue_name, json_schema = excluded.json_schema,
+                         paused = CASE WHEN s.deleted THEN excluded.paused ELSE coalesce($4, s.paused) END,
+                         capacity = excluded.capacity, lease_ms = excluded.lease_ms,
+                         delivery_limit = excluded.delivery_limit, keep_finished_ms = excluded.keep_finished_ms,
+                         keep_any_ms = excluded.keep_any_ms, deleted = false
+                     RETURNING id
+                 )
+                 INSERT INTO relais.tally (service_id, client_id, status, departed, n)
+                 SELECT id, 0, 0, false, 0 FROM s
+                 ON CONFLICT DO NOTHING",
+            )
+            .bind(name.as_str())
+            .bind(queue_name)
+            .bind(json_schema.as_ref().map(relais_core::Json::get))
+            .bind(*paused)
+            .bind(limits.capacity.map(signed))
+            .bind(in_millis(limits.lease))
+            .bind(signed(limits.delivery_limit))
+            .bind(limits.retention.finished.map(in_millis))
+            .bind(limits.retention.any.map(in_millis))
+            .execute(&mut **tx)
+            .await
+            .map_err(error)?;
+        }
+        Change::PauseService { name, paused } => {
+            let done = sqlx::query("UPDATE relais.service SET paused = $2 WHERE name = $1 AND NOT deleted")
+                .bind(name.as_str())
+                .bind(*paused)
+                .execute(&mut **tx)
+                .await
+                .map_err(error)?;
+            found(done.rows_affected(), || format!("there is no service {name}"))?;
+        }
+        Change::DeleteService(name) => {
+            // Waits for submissions that are under way, and holds up those to come.
+            sqlx::query(
+                "SELECT 1 FROM relais.service s
+                 JOIN relais.tally a ON a.service_id = s.id AND a.client_id = 0 AND a.status = 0 AND NOT a.departed
+                 WHERE s.name = $1 FOR UPDATE OF a",
+            )
+            .bind(name.as_str())
+            .execute(&mut **tx)
+            .await
+            .map_err(error)?;
+            // A second statement on purpose: it sees what was committed while the first one waited.
+            let busy: bool = sqlx::query_scalar(
+                "SELECT EXISTS (SELECT 1 FROM relais.service s JOIN relais.task t ON t.service_id = s.id
+                                WHERE s.name = $1 AND t.status IN (0, 1))",
+            )
+            .bind(name.as_str())
+            .fetch_one(&mut **tx)
+            .await
+            .map_err(error)?;
+            if busy {
+                return Err(unfinished(name));
+            }
+            sqlx::query(
+                "WITH gone AS (UPDATE relais.service SET deleted = true WHERE name = $1 RETURNING id)
+                 DELETE FROM relais.authorization WHERE service_id IN (SELECT id FROM gone)",
+            )
+            .bind(name.as_str())
+            .execute(&mut **tx)
+            .await
+            .map_err(error)?;
+        }
+        Change::PutClient { client_id, secret_hash } => {
+            // Without a secret, the client must be there and stays as it is.
+            let done = sqlx::query(match secret_hash {
+                Some(_) => {
+                    "INSERT INTO relais.client (client_id, secret_hash) VALUES ($1, $2)
+                     ON CONFLICT (client_id) DO UPDATE SET secret_hash = excluded.secret_hash, deleted = false"
+                }
+                None => {
+                    "UPDATE relais.client SET secret_hash = coalesce($2, secret_hash)
+                     WHERE client_id = $1 AND NOT deleted"
+                }
+            })
+            .bind(client_id.as_str())
+            .bind(secret_hash)
+            .execute(&mut **tx)
+            .await
+            .map_err(error)?;
+            found(done.rows_affected(), || no_client(client_id))?;
+        }
+        Change::DeleteClient(client_id) => {
+            sqlx::query(
+                "WITH gone AS (UPDATE relais.client SET deleted = true, secret_hash = '' WHERE client_id = $1 RETURNING id)
+                 DELETE FROM relais.authorization WHERE client_id IN (SELECT id FROM gone)",
+            )
+            .bind(client_id.as_str())
+            .execute(&mut **tx)
+            .await
+            .map_err(error)?;
+        }
+        Change::PutAuthorization { client_id, service, roles, capacity } => {
+            let roles = Roles::of(roles);
+            let done = sqlx::query(
+                "INSERT INTO relais.authorization (client_id, service_id, consume, work, capacity)
+                 SELECT c.id, s.id, $3, $4, $5 FROM relais.client c, relais.service s
+                 WHERE c.client_id = $1 AND s.name = $2 AND NOT c.deleted AND NOT s.deleted
+                 ON CONFLICT (client_id, service_id) DO UPDATE
+                     SET consume = excluded.consume, work = excluded.work, capacity = excluded.capacity",
+            )
+            .bind(client_id.as_str())
+            .bind(service.as_str())
+            .bind(roles.has(Role::Consume))
+            .bind(roles.has(Role::Work))
+            .bind(capacity.map(signed))
+            .execute(&mut **tx)
+            .await
+            .map_err(error)?;
+            found(done.rows_affected(), || format!("there is no client {client_id}, or no service {service}"))?;
+        }
+        Change::DeleteAuthorization { client_id, service } => {
+            sqlx::query(
+                "DELETE FROM relais.authorization a USING relais.client c, relais.service s
+                 WHERE a.client_id = c.id AND a.service_id = s.id AND c.client_id = $1 AND s.name = $2",
+            )
+            .bind(client_id.as_str())
+            .bind(service.as_str())
+            .execute(&mut **tx)
+            .await
+            .map_err(error)?;
+        }
+    }
+    Ok(())
+}

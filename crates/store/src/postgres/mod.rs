@@ -1,0 +1,134 @@
+//! PostgreSQL: for many processes. UNNEST for batches, SKIP LOCKED for claims, LISTEN/NOTIFY for wake-ups.
+
+mod declare;
+mod read;
+mod session;
+
+use std::{str::FromStr, time::Duration};
+
+use relais_core::{StoreError, Timestamp, Wakeup};
+use sqlx::{
+    PgPool, SqlSafeStr,
+    error::DatabaseError,
+    migrate::{Migration, MigrationType, Migrator},
+    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
+};
+
+use crate::{Options, row::migrate_error, session::Result, wakeup};
+
+/// The channel on which processes tell each other what changed.
+const CHANNEL: &str = "relais";
+
+/// How long to wait before the listening connection is tried again.
+const RECONNECT: Duration = Duration::from_millis(500);
+
+/// A PostgreSQL database.
+pub(crate) struct Postgres {
+    pool: PgPool,
+    options: PgConnectOptions,
+    /// Names this process in wake-ups.
+    origin: String,
+}
+
+impl Postgres {
+    /// Connects when it is first used: the server need not be up yet.
+    pub(crate) fn open(url: &str, options: &Options) -> Result<Self> {
+        let connect = PgConnectOptions::from_str(url)
+            .map_err(|error| StoreError::Schema(format!("the database's URL is not understood: {error}")))?
+            .application_name("relais");
+        let pool = PgPoolOptions::new()
+            .max_connections(options.max_connections)
+            .acquire_timeout(options.acquire_timeout)
+            // A connection that died is noticed by the call that uses it; asking each time costs a round trip.
+            .test_before_acquire(false)
+            .connect_lazy_with(connect.clone());
+        Ok(Self { pool, options: connect, origin: uuid::Uuid::now_v7().simple().to_string() })
+    }
+
+    async fn migrate_all(&self) -> Result<usize> {
+        let migrations =
+            vec![Migration::new(
+                1,
+                "tasks".into(),
+                MigrationType::Simple,
+                include_str!("migrations/0001_tasks.sql").into_sql_str(),
+                false,
+            )];
+        let known = migrations.len();
+        let mut migrator = Migrator::with_migrations(migrations);
+        migrator.create_schema("relais");
+        migrator.dangerous_set_table_name("relais.migration");
+        let before = self.applied_migrations().await?;
+        migrator.run(&self.pool).await.map_err(|failure| migrate_error(failure, error))?;
+        Ok(known.saturating_sub(before))
+    }
+
+    async fn applied_migrations(&self) -> Result<usize> {
+        let exists: bool = sqlx::query_scalar("SELECT to_regclass('relais.migration') IS NOT NULL")
+            .fetch_one(&self.pool)
+            .await
+            .map_err(error)?;
+        if !exists {
+            return Ok(0);
+        }
+        let applied: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM relais.migration").fetch_one(&self.pool).await.map_err(error)?;
+        Ok(usize::try_from(applied).unwrap_or(0))
+    }
+
+    /// Hears wake-ups on a connection of its own, for ever.
+    async fn hear_all(&self, heard: &(dyn Fn(&Wakeup) + Send + Sync)) {
+        loop {
+            if let Err(error) = self.hear_once(heard).await {
+                tracing::warn!(error = %error, "wake-ups of other processes are not heard; sweeps go on");
+            }
+            tokio::time::sleep(RECONNECT).await;
+        }
+    }
+
+    async fn hear_once(&self, heard: &(dyn Fn(&Wakeup) + Send + Sync)) -> std::result::Result<(), sqlx::Error> {
+        let pool = PgPoolOptions::new().max_connections(1).connect_with(self.options.clone()).await?;
+        let mut listener = PgListener::connect_with(&pool).await?;
+        listener.listen(CHANNEL).await?;
+        // Whatever was told before we listened was missed.
+        heard(&Wakeup::anything());
+        while let Some(notification) = listener.try_recv().await? {
+            if let Some(wakeup) = wakeup::decode(&self.origin, notification.payload()) {
+                heard(&wakeup);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a failure of the database means to the caller.
+fn error(error: sqlx::Error) -> StoreError {
+    let passing = match &error {
+        sqlx::Error::Io(_)
+        | sqlx::Error::Tls(_)
+        | sqlx::Error::Protocol(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::BeginFailed => true,
+        sqlx::Error::Database(refusal) => is_passing(refusal.as_ref()),
+        _ => false,
+    };
+    if passing { StoreError::Unavailable(error.into()) } else { StoreError::Failed(error.into()) }
+}
+
+/// Whether the server refused for a reason that goes away: connection lost, deadlock, no resources, read-only after a
+/// failover, shutting down, disk full. By the class of its SQLSTATE.
+fn is_passing(refusal: &dyn DatabaseError) -> bool {
+    let code = refusal.code().unwrap_or_default();
+    code == "25006" || ["08", "40", "53", "55", "57", "58"].iter().any(|class| code.starts_with(class))
+}
+
+fn from_sql(moment: jiff_sqlx::Timestamp) -> Timestamp {
+    Timestamp::from_millis(moment.to_jiff().as_millisecond())
+}
+
+fn to_sql(moment: Timestamp) -> jiff_sqlx::Timestamp {
+    let moment = jiff::Timestamp::from_millisecond(moment.as_millis()).unwrap_or(jiff::Timestamp::MAX);
+    jiff_sqlx::ToSqlx::to_sqlx(moment)
+}

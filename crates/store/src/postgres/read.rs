@@ -1,0 +1,293 @@
+//! Reads that need no transaction.
+
+use relais_core::{
+    Backlog, Declared, Page, ServiceKey, Status, StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup, position,
+};
+use sqlx::{Row, postgres::PgRow};
+
+use super::{Postgres, error, from_sql, session::PgSession, to_sql};
+use crate::{
+    row::{Columns, authorization, client, found_task, service, tally, task, wide},
+    session::{Database, Result},
+};
+
+/// The columns that [`state`] reads.
+macro_rules! state_columns {
+    () => {
+        "t.status, t.attempt, t.losses, t.revision, t.progress, t.worker_host, t.started, t.ended, t.lease_until"
+    };
+}
+pub(super) use state_columns;
+
+/// The columns that [`task`] reads, with the names of service and client joined as `s` and `c`.
+macro_rules! task_columns {
+    ($request:literal, $response:literal) => {
+        concat!(
+            "t.id, t.task_id, t.seq, t.service_id, t.client_id, s.name AS service, c.client_id AS client, t.submitted, ",
+            "t.correlation_id, t.error_message, t.callback::text AS callback, ",
+            $request,
+            "::text AS request, ",
+            $response,
+            "::text AS response, ",
+            super::read::state_columns!()
+        )
+    };
+}
+pub(super) use task_columns;
+
+impl Database for Postgres {
+    type Session = PgSession;
+
+    async fn begin(&self) -> Result<PgSession> {
+        PgSession::begin(&self.pool, &self.origin).await
+    }
+
+    async fn find_task(&self, task_id: TaskId) -> Result<Option<(Task, i64, ServiceKey)>> {
+        let row = sqlx::query(concat!(
+            "SELECT ",
+            task_columns!("t.request", "t.response"),
+            " FROM relais.task t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id",
+            " WHERE t.task_id = $1"
+        ))
+        .bind(task_id.0)
+        .fetch_optional(&self.pool)
+        .await
+        .map_err(error)?;
+        row.as_ref().map(found_task).transpose()
+    }
+
+    async fn place(&self, service: ServiceKey, id: i64, seq: i64) -> Result<u64> {
+        let span = position::span(seq);
+        let (levels, slots): (Vec<i16>, Vec<(i64, i64)>) = (0..).zip(span.slots).unzip();
+        let (from, to): (Vec<i64>, Vec<i64>) = slots.into_iter().unzip();
+        let row = sqlx::query(
+            "SELECT (SELECT coalesce(sum(d.n), 0)::bigint
+                     FROM unnest($3::smallint[], $4::bigint[], $5::bigint[]) AS l (level, first, past)
+                     CROSS JOIN LATERAL (
+                         SELECT n FROM relais.departure
+                         WHERE service_id = $1 AND level = l.level AND slot >= l.first AND slot < l.past
+                     ) d) AS departed,
+                    (SELECT count(*)
+                     FROM (SELECT seq FROM relais.task
+                           WHERE service_id = $1 AND status = 0 AND id < $2
+                           ORDER BY id DESC LIMIT 64) p
+                     WHERE p.seq >= $6) AS neighbours",
+        )
+        .bind(service.0)
+        .bind(id)
+        .bind(levels)
+        .bind(from)
+        .bind(to)
+        .bind(span.first)
+        .fetch_one(&self.pool)
+        .await
+        .map_err(error)?;
+        Ok(position::place(&span, row.big("departed")?, row.big("neighbours")?))
+    }
+
+    async fn list_tasks(&self, filter: &TaskFilter, from_id: i64) -> Result<Page> {
+        // One index range for each service and status, merged: no filter makes it look at more than a page of each.
+        const BY_SERVICE: &str = concat!(
+            "SELECT ",
+            task_columns!("'null'", "NULL"),
+            " FROM unnest(coalesce($1::integer[], (SELECT array_agg(id) FROM relais.service))) AS wanted (service_id)
+              CROSS JOIN unnest($2::smallint[]) AS status (code)
+              CROSS JOIN LATERAL (
+                  SELECT * FROM relais.task
+                  WHERE service_id = wanted.service_id AND status = status.code AND id < $3 AND id >= $4
+                    AND submitted >= $5 AND submitted < $6
+                  ORDER BY id DESC LIMIT $7
+              ) t
+              JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
+              WHERE $8::integer IS NULL
+              ORDER BY t.id DESC LIMIT $7"
+        );
+        const BY_CLIENT: &str = concat!(
+            "SELECT ",
+            task_columns!("'null'", "NULL"),
+            " FROM unnest(coalesce($1::integer[], (SELECT array_agg(id) FROM relais.service))) AS wanted (service_id)
+              CROSS JOIN unnest($2::smallint[]) AS status (code)
+              CROSS JOIN LATERAL (
+                  SELECT * FROM relais.task
+                  WHERE client_id = $8 AND service_id = wanted.service_id AND status = status.code AND id < $3 AND id >= $4
+                    AND submitted >= $5 AND submitted < $6
+                  ORDER BY id DESC LIMIT $7
+              ) t
+              JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
+              ORDER BY t.id DESC LIMIT $7"
+        );
+        let services: Option<Vec<i32>> =
+            (!filter.services.is_empty()).then(|| filter.services.iter().map(|service| service.0).collect());
+        let statuses: &[Status] = if filter.statuses.is_empty() { &Status::ALL } else { &filter.statuses };
+        let limit = wide(filter.limit);
+        let rows = sqlx::query(if filter.client.is_some() { BY_CLIENT } else { BY_SERVICE })
+            .bind(services)
+            .bind(statuses.iter().map(|status| status.code()).collect::<Vec<_>>())
+            .bind(filter.before_id.unwrap_or(i64::MAX))
+            .bind(from_id)
+            .bind(to_sql(filter.submitted_from.unwrap_or(Timestamp::from_millis(0))))
+            .bind(to_sql(filter.submitted_before.unwrap_or(Timestamp::from_millis(i64::MAX))))
+            .bind(limit)
+            .bind(filter.client.map(|client| client.0))
+            .fetch_all(&self.pool)
+            .await
+            .map_err(error)?;
+        let tasks: Vec<Task> = rows.iter().map(task).collect::<Result<_>>()?;
+        let next_before_id = tasks.last().filter(|_| tasks.len() == filter.limit).map(|task| task.id);
+        Ok(Page { tasks, next_before_id })
+    }
+
+    async fn first_from(&self, id: i64) -> Result<Option<(i64, Timestamp)>> {
+        let row = sqlx::query("SELECT id, submitted FROM relais.task WHERE id >= $1 ORDER BY id LIMIT 1")
+            .bind(id)
+            .fetch_optional(&self.pool)
+            .await
+            .map_err(error)?;
+        row.map(|row| Ok((row.big("id")?, row.moment("submitted")?))).transpose()
+    }
+
+    async fn last_id(&self) -> Result<i64> {
+        sqlx::query_scalar("SELECT coalesce(max(id), 0) FROM relais.task").fetch_one(&self.pool).await.map_err(error)
+    }
+
+    async fn backlog(&self) -> Result<Backlog> {
+        let rows = sqlx::query(
+            "SELECT service_id, status, coalesce(sum(n) FILTER (WHERE NOT departed), 0)::bigint AS arrived,
+                    coalesce(sum(n) FILTER (WHERE departed), 0)::bigint AS departed
+             FROM relais.tally WHERE client_id = 0 GROUP BY service_id, status",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(error)?;
+        let tallies = rows.iter().map(tally).collect::<Result<_>>()?;
+        let rows = sqlx::query(
+            "SELECT s.id, t.submitted FROM relais.service s CROSS JOIN LATERAL (
+                 SELECT submitted FROM relais.task WHERE service_id = s.id AND status = 0 ORDER BY id LIMIT 1
+             ) t",
+        )
+        .fetch_all(&self.pool)
+        .await
+        .map_err(error)?;
+        let oldest_pending = rows
+            .iter()
+            .map(|row| Ok((ServiceKey(row.int("id")?), row.moment("submitted")?)))
+            .collect::<Result<_>>()?;
+        let now = self.ping().await?;
+        Ok(Backlog { tallies, oldest_pending, now: Some(now) })
+    }
+
+    async fn declared(&self) -> Result<Declared> {
+        // One snapshot for all four.
+        let mut tx = self.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(error)?;
+        let version: i64 =
+            sqlx::query_scalar("SELECT version FROM relais.declared").fetch_one(&mut *tx).await.map_err(error)?;
+        let services = sqlx::query("SELECT *, json_schema::text AS schema_text FROM relais.service WHERE NOT deleted")
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(error)?;
+        let clients =
+            sqlx::query("SELECT * FROM relais.client WHERE NOT deleted").fetch_all(&mut *tx).await.map_err(error)?;
+        let authorizations =
+            sqlx::query("SELECT * FROM relais.authorization").fetch_all(&mut *tx).await.map_err(error)?;
+        tx.commit().await.map_err(error)?;
+        Ok(Declared::new(
+            version,
+            services.iter().map(service).collect::<Result<_>>()?,
+            clients.iter().map(client).collect::<Result<_>>()?,
+            authorizations.iter().map(authorization).collect::<Result<_>>()?,
+        ))
+    }
+
+    async fn declared_version(&self) -> Result<i64> {
+        sqlx::query_scalar("SELECT version FROM relais.declared").fetch_one(&self.pool).await.map_err(error)
+    }
+
+    async fn ping(&self) -> Result<Timestamp> {
+        let row = sqlx::query("SELECT clock_timestamp() AS now, pg_is_in_recovery() AS standby")
+            .fetch_one(&self.pool)
+            .await
+            .map_err(error)?;
+        if row.flag("standby")? {
+            return Err(StoreError::Unavailable("the server is a standby: it takes no writes".into()));
+        }
+        row.moment("now")
+    }
+
+    async fn migrate(&self) -> Result<usize> {
+        self.migrate_all().await
+    }
+
+    async fn hear(&self, heard: &(dyn Fn(&Wakeup) + Send + Sync)) {
+        self.hear_all(heard).await;
+    }
+
+    async fn close(&self) {
+        self.pool.close().await;
+    }
+}
+
+/// A column of a row.
+fn get<'r, T>(row: &'r PgRow, column: &str) -> Result<T>
+where
+    T: sqlx::Decode<'r, sqlx::Postgres> + sqlx::Type<sqlx::Postgres>,
+{
+    row.try_get(column).map_err(error)
+}
+
+impl Columns for PgRow {
+    fn small(&self, column: &str) -> Result<i16> {
+        get(self, column)
+    }
+
+    fn int(&self, column: &str) -> Result<i32> {
+        get(self, column)
+    }
+
+    fn int_if_any(&self, column: &str) -> Result<Option<i32>> {
+        get(self, column)
+    }
+
+    fn big(&self, column: &str) -> Result<i64> {
+        get(self, column)
+    }
+
+    fn big_if_any(&self, column: &str) -> Result<Option<i64>> {
+        get(self, column)
+    }
+
+    fn real(&self, column: &str) -> Result<f64> {
+        get(self, column)
+    }
+
+    fn flag(&self, column: &str) -> Result<bool> {
+        get(self, column)
+    }
+
+    fn flag_if_any(&self, column: &str) -> Result<Option<bool>> {
+        get(self, column)
+    }
+
+    fn text(&self, column: &str) -> Result<String> {
+        get(self, column)
+    }
+
+    fn text_if_any(&self, column: &str) -> Result<Option<String>> {
+        get(self, column)
+    }
+
+    fn bytes(&self, column: &str) -> Result<Vec<u8>> {
+        get(self, column)
+    }
+
+    fn moment(&self, column: &str) -> Result<Timestamp> {
+        Ok(from_sql(get(self, column)?))
+    }
+
+    fn moment_if_any(&self, column: &str) -> Result<Option<Timestamp>> {
+        Ok(get::<Option<jiff_sqlx::Timestamp>>(self, column)?.map(from_sql))
+    }
+
+    fn task_id(&self, column: &str) -> Result<TaskId> {
+        Ok(TaskId(get(self, column)?))
+    }
+}

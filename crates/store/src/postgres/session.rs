@@ -1,0 +1,377 @@
+//! One transaction on PostgreSQL.
+
+use std::time::Duration;
+
+use relais_core::{Change, NewTask, ServiceKey, StoreError, TaskId, Wakeup, position::Node};
+use sqlx::{PgPool, PgTransaction};
+
+use super::{
+    CHANNEL, declare, error,
+    read::{state_columns, task_columns},
+    to_sql,
+};
+use crate::{
+    row::{
+        Columns, known_key, locked, locked_pending, locked_queue, locked_task, purge_candidates, queue_facts, service_key,
+        signed, wide,
+    },
+    session::{
+        Counter, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, PurgeScan,
+        QueueFacts, Result, Session, WrittenTask,
+    },
+    wakeup,
+};
+
+/// One transaction.
+pub(crate) struct PgSession {
+    tx: PgTransaction<'static>,
+    origin: String,
+}
+
+impl PgSession {
+    pub(super) async fn begin(pool: &PgPool, origin: &str) -> Result<Self> {
+        Ok(Self { tx: pool.begin().await.map_err(error)?, origin: origin.to_owned() })
+    }
+}
+
+impl Session for PgSession {
+    async fn lock_queues(&mut self, services: &[ServiceKey]) -> Result<Vec<LockedQueue>> {
+        let rows = sqlx::query(
+            "SELECT service_id, n FROM relais.tally
+             WHERE service_id = ANY($1) AND client_id = 0 AND status = 0 AND NOT departed
+             ORDER BY service_id
+             FOR NO KEY UPDATE",
+        )
+        .bind(keys(services))
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        rows.iter().map(locked_queue).collect()
+    }
+
+    async fn queue_facts(&mut self, tasks: &[NewTask]) -> Result<QueueFacts> {
+        let mut pairs: Vec<(i32, i32)> = tasks.iter().map(|task| (task.service.0, task.client.0)).collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        let (services, clients): (Vec<i32>, Vec<i32>) = pairs.into_iter().unzip();
+        let rows = sqlx::query(
+            "SELECT w.service_id, w.client_id, s.capacity, a.capacity AS share,
+                    coalesce(total.n, 0) AS departed, coalesce(came.n, 0) - coalesce(went.n, 0) AS pending
+             FROM unnest($1::integer[], $2::integer[]) AS w (service_id, client_id)
+             JOIN relais.service s ON s.id = w.service_id AND NOT s.deleted
+             LEFT JOIN relais.authorization a USING (service_id, client_id)
+             LEFT JOIN relais.tally total
+                 ON total.service_id = w.service_id AND total.client_id = 0 AND total.status = 0 AND total.departed
+             LEFT JOIN relais.tally came
+                 ON came.service_id = w.service_id AND came.client_id = w.client_id AND came.status = 0 AND NOT came.departed
+             LEFT JOIN relais.tally went
+                 ON went.service_id = w.service_id AND went.client_id = w.client_id AND went.status = 0 AND went.departed",
+        )
+        .bind(services)
+        .bind(clients)
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        queue_facts(&rows, self.known_keys(tasks).await?)
+    }
+
+    async fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> Result<()> {
+        let rows = tasks.len();
+        let (mut task_ids, mut services, mut clients, mut seqs) =
+            (Vec::with_capacity(rows), Vec::with_capacity(rows), Vec::with_capacity(rows), Vec::with_capacity(rows));
+        let (mut requests, mut callbacks, mut correlations) =
+            (Vec::with_capacity(rows), Vec::with_capacity(rows), Vec::with_capacity(rows));
+        for InsertedTask { task, seq, .. } in tasks {
+            task_ids.push(task.task_id.0);
+            services.push(task.service.0);
+            clients.push(task.client.0);
+            seqs.push(*seq);
+            requests.push(task.request.get());
+            callbacks.push(task.callback.as_ref().map(serde_json::to_string).transpose().map_err(encode)?);
+            correlations.push(task.correlation_id.as_deref());
+        }
+        sqlx::query(
+            "INSERT INTO relais.task (task_id, service_id, client_id, seq, request, callback, correlation_id)
+             SELECT w.task_id, w.service_id, w.client_id, w.seq, w.request::json, w.callback::json, w.correlation_id
+             FROM unnest($1::uuid[], $2::integer[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::text[])
+                  AS w (task_id, service_id, client_id, seq, request, callback, correlation_id)",
+        )
+        .bind(task_ids)
+        .bind(services)
+        .bind(clients)
+        .bind(seqs)
+        .bind(requests)
+        .bind(callbacks)
+        .bind(correlations)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        self.insert_keys(tasks).await
+    }
+
+    async fn lock_tasks(&mut self, task_ids: &[TaskId]) -> Result<Locked<LockedTask>> {
+        let rows = sqlx::query(concat!(
+            "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, 0 AS delivery_limit, clock_timestamp() AS now, ",
+            state_columns!(),
+            " FROM relais.task t WHERE t.task_id = ANY($1) ORDER BY t.id FOR NO KEY UPDATE OF t"
+        ))
+        .bind(task_ids.iter().map(|task_id| task_id.0).collect::<Vec<_>>())
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        locked(&rows, locked_task)
+    }
+
+    async fn lock_pending(&mut self, service: ServiceKey, limit: usize) -> Result<Locked<LockedPending>> {
+        let rows = sqlx::query(concat!(
+            "SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, ",
+            task_columns!("t.request", "NULL"),
+            " FROM relais.task t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
+              WHERE t.service_id = $1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted
+              ORDER BY t.id LIMIT $2
+              FOR NO KEY UPDATE OF t SKIP LOCKED"
+        ))
+        .bind(service.0)
+        .bind(wide(limit))
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        locked(&rows, locked_pending)
+    }
+
+    async fn lock_expired(&mut self, limit: usize) -> Result<Locked<LockedTask>> {
+        let rows = sqlx::query(concat!(
+            "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, clock_timestamp() AS now, ",
+            state_columns!(),
+            " FROM relais.task t JOIN relais.service s ON s.id = t.service_id
+              WHERE t.lease_until <= clock_timestamp()
+              ORDER BY t.lease_until LIMIT $1
+              FOR NO KEY UPDATE OF t SKIP LOCKED"
+        ))
+        .bind(wide(limit))
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        locked(&rows, locked_task)
+    }
+
+    async fn write_tasks(&mut self, tasks: &[WrittenTask]) -> Result<()> {
+        sqlx::query(
+            "UPDATE relais.task t
+             SET status = w.status, attempt = w.attempt, losses = w.losses, revision = w.revision,
+                 progress = w.progress, worker_host = w.worker_host, started = w.started, ended = w.ended,
+                 lease_until = w.lease_until, response = w.response::json, error_message = w.error_message
+             FROM unnest($1::bigint[], $2::smallint[], $3::integer[], $4::integer[], $5::bigint[], $6::double precision[],
+                         $7::text[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[])
+                  AS w (id, status, attempt, losses, revision, progress, worker_host, started, ended, lease_until,
+                        response, error_message)
+             WHERE t.id = w.id",
+        )
+        .bind(column(tasks, |task| task.id))
+        .bind(column(tasks, |task| task.state.status.code()))
+        .bind(column(tasks, |task| signed(task.state.attempt)))
+        .bind(column(tasks, |task| signed(task.state.losses)))
+        .bind(column(tasks, |task| wide(task.state.revision)))
+        .bind(column(tasks, |task| task.state.progress))
+        .bind(column(tasks, |task| task.state.worker_host.as_deref()))
+        .bind(column(tasks, |task| task.state.started.map(to_sql)))
+        .bind(column(tasks, |task| task.state.ended.map(to_sql)))
+        .bind(column(tasks, |task| task.state.lease_until.map(to_sql)))
+        .bind(column(tasks, |task| task.response.as_ref().map(relais_core::Json::get)))
+        .bind(column(tasks, |task| task.error_message.as_deref()))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
+    async fn count(&mut self, counts: &[(Counter, i64)]) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO relais.tally AS t (service_id, client_id, status, departed, n)
+             SELECT * FROM unnest($1::integer[], $2::integer[], $3::smallint[], $4::boolean[], $5::bigint[])
+             ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = t.n + excluded.n",
+        )
+        .bind(column(counts, |(counter, _)| counter.service.0))
+        .bind(column(counts, |(counter, _)| counter.client.0))
+        .bind(column(counts, |(counter, _)| counter.status.code()))
+        .bind(column(counts, |(counter, _)| counter.departed))
+        .bind(column(counts, |&(_, n)| n))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
+    async fn depart(&mut self, departures: &[(ServiceKey, Node, i64)]) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO relais.departure AS d (service_id, level, slot, n)
+             SELECT * FROM unnest($1::integer[], $2::smallint[], $3::bigint[], $4::bigint[])
+             ON CONFLICT (service_id, level, slot) DO UPDATE SET n = d.n + excluded.n",
+        )
+        .bind(column(departures, |(service, ..)| service.0))
+        .bind(column(departures, |(_, node, _)| node.level))
+        .bind(column(departures, |(_, node, _)| node.slot))
+        .bind(column(departures, |&(.., n)| n))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
+    async fn lock_for_purge(&mut self, scan: &PurgeScan) -> Result<Vec<PurgeCandidate>> {
+        let rows = sqlx::query(
+            "SELECT id, client_id, seq,
+                    submitted < now() - make_interval(secs => $5) OR ended < now() - make_interval(secs => $4) AS too_old,
+                    submitted < now() - make_interval(secs => least($4, $5)) AS matters
+             FROM relais.task
+             WHERE service_id = $1 AND status = $2 AND id > $3
+             ORDER BY id LIMIT $6
+             FOR UPDATE SKIP LOCKED",
+        )
+        .bind(scan.service.0)
+        .bind(scan.status.code())
+        .bind(scan.after_id)
+        .bind(scan.finished.as_secs_f64())
+        .bind(scan.any.as_secs_f64())
+        .bind(wide(scan.batch))
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        purge_candidates(&rows)
+    }
+
+    async fn delete_tasks(&mut self, ids: &[i64]) -> Result<()> {
+        sqlx::query("DELETE FROM relais.task WHERE id = ANY($1)")
+            .bind(ids)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        Ok(())
+    }
+
+    async fn forget_keys(&mut self, older_than: Duration) -> Result<u64> {
+        let done = sqlx::query("DELETE FROM relais.idempotency WHERE created < now() - make_interval(secs => $1)")
+            .bind(older_than.as_secs_f64())
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        Ok(done.rows_affected())
+    }
+
+    async fn queue_floors(&mut self) -> Result<Vec<(ServiceKey, i64)>> {
+        let rows = sqlx::query(
+            "SELECT a.service_id, coalesce(least(
+                 (SELECT seq FROM relais.task WHERE service_id = a.service_id AND status = 0 ORDER BY id LIMIT 1),
+                 (SELECT seq FROM relais.task WHERE service_id = a.service_id AND status = 1 ORDER BY id LIMIT 1)
+             ), a.n) AS floor
+             FROM relais.tally a WHERE a.client_id = 0 AND a.status = 0 AND NOT a.departed",
+        )
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        rows.iter().map(|row| Ok((service_key(row)?, row.big("floor")?))).collect()
+    }
+
+    async fn drop_departures(&mut self, service: ServiceKey, level: i16, before_slot: i64) -> Result<()> {
+        sqlx::query("DELETE FROM relais.departure WHERE service_id = $1 AND level = $2 AND slot < $3")
+            .bind(service.0)
+            .bind(level)
+            .bind(before_slot)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        Ok(())
+    }
+
+    async fn take_turn(&mut self, chore: &str, period: Duration) -> Result<bool> {
+        let done = sqlx::query(
+            "INSERT INTO relais.chore AS c (name, begun) VALUES ($1, now())
+             ON CONFLICT (name) DO UPDATE SET begun = now() WHERE c.begun <= now() - make_interval(secs => $2)",
+        )
+        .bind(chore)
+        .bind(period.as_secs_f64())
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    async fn declare(&mut self, change: &Change) -> Result<()> {
+        declare::declare(&mut self.tx, change).await
+    }
+
+    async fn bump_declared(&mut self) -> Result<()> {
+        sqlx::query("UPDATE relais.declared SET version = version + 1").execute(&mut *self.tx).await.map_err(error)?;
+        Ok(())
+    }
+
+    async fn tell(&mut self, wakeup: &Wakeup) -> Result<()> {
+        sqlx::query("SELECT pg_notify($1, $2)")
+            .bind(CHANNEL)
+            .bind(wakeup::encode(&self.origin, wakeup))
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        Ok(())
+    }
+
+    async fn commit(self) -> Result<()> {
+        self.tx.commit().await.map_err(error)
+    }
+}
+
+impl PgSession {
+    /// Those of the batch's idempotency keys that were used. Most batches have none and ask nothing.
+    async fn known_keys(&mut self, tasks: &[NewTask]) -> Result<Vec<KnownKey>> {
+        let keyed: Vec<_> = tasks.iter().filter_map(|task| Some((task, task.idempotency.as_ref()?))).collect();
+        if keyed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = sqlx::query(
+            "SELECT k.* FROM unnest($1::integer[], $2::integer[], $3::text[]) AS w (service_id, client_id, key)
+             JOIN relais.idempotency k USING (service_id, client_id, key)",
+        )
+        .bind(column(&keyed, |(task, _)| task.service.0))
+        .bind(column(&keyed, |(task, _)| task.client.0))
+        .bind(column(&keyed, |(_, given)| given.key.as_str()))
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        rows.iter().map(known_key).collect()
+    }
+
+    async fn insert_keys(&mut self, tasks: &[InsertedTask]) -> Result<()> {
+        let keyed: Vec<_> =
+            tasks.iter().filter_map(|inserted| Some((inserted, inserted.task.idempotency.as_ref()?))).collect();
+        if keyed.is_empty() {
+            return Ok(());
+        }
+        sqlx::query(
+            "INSERT INTO relais.idempotency (service_id, client_id, key, fingerprint, task_id, position)
+             SELECT * FROM unnest($1::integer[], $2::integer[], $3::text[], $4::bytea[], $5::uuid[], $6::bigint[])",
+        )
+        .bind(column(&keyed, |(inserted, _)| inserted.task.service.0))
+        .bind(column(&keyed, |(inserted, _)| inserted.task.client.0))
+        .bind(column(&keyed, |(_, given)| given.key.as_str()))
+        .bind(column(&keyed, |(_, given)| given.fingerprint.as_slice()))
+        .bind(column(&keyed, |(inserted, _)| inserted.task.task_id.0))
+        .bind(column(&keyed, |(inserted, _)| wide(inserted.position)))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+}
+
+/// One column of a batch, for UNNEST.
+fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
+    rows.iter().map(value).collect()
+}
+
+fn keys(services: &[ServiceKey]) -> Vec<i32> {
+    column(services, |service| service.0)
+}
+
+fn encode(failure: serde_json::Error) -> StoreError {
+    StoreError::Failed(failure.into())
+}

@@ -1,0 +1,225 @@
+//! What a driver says in SQL. One [`Session`] is one transaction; [`Database`] has what needs none.
+//!
+//! The methods are the vocabulary of `verbs/`, no more: each is one statement or two, batch first. Rows are locked in the
+//! order of their keys, so that two sessions never wait for each other in a circle.
+
+use std::{future::Future, time::Duration};
+
+use relais_core::{
+    Backlog, Change, ClientKey, Declared, Json, NewTask, Page, ServiceKey, State, Status, StoreError, Task, TaskFilter,
+    TaskId, Timestamp, Wakeup, position::Node,
+};
+
+/// What a driver answers.
+pub(crate) type Result<T> = std::result::Result<T, StoreError>;
+
+/// A queue that was locked for submissions.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct LockedQueue {
+    pub service: ServiceKey,
+    /// How many tasks came into it, ever: the number that the next one gets.
+    pub arrived: i64,
+}
+
+/// What else a batch of submissions has to know, read after the queues were locked: only then is it the truth.
+#[derive(Debug, Default)]
+pub(crate) struct QueueFacts {
+    /// How many tasks left each queue, and how many may be in it. Services that are gone are left out.
+    pub queues: Vec<(ServiceKey, i64, Option<u32>)>,
+    /// Pending tasks and capacity of each client on each service of the batch.
+    pub shares: Vec<(ServiceKey, ClientKey, i64, Option<u32>)>,
+    /// The idempotency keys of the batch that are known.
+    pub known: Vec<KnownKey>,
+}
+
+/// An idempotency key that was used.
+#[derive(Debug, Clone)]
+pub(crate) struct KnownKey {
+    pub service: ServiceKey,
+    pub client: ClientKey,
+    pub key: String,
+    pub fingerprint: Vec<u8>,
+    pub task_id: TaskId,
+    pub position: u64,
+}
+
+/// A task to be inserted.
+#[derive(Debug)]
+pub(crate) struct InsertedTask {
+    pub task: NewTask,
+    pub seq: i64,
+    pub position: u64,
+}
+
+/// A task that was locked, without its payloads.
+#[derive(Debug, Clone)]
+pub(crate) struct LockedTask {
+    pub id: i64,
+    pub task_id: TaskId,
+    pub service: ServiceKey,
+    pub client: ClientKey,
+    pub seq: i64,
+    pub delivery_limit: u32,
+    pub state: State,
+}
+
+/// Rows that were locked, and the database's time when they were.
+#[derive(Debug)]
+pub(crate) struct Locked<T> {
+    pub now: Timestamp,
+    pub rows: Vec<T>,
+}
+
+/// A pending task that was locked, with all that its worker gets.
+#[derive(Debug)]
+pub(crate) struct LockedPending {
+    pub locked: LockedTask,
+    pub task: Task,
+    /// The lease that the service grants.
+    pub lease: Duration,
+}
+
+/// What a task is to become.
+#[derive(Debug)]
+pub(crate) struct WrittenTask {
+    pub id: i64,
+    pub state: State,
+    pub response: Option<Json>,
+    pub error_message: Option<String>,
+}
+
+/// So many tasks came into a status, or left it. Client 0 stands for all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Counter {
+    pub service: ServiceKey,
+    pub client: ClientKey,
+    pub status: Status,
+    pub departed: bool,
+}
+
+/// Stands for all clients in a [`Counter`].
+pub(crate) const ALL_CLIENTS: ClientKey = ClientKey(0);
+
+/// Which tasks may be purged.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PurgeScan {
+    pub service: ServiceKey,
+    pub status: Status,
+    pub after_id: i64,
+    pub finished: Duration,
+    pub any: Duration,
+    pub batch: usize,
+}
+
+/// A task that a purge looked at.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PurgeCandidate {
+    pub id: i64,
+    pub client: ClientKey,
+    pub seq: i64,
+    pub too_old: bool,
+}
+
+/// A database: how to begin a transaction, and reads that need none.
+pub(crate) trait Database: Send + Sync + 'static {
+    type Session: Session;
+
+    /// Begins a transaction that may write.
+    fn begin(&self) -> impl Future<Output = Result<Self::Session>> + Send;
+
+    /// A task, and its number within its service.
+    fn find_task(&self, task_id: TaskId) -> impl Future<Output = Result<Option<(Task, i64, ServiceKey)>>> + Send;
+
+    /// The place of a pending task.
+    fn place(&self, service: ServiceKey, id: i64, seq: i64) -> impl Future<Output = Result<u64>> + Send;
+
+    /// The tasks that match. Dates are given as bounds on `id` too: `from_id` is the lowest that can match.
+    fn list_tasks(&self, filter: &TaskFilter, from_id: i64) -> impl Future<Output = Result<Page>> + Send;
+
+    /// The first task with this `id` or a higher one, and when it was submitted.
+    fn first_from(&self, id: i64) -> impl Future<Output = Result<Option<(i64, Timestamp)>>> + Send;
+
+    /// The highest `id`; 0 if there is no task.
+    fn last_id(&self) -> impl Future<Output = Result<i64>> + Send;
+
+    fn backlog(&self) -> impl Future<Output = Result<Backlog>> + Send;
+
+    fn declared(&self) -> impl Future<Output = Result<Declared>> + Send;
+
+    fn declared_version(&self) -> impl Future<Output = Result<i64>> + Send;
+
+    /// Reads the clock, and makes sure that a write would be taken.
+    fn ping(&self) -> impl Future<Output = Result<Timestamp>> + Send;
+
+    fn migrate(&self) -> impl Future<Output = Result<usize>> + Send;
+
+    /// Hears what other processes tell, for ever; each message is handed to `heard`.
+    fn hear(&self, heard: &(dyn Fn(&Wakeup) + Send + Sync)) -> impl Future<Output = ()> + Send;
+
+    fn close(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// One transaction. Dropped without [`Session::commit`], it never was.
+pub(crate) trait Session: Send {
+    /// Locks the queues of these services, in this order, against other submissions.
+    fn lock_queues(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<LockedQueue>>> + Send;
+
+    /// Reads what else these submissions have to know.
+    fn queue_facts(&mut self, tasks: &[NewTask]) -> impl Future<Output = Result<QueueFacts>> + Send;
+
+    /// Inserts tasks, and the idempotency keys of those that have one.
+    fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Locks tasks by their public names.
+    fn lock_tasks(&mut self, task_ids: &[TaskId]) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;
+
+    /// Locks the oldest pending tasks of a service that is not paused, passing over those that others have locked.
+    fn lock_pending(
+        &mut self,
+        service: ServiceKey,
+        limit: usize,
+    ) -> impl Future<Output = Result<Locked<LockedPending>>> + Send;
+
+    /// Locks tasks whose lease has expired, passing over those that others have locked.
+    fn lock_expired(&mut self, limit: usize) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;
+
+    fn write_tasks(&mut self, tasks: &[WrittenTask]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Adds to counters, given in the order of their keys.
+    fn count(&mut self, counts: &[(Counter, i64)]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Adds to nodes of the trees of departures, given in the order of their keys.
+    fn depart(&mut self, departures: &[(ServiceKey, Node, i64)]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Locks tasks that a purge is to look at, in the order of arrival. Those not old enough to matter end the scan.
+    fn lock_for_purge(&mut self, scan: &PurgeScan) -> impl Future<Output = Result<Vec<PurgeCandidate>>> + Send;
+
+    fn delete_tasks(&mut self, ids: &[i64]) -> impl Future<Output = Result<()>> + Send;
+
+    fn forget_keys(&mut self, older_than: Duration) -> impl Future<Output = Result<u64>> + Send;
+
+    /// The services that have counters, and the number of the first task of each that is not finished (or would be next).
+    fn queue_floors(&mut self) -> impl Future<Output = Result<Vec<(ServiceKey, i64)>>> + Send;
+
+    /// Drops nodes of a level that no place depends on any more.
+    fn drop_departures(
+        &mut self,
+        service: ServiceKey,
+        level: i16,
+        before_slot: i64,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Takes a turn at a chore, if the last one began longer than `period` ago.
+    fn take_turn(&mut self, chore: &str, period: Duration) -> impl Future<Output = Result<bool>> + Send;
+
+    /// Makes one change to what is declared.
+    fn declare(&mut self, change: &Change) -> impl Future<Output = Result<()>> + Send;
+
+    /// Counts a change to what is declared.
+    fn bump_declared(&mut self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Tells other processes, when the transaction commits.
+    fn tell(&mut self, wakeup: &Wakeup) -> impl Future<Output = Result<()>> + Send;
+
+    fn commit(self) -> impl Future<Output = Result<()>> + Send;
+}

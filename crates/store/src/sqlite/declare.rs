@@ -1,0 +1,137 @@
+//! Changes to what is declared.
+
+use relais_core::{Change, ClientId, Json, Role, Roles, ServiceName};
+use sqlx::SqliteTransaction;
+
+use super::error;
+use crate::{
+    row::{found, in_millis, no_client, signed, unfinished},
+    session::Result,
+};
+
+pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change) -> Result<()> {
+    match change {
+        Change::PutService { name, queue_name, json_schema, paused, limits } => {
+            sqlx::query(
+                "INSERT INTO service (name, queue_name, json_schema, paused, capacity, lease_ms, delivery_limit,
+                                      keep_finished_ms, keep_any_ms)
+                 VALUES (?1, ?2, ?3, coalesce(?4, 0), ?5, ?6, ?7, ?8, ?9)
+                 ON CONFLICT (name) DO UPDATE SET queue_name = excluded.queue_name, json_schema = excluded.json_schema,
+                     paused = CASE WHEN deleted THEN excluded.paused ELSE coalesce(?4, paused) END,
+                     capacity = excluded.capacity, lease_ms = excluded.lease_ms,
+                     delivery_limit = excluded.delivery_limit, keep_finished_ms = excluded.keep_finished_ms,
+                     keep_any_ms = excluded.keep_any_ms, deleted = 0",
+            )
+            .bind(name.as_str())
+            .bind(queue_name)
+            .bind(json_schema.as_ref().map(Json::get))
+            .bind(*paused)
+            .bind(limits.capacity.map(signed))
+            .bind(in_millis(limits.lease))
+            .bind(signed(limits.delivery_limit))
+            .bind(limits.retention.finished.map(in_millis))
+            .bind(limits.retention.any.map(in_millis))
+            .execute(&mut **tx)
+            .await
+            .map_err(error)?;
+            sqlx::query(
+                "INSERT INTO tally (service_id, client_id, status, departed, n)
+                 SELECT id, 0, 0, 0, 0 FROM service WHERE name = ?1
+                 ON CONFLICT DO NOTHING",
+            )
+            .bind(name.as_str())
+            .execute(&mut **tx)
+            .await
+            .map_err(error)?;
+        }
+        Change::PauseService { name, paused } => {
+            let done = sqlx::query("UPDATE service SET paused = ?2 WHERE name = ?1 AND NOT deleted")
+                .bind(name.as_str())
+                .bind(*paused)
+                .execute(&mut **tx)
+                .await
+                .map_err(error)?;
+            found(done.rows_affected(), || format!("there is no service {name}"))?;
+        }
+        Change::DeleteService(name) => delete_service(tx, name).await?,
+        Change::PutClient { client_id, secret_hash } => put_client(tx, client_id, secret_hash.as_deref()).await?,
+        Change::DeleteClient(client_id) => {
+            for statement in [
+                "DELETE FROM authorization WHERE client_id = (SELECT id FROM client WHERE client_id = ?1)",
+                "UPDATE client SET deleted = 1, secret_hash = '' WHERE client_id = ?1",
+            ] {
+                sqlx::query(statement).bind(client_id.as_str()).execute(&mut **tx).await.map_err(error)?;
+            }
+        }
+        Change::PutAuthorization { client_id, service, roles, capacity } => {
+            let roles = Roles::of(roles);
+            let done = sqlx::query(
+                "INSERT INTO authorization (client_id, service_id, consume, work, capacity)
+                 SELECT c.id, s.id, ?3, ?4, ?5 FROM client c CROSS JOIN service s
+                 WHERE c.client_id = ?1 AND s.name = ?2 AND NOT c.deleted AND NOT s.deleted
+                 ON CONFLICT (client_id, service_id) DO UPDATE
+                     SET consume = excluded.consume, work = excluded.work, capacity = excluded.capacity",
+            )
+            .bind(client_id.as_str())
+            .bind(service.as_str())
+            .bind(roles.has(Role::Consume))
+            .bind(roles.has(Role::Work))
+            .bind(capacity.map(signed))
+            .execute(&mut **tx)
+            .await
+            .map_err(error)?;
+            found(done.rows_affected(), || format!("there is no client {client_id}, or no service {service}"))?;
+        }
+        Change::DeleteAuthorization { client_id, service } => {
+            sqlx::query(
+                "DELETE FROM authorization
+                 WHERE client_id = (SELECT id FROM client WHERE client_id = ?1)
+                   AND service_id = (SELECT id FROM service WHERE name = ?2)",
+            )
+            .bind(client_id.as_str())
+            .bind(service.as_str())
+            .execute(&mut **tx)
+            .await
+            .map_err(error)?;
+        }
+    }
+    Ok(())
+}
+
+async fn delete_service(tx: &mut SqliteTransaction<'static>, name: &ServiceName) -> Result<()> {
+    let busy: bool = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM service s CROSS JOIN task t ON t.service_id = s.id AND t.status IN (0, 1)
+                        WHERE s.name = ?1)",
+    )
+    .bind(name.as_str())
+    .fetch_one(&mut **tx)
+    .await
+    .map_err(error)?;
+    if busy {
+        return Err(unfinished(name));
+    }
+    for statement in [
+        "DELETE FROM authorization WHERE service_id = (SELECT id FROM service WHERE name = ?1)",
+        "UPDATE service SET deleted = 1 WHERE name = ?1",
+    ] {
+        sqlx::query(statement).bind(name.as_str()).execute(&mut **tx).await.map_err(error)?;
+    }
+    Ok(())
+}
+
+/// Without a secret, the client must be there and stays as it is.
+async fn put_client(tx: &mut SqliteTransaction<'static>, client_id: &ClientId, secret_hash: Option<&str>) -> Result<()> {
+    let done = sqlx::query(match secret_hash {
+        Some(_) => {
+            "INSERT INTO client (client_id, secret_hash) VALUES (?1, ?2)
+             ON CONFLICT (client_id) DO UPDATE SET secret_hash = excluded.secret_hash, deleted = 0"
+        }
+        None => "UPDATE client SET secret_hash = coalesce(?2, secret_hash) WHERE client_id = ?1 AND NOT deleted",
+    })
+    .bind(client_id.as_str())
+    .bind(secret_hash)
+    .execute(&mut **tx)
+    .await
+    .map_err(error)?;
+    found(done.rows_affected(), || no_client(client_id))
+}

@@ -1,0 +1,200 @@
+//! SQLite: for one process. One connection writes, others read beside it; a batch is one statement over a JSON array.
+//!
+//! Nobody else may have the file open: a lock file beside it sees to that. So there are no row locks here (a transaction
+//! that writes is alone) and nobody to tell of changes.
+
+mod declare;
+mod proof;
+mod read;
+mod session;
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    fs::{File, TryLockError},
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use relais_core::StoreError;
+use sqlx::{
+    Connection, SqlSafeStr, SqlitePool,
+    migrate::{Migration, MigrationType, Migrator},
+    sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
+};
+
+use self::proof::Proof;
+use crate::{Options, row::migrate_error, session::Result};
+
+/// How long a statement waits for a lock that somebody else has on the file, such as a backup.
+const BUSY: Duration = Duration::from_secs(5);
+
+/// A SQLite database.
+pub(crate) struct Sqlite {
+    /// Exactly one connection: who has it is the one who writes.
+    write: SqlitePool,
+    /// Connections that cannot write.
+    read: SqlitePool,
+    /// Holds the lock that keeps other processes out; gone once the database was closed.
+    lock: Mutex<Option<File>>,
+    proof: Arc<Proof>,
+}
+
+impl Sqlite {
+    /// Opens the file, and makes it if there is none.
+    pub(crate) async fn open(url: &str, options: &Options) -> Result<Self> {
+        let connect = SqliteConnectOptions::from_str(url)
+            .map_err(|error| StoreError::Schema(format!("the database's URL is not understood: {error}")))?
+            .journal_mode(SqliteJournalMode::Wal)
+            .synchronous(SqliteSynchronous::Full)
+            .busy_timeout(BUSY)
+            .foreign_keys(true)
+            .create_if_missing(true);
+        let file = file_of(url, &connect)?;
+        let lock = lock_out_others(&file)?;
+        let pool = || {
+            SqlitePoolOptions::new()
+                .acquire_timeout(options.acquire_timeout)
+                .idle_timeout(None)
+                .max_lifetime(None)
+                .test_before_acquire(false)
+        };
+        let write = pool()
+            .max_connections(1)
+            // When the disk is full, SQLite may end the transaction by itself, which sqlx does not notice: such a
+            // connection would refuse every transaction from then on. The ping waits for a rollback under way.
+            .after_release(|connection, _| {
+                Box::pin(async move {
+                    connection.ping().await?;
+                    Ok(!connection.is_in_transaction())
+                })
+            })
+            .connect_with(connect.clone())
+            .await
+            .map_err(error)?;
+        let read = pool()
+            .max_connections(options.max_connections.max(1))
+            .connect_lazy_with(connect.create_if_missing(false).pragma("query_only", "on"));
+        Ok(Self { write, read, lock: Mutex::new(Some(lock)), proof: Arc::default() })
+    }
+
+    async fn migrate_all(&self) -> Result<usize> {
+        let migrations = vec![Migration::new(
+            1,
+            "tasks".into(),
+            MigrationType::Simple,
+            include_str!("migrations/0001_tasks.sql").into_sql_str(),
+            false,
+        )];
+        let known = migrations.len();
+        let mut migrator = Migrator::with_migrations(migrations);
+        migrator.dangerous_set_table_name("relais_migration");
+        let before = self.applied_migrations().await?;
+        migrator.run(&self.write).await.map_err(|failure| migrate_error(failure, error))?;
+        Ok(known.saturating_sub(before))
+    }
+
+    async fn applied_migrations(&self) -> Result<usize> {
+        let exists: bool = sqlx::query_scalar(
+            "SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'relais_migration')",
+        )
+        .fetch_one(&self.write)
+        .await
+        .map_err(error)?;
+        if !exists {
+            return Ok(0);
+        }
+        let applied: i64 = sqlx::query_scalar("SELECT count(*) FROM relais_migration")
+            .fetch_one(&self.write)
+            .await
+            .map_err(error)?;
+        Ok(usize::try_from(applied).unwrap_or(0))
+    }
+
+    async fn close_all(&self) {
+        self.read.close().await;
+        self.write.close().await;
+        // Last: only now may somebody else open the file.
+        self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
+    }
+}
+
+/// The file that the URL names. Nothing is kept in memory: a queue that forgets is not one.
+fn file_of(url: &str, connect: &SqliteConnectOptions) -> Result<PathBuf> {
+    let file = connect.get_filename();
+    if url.contains(":memory:") || url.contains("mode=memory") || file.as_os_str().is_empty() {
+        return Err(StoreError::Schema("the database must be a file (e.g. sqlite:relais.db), not in memory".to_owned()));
+    }
+    // One name for one file, whatever links lead to it.
+    Ok(file.canonicalize().unwrap_or_else(|_| file.to_owned()))
+}
+
+/// Takes the lock that one process can have. The kernel lets go of it when the process ends, however it ends.
+fn lock_out_others(file: &Path) -> Result<File> {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".lock");
+    let failed = |what: &str, error: std::io::Error| {
+        StoreError::Schema(format!("cannot {what} {}: {error}", Path::new(&name).display()))
+    };
+    let lock = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(&name)
+        .map_err(|error| failed("open", error))?;
+    match lock.try_lock() {
+        Ok(()) => Ok(lock),
+        Err(TryLockError::WouldBlock) => Err(StoreError::Schema(format!(
+            "another process has the database {} open; SQLite is for one process, use PostgreSQL for many",
+            file.display()
+        ))),
+        Err(TryLockError::Error(error)) => Err(failed("lock", error)),
+    }
+}
+
+/// What a failure of the database means to the caller.
+fn error(error: sqlx::Error) -> StoreError {
+    let passing = match &error {
+        sqlx::Error::Io(_)
+        | sqlx::Error::PoolTimedOut
+        | sqlx::Error::PoolClosed
+        | sqlx::Error::WorkerCrashed
+        | sqlx::Error::BeginFailed
+        // SQLite ended a transaction by itself; the next connection will do.
+        | sqlx::Error::InvalidSavePointStatement => true,
+        sqlx::Error::Database(refusal) => refusal.code().is_some_and(|code| is_passing(&code)),
+        _ => false,
+    };
+    if passing { StoreError::Unavailable(error.into()) } else { StoreError::Failed(error.into()) }
+}
+
+/// Whether SQLite refused for a reason that goes away: the file is locked, the disk is full or broken, there is no
+/// memory. The low byte of its code is the kind.
+fn is_passing(code: &str) -> bool {
+    const BUSY: u32 = 5;
+    const LOCKED: u32 = 6;
+    const NO_MEMORY: u32 = 7;
+    const READ_ONLY: u32 = 8;
+    const INTERRUPTED: u32 = 9;
+    const IO_ERROR: u32 = 10;
+    const FULL: u32 = 13;
+    const CANNOT_OPEN: u32 = 14;
+    const PROTOCOL: u32 = 15;
+    code.parse::<u32>().is_ok_and(|code| {
+        matches!(
+            code & 0xff,
+            BUSY | LOCKED | NO_MEMORY | READ_ONLY | INTERRUPTED | IO_ERROR | FULL | CANNOT_OPEN | PROTOCOL
+        )
+    })
+}
+
+/// The database's time, in milliseconds. `unixepoch` gives them as a fraction, which may be a hair too small.
+macro_rules! now {
+    () => {
+        "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)"
+    };
+}
+use now;

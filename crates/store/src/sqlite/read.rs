@@ -1,0 +1,295 @@
+//! Reads that need no transaction of their own, on connections that cannot write.
+
+use relais_core::{
+    Backlog, Declared, Page, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp, Wakeup, position,
+};
+use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
+
+use super::{Sqlite, error, now, session::SqliteSession};
+use crate::{
+    row::{Columns, authorization, client, corrupt, found_task, service, tally, task, wide},
+    session::{Database, Result, Session},
+};
+
+/// The columns that [`crate::row::state`] reads.
+macro_rules! state_columns {
+    () => {
+        "t.status, t.attempt, t.losses, t.revision, t.progress, t.worker_host, t.started, t.ended, t.lease_until"
+    };
+}
+pub(super) use state_columns;
+
+/// The columns that [`task`] reads, with the names of service and client joined as `s` and `c`.
+macro_rules! task_columns {
+    ($request:literal, $response:literal) => {
+        concat!(
+            "t.id, t.task_id, t.seq, t.service_id, t.client_id, s.name AS service, c.client_id AS client, t.submitted, ",
+            "t.correlation_id, t.error_message, t.callback, ",
+            $request,
+            " AS request, ",
+            $response,
+            " AS response, ",
+            super::read::state_columns!()
+        )
+    };
+}
+pub(super) use task_columns;
+
+/// A listing: one index range for each service and status, each no longer than the page, then the newest of them all.
+macro_rules! listing {
+    ($range:literal) => {
+        concat!(
+            "SELECT ",
+            task_columns!("'null'", "NULL"),
+            " FROM json_each(?1) AS wanted CROSS JOIN json_each(?2) AS code
+              CROSS JOIN task t ON t.id IN (
+                  SELECT id FROM task INDEXED BY ",
+            $range,
+            " AND service_id = wanted.value AND status = code.value AND id < ?3 AND id >= ?4
+                    AND submitted >= ?5 AND submitted < ?6
+                  ORDER BY id DESC LIMIT ?7
+              )
+              CROSS JOIN service s ON s.id = t.service_id CROSS JOIN client c ON c.id = t.client_id
+              ORDER BY t.id DESC LIMIT ?7"
+        )
+    };
+}
+
+pub(super) const LIST_BY_SERVICE: &str = listing!("task_by_service WHERE ?8 IS NULL");
+pub(super) const LIST_BY_CLIENT: &str = listing!("task_by_client WHERE client_id = ?8");
+
+pub(super) const PLACE: &str = "
+    SELECT (SELECT coalesce(sum(n), 0) FROM departure WHERE service_id = ?1 AND level = 0 AND slot >= ?3 AND slot < ?4)
+         + (SELECT coalesce(sum(n), 0) FROM departure WHERE service_id = ?1 AND level = 1 AND slot >= ?5 AND slot < ?6)
+         + (SELECT coalesce(sum(n), 0) FROM departure WHERE service_id = ?1 AND level = 2 AND slot >= ?7 AND slot < ?8)
+           AS departed,
+           (SELECT count(*)
+            FROM (SELECT seq FROM task WHERE service_id = ?1 AND status = 0 AND id < ?2 ORDER BY id DESC LIMIT 64) p
+            WHERE p.seq >= ?9) AS neighbours";
+
+pub(super) const OLDEST_PENDING: &str = "
+    SELECT s.id, t.submitted FROM service s CROSS JOIN task t
+        ON t.id = (SELECT id FROM task WHERE service_id = s.id AND status = 0 ORDER BY id LIMIT 1)";
+
+impl Database for Sqlite {
+    type Session = SqliteSession;
+
+    async fn begin(&self) -> Result<SqliteSession> {
+        SqliteSession::begin(&self.write, &self.proof).await
+    }
+
+    async fn find_task(&self, task_id: TaskId) -> Result<Option<(Task, i64, ServiceKey)>> {
+        let row = sqlx::query(concat!(
+            "SELECT ",
+            task_columns!("t.request", "t.response"),
+            " FROM task t JOIN service s ON s.id = t.service_id JOIN client c ON c.id = t.client_id WHERE t.task_id = ?1"
+        ))
+        .bind(task_id.to_string())
+        .fetch_optional(&self.read)
+        .await
+        .map_err(error)?;
+        row.as_ref().map(found_task).transpose()
+    }
+
+    async fn place(&self, service: ServiceKey, id: i64, seq: i64) -> Result<u64> {
+        let span = position::span(seq);
+        let mut query = sqlx::query(PLACE).bind(service.0).bind(id);
+        for (first, past) in span.slots {
+            query = query.bind(first).bind(past);
+        }
+        let row = query.bind(span.first).fetch_one(&self.read).await.map_err(error)?;
+        Ok(position::place(&span, row.big("departed")?, row.big("neighbours")?))
+    }
+
+    async fn list_tasks(&self, filter: &TaskFilter, from_id: i64) -> Result<Page> {
+        let mut connection = self.read.acquire().await.map_err(error)?;
+        let services = if filter.services.is_empty() {
+            all_services(&mut connection).await?
+        } else {
+            filter.services.iter().map(|service| service.0).collect()
+        };
+        let statuses: &[Status] = if filter.statuses.is_empty() { &Status::ALL } else { &filter.statuses };
+        let statuses: Vec<i16> = statuses.iter().map(|status| status.code()).collect();
+        let rows = sqlx::query(if filter.client.is_some() { LIST_BY_CLIENT } else { LIST_BY_SERVICE })
+            .bind(array(&services)?)
+            .bind(array(&statuses)?)
+            .bind(filter.before_id.unwrap_or(i64::MAX))
+            .bind(from_id)
+            .bind(filter.submitted_from.map_or(i64::MIN, Timestamp::as_millis))
+            .bind(filter.submitted_before.map_or(i64::MAX, Timestamp::as_millis))
+            .bind(wide(filter.limit))
+            .bind(filter.client.map(|client| client.0))
+            .fetch_all(&mut *connection)
+            .await
+            .map_err(error)?;
+        let tasks: Vec<Task> = rows.iter().map(task).collect::<Result<_>>()?;
+        let next_before_id = tasks.last().filter(|_| tasks.len() == filter.limit).map(|task| task.id);
+        Ok(Page { tasks, next_before_id })
+    }
+
+    async fn first_from(&self, id: i64) -> Result<Option<(i64, Timestamp)>> {
+        let row = sqlx::query("SELECT id, submitted FROM task WHERE id >= ?1 ORDER BY id LIMIT 1")
+            .bind(id)
+            .fetch_optional(&self.read)
+            .await
+            .map_err(error)?;
+        row.map(|row| Ok((row.big("id")?, row.moment("submitted")?))).transpose()
+    }
+
+    async fn last_id(&self) -> Result<i64> {
+        sqlx::query_scalar("SELECT coalesce(max(id), 0) FROM task").fetch_one(&self.read).await.map_err(error)
+    }
+
+    async fn backlog(&self) -> Result<Backlog> {
+        // One snapshot for all three.
+        let mut tx = self.read.begin().await.map_err(error)?;
+        let tallies = sqlx::query(
+            "SELECT service_id, status, coalesce(sum(n) FILTER (WHERE NOT departed), 0) AS arrived,
+                    coalesce(sum(n) FILTER (WHERE departed), 0) AS departed
+             FROM tally WHERE client_id = 0 GROUP BY service_id, status",
+        )
+        .fetch_all(&mut *tx)
+        .await
+        .map_err(error)?;
+        let oldest = sqlx::query(OLDEST_PENDING).fetch_all(&mut *tx).await.map_err(error)?;
+        let now = clock(&mut tx).await?;
+        tx.commit().await.map_err(error)?;
+        Ok(Backlog {
+            tallies: tallies.iter().map(tally).collect::<Result<_>>()?,
+            oldest_pending: oldest
+                .iter()
+                .map(|row| Ok((ServiceKey(row.int("id")?), row.moment("submitted")?)))
+                .collect::<Result<_>>()?,
+            now: Some(now),
+        })
+    }
+
+    async fn declared(&self) -> Result<Declared> {
+        // One snapshot for all four.
+        let mut tx = self.read.begin().await.map_err(error)?;
+        let version: i64 =
+            sqlx::query_scalar("SELECT version FROM declared").fetch_one(&mut *tx).await.map_err(error)?;
+        let services = sqlx::query("SELECT *, json_schema AS schema_text FROM service WHERE NOT deleted")
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(error)?;
+        let clients = sqlx::query("SELECT * FROM client WHERE NOT deleted").fetch_all(&mut *tx).await.map_err(error)?;
+        let authorizations = sqlx::query("SELECT * FROM authorization").fetch_all(&mut *tx).await.map_err(error)?;
+        tx.commit().await.map_err(error)?;
+        Ok(Declared::new(
+            version,
+            services.iter().map(service).collect::<Result<_>>()?,
+            clients.iter().map(client).collect::<Result<_>>()?,
+            authorizations.iter().map(authorization).collect::<Result<_>>()?,
+        ))
+    }
+
+    async fn declared_version(&self) -> Result<i64> {
+        sqlx::query_scalar("SELECT version FROM declared").fetch_one(&self.read).await.map_err(error)
+    }
+
+    async fn ping(&self) -> Result<Timestamp> {
+        if !self.proof.is_fresh() {
+            // Nothing shows that a write is taken but a write.
+            let mut session = self.begin().await?;
+            session.touch().await?;
+            session.commit().await?;
+        }
+        let mut connection = self.read.acquire().await.map_err(error)?;
+        clock(&mut connection).await
+    }
+
+    async fn migrate(&self) -> Result<usize> {
+        self.migrate_all().await
+    }
+
+    /// Nobody else has the file open.
+    async fn hear(&self, _: &(dyn Fn(&Wakeup) + Send + Sync)) {
+        std::future::pending().await
+    }
+
+    async fn close(&self) {
+        self.close_all().await;
+    }
+}
+
+async fn clock(connection: &mut SqliteConnection) -> Result<Timestamp> {
+    let now = sqlx::query_scalar(concat!("SELECT ", now!())).fetch_one(connection).await.map_err(error)?;
+    Ok(Timestamp::from_millis(now))
+}
+
+async fn all_services(connection: &mut SqliteConnection) -> Result<Vec<i32>> {
+    sqlx::query_scalar("SELECT id FROM service").fetch_all(connection).await.map_err(error)
+}
+
+/// A batch as a parameter: a JSON array.
+pub(super) fn array<T: serde::Serialize>(rows: &[T]) -> Result<String> {
+    serde_json::to_string(rows).map_err(corrupt)
+}
+
+/// A column of a row.
+fn get<'r, T>(row: &'r SqliteRow, column: &str) -> Result<T>
+where
+    T: sqlx::Decode<'r, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite>,
+{
+    row.try_get(column).map_err(error)
+}
+
+impl Columns for SqliteRow {
+    fn small(&self, column: &str) -> Result<i16> {
+        get(self, column)
+    }
+
+    fn int(&self, column: &str) -> Result<i32> {
+        get(self, column)
+    }
+
+    fn int_if_any(&self, column: &str) -> Result<Option<i32>> {
+        get(self, column)
+    }
+
+    fn big(&self, column: &str) -> Result<i64> {
+        get(self, column)
+    }
+
+    fn big_if_any(&self, column: &str) -> Result<Option<i64>> {
+        get(self, column)
+    }
+
+    fn real(&self, column: &str) -> Result<f64> {
+        get(self, column)
+    }
+
+    fn flag(&self, column: &str) -> Result<bool> {
+        get(self, column)
+    }
+
+    fn flag_if_any(&self, column: &str) -> Result<Option<bool>> {
+        get(self, column)
+    }
+
+    fn text(&self, column: &str) -> Result<String> {
+        get(self, column)
+    }
+
+    fn text_if_any(&self, column: &str) -> Result<Option<String>> {
+        get(self, column)
+    }
+
+    fn bytes(&self, column: &str) -> Result<Vec<u8>> {
+        get(self, column)
+    }
+
+    fn moment(&self, column: &str) -> Result<Timestamp> {
+        Ok(Timestamp::from_millis(get(self, column)?))
+    }
+
+    fn moment_if_any(&self, column: &str) -> Result<Option<Timestamp>> {
+        Ok(get::<Option<i64>>(self, column)?.map(Timestamp::from_millis))
+    }
+
+    fn task_id(&self, column: &str) -> Result<TaskId> {
+        let text: &str = get(self, column)?;
+        TaskId::parse(text).ok_or_else(|| corrupt(format!("task id {text}")))
+    }
+}

@@ -1,0 +1,380 @@
+//! One transaction on SQLite. It is the only one that writes, so nothing is locked row by row.
+
+use std::{sync::Arc, time::Duration};
+
+use relais_core::{Change, Json, NewTask, ServiceKey, TaskId, Timestamp, Wakeup, position::Node};
+use sqlx::{SqlitePool, SqliteTransaction, sqlite::SqliteRow};
+
+use super::{
+    declare, error, now,
+    proof::Proof,
+    read::{array, state_columns, task_columns},
+};
+use crate::{
+    row::{
+        Columns, corrupt, in_millis, known_key, locked, locked_pending, locked_queue, locked_task, purge_candidates,
+        queue_facts, service_key, wide,
+    },
+    session::{
+        Counter, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, PurgeScan,
+        QueueFacts, Result, Session, WrittenTask,
+    },
+};
+
+/// One transaction.
+pub(crate) struct SqliteSession {
+    tx: SqliteTransaction<'static>,
+    proof: Arc<Proof>,
+}
+
+pub(super) const LOCK_PENDING: &str = concat!(
+    "SELECT ",
+    now!(),
+    " AS now, s.lease_ms, s.delivery_limit, ",
+    task_columns!("t.request", "NULL"),
+    " FROM service s CROSS JOIN task t ON t.service_id = s.id CROSS JOIN client c ON c.id = t.client_id
+      WHERE s.id = ?1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted
+      ORDER BY t.id LIMIT ?2"
+);
+
+pub(super) const LOCK_TASKS: &str = concat!(
+    "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, 0 AS delivery_limit, ",
+    now!(),
+    " AS now, ",
+    state_columns!(),
+    " FROM json_each(?1) AS w CROSS JOIN task t ON t.task_id = w.value"
+);
+
+pub(super) const LOCK_EXPIRED: &str = concat!(
+    "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, ",
+    now!(),
+    " AS now, ",
+    state_columns!(),
+    " FROM task t INDEXED BY task_by_lease CROSS JOIN service s ON s.id = t.service_id
+      WHERE t.lease_until <= ",
+    now!(),
+    " ORDER BY t.lease_until LIMIT ?1"
+);
+
+pub(super) const LOCK_FOR_PURGE: &str = concat!(
+    "SELECT id, client_id, seq, submitted < now - ?5 OR ended < now - ?4 AS too_old, submitted < now - min(?4, ?5) AS matters
+     FROM (SELECT ",
+    now!(),
+    " AS now) CROSS JOIN task WHERE service_id = ?1 AND status = ?2 AND id > ?3 ORDER BY id LIMIT ?6"
+);
+
+pub(super) const QUEUE_FLOORS: &str = "
+    SELECT a.service_id, min(
+        coalesce((SELECT seq FROM task WHERE service_id = a.service_id AND status = 0 ORDER BY id LIMIT 1), a.n),
+        coalesce((SELECT seq FROM task WHERE service_id = a.service_id AND status = 1 ORDER BY id LIMIT 1), a.n)
+    ) AS floor
+    FROM tally a WHERE a.client_id = 0 AND a.status = 0 AND NOT a.departed";
+
+pub(super) const WRITE_TASKS: &str = "
+    UPDATE task SET status = w.status, attempt = w.attempt, losses = w.losses, revision = w.revision,
+        progress = w.progress, worker_host = w.worker_host, started = w.started, ended = w.ended,
+        lease_until = w.lease_until, response = w.response, error_message = w.error_message
+    FROM (SELECT value->>0 AS id, value->>1 AS status, value->>2 AS attempt, value->>3 AS losses, value->>4 AS revision,
+                 value->>5 AS progress, value->>6 AS worker_host, value->>7 AS started, value->>8 AS ended,
+                 value->>9 AS lease_until, value->>10 AS response, value->>11 AS error_message
+          FROM json_each(?1)) AS w
+    WHERE task.id = w.id";
+
+impl SqliteSession {
+    pub(super) async fn begin(pool: &SqlitePool, proof: &Arc<Proof>) -> Result<Self> {
+        let tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(|failure| {
+            proof.note(false);
+            error(failure)
+        })?;
+        Ok(Self { tx, proof: Arc::clone(proof) })
+    }
+
+    /// Writes something that nobody reads.
+    pub(super) async fn touch(&mut self) -> Result<()> {
+        sqlx::query(concat!(
+            "INSERT INTO chore (name, begun) VALUES ('ping', ",
+            now!(),
+            ") ON CONFLICT (name) DO UPDATE SET begun = excluded.begun"
+        ))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
+        Ok(())
+    }
+
+    /// What a failure means; and that from now on only a write shows that writes are taken.
+    fn failed(&self, failure: sqlx::Error) -> relais_core::StoreError {
+        self.proof.note(false);
+        error(failure)
+    }
+
+    /// Executes a statement over a batch.
+    async fn execute<T: serde::Serialize>(&mut self, statement: &'static str, batch: &[T]) -> Result<()> {
+        let done = sqlx::query(statement).bind(array(batch)?).execute(&mut *self.tx).await;
+        done.map(drop).map_err(|failure| self.failed(failure))
+    }
+
+    /// Reads rows over a batch.
+    async fn fetch<T: serde::Serialize>(&mut self, statement: &'static str, batch: &[T]) -> Result<Vec<SqliteRow>> {
+        let rows = sqlx::query(statement).bind(array(batch)?).fetch_all(&mut *self.tx).await;
+        rows.map_err(|failure| self.failed(failure))
+    }
+
+    /// Those of the batch's idempotency keys that were used. Most batches have none and ask nothing.
+    async fn known_keys(&mut self, tasks: &[NewTask]) -> Result<Vec<KnownKey>> {
+        let keyed: Vec<_> = tasks
+            .iter()
+            .filter_map(|task| Some((task.service.0, task.client.0, &task.idempotency.as_ref()?.key)))
+            .collect();
+        if keyed.is_empty() {
+            return Ok(Vec::new());
+        }
+        let rows = self
+            .fetch(
+                "SELECT k.* FROM json_each(?1) AS w CROSS JOIN idempotency k
+                     ON k.service_id = w.value->>0 AND k.client_id = w.value->>1 AND k.key = w.value->>2",
+                &keyed,
+            )
+            .await?;
+        rows.iter().map(known_key).collect()
+    }
+
+    async fn insert_keys(&mut self, tasks: &[InsertedTask]) -> Result<()> {
+        for InsertedTask { task, position, .. } in tasks {
+            let Some(given) = &task.idempotency else { continue };
+            sqlx::query(concat!(
+                "INSERT INTO idempotency (service_id, client_id, key, fingerprint, task_id, position, created)
+                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ",
+                now!(),
+                ")"
+            ))
+            .bind(task.service.0)
+            .bind(task.client.0)
+            .bind(given.key.as_str())
+            .bind(given.fingerprint.as_slice())
+            .bind(task.task_id.to_string())
+            .bind(wide(*position))
+            .execute(&mut *self.tx)
+            .await
+            .map_err(|failure| self.failed(failure))?;
+        }
+        Ok(())
+    }
+}
+
+impl Session for SqliteSession {
+    async fn lock_queues(&mut self, services: &[ServiceKey]) -> Result<Vec<LockedQueue>> {
+        let rows = self
+            .fetch(
+                "SELECT a.service_id, a.n FROM json_each(?1) AS w
+                 CROSS JOIN tally a ON a.service_id = w.value AND a.client_id = 0 AND a.status = 0 AND a.departed = 0",
+                &keys(services),
+            )
+            .await?;
+        rows.iter().map(locked_queue).collect()
+    }
+
+    async fn queue_facts(&mut self, tasks: &[NewTask]) -> Result<QueueFacts> {
+        let mut pairs: Vec<(i32, i32)> = tasks.iter().map(|task| (task.service.0, task.client.0)).collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        let rows = self
+            .fetch(
+                "SELECT w.service_id, w.client_id, s.capacity, a.capacity AS share,
+                        coalesce(total.n, 0) AS departed, coalesce(came.n, 0) - coalesce(went.n, 0) AS pending
+                 FROM (SELECT value->>0 AS service_id, value->>1 AS client_id FROM json_each(?1)) AS w
+                 JOIN service s ON s.id = w.service_id AND NOT s.deleted
+                 LEFT JOIN authorization a ON a.service_id = w.service_id AND a.client_id = w.client_id
+                 LEFT JOIN tally total ON total.service_id = w.service_id AND total.client_id = 0
+                     AND total.status = 0 AND total.departed = 1
+                 LEFT JOIN tally came ON came.service_id = w.service_id AND came.client_id = w.client_id
+                     AND came.status = 0 AND came.departed = 0
+                 LEFT JOIN tally went ON went.service_id = w.service_id AND went.client_id = w.client_id
+                     AND went.status = 0 AND went.departed = 1",
+                &pairs,
+            )
+            .await?;
+        queue_facts(&rows, self.known_keys(tasks).await?)
+    }
+
+    async fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> Result<()> {
+        let mut rows = Vec::with_capacity(tasks.len());
+        for InsertedTask { task, seq, .. } in tasks {
+            let callback = task.callback.as_ref().map(serde_json::to_string).transpose().map_err(corrupt)?;
+            let correlation = task.correlation_id.as_deref();
+            // The request is a string in this array: what is in it stays as it is.
+            rows.push((task.task_id, task.service.0, task.client.0, seq, task.request.get(), callback, correlation));
+        }
+        self.execute(
+            concat!(
+                "INSERT INTO task (task_id, service_id, client_id, seq, request, callback, correlation_id, submitted)
+                 SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, ",
+                now!(),
+                " FROM json_each(?1) ORDER BY rowid"
+            ),
+            &rows,
+        )
+        .await?;
+        self.insert_keys(tasks).await
+    }
+
+    async fn lock_tasks(&mut self, task_ids: &[TaskId]) -> Result<Locked<LockedTask>> {
+        locked(&self.fetch(LOCK_TASKS, task_ids).await?, locked_task)
+    }
+
+    async fn lock_pending(&mut self, service: ServiceKey, limit: usize) -> Result<Locked<LockedPending>> {
+        let rows = sqlx::query(LOCK_PENDING)
+            .bind(service.0)
+            .bind(wide(limit))
+            .fetch_all(&mut *self.tx)
+            .await
+            .map_err(|failure| self.failed(failure))?;
+        locked(&rows, locked_pending)
+    }
+
+    async fn lock_expired(&mut self, limit: usize) -> Result<Locked<LockedTask>> {
+        let rows = sqlx::query(LOCK_EXPIRED)
+            .bind(wide(limit))
+            .fetch_all(&mut *self.tx)
+            .await
+            .map_err(|failure| self.failed(failure))?;
+        locked(&rows, locked_task)
+    }
+
+    async fn write_tasks(&mut self, tasks: &[WrittenTask]) -> Result<()> {
+        let rows: Vec<_> = tasks
+            .iter()
+            .map(|WrittenTask { id, state, response, error_message }| {
+                (
+                    id,
+                    state.status.code(),
+                    state.attempt,
+                    state.losses,
+                    wide(state.revision),
+                    state.progress,
+                    &state.worker_host,
+                    state.started.map(Timestamp::as_millis),
+                    state.ended.map(Timestamp::as_millis),
+                    state.lease_until.map(Timestamp::as_millis),
+                    response.as_ref().map(Json::get),
+                    error_message,
+                )
+            })
+            .collect();
+        self.execute(WRITE_TASKS, &rows).await
+    }
+
+    async fn count(&mut self, counts: &[(Counter, i64)]) -> Result<()> {
+        let rows: Vec<_> = counts
+            .iter()
+            .map(|(counter, n)| {
+                (counter.service.0, counter.client.0, counter.status.code(), i16::from(counter.departed), n)
+            })
+            .collect();
+        self.execute(
+            // "WHERE true" tells the parser that ON does not begin a join.
+            "INSERT INTO tally (service_id, client_id, status, departed, n)
+             SELECT value->>0, value->>1, value->>2, value->>3, value->>4 FROM json_each(?1) WHERE true
+             ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = n + excluded.n",
+            &rows,
+        )
+        .await
+    }
+
+    async fn depart(&mut self, departures: &[(ServiceKey, Node, i64)]) -> Result<()> {
+        let rows: Vec<_> =
+            departures.iter().map(|(service, node, n)| (service.0, node.level, node.slot, n)).collect();
+        self.execute(
+            "INSERT INTO departure (service_id, level, slot, n)
+             SELECT value->>0, value->>1, value->>2, value->>3 FROM json_each(?1) WHERE true
+             ON CONFLICT (service_id, level, slot) DO UPDATE SET n = n + excluded.n",
+            &rows,
+        )
+        .await
+    }
+
+    async fn lock_for_purge(&mut self, scan: &PurgeScan) -> Result<Vec<PurgeCandidate>> {
+        let rows = sqlx::query(LOCK_FOR_PURGE)
+            .bind(scan.service.0)
+            .bind(scan.status.code())
+            .bind(scan.after_id)
+            .bind(in_millis(scan.finished))
+            .bind(in_millis(scan.any))
+            .bind(wide(scan.batch))
+            .fetch_all(&mut *self.tx)
+            .await
+            .map_err(|failure| self.failed(failure))?;
+        purge_candidates(&rows)
+    }
+
+    async fn delete_tasks(&mut self, ids: &[i64]) -> Result<()> {
+        self.execute("DELETE FROM task WHERE id IN (SELECT value FROM json_each(?1))", ids).await
+    }
+
+    async fn forget_keys(&mut self, older_than: Duration) -> Result<u64> {
+        let done = sqlx::query(concat!("DELETE FROM idempotency WHERE created < ", now!(), " - ?1"))
+            .bind(in_millis(older_than))
+            .execute(&mut *self.tx)
+            .await
+            .map_err(|failure| self.failed(failure))?;
+        Ok(done.rows_affected())
+    }
+
+    async fn queue_floors(&mut self) -> Result<Vec<(ServiceKey, i64)>> {
+        let rows =
+            sqlx::query(QUEUE_FLOORS).fetch_all(&mut *self.tx).await.map_err(|failure| self.failed(failure))?;
+        rows.iter().map(|row| Ok((service_key(row)?, row.big("floor")?))).collect()
+    }
+
+    async fn drop_departures(&mut self, service: ServiceKey, level: i16, before_slot: i64) -> Result<()> {
+        sqlx::query("DELETE FROM departure WHERE service_id = ?1 AND level = ?2 AND slot < ?3")
+            .bind(service.0)
+            .bind(level)
+            .bind(before_slot)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(|failure| self.failed(failure))?;
+        Ok(())
+    }
+
+    async fn take_turn(&mut self, chore: &str, period: Duration) -> Result<bool> {
+        let done = sqlx::query(concat!(
+            "INSERT INTO chore (name, begun) VALUES (?1, ",
+            now!(),
+            ") ON CONFLICT (name) DO UPDATE SET begun = excluded.begun WHERE begun <= excluded.begun - ?2"
+        ))
+        .bind(chore)
+        .bind(in_millis(period))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    async fn declare(&mut self, change: &Change) -> Result<()> {
+        declare::declare(&mut self.tx, change).await
+    }
+
+    async fn bump_declared(&mut self) -> Result<()> {
+        sqlx::query("UPDATE declared SET version = version + 1")
+            .execute(&mut *self.tx)
+            .await
+            .map_err(|failure| self.failed(failure))?;
+        Ok(())
+    }
+
+    /// There are no other processes.
+    async fn tell(&mut self, _: &Wakeup) -> Result<()> {
+        Ok(())
+    }
+
+    async fn commit(self) -> Result<()> {
+        let done = self.tx.commit().await;
+        self.proof.note(done.is_ok());
+        done.map_err(error)
+    }
+}
+
+fn keys(services: &[ServiceKey]) -> Vec<i32> {
+    services.iter().map(|service| service.0).collect()
+}

@@ -1,0 +1,138 @@
+//! Changing tasks: claims, worker messages, heartbeats, returns, cancels, leases that expire. All by [`relais_core::apply`].
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use relais_core::{
+    ClaimRequest, Event, IdsChanged, Outcome, ServiceKey, Status, StoreError, Task, TaskEvent, TaskId, Timestamp,
+    Wakeup, apply,
+};
+
+use super::{Verbs, ledger::Ledger, plain};
+use crate::session::{Database, LockedTask, Session, WrittenTask};
+
+/// The tasks that one transaction changes, and what follows from it.
+#[derive(Default)]
+struct Changes {
+    ledger: Ledger,
+    written: BTreeMap<i64, WrittenTask>,
+    changed: Vec<i64>,
+    work: BTreeSet<ServiceKey>,
+}
+
+impl Changes {
+    /// Applies an event to a locked task, which may have changed in this transaction before.
+    fn apply(&mut self, task: &mut LockedTask, mut event: Event, now: Timestamp) -> Outcome {
+        plain::event(&mut event);
+        let state = match apply(&task.state, &event, now) {
+            Ok(state) => state,
+            Err(ignored) => return Outcome::Ignored(ignored),
+        };
+        self.ledger.moved(task.service, task.client, task.seq, task.state.status, state.status);
+        if state.revision != task.state.revision {
+            self.changed.push(task.id);
+        }
+        if state.status == Status::Pending {
+            self.work.insert(task.service);
+        }
+        let (response, error_message) = match event {
+            Event::Succeeded { response, .. } => (Some(response), None),
+            Event::Failed { error_message, .. } => (None, Some(error_message)),
+            Event::LeaseExpired { .. } if state.status == Status::Failure => {
+                (None, Some(format!("{} workers in a row took the task and were not heard of again.", state.losses)))
+            }
+            _ => (None, None),
+        };
+        task.state = state.clone();
+        self.written.insert(task.id, WrittenTask { id: task.id, state: state.clone(), response, error_message });
+        Outcome::Applied(state)
+    }
+
+    async fn write(self, session: &mut impl Session) -> Result<Wakeup, StoreError> {
+        let written: Vec<WrittenTask> = self.written.into_values().collect();
+        session.write_tasks(&written).await?;
+        self.ledger.write(session).await?;
+        Ok(Wakeup { work: self.work.into_iter().collect(), tasks: IdsChanged::These(self.changed), declared: false })
+    }
+}
+
+impl<D: Database> Verbs<D> {
+    /// Hands out pending tasks. Each service is asked once, for all who wish.
+    pub(super) async fn claim_tasks(&self, requests: Vec<ClaimRequest>) -> Result<Vec<Vec<Task>>, StoreError> {
+        let mut wished: BTreeMap<ServiceKey, usize> = BTreeMap::new();
+        for request in &requests {
+            let wished = wished.entry(request.service).or_default();
+            *wished = wished.saturating_add(request.max);
+        }
+        let mut session = self.database.begin().await?;
+        let mut found = HashMap::new();
+        for (service, limit) in wished {
+            let locked = session.lock_pending(service, limit).await?;
+            found.insert(service, (locked.now, locked.rows.into_iter()));
+        }
+        let mut changes = Changes::default();
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            let mut tasks = Vec::new();
+            if let Some((now, rows)) = found.get_mut(&request.service) {
+                for mut pending in rows.take(request.max) {
+                    let event = Event::Claimed {
+                        worker_host: request.worker_host.clone(),
+                        lease: request.lease.unwrap_or(pending.lease),
+                    };
+                    if let Outcome::Applied(state) = changes.apply(&mut pending.locked, event, *now) {
+                        tasks.push(Task { state, position: None, ..pending.task });
+                    }
+                }
+            }
+            answers.push(tasks);
+        }
+        if !changes.written.is_empty() {
+            let wakeup = changes.write(&mut session).await?;
+            self.finish(session, wakeup).await?;
+        }
+        Ok(answers)
+    }
+
+    /// Applies events in their order.
+    pub(super) async fn record_events(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, StoreError> {
+        if events.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut session = self.database.begin().await?;
+        let names: Vec<TaskId> = events.iter().map(|event| event.task_id).collect::<BTreeSet<_>>().into_iter().collect();
+        let locked = session.lock_tasks(&names).await?;
+        let mut tasks: HashMap<TaskId, LockedTask> = locked.rows.into_iter().map(|task| (task.task_id, task)).collect();
+        let mut changes = Changes::default();
+        let outcomes = events
+            .into_iter()
+            .map(|TaskEvent { task_id, service, client, event }| match tasks.get_mut(&task_id) {
+                Some(task) if task.service == service && client.is_none_or(|client| client == task.client) => {
+                    changes.apply(task, event, locked.now)
+                }
+                _ => Outcome::NotFound,
+            })
+            .collect();
+        if !changes.written.is_empty() {
+            let wakeup = changes.write(&mut session).await?;
+            self.finish(session, wakeup).await?;
+        }
+        Ok(outcomes)
+    }
+
+    /// Takes away what silent workers held.
+    pub(super) async fn expire(&self, limit: usize) -> Result<usize, StoreError> {
+        let mut session = self.database.begin().await?;
+        let locked = session.lock_expired(limit).await?;
+        let mut changes = Changes::default();
+        let found = locked.rows.len();
+        for mut task in locked.rows {
+            let event = Event::LeaseExpired { delivery_limit: task.delivery_limit };
+            changes.apply(&mut task, event, locked.now);
+        }
+        if !changes.written.is_empty() {
+            let wakeup = changes.write(&mut session).await?;
+            self.finish(session, wakeup).await?;
+        }
+        Ok(found)
+    }
+}

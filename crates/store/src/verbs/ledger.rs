@@ -1,0 +1,78 @@
+//! Keeps the counters of one transaction: what moved from which status to which, and which queues it left.
+
+use std::collections::BTreeMap;
+
+use relais_core::{ClientKey, ServiceKey, Status, position::{self, Node}};
+
+use crate::session::{ALL_CLIENTS, Counter, Result, Session};
+
+/// What one transaction adds to the counters. Sorted, so that rows are always locked in the same order.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    counts: BTreeMap<Counter, i64>,
+    departures: BTreeMap<(ServiceKey, Node), i64>,
+}
+
+impl Ledger {
+    /// A task came into being, pending.
+    pub(super) fn arrived(&mut self, service: ServiceKey, client: ClientKey) {
+        self.add(service, client, Status::Pending, false, 1);
+    }
+
+    /// A task moved. Where both are the same, nothing is counted.
+    pub(super) fn moved(&mut self, service: ServiceKey, client: ClientKey, seq: i64, from: Status, to: Status) {
+        if from == to {
+            return;
+        }
+        self.add(service, client, from, true, 1);
+        if to == Status::Pending {
+            // It takes its old place again, as if it had never left. Arrivals number the tasks: this is not one.
+            self.add(service, client, Status::Pending, true, -1);
+            self.depart(service, seq, -1);
+            return;
+        }
+        self.add(service, client, to, false, 1);
+        if from == Status::Pending {
+            self.depart(service, seq, 1);
+        }
+    }
+
+    /// A task was removed, whatever it was.
+    pub(super) fn removed(&mut self, service: ServiceKey, client: ClientKey, seq: i64, from: Status) {
+        // Totals of finished tasks are kept: they say how many there were, ever.
+        if !from.is_final() {
+            self.add(service, client, from, true, 1);
+        }
+        if from == Status::Pending {
+            self.depart(service, seq, 1);
+        }
+    }
+
+    /// Writes it all, last thing before the commit: these are the rows that others wait for.
+    pub(super) async fn write(self, session: &mut impl Session) -> Result<()> {
+        let departures: Vec<_> =
+            self.departures.into_iter().filter(|&(_, n)| n != 0).map(|((service, node), n)| (service, node, n)).collect();
+        if !departures.is_empty() {
+            session.depart(&departures).await?;
+        }
+        let counts: Vec<_> = self.counts.into_iter().filter(|&(_, n)| n != 0).collect();
+        if !counts.is_empty() {
+            session.count(&counts).await?;
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, service: ServiceKey, client: ClientKey, status: Status, departed: bool, n: i64) {
+        *self.counts.entry(Counter { service, client: ALL_CLIENTS, status, departed }).or_default() += n;
+        // A client's share is what is not finished.
+        if !status.is_final() {
+            *self.counts.entry(Counter { service, client, status, departed }).or_default() += n;
+        }
+    }
+
+    fn depart(&mut self, service: ServiceKey, seq: i64, n: i64) {
+        for node in position::nodes(seq) {
+            *self.departures.entry((service, node)).or_default() += n;
+        }
+    }
+}

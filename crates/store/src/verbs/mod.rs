@@ -1,0 +1,143 @@
+//! What a store does, once for all databases.
+//!
+//! Every verb that writes is one transaction of the same shape: lock rows, ask `relais-core` what they become, write them
+//! back with the counters, commit, then wake whoever waits. No transaction spans anything but the database.
+
+mod change;
+mod ledger;
+mod list;
+mod plain;
+mod purge;
+mod submit;
+
+use std::{
+    sync::{Arc, PoisonError, RwLock},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use relais_core::{
+    Backlog, Change, ClaimRequest, Declared, IdsChanged, NewTask, Outcome, Page, PurgeReport, PurgeRule, Status, Store,
+    StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
+};
+
+use crate::session::{Database, Session};
+
+/// A store, over any database.
+pub(crate) struct Verbs<D> {
+    database: D,
+    listeners: RwLock<Vec<Arc<dyn WakeupListener>>>,
+}
+
+impl<D: Database> Verbs<D> {
+    pub(crate) fn new(database: D) -> Self {
+        Self { database, listeners: RwLock::default() }
+    }
+
+    /// Wakes those who wait in this process.
+    fn wake(&self, wakeup: &Wakeup) {
+        for listener in self.listeners.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            listener.wake(wakeup);
+        }
+    }
+
+    /// Tells other processes, commits, wakes this one.
+    async fn finish(&self, mut session: D::Session, wakeup: Wakeup) -> Result<(), StoreError> {
+        if !wakeup.is_empty() {
+            session.tell(&wakeup).await?;
+        }
+        session.commit().await?;
+        self.wake(&wakeup);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl<D: Database> Store for Verbs<D> {
+    async fn submit_many(&self, tasks: Vec<NewTask>) -> Result<Vec<Submission>, StoreError> {
+        self.submit(tasks).await
+    }
+
+    async fn find_task(&self, task_id: TaskId) -> Result<Option<Task>, StoreError> {
+        let Some((mut task, seq, service)) = self.database.find_task(task_id).await? else { return Ok(None) };
+        if task.state.status == Status::Pending {
+            task.position = Some(self.database.place(service, task.id, seq).await?);
+        }
+        Ok(Some(task))
+    }
+
+    async fn list_tasks(&self, filter: TaskFilter) -> Result<Page, StoreError> {
+        self.list(filter).await
+    }
+
+    async fn claim(&self, requests: Vec<ClaimRequest>) -> Result<Vec<Vec<Task>>, StoreError> {
+        self.claim_tasks(requests).await
+    }
+
+    async fn record(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, StoreError> {
+        self.record_events(events).await
+    }
+
+    async fn expire_leases(&self, limit: usize) -> Result<usize, StoreError> {
+        self.expire(limit).await
+    }
+
+    async fn purge(&self, rule: PurgeRule) -> Result<PurgeReport, StoreError> {
+        self.purge_batch(rule).await
+    }
+
+    async fn tidy(&self, idempotency_age: Duration) -> Result<u64, StoreError> {
+        self.tidy_up(idempotency_age).await
+    }
+
+    async fn take_turn(&self, chore: &str, period: Duration) -> Result<bool, StoreError> {
+        let mut session = self.database.begin().await?;
+        let mine = session.take_turn(chore, period).await?;
+        session.commit().await?;
+        Ok(mine)
+    }
+
+    async fn backlog(&self) -> Result<Backlog, StoreError> {
+        self.database.backlog().await
+    }
+
+    async fn declared(&self) -> Result<Declared, StoreError> {
+        self.database.declared().await
+    }
+
+    async fn declared_version(&self) -> Result<i64, StoreError> {
+        self.database.declared_version().await
+    }
+
+    async fn declare(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        let mut session = self.database.begin().await?;
+        // First, so that two declarations take turns instead of meeting half-way.
+        session.bump_declared().await?;
+        for change in &changes {
+            session.declare(change).await?;
+        }
+        // A service that goes on may have tasks to be claimed.
+        let wakeup = Wakeup { work: Vec::new(), tasks: IdsChanged::These(Vec::new()), declared: true };
+        self.finish(session, wakeup).await
+    }
+
+    async fn ping(&self) -> Result<Timestamp, StoreError> {
+        self.database.ping().await
+    }
+
+    fn listen(&self, listener: Arc<dyn WakeupListener>) {
+        self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(listener);
+    }
+
+    async fn relay_wakeups(&self) {
+        self.database.hear(&|wakeup| self.wake(wakeup)).await;
+    }
+
+    async fn migrate(&self) -> Result<usize, StoreError> {
+        self.database.migrate().await
+    }
+
+    async fn close(&self) {
+        self.database.close().await;
+    }
+}

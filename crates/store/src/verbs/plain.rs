@@ -1,0 +1,27 @@
+//! Texts that every database keeps alike.
+
+use relais_core::{Event, NewTask};
+
+/// PostgreSQL has no room for U+0000 in a text, and one such text would fail the whole batch it came with.
+fn without_nul(text: &mut String) {
+    if text.contains('\0') {
+        *text = text.replace('\0', "\u{fffd}");
+    }
+}
+
+/// The texts of a submission; its request is JSON, where U+0000 is written as an escape.
+pub(super) fn submission(task: &mut NewTask) {
+    task.correlation_id.as_mut().map(without_nul);
+    task.idempotency.as_mut().map(|given| without_nul(&mut given.key));
+}
+
+/// The texts of an event.
+pub(super) fn event(event: &mut Event) {
+    match event {
+        Event::Claimed { worker_host, .. } | Event::Started { worker_host, .. } => {
+            worker_host.as_mut().map(without_nul);
+        }
+        Event::Failed { error_message, .. } => without_nul(error_message),
+        _ => {}
+    }
+}

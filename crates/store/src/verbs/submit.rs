@@ -1,0 +1,106 @@
+//! Taking tasks in.
+
+use std::collections::{BTreeSet, HashMap};
+
+use relais_core::{
+    Admission, ClientKey, IdsChanged, NewTask, Refusal, Room, ServiceKey, StoreError, Submission, Submitted, Wakeup,
+};
+
+use super::{Verbs, ledger::Ledger, plain};
+use crate::session::{Database, InsertedTask, KnownKey, Session};
+
+impl<D: Database> Verbs<D> {
+    /// One transaction for the whole batch: lock the queues, count the room, insert, count.
+    pub(super) async fn submit(&self, mut tasks: Vec<NewTask>) -> Result<Vec<Submission>, StoreError> {
+        if tasks.is_empty() {
+            return Ok(Vec::new());
+        }
+        tasks.iter_mut().for_each(plain::submission);
+        let mut session = self.database.begin().await?;
+        let services: Vec<ServiceKey> =
+            tasks.iter().map(|task| task.service).collect::<BTreeSet<_>>().into_iter().collect();
+        let queues = session.lock_queues(&services).await?;
+        // A second statement on purpose: it sees what was committed while the first one waited for the locks.
+        let facts = session.queue_facts(&tasks).await?;
+
+        let mut next: HashMap<ServiceKey, i64> =
+            queues.into_iter().map(|queue| (queue.service, queue.arrived)).collect();
+        let mut admission = Admission::default();
+        for (service, departed, capacity) in facts.queues {
+            let Some(arrived) = next.get(&service) else { continue };
+            admission.set_service(service, room(arrived - departed, capacity));
+        }
+        for (service, client, pending, capacity) in facts.shares {
+            admission.set_client(service, client, room(pending, capacity));
+        }
+        let mut keys = Keys::new(facts.known);
+
+        let mut answers = Vec::with_capacity(tasks.len());
+        let mut inserted = Vec::with_capacity(tasks.len());
+        let mut ledger = Ledger::default();
+        for task in tasks {
+            if let Some(answer) = keys.answer(&task) {
+                answers.push(answer);
+                continue;
+            }
+            let (service, client) = (task.service, task.client);
+            answers.push(admission.admit(service, client).map(|position| {
+                keys.remember(&task, position);
+                ledger.arrived(service, client);
+                let seq = next.entry(service).or_default();
+                let submitted = Submitted { task_id: task.task_id, position, replayed: false };
+                inserted.push(InsertedTask { task, seq: *seq, position });
+                *seq += 1;
+                submitted
+            }));
+        }
+        if inserted.is_empty() {
+            // Nothing was written: a commit would only cost time.
+            return Ok(answers);
+        }
+        session.insert_tasks(&inserted).await?;
+        ledger.write(&mut session).await?;
+        let work: BTreeSet<ServiceKey> = inserted.iter().map(|inserted| inserted.task.service).collect();
+        let wakeup =
+            Wakeup { work: work.into_iter().collect(), tasks: IdsChanged::These(Vec::new()), declared: false };
+        self.finish(session, wakeup).await?;
+        Ok(answers)
+    }
+}
+
+fn room(pending: i64, capacity: Option<u32>) -> Room {
+    Room { pending: u64::try_from(pending).unwrap_or(0), capacity: capacity.map(u64::from) }
+}
+
+/// The idempotency keys that are known: those of the store, and those of the batch itself so far.
+struct Keys(HashMap<(ServiceKey, ClientKey, String), KnownKey>);
+
+impl Keys {
+    fn new(known: Vec<KnownKey>) -> Self {
+        Self(known.into_iter().map(|known| ((known.service, known.client, known.key.clone()), known)).collect())
+    }
+
+    /// The first answer again, or a refusal, if the task's key is known.
+    fn answer(&self, task: &NewTask) -> Option<Submission> {
+        let given = task.idempotency.as_ref()?;
+        let known = self.0.get(&(task.service, task.client, given.key.clone()))?;
+        Some(if known.fingerprint == given.fingerprint {
+            Ok(Submitted { task_id: known.task_id, position: known.position, replayed: true })
+        } else {
+            Err(Refusal::KeyReused)
+        })
+    }
+
+    fn remember(&mut self, task: &NewTask, position: u64) {
+        let Some(given) = &task.idempotency else { return };
+        let known = KnownKey {
+            service: task.service,
+            client: task.client,
+            key: given.key.clone(),
+            fingerprint: given.fingerprint.clone(),
+            task_id: task.task_id,
+            position,
+        };
+        self.0.insert((task.service, task.client, given.key.clone()), known);
+    }
+}

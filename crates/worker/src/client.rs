@@ -1,0 +1,235 @@
+//! The consumer's side of a service: submit, wait, look, cancel, list.
+//!
+//! Thin and typed. Only [`Client::wait`] tries again; everything else is one call, and the caller decides.
+
+use std::time::Duration;
+
+use relais_protocol::{
+    HumanDuration,
+    consumer::{CallbackRequest, MAX_WAIT, SubmitAnswer, TaskPage, TaskStatus, TaskView},
+};
+use reqwest::Method;
+use serde::Serialize;
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    CallError,
+    backoff::Backoff,
+    http::{ANSWER_TIMEOUT, Http, send},
+};
+
+/// How long one call waits for the end of a task; then there is another. Proxies like to cut what lasts longer.
+const WAIT: Duration = Duration::from_secs(30);
+
+/// Calls one service of one server. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Client {
+    http: Http,
+}
+
+/// What can go with a submission, beside its body.
+#[derive(Debug, Clone, Default)]
+pub struct SubmitOptions {
+    /// A second submission under the same key gets the task of the first one.
+    pub idempotency_key: Option<String>,
+    /// One id through a chain of tasks.
+    pub correlation_id: Option<String>,
+    /// Where to tell that the task has ended.
+    pub callback: Option<CallbackRequest>,
+}
+
+/// Which of one's tasks to list; all of them unless something is set.
+#[derive(Debug, Clone, Default)]
+pub struct TaskQuery {
+    /// In one of these.
+    pub statuses: Vec<TaskStatus>,
+    /// Submitted at this time or later, RFC 3339.
+    pub from: Option<String>,
+    /// Submitted before this time, RFC 3339.
+    pub before: Option<String>,
+    /// At most so many on a page.
+    pub limit: Option<u32>,
+    /// The page after the one that gave this as `next_cursor`.
+    pub cursor: Option<String>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Submission<'a, B: ?Sized> {
+    body: &'a B,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    callback: Option<&'a CallbackRequest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    correlation_id: Option<&'a str>,
+}
+
+impl Client {
+    /// A client of a service of the server at `url`. It needs the role `consume` on it.
+    ///
+    /// # Errors
+    ///
+    /// If the address is not one, or the HTTP client can not be set up.
+    pub fn new(
+        url: &str,
+        client_id: &str,
+        client_secret: &str,
+        service: &str,
+    ) -> Result<Self, CallError> {
+        Ok(Self {
+            http: Http::new(url, client_id, client_secret, service)?,
+        })
+    }
+
+    /// Submits a task; its id comes back.
+    pub async fn submit<B: Serialize + ?Sized>(&self, body: &B) -> Result<String, CallError> {
+        Ok(self
+            .submit_with(body, &SubmitOptions::default())
+            .await?
+            .task_id)
+    }
+
+    /// Submits a task with options.
+    pub async fn submit_with<B: Serialize + ?Sized>(
+        &self,
+        body: &B,
+        options: &SubmitOptions,
+    ) -> Result<SubmitAnswer, CallError> {
+        let submission = Submission {
+            body,
+            callback: options.callback.as_ref(),
+            correlation_id: options.correlation_id.as_deref(),
+        };
+        let mut request = self.http.post(&["tasks"], &submission)?;
+        if let Some(key) = &options.idempotency_key {
+            request = request.header("Idempotency-Key", key);
+        }
+        send(request).await
+    }
+
+    /// A task as it is now.
+    pub async fn task(&self, task_id: &str) -> Result<TaskView, CallError> {
+        send(
+            self.http
+                .request(Method::GET, self.http.address(&["tasks", task_id])),
+        )
+        .await
+    }
+
+    /// Waits until a task has ended, or the time is up: look at the status. A server that is away meanwhile is waited for.
+    pub async fn wait(&self, task_id: &str, time: Duration) -> Result<TaskView, CallError> {
+        let deadline = Instant::now() + time;
+        let mut backoff = Backoff::default();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self
+                .wait_once(task_id, left.min(WAIT).min(MAX_WAIT.0))
+                .await
+            {
+                Ok(view) if view.status.is_final() || Instant::now() >= deadline => {
+                    return Ok(view);
+                }
+                Ok(_) => backoff.reset(),
+                Err(error) => {
+                    let wait = backoff.next();
+                    if !error.is_passing() || Instant::now() + wait >= deadline {
+                        return Err(error);
+                    }
+                    sleep(wait).await;
+                }
+            }
+        }
+    }
+
+    /// Cancels a task. Once it has ended otherwise, this is refused with 409002.
+    pub async fn cancel(&self, task_id: &str) -> Result<TaskView, CallError> {
+        send(
+            self.http
+                .request(Method::DELETE, self.http.address(&["tasks", task_id])),
+        )
+        .await
+    }
+
+    /// One's own tasks, the newest first, a page at a time.
+    pub async fn list(&self, query: &TaskQuery) -> Result<TaskPage, CallError> {
+        let mut url = self.http.address(&["tasks"]);
+        let statuses: Vec<_> = query
+            .statuses
+            .iter()
+            .map(|status| wire_name(*status))
+            .collect();
+        let parameters = [
+            ("status", (!statuses.is_empty()).then(|| statuses.join(","))),
+            ("from", query.from.clone()),
+            ("before", query.before.clone()),
+            ("limit", query.limit.map(|limit| limit.to_string())),
+            ("cursor", query.cursor.clone()),
+        ];
+        for (name, value) in parameters {
+            if let Some(value) = value {
+                url.query_pairs_mut().append_pair(name, &value);
+            }
+        }
+        send(self.http.request(Method::GET, url)).await
+    }
+
+    async fn wait_once(&self, task_id: &str, wait: Duration) -> Result<TaskView, CallError> {
+        let mut url = self.http.address(&["tasks", task_id]);
+        url.query_pairs_mut()
+            .append_pair("wait", &HumanDuration(wait).to_string());
+        send(
+            self.http
+                .request(Method::GET, url)
+                .timeout(wait + ANSWER_TIMEOUT),
+        )
+        .await
+    }
+}
+
+fn wire_name(status: TaskStatus) -> &'static str {
+    match status {
+        TaskStatus::Pending => "PENDING",
+        TaskStatus::InProgress => "IN_PROGRESS",
+        TaskStatus::Success => "SUCCESS",
+        TaskStatus::Failure => "FAILURE",
+        TaskStatus::Cancelled => "CANCELLED",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn statuses_have_the_names_of_the_wire() {
+        for status in [
+            TaskStatus::Pending,
+            TaskStatus::InProgress,
+            TaskStatus::Success,
+            TaskStatus::Failure,
+            TaskStatus::Cancelled,
+        ] {
+            assert_eq!(
+                serde_json::to_string(&status).unwrap(),
+                format!("{:?}", wire_name(status))
+            );
+        }
+    }
+
+    #[test]
+    fn a_submission_says_only_what_is_set() {
+        let written = |options: &SubmitOptions| {
+            serde_json::to_string(&Submission {
+                body: &serde_json::json!({"n": 1}),
+                callback: options.callback.as_ref(),
+                correlation_id: options.correlation_id.as_deref(),
+            })
+            .unwrap()
+        };
+        assert_eq!(written(&SubmitOptions::default()), r#"{"body":{"n":1}}"#);
+        let options = SubmitOptions {
+            correlation_id: Some("c".to_owned()),
+            ..SubmitOptions::default()
+        };
+        assert_eq!(written(&options), r#"{"body":{"n":1},"correlationId":"c"}"#);
+    }
+}

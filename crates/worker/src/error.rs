@@ -1,0 +1,124 @@
+//! What can go wrong between this crate and the server.
+//!
+//! A failing handler is not here: that is a result like another, and it goes to the server.
+
+use relais_protocol::ErrorDetail;
+
+/// Why a worker could not be built, or ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WorkerError {
+    /// The address, or the HTTP client for it, is not usable.
+    #[error("failed to set up the worker")]
+    Setup(#[from] CallError),
+    /// The server is there, but does not let this client work on this service.
+    #[error("the server refused the worker: {description} ({number})")]
+    Refused {
+        /// The number of the refusal, see [`relais_protocol::ErrorNumber`].
+        number: u32,
+        /// The same, for people.
+        description: String,
+    },
+}
+
+/// Why a call brought nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The address is not one.
+    #[error("{url:?} is not an http or https address")]
+    Address {
+        /// The address as it was given.
+        url: String,
+        /// What is wrong with it, where it is not just the scheme.
+        source: Option<url::ParseError>,
+    },
+    /// The HTTP client could not be set up.
+    #[error("failed to set up the HTTP client")]
+    Setup(#[source] reqwest::Error),
+    /// What was to be sent is not JSON.
+    #[error("failed to write the request as JSON")]
+    Unwritable(#[source] serde_json::Error),
+    /// There was no answer.
+    #[error("the server can not be reached")]
+    Unreachable(#[source] reqwest::Error),
+    /// There was an answer, but not one of Relais.
+    #[error("the server's answer makes no sense")]
+    Unreadable(#[source] serde_json::Error),
+    /// There was an answer, but not one per message.
+    #[error("the server answered {got} outcomes to {asked} messages")]
+    Outcomes {
+        /// How many were due.
+        asked: usize,
+        /// How many came.
+        got: usize,
+    },
+    /// The server refused.
+    #[error("the server refused: {description} ({number})")]
+    Refused {
+        /// The number of the refusal; its first three digits are the HTTP status.
+        number: u32,
+        /// The same, for people.
+        description: String,
+        /// What exactly is wrong, where the server says so.
+        details: Vec<ErrorDetail>,
+    },
+}
+
+impl CallError {
+    /// The number of the refusal, if it is one.
+    pub fn number(&self) -> Option<u32> {
+        match self {
+            Self::Refused { number, .. } => Some(*number),
+            _ => None,
+        }
+    }
+
+    /// Whether the same call may well succeed later: the server is away, overloaded, or something before it answers.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Unreadable(_) | Self::Outcomes { .. } => true,
+            Self::Refused { number, .. } => matches!(number / 1000, 408 | 429 | 500..),
+            Self::Address { .. } | Self::Setup(_) | Self::Unwritable(_) => false,
+        }
+    }
+
+    /// Whether it is what was sent that the server does not want, whoever sends it and however often.
+    pub(crate) fn is_about_the_content(&self) -> bool {
+        matches!(self, Self::Refused { number, .. } if matches!(number / 1000, 400 | 413 | 422))
+    }
+
+    /// The error and what is behind it, in one line for the log.
+    pub(crate) fn chain(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(error) = source {
+            text.push_str(&format!(": {error}"));
+            source = error.source();
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(number: u32) -> CallError {
+        CallError::Refused {
+            number,
+            description: "no".to_owned(),
+            details: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn what_is_tried_again_is_what_may_pass() {
+        for number in [408_001, 429_001, 500_001, 502_000, 503_003] {
+            assert!(refused(number).is_passing(), "{number}");
+        }
+        for number in [400_003, 403_001, 404_001, 413_001] {
+            assert!(!refused(number).is_passing(), "{number}");
+        }
+    }
+}

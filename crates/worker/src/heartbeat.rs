@@ -1,0 +1,66 @@
+//! Keeps the leases of all held tasks alive, and learns from the answers which ones to stop.
+//!
+//! A worker that can not reach the server goes on working: its result may still be in time, and if it is not, the attempt's
+//! number keeps it from doing harm.
+
+use std::{sync::Arc, time::Duration};
+
+use relais_protocol::worker::{MAX_MESSAGES, OutcomeKind, TaskOutcome};
+
+use crate::{
+    CallError,
+    backoff::{Backoff, Call},
+    run::Shared,
+    slots::TaskKey,
+};
+
+/// Runs until it is dropped.
+pub(crate) async fn run(shared: Arc<Shared>, period: Duration) {
+    let mut backoff = Backoff::default();
+    let mut wait = period;
+    loop {
+        tokio::time::sleep(wait).await;
+        wait = match renew(&shared).await {
+            Ok(()) => {
+                shared.outage.worked(Call::Heartbeat);
+                backoff.reset();
+                period
+            }
+            // Sooner than the next regular one: the lease runs.
+            Err(error) => {
+                shared.outage.failed(Call::Heartbeat, &error);
+                backoff.next().min(period)
+            }
+        };
+    }
+}
+
+async fn renew(shared: &Shared) -> Result<(), CallError> {
+    for keys in shared.slots.alive().chunks(MAX_MESSAGES) {
+        let outcomes = shared.transport.renew(keys).await?;
+        heed(shared, keys, &outcomes);
+    }
+    Ok(())
+}
+
+/// Stops what the server no longer wants from this worker.
+pub(crate) fn heed<'a>(
+    shared: &Shared,
+    keys: impl IntoIterator<Item = &'a TaskKey>,
+    outcomes: &[TaskOutcome],
+) {
+    for (key, outcome) in keys.into_iter().zip(outcomes) {
+        match outcome.outcome {
+            OutcomeKind::Cancelled
+            | OutcomeKind::Ended
+            | OutcomeKind::Lost
+            | OutcomeKind::NotFound => {
+                if shared.slots.is_running(key) {
+                    tracing::info!(task_id = %key.task_id, outcome = ?outcome.outcome, "told to stop working on the task");
+                }
+                shared.slots.gone(key);
+            }
+            OutcomeKind::Accepted | OutcomeKind::Unchanged | OutcomeKind::Rejected => {}
+        }
+    }
+}

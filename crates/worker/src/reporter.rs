@@ -1,0 +1,151 @@
+//! Tells the server what waits in the outbox: results in one lane, progress in another.
+//!
+//! Two lanes, so that a result never waits for a call that only carries progress. In each there is one call at a time, and
+//! what comes meanwhile goes together in the next. Results are told until the server has them, or the process ends; they
+//! are not kept on disk, because a task without a result is handed out again anyway.
+
+use std::{sync::Arc, time::Duration};
+
+use relais_protocol::worker::{OutcomeKind, TaskOutcome};
+
+use crate::{
+    backoff::{Backoff, Call},
+    heartbeat::heed,
+    outbox::{Parcel, Verdict},
+    run::Shared,
+    transport::News,
+};
+
+/// At most ten calls in a second that only carry progress; people who watch see no difference.
+const PROGRESS_PAUSE: Duration = Duration::from_millis(100);
+
+/// Tells results, until the outbox is closed and empty.
+pub(crate) async fn tell_results(shared: Arc<Shared>) {
+    let mut backoff = Backoff::default();
+    // How many of the next results go alone, because one of them made the server refuse the whole call.
+    let mut alone = 0_usize;
+    while let Some(mut batch) = shared
+        .outbox
+        .take_results(if alone > 0 { 1 } else { usize::MAX })
+        .await
+    {
+        alone = alone.saturating_sub(batch.len());
+        let news: Vec<_> = batch
+            .iter()
+            .map(|parcel| (&parcel.key, News::Verdict(&parcel.verdict)))
+            .collect();
+        match shared.transport.report(&news).await {
+            Ok(outcomes) => {
+                shared.outage.worked(Call::Results);
+                backoff.reset();
+                for (parcel, outcome) in batch.into_iter().zip(&outcomes) {
+                    settle(&shared, parcel, outcome);
+                }
+            }
+            Err(error) if error.is_about_the_content() => {
+                if batch.len() > 1 {
+                    alone = batch.len();
+                    shared.outbox.put_back_results(batch);
+                } else {
+                    batch
+                        .into_iter()
+                        .for_each(|parcel| unwanted(&shared, parcel, &error.to_string()));
+                }
+            }
+            Err(error) => {
+                shared.outage.failed(Call::Results, &error);
+                batch
+                    .iter_mut()
+                    .for_each(|parcel| parcel.sent_before = true);
+                shared.outbox.put_back_results(batch);
+                pause(&shared, &mut backoff).await;
+            }
+        }
+    }
+}
+
+/// Tells progress, until it is dropped.
+pub(crate) async fn tell_progress(shared: Arc<Shared>) {
+    let mut backoff = Backoff::default();
+    loop {
+        let batch = shared.outbox.take_progress().await;
+        let news: Vec<_> = batch
+            .iter()
+            .map(|(key, progress)| (key, News::Progress(*progress)))
+            .collect();
+        match shared.transport.report(&news).await {
+            Ok(outcomes) => {
+                backoff.reset();
+                heed(&shared, batch.iter().map(|(key, _)| key), &outcomes);
+                tokio::time::sleep(PROGRESS_PAUSE).await;
+            }
+            Err(error) => {
+                tracing::debug!(error = error.chain(), "progress could not be told");
+                // What the server does not want now, it will not want later; newer progress will come.
+                if !error.is_about_the_content() {
+                    shared
+                        .outbox
+                        .put_back_progress(batch, |key| shared.slots.is_running(key));
+                }
+                tokio::time::sleep(backoff.next()).await;
+            }
+        }
+    }
+}
+
+fn settle(shared: &Shared, parcel: Parcel, outcome: &TaskOutcome) {
+    match outcome.outcome {
+        OutcomeKind::Accepted | OutcomeKind::Unchanged => count(shared, &parcel),
+        // Ended by this very message: the first call with it arrived, only its answer did not.
+        OutcomeKind::Ended if parcel.sent_before => count(shared, &parcel),
+        OutcomeKind::Cancelled | OutcomeKind::Ended | OutcomeKind::Lost | OutcomeKind::NotFound => {
+            tracing::info!(task_id = %parcel.key.task_id, outcome = ?outcome.outcome, "the result came too late");
+            shared.tally(|tally| tally.lost += 1);
+        }
+        OutcomeKind::Rejected => {
+            return unwanted(
+                shared,
+                parcel,
+                outcome.reason.as_deref().unwrap_or("it was not understood"),
+            );
+        }
+    }
+    shared.slots.settle(&parcel.key);
+}
+
+fn count(shared: &Shared, parcel: &Parcel) {
+    shared.tally(|tally| match parcel.verdict {
+        Verdict::Success(_) => tally.done += 1,
+        Verdict::Failure(_) => tally.failed += 1,
+    });
+}
+
+/// A result that the server will never take, e.g. because of its size, becomes a failure that says so: without an end the
+/// task would be handed out again, and end here again.
+fn unwanted(shared: &Shared, mut parcel: Parcel, reason: &str) {
+    if parcel.substitute {
+        tracing::error!(task_id = %parcel.key.task_id, reason, "the server takes neither the result nor its failure");
+        shared.tally(|tally| tally.unsent += 1);
+        shared.slots.settle(&parcel.key);
+        return;
+    }
+    tracing::warn!(task_id = %parcel.key.task_id, reason, "the server does not take the result");
+    parcel.verdict = Verdict::Failure(format!(
+        "the server did not take the worker's result: {reason}"
+    ));
+    parcel.substitute = true;
+    shared.outbox.put_back_results(vec![parcel]);
+}
+
+/// Waits before the next try. When the worker begins to wind up, the next try is at once: time is short then.
+async fn pause(shared: &Shared, backoff: &mut Backoff) {
+    let wait = tokio::time::sleep(backoff.next());
+    let closing = shared.outbox.closing();
+    if closing.is_cancelled() {
+        return wait.await;
+    }
+    tokio::select! {
+        () = wait => {}
+        () = closing.cancelled() => backoff.reset(),
+    }
+}

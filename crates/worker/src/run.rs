@@ -1,0 +1,301 @@
+//! The loop: claim up to the free slots, start a handler for each task, and, when told, stop without losing anything.
+//!
+//! Only here tasks are started and ended. Telling the server is the reporter's part, keeping leases the heartbeat's; both
+//! run beside the loop and end with it.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use futures::{FutureExt, future::BoxFuture};
+use relais_protocol::worker::{MAX_CLAIM, MAX_MESSAGES, OutcomeKind, SubmissionMessage};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use crate::{
+    CallError, Context, Worker, WorkerError, WorkerReport,
+    backoff::{Backoff, Call, Outage},
+    handler::Handler,
+    heartbeat,
+    outbox::Outbox,
+    reporter,
+    slots::{Ending, Slots, TaskKey},
+    transport::Transport,
+};
+
+/// How long a claim waits at the server for a first task.
+const CLAIM_WAIT: Duration = Duration::from_secs(30);
+
+/// An answer without tasks that comes sooner than this is not a long poll that ran out.
+const EARLY: Duration = Duration::from_secs(1);
+
+/// How long a claim on its way is waited for when the worker stops. Where there are tasks it answers in far less; where
+/// there are none, nothing is lost by hanging up.
+const CLAIM_LIMIT: Duration = Duration::from_secs(2);
+
+/// How long handlers may take to notice that they are cancelled at the end of the grace period, and then to be dropped.
+const CANCEL_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long to try to tell the last results and to give tasks back.
+const FLUSH_LIMIT: Duration = Duration::from_secs(7);
+
+/// What the parts of a running worker have in common.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub transport: Transport,
+    pub slots: Slots,
+    pub outbox: Arc<Outbox>,
+    pub outage: Outage,
+    tally: Mutex<WorkerReport>,
+}
+
+impl Shared {
+    pub fn tally(&self, count: impl FnOnce(&mut WorkerReport)) {
+        count(&mut self.tally.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// A claim on its way.
+type Claim = BoxFuture<'static, Result<Vec<SubmissionMessage>, CallError>>;
+
+pub(crate) async fn run(
+    worker: Worker,
+    handler: Handler,
+    shutdown: CancellationToken,
+) -> Result<WorkerReport, WorkerError> {
+    let shared = Arc::new(Shared {
+        transport: worker.transport,
+        slots: Slots::new(worker.concurrency),
+        outbox: Arc::default(),
+        outage: Outage::default(),
+        tally: Mutex::default(),
+    });
+    // Dropped with this future, and with them whatever runs in them.
+    let mut beside = JoinSet::new();
+    beside.spawn(heartbeat::run(shared.clone(), worker.heartbeat));
+    beside.spawn(reporter::tell_progress(shared.clone()));
+    let mut results = JoinSet::new();
+    results.spawn(reporter::tell_results(shared.clone()));
+    let mut running = JoinSet::new();
+
+    let claim = take_tasks(&shared, &handler, &mut running, &shutdown).await?;
+
+    // A claim on its way may bring tasks until the server knows that nobody waits: it is heard out while there is time.
+    let drained = CancellationToken::new();
+    tokio::join!(hear_out(&shared, claim, &drained), async {
+        drain(&shared, &mut running, worker.grace).await;
+        drained.cancel();
+        let leftovers = shared.slots.leftovers();
+        shared.tally(|tally| tally.lost += leftovers.gone);
+        shared.outbox.close();
+        tokio::join!(give_back(&shared, leftovers.unfinished), async {
+            let _ = timeout(FLUSH_LIMIT, results.join_next()).await;
+        });
+    });
+
+    let unsent = shared.slots.unsent() as u64;
+    if unsent > 0 {
+        tracing::error!(
+            unsent,
+            "results could not be told in time; the server will hand their tasks out again"
+        );
+    }
+    let mut report = WorkerReport::default();
+    shared.tally(|tally| {
+        tally.unsent += unsent;
+        report = *tally;
+    });
+    Ok(report)
+}
+
+/// Claims and starts tasks until told to stop. What comes back is the claim that was on its way then.
+async fn take_tasks(
+    shared: &Arc<Shared>,
+    handler: &Handler,
+    running: &mut JoinSet<()>,
+    shutdown: &CancellationToken,
+) -> Result<Option<Claim>, WorkerError> {
+    let mut backoff = Backoff::default();
+    let mut welcome = false;
+    loop {
+        let free = tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return Ok(None),
+            free = shared.slots.wait_for_free() => free,
+        };
+        while running.try_join_next().is_some() {}
+        let asked = Instant::now();
+        let mut claim = claim(shared.clone(), free.min(MAX_CLAIM));
+        let answer = tokio::select! {
+            answer = &mut claim => answer,
+            () = shutdown.cancelled() => return Ok(Some(claim)),
+        };
+        let wait = match answer {
+            Ok(tasks) => {
+                welcome = true;
+                shared.outage.worked(Call::Claim);
+                if !tasks.is_empty() || asked.elapsed() >= EARLY {
+                    backoff.reset();
+                    tasks
+                        .into_iter()
+                        .for_each(|task| start(shared, handler, running, task));
+                    continue;
+                }
+                backoff.next()
+            }
+            Err(error) if !welcome && !error.is_passing() => return Err(hopeless(error)),
+            Err(error) => {
+                shared.outage.failed(Call::Claim, &error);
+                backoff.next()
+            }
+        };
+        tokio::select! {
+            () = sleep(wait) => {}
+            () = shutdown.cancelled() => return Ok(None),
+        }
+    }
+}
+
+fn hopeless(error: CallError) -> WorkerError {
+    match error {
+        CallError::Refused {
+            number,
+            description,
+            ..
+        } => WorkerError::Refused {
+            number,
+            description,
+        },
+        error => WorkerError::Setup(error),
+    }
+}
+
+fn claim(shared: Arc<Shared>, max: usize) -> Claim {
+    async move { shared.transport.claim(max, CLAIM_WAIT).await }.boxed()
+}
+
+/// Starts the handler of a task that was claimed.
+fn start(
+    shared: &Arc<Shared>,
+    handler: &Handler,
+    running: &mut JoinSet<()>,
+    task: SubmissionMessage,
+) {
+    let key = key_of(&task);
+    let Some(cancel) = shared.slots.take(key.clone()) else {
+        tracing::warn!(task_id = %key.task_id, attempt = key.attempt, "the server handed out the same attempt twice");
+        return;
+    };
+    let span = tracing::info_span!("task", task_id = %key.task_id, attempt = key.attempt);
+    let context = Context::new(
+        key.clone(),
+        task.correlation_id,
+        cancel,
+        shared.outbox.clone(),
+    );
+    let work = handler(task.data.body, context);
+    let shared = shared.clone();
+    let work = async move {
+        let verdict = work.await;
+        match shared.slots.finish(&key) {
+            Ending::Report => shared.outbox.put_result(key, verdict),
+            Ending::Gone => shared.tally(|tally| tally.lost += 1),
+            Ending::Stopped => {}
+        }
+    };
+    running.spawn(work.instrument(span));
+}
+
+/// Gives back what the last claim brings, if it brings something before everything else has ended.
+async fn hear_out(shared: &Shared, claim: Option<Claim>, drained: &CancellationToken) {
+    let Some(claim) = claim else { return };
+    let limit = async {
+        sleep(CLAIM_LIMIT).await;
+        drained.cancelled().await;
+    };
+    let tasks = tokio::select! {
+        answer = claim => answer.unwrap_or_default(),
+        () = limit => return,
+    };
+    give_back(shared, tasks.iter().map(key_of).collect()).await;
+}
+
+/// Lets the handlers finish within the grace period, then tells them to stop, then drops them.
+async fn drain(shared: &Shared, running: &mut JoinSet<()>, grace: Duration) {
+    if timeout(grace, all_ended(running)).await.is_ok() {
+        return;
+    }
+    tracing::info!(
+        running = running.len(),
+        "the grace period is over: the tasks that still run are given back"
+    );
+    shared.slots.stop();
+    if timeout(CANCEL_LIMIT, all_ended(running)).await.is_err() {
+        running.abort_all();
+        // A handler that never awaits can not be dropped, and must not keep the worker either.
+        let _ = timeout(CANCEL_LIMIT, all_ended(running)).await;
+    }
+}
+
+async fn all_ended(running: &mut JoinSet<()>) {
+    while running.join_next().await.is_some() {}
+}
+
+/// Gives tasks back unfinished; tries for a while, after which their leases have to run out.
+async fn give_back(shared: &Shared, keys: Vec<TaskKey>) {
+    let deadline = Instant::now() + FLUSH_LIMIT;
+    for keys in keys.chunks(MAX_MESSAGES) {
+        if timeout_at(deadline, give_back_all(shared, keys))
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                tasks = keys.len(),
+                "tasks could not be given back in time; their leases will run out"
+            );
+            shared.tally(|tally| tally.lost += keys.len() as u64);
+        }
+    }
+}
+
+async fn give_back_all(shared: &Shared, keys: &[TaskKey]) {
+    let mut backoff = Backoff::default();
+    let mut sent_before = false;
+    loop {
+        match shared.transport.give_back(keys).await {
+            Ok(outcomes) => {
+                shared.outage.worked(Call::Return);
+                for outcome in outcomes {
+                    // Lost, at the second try: given back by the first one, which had no answer.
+                    let returned = outcome.outcome == OutcomeKind::Accepted
+                        || (sent_before && outcome.outcome == OutcomeKind::Lost);
+                    shared.tally(|tally| {
+                        if returned {
+                            tally.returned += 1
+                        } else {
+                            tally.lost += 1
+                        }
+                    });
+                }
+                return;
+            }
+            Err(error) => {
+                sent_before = true;
+                shared.outage.failed(Call::Return, &error);
+                sleep(backoff.next()).await;
+            }
+        }
+    }
+}
+
+fn key_of(task: &SubmissionMessage) -> TaskKey {
+    TaskKey {
+        task_id: task.task_id.as_str().into(),
+        attempt: task.attempt,
+    }
+}

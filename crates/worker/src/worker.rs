@@ -1,0 +1,209 @@
+//! The worker as its user sees it: settings with defaults, one method that runs, and what it says in the end.
+
+use std::{fmt::Display, time::Duration};
+
+use serde::{Serialize, de::DeserializeOwned};
+use tokio_util::sync::CancellationToken;
+
+use crate::{Context, WorkerError, handler, http::Http, run, transport::Transport};
+
+/// What a worker did, from its start to its end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct WorkerReport {
+    /// Tasks that ended well.
+    pub done: u64,
+    /// Tasks that ended badly.
+    pub failed: u64,
+    /// Tasks given back unfinished when the worker was stopped.
+    pub returned: u64,
+    /// Tasks that were taken away: cancelled, or handed to another worker because the lease was lost.
+    pub lost: u64,
+    /// Tasks that have a result which the server did not take before the end. It will hand them out again.
+    pub unsent: u64,
+}
+
+/// Does the tasks of one service.
+#[derive(Debug)]
+pub struct Worker {
+    pub(crate) transport: Transport,
+    pub(crate) concurrency: usize,
+    pub(crate) heartbeat: Duration,
+    pub(crate) grace: Duration,
+}
+
+impl Worker {
+    /// A worker for a service of the server at `url`. The client needs the role `work` on it.
+    pub fn builder(
+        url: impl Into<String>,
+        client_id: impl Into<String>,
+        client_secret: impl Into<String>,
+        service: impl Into<String>,
+    ) -> WorkerBuilder {
+        WorkerBuilder {
+            url: url.into(),
+            client_id: client_id.into(),
+            client_secret: client_secret.into(),
+            service: service.into(),
+            concurrency: 1,
+            lease: Duration::from_secs(60),
+            host_name: None,
+            grace: Duration::from_secs(20),
+        }
+    }
+
+    /// Takes tasks and does them until `shutdown` is cancelled, then finishes or gives back what it has.
+    ///
+    /// The handler is an async function of a body and a [`Context`]. Up to the set concurrency, several run at the same
+    /// time, each in a tokio task of its own; work that blocks belongs in [`tokio::task::spawn_blocking`]. An error, a
+    /// panic or a body of another shape fails that task only.
+    ///
+    /// A server that is away, at the start or later, is waited for. At `shutdown`, no new task is taken; running ones have
+    /// the grace period to finish; then their contexts are cancelled, and one second later they are dropped and their
+    /// tasks given back. What there is to tell is told for up to seven seconds more. With the default grace period of
+    /// 20 s the whole fits into the 30 s that Kubernetes gives.
+    ///
+    /// Dropping the future stops everything at once; the leases then run out by themselves.
+    ///
+    /// # Errors
+    ///
+    /// [`WorkerError::Refused`] if, before the first claim has worked, the server says that this will never do: no such
+    /// service, wrong credentials, no right to work on it, a lease that it does not accept. Once a claim has worked,
+    /// refusals are waited out like an outage: secrets are rotated, and services declared again.
+    pub async fn run<B, R, E, H, F>(
+        self,
+        handler: H,
+        shutdown: CancellationToken,
+    ) -> Result<WorkerReport, WorkerError>
+    where
+        H: Fn(B, Context) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<R, E>> + Send + 'static,
+        B: DeserializeOwned + Send + 'static,
+        R: Serialize + Send + 'static,
+        E: Display + Send + 'static,
+    {
+        run::run(self, handler::erase(handler), shutdown).await
+    }
+}
+
+/// The settings of a [`Worker`].
+#[derive(Clone)]
+#[must_use]
+pub struct WorkerBuilder {
+    url: String,
+    client_id: String,
+    client_secret: String,
+    service: String,
+    concurrency: usize,
+    lease: Duration,
+    host_name: Option<String>,
+    grace: Duration,
+}
+
+impl WorkerBuilder {
+    /// How many tasks at the same time; 1 unless set, and at least 1.
+    pub fn concurrency(mut self, concurrency: usize) -> Self {
+        self.concurrency = concurrency.max(1);
+        self
+    }
+
+    /// How long the server waits for a sign of life before it hands a task to another worker; 60 s unless set. Signs of
+    /// life are sent three times as often.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// The name shown beside the tasks that this worker runs; the host's unless set.
+    pub fn host_name(mut self, host_name: impl Into<String>) -> Self {
+        self.host_name = Some(host_name.into());
+        self
+    }
+
+    /// How long running tasks may go on once the worker is told to stop; 20 s unless set. Zero interrupts them at once.
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Checks the settings. Does not talk to the server yet.
+    ///
+    /// # Errors
+    ///
+    /// If the address is not one, or the HTTP client can not be set up (over https: no certificates on this machine).
+    pub fn build(self) -> Result<Worker, WorkerError> {
+        let http = Http::new(
+            &self.url,
+            &self.client_id,
+            &self.client_secret,
+            &self.service,
+        )?;
+        Ok(Worker {
+            transport: Transport::new(http, self.lease, self.host_name.or_else(this_host)),
+            concurrency: self.concurrency,
+            heartbeat: (self.lease / 3).max(Duration::from_millis(10)),
+            grace: self.grace,
+        })
+    }
+}
+
+impl std::fmt::Debug for WorkerBuilder {
+    /// Without the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WorkerBuilder")
+            .field("url", &self.url)
+            .field("client_id", &self.client_id)
+            .field("service", &self.service)
+            .field("concurrency", &self.concurrency)
+            .field("lease", &self.lease)
+            .field("host_name", &self.host_name)
+            .field("grace", &self.grace)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The host's or pod's name, as Kubernetes or Linux gives it. Without either the server shows none.
+fn this_host() -> Option<String> {
+    let name = std::env::var("HOSTNAME")
+        .ok()
+        .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok())?;
+    let name = name.trim();
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_has_at_least_one_slot_and_heartbeats_thrice_a_lease() {
+        let worker = Worker::builder("http://h", "me", "hush", "s")
+            .concurrency(0)
+            .lease(Duration::from_secs(30))
+            .build()
+            .unwrap();
+        assert_eq!(
+            (worker.concurrency, worker.heartbeat),
+            (1, Duration::from_secs(10))
+        );
+    }
+
+    #[test]
+    fn the_secret_is_not_shown() {
+        let builder = Worker::builder("http://h", "me", "hush", "s");
+        assert!(!format!("{builder:?}").contains("hush"));
+        assert!(!format!("{:?}", builder.build().unwrap()).contains("hush"));
+    }
+
+    #[test]
+    fn a_wrong_address_says_so() {
+        let error = Worker::builder("localhost:8080", "me", "hush", "s")
+            .build()
+            .unwrap_err();
+        let source = std::error::Error::source(&error).unwrap();
+        assert_eq!(
+            source.to_string(),
+            r#""localhost:8080" is not an http or https address"#
+        );
+    }
+}

@@ -1,0 +1,147 @@
+//! The rule of the house: dependencies between our crates point down only.
+//!
+//! A table rather than a principle, because a table can be compared. Changing it is an
+//! architectural decision and deserves its own commit. Dev-dependencies are free: a test may know
+//! more than the code it tests.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::verdict;
+use crate::cargo::metadata;
+
+/// Which of our packages a package may depend on, to build or to run. Every package is named.
+const MAY_KNOW: [(&str, &[&str]); 14] = [
+    ("relais-core", &[]),
+    ("relais-protocol", &[]),
+    ("relais-store", &["relais-core", "relais-protocol"]),
+    ("relais-bus", &["relais-core", "relais-protocol"]),
+    ("relais-messaging", &["relais-core", "relais-protocol"]),
+    (
+        "relais-engine",
+        &["relais-core", "relais-protocol", "relais-bus"],
+    ),
+    (
+        "relais-notify",
+        &["relais-core", "relais-protocol", "relais-bus"],
+    ),
+    (
+        "relais-api",
+        &[
+            "relais-core",
+            "relais-protocol",
+            "relais-engine",
+            "relais-notify",
+            "relais-bus",
+        ],
+    ),
+    ("relais-worker", &["relais-core", "relais-protocol"]),
+    ("relais-server", ALL_THAT_SHIP),
+    // For tests only: conformance suites speak the ports, never a driver.
+    ("relais-testkit", &["relais-core", "relais-protocol"]),
+    // These two are tests themselves, and may use all there is.
+    ("relais-tests", EVERYTHING),
+    ("relais-bench", EVERYTHING),
+    // Compiled before every command.
+    ("xtask", &[]),
+];
+
+const ALL_THAT_SHIP: &[&str] = &[
+    "relais-core",
+    "relais-protocol",
+    "relais-store",
+    "relais-bus",
+    "relais-messaging",
+    "relais-engine",
+    "relais-notify",
+    "relais-api",
+    "relais-worker",
+];
+
+const EVERYTHING: &[&str] = &[
+    "relais-core",
+    "relais-protocol",
+    "relais-store",
+    "relais-bus",
+    "relais-messaging",
+    "relais-engine",
+    "relais-notify",
+    "relais-api",
+    "relais-worker",
+    "relais-server",
+    "relais-testkit",
+];
+
+/// Compares `cargo metadata` with the table.
+pub fn check() -> Result<()> {
+    let metadata = metadata()?;
+    let packages = metadata["packages"]
+        .as_array()
+        .context("cargo lists no packages")?;
+    verdict(&violations(packages))
+}
+
+fn violations(packages: &[Value]) -> Vec<String> {
+    let names: Vec<&str> = packages
+        .iter()
+        .filter_map(|package| package["name"].as_str())
+        .collect();
+    let mut found = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some((_, may_know)) = MAY_KNOW.iter().find(|(known, _)| *known == name) else {
+            found.push(format!(
+                "{name} is not in the table of xtask/src/check/dependencies.rs; add it"
+            ));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let other = dependency["name"].as_str().unwrap_or_default();
+            // "kind" is null for a normal dependency.
+            let for_tests = dependency["kind"] == "dev";
+            if names.contains(&other) && !for_tests && !may_know.contains(&other) {
+                found.push(format!("{name} must not depend on {other}"));
+            }
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::violations;
+
+    #[test]
+    fn only_dependencies_that_point_down_are_accepted() {
+        let core = json!({"name": "relais-core", "dependencies": [
+            {"name": "serde", "kind": null},
+            {"name": "relais-store", "kind": "dev"},
+        ]});
+        let store = json!({"name": "relais-store", "dependencies": [
+            {"name": "relais-core", "kind": null},
+            {"name": "relais-testkit", "kind": "dev"},
+        ]});
+        let testkit = json!({"name": "relais-testkit", "dependencies": []});
+        assert!(violations(&[core.clone(), store.clone(), testkit.clone()]).is_empty());
+
+        let upward = json!({"name": "relais-engine", "dependencies": [
+            {"name": "relais-store", "kind": null},
+            {"name": "relais-testkit", "kind": "build"},
+        ]});
+        assert_eq!(
+            violations(&[core, store, testkit, upward]),
+            [
+                "relais-engine must not depend on relais-store",
+                "relais-engine must not depend on relais-testkit",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_package_that_nobody_placed_is_refused() {
+        let newcomer = json!({"name": "relais-utils", "dependencies": []});
+        assert_eq!(violations(&[newcomer]).len(), 1);
+    }
+}

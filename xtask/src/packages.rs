@@ -1,0 +1,47 @@
+//! Debian packages: installed where that is possible, named where it is not.
+//!
+//! Only what the tests cannot do without. Never touches a machine whose owner did not run this as
+//! root.
+
+use std::{fs, process::Command};
+
+use anyhow::{Context, Result, bail};
+
+use crate::cargo::{output, run};
+
+/// Installs a Debian package, or explains how to. `what` completes "… is missing".
+pub fn install(what: &str, package: &str) -> Result<()> {
+    let family = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let debian = family.contains("debian") || family.contains("ubuntu");
+    if !debian {
+        bail!(
+            "{what} is missing. On Debian or Ubuntu it is the package {package}; install your system's"
+        );
+    }
+    if !is_root()? {
+        bail!(
+            "{what} is missing. Get it with: sudo apt-get install --no-install-recommends {package}"
+        );
+    }
+    eprintln!("{what} is missing; installing the package {package}");
+    run(&mut apt(&["update"]))?;
+    run(&mut apt(&[
+        "install",
+        "-y",
+        "--no-install-recommends",
+        package,
+    ]))
+    .with_context(|| format!("cannot install {package}"))
+}
+
+fn apt(arguments: &[&str]) -> Command {
+    let mut command = Command::new("apt-get");
+    command
+        .args(arguments)
+        .env("DEBIAN_FRONTEND", "noninteractive");
+    command
+}
+
+fn is_root() -> Result<bool> {
+    Ok(output(Command::new("id").arg("-u"))?.trim_ascii() == b"0")
+}

@@ -1,0 +1,43 @@
+//! `cargo xtask test`: everything that needs running code.
+//!
+//! From a fresh clone to a verdict. Does not lint: that is `cargo xtask check`.
+
+use std::time::Instant;
+
+use anyhow::Result;
+
+use crate::{
+    cargo::{self, cargo, run as execute},
+    fuzz_api, postgres,
+};
+
+/// Runs all tests, or those whose name contains one of `filters`, and says how long it took.
+pub fn run(filters: &[String]) -> Result<()> {
+    let start = Instant::now();
+    let result = test(filters);
+    let verdict = if result.is_ok() { "passed" } else { "FAILED" };
+    println!("test: {verdict} in {:.0} s", start.elapsed().as_secs_f64());
+    result
+}
+
+fn test(filters: &[String]) -> Result<()> {
+    postgres::ensure_installed()?;
+    // `--tests` although this is for the binaries: with it, dependencies get the very features that
+    // `cargo test` wants, and are compiled once instead of twice.
+    execute(&mut cargo(["build", "--workspace", "--bins", "--tests"]))?;
+    let server = postgres::Server::start()?;
+
+    let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
+    if !filters.is_empty() {
+        tests.arg("--").args(filters);
+    }
+    tests
+        .env(postgres::VARIABLE, server.url())
+        .env("RELAIS_BIN", cargo::binary("debug", "relais")?);
+    execute(&mut tests)?;
+
+    if filters.is_empty() {
+        fuzz_api::run_built()?;
+    }
+    Ok(())
+}
