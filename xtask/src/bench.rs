@@ -10,8 +10,6 @@ use crate::cargo::{self, cargo, run as execute};
 pub fn run(arguments: &[String]) -> Result<()> {
     execute(&mut cargo(["build", "--release", "-p", "relais-server"]))?;
     let mut bench = cargo(["run", "--release", "-p", "relais-bench", "--"]);
-    bench
-        .args(arguments)
-        .env("RELAIS_BIN", cargo::binary("release", "relais")?);
+    bench.args(arguments).env("RELAIS_BIN", cargo::binary("release", "relais")?);
     execute(&mut bench)
 }

@@ -23,9 +23,7 @@ pub fn cargo<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
 pub fn run(command: &mut Command) -> Result<()> {
     let shown = shown(command);
     eprintln!("$ {shown}");
-    let status = command
-        .status()
-        .with_context(|| format!("cannot run `{shown}`"))?;
+    let status = command.status().with_context(|| format!("cannot run `{shown}`"))?;
     if !status.success() {
         bail!("`{shown}` failed ({status})");
     }
@@ -47,15 +45,9 @@ pub fn output(command: &mut Command) -> Result<Vec<u8>> {
 }
 
 fn shown(command: &Command) -> String {
-    let program = Path::new(command.get_program())
-        .file_name()
-        .unwrap_or(command.get_program());
+    let program = Path::new(command.get_program()).file_name().unwrap_or(command.get_program());
     let mut words = vec![program.display().to_string()];
-    words.extend(
-        command
-            .get_args()
-            .map(|argument| argument.display().to_string()),
-    );
+    words.extend(command.get_args().map(|argument| argument.display().to_string()));
     words.join(" ")
 }
 
@@ -64,12 +56,9 @@ pub fn root() -> &'static Path {
     static ROOT: OnceLock<PathBuf> = OnceLock::new();
     ROOT.get_or_init(|| {
         // Cargo sets it for `cargo xtask`; the compiled-in path serves a binary called directly.
-        let package =
-            env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+        let package = env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
         let package = PathBuf::from(package);
-        package
-            .parent()
-            .map_or_else(|| package.clone(), Path::to_path_buf)
+        package.parent().map_or_else(|| package.clone(), Path::to_path_buf)
     })
 }
 
@@ -91,9 +80,7 @@ fn read_metadata(arguments: &[&str]) -> Result<Value> {
 /// Where cargo builds, wherever that was configured.
 pub fn target_directory() -> Result<PathBuf> {
     let metadata = metadata()?;
-    let path = metadata["target_directory"]
-        .as_str()
-        .context("cargo names no target directory")?;
+    let path = metadata["target_directory"].as_str().context("cargo names no target directory")?;
     Ok(path.into())
 }
 

@@ -37,12 +37,7 @@ const READY: Duration = Duration::from_secs(30);
 /// in `data`, and knows the client of [`fuzzer_identity`].
 fn server_command(relais: &Path, port: u16, data: &Path) -> Command {
     let mut command = Command::new(relais);
-    command.args([
-        "demo",
-        "--serve-only",
-        "--listen",
-        &format!("127.0.0.1:{port}"),
-    ]);
+    command.args(["demo", "--serve-only", "--listen", &format!("127.0.0.1:{port}")]);
     command.arg("--data").arg(data);
     command
 }
@@ -54,13 +49,7 @@ fn fuzzer_identity() -> [&'static str; 2] {
 
 /// Builds the server, then fuzzes it.
 pub fn run() -> Result<()> {
-    execute(&mut cargo([
-        "build",
-        "-p",
-        "relais-server",
-        "--bin",
-        "relais",
-    ]))?;
+    execute(&mut cargo(["build", "-p", "relais-server", "--bin", "relais"]))?;
     run_built()
 }
 
@@ -82,10 +71,7 @@ pub fn run_built() -> Result<()> {
     let log = data.join("server.log");
     let mut server = server_command(&cargo::binary("debug", "relais")?, port, &data);
     let log_file = fs::File::create(&log).context("cannot create the server's log")?;
-    server
-        .stdin(Stdio::null())
-        .stdout(log_file.try_clone()?)
-        .stderr(log_file);
+    server.stdin(Stdio::null()).stdout(log_file.try_clone()?).stderr(log_file);
     let mut server = Server(server.spawn().context("cannot start relais")?);
     server.wait_until_ready(port, &log)?;
 
@@ -102,10 +88,7 @@ pub fn run_built() -> Result<()> {
     execute(&mut fuzz).with_context(|| format!("the server's log is {}", log.display()))?;
 
     if let Some(status) = server.0.try_wait()? {
-        bail!(
-            "relais ended ({status}) while it was fuzzed, see {}",
-            log.display()
-        );
+        bail!("relais ended ({status}) while it was fuzzed, see {}", log.display());
     }
     println!("fuzz-api: passed");
     Ok(())
@@ -127,12 +110,7 @@ fn schemathesis(target: &Path) -> Result<PathBuf> {
     }
     execute(&mut create)?;
     let mut install = Command::new(environment.join("bin/pip"));
-    install.args([
-        "install",
-        "--quiet",
-        "--disable-pip-version-check",
-        SCHEMATHESIS,
-    ]);
+    install.args(["install", "--quiet", "--disable-pip-version-check", SCHEMATHESIS]);
     execute(&mut install).context("cannot install schemathesis from PyPI")?;
     // Written last: an interrupted installation is done again.
     fs::write(&installed, SCHEMATHESIS).context("cannot note the installation")?;
@@ -141,15 +119,12 @@ fn schemathesis(target: &Path) -> Result<PathBuf> {
 
 fn can_make_environments() -> bool {
     let mut python = Command::new("python3");
-    python
-        .args(["-c", "import venv, ensurepip"])
-        .stderr(Stdio::null());
+    python.args(["-c", "import venv, ensurepip"]).stderr(Stdio::null());
     python.status().is_ok_and(|status| status.success())
 }
 
 fn free_port() -> Result<u16> {
-    let listener =
-        TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
     Ok(listener.local_addr()?.port())
 }
 
@@ -163,9 +138,7 @@ impl Server {
             let ended = self.0.try_wait()?;
             if ended.is_some() || start.elapsed() > READY {
                 let said = fs::read_to_string(log).unwrap_or_default();
-                bail!(
-                    "relais is not ready: GET {READY_PATH} is not answered (ended: {ended:?})\n{said}"
-                );
+                bail!("relais is not ready: GET {READY_PATH} is not answered (ended: {ended:?})\n{said}");
             }
             thread::sleep(Duration::from_millis(50));
         }
@@ -184,10 +157,7 @@ fn answers(port: u16) -> bool {
     let ask = || -> std::io::Result<bool> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
         stream.set_read_timeout(Some(READY))?;
-        write!(
-            stream,
-            "GET {READY_PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-        )?;
+        write!(stream, "GET {READY_PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")?;
         let mut head = [0; 10]; // "HTTP/1.1 2"
         stream.read_exact(&mut head)?;
         Ok(head.ends_with(b" 2"))

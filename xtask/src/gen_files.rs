@@ -38,30 +38,18 @@ pub fn check() -> Result<()> {
     for (path, fresh) in generate()? {
         let committed = fs::read(root().join(path)).unwrap_or_default();
         if committed != fresh {
-            println!(
-                "gen: {path} is not current: {}",
-                first_difference(&committed, &fresh)
-            );
+            println!("gen: {path} is not current: {}", first_difference(&committed, &fresh));
             stale.push(path);
         }
     }
     if !stale.is_empty() {
-        bail!(
-            "{} not current; run `cargo xtask gen` and commit the result",
-            stale.join(", ")
-        );
+        bail!("{} not current; run `cargo xtask gen` and commit the result", stale.join(", "));
     }
     Ok(())
 }
 
 fn generate() -> Result<Vec<(&'static str, Vec<u8>)>> {
-    run(&mut cargo([
-        "build",
-        "-p",
-        "relais-server",
-        "--bin",
-        "relais",
-    ]))?;
+    run(&mut cargo(["build", "-p", "relais-server", "--bin", "relais"]))?;
     let relais = cargo::binary("debug", "relais")?;
     let mut files = Vec::new();
     for (arguments, path) in CONTRACTS {
@@ -79,19 +67,14 @@ fn generate() -> Result<Vec<(&'static str, Vec<u8>)>> {
 
 /// Where to look: the first line that differs.
 fn first_difference(committed: &[u8], fresh: &[u8]) -> String {
-    let (committed, fresh) = (
-        String::from_utf8_lossy(committed),
-        String::from_utf8_lossy(fresh),
-    );
+    let (committed, fresh) = (String::from_utf8_lossy(committed), String::from_utf8_lossy(fresh));
     let (mut old, mut new) = (committed.lines(), fresh.lines());
     for number in 1.. {
         match (old.next(), new.next()) {
             (None, None) => break,
             (old, new) if old == new => {}
             (old, new) => {
-                let show = |line: Option<&str>| {
-                    line.map_or("(end)".to_owned(), |line| format!("{line:?}"))
-                };
+                let show = |line: Option<&str>| line.map_or("(end)".to_owned(), |line| format!("{line:?}"));
                 return format!("line {number} is {}, should be {}", show(old), show(new));
             }
         }
@@ -105,14 +88,8 @@ mod tests {
 
     #[test]
     fn the_first_line_that_differs_is_named() {
-        assert_eq!(
-            first_difference(b"a\nb", b"a\nc"),
-            r#"line 2 is "b", should be "c""#
-        );
-        assert_eq!(
-            first_difference(b"a", b"a\nb"),
-            r#"line 2 is (end), should be "b""#
-        );
+        assert_eq!(first_difference(b"a\nb", b"a\nc"), r#"line 2 is "b", should be "c""#);
+        assert_eq!(first_difference(b"a", b"a\nb"), r#"line 2 is (end), should be "b""#);
         assert_eq!(first_difference(b"a\n", b"a"), "they differ in line ends");
     }
 }

@@ -5,11 +5,7 @@
 //! hence almost without dependencies, and none of ours: servers are started by the testkit's own
 //! helper program, contracts are printed by the `relais` binary, and this only calls them.
 
-#![expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command line program talks to its user"
-)]
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program talks to its user")]
 
 mod bench;
 mod cargo;
@@ -77,10 +73,7 @@ fn main() -> ExitCode {
         "check" | "fuzz-api" => return usage_error(&format!("{command} takes no argument")),
         unknown => {
             let hint = nearest(unknown).map(|name| format!("; did you mean `{name}`?"));
-            return usage_error(&format!(
-                "unknown command `{unknown}`{}",
-                hint.unwrap_or_default()
-            ));
+            return usage_error(&format!("unknown command `{unknown}`{}", hint.unwrap_or_default()));
         }
     };
     match result {
@@ -99,10 +92,7 @@ fn usage_error(message: &str) -> ExitCode {
 
 /// The command that was probably meant.
 fn nearest(unknown: &str) -> Option<&'static str> {
-    let (distance, name) = COMMANDS
-        .iter()
-        .map(|name| (strsim::damerau_levenshtein(unknown, name), *name))
-        .min()?;
+    let (distance, name) = COMMANDS.iter().map(|name| (strsim::damerau_levenshtein(unknown, name), *name)).min()?;
     (distance <= 2 || name.starts_with(unknown)).then_some(name)
 }
 

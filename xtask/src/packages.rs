@@ -14,31 +14,20 @@ pub fn install(what: &str, package: &str) -> Result<()> {
     let family = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let debian = family.contains("debian") || family.contains("ubuntu");
     if !debian {
-        bail!(
-            "{what} is missing. On Debian or Ubuntu it is the package {package}; install your system's"
-        );
+        bail!("{what} is missing. On Debian or Ubuntu it is the package {package}; install your system's");
     }
     if !is_root()? {
-        bail!(
-            "{what} is missing. Get it with: sudo apt-get install --no-install-recommends {package}"
-        );
+        bail!("{what} is missing. Get it with: sudo apt-get install --no-install-recommends {package}");
     }
     eprintln!("{what} is missing; installing the package {package}");
     run(&mut apt(&["update"]))?;
-    run(&mut apt(&[
-        "install",
-        "-y",
-        "--no-install-recommends",
-        package,
-    ]))
-    .with_context(|| format!("cannot install {package}"))
+    run(&mut apt(&["install", "-y", "--no-install-recommends", package]))
+        .with_context(|| format!("cannot install {package}"))
 }
 
 fn apt(arguments: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
-    command
-        .args(arguments)
-        .env("DEBIAN_FRONTEND", "noninteractive");
+    command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
     command
 }
 

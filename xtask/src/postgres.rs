@@ -38,19 +38,14 @@ impl Server {
             .context("cannot start the testkit's PostgreSQL helper")?;
         let stdout = helper.stdout.take().context("the helper has no output")?;
         let mut url = String::new();
-        BufReader::new(stdout)
-            .read_line(&mut url)
-            .context("cannot read the server's URL")?;
+        BufReader::new(stdout).read_line(&mut url).context("cannot read the server's URL")?;
         if url.is_empty() {
             let status = helper.wait().context("cannot wait for the helper")?;
             bail!("PostgreSQL did not start ({status}), see above");
         }
         let url = url.trim().to_owned();
         eprintln!("PostgreSQL: a private server at {url}");
-        Ok(Self {
-            url,
-            helper: Some(helper),
-        })
+        Ok(Self { url, helper: Some(helper) })
     }
 
     /// Its URL, without a database.
@@ -70,10 +65,7 @@ impl Drop for Server {
 
 /// Makes sure that there is a PostgreSQL to start, before minutes are spent on building.
 pub fn ensure_installed() -> Result<()> {
-    if env::var_os(VARIABLE).is_some()
-        || env::var_os("RELAIS_TEST_PG_BIN").is_some()
-        || is_installed()
-    {
+    if env::var_os(VARIABLE).is_some() || env::var_os("RELAIS_TEST_PG_BIN").is_some() || is_installed() {
         return Ok(());
     }
     packages::install("PostgreSQL", "postgresql")
@@ -81,17 +73,9 @@ pub fn ensure_installed() -> Result<()> {
 
 /// The same places as the testkit's.
 fn is_installed() -> bool {
-    let complete = |directory: &Path| {
-        directory.join("postgres").is_file() && directory.join("initdb").is_file()
-    };
-    let debian = Path::new("/usr/lib/postgresql")
-        .read_dir()
-        .into_iter()
-        .flatten()
-        .flatten();
+    let complete = |directory: &Path| directory.join("postgres").is_file() && directory.join("initdb").is_file();
+    let debian = Path::new("/usr/lib/postgresql").read_dir().into_iter().flatten().flatten();
     let path = env::var_os("PATH").unwrap_or_default();
-    debian
-        .map(|version| version.path().join("bin"))
-        .any(|directory| complete(&directory))
+    debian.map(|version| version.path().join("bin")).any(|directory| complete(&directory))
         || env::split_paths(&path).any(|directory| complete(&directory))
 }

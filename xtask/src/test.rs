@@ -31,9 +31,7 @@ fn test(filters: &[String]) -> Result<()> {
     if !filters.is_empty() {
         tests.arg("--").args(filters);
     }
-    tests
-        .env(postgres::VARIABLE, server.url())
-        .env("RELAIS_BIN", cargo::binary("debug", "relais")?);
+    tests.env(postgres::VARIABLE, server.url()).env("RELAIS_BIN", cargo::binary("debug", "relais")?);
     execute(&mut tests)?;
 
     if filters.is_empty() {

@@ -1,1 +1,82 @@
-//! x
+//! Relais over HTTP: routes for consumers, workers and operators, and every error as a number.
+//!
+//! A handler reads a request, calls one method of the engine and writes its answer; it decides nothing and never touches
+//! the store. What the routes take and answer is described once, beside each handler, and becomes the OpenAPI document.
+
+mod access;
+mod admin;
+mod admin_guard;
+mod body;
+mod consumer;
+mod docs;
+mod error;
+mod events;
+mod openapi;
+mod operations;
+mod query;
+mod worker;
+
+use std::{sync::Arc, time::Duration};
+
+use axum::Router;
+use relais_engine::Engine;
+use tower_http::catch_panic::CatchPanicLayer;
+
+pub use admin_guard::AdminToken;
+pub use openapi::document as openapi_document;
+
+/// How requests are treated.
+#[derive(Debug, Clone)]
+pub struct ApiOptions {
+    /// The largest request body.
+    pub max_body_bytes: usize,
+    /// How long a request may take to arrive.
+    pub request_timeout: Duration,
+    /// The longest `?wait=`, and the longest wait of a claim.
+    pub max_wait: Duration,
+    /// Opens the admin API; without one it answers to loopback only.
+    pub admin_token: Option<AdminToken>,
+}
+
+impl Default for ApiOptions {
+    fn default() -> Self {
+        Self {
+            max_body_bytes: 1 << 20,
+            request_timeout: Duration::from_secs(30),
+            max_wait: relais_protocol::consumer::MAX_WAIT.0,
+            admin_token: None,
+        }
+    }
+}
+
+/// Writes the metrics as Prometheus reads them.
+pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
+
+/// What every handler has at hand.
+#[derive(Clone)]
+pub(crate) struct App {
+    pub(crate) engine: Engine,
+    pub(crate) options: Arc<ApiOptions>,
+    pub(crate) render_metrics: RenderMetrics,
+}
+
+/// All routes. To be served with the peer's address as connection information: the admin API asks for it.
+pub fn router(engine: Engine, options: ApiOptions, render_metrics: RenderMetrics) -> Router {
+    let app = App { engine, options: Arc::new(options), render_metrics };
+    let (described, document) = openapi::described(&app);
+    let page: Arc<str> = docs::page(&openapi::as_value(&document)).into();
+    let document: Arc<str> = openapi::as_text(&document).into();
+    described
+        .merge(operations::documentation(document, page))
+        .method_not_allowed_fallback(error::method_not_allowed)
+        .fallback(error::route_not_found)
+        .layer(axum::middleware::from_fn(operations::measure))
+        .layer(CatchPanicLayer::custom(error::panicked))
+        .with_state(app)
+}
+
+/// The routes of a process that does not answer consumers, workers or operators: health and metrics.
+pub fn operations_router(engine: Engine, render_metrics: RenderMetrics) -> Router {
+    let app = App { engine, options: Arc::new(ApiOptions::default()), render_metrics };
+    operations::routes().fallback(error::route_not_found).with_state(app)
+}

@@ -150,12 +150,7 @@ pub struct Declared {
 
 impl Declared {
     /// Puts rows together.
-    pub fn new(
-        version: i64,
-        services: Vec<Service>,
-        clients: Vec<Client>,
-        authorizations: Vec<Authorization>,
-    ) -> Self {
+    pub fn new(version: i64, services: Vec<Service>, clients: Vec<Client>, authorizations: Vec<Authorization>) -> Self {
         Self {
             version,
             services: services.into_iter().map(|service| (service.name.clone(), Arc::new(service))).collect(),

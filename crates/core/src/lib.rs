@@ -28,8 +28,8 @@ mod transition;
 
 pub use admission::{Admission, Refusal, Room};
 pub use declared::{
-    Authorization, Client, Declared, Retention, Role, Roles, Service, ServiceLimits, DEFAULT_DELIVERY_LIMIT,
-    DEFAULT_LEASE,
+    Authorization, Client, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Retention, Role, Roles, Service,
+    ServiceLimits,
 };
 pub use json::{Json, JsonError, MAX_DEPTH};
 pub use names::{ClientId, ClientKey, NameError, ServiceKey, ServiceName, TaskId};

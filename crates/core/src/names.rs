@@ -7,7 +7,9 @@ use uuid::Uuid;
 
 /// Why a name was refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{what} must be 1 to {max} characters among letters, digits, '.', '_' and '-', starting with a letter or a digit")]
+#[error(
+    "{what} must be 1 to {max} characters among letters, digits, '.', '_' and '-', starting with a letter or a digit"
+)]
 pub struct NameError {
     what: &'static str,
     max: usize,

@@ -8,8 +8,8 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    Callback, ClientId, ClientKey, Declared, Ignored, Json, Refusal, Role, ServiceKey, ServiceLimits, ServiceName, State,
-    Status, Task, TaskId, Timestamp,
+    Callback, ClientId, ClientKey, Declared, Ignored, Json, Refusal, Role, ServiceKey, ServiceLimits, ServiceName,
+    State, Status, Task, TaskId, Timestamp,
 };
 
 /// What a store can not do, whatever it was asked.

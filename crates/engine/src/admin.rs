@@ -8,8 +8,8 @@ use relais_core::{Backlog, Change, Event, PurgeRule, Role, Service, ServiceKey, 
 use relais_protocol::{
     HumanDuration,
     admin::{
-        AdminTaskView, AuthorizationDeclaration, ClientSecret, ClientState, Declaration, PurgeAnswer, PurgedService,
-        RetentionDeclaration, RoleName, ServiceDeclaration, ServiceState, ClientDeclaration,
+        AdminTaskView, AuthorizationDeclaration, ClientDeclaration, ClientSecret, ClientState, Declaration,
+        PurgeAnswer, PurgedService, RetentionDeclaration, RoleName, ServiceDeclaration, ServiceState,
     },
     consumer::ServiceView,
 };
@@ -58,6 +58,12 @@ impl Engine {
         Ok(views.collect())
     }
 
+    /// Whether there is such a service.
+    pub fn declared_service_name(&self, name: &str) -> Result<(), EngineError> {
+        let snapshot = self.snapshot()?;
+        if snapshot.declared.services.contains_key(name) { Ok(()) } else { Err(EngineError::ServiceNotFound) }
+    }
+
     /// The services with their counters.
     pub async fn service_states(&self) -> Result<Vec<ServiceState>, EngineError> {
         self.refresh().await?;
@@ -68,10 +74,7 @@ impl Engine {
     /// One service with its counters.
     pub async fn service_state(&self, name: &str) -> Result<ServiceState, EngineError> {
         let states = self.service_states().await?;
-        states
-            .into_iter()
-            .find(|state| state.declaration.service_name == name)
-            .ok_or(EngineError::ServiceNotFound)
+        states.into_iter().find(|state| state.declaration.service_name == name).ok_or(EngineError::ServiceNotFound)
     }
 
     /// Pauses a service, or lets it go on.
@@ -182,7 +185,8 @@ impl Engine {
         self.refresh().await?;
         let (snapshot, defaults) = (self.snapshot()?, self.0.options.purge);
         // Services that are gone still have tasks, and counters.
-        let mut keys: Vec<ServiceKey> = self.0.store.backlog().await?.tallies.iter().map(|tally| tally.service).collect();
+        let mut keys: Vec<ServiceKey> =
+            self.0.store.backlog().await?.tallies.iter().map(|tally| tally.service).collect();
         keys.sort_unstable();
         keys.dedup();
         let mut services = Vec::new();

@@ -191,7 +191,13 @@ mod tests {
         let (seen, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
         let tracker = TaskTracker::new();
         let options = BatchOptions { max_batch: 8, queue: 100, in_flight: 1 };
-        let batcher = Batcher::start("test", options, &tracker, CancellationToken::new(), doubling(Arc::clone(&seen), Arc::clone(&gate)));
+        let batcher = Batcher::start(
+            "test",
+            options,
+            &tracker,
+            CancellationToken::new(),
+            doubling(Arc::clone(&seen), Arc::clone(&gate)),
+        );
         let calls: Vec<_> = (0..20u32)
             .map(|n| {
                 let batcher = batcher.clone();
@@ -213,7 +219,8 @@ mod tests {
         let (seen, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
         let tracker = TaskTracker::new();
         let options = BatchOptions { max_batch: 2, queue: 3, in_flight: 1 };
-        let batcher = Batcher::start("test", options, &tracker, CancellationToken::new(), doubling(seen, Arc::clone(&gate)));
+        let batcher =
+            Batcher::start("test", options, &tracker, CancellationToken::new(), doubling(seen, Arc::clone(&gate)));
         let waiting: Vec<_> = (0..3)
             .map(|n| {
                 let batcher = batcher.clone();
@@ -227,7 +234,11 @@ mod tests {
             call.await.unwrap().unwrap();
         }
         assert_eq!(batcher.put(9).await.unwrap(), 18);
-        assert_eq!(batcher.put_all((0..3).collect()).await.unwrap(), [0, 2, 4], "more than a batch is written in parts");
+        assert_eq!(
+            batcher.put_all((0..3).collect()).await.unwrap(),
+            [0, 2, 4],
+            "more than a batch is written in parts"
+        );
         assert!(matches!(batcher.put(13).await, Err(EngineError::Store(_))));
     }
 

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{
-    Event, Ignored, Outcome, Page, ServiceKey, Status, Task, TaskEvent, TaskFilter, TaskId, Timestamp,
-};
+use relais_core::{Event, Ignored, Outcome, Page, ServiceKey, Status, Task, TaskEvent, TaskFilter, TaskId, Timestamp};
 use tokio::time::Instant;
 
 use crate::{Access, Engine, EngineError, Problem, hub::Watch};

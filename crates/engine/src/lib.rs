@@ -29,6 +29,6 @@ pub use auth::{AuthOptions, generate_secret, hash_secret};
 pub use batch::BatchOptions;
 pub use engine::{Access, Engine, Options};
 pub use error::{EngineError, Problem};
-pub use follow::{ListQuery, Following};
+pub use follow::{Following, ListQuery};
 pub use submit::{Accepted, Idempotency};
 pub use views::{admin_task_view, task_view};

@@ -41,17 +41,20 @@ impl Pace {
         }
     }
 
-    /// When the task at this place may start; nothing if none was started lately.
-    pub(crate) fn estimate(&self, service: ServiceKey, position: u64, at: Instant) -> Option<Timestamp> {
+    /// How much time passes from one start to the next; nothing if none was started lately.
+    pub(crate) fn interval(&self, service: ServiceKey) -> Option<Duration> {
         let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let (clock, read) = samples.clock?;
         let seen = samples.started.get(&service)?;
         let ((first_at, first), (last_at, last)) = (seen.front()?, seen.back()?);
         let (started, elapsed) = (last.saturating_sub(*first), last_at.duration_since(*first_at));
-        if started == 0 || elapsed.is_zero() {
-            return None;
-        }
-        let wait = elapsed.as_secs_f64() / started as f64 * position as f64;
+        (started > 0 && !elapsed.is_zero()).then(|| elapsed.div_f64(started as f64))
+    }
+
+    /// When the task at this place may start; nothing if none was started lately.
+    pub(crate) fn estimate(&self, service: ServiceKey, position: u64, at: Instant) -> Option<Timestamp> {
+        let interval = self.interval(service)?;
+        let (clock, read) = self.0.lock().unwrap_or_else(PoisonError::into_inner).clock?;
+        let wait = interval.as_secs_f64() * position as f64;
         // An estimate of more than a year is no estimate.
         let wait = Duration::try_from_secs_f64(wait).ok().filter(|wait| *wait < Duration::from_secs(31_536_000))?;
         Some(clock.after(at.saturating_duration_since(read)).after(wait))

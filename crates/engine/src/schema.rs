@@ -117,7 +117,9 @@ mod tests {
 
     #[test]
     fn nothing_is_fetched() {
-        for reference in ["http://127.0.0.1:1/x.json", "https://example.org/s", "file:///etc/passwd", "other.json", "urn:x"] {
+        for reference in
+            ["http://127.0.0.1:1/x.json", "https://example.org/s", "file:///etc/passwd", "other.json", "urn:x"]
+        {
             let compiled = Schema::compile(&json(&format!(r#"{{"properties":{{"a":{{"$ref":"{reference}"}}}}}}"#)));
             assert!(compiled.is_err(), "{reference} was accepted");
         }

@@ -1,6 +1,6 @@
 //! Taking tasks in.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use relais_core::{
     Callback, CallbackType, IdempotencyKey, Json, JsonError, NewTask, Refusal, Submission, Submitted, TaskId, Timestamp,
@@ -70,12 +70,18 @@ impl Engine {
             .collect())
     }
 
+    /// How long it may take until the service has room for one more, judging by the last minutes.
+    pub fn room_after(&self, access: &Access) -> Duration {
+        self.0.pace.interval(access.service.key).unwrap_or(Duration::from_secs(1))
+    }
+
     /// Counts an answer, and adds what only the engine knows.
     fn account(&self, access: &Access, result: Result<Submitted, EngineError>) -> Result<Accepted, EngineError> {
         let service = access.service.name.to_string();
         match result {
             Ok(submitted) => {
-                let name = if submitted.replayed { "relais_tasks_replayed_total" } else { "relais_tasks_submitted_total" };
+                let name =
+                    if submitted.replayed { "relais_tasks_replayed_total" } else { "relais_tasks_submitted_total" };
                 metrics::counter!(name, "service" => service).increment(1);
                 let estimated_start = self.0.pace.estimate(access.service.key, submitted.position, Instant::now());
                 Ok(Accepted { submitted, estimated_start })

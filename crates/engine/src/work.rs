@@ -40,7 +40,10 @@ impl Engine {
         let lease = lease(request.lease)?;
         let worker_host = match request.host_name {
             Some(host) if host.is_empty() || host.len() > MAX_HOST_NAME || host.chars().any(char::is_control) => {
-                return invalid("/hostName", format!("must have 1 to {MAX_HOST_NAME} bytes, and no control characters"));
+                return invalid(
+                    "/hostName",
+                    format!("must have 1 to {MAX_HOST_NAME} bytes, and no control characters"),
+                );
             }
             host => host,
         };
@@ -123,7 +126,8 @@ impl Engine {
             })
             .inspect(|outcome| {
                 let (service, outcome) = (access.service.name.to_string(), kind_name(outcome.outcome));
-                metrics::counter!("relais_worker_messages_total", "service" => service, "outcome" => outcome).increment(1);
+                metrics::counter!("relais_worker_messages_total", "service" => service, "outcome" => outcome)
+                    .increment(1);
             })
             .collect())
     }
@@ -178,7 +182,9 @@ fn event(message: WorkerMessage) -> Result<(TaskId, Event), String> {
     let task_id = TaskId::parse(&message.task_id).ok_or("taskId is not a UUID")?;
     let attempt = message.attempt;
     let event = match message.report {
-        Report::Started { host_name } => Event::Started { attempt, worker_host: host_name.map(|host| clean(host, MAX_HOST_NAME)) },
+        Report::Started { host_name } => {
+            Event::Started { attempt, worker_host: host_name.map(|host| clean(host, MAX_HOST_NAME)) }
+        }
         Report::Progress { progress } if progress.is_finite() => Event::Progressed { attempt, progress },
         Report::Progress { .. } => return Err("progress is not a number between 0 and 100".to_owned()),
         Report::Success { response } => Event::Succeeded {

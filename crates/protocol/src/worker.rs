@@ -328,7 +328,9 @@ mod tests {
 
     #[test]
     fn an_error_message_may_be_any_json() {
-        for (json, text) in [(r#""no\nfile""#, "no\nfile"), (r#"{"code": 7}"#, r#"{"code": 7}"#), ("12", "12"), ("null", "")] {
+        for (json, text) in
+            [(r#""no\nfile""#, "no\nfile"), (r#"{"code": 7}"#, r#"{"code": 7}"#), ("12", "12"), ("null", "")]
+        {
             let message =
                 understand(&format!(r#"{{"task_id":"t","data":{{"message_type":"failure","error_message":{json}}}}}"#));
             let Report::Failure { error_message } = message.unwrap().report else { panic!("not a failure") };
@@ -338,7 +340,9 @@ mod tests {
 
     #[test]
     fn a_response_is_carried_as_it_is() {
-        let message = understand(r#"{"taskId":"t","data":{"messageType":"success","response":{"z":1e400,"a":9223372036854775808}}}"#);
+        let message = understand(
+            r#"{"taskId":"t","data":{"messageType":"success","response":{"z":1e400,"a":9223372036854775808}}}"#,
+        );
         let Report::Success { response } = message.unwrap().report else { panic!("not a success") };
         assert_eq!(response.get(), r#"{"z":1e400,"a":9223372036854775808}"#);
     }

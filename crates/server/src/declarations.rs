@@ -14,8 +14,7 @@ use crate::nearest::did_you_mean;
 
 /// Reads a declaration file. Errors name the file and the line.
 pub fn read(path: &Path) -> Result<Declaration> {
-    let text =
-        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     parse(&text, &path.display().to_string())
 }
 
@@ -24,22 +23,13 @@ pub fn parse(text: &str, origin: &str) -> Result<Declaration> {
     parse_with(text, origin, |name| std::env::var(name).ok())
 }
 
-fn parse_with(
-    text: &str,
-    origin: &str,
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<Declaration> {
+fn parse_with(text: &str, origin: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Declaration> {
     let mut declaration = parse_text(text, origin)?;
     for client in &mut declaration.clients {
         if let Some(SecretDeclaration::Env { env }) = &client.client_secret {
-            client.client_secret = Some(SecretDeclaration::Plain(
-                resolve(env, &variable).with_context(|| {
-                    format!(
-                        "{origin}: the secret of client `{}` is to come from the environment",
-                        client.client_id
-                    )
-                })?,
-            ));
+            client.client_secret = Some(SecretDeclaration::Plain(resolve(env, &variable).with_context(|| {
+                format!("{origin}: the secret of client `{}` is to come from the environment", client.client_id)
+            })?));
         }
     }
     Ok(declaration)
@@ -68,8 +58,7 @@ fn parse_text(text: &str, origin: &str) -> Result<Declaration> {
     }
     // Without the snippet of the file around the error, which may show a secret.
     let options = serde_saphyr::options! { with_snippet: false };
-    serde_saphyr::from_str_with_options(text, options)
-        .map_err(|error| explain(error.without_snippet(), origin))
+    serde_saphyr::from_str_with_options(text, options).map_err(|error| explain(error.without_snippet(), origin))
 }
 
 /// Whether there are comments at most.
@@ -86,36 +75,19 @@ fn explain(error: &Error, origin: &str) -> anyhow::Error {
         None => origin.to_owned(),
     };
     match error {
-        Error::SerdeUnknownField {
-            field, expected, ..
-        } => {
+        Error::SerdeUnknownField { field, expected, .. } => {
             let hint = did_you_mean(field, expected.iter().copied());
-            let hint = if hint.is_empty() {
-                format!("; known are {}", expected.join(", "))
-            } else {
-                hint
-            };
+            let hint = if hint.is_empty() { format!("; known are {}", expected.join(", ")) } else { hint };
             anyhow!("{place}: unknown key `{field}`{hint}")
         }
-        Error::SerdeUnknownVariant {
-            variant, expected, ..
-        } => {
-            anyhow!(
-                "{place}: `{variant}` is not known; expected {}",
-                expected.join(" or ")
-            )
+        Error::SerdeUnknownVariant { variant, expected, .. } => {
+            anyhow!("{place}: `{variant}` is not known; expected {}", expected.join(" or "))
         }
         Error::InvalidScalar { ty, .. } if ty.starts_with(['u', 'i']) => {
             anyhow!("{place}: expected a whole number, not negative")
         }
-        Error::Unexpected {
-            expected: "mapping start",
-            ..
-        } => anyhow!("{place}: expected keys with values"),
-        Error::Unexpected {
-            expected: "sequence start",
-            ..
-        } => anyhow!("{place}: expected a list"),
+        Error::Unexpected { expected: "mapping start", .. } => anyhow!("{place}: expected keys with values"),
+        Error::Unexpected { expected: "sequence start", .. } => anyhow!("{place}: expected a list"),
         other => match UserMessageFormatter.format_message(other) {
             // The one place where serde's words say nothing to somebody who does not know our code.
             message if message.contains("SecretDeclaration") => {
@@ -154,9 +126,7 @@ authorizations:
 ";
 
     fn parse(text: &str) -> Result<Declaration> {
-        parse_with(text, "services.yaml", |name| {
-            (name == "WEB_SECRET").then(|| "hidden".to_owned())
-        })
+        parse_with(text, "services.yaml", |name| (name == "WEB_SECRET").then(|| "hidden".to_owned()))
     }
 
     fn refusal(text: &str) -> String {
@@ -167,25 +137,12 @@ authorizations:
     fn a_file_is_read_and_its_references_resolved() {
         let declaration = parse(FILE).unwrap();
         let service = &declaration.services[0];
-        assert_eq!(
-            (service.capacity, service.lease.unwrap().to_string()),
-            (Some(100), "1m30s".to_owned())
-        );
-        assert_eq!(
-            service.json_schema.as_ref().unwrap()["properties"]["width"]["maximum"],
-            10_000
-        );
-        let secrets: Vec<_> = declaration
-            .clients
-            .iter()
-            .map(|client| client.client_secret.clone().unwrap())
-            .collect();
+        assert_eq!((service.capacity, service.lease.unwrap().to_string()), (Some(100), "1m30s".to_owned()));
+        assert_eq!(service.json_schema.as_ref().unwrap()["properties"]["width"]["maximum"], 10_000);
+        let secrets: Vec<_> = declaration.clients.iter().map(|client| client.client_secret.clone().unwrap()).collect();
         assert!(matches!(&secrets[0], SecretDeclaration::Plain(secret) if secret == "hidden"));
         assert!(matches!(&secrets[1], SecretDeclaration::Plain(secret) if secret == "in the open"));
-        assert_eq!(
-            declaration.authorizations[0].roles,
-            [RoleName::Consume, RoleName::Work]
-        );
+        assert_eq!(declaration.authorizations[0].roles, [RoleName::Consume, RoleName::Work]);
         assert_eq!(declaration.authorizations[1].roles, [RoleName::Consume]);
     }
 
@@ -193,25 +150,15 @@ authorizations:
     fn json_is_read_too_and_keeps_its_numbers() {
         let text = r#"{"services": [{"serviceName": "s", "jsonSchema": {"maximum": 123456789012345678901234567890}}]}"#;
         let declaration = parse(text).unwrap();
-        let schema = declaration.services[0]
-            .json_schema
-            .as_ref()
-            .unwrap()
-            .to_string();
+        let schema = declaration.services[0].json_schema.as_ref().unwrap().to_string();
         assert_eq!(schema, r#"{"maximum":123456789012345678901234567890}"#);
-        assert_eq!(
-            parse("{services: [{serviceName: s}]}").unwrap().services[0].service_name,
-            "s"
-        );
+        assert_eq!(parse("{services: [{serviceName: s}]}").unwrap().services[0].service_name, "s");
     }
 
     #[test]
     fn an_empty_file_is_no_wish_to_have_nothing() {
         for text in ["", "\n", "# nothing yet\n", "---\n# nothing\n"] {
-            assert!(
-                refusal(text).contains("services.yaml is empty; write {}"),
-                "{text:?}"
-            );
+            assert!(refusal(text).contains("services.yaml is empty; write {}"), "{text:?}");
         }
         for text in ["{}", "services: []\n"] {
             assert!(parse(text).unwrap().services.is_empty(), "{text:?}");
@@ -221,16 +168,8 @@ authorizations:
     #[test]
     fn a_missing_variable_is_named() {
         let text = refusal("clients:\n  - clientId: web\n    clientSecret: {env: NOT_THERE}\n");
-        assert!(
-            text.contains("client `web`") && text.contains("NOT_THERE is not set"),
-            "{text}"
-        );
-        assert!(
-            resolve("EMPTY", |_| Some(String::new()))
-                .unwrap_err()
-                .to_string()
-                .contains("EMPTY is empty")
-        );
+        assert!(text.contains("client `web`") && text.contains("NOT_THERE is not set"), "{text}");
+        assert!(resolve("EMPTY", |_| Some(String::new())).unwrap_err().to_string().contains("EMPTY is empty"));
     }
 
     #[test]
@@ -240,37 +179,19 @@ authorizations:
                 "services:\n  - serviceNam: s\n",
                 "services.yaml:2:5: unknown key `serviceNam`: did you mean `serviceName`?",
             ),
-            (
-                "servces: []\n",
-                "services.yaml:1:1: unknown key `servces`: did you mean `services`?",
-            ),
-            (
-                "wombat: []\n",
-                "services.yaml:1:1: unknown key `wombat`; known are services, clients, authorizations",
-            ),
+            ("servces: []\n", "services.yaml:1:1: unknown key `servces`: did you mean `services`?"),
+            ("wombat: []\n", "services.yaml:1:1: unknown key `wombat`; known are services, clients, authorizations"),
             (
                 "authorizations:\n  - {clientId: c, serviceName: s, roles: [dance]}\n",
                 "`dance` is not known; expected consume or work",
             ),
-            (
-                "services:\n  - serviceName: s\n    capacity: many\n",
-                "services.yaml:3:15: expected a whole number",
-            ),
+            ("services:\n  - serviceName: s\n    capacity: many\n", "services.yaml:3:15: expected a whole number"),
             ("services: 3\n", "services.yaml:1:11: expected a list"),
             ("hello\n", "services.yaml:1:1: expected keys with values"),
-            (
-                "services:\n  - serviceName: s\n    lease: 60\n",
-                "is not a duration",
-            ),
+            ("services:\n  - serviceName: s\n    lease: 60\n", "is not a duration"),
             ("services:\n  - capacity: 3\n", "serviceName"),
-            (
-                "clients:\n  - clientId: c\n    clientSecret: 12\n",
-                "a secret is a text in quotes, or {env: NAME}",
-            ),
-            (
-                "services:\n  - serviceName: s\n    serviceName: t\n",
-                "services.yaml:3:",
-            ),
+            ("clients:\n  - clientId: c\n    clientSecret: 12\n", "a secret is a text in quotes, or {env: NAME}"),
+            ("services:\n  - serviceName: s\n    serviceName: t\n", "services.yaml:3:"),
             ("services: [\n", "services.yaml:"),
             ("services: []\n---\nservices: []\n", "services.yaml:"),
         ] {
@@ -282,8 +203,7 @@ authorizations:
 
     #[test]
     fn errors_do_not_show_the_secrets_around_them() {
-        let text =
-            refusal("clients:\n  - clientId: c\n    clientSecret: hidden\n    colour: blue\n");
+        let text = refusal("clients:\n  - clientId: c\n    clientSecret: hidden\n    colour: blue\n");
         assert!(!text.contains("hidden"), "{text}");
     }
 }

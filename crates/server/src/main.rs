@@ -7,11 +7,15 @@ mod cli;
 mod config;
 mod declarations;
 mod demo;
+mod http;
 mod logging;
 mod migrate;
 mod nearest;
 mod output;
 mod serve;
+mod signals;
+mod telemetry;
+mod watcher;
 
 use std::process::ExitCode;
 
@@ -45,7 +49,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Err(Command::Serve(args)) => serve::run(args).await?,
         Err(Command::Demo(args)) => demo::run(args).await?,
         Err(Command::Migrate(args)) => migrate::run(args).await?,
-        Err(Command::Openapi) => output::data(&openapi()?)?,
+        Err(Command::Openapi) => output::data(&relais_api::openapi_document())?,
         Err(other) => anyhow::bail!("{other:?} is nobody's command"),
     }
     Ok(ExitCode::SUCCESS)

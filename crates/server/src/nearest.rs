@@ -7,12 +7,7 @@ pub fn nearest<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> O
     let unknown = unknown.to_lowercase();
     known
         .into_iter()
-        .map(|name| {
-            (
-                strsim::normalized_damerau_levenshtein(&unknown, &name.to_lowercase()),
-                name,
-            )
-        })
+        .map(|name| (strsim::normalized_damerau_levenshtein(&unknown, &name.to_lowercase()), name))
         // Below this, what is suggested has little to do with what was written.
         .filter(|(likeness, _)| *likeness >= 0.6)
         .max_by(|(a, _), (b, _)| a.total_cmp(b))
@@ -21,9 +16,7 @@ pub fn nearest<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> O
 
 /// The words to put behind a refusal: `: did you mean …?`, or nothing.
 pub fn did_you_mean<'a>(unknown: &str, known: impl IntoIterator<Item = &'a str>) -> String {
-    nearest(unknown, known)
-        .map(|name| format!(": did you mean `{name}`?"))
-        .unwrap_or_default()
+    nearest(unknown, known).map(|name| format!(": did you mean `{name}`?")).unwrap_or_default()
 }
 
 #[cfg(test)]

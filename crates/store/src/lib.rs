@@ -45,9 +45,7 @@ impl Default for Options {
 pub async fn open(url: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
     match url.split_once(':').map(|(scheme, _)| scheme) {
         Some("sqlite") => Ok(Arc::new(verbs::Verbs::new(sqlite::Sqlite::open(url, options).await?))),
-        Some("postgres" | "postgresql") => {
-            Ok(Arc::new(verbs::Verbs::new(postgres::Postgres::open(url, options)?)))
-        }
+        Some("postgres" | "postgresql") => Ok(Arc::new(verbs::Verbs::new(postgres::Postgres::open(url, options)?))),
         _ => Err(StoreError::Schema(
             "the database's URL must begin with sqlite: or postgres: (e.g. sqlite:relais.db)".to_owned(),
         )),

@@ -114,7 +114,9 @@ mod tests {
 
     #[test]
     fn what_was_told_is_heard_by_the_others_only() {
-        for told in [wakeup(vec![1, 35, 36, 9_000_000_000]), wakeup(vec![]), Wakeup { declared: false, ..wakeup(vec![7]) }] {
+        for told in
+            [wakeup(vec![1, 35, 36, 9_000_000_000]), wakeup(vec![]), Wakeup { declared: false, ..wakeup(vec![7]) }]
+        {
             let payload = encode("a", &told);
             assert_eq!(decode("b", &payload), Some(told));
             assert_eq!(decode("a", &payload), None);

@@ -47,9 +47,7 @@ impl TestDatabase {
             gone: false,
         };
         let statement = format!("CREATE DATABASE {}", database.name);
-        execute(&database.administration, statement)
-            .await
-            .context("create a test database")?;
+        execute(&database.administration, statement).await.context("create a test database")?;
         Ok(database)
     }
 
@@ -65,14 +63,8 @@ impl TestDatabase {
 
     /// The server's address: what to put a [`TcpProxy`](crate::TcpProxy) in front of.
     pub fn server_addr(&self) -> Result<SocketAddr> {
-        let host = self
-            .url
-            .host_str()
-            .context("the server's URL names no host")?;
-        (
-            host.trim_matches(['[', ']']),
-            self.url.port().unwrap_or(5432),
-        )
+        let host = self.url.host_str().context("the server's URL names no host")?;
+        (host.trim_matches(['[', ']']), self.url.port().unwrap_or(5432))
             .to_socket_addrs()?
             .next()
             .with_context(|| format!("{host} has no address"))
@@ -103,9 +95,7 @@ impl Drop for TestDatabase {
         let (administration, name) = (self.administration.clone(), self.name.clone());
         // The test's runtime may be shutting down, so this brings its own, in a thread of its own.
         let dropping = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()?;
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
             runtime.block_on(drop_database(&administration, &name))
         });
         // What remains goes away with the server; a test is not failed for it.
@@ -115,18 +105,14 @@ impl Drop for TestDatabase {
 
 async fn drop_database(administration: &Url, name: &str) -> Result<()> {
     let statement = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
-    execute(administration, statement)
-        .await
-        .context("drop a test database")
+    execute(administration, statement).await.context("drop a test database")
 }
 
 /// One statement on a connection of its own. `statement` is made of names that this module makes.
 async fn execute(server: &Url, statement: String) -> Result<()> {
     let work = async {
         let mut connection = PgConnection::connect(server.as_str()).await?;
-        sqlx::raw_sql(AssertSqlSafe(statement))
-            .execute(&mut connection)
-            .await?;
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await?;
         connection.close().await
     };
     timeout(PATIENCE, work)
@@ -141,10 +127,7 @@ async fn shared_server() -> Result<Url> {
     static OWN: OnceCell<PostgresServer> = OnceCell::const_new();
     let url = match std::env::var(POSTGRES_VARIABLE) {
         Ok(url) => url,
-        Err(_) => OWN
-            .get_or_try_init(PostgresServer::start)
-            .await?
-            .url("postgres"),
+        Err(_) => OWN.get_or_try_init(PostgresServer::start).await?.url("postgres"),
     };
     Url::parse(&url).with_context(|| format!("{POSTGRES_VARIABLE} is not a URL: {url}"))
 }

@@ -36,16 +36,10 @@ impl Group {
     /// Starts `command` as the leader of a new group, one at a time in a `scratch`. When this
     /// process ends before the group does, the group is killed and the directory deleted.
     pub(crate) fn spawn(mut command: Command, scratch: &Scratch) -> Result<Self> {
-        let leader = command
-            .process_group(0)
-            .spawn()
-            .with_context(|| format!("start {}", command.get_program().display()))?;
+        let leader =
+            command.process_group(0).spawn().with_context(|| format!("start {}", command.get_program().display()))?;
         scratch.guardian().tell(&format!("leader {}", leader.id()));
-        Ok(Self {
-            leader,
-            guardian: Arc::clone(scratch.guardian()),
-            ended: None,
-        })
+        Ok(Self { leader, guardian: Arc::clone(scratch.guardian()), ended: None })
     }
 
     pub(crate) fn id(&self) -> u32 {
@@ -82,8 +76,7 @@ impl Group {
         if self.try_wait()?.is_some() {
             bail!("process {} has already ended", self.id());
         }
-        kill_process(Pid::from_child(&self.leader), signal)
-            .with_context(|| format!("signal process {}", self.id()))
+        kill_process(Pid::from_child(&self.leader), signal).with_context(|| format!("signal process {}", self.id()))
     }
 
     /// Signals the leader, its group and its descendants, and returns the latter.
@@ -135,11 +128,7 @@ impl Drop for Group {
 fn descendants(root: u32) -> Vec<Pid> {
     let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
-        let Some(pid) = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok())
-        else {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
             continue;
         };
         // Processes come and go while we look; one that is gone has no parent to note.

@@ -33,10 +33,7 @@ impl Scratch {
             .tempdir_in(parent)
             .with_context(|| format!("create a directory in {}", parent.display()))?;
         let guardian = Arc::new(Guardian::spawn(directory.path())?);
-        Ok(Self {
-            directory,
-            guardian,
-        })
+        Ok(Self { directory, guardian })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -90,9 +87,7 @@ impl Guardian {
             .process_group(0)
             .spawn()
             .context("start /bin/sh as a guardian")?;
-        Ok(Self {
-            shell: Mutex::new(shell),
-        })
+        Ok(Self { shell: Mutex::new(shell) })
     }
 
     /// Best effort: without its guardian, a group still ends when it is dropped.

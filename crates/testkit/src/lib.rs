@@ -33,6 +33,7 @@ mod port;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod store_suite;
 
 pub use database::{POSTGRES_VARIABLE, TestDatabase};
 pub use port::free_port;

@@ -29,10 +29,7 @@ pub fn free_port() -> io::Result<u16> {
             return Ok(port);
         }
     }
-    Err(io::Error::new(
-        io::ErrorKind::AddrInUse,
-        format!("no free port on 127.0.0.1 in {RANGE:?}"),
-    ))
+    Err(io::Error::new(io::ErrorKind::AddrInUse, format!("no free port on 127.0.0.1 in {RANGE:?}")))
 }
 
 /// Test processes run side by side; starting each one elsewhere keeps them apart.

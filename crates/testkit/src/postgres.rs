@@ -93,11 +93,7 @@ impl PostgresServer {
 
     /// The options to start a server with.
     pub fn options() -> PostgresOptions {
-        PostgresOptions {
-            fsync: false,
-            max_connections: 300,
-            settings: Vec::new(),
-        }
+        PostgresOptions { fsync: false, max_connections: 300, settings: Vec::new() }
     }
 
     /// The URL of a database on this server, as its superuser. `postgres` always exists.
@@ -195,10 +191,7 @@ impl PostgresServer {
         let url = self.url("postgres");
         loop {
             if let Some(status) = self.running()?.try_wait()? {
-                bail!(
-                    "PostgreSQL ended ({status}) instead of starting\n{}",
-                    self.log_tail()
-                );
+                bail!("PostgreSQL ended ({status}) instead of starting\n{}", self.log_tail());
             }
             let last = match timeout(READY, PgConnection::connect(&url)).await {
                 Ok(Ok(connection)) => return Ok(connection.close().await?),
@@ -206,10 +199,7 @@ impl PostgresServer {
                 Err(_) => "no answer".to_owned(),
             };
             if start.elapsed() > READY {
-                bail!(
-                    "PostgreSQL not ready after {READY:?} (last: {last})\n{}",
-                    self.log_tail()
-                );
+                bail!("PostgreSQL not ready after {READY:?} (last: {last})\n{}", self.log_tail());
             }
             tokio::time::sleep(POLL).await;
         }

@@ -63,11 +63,7 @@ impl ServerProcess {
             .stderr(File::create(output.path().join("stderr"))?);
         let program = command.get_program().display().to_string();
         let group = Group::spawn(command, &output)?;
-        Ok(Self {
-            group,
-            output,
-            program,
-        })
+        Ok(Self { group, output, program })
     }
 
     /// The process's number.
@@ -96,11 +92,7 @@ impl ServerProcess {
         let start = Instant::now();
         loop {
             if let Some(status) = self.group.try_wait()? {
-                bail!(
-                    "{} ended ({status}) before {url} answered\n{}",
-                    self.program,
-                    self.tail()
-                );
+                bail!("{} ended ({status}) before {url} answered\n{}", self.program, self.tail());
             }
             let left = deadline.saturating_sub(start.elapsed());
             let last = match timeout(left, get_status(url)).await {
@@ -110,10 +102,7 @@ impl ServerProcess {
                 Err(_) => "no answer".to_owned(),
             };
             if start.elapsed() >= deadline {
-                bail!(
-                    "{url} not ready after {deadline:?} (last: {last})\n{}",
-                    self.tail()
-                );
+                bail!("{url} not ready after {deadline:?} (last: {last})\n{}", self.tail());
             }
             tokio::time::sleep(POLL).await;
         }
@@ -152,8 +141,7 @@ impl ServerProcess {
 
     /// Resident memory.
     pub fn rss_bytes(&self) -> Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.id()))
-            .context("read a process's status")?;
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).context("read a process's status")?;
         let kilobytes: u64 = status
             .lines()
             .find_map(|line| line.strip_prefix("VmRSS:"))
@@ -196,20 +184,12 @@ async fn get_status(url: &str) -> Result<u16> {
         .next()
         .context("the host has no address")?;
     let mut stream = TcpStream::connect(address).await.context("connect")?;
-    let target = url.query().map_or(url.path().to_owned(), |query| {
-        format!("{}?{query}", url.path())
-    });
+    let target = url.query().map_or(url.path().to_owned(), |query| format!("{}?{query}", url.path()));
     let request = format!("GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.context("send")?;
     let mut head = [0; 12]; // "HTTP/1.1 200"
-    stream
-        .read_exact(&mut head)
-        .await
-        .context("read the status")?;
+    stream.read_exact(&mut head).await.context("read the status")?;
     let head = String::from_utf8_lossy(&head);
-    let status = head
-        .split(' ')
-        .nth(1)
-        .and_then(|status| status.parse().ok());
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok());
     status.with_context(|| format!("not HTTP: {head:?}"))
 }

@@ -50,11 +50,7 @@ impl TcpProxy {
         let listener = TcpListener::bind(address).await?;
         let (orders, receiver) = mpsc::channel(1);
         let task = tokio::spawn(run(listener, target, receiver));
-        Ok(Self {
-            address,
-            orders,
-            task,
-        })
+        Ok(Self { address, orders, task })
     }
 
     /// Where to connect instead of the target.
@@ -81,10 +77,7 @@ impl TcpProxy {
     async fn order(&self, mode: Mode) -> io::Result<()> {
         let (done, answer) = oneshot::channel();
         let gone = |()| io::Error::other("the proxy's runtime has ended");
-        self.orders
-            .send(Order { mode, done })
-            .await
-            .map_err(|_| gone(()))?;
+        self.orders.send(Order { mode, done }).await.map_err(|_| gone(()))?;
         answer.await.map_err(|_| gone(()))?
     }
 }
@@ -163,18 +156,12 @@ async fn connection(client: TcpStream, target: SocketAddr, flow: watch::Receiver
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (client_read, client_write) = client.into_split();
     let (server_read, server_write) = server.into_split();
-    let _ = tokio::try_join!(
-        forward(client_read, server_write, flow.clone()),
-        forward(server_read, client_write, flow),
-    );
+    let _ =
+        tokio::try_join!(forward(client_read, server_write, flow.clone()), forward(server_read, client_write, flow),);
 }
 
 /// Copies one direction until its end, then passes the end on.
-async fn forward(
-    mut from: OwnedReadHalf,
-    mut to: OwnedWriteHalf,
-    mut flow: watch::Receiver<bool>,
-) -> io::Result<()> {
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut flow: watch::Receiver<bool>) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let count = from.read(&mut buffer).await?;

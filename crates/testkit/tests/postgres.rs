@@ -11,9 +11,7 @@ const SOON: Duration = Duration::from_millis(300);
 
 async fn count(url: &str) -> Result<i64> {
     let mut connection = PgConnection::connect(url).await?;
-    Ok(sqlx::query_scalar("SELECT count(*) FROM notes")
-        .fetch_one(&mut connection)
-        .await?)
+    Ok(sqlx::query_scalar("SELECT count(*) FROM notes").fetch_one(&mut connection).await?)
 }
 
 #[tokio::test]
@@ -21,15 +19,10 @@ async fn committed_rows_survive_kill_9_and_restart_on_the_same_port() -> Result<
     let mut server = PostgresServer::options().fsync(true).start().await?;
     let url = server.url("postgres");
     let mut connection = PgConnection::connect(&url).await?;
-    sqlx::raw_sql("CREATE TABLE notes (n int); INSERT INTO notes VALUES (1), (2)")
-        .execute(&mut connection)
-        .await?;
+    sqlx::raw_sql("CREATE TABLE notes (n int); INSERT INTO notes VALUES (1), (2)").execute(&mut connection).await?;
 
     server.kill9()?;
-    assert!(
-        PgConnection::connect(&url).await.is_err(),
-        "a killed server lets nobody in"
-    );
+    assert!(PgConnection::connect(&url).await.is_err(), "a killed server lets nobody in");
 
     server.restart().await?;
     assert_eq!(url, server.url("postgres"));
@@ -47,24 +40,16 @@ fn state(pid: i32) -> String {
 async fn kill_9_ends_a_busy_backend_too() -> Result<()> {
     let mut server = PostgresServer::start().await?;
     let mut busy = PgConnection::connect(&server.url("postgres")).await?;
-    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
-        .fetch_one(&mut busy)
-        .await?;
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut busy).await?;
     let endless = tokio::spawn(async move {
         // Does not look up while it computes, so it would not notice that its parent is dead.
-        sqlx::query("SELECT count(*) FROM generate_series(1, 1000000000)")
-            .execute(&mut busy)
-            .await
+        sqlx::query("SELECT count(*) FROM generate_series(1, 1000000000)").execute(&mut busy).await
     });
     while state(pid) != "R" {
         tokio::task::yield_now().await;
     }
     server.kill9()?;
-    assert!(
-        ["gone", "Z"].contains(&state(pid).as_str()),
-        "{}",
-        state(pid)
-    );
+    assert!(["gone", "Z"].contains(&state(pid).as_str()), "{}", state(pid));
     assert!(endless.await?.is_err());
     server.restart().await
 }
@@ -75,10 +60,7 @@ async fn a_paused_server_keeps_its_connections_and_answers_after_resume() -> Res
     let mut connection = PgConnection::connect(&server.url("postgres")).await?;
     server.pause()?;
     let mut query = Box::pin(sqlx::query("SELECT 1").execute(&mut connection));
-    assert!(
-        timeout(SOON, &mut query).await.is_err(),
-        "no answer while paused"
-    );
+    assert!(timeout(SOON, &mut query).await.is_err(), "no answer while paused");
     server.resume()?;
     query.await?;
     Ok(())
@@ -89,9 +71,7 @@ async fn a_stopped_server_starts_again_with_its_data() -> Result<()> {
     let mut server = PostgresServer::start().await?;
     let url = server.url("postgres");
     let mut connection = PgConnection::connect(&url).await?;
-    sqlx::query("CREATE TABLE notes (n int)")
-        .execute(&mut connection)
-        .await?;
+    sqlx::query("CREATE TABLE notes (n int)").execute(&mut connection).await?;
     server.stop().await?;
     server.restart().await?;
     assert_eq!(count(&url).await?, 0);
@@ -104,9 +84,7 @@ async fn two_databases_do_not_see_each_other_and_are_gone_when_dropped() -> Resu
     for (database, rows) in [(&one, "(1)"), (&two, "(1), (2), (3)")] {
         let mut connection = PgConnection::connect(database.url()).await?;
         let statements = format!("CREATE TABLE notes (n int); INSERT INTO notes VALUES {rows}");
-        sqlx::raw_sql(sqlx::AssertSqlSafe(statements))
-            .execute(&mut connection)
-            .await?;
+        sqlx::raw_sql(sqlx::AssertSqlSafe(statements)).execute(&mut connection).await?;
     }
     assert_eq!((count(one.url()).await?, count(two.url()).await?), (1, 3));
 

@@ -45,10 +45,7 @@ async fn output_status_and_environment_are_the_programs_own() -> Result<()> {
 #[tokio::test]
 async fn terminate_asks_and_kill_9_does_not() -> Result<()> {
     let mut polite = shell("trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done")?;
-    until("it traps the signal", || {
-        Ok(polite.stdout()?.contains("ready"))
-    })
-    .await?;
+    until("it traps the signal", || Ok(polite.stdout()?.contains("ready"))).await?;
     polite.terminate()?;
     assert_eq!(polite.wait_exit(DEADLINE).await?.code(), Some(7));
 
@@ -71,10 +68,7 @@ async fn children_of_the_program_die_with_it() -> Result<()> {
 #[tokio::test]
 async fn memory_and_processor_time_are_read() -> Result<()> {
     let process = shell("while :; do :; done")?;
-    until("it has used 50 ms", || {
-        Ok(process.cpu_time()? >= Duration::from_millis(50))
-    })
-    .await?;
+    until("it has used 50 ms", || Ok(process.cpu_time()? >= Duration::from_millis(50))).await?;
     let memory = process.rss_bytes()?;
     assert!((100_000..100_000_000).contains(&memory), "{memory} bytes");
     Ok(())
@@ -86,10 +80,7 @@ async fn waiting_for_http_ends_with_the_answer_or_the_programs_end() -> Result<(
     let url = format!("http://{address}/health?x=1");
 
     let mut dead = shell("echo no such setting >&2; exit 1")?;
-    let error = dead
-        .wait_for_http(&url, DEADLINE)
-        .await
-        .expect_err("nobody listens");
+    let error = dead.wait_for_http(&url, DEADLINE).await.expect_err("nobody listens");
     assert!(error.to_string().contains("no such setting"), "{error}");
 
     // The program runs; that it is this test which answers makes no difference.
@@ -101,9 +92,7 @@ async fn waiting_for_http_ends_with_the_answer_or_the_programs_end() -> Result<(
             let mut request = [0; 1024];
             let count = stream.read(&mut request).await?;
             assert!(request[..count].starts_with(b"GET /health?x=1 HTTP/1.1\r\n"));
-            stream
-                .write_all(format!("HTTP/1.1 {status}\r\n\r\n").as_bytes())
-                .await?;
+            stream.write_all(format!("HTTP/1.1 {status}\r\n\r\n").as_bytes()).await?;
         }
         anyhow::Ok(())
     });
@@ -124,10 +113,7 @@ async fn a_killed_owner_leaves_no_server_behind() -> Result<()> {
 
     owner.kill()?; // SIGKILL: it runs no destructor
     owner.wait()?;
-    until("the server is gone", || {
-        Ok(std::net::TcpStream::connect(&address).is_err())
-    })
-    .await
+    until("the server is gone", || Ok(std::net::TcpStream::connect(&address).is_err())).await
 }
 
 #[tokio::test]

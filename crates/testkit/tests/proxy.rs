@@ -39,14 +39,8 @@ async fn a_cut_closes_connections_and_refuses_new_ones_until_restored() -> Resul
     round_trip(&mut before, b"before").await?;
 
     proxy.cut().await?;
-    assert!(
-        matches!(before.read(&mut [0; 1]).await, Ok(0) | Err(_)),
-        "closed"
-    );
-    let refused = TcpStream::connect(proxy.addr())
-        .await
-        .map(drop)
-        .map_err(|error| error.kind());
+    assert!(matches!(before.read(&mut [0; 1]).await, Ok(0) | Err(_)), "closed");
+    let refused = TcpStream::connect(proxy.addr()).await.map(drop).map_err(|error| error.kind());
     assert_eq!(refused, Err(ErrorKind::ConnectionRefused));
 
     proxy.restore().await?;

@@ -22,9 +22,7 @@ pub(crate) struct Backoff {
 impl Backoff {
     /// The next wait.
     pub fn next(&mut self) -> Duration {
-        let whole = FIRST
-            .saturating_mul(2_u32.saturating_pow(self.failures))
-            .min(LONGEST);
+        let whole = FIRST.saturating_mul(2_u32.saturating_pow(self.failures)).min(LONGEST);
         self.failures = self.failures.saturating_add(1);
         whole.mul_f64(1.0 - chance() / 2.0)
     }
@@ -58,11 +56,7 @@ pub(crate) struct Outage(AtomicU8);
 impl Outage {
     pub fn failed(&self, call: Call, error: &CallError) {
         if self.begins(call) {
-            tracing::warn!(
-                ?call,
-                error = error.chain(),
-                "the server does not answer as it should; trying again"
-            );
+            tracing::warn!(?call, error = error.chain(), "the server does not answer as it should; trying again");
         }
     }
 
@@ -91,10 +85,7 @@ mod tests {
         for whole in [100, 200, 400, 800, 1600, 3200, 5000, 5000] {
             let wait = backoff.next();
             let whole = Duration::from_millis(whole);
-            assert!(
-                wait > whole / 2 - Duration::from_millis(1) && wait <= whole,
-                "{wait:?} of {whole:?}"
-            );
+            assert!(wait > whole / 2 - Duration::from_millis(1) && wait <= whole, "{wait:?} of {whole:?}");
         }
         backoff.reset();
         assert!(backoff.next() <= FIRST);

@@ -69,23 +69,13 @@ impl Client {
     /// # Errors
     ///
     /// If the address is not one, or the HTTP client can not be set up.
-    pub fn new(
-        url: &str,
-        client_id: &str,
-        client_secret: &str,
-        service: &str,
-    ) -> Result<Self, CallError> {
-        Ok(Self {
-            http: Http::new(url, client_id, client_secret, service)?,
-        })
+    pub fn new(url: &str, client_id: &str, client_secret: &str, service: &str) -> Result<Self, CallError> {
+        Ok(Self { http: Http::new(url, client_id, client_secret, service)? })
     }
 
     /// Submits a task; its id comes back.
     pub async fn submit<B: Serialize + ?Sized>(&self, body: &B) -> Result<String, CallError> {
-        Ok(self
-            .submit_with(body, &SubmitOptions::default())
-            .await?
-            .task_id)
+        Ok(self.submit_with(body, &SubmitOptions::default()).await?.task_id)
     }
 
     /// Submits a task with options.
@@ -94,11 +84,8 @@ impl Client {
         body: &B,
         options: &SubmitOptions,
     ) -> Result<SubmitAnswer, CallError> {
-        let submission = Submission {
-            body,
-            callback: options.callback.as_ref(),
-            correlation_id: options.correlation_id.as_deref(),
-        };
+        let submission =
+            Submission { body, callback: options.callback.as_ref(), correlation_id: options.correlation_id.as_deref() };
         let mut request = self.http.post(&["tasks"], &submission)?;
         if let Some(key) = &options.idempotency_key {
             request = request.header("Idempotency-Key", key);
@@ -108,11 +95,7 @@ impl Client {
 
     /// A task as it is now.
     pub async fn task(&self, task_id: &str) -> Result<TaskView, CallError> {
-        send(
-            self.http
-                .request(Method::GET, self.http.address(&["tasks", task_id])),
-        )
-        .await
+        send(self.http.request(Method::GET, self.http.address(&["tasks", task_id]))).await
     }
 
     /// Waits until a task has ended, or the time is up: look at the status. A server that is away meanwhile is waited for.
@@ -121,10 +104,7 @@ impl Client {
         let mut backoff = Backoff::default();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self
-                .wait_once(task_id, left.min(WAIT).min(MAX_WAIT.0))
-                .await
-            {
+            match self.wait_once(task_id, left.min(WAIT).min(MAX_WAIT.0)).await {
                 Ok(view) if view.status.is_final() || Instant::now() >= deadline => {
                     return Ok(view);
                 }
@@ -142,21 +122,13 @@ impl Client {
 
     /// Cancels a task. Once it has ended otherwise, this is refused with 409002.
     pub async fn cancel(&self, task_id: &str) -> Result<TaskView, CallError> {
-        send(
-            self.http
-                .request(Method::DELETE, self.http.address(&["tasks", task_id])),
-        )
-        .await
+        send(self.http.request(Method::DELETE, self.http.address(&["tasks", task_id]))).await
     }
 
     /// One's own tasks, the newest first, a page at a time.
     pub async fn list(&self, query: &TaskQuery) -> Result<TaskPage, CallError> {
         let mut url = self.http.address(&["tasks"]);
-        let statuses: Vec<_> = query
-            .statuses
-            .iter()
-            .map(|status| wire_name(*status))
-            .collect();
+        let statuses: Vec<_> = query.statuses.iter().map(|status| wire_name(*status)).collect();
         let parameters = [
             ("status", (!statuses.is_empty()).then(|| statuses.join(","))),
             ("from", query.from.clone()),
@@ -174,14 +146,8 @@ impl Client {
 
     async fn wait_once(&self, task_id: &str, wait: Duration) -> Result<TaskView, CallError> {
         let mut url = self.http.address(&["tasks", task_id]);
-        url.query_pairs_mut()
-            .append_pair("wait", &HumanDuration(wait).to_string());
-        send(
-            self.http
-                .request(Method::GET, url)
-                .timeout(wait + ANSWER_TIMEOUT),
-        )
-        .await
+        url.query_pairs_mut().append_pair("wait", &HumanDuration(wait).to_string());
+        send(self.http.request(Method::GET, url).timeout(wait + ANSWER_TIMEOUT)).await
     }
 }
 
@@ -208,10 +174,7 @@ mod tests {
             TaskStatus::Failure,
             TaskStatus::Cancelled,
         ] {
-            assert_eq!(
-                serde_json::to_string(&status).unwrap(),
-                format!("{:?}", wire_name(status))
-            );
+            assert_eq!(serde_json::to_string(&status).unwrap(), format!("{:?}", wire_name(status)));
         }
     }
 
@@ -226,10 +189,7 @@ mod tests {
             .unwrap()
         };
         assert_eq!(written(&SubmitOptions::default()), r#"{"body":{"n":1}}"#);
-        let options = SubmitOptions {
-            correlation_id: Some("c".to_owned()),
-            ..SubmitOptions::default()
-        };
+        let options = SubmitOptions { correlation_id: Some("c".to_owned()), ..SubmitOptions::default() };
         assert_eq!(written(&options), r#"{"body":{"n":1},"correlationId":"c"}"#);
     }
 }

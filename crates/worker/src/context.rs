@@ -22,12 +22,7 @@ impl Context {
         cancel: CancellationToken,
         outbox: Arc<Outbox>,
     ) -> Self {
-        Self {
-            key,
-            correlation_id: correlation_id.map(Arc::from),
-            cancel,
-            outbox,
-        }
+        Self { key, correlation_id: correlation_id.map(Arc::from), cancel, outbox }
     }
 
     /// The task's public name.

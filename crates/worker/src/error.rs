@@ -105,11 +105,7 @@ mod tests {
     use super::*;
 
     fn refused(number: u32) -> CallError {
-        CallError::Refused {
-            number,
-            description: "no".to_owned(),
-            details: Vec::new(),
-        }
+        CallError::Refused { number, description: "no".to_owned(), details: Vec::new() }
     }
 
     #[test]

@@ -49,8 +49,7 @@ impl fmt::Debug for HandlerError {
 }
 
 /// A handler whose types are forgotten.
-pub(crate) type Handler =
-    Arc<dyn Fn(Box<RawValue>, Context) -> BoxFuture<'static, Verdict> + Send + Sync>;
+pub(crate) type Handler = Arc<dyn Fn(Box<RawValue>, Context) -> BoxFuture<'static, Verdict> + Send + Sync>;
 
 /// Wraps a typed handler.
 pub(crate) fn erase<B, R, E, H, F>(handler: H) -> Handler
@@ -66,10 +65,7 @@ where
         let handler = handler.clone();
         // The call itself can panic too, not only the future that it returns: both are inside.
         let work = async move { call(&*handler, &body, context).await };
-        AssertUnwindSafe(work)
-            .catch_unwind()
-            .map(|ended| ended.unwrap_or_else(panicked))
-            .boxed()
+        AssertUnwindSafe(work).catch_unwind().map(|ended| ended.unwrap_or_else(panicked)).boxed()
     })
 }
 
@@ -90,9 +86,7 @@ where
     match handler(body, context).await {
         Ok(result) => match to_raw_value(&result) {
             Ok(response) => Verdict::Success(response),
-            Err(error) => Verdict::Failure(format!(
-                "the handler's result can not be written as JSON: {error}"
-            )),
+            Err(error) => Verdict::Failure(format!("the handler's result can not be written as JSON: {error}")),
         },
         // The alternate form shows what is behind an `anyhow::Error`, and changes nothing for most others.
         Err(error) => Verdict::Failure(format!("{error:#}")),
@@ -100,10 +94,7 @@ where
 }
 
 fn panicked(payload: Box<dyn Any + Send>) -> Verdict {
-    let text = match (
-        payload.downcast_ref::<&str>(),
-        payload.downcast_ref::<String>(),
-    ) {
+    let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
         (Some(text), _) => text,
         (_, Some(text)) => text.as_str(),
         _ => "no message",
@@ -121,10 +112,7 @@ mod tests {
     use crate::slots::TaskKey;
 
     async fn run(handler: Handler, body: &str) -> Result<String, String> {
-        let key = TaskKey {
-            task_id: "t".into(),
-            attempt: Some(1),
-        };
+        let key = TaskKey { task_id: "t".into(), attempt: Some(1) };
         let context = Context::new(key, None, CancellationToken::new(), Arc::default());
         match handler(RawValue::from_string(body.to_owned()).unwrap(), context).await {
             Verdict::Success(response) => Ok(response.get().to_owned()),
@@ -158,14 +146,8 @@ mod tests {
         fn in_the_call(_: (), _: Context) -> BoxFuture<'static, Result<(), HandlerError>> {
             panic!("no {}", "ink")
         }
-        assert_eq!(
-            run(erase(in_the_future), "null").await.unwrap_err(),
-            "the handler panicked: no paper"
-        );
-        assert_eq!(
-            run(erase(in_the_call), "null").await.unwrap_err(),
-            "the handler panicked: no ink"
-        );
+        assert_eq!(run(erase(in_the_future), "null").await.unwrap_err(), "the handler panicked: no paper");
+        assert_eq!(run(erase(in_the_call), "null").await.unwrap_err(), "the handler panicked: no ink");
     }
 
     #[tokio::test]
@@ -185,13 +167,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_result_that_is_not_json_fails_the_task() {
-        let handler =
-            erase(async |_: (), _: Context| Ok::<_, HandlerError>(BTreeMap::from([((1, 2), 3)])));
-        assert!(
-            run(handler, "null")
-                .await
-                .unwrap_err()
-                .starts_with("the handler's result can not be written as JSON")
-        );
+        let handler = erase(async |_: (), _: Context| Ok::<_, HandlerError>(BTreeMap::from([((1, 2), 3)])));
+        assert!(run(handler, "null").await.unwrap_err().starts_with("the handler's result can not be written as JSON"));
     }
 }

@@ -44,17 +44,10 @@ async fn renew(shared: &Shared) -> Result<(), CallError> {
 }
 
 /// Stops what the server no longer wants from this worker.
-pub(crate) fn heed<'a>(
-    shared: &Shared,
-    keys: impl IntoIterator<Item = &'a TaskKey>,
-    outcomes: &[TaskOutcome],
-) {
+pub(crate) fn heed<'a>(shared: &Shared, keys: impl IntoIterator<Item = &'a TaskKey>, outcomes: &[TaskOutcome]) {
     for (key, outcome) in keys.into_iter().zip(outcomes) {
         match outcome.outcome {
-            OutcomeKind::Cancelled
-            | OutcomeKind::Ended
-            | OutcomeKind::Lost
-            | OutcomeKind::NotFound => {
+            OutcomeKind::Cancelled | OutcomeKind::Ended | OutcomeKind::Lost | OutcomeKind::NotFound => {
                 if shared.slots.is_running(key) {
                     tracing::info!(task_id = %key.task_id, outcome = ?outcome.outcome, "told to stop working on the task");
                 }

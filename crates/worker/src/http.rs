@@ -36,12 +36,7 @@ impl fmt::Debug for Http {
 }
 
 impl Http {
-    pub fn new(
-        url: &str,
-        client_id: &str,
-        client_secret: &str,
-        service: &str,
-    ) -> Result<Self, CallError> {
+    pub fn new(url: &str, client_id: &str, client_secret: &str, service: &str) -> Result<Self, CallError> {
         let service = service_address(url, service)?;
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             // Another thread may be faster; then there is one, which is all that is wanted.
@@ -57,12 +52,7 @@ impl Http {
             builder = builder.tls_certs_only([]);
         }
         let client = builder.build().map_err(CallError::Setup)?;
-        Ok(Self {
-            client,
-            service,
-            client_id: client_id.to_owned(),
-            client_secret: client_secret.to_owned(),
-        })
+        Ok(Self { client, service, client_id: client_id.to_owned(), client_secret: client_secret.to_owned() })
     }
 
     /// The address of something of the service.
@@ -76,10 +66,7 @@ impl Http {
 
     /// A request with the caller's credentials.
     pub fn request(&self, method: Method, url: Url) -> RequestBuilder {
-        self.client
-            .request(method, url)
-            .basic_auth(&self.client_id, Some(&self.client_secret))
-            .timeout(ANSWER_TIMEOUT)
+        self.client.request(method, url).basic_auth(&self.client_id, Some(&self.client_secret)).timeout(ANSWER_TIMEOUT)
     }
 
     /// A request with a body.
@@ -87,9 +74,7 @@ impl Http {
         // Not `RequestBuilder::json`: its error could not be told from that of a server that is away.
         let body = serde_json::to_vec(body).map_err(CallError::Unwritable)?;
         let request = self.request(Method::POST, self.address(path));
-        Ok(request
-            .header(reqwest::header::CONTENT_TYPE, "application/json")
-            .body(body))
+        Ok(request.header(reqwest::header::CONTENT_TYPE, "application/json").body(body))
     }
 }
 
@@ -99,9 +84,7 @@ pub(crate) async fn send<T: DeserializeOwned>(request: RequestBuilder) -> Result
     let status = response.status();
     let body = response.bytes().await.map_err(CallError::Unreachable)?;
     if status.is_success() {
-        return serde_json::from_slice::<Success<T>>(&body)
-            .map(|answer| answer.data)
-            .map_err(CallError::Unreadable);
+        return serde_json::from_slice::<Success<T>>(&body).map(|answer| answer.data).map_err(CallError::Unreadable);
     }
     Err(refusal(status.as_u16(), &body))
 }
@@ -109,11 +92,9 @@ pub(crate) async fn send<T: DeserializeOwned>(request: RequestBuilder) -> Result
 /// A refusal of Relais, or of whatever stands before it and speaks no JSON.
 fn refusal(status: u16, body: &[u8]) -> CallError {
     match serde_json::from_slice::<Failure>(body) {
-        Ok(Failure { error, .. }) => CallError::Refused {
-            number: error.number,
-            description: error.description,
-            details: error.details,
-        },
+        Ok(Failure { error, .. }) => {
+            CallError::Refused { number: error.number, description: error.description, details: error.details }
+        }
         Err(_) => CallError::Refused {
             number: u32::from(status) * 1000,
             description: format!("HTTP status {status}"),
@@ -123,21 +104,14 @@ fn refusal(status: u16, body: &[u8]) -> CallError {
 }
 
 fn service_address(url: &str, service: &str) -> Result<Url, CallError> {
-    let wrong = |source| CallError::Address {
-        url: url.to_owned(),
-        source,
-    };
+    let wrong = |source| CallError::Address { url: url.to_owned(), source };
     let mut address = Url::parse(url).map_err(|error| wrong(Some(error)))?;
     if !matches!(address.scheme(), "http" | "https") {
         return Err(wrong(None));
     }
     address.set_query(None);
     address.set_fragment(None);
-    address
-        .path_segments_mut()
-        .map_err(|()| wrong(None))?
-        .pop_if_empty()
-        .extend(["v1", "services", service]);
+    address.path_segments_mut().map_err(|()| wrong(None))?.pop_if_empty().extend(["v1", "services", service]);
     Ok(address)
 }
 
@@ -150,27 +124,18 @@ mod tests {
         for (url, address) in [
             ("http://h:8080", "http://h:8080/v1/services/a%20b%2Fc"),
             ("http://h:8080/", "http://h:8080/v1/services/a%20b%2Fc"),
-            (
-                "https://h/relais/",
-                "https://h/relais/v1/services/a%20b%2Fc",
-            ),
+            ("https://h/relais/", "https://h/relais/v1/services/a%20b%2Fc"),
         ] {
             assert_eq!(service_address(url, "a b/c").unwrap().as_str(), address);
         }
         let http = Http::new("http://h", "me", "hush", "s").unwrap();
-        assert_eq!(
-            http.address(&["tasks", "t"]).as_str(),
-            "http://h/v1/services/s/tasks/t"
-        );
+        assert_eq!(http.address(&["tasks", "t"]).as_str(), "http://h/v1/services/s/tasks/t");
     }
 
     #[test]
     fn what_is_no_address_is_refused() {
         for url in ["", "localhost:8080", "ftp://h", "http://"] {
-            assert!(
-                matches!(service_address(url, "s"), Err(CallError::Address { .. })),
-                "{url}"
-            );
+            assert!(matches!(service_address(url, "s"), Err(CallError::Address { .. })), "{url}");
         }
     }
 
@@ -185,13 +150,7 @@ mod tests {
         let error = refusal(502, b"<html>Bad Gateway</html>");
         assert_eq!(error.number(), Some(502_000));
         assert!(error.is_passing());
-        let error = refusal(
-            404,
-            br#"{"status":"error","error":{"number":404001,"description":"Service not found."}}"#,
-        );
-        assert_eq!(
-            error.to_string(),
-            "the server refused: Service not found. (404001)"
-        );
+        let error = refusal(404, br#"{"status":"error","error":{"number":404001,"description":"Service not found."}}"#);
+        assert_eq!(error.to_string(), "the server refused: Service not found. (404001)");
     }
 }

@@ -67,12 +67,7 @@ impl Outbox {
     pub fn put_result(&self, key: TaskKey, verdict: Verdict) {
         let mut waiting = self.lock();
         waiting.progress.remove(&key);
-        waiting.results.push_back(Parcel {
-            key,
-            verdict,
-            sent_before: false,
-            substitute: false,
-        });
+        waiting.results.push_back(Parcel { key, verdict, sent_before: false, substitute: false });
         drop(waiting);
         self.results_came.notify_one();
     }
@@ -80,9 +75,7 @@ impl Outbox {
     /// A task is so far. What is not a number is ignored, the rest brought between 0 and 100.
     pub fn put_progress(&self, key: &TaskKey, progress: f64) {
         if !progress.is_nan() {
-            self.lock()
-                .progress
-                .insert(key.clone(), progress.clamp(0.0, 100.0));
+            self.lock().progress.insert(key.clone(), progress.clamp(0.0, 100.0));
             self.progress_came.notify_one();
         }
     }
@@ -163,11 +156,7 @@ impl Outbox {
 
     fn take_progress_batch(&self) -> Vec<(TaskKey, f64)> {
         let mut waiting = self.lock();
-        let batch = waiting
-            .progress
-            .extract_if(|_, _| true)
-            .take(MAX_MESSAGES)
-            .collect();
+        let batch = waiting.progress.extract_if(|_, _| true).take(MAX_MESSAGES).collect();
         if !waiting.progress.is_empty() {
             self.progress_came.notify_one();
         }
@@ -185,10 +174,7 @@ mod tests {
     use super::*;
 
     fn key(name: &str) -> TaskKey {
-        TaskKey {
-            task_id: name.into(),
-            attempt: Some(1),
-        }
+        TaskKey { task_id: name.into(), attempt: Some(1) }
     }
 
     fn failure(text: &str) -> Verdict {
@@ -244,10 +230,7 @@ mod tests {
         }
         assert_eq!(outbox.take_progress().await.len(), MAX_MESSAGES);
         assert_eq!(outbox.take_progress().await.len(), 1);
-        assert_eq!(
-            outbox.take_results(usize::MAX).await.unwrap().len(),
-            MAX_MESSAGES
-        );
+        assert_eq!(outbox.take_results(usize::MAX).await.unwrap().len(), MAX_MESSAGES);
         assert_eq!(outbox.take_results(usize::MAX).await.unwrap().len(), 1);
     }
 
@@ -255,10 +238,7 @@ mod tests {
     async fn large_results_go_in_calls_of_their_own() {
         let outbox = Outbox::default();
         for name in ["small", "large", "larger"] {
-            outbox.put_result(
-                key(name),
-                failure(&"x".repeat(if name == "small" { 1 } else { BATCH_BYTES })),
-            );
+            outbox.put_result(key(name), failure(&"x".repeat(if name == "small" { 1 } else { BATCH_BYTES })));
         }
         for name in ["small", "large", "larger"] {
             assert_eq!(names(&outbox.take_results(9).await.unwrap()), [name]);

@@ -24,16 +24,9 @@ pub(crate) async fn tell_results(shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     // How many of the next results go alone, because one of them made the server refuse the whole call.
     let mut alone = 0_usize;
-    while let Some(mut batch) = shared
-        .outbox
-        .take_results(if alone > 0 { 1 } else { usize::MAX })
-        .await
-    {
+    while let Some(mut batch) = shared.outbox.take_results(if alone > 0 { 1 } else { usize::MAX }).await {
         alone = alone.saturating_sub(batch.len());
-        let news: Vec<_> = batch
-            .iter()
-            .map(|parcel| (&parcel.key, News::Verdict(&parcel.verdict)))
-            .collect();
+        let news: Vec<_> = batch.iter().map(|parcel| (&parcel.key, News::Verdict(&parcel.verdict))).collect();
         match shared.transport.report(&news).await {
             Ok(outcomes) => {
                 shared.outage.worked(Call::Results);
@@ -47,16 +40,12 @@ pub(crate) async fn tell_results(shared: Arc<Shared>) {
                     alone = batch.len();
                     shared.outbox.put_back_results(batch);
                 } else {
-                    batch
-                        .into_iter()
-                        .for_each(|parcel| unwanted(&shared, parcel, &error.to_string()));
+                    batch.into_iter().for_each(|parcel| unwanted(&shared, parcel, &error.to_string()));
                 }
             }
             Err(error) => {
                 shared.outage.failed(Call::Results, &error);
-                batch
-                    .iter_mut()
-                    .for_each(|parcel| parcel.sent_before = true);
+                batch.iter_mut().for_each(|parcel| parcel.sent_before = true);
                 shared.outbox.put_back_results(batch);
                 pause(&shared, &mut backoff).await;
             }
@@ -69,10 +58,7 @@ pub(crate) async fn tell_progress(shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     loop {
         let batch = shared.outbox.take_progress().await;
-        let news: Vec<_> = batch
-            .iter()
-            .map(|(key, progress)| (key, News::Progress(*progress)))
-            .collect();
+        let news: Vec<_> = batch.iter().map(|(key, progress)| (key, News::Progress(*progress))).collect();
         match shared.transport.report(&news).await {
             Ok(outcomes) => {
                 backoff.reset();
@@ -83,9 +69,7 @@ pub(crate) async fn tell_progress(shared: Arc<Shared>) {
                 tracing::debug!(error = error.chain(), "progress could not be told");
                 // What the server does not want now, it will not want later; newer progress will come.
                 if !error.is_about_the_content() {
-                    shared
-                        .outbox
-                        .put_back_progress(batch, |key| shared.slots.is_running(key));
+                    shared.outbox.put_back_progress(batch, |key| shared.slots.is_running(key));
                 }
                 tokio::time::sleep(backoff.next()).await;
             }
@@ -103,11 +87,7 @@ fn settle(shared: &Shared, parcel: Parcel, outcome: &TaskOutcome) {
             shared.tally(|tally| tally.lost += 1);
         }
         OutcomeKind::Rejected => {
-            return unwanted(
-                shared,
-                parcel,
-                outcome.reason.as_deref().unwrap_or("it was not understood"),
-            );
+            return unwanted(shared, parcel, outcome.reason.as_deref().unwrap_or("it was not understood"));
         }
     }
     shared.slots.settle(&parcel.key);
@@ -130,9 +110,7 @@ fn unwanted(shared: &Shared, mut parcel: Parcel, reason: &str) {
         return;
     }
     tracing::warn!(task_id = %parcel.key.task_id, reason, "the server does not take the result");
-    parcel.verdict = Verdict::Failure(format!(
-        "the server did not take the worker's result: {reason}"
-    ));
+    parcel.verdict = Verdict::Failure(format!("the server did not take the worker's result: {reason}"));
     parcel.substitute = true;
     shared.outbox.put_back_results(vec![parcel]);
 }

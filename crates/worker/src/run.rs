@@ -100,10 +100,7 @@ pub(crate) async fn run(
 
     let unsent = shared.slots.unsent() as u64;
     if unsent > 0 {
-        tracing::error!(
-            unsent,
-            "results could not be told in time; the server will hand their tasks out again"
-        );
+        tracing::error!(unsent, "results could not be told in time; the server will hand their tasks out again");
     }
     let mut report = WorkerReport::default();
     shared.tally(|tally| {
@@ -141,9 +138,7 @@ async fn take_tasks(
                 shared.outage.worked(Call::Claim);
                 if !tasks.is_empty() || asked.elapsed() >= EARLY {
                     backoff.reset();
-                    tasks
-                        .into_iter()
-                        .for_each(|task| start(shared, handler, running, task));
+                    tasks.into_iter().for_each(|task| start(shared, handler, running, task));
                     continue;
                 }
                 backoff.next()
@@ -163,14 +158,7 @@ async fn take_tasks(
 
 fn hopeless(error: CallError) -> WorkerError {
     match error {
-        CallError::Refused {
-            number,
-            description,
-            ..
-        } => WorkerError::Refused {
-            number,
-            description,
-        },
+        CallError::Refused { number, description, .. } => WorkerError::Refused { number, description },
         error => WorkerError::Setup(error),
     }
 }
@@ -180,24 +168,14 @@ fn claim(shared: Arc<Shared>, max: usize) -> Claim {
 }
 
 /// Starts the handler of a task that was claimed.
-fn start(
-    shared: &Arc<Shared>,
-    handler: &Handler,
-    running: &mut JoinSet<()>,
-    task: SubmissionMessage,
-) {
+fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, task: SubmissionMessage) {
     let key = key_of(&task);
     let Some(cancel) = shared.slots.take(key.clone()) else {
         tracing::warn!(task_id = %key.task_id, attempt = key.attempt, "the server handed out the same attempt twice");
         return;
     };
     let span = tracing::info_span!("task", task_id = %key.task_id, attempt = key.attempt);
-    let context = Context::new(
-        key.clone(),
-        task.correlation_id,
-        cancel,
-        shared.outbox.clone(),
-    );
+    let context = Context::new(key.clone(), task.correlation_id, cancel, shared.outbox.clone());
     let work = handler(task.data.body, context);
     let shared = shared.clone();
     let work = async move {
@@ -230,10 +208,7 @@ async fn drain(shared: &Shared, running: &mut JoinSet<()>, grace: Duration) {
     if timeout(grace, all_ended(running)).await.is_ok() {
         return;
     }
-    tracing::info!(
-        running = running.len(),
-        "the grace period is over: the tasks that still run are given back"
-    );
+    tracing::info!(running = running.len(), "the grace period is over: the tasks that still run are given back");
     shared.slots.stop();
     if timeout(CANCEL_LIMIT, all_ended(running)).await.is_err() {
         running.abort_all();
@@ -250,14 +225,8 @@ async fn all_ended(running: &mut JoinSet<()>) {
 async fn give_back(shared: &Shared, keys: Vec<TaskKey>) {
     let deadline = Instant::now() + FLUSH_LIMIT;
     for keys in keys.chunks(MAX_MESSAGES) {
-        if timeout_at(deadline, give_back_all(shared, keys))
-            .await
-            .is_err()
-        {
-            tracing::warn!(
-                tasks = keys.len(),
-                "tasks could not be given back in time; their leases will run out"
-            );
+        if timeout_at(deadline, give_back_all(shared, keys)).await.is_err() {
+            tracing::warn!(tasks = keys.len(), "tasks could not be given back in time; their leases will run out");
             shared.tally(|tally| tally.lost += keys.len() as u64);
         }
     }
@@ -274,13 +243,7 @@ async fn give_back_all(shared: &Shared, keys: &[TaskKey]) {
                     // Lost, at the second try: given back by the first one, which had no answer.
                     let returned = outcome.outcome == OutcomeKind::Accepted
                         || (sent_before && outcome.outcome == OutcomeKind::Lost);
-                    shared.tally(|tally| {
-                        if returned {
-                            tally.returned += 1
-                        } else {
-                            tally.lost += 1
-                        }
-                    });
+                    shared.tally(|tally| if returned { tally.returned += 1 } else { tally.lost += 1 });
                 }
                 return;
             }
@@ -294,8 +257,5 @@ async fn give_back_all(shared: &Shared, keys: &[TaskKey]) {
 }
 
 fn key_of(task: &SubmissionMessage) -> TaskKey {
-    TaskKey {
-        task_id: task.task_id.as_str().into(),
-        attempt: task.attempt,
-    }
+    TaskKey { task_id: task.task_id.as_str().into(), attempt: task.attempt }
 }

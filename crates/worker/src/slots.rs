@@ -65,25 +65,16 @@ pub(crate) struct Slots {
 
 impl Slots {
     pub fn new(concurrency: usize) -> Self {
-        Self {
-            concurrency,
-            held: Mutex::default(),
-            changed: Notify::new(),
-        }
+        Self { concurrency, held: Mutex::default(), changed: Notify::new() }
     }
 
     /// How many more tasks can be taken. Results that wait for the server count once there are as many as slots: a worker
     /// that can take but not tell must not go on for ever.
     pub fn free(&self) -> usize {
         let held = self.lock();
-        let finished = held
-            .values()
-            .filter(|entry| entry.phase == Phase::Finished)
-            .count();
+        let finished = held.values().filter(|entry| entry.phase == Phase::Finished).count();
         let occupied = held.len() - finished;
-        self.concurrency
-            .saturating_sub(occupied)
-            .min((2 * self.concurrency).saturating_sub(held.len()))
+        self.concurrency.saturating_sub(occupied).min((2 * self.concurrency).saturating_sub(held.len()))
     }
 
     /// Waits for a free slot, and says how many there are.
@@ -104,13 +95,7 @@ impl Slots {
             return None;
         }
         let cancel = CancellationToken::new();
-        held.insert(
-            key,
-            Entry {
-                phase: Phase::Running,
-                cancel: cancel.clone(),
-            },
-        );
+        held.insert(key, Entry { phase: Phase::Running, cancel: cancel.clone() });
         Some(cancel)
     }
 
@@ -154,17 +139,12 @@ impl Slots {
     /// The tasks whose leases are to be renewed.
     pub fn alive(&self) -> Vec<TaskKey> {
         let held = self.lock();
-        held.iter()
-            .filter(|(_, entry)| entry.phase != Phase::Gone)
-            .map(|(key, _)| key.clone())
-            .collect()
+        held.iter().filter(|(_, entry)| entry.phase != Phase::Gone).map(|(key, _)| key.clone()).collect()
     }
 
     /// Whether its handler is at work, for somebody who wants to know about it.
     pub fn is_running(&self, key: &TaskKey) -> bool {
-        self.lock()
-            .get(key)
-            .is_some_and(|entry| entry.phase == Phase::Running)
+        self.lock().get(key).is_some_and(|entry| entry.phase == Phase::Running)
     }
 
     /// Tells every running handler to stop; their tasks will be given back.
@@ -193,10 +173,7 @@ impl Slots {
 
     /// How many results the server does not have yet.
     pub fn unsent(&self) -> usize {
-        self.lock()
-            .values()
-            .filter(|entry| entry.phase == Phase::Finished)
-            .count()
+        self.lock().values().filter(|entry| entry.phase == Phase::Finished).count()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<TaskKey, Entry>> {
@@ -210,10 +187,7 @@ mod tests {
     use super::*;
 
     fn key(task_id: &str, attempt: u32) -> TaskKey {
-        TaskKey {
-            task_id: task_id.into(),
-            attempt: Some(attempt),
-        }
+        TaskKey { task_id: task_id.into(), attempt: Some(attempt) }
     }
 
     #[test]
@@ -224,16 +198,8 @@ mod tests {
         slots.take(key("b", 1)).unwrap();
         assert_eq!(slots.free(), 0);
         assert_eq!(slots.finish(&key("a", 1)), Ending::Report);
-        assert_eq!(
-            slots.free(),
-            1,
-            "its result still has to be told, but that takes no slot"
-        );
-        assert_eq!(
-            slots.alive().len(),
-            2,
-            "its lease has to be kept until the server has the result"
-        );
+        assert_eq!(slots.free(), 1, "its result still has to be told, but that takes no slot");
+        assert_eq!(slots.alive().len(), 2, "its lease has to be kept until the server has the result");
         slots.settle(&key("a", 1));
         assert_eq!((slots.free(), slots.alive()), (1, vec![key("b", 1)]));
     }
@@ -286,16 +252,8 @@ mod tests {
         slots.stop();
         assert_eq!(slots.finish(&key("stopped", 1)), Ending::Stopped);
         let mut leftovers = slots.leftovers();
-        leftovers
-            .unfinished
-            .sort_by(|a, b| a.task_id.cmp(&b.task_id));
-        assert_eq!(
-            leftovers,
-            Leftovers {
-                unfinished: vec![key("running", 1), key("stopped", 1)],
-                gone: 1
-            }
-        );
+        leftovers.unfinished.sort_by(|a, b| a.task_id.cmp(&b.task_id));
+        assert_eq!(leftovers, Leftovers { unfinished: vec![key("running", 1), key("stopped", 1)], gone: 1 });
         assert_eq!(slots.unsent(), 1);
     }
 }

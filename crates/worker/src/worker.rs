@@ -70,11 +70,7 @@ impl Worker {
     /// [`WorkerError::Refused`] if, before the first claim has worked, the server says that this will never do: no such
     /// service, wrong credentials, no right to work on it, a lease that it does not accept. Once a claim has worked,
     /// refusals are waited out like an outage: secrets are rotated, and services declared again.
-    pub async fn run<B, R, E, H, F>(
-        self,
-        handler: H,
-        shutdown: CancellationToken,
-    ) -> Result<WorkerReport, WorkerError>
+    pub async fn run<B, R, E, H, F>(self, handler: H, shutdown: CancellationToken) -> Result<WorkerReport, WorkerError>
     where
         H: Fn(B, Context) -> F + Send + Sync + 'static,
         F: Future<Output = Result<R, E>> + Send + 'static,
@@ -132,12 +128,7 @@ impl WorkerBuilder {
     ///
     /// If the address is not one, or the HTTP client can not be set up (over https: no certificates on this machine).
     pub fn build(self) -> Result<Worker, WorkerError> {
-        let http = Http::new(
-            &self.url,
-            &self.client_id,
-            &self.client_secret,
-            &self.service,
-        )?;
+        let http = Http::new(&self.url, &self.client_id, &self.client_secret, &self.service)?;
         Ok(Worker {
             transport: Transport::new(http, self.lease, self.host_name.or_else(this_host)),
             concurrency: self.concurrency,
@@ -164,9 +155,7 @@ impl std::fmt::Debug for WorkerBuilder {
 
 /// The host's or pod's name, as Kubernetes or Linux gives it. Without either the server shows none.
 fn this_host() -> Option<String> {
-    let name = std::env::var("HOSTNAME")
-        .ok()
-        .or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok())?;
+    let name = std::env::var("HOSTNAME").ok().or_else(|| std::fs::read_to_string("/proc/sys/kernel/hostname").ok())?;
     let name = name.trim();
     (!name.is_empty()).then(|| name.to_owned())
 }
@@ -182,10 +171,7 @@ mod tests {
             .lease(Duration::from_secs(30))
             .build()
             .unwrap();
-        assert_eq!(
-            (worker.concurrency, worker.heartbeat),
-            (1, Duration::from_secs(10))
-        );
+        assert_eq!((worker.concurrency, worker.heartbeat), (1, Duration::from_secs(10)));
     }
 
     #[test]
@@ -197,13 +183,8 @@ mod tests {
 
     #[test]
     fn a_wrong_address_says_so() {
-        let error = Worker::builder("localhost:8080", "me", "hush", "s")
-            .build()
-            .unwrap_err();
+        let error = Worker::builder("localhost:8080", "me", "hush", "s").build().unwrap_err();
         let source = std::error::Error::source(&error).unwrap();
-        assert_eq!(
-            source.to_string(),
-            r#""localhost:8080" is not an http or https address"#
-        );
+        assert_eq!(source.to_string(), r#""localhost:8080" is not an http or https address"#);
     }
 }

@@ -17,24 +17,9 @@ const MAY_KNOW: [(&str, &[&str]); 14] = [
     ("relais-store", &["relais-core", "relais-protocol"]),
     ("relais-bus", &["relais-core", "relais-protocol"]),
     ("relais-messaging", &["relais-core", "relais-protocol"]),
-    (
-        "relais-engine",
-        &["relais-core", "relais-protocol", "relais-bus"],
-    ),
-    (
-        "relais-notify",
-        &["relais-core", "relais-protocol", "relais-bus"],
-    ),
-    (
-        "relais-api",
-        &[
-            "relais-core",
-            "relais-protocol",
-            "relais-engine",
-            "relais-notify",
-            "relais-bus",
-        ],
-    ),
+    ("relais-engine", &["relais-core", "relais-protocol", "relais-bus"]),
+    ("relais-notify", &["relais-core", "relais-protocol", "relais-bus"]),
+    ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-notify", "relais-bus"]),
     ("relais-worker", &["relais-core", "relais-protocol"]),
     ("relais-server", ALL_THAT_SHIP),
     // For tests only: conformance suites speak the ports, never a driver.
@@ -75,24 +60,17 @@ const EVERYTHING: &[&str] = &[
 /// Compares `cargo metadata` with the table.
 pub fn check() -> Result<()> {
     let metadata = metadata()?;
-    let packages = metadata["packages"]
-        .as_array()
-        .context("cargo lists no packages")?;
+    let packages = metadata["packages"].as_array().context("cargo lists no packages")?;
     verdict(&violations(packages))
 }
 
 fn violations(packages: &[Value]) -> Vec<String> {
-    let names: Vec<&str> = packages
-        .iter()
-        .filter_map(|package| package["name"].as_str())
-        .collect();
+    let names: Vec<&str> = packages.iter().filter_map(|package| package["name"].as_str()).collect();
     let mut found = Vec::new();
     for package in packages {
         let name = package["name"].as_str().unwrap_or_default();
         let Some((_, may_know)) = MAY_KNOW.iter().find(|(known, _)| *known == name) else {
-            found.push(format!(
-                "{name} is not in the table of xtask/src/check/dependencies.rs; add it"
-            ));
+            found.push(format!("{name} is not in the table of xtask/src/check/dependencies.rs; add it"));
             continue;
         };
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
@@ -132,10 +110,7 @@ mod tests {
         ]});
         assert_eq!(
             violations(&[core, store, testkit, upward]),
-            [
-                "relais-engine must not depend on relais-store",
-                "relais-engine must not depend on relais-testkit",
-            ]
+            ["relais-engine must not depend on relais-store", "relais-engine must not depend on relais-testkit",]
         );
     }
 

@@ -32,9 +32,7 @@ fn accepts(licence: &str) -> bool {
 /// Looks at every package that could end up in a build, on any platform.
 pub fn check() -> Result<()> {
     let metadata = metadata_with_dependencies()?;
-    let packages = metadata["packages"]
-        .as_array()
-        .context("cargo lists no packages")?;
+    let packages = metadata["packages"].as_array().context("cargo lists no packages")?;
     let findings: Vec<String> = packages.iter().filter_map(finding).collect();
     verdict(&findings)
 }
@@ -42,19 +40,13 @@ pub fn check() -> Result<()> {
 fn finding(package: &Value) -> Option<String> {
     // Our own have no source.
     package["source"].as_str()?;
-    let name = format!(
-        "{} {}",
-        package["name"].as_str()?,
-        package["version"].as_str()?
-    );
+    let name = format!("{} {}", package["name"].as_str()?, package["version"].as_str()?);
     let Some(expression) = package["license"].as_str() else {
         return Some(format!("{name} declares no licence"));
     };
     match spdx::satisfied(expression, &accepts) {
         Ok(true) => None,
-        Ok(false) => Some(format!(
-            "{name} is under {expression}, which is not accepted"
-        )),
+        Ok(false) => Some(format!("{name} is under {expression}, which is not accepted")),
         Err(error) => Some(format!("{name}: {error:#}")),
     }
 }
@@ -71,8 +63,7 @@ mod tests {
         assert_eq!(finding(&package(json!("BSD-3-Clause AND MIT"))), None);
         assert!(finding(&package(json!("AGPL-3.0-only"))).is_some());
         assert!(finding(&package(json!(null))).is_some());
-        let ours =
-            json!({"name": "relais-core", "version": "0.1.0", "source": null, "license": null});
+        let ours = json!({"name": "relais-core", "version": "0.1.0", "source": null, "license": null});
         assert_eq!(finding(&ours), None);
     }
 }

@@ -42,11 +42,7 @@ pub fn run() -> Result<()> {
             }
         }
     }
-    let verdict = if failed.is_empty() {
-        "passed"
-    } else {
-        "FAILED"
-    };
+    let verdict = if failed.is_empty() { "passed" } else { "FAILED" };
     println!("check: {verdict} in {:.0} s", start.elapsed().as_secs_f64());
     if !failed.is_empty() {
         bail!("not in order: {}", failed.join(", "));

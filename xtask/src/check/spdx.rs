@@ -8,15 +8,9 @@ use anyhow::{Result, bail};
 /// Whether accepted licences suffice. `accepts` is asked for `LICENCE` or `LICENCE WITH EXCEPTION`.
 pub fn satisfied(expression: &str, accepts: &dyn Fn(&str) -> bool) -> Result<bool> {
     // Before SPDX, a slash meant "or"; old crates still write it.
-    let spaced = expression
-        .replace('/', " OR ")
-        .replace('(', " ( ")
-        .replace(')', " ) ");
+    let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
     let words: Vec<&str> = spaced.split_whitespace().collect();
-    let mut parser = Parser {
-        words: &words,
-        accepts,
-    };
+    let mut parser = Parser { words: &words, accepts };
     let verdict = parser.alternatives()?;
     match parser.words.first() {
         None => Ok(verdict),
@@ -70,10 +64,7 @@ impl<'a> Parser<'a> {
                 self.words = rest;
                 Ok(word)
             }
-            other => bail!(
-                "expected a licence, found {:?}",
-                other.map(|(word, _)| word)
-            ),
+            other => bail!("expected a licence, found {:?}", other.map(|(word, _)| word)),
         }
     }
 
@@ -126,9 +117,7 @@ mod tests {
 
     #[test]
     fn nonsense_is_an_error_and_not_a_permission() {
-        for nonsense in [
-            "", "MIT OR", "AND MIT", "(MIT", "MIT)", "MIT ISC", "MIT WITH",
-        ] {
+        for nonsense in ["", "MIT OR", "AND MIT", "(MIT", "MIT)", "MIT ISC", "MIT WITH"] {
             assert!(satisfied(nonsense, &|_| true).is_err(), "{nonsense:?}");
         }
     }

@@ -19,25 +19,13 @@ const FOREIGN_PATHS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 /// Looks at every file that is, or could be, committed.
 pub fn check() -> Result<()> {
     let list = output(
-        Command::new("git")
-            .args([
-                "ls-files",
-                "--cached",
-                "--others",
-                "--exclude-standard",
-                "-z",
-            ])
-            .current_dir(root()),
+        Command::new("git").args(["ls-files", "--cached", "--others", "--exclude-standard", "-z"]).current_dir(root()),
     )?;
     let mut findings = Vec::new();
     for path in String::from_utf8_lossy(&list).split_terminator('\0') {
         // Listed but deleted, or not text: nothing to read.
         if let Ok(text) = fs::read_to_string(root().join(path)) {
-            findings.extend(
-                complaints(path, &text)
-                    .into_iter()
-                    .map(|what| format!("{path}: {what}")),
-            );
+            findings.extend(complaints(path, &text).into_iter().map(|what| format!("{path}: {what}")));
         }
     }
     verdict(&findings)
@@ -55,14 +43,8 @@ fn complaints(path: &str, text: &str) -> Vec<String> {
         }
     }
     for (index, line) in text.lines().enumerate() {
-        if let Some(foreign) = FOREIGN_PATHS
-            .iter()
-            .find(|foreign| names_path(line, foreign))
-        {
-            found.push(format!(
-                "line {} names {foreign}, which only exists here",
-                index + 1
-            ));
+        if let Some(foreign) = FOREIGN_PATHS.iter().find(|foreign| names_path(line, foreign)) {
+            found.push(format!("line {} names {foreign}, which only exists here", index + 1));
         }
     }
     found
@@ -107,16 +89,7 @@ mod tests {
     fn paths_of_this_machine_are_refused() {
         let here = FOREIGN_PATHS[0];
         assert_eq!(complaints("README.md", &format!("see {here}main")).len(), 1);
-        assert_eq!(
-            complaints("README.md", &format!("`file://{here}x`")).len(),
-            1
-        );
-        assert!(
-            complaints(
-                "README.md",
-                &format!("docs{here}x and https://example.org{here}")
-            )
-            .is_empty()
-        );
+        assert_eq!(complaints("README.md", &format!("`file://{here}x`")).len(), 1);
+        assert!(complaints("README.md", &format!("docs{here}x and https://example.org{here}")).is_empty());
     }
 }

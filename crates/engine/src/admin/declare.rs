@@ -28,7 +28,12 @@ impl Plan {
 
 impl Engine {
     /// Makes what is there like the declaration. With `prune`, what it does not name goes. With `dry_run`, only tells.
-    pub async fn apply(&self, declaration: Declaration, prune: bool, dry_run: bool) -> Result<ApplyReport, EngineError> {
+    pub async fn apply(
+        &self,
+        declaration: Declaration,
+        prune: bool,
+        dry_run: bool,
+    ) -> Result<ApplyReport, EngineError> {
         self.refresh().await?;
         let snapshot = self.snapshot()?;
         let mut plan = Plan::default();
@@ -58,7 +63,8 @@ impl Engine {
             let (client, service) = (&authorization.client_id, &authorization.service_name);
             let path = format!("/authorizations/{i}");
             if !authorizations.insert((client.clone(), service.clone())) {
-                problems.push(Problem::at(path, format!("the authorization of {client} on {service} is declared twice")));
+                problems
+                    .push(Problem::at(path, format!("the authorization of {client} on {service} is declared twice")));
                 continue;
             }
             if !clients.contains(client) && !snapshot.declared.clients.contains_key(client.as_str()) {
@@ -108,8 +114,7 @@ impl Engine {
             .zip(declared.services.get(service))
             .filter(|(client, service)| declared.authorizations.contains_key(&(client.key, service.key)));
         let (client, service) = found.ok_or(EngineError::AuthorizationNotFound)?;
-        let change =
-            Change::DeleteAuthorization { client_id: client.client_id.clone(), service: service.name.clone() };
+        let change = Change::DeleteAuthorization { client_id: client.client_id.clone(), service: service.name.clone() };
         self.declare(vec![change]).await?;
         Ok(deleted("authorization", format!("{} on {}", client.client_id, service.name)))
     }
@@ -299,7 +304,8 @@ fn plan_pruning(
     plan: &mut Plan,
 ) {
     for (client_key, service_key) in declared.authorizations.keys() {
-        let (Some(client), Some(service)) = (declared.client_by_key(*client_key), declared.service_by_key(*service_key))
+        let (Some(client), Some(service)) =
+            (declared.client_by_key(*client_key), declared.service_by_key(*service_key))
         else {
             continue;
         };

@@ -59,18 +59,14 @@ fn read(file: &Path) -> Result<Declaration> {
         return declarations::read(file);
     }
     let mut text = String::new();
-    std::io::stdin()
-        .read_to_string(&mut text)
-        .context("cannot read stdin")?;
+    std::io::stdin().read_to_string(&mut text).context("cannot read stdin")?;
     declarations::parse(&text, "stdin")
 }
 
 /// Runs `relais export`.
 pub async fn export(args: ExportArgs) -> Result<()> {
     let server = Connection::new(args.connection)?;
-    server
-        .print(Request::get(["admin", "declaration"]), to_yaml)
-        .await?;
+    server.print(Request::get(["admin", "declaration"]), to_yaml).await?;
     Ok(())
 }
 
@@ -87,67 +83,31 @@ fn action(action: AppliedAction) -> &'static str {
 pub fn show_report(report: &ApplyReport) -> String {
     let nothing = "There is nothing to do.";
     let entries = report.applied.iter();
-    if report
-        .applied
-        .iter()
-        .any(|entry| entry.client_secret.is_some())
-    {
+    if report.applied.iter().any(|entry| entry.client_secret.is_some()) {
         let rows = entries.map(|entry| {
             let secret = entry.client_secret.clone().unwrap_or_default();
-            [
-                entry.kind.clone(),
-                entry.name.clone(),
-                action(entry.action).to_owned(),
-                secret,
-            ]
+            [entry.kind.clone(), entry.name.clone(), action(entry.action).to_owned(), secret]
         });
-        return table(
-            [Left("KIND"), Left("NAME"), Left("ACTION"), Left("SECRET")],
-            rows,
-            nothing,
-        );
+        return table([Left("KIND"), Left("NAME"), Left("ACTION"), Left("SECRET")], rows, nothing);
     }
-    let rows = entries.map(|entry| {
-        [
-            entry.kind.clone(),
-            entry.name.clone(),
-            action(entry.action).to_owned(),
-        ]
-    });
+    let rows = entries.map(|entry| [entry.kind.clone(), entry.name.clone(), action(entry.action).to_owned()]);
     table([Left("KIND"), Left("NAME"), Left("ACTION")], rows, nothing)
 }
 
 /// Says that secrets in the report are gone for good if nobody writes them down.
 pub fn note_secrets(report: &ApplyReport) {
-    if report
-        .applied
-        .iter()
-        .any(|entry| entry.client_secret.is_some())
-    {
+    if report.applied.iter().any(|entry| entry.client_secret.is_some()) {
         output::note("Keep the secrets: they are not shown again.");
     }
 }
 
 fn summary(report: &ApplyReport, dry_run: bool) -> String {
-    let actions = [
-        AppliedAction::Created,
-        AppliedAction::Updated,
-        AppliedAction::Deleted,
-        AppliedAction::Unchanged,
-    ];
+    let actions = [AppliedAction::Created, AppliedAction::Updated, AppliedAction::Deleted, AppliedAction::Unchanged];
     let counts = actions.map(|wanted| {
-        let count = report
-            .applied
-            .iter()
-            .filter(|entry| entry.action == wanted)
-            .count();
+        let count = report.applied.iter().filter(|entry| entry.action == wanted).count();
         format!("{count} {}", action(wanted))
     });
-    let end = if dry_run {
-        ". Nothing was changed: this was a dry run."
-    } else {
-        "."
-    };
+    let end = if dry_run { ". Nothing was changed: this was a dry run." } else { "." };
     counts.join(", ") + end
 }
 
@@ -159,30 +119,15 @@ mod tests {
 
     fn entry(kind: &str, name: &str, action: AppliedAction, secret: Option<&str>) -> AppliedEntry {
         let client_secret = secret.map(str::to_owned);
-        AppliedEntry {
-            kind: kind.to_owned(),
-            name: name.to_owned(),
-            action,
-            client_secret,
-        }
+        AppliedEntry { kind: kind.to_owned(), name: name.to_owned(), action, client_secret }
     }
 
     #[test]
     fn a_report_has_a_column_for_secrets_only_if_there_are_any() {
         let service = entry("service", "resize", AppliedAction::Updated, None);
-        let mut report = ApplyReport {
-            applied: vec![service],
-        };
-        assert_eq!(
-            show_report(&report),
-            "KIND     NAME    ACTION\nservice  resize  updated"
-        );
-        report.applied.push(entry(
-            "client",
-            "web",
-            AppliedAction::Created,
-            Some("s3cret"),
-        ));
+        let mut report = ApplyReport { applied: vec![service] };
+        assert_eq!(show_report(&report), "KIND     NAME    ACTION\nservice  resize  updated");
+        report.applied.push(entry("client", "web", AppliedAction::Created, Some("s3cret")));
         assert_eq!(
             show_report(&report),
             "KIND     NAME    ACTION   SECRET\nservice  resize  updated  -\nclient   web     created  s3cret"

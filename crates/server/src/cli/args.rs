@@ -40,28 +40,14 @@ impl ServeArgs {
     /// The configuration with these flags on top.
     pub fn load(&self) -> Result<Config, ConfigError> {
         let mut flags = Vec::new();
-        flags.extend(
-            self.listen
-                .map(|listen| Setting::flag("--listen", "server.listen", listen.to_string())),
-        );
-        flags.extend(
-            self.database
-                .as_ref()
-                .map(|url| Setting::flag("--database", "database.url", url)),
-        );
+        flags.extend(self.listen.map(|listen| Setting::flag("--listen", "server.listen", listen.to_string())));
+        flags.extend(self.database.as_ref().map(|url| Setting::flag("--database", "database.url", url)));
         if !self.roles.is_empty() {
             let roles: Vec<&str> = self.roles.iter().map(|role| role.name()).collect();
             flags.push(Setting::flag("--role", "server.roles", roles.join(",")));
         }
-        flags.extend(
-            self.declarations
-                .as_ref()
-                .map(|file| Setting::flag("--declarations", "declarations.file", file)),
-        );
-        flags.extend(
-            self.log_format
-                .map(|format| Setting::flag("--log-format", "log.format", format.name())),
-        );
+        flags.extend(self.declarations.as_ref().map(|file| Setting::flag("--declarations", "declarations.file", file)));
+        flags.extend(self.log_format.map(|format| Setting::flag("--log-format", "log.format", format.name())));
         if self.no_migrate {
             flags.push(Setting::flag("--no-migrate", "database.migrate", "false"));
         }
@@ -83,11 +69,8 @@ pub struct MigrateArgs {
 impl MigrateArgs {
     /// The configuration with these flags on top.
     pub fn load(&self) -> Result<Config, ConfigError> {
-        let flags: Vec<Setting> = self
-            .database
-            .iter()
-            .map(|url| Setting::flag("--database", "database.url", url))
-            .collect();
+        let flags: Vec<Setting> =
+            self.database.iter().map(|url| Setting::flag("--database", "database.url", url)).collect();
         load(self.config.as_deref(), environment(), &flags)
     }
 }
@@ -108,29 +91,24 @@ pub struct DemoArgs {
 
 /// Reads a service's name; a wrong one is a usage error, not a request.
 pub(super) fn service_name(text: &str) -> Result<String, String> {
-    ServiceName::new(text)
-        .map(String::from)
-        .map_err(|error| error.to_string())
+    ServiceName::new(text).map(String::from).map_err(|error| error.to_string())
 }
 
 /// Reads a client's name.
 pub(super) fn client_id(text: &str) -> Result<String, String> {
-    ClientId::new(text)
-        .map(String::from)
-        .map_err(|error| error.to_string())
+    ClientId::new(text).map(String::from).map_err(|error| error.to_string())
 }
 
 /// Reads a task's name.
 pub(super) fn task_id(text: &str) -> Result<String, String> {
-    TaskId::parse(text).map(|id| id.to_string()).ok_or_else(|| {
-        "a task's id is a UUID, like 01890a5d-ac96-774b-bcce-b302099a8057".to_owned()
-    })
+    TaskId::parse(text)
+        .map(|id| id.to_string())
+        .ok_or_else(|| "a task's id is a UUID, like 01890a5d-ac96-774b-bcce-b302099a8057".to_owned())
 }
 
 /// Reads a duration.
 pub(super) fn duration(text: &str) -> Result<HumanDuration, String> {
-    text.parse()
-        .map_err(|error: relais_protocol::DurationError| error.to_string())
+    text.parse().map_err(|error: relais_protocol::DurationError| error.to_string())
 }
 
 #[cfg(test)]
@@ -144,10 +122,7 @@ mod tests {
     fn flags_become_settings() {
         let line = "relais serve --listen 127.0.0.1:9 --database sqlite:x.db --role purge --role api --declarations d.yaml \
                     --log-format json --no-migrate";
-        let Command::Serve(args) = Cli::try_parse_from(line.split_whitespace())
-            .unwrap()
-            .command
-        else {
+        let Command::Serve(args) = Cli::try_parse_from(line.split_whitespace()).unwrap().command else {
             panic!("not serve")
         };
         let config = args.load().unwrap();

@@ -43,12 +43,7 @@ enum AuthorizationCommand {
         #[arg(value_parser = service_name)]
         service: String,
         /// What it may do; may be given twice
-        #[arg(
-            long = "role",
-            value_name = "ROLE",
-            required = true,
-            value_delimiter = ','
-        )]
+        #[arg(long = "role", value_name = "ROLE", required = true, value_delimiter = ',')]
         roles: Vec<RoleArg>,
         /// Refuse this client's tasks while it has this many pending there; no limit by default
         #[arg(long, value_name = "N")]
@@ -87,41 +82,17 @@ pub async fn run(args: AuthorizationArgs) -> Result<()> {
     let server = Connection::new(args.connection)?;
     match args.command {
         AuthorizationCommand::List { client, service } => {
-            let request = Request::get(["admin", "authorizations"])
-                .with("clientId", client)
-                .with("service", service);
+            let request = Request::get(["admin", "authorizations"]).with("clientId", client).with("service", service);
             server.print(request, show_authorizations).await?;
         }
-        AuthorizationCommand::Put {
-            client,
-            service,
-            roles,
-            capacity,
-        } => {
+        AuthorizationCommand::Put { client, service, roles, capacity } => {
             let roles = roles.into_iter().map(RoleName::from).collect();
-            let declaration = AuthorizationDeclaration {
-                client_id: client,
-                service_name: service,
-                roles,
-                capacity,
-            };
-            let path = [
-                "admin",
-                "authorizations",
-                &declaration.client_id,
-                &declaration.service_name,
-            ];
-            server
-                .print(Request::put(path, &declaration)?, show_report)
-                .await?;
+            let declaration = AuthorizationDeclaration { client_id: client, service_name: service, roles, capacity };
+            let path = ["admin", "authorizations", &declaration.client_id, &declaration.service_name];
+            server.print(Request::put(path, &declaration)?, show_report).await?;
         }
         AuthorizationCommand::Delete { client, service } => {
-            server
-                .print(
-                    Request::delete(["admin", "authorizations", &client, &service]),
-                    show_report,
-                )
-                .await?;
+            server.print(Request::delete(["admin", "authorizations", &client, &service]), show_report).await?;
         }
     }
     Ok(())
@@ -134,24 +105,10 @@ fn show_authorizations(states: &AuthorizationStates) -> String {
             RoleName::Work => "work",
         });
         let roles = roles.collect::<Vec<_>>().join(",");
-        [
-            entry.client_id.clone(),
-            entry.service_name.clone(),
-            roles,
-            or_none(entry.capacity),
-        ]
+        [entry.client_id.clone(), entry.service_name.clone(), roles, or_none(entry.capacity)]
     });
-    let columns = [
-        Left("CLIENT"),
-        Left("SERVICE"),
-        Left("ROLES"),
-        Right("CAPACITY"),
-    ];
-    table(
-        columns,
-        rows,
-        "There are no authorizations. `relais authorization put CLIENT SERVICE` makes one.",
-    )
+    let columns = [Left("CLIENT"), Left("SERVICE"), Left("ROLES"), Right("CAPACITY")];
+    table(columns, rows, "There are no authorizations. `relais authorization put CLIENT SERVICE` makes one.")
 }
 
 #[cfg(test)]

@@ -56,18 +56,12 @@ pub async fn run(args: ClientArgs) -> Result<()> {
     let server = Connection::new(args.connection)?;
     match args.command {
         ClientCommand::List => {
-            server
-                .print(Request::get(["admin", "clients"]), show_clients)
-                .await?;
+            server.print(Request::get(["admin", "clients"]), show_clients).await?;
         }
         ClientCommand::Put { id, secret_env } => {
-            let secret = secret_env
-                .map(|name| declarations::resolve(&name, |name| std::env::var(name).ok()));
+            let secret = secret_env.map(|name| declarations::resolve(&name, |name| std::env::var(name).ok()));
             let client_secret = secret.transpose()?.map(SecretDeclaration::Plain);
-            let declaration = ClientDeclaration {
-                client_id: id,
-                client_secret,
-            };
+            let declaration = ClientDeclaration { client_id: id, client_secret };
             let request = Request::put(["admin", "clients", &declaration.client_id], &declaration)?;
             if let Some(report) = server.print(request, show_report).await? {
                 note_secrets(&report);
@@ -75,36 +69,21 @@ pub async fn run(args: ClientArgs) -> Result<()> {
         }
         ClientCommand::Rotate { id } => {
             let request = Request::call(["admin", "clients", &id, "secret"]);
-            let shown = server
-                .print(request, |secret: &ClientSecret| {
-                    secret.client_secret.clone()
-                })
-                .await?;
+            let shown = server.print(request, |secret: &ClientSecret| secret.client_secret.clone()).await?;
             if shown.is_some() {
-                output::note(&format!(
-                    "This is the new secret of {id}. It is not shown again."
-                ));
+                output::note(&format!("This is the new secret of {id}. It is not shown again."));
             }
         }
         ClientCommand::Delete { id } => {
-            server
-                .print(Request::delete(["admin", "clients", &id]), show_report)
-                .await?;
+            server.print(Request::delete(["admin", "clients", &id]), show_report).await?;
         }
     }
     Ok(())
 }
 
 fn show_clients(states: &ClientStates) -> String {
-    let rows = states
-        .clients
-        .iter()
-        .map(|client| [client.client_id.clone(), client.authorizations.to_string()]);
-    table(
-        [Left("CLIENT"), Right("SERVICES")],
-        rows,
-        "There are no clients. `relais client put ID` makes one.",
-    )
+    let rows = states.clients.iter().map(|client| [client.client_id.clone(), client.authorizations.to_string()]);
+    table([Left("CLIENT"), Right("SERVICES")], rows, "There are no clients. `relais client put ID` makes one.")
 }
 
 #[cfg(test)]
@@ -115,13 +94,7 @@ mod tests {
 
     #[test]
     fn clients_are_listed_one_per_line() {
-        let clients = vec![ClientState {
-            client_id: "web".to_owned(),
-            authorizations: 2,
-        }];
-        assert_eq!(
-            show_clients(&ClientStates { clients }),
-            "CLIENT  SERVICES\nweb            2"
-        );
+        let clients = vec![ClientState { client_id: "web".to_owned(), authorizations: 2 }];
+        assert_eq!(show_clients(&ClientStates { clients }), "CLIENT  SERVICES\nweb            2");
     }
 }

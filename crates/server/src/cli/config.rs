@@ -37,11 +37,7 @@ struct FileArgs {
 
 impl FileArgs {
     fn load(&self) -> Result<Config> {
-        Ok(config::load(
-            self.config.as_deref(),
-            config::environment(),
-            &[],
-        )?)
+        Ok(config::load(self.config.as_deref(), config::environment(), &[])?)
     }
 }
 
@@ -55,15 +51,8 @@ pub fn run(args: ConfigArgs) -> Result<()> {
             for warning in config::warnings(&config) {
                 output::note(&format!("warning: {warning}"));
             }
-            let source = config
-                .origins
-                .file
-                .as_ref()
-                .map(|path| path.display().to_string());
-            output::note(&format!(
-                "{} is fine.",
-                source.as_deref().unwrap_or("The configuration (no file)")
-            ));
+            let source = config.origins.file.as_ref().map(|path| path.display().to_string());
+            output::note(&format!("{} is fine.", source.as_deref().unwrap_or("The configuration (no file)")));
         }
     }
     Ok(())

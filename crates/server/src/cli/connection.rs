@@ -33,13 +33,7 @@ pub struct ConnectionArgs {
     )]
     pub url: Url,
     /// The admin API's token; none is needed on the server's own machine if it has none
-    #[arg(
-        long,
-        global = true,
-        value_name = "TOKEN",
-        env = "RELAIS_ADMIN_TOKEN",
-        hide_env_values = true
-    )]
+    #[arg(long, global = true, value_name = "TOKEN", env = "RELAIS_ADMIN_TOKEN", hide_env_values = true)]
     pub token: Option<String>,
     /// Print the answer as JSON, as it came
     #[arg(long, global = true)]
@@ -75,17 +69,9 @@ pub enum RequestError {
 }
 
 fn refusal(body: &ErrorBody) -> String {
-    let mut text = format!(
-        "{} ({})",
-        body.description.trim_end_matches('.'),
-        body.number
-    );
+    let mut text = format!("{} ({})", body.description.trim_end_matches('.'), body.number);
     for detail in &body.details {
-        let place = if detail.path.is_empty() {
-            String::new()
-        } else {
-            format!("{}: ", detail.path)
-        };
+        let place = if detail.path.is_empty() { String::new() } else { format!("{}: ", detail.path) };
         text.push_str(&format!("\n  {place}{}", detail.message));
     }
     if let Some(hint) = hint(body.number) {
@@ -96,25 +82,15 @@ fn refusal(body: &ErrorBody) -> String {
 
 /// What to do next, where it is known.
 fn hint(number: u32) -> Option<&'static str> {
-    let number = ErrorNumber::ALL
-        .iter()
-        .find(|known| known.number() == number)?;
+    let number = ErrorNumber::ALL.iter().find(|known| known.number() == number)?;
     match number {
-        ErrorNumber::AdminForbidden => {
-            Some("give the server's admin token with `--token` or RELAIS_ADMIN_TOKEN")
-        }
+        ErrorNumber::AdminForbidden => Some("give the server's admin token with `--token` or RELAIS_ADMIN_TOKEN"),
         ErrorNumber::ServiceNotFound => Some("`relais service list` shows what there is"),
         ErrorNumber::ClientNotFound => Some("`relais client list` shows what there is"),
-        ErrorNumber::AuthorizationNotFound => {
-            Some("`relais authorization list` shows what there is")
-        }
-        ErrorNumber::TaskNotFound => {
-            Some("it may have been purged; `relais task list` shows what there is")
-        }
+        ErrorNumber::AuthorizationNotFound => Some("`relais authorization list` shows what there is"),
+        ErrorNumber::TaskNotFound => Some("it may have been purged; `relais task list` shows what there is"),
         ErrorNumber::Internal => Some("the server's log says more"),
-        ErrorNumber::StoreUnavailable => {
-            Some("the server can not reach its database; its log says more")
-        }
+        ErrorNumber::StoreUnavailable => Some("the server can not reach its database; its log says more"),
         _ => None,
     }
 }
@@ -151,12 +127,7 @@ impl Connection {
             http = http.no_proxy();
         }
         let http = http.build().context("cannot prepare HTTP")?;
-        Ok(Self {
-            http,
-            url,
-            token: token.filter(|token| !token.is_empty()),
-            json,
-        })
+        Ok(Self { http, url, token: token.filter(|token| !token.is_empty()), json })
     }
 
     /// Asks, and gives the answer's data as it came.
@@ -169,10 +140,7 @@ impl Connection {
         }
         Err(match serde_json::from_str::<Failure>(&text) {
             Ok(failure) => RequestError::Refused(failure.error),
-            Err(_) => RequestError::Strange {
-                url: url.to_string(),
-                status,
-            },
+            Err(_) => RequestError::Strange { url: url.to_string(), status },
         }
         .into())
     }
@@ -194,23 +162,16 @@ impl Connection {
     }
 
     /// Asks, and gives status and text, whatever they are.
-    pub async fn send(
-        &self,
-        request: Request<'_>,
-    ) -> Result<(Url, StatusCode, String), RequestError> {
+    pub async fn send(&self, request: Request<'_>) -> Result<(Url, StatusCode, String), RequestError> {
         let url = request.url(&self.url);
-        let unreachable = |error: reqwest::Error| RequestError::Unreachable {
-            url: self.url.to_string(),
-            reason: last_cause(&error),
-        };
+        let unreachable =
+            |error: reqwest::Error| RequestError::Unreachable { url: self.url.to_string(), reason: last_cause(&error) };
         let mut builder = self.http.request(request.method, url.clone());
         if let Some(token) = &self.token {
             builder = builder.bearer_auth(token);
         }
         if let Some(body) = request.body {
-            builder = builder
-                .header("content-type", "application/json")
-                .body(body);
+            builder = builder.header("content-type", "application/json").body(body);
         }
         let answer = builder.send().await.map_err(unreachable)?;
         let status = answer.status();
@@ -235,8 +196,7 @@ fn last_cause(error: &reqwest::Error) -> String {
 pub fn understand<T: DeserializeOwned>(data: &RawValue) -> Result<T> {
     // By way of a `Value`: numbers in a flattened field can not be read from text that keeps them as they are written.
     let value: serde_json::Value = serde_json::from_str(data.get())?;
-    serde_json::from_value(value)
-        .context("the answer is not understood; is the server of another version?")
+    serde_json::from_value(value).context("the answer is not understood; is the server of another version?")
 }
 
 /// Something to ask.
@@ -249,12 +209,7 @@ pub struct Request<'a> {
 
 impl<'a> Request<'a> {
     fn new<const N: usize>(method: Method, path: [&'a str; N]) -> Self {
-        Self {
-            method,
-            path: path.to_vec(),
-            query: Vec::new(),
-            body: None,
-        }
+        Self { method, path: path.to_vec(), query: Vec::new(), body: None }
     }
 
     /// Asks for what is at the path.
@@ -264,19 +219,13 @@ impl<'a> Request<'a> {
 
     /// Puts it there.
     pub fn put<const N: usize>(path: [&'a str; N], body: &impl Serialize) -> Result<Self> {
-        Ok(Self {
-            body: Some(serde_json::to_string(body)?),
-            ..Self::new(Method::PUT, path)
-        })
+        Ok(Self { body: Some(serde_json::to_string(body)?), ..Self::new(Method::PUT, path) })
     }
 
     /// Has it done.
     pub fn post<const N: usize>(path: [&'a str; N], body: Option<&impl Serialize>) -> Result<Self> {
         let body = body.map(serde_json::to_string).transpose()?;
-        Ok(Self {
-            body,
-            ..Self::new(Method::POST, path)
-        })
+        Ok(Self { body, ..Self::new(Method::POST, path) })
     }
 
     /// Has it done; there is nothing to say about how.
@@ -291,8 +240,7 @@ impl<'a> Request<'a> {
 
     /// Adds a parameter, if there is one.
     pub fn with(mut self, name: &'static str, value: Option<impl ToString>) -> Self {
-        self.query
-            .extend(value.map(|value| (name, value.to_string())));
+        self.query.extend(value.map(|value| (name, value.to_string())));
         self
     }
 
@@ -322,14 +270,8 @@ mod tests {
             .with("service", None::<&str>);
         for (base, url) in [
             ("http://h:1", "http://h:1/admin/tasks?limit=3&cursor=a%26b"),
-            (
-                "https://h/relais/",
-                "https://h/relais/admin/tasks?limit=3&cursor=a%26b",
-            ),
-            (
-                "https://h/relais",
-                "https://h/relais/admin/tasks?limit=3&cursor=a%26b",
-            ),
+            ("https://h/relais/", "https://h/relais/admin/tasks?limit=3&cursor=a%26b"),
+            ("https://h/relais", "https://h/relais/admin/tasks?limit=3&cursor=a%26b"),
         ] {
             assert_eq!(request.url(&base.parse().unwrap()).as_str(), url);
         }
@@ -339,10 +281,7 @@ mod tests {
 
     #[test]
     fn a_refusal_says_what_where_and_what_next() {
-        let detail = ErrorDetail {
-            path: "/services/0".to_owned(),
-            message: "no name".to_owned(),
-        };
+        let detail = ErrorDetail { path: "/services/0".to_owned(), message: "no name".to_owned() };
         let failure = Failure::new(ErrorNumber::AdminForbidden, vec![detail]);
         assert_eq!(
             RequestError::Refused(failure.error).to_string(),
@@ -354,28 +293,15 @@ mod tests {
     #[test]
     fn numbers_of_a_service_are_understood() {
         let data = r#"{"serviceName":"s","capacity":3,"lease":"60s","pending":1,"inProgress":2,"success":3,"failure":4,"cancelled":5}"#;
-        let state: ServiceState =
-            understand(&RawValue::from_string(data.to_owned()).unwrap()).unwrap();
+        let state: ServiceState = understand(&RawValue::from_string(data.to_owned()).unwrap()).unwrap();
         assert_eq!((state.declaration.capacity, state.cancelled), (Some(3), 5));
     }
 
     #[tokio::test]
     async fn a_server_that_is_not_there_is_named_with_what_to_do() {
         // Port 1 is reserved, and nobody listens on it.
-        let args = ConnectionArgs {
-            url: "http://127.0.0.1:1".parse().unwrap(),
-            token: None,
-            json: false,
-        };
-        let error = Connection::new(args)
-            .unwrap()
-            .data(Request::get(["readyz"]))
-            .await
-            .unwrap_err()
-            .to_string();
-        assert!(
-            error.contains("http://127.0.0.1:1") && error.contains("`--url` or RELAIS_URL"),
-            "{error}"
-        );
+        let args = ConnectionArgs { url: "http://127.0.0.1:1".parse().unwrap(), token: None, json: false };
+        let error = Connection::new(args).unwrap().data(Request::get(["readyz"])).await.unwrap_err().to_string();
+        assert!(error.contains("http://127.0.0.1:1") && error.contains("`--url` or RELAIS_URL"), "{error}");
     }
 }

@@ -10,9 +10,7 @@ use crate::output;
 
 /// `relais health`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Exits with 0 if the server is ready to take requests, and with 1 otherwise."
-)]
+#[command(after_help = "Exits with 0 if the server is ready to take requests, and with 1 otherwise.")]
 pub struct HealthArgs {
     #[command(flatten)]
     connection: ConnectionArgs,
@@ -27,14 +25,7 @@ pub async fn run(args: HealthArgs) -> Result<ExitCode> {
     } else if status.is_success() {
         output::data("ready")?;
     } else {
-        output::note(&format!(
-            "error: not ready: {url} answered {status}\n{}",
-            text.trim_end()
-        ));
+        output::note(&format!("error: not ready: {url} answered {status}\n{}", text.trim_end()));
     }
-    Ok(if status.is_success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(if status.is_success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -23,12 +23,7 @@ pub struct PurgeArgs {
 /// Runs `relais purge`.
 pub async fn run(args: PurgeArgs) -> Result<()> {
     let server = Connection::new(args.connection)?;
-    let request = Request::post(
-        ["admin", "purge"],
-        Some(&PurgeRequest {
-            dry_run: args.dry_run,
-        }),
-    )?;
+    let request = Request::post(["admin", "purge"], Some(&PurgeRequest { dry_run: args.dry_run }))?;
     let answer = server.print(request, show_purge).await?;
     if answer.is_some_and(|answer| answer.dry_run) {
         output::note("Nothing was removed: this was a dry run.");
@@ -39,19 +34,9 @@ pub async fn run(args: PurgeArgs) -> Result<()> {
 fn show_purge(answer: &PurgeAnswer) -> String {
     let purged = if answer.dry_run { "TO PURGE" } else { "PURGED" };
     let rows = answer.services.iter().map(|service| {
-        [
-            service.service.clone(),
-            service.purged.to_string(),
-            service.finished.to_string(),
-            service.any.to_string(),
-        ]
+        [service.service.clone(), service.purged.to_string(), service.finished.to_string(), service.any.to_string()]
     });
-    let columns = [
-        Left("SERVICE"),
-        Right(purged),
-        Right("KEEP FINISHED"),
-        Right("KEEP ANY"),
-    ];
+    let columns = [Left("SERVICE"), Right(purged), Right("KEEP FINISHED"), Right("KEEP ANY")];
     table(columns, rows, "There are no services.")
 }
 

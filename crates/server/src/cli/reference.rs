@@ -11,11 +11,9 @@ use crate::output;
 
 /// `relais completions`
 #[derive(Debug, Args)]
-#[command(
-    after_help = "Bash:  relais completions bash > ~/.local/share/bash-completion/completions/relais\n\
+#[command(after_help = "Bash:  relais completions bash > ~/.local/share/bash-completion/completions/relais\n\
                         Zsh:   relais completions zsh > ~/.zfunc/_relais\n\
-                        Fish:  relais completions fish > ~/.config/fish/completions/relais.fish"
-)]
+                        Fish:  relais completions fish > ~/.config/fish/completions/relais.fish")]
 pub struct CompletionsArgs {
     /// The shell
     shell: Shell,
@@ -38,9 +36,8 @@ fn document() -> String {
     // document is the same on every terminal.
     let mut root = Cli::command().term_width(100);
     root.build();
-    let mut text = String::from(
-        "# The command line\n\nThis is `relais help-all`, which prints the help of every command.\n",
-    );
+    let mut text =
+        String::from("# The command line\n\nThis is `relais help-all`, which prints the help of every command.\n");
     describe(&root, &mut text);
     text
 }
@@ -49,11 +46,7 @@ fn describe(command: &Command, text: &mut String) {
     let name = command.get_bin_name().unwrap_or_else(|| command.get_name());
     let help = command.clone().render_long_help().to_string();
     let help: Vec<&str> = help.lines().map(str::trim_end).collect();
-    let _ = write!(
-        text,
-        "\n## {name}\n\n```text\n{}\n```\n",
-        help.join("\n").trim_end()
-    );
+    let _ = write!(text, "\n## {name}\n\n```text\n{}\n```\n", help.join("\n").trim_end());
     for inner in command.get_subcommands() {
         describe(inner, text);
     }
@@ -66,23 +59,11 @@ mod tests {
     #[test]
     fn every_command_has_its_help_in_the_document() {
         let text = document();
-        for name in [
-            "relais",
-            "relais serve",
-            "relais service put",
-            "relais config check",
-            "relais help-all",
-        ] {
-            assert!(
-                text.contains(&format!("\n## {name}\n")),
-                "{name} is not in\n{text}"
-            );
+        for name in ["relais", "relais serve", "relais service put", "relais config check", "relais help-all"] {
+            assert!(text.contains(&format!("\n## {name}\n")), "{name} is not in\n{text}");
         }
         assert!(text.contains("Exit codes:"), "{text}");
-        assert!(
-            text.contains("[env: RELAIS_URL]") && !text.contains("RELAIS_URL="),
-            "{text}"
-        );
+        assert!(text.contains("[env: RELAIS_URL]") && !text.contains("RELAIS_URL="), "{text}");
     }
 
     #[test]

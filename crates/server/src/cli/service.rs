@@ -97,10 +97,7 @@ struct PutArgs {
 
 impl PutArgs {
     fn declaration(self) -> Result<ServiceDeclaration> {
-        let retention = RetentionDeclaration {
-            finished: self.keep_finished,
-            any: self.keep_any,
-        };
+        let retention = RetentionDeclaration { finished: self.keep_finished, any: self.keep_any };
         Ok(ServiceDeclaration {
             service_name: self.name,
             queue_name: self.queue_name,
@@ -115,8 +112,7 @@ impl PutArgs {
 }
 
 fn read_schema(path: &Path) -> Result<serde_json::Value> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is not JSON", path.display()))
 }
 
@@ -125,47 +121,27 @@ pub async fn run(args: ServiceArgs) -> Result<()> {
     let server = Connection::new(args.connection)?;
     match args.command {
         ServiceCommand::List => {
-            server
-                .print(Request::get(["admin", "services"]), show_services)
-                .await?;
+            server.print(Request::get(["admin", "services"]), show_services).await?;
         }
         ServiceCommand::Show { name } => {
-            server
-                .print(Request::get(["admin", "services", &name]), show_service)
-                .await?;
+            server.print(Request::get(["admin", "services", &name]), show_service).await?;
         }
         ServiceCommand::Put(put) => {
             let declaration = put.declaration()?;
             let path = ["admin", "services", &declaration.service_name];
-            server
-                .print(Request::put(path, &declaration)?, show_report)
-                .await?;
+            server.print(Request::put(path, &declaration)?, show_report).await?;
         }
         ServiceCommand::Pause { name } => {
-            server
-                .print(
-                    Request::call(["admin", "services", &name, "pause"]),
-                    show_service,
-                )
-                .await?;
+            server.print(Request::call(["admin", "services", &name, "pause"]), show_service).await?;
         }
         ServiceCommand::Resume { name } => {
-            server
-                .print(
-                    Request::call(["admin", "services", &name, "resume"]),
-                    show_service,
-                )
-                .await?;
+            server.print(Request::call(["admin", "services", &name, "resume"]), show_service).await?;
         }
         ServiceCommand::Delete { name, yes } => {
             if !yes {
-                confirm(&format!(
-                    "Delete service {name}, its finished tasks and its authorizations?"
-                ))?;
+                confirm(&format!("Delete service {name}, its finished tasks and its authorizations?"))?;
             }
-            server
-                .print(Request::delete(["admin", "services", &name]), show_report)
-                .await?;
+            server.print(Request::delete(["admin", "services", &name]), show_report).await?;
         }
     }
     Ok(())
@@ -209,44 +185,25 @@ fn show_services(states: &ServiceStates) -> String {
             or_none(state.oldest_pending_date.as_deref()),
         ]
     });
-    table(
-        columns,
-        rows,
-        "There are no services. `relais service put NAME` makes one.",
-    )
+    table(columns, rows, "There are no services. `relais service put NAME` makes one.")
 }
 
 fn condition(state: &ServiceState) -> &'static str {
-    if state.declaration.paused == Some(true) {
-        "paused"
-    } else {
-        "running"
-    }
+    if state.declaration.paused == Some(true) { "paused" } else { "running" }
 }
 
 fn show_service(state: &ServiceState) -> String {
     let declaration = &state.declaration;
     let retention = declaration.retention.unwrap_or_default();
-    let kept = |value: Option<HumanDuration>| {
-        Some(value.map_or("server's setting".to_owned(), |kept| kept.to_string()))
-    };
+    let kept =
+        |value: Option<HumanDuration>| Some(value.map_or("server's setting".to_owned(), |kept| kept.to_string()));
     card([
         ("service", Some(declaration.service_name.clone())),
         ("state", Some(condition(state).to_owned())),
         ("queue name", declaration.queue_name.clone()),
-        (
-            "capacity",
-            Some(
-                declaration
-                    .capacity
-                    .map_or("no limit".to_owned(), |capacity| capacity.to_string()),
-            ),
-        ),
+        ("capacity", Some(declaration.capacity.map_or("no limit".to_owned(), |capacity| capacity.to_string()))),
         ("lease", declaration.lease.map(|lease| lease.to_string())),
-        (
-            "delivery limit",
-            declaration.delivery_limit.map(|limit| limit.to_string()),
-        ),
+        ("delivery limit", declaration.delivery_limit.map(|limit| limit.to_string())),
         ("keep finished", kept(retention.finished)),
         ("keep any", kept(retention.any)),
         ("pending", Some(state.pending.to_string())),
@@ -255,13 +212,7 @@ fn show_service(state: &ServiceState) -> String {
         ("success", Some(state.success.to_string())),
         ("failure", Some(state.failure.to_string())),
         ("cancelled", Some(state.cancelled.to_string())),
-        (
-            "json schema",
-            declaration
-                .json_schema
-                .as_ref()
-                .map(|schema| format!("{schema:#}")),
-        ),
+        ("json schema", declaration.json_schema.as_ref().map(|schema| format!("{schema:#}"))),
     ])
 }
 
@@ -281,9 +232,7 @@ mod tests {
     #[test]
     fn services_are_listed_one_per_line() {
         assert_eq!(
-            show_services(&ServiceStates {
-                services: vec![state()]
-            }),
+            show_services(&ServiceStates { services: vec![state()] }),
             "SERVICE  STATE   PENDING  CAPACITY  IN PROGRESS  SUCCESS  FAILURE  CANCELLED  OLDEST PENDING\n\
              resize   paused       12       100            3     1024        0          1  -"
         );
@@ -293,20 +242,11 @@ mod tests {
     #[test]
     fn a_service_is_shown_with_what_holds_for_it() {
         let text = show_service(&state());
-        for line in [
-            "keep finished:  7d",
-            "keep any:       server's setting",
-            "state:          paused",
-        ] {
-            assert!(
-                text.lines().any(|found| found == line),
-                "{line:?} is not in\n{text}"
-            );
+        for line in ["keep finished:  7d", "keep any:       server's setting", "state:          paused"] {
+            assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
         }
         assert!(
-            text.ends_with(
-                "json schema:    {\n                  \"type\": \"object\"\n                }"
-            ),
+            text.ends_with("json schema:    {\n                  \"type\": \"object\"\n                }"),
             "{text}"
         );
     }

@@ -30,13 +30,11 @@ pub fn table<const N: usize>(
     }));
     for row in rows {
         // A cell of many lines would break the table for whoever reads it line by line.
-        table.add_row(row.map(|cell| {
-            if cell.is_empty() {
-                NONE.to_owned()
-            } else {
-                cell.replace(['\n', '\r', '\t'], " ")
-            }
-        }));
+        table.add_row(row.map(
+            |cell| {
+                if cell.is_empty() { NONE.to_owned() } else { cell.replace(['\n', '\r', '\t'], " ") }
+            },
+        ));
     }
     if table.is_empty() {
         return nothing.to_owned();
@@ -52,23 +50,13 @@ pub fn table<const N: usize>(
 
 /// One thing, a line per field; fields without a value are left out.
 pub fn card(fields: impl IntoIterator<Item = (&'static str, Option<String>)>) -> String {
-    let fields: Vec<(&str, String)> = fields
-        .into_iter()
-        .filter_map(|(name, value)| value.map(|value| (name, value)))
-        .collect();
-    let width = fields
-        .iter()
-        .map(|(name, _)| name.len() + 2)
-        .max()
-        .unwrap_or_default();
+    let fields: Vec<(&str, String)> =
+        fields.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect();
+    let width = fields.iter().map(|(name, _)| name.len() + 2).max().unwrap_or_default();
     let indented = format!("\n{}", " ".repeat(width));
-    let lines = fields.iter().map(|(name, value)| {
-        format!(
-            "{:width$}{}",
-            format!("{name}:"),
-            value.trim_end().replace('\n', &indented)
-        )
-    });
+    let lines = fields
+        .iter()
+        .map(|(name, value)| format!("{:width$}{}", format!("{name}:"), value.trim_end().replace('\n', &indented)));
     lines.collect::<Vec<_>>().join("\n")
 }
 
@@ -87,28 +75,14 @@ mod tests {
             ["resize".to_owned(), "7".to_owned(), "a\nb".to_owned()],
             ["x".to_owned(), "1200".to_owned(), String::new()],
         ];
-        let text = table(
-            [Left("SERVICE"), Right("PENDING"), Left("NOTE")],
-            rows,
-            "none",
-        );
-        assert_eq!(
-            text,
-            "SERVICE  PENDING  NOTE\nresize         7  a b\nx           1200  -"
-        );
-        assert_eq!(
-            table([Left("A")], [], "There is nothing."),
-            "There is nothing."
-        );
+        let text = table([Left("SERVICE"), Right("PENDING"), Left("NOTE")], rows, "none");
+        assert_eq!(text, "SERVICE  PENDING  NOTE\nresize         7  a b\nx           1200  -");
+        assert_eq!(table([Left("A")], [], "There is nothing."), "There is nothing.");
     }
 
     #[test]
     fn a_card_leaves_out_what_is_absent() {
-        let text = card([
-            ("task", Some("t".to_owned())),
-            ("ended", None),
-            ("error", Some("one\ntwo".to_owned())),
-        ]);
+        let text = card([("task", Some("t".to_owned())), ("ended", None), ("error", Some("one\ntwo".to_owned()))]);
         assert_eq!(text, "task:  t\nerror: one\n       two");
     }
 }

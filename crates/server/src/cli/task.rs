@@ -71,9 +71,7 @@ struct ListArgs {
 fn status(text: &str) -> Result<String, String> {
     let text = text.trim().to_uppercase().replace('-', "_");
     let known = serde_json::from_value::<TaskStatus>(text.as_str().into());
-    known
-        .map(|_| text)
-        .map_err(|_| "expected pending, in_progress, success, failure or cancelled".to_owned())
+    known.map(|_| text).map_err(|_| "expected pending, in_progress, success, failure or cancelled".to_owned())
 }
 
 /// Runs `relais task`.
@@ -96,14 +94,10 @@ pub async fn run(args: TaskArgs) -> Result<()> {
             }
         }
         TaskCommand::Show { task_id } => {
-            server
-                .print(Request::get(["admin", "tasks", &task_id]), show_task)
-                .await?;
+            server.print(Request::get(["admin", "tasks", &task_id]), show_task).await?;
         }
         TaskCommand::Cancel { task_id } => {
-            server
-                .print(Request::delete(["admin", "tasks", &task_id]), show_task)
-                .await?;
+            server.print(Request::delete(["admin", "tasks", &task_id]), show_task).await?;
         }
     }
     Ok(())
@@ -156,17 +150,11 @@ fn show_task(view: &AdminTaskView) -> String {
         ("service", Some(view.service.clone())),
         ("client", Some(view.client_id.clone())),
         ("status", Some(status_name(task.status).to_owned())),
-        (
-            "position",
-            task.task_position.map(|position| position.to_string()),
-        ),
+        ("position", task.task_position.map(|position| position.to_string())),
         ("estimated start", task.estimated_start_date.clone()),
         ("progress", task.progress.map(percent)),
         ("attempt", Some(view.attempt.to_string())),
-        (
-            "workers lost",
-            (view.losses > 0).then(|| view.losses.to_string()),
-        ),
+        ("workers lost", (view.losses > 0).then(|| view.losses.to_string())),
         ("worker", view.worker_host.clone()),
         ("lease expires", view.lease_expires.clone()),
         ("submitted", Some(task.submition_date.clone())),
@@ -174,18 +162,8 @@ fn show_task(view: &AdminTaskView) -> String {
         ("ended", task.end_date.clone()),
         ("correlation id", task.correlation_id.clone()),
         ("error", task.error_message.clone()),
-        (
-            "request",
-            view.request
-                .as_ref()
-                .map(|request| request.get().to_owned()),
-        ),
-        (
-            "response",
-            task.response
-                .as_ref()
-                .map(|response| response.get().to_owned()),
-        ),
+        ("request", view.request.as_ref().map(|request| request.get().to_owned())),
+        ("response", task.response.as_ref().map(|response| response.get().to_owned())),
     ])
 }
 
@@ -207,10 +185,7 @@ mod tests {
 
     #[test]
     fn tasks_are_listed_one_per_line() {
-        let page = AdminTaskPage {
-            tasks: vec![view()],
-            next_cursor: None,
-        };
+        let page = AdminTaskPage { tasks: vec![view()], next_cursor: None };
         assert_eq!(
             show_tasks(&page),
             "TASK                                  SERVICE  CLIENT  STATUS       PROGRESS  ATTEMPT  SUBMITTED             ENDED\n\

@@ -9,14 +9,7 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 /// These come first, in this order; JSON objects have none.
-const FIRST: [&str; 6] = [
-    "services",
-    "clients",
-    "authorizations",
-    "serviceName",
-    "clientId",
-    "type",
-];
+const FIRST: [&str; 6] = ["services", "clients", "authorizations", "serviceName", "clientId", "type"];
 
 /// The YAML of a JSON value.
 pub fn to_yaml(value: &Value) -> String {
@@ -29,12 +22,7 @@ pub fn to_yaml(value: &Value) -> String {
 
 fn object(map: &Map<String, Value>, depth: usize) -> String {
     let mut keys: Vec<&String> = map.keys().collect();
-    keys.sort_by_key(|key| {
-        FIRST
-            .iter()
-            .position(|first| first == key)
-            .unwrap_or(FIRST.len())
-    });
+    keys.sort_by_key(|key| FIRST.iter().position(|first| first == key).unwrap_or(FIRST.len()));
     let mut text = String::new();
     for key in keys {
         let _ = write!(text, "{}{}:", "  ".repeat(depth), word(key));
@@ -72,9 +60,7 @@ fn scalar(value: &Value) -> String {
 fn word(text: &str) -> String {
     let taken = ["true", "false", "null", "yes", "no", "on", "off", "y", "n"];
     let plain = text.starts_with(|c: char| c.is_ascii_alphabetic())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'))
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/'))
         && !taken.contains(&text.to_lowercase().as_str());
     if plain { text.to_owned() } else { quoted(text) }
 }
@@ -84,12 +70,7 @@ fn quoted(text: &str) -> String {
     let mut quoted = String::new();
     for c in Value::from(text).to_string().chars() {
         match c {
-            '\u{7f}'..='\u{9f}'
-            | '\u{2028}'
-            | '\u{2029}'
-            | '\u{feff}'
-            | '\u{fffe}'
-            | '\u{ffff}' => {
+            '\u{7f}'..='\u{9f}' | '\u{2028}' | '\u{2029}' | '\u{feff}' | '\u{fffe}' | '\u{ffff}' => {
                 let _ = write!(quoted, "\\u{:04x}", u32::from(c));
             }
             c => quoted.push(c),
@@ -149,10 +130,10 @@ authorizations:
             ".inf",
             "<<",
         ] {
-            let value = json!({"key": text, "list": [[text, [1, 2.5]], {text: null}, {}, []], "other": {"deep": {"er": text}}});
+            let value =
+                json!({"key": text, "list": [[text, [1, 2.5]], {text: null}, {}, []], "other": {"deep": {"er": text}}});
             let yaml = to_yaml(&value);
-            let again: Value =
-                serde_saphyr::from_str(&yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
+            let again: Value = serde_saphyr::from_str(&yaml).unwrap_or_else(|error| panic!("{error}\n{yaml}"));
             // Numbers come back as machine words, so texts are compared.
             assert_eq!(again.to_string(), value.to_string(), "{yaml}");
         }
@@ -160,8 +141,7 @@ authorizations:
 
     #[test]
     fn numbers_stay_as_they_are_written() {
-        let value: Value =
-            serde_json::from_str("{\"maximum\": 123456789012345678901234567890}").unwrap();
+        let value: Value = serde_json::from_str("{\"maximum\": 123456789012345678901234567890}").unwrap();
         assert_eq!(to_yaml(&value), "maximum: 123456789012345678901234567890\n");
     }
 }

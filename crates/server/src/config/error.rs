@@ -72,9 +72,7 @@ pub enum ConfigError {
         hint: String,
     },
     /// There is no such setting.
-    #[error(
-        "unknown environment variable {name}{hint} (`relais config default` lists what can be set)"
-    )]
+    #[error("unknown environment variable {name}{hint} (`relais config default` lists what can be set)")]
     UnknownVariable {
         /// As it is written.
         name: String,
@@ -94,9 +92,7 @@ pub enum ConfigError {
         expected: String,
     },
     /// Two tokens, and nobody can say which one was meant.
-    #[error(
-        "both `admin.token` ({token}) and `admin.token_file` ({file}) are set: remove one of them"
-    )]
+    #[error("both `admin.token` ({token}) and `admin.token_file` ({file}) are set: remove one of them")]
     TwoTokens {
         /// Where the one came from.
         token: Origin,

@@ -31,11 +31,7 @@ pub struct Setting {
 impl Setting {
     /// The flag, the key it sets, and its text, written as in an environment variable.
     pub fn flag(flag: &'static str, key: &'static str, text: impl Into<String>) -> Self {
-        Self {
-            flag,
-            key,
-            text: text.into(),
-        }
+        Self { flag, key, text: text.into() }
     }
 }
 
@@ -55,10 +51,8 @@ pub fn load(
     environment: impl IntoIterator<Item = (String, String)>,
     flags: &[Setting],
 ) -> Result<Config, ConfigError> {
-    let mut environment: Vec<(String, String)> = environment
-        .into_iter()
-        .filter(|(_, value)| !value.is_empty())
-        .collect();
+    let mut environment: Vec<(String, String)> =
+        environment.into_iter().filter(|(_, value)| !value.is_empty()).collect();
     environment.sort_unstable();
     let mut loader = Loader::new();
     if let Some((path, named_by)) = choose_file(file, &environment) {
@@ -73,19 +67,14 @@ pub fn load(
     loader.finish()
 }
 
-fn choose_file(
-    flag: Option<&Path>,
-    environment: &[(String, String)],
-) -> Option<(PathBuf, &'static str)> {
+fn choose_file(flag: Option<&Path>, environment: &[(String, String)]) -> Option<(PathBuf, &'static str)> {
     if let Some(path) = flag {
         return Some((path.to_owned(), "--config"));
     }
     if let Some((_, path)) = environment.iter().find(|(name, _)| name == "RELAIS_CONFIG") {
         return Some((path.into(), "RELAIS_CONFIG"));
     }
-    Path::new(USUAL_FILE)
-        .exists()
-        .then(|| (USUAL_FILE.into(), "the working directory"))
+    Path::new(USUAL_FILE).exists().then(|| (USUAL_FILE.into(), "the working directory"))
 }
 
 struct Loader {
@@ -100,12 +89,7 @@ impl Loader {
     fn new() -> Self {
         let default = default_table();
         let known = keys(&default);
-        Self {
-            merged: default.clone(),
-            default,
-            known,
-            origins: Origins::default(),
-        }
+        Self { merged: default.clone(), default, known, origins: Origins::default() }
     }
 
     fn add_file(&mut self, path: PathBuf, named_by: &str) -> Result<(), ConfigError> {
@@ -116,16 +100,8 @@ impl Loader {
         })?;
         let table: Table = text.parse().map_err(|error: toml::de::Error| {
             let start = error.span().map_or(0, |span| span.start).min(text.len());
-            let line = text.as_bytes()[..start]
-                .iter()
-                .filter(|byte| **byte == b'\n')
-                .count()
-                + 1;
-            ConfigError::Malformed {
-                path: path.clone(),
-                line,
-                message: error.message().to_owned(),
-            }
+            let line = text.as_bytes()[..start].iter().filter(|byte| **byte == b'\n').count() + 1;
+            ConfigError::Malformed { path: path.clone(), line, message: error.message().to_owned() }
         })?;
         for (section, settings) in table {
             match settings {
@@ -156,10 +132,7 @@ impl Loader {
     fn unknown_key(&self, path: &Path, key: String) -> ConfigError {
         // A key in the wrong section is far from the right one by its letters, but its name gives it away.
         let name = key.rsplit('.').next().unwrap_or(&key);
-        let mut same_name = self
-            .known
-            .iter()
-            .filter(|known| known.split('.').nth(1) == Some(name));
+        let mut same_name = self.known.iter().filter(|known| known.split('.').nth(1) == Some(name));
         let hint = match (same_name.next(), same_name.next()) {
             (Some(only), None) => format!(": did you mean `{only}`?"),
             _ if self.default.contains_key(&key) => {
@@ -167,20 +140,14 @@ impl Loader {
             }
             _ => did_you_mean(&key, self.known.iter().map(String::as_str)),
         };
-        ConfigError::UnknownKey {
-            key,
-            path: path.to_owned(),
-            hint,
-        }
+        ConfigError::UnknownKey { key, path: path.to_owned(), hint }
     }
 
     fn add_variable(&mut self, name: String, text: &str) -> Result<(), ConfigError> {
         if let Some(key) = self.known.iter().find(|key| variable(key) == name).cloned() {
             return self.add_text(&key, text, Origin::Variable(name));
         }
-        let other = OTHER_VARIABLES.contains(&name.as_str())
-            || name.starts_with(TEST_PREFIX)
-            || is_service_link(&name);
+        let other = OTHER_VARIABLES.contains(&name.as_str()) || name.starts_with(TEST_PREFIX) || is_service_link(&name);
         if other {
             return Ok(());
         }
@@ -194,20 +161,10 @@ impl Loader {
         let as_text = || Value::String(text.to_owned());
         let value = match self.default_of(key) {
             // What can not be read as the type stays a text, and is refused as one.
-            Some(Value::Integer(_)) => text
-                .trim()
-                .parse()
-                .map_or_else(|_| as_text(), Value::Integer),
-            Some(Value::Boolean(_)) => text
-                .trim()
-                .parse()
-                .map_or_else(|_| as_text(), Value::Boolean),
+            Some(Value::Integer(_)) => text.trim().parse().map_or_else(|_| as_text(), Value::Integer),
+            Some(Value::Boolean(_)) => text.trim().parse().map_or_else(|_| as_text(), Value::Boolean),
             Some(Value::Array(_)) => Value::Array(
-                text.split(',')
-                    .map(str::trim)
-                    .filter(|part| !part.is_empty())
-                    .map(|part| part.into())
-                    .collect(),
+                text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(|part| part.into()).collect(),
             ),
             _ => as_text(),
         };
@@ -221,12 +178,7 @@ impl Loader {
 
     fn set(&mut self, key: &str, value: Value, origin: Origin) -> Result<(), ConfigError> {
         if let Err(expected) = self.try_alone(key, &value) {
-            return Err(ConfigError::Invalid {
-                key: key.to_owned(),
-                value: shown(key, &value),
-                origin,
-                expected,
-            });
+            return Err(ConfigError::Invalid { key: key.to_owned(), value: shown(key, &value), origin, expected });
         }
         put(&mut self.merged, key, value);
         self.origins.by_key.insert(key.to_owned(), origin);
@@ -247,9 +199,7 @@ impl Loader {
         }
         let mut table = self.default.clone();
         put(&mut table, key, value.clone());
-        let config: Config = table
-            .try_into()
-            .map_err(|error: toml::de::Error| error.message().to_owned())?;
+        let config: Config = table.try_into().map_err(|error: toml::de::Error| error.message().to_owned())?;
         config.check()
     }
 
@@ -274,18 +224,9 @@ fn read_token(config: &mut Config) -> Result<(), ConfigError> {
         return Ok(());
     }
     let by_key = &config.origins.by_key;
-    let file = by_key
-        .get("admin.token_file")
-        .cloned()
-        .unwrap_or(Origin::Flag("default"));
-    if let Some(token) = by_key
-        .get("admin.token")
-        .filter(|_| !config.admin.token.is_empty())
-    {
-        return Err(ConfigError::TwoTokens {
-            token: token.clone(),
-            file,
-        });
+    let file = by_key.get("admin.token_file").cloned().unwrap_or(Origin::Flag("default"));
+    if let Some(token) = by_key.get("admin.token").filter(|_| !config.admin.token.is_empty()) {
+        return Err(ConfigError::TwoTokens { token: token.clone(), file });
     }
     let path = PathBuf::from(&config.admin.token_file);
     let text = fs::read_to_string(&path).map_err(|source| ConfigError::Unreadable {
@@ -314,12 +255,8 @@ fn default_table() -> Table {
 }
 
 fn keys(table: &Table) -> Vec<String> {
-    let sections = table
-        .iter()
-        .filter_map(|(section, settings)| Some((section, settings.as_table()?)));
-    sections
-        .flat_map(|(section, settings)| settings.keys().map(move |key| format!("{section}.{key}")))
-        .collect()
+    let sections = table.iter().filter_map(|(section, settings)| Some((section, settings.as_table()?)));
+    sections.flat_map(|(section, settings)| settings.keys().map(move |key| format!("{section}.{key}"))).collect()
 }
 
 fn put(table: &mut Table, key: &str, value: Value) {
@@ -339,9 +276,7 @@ fn variable(key: &str) -> String {
 fn is_service_link(name: &str) -> bool {
     name.ends_with("_SERVICE_HOST")
         || name.ends_with("_PORT")
-        || ["_SERVICE_PORT_", "_TCP", "_UDP", "_SCTP"]
-            .iter()
-            .any(|part| name.contains(part) && name.contains("_PORT_"))
+        || ["_SERVICE_PORT_", "_TCP", "_UDP", "_SCTP"].iter().any(|part| name.contains(part) && name.contains("_PORT_"))
 }
 
 fn kind(default: &Value) -> &'static str {

@@ -13,13 +13,7 @@ fn with_file(text: &str) -> Result<Config, ConfigError> {
 }
 
 fn with_variables(variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
-    load(
-        None,
-        variables
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned())),
-        &[],
-    )
+    load(None, variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())), &[])
 }
 
 fn refusal(result: Result<Config, ConfigError>) -> String {
@@ -46,14 +40,8 @@ fn the_default_file_and_the_structure_have_the_same_keys() {
 #[test]
 fn every_key_of_the_default_file_is_explained() {
     let mut comment_before = false;
-    for line in DEFAULT
-        .lines()
-        .filter(|line| !line.is_empty() && !line.starts_with('['))
-    {
-        assert!(
-            line.starts_with('#') || comment_before,
-            "{line} has no comment before it"
-        );
+    for line in DEFAULT.lines().filter(|line| !line.is_empty() && !line.starts_with('[')) {
+        assert!(line.starts_with('#') || comment_before, "{line} has no comment before it");
         comment_before = line.starts_with('#');
     }
 }
@@ -62,26 +50,15 @@ fn every_key_of_the_default_file_is_explained() {
 fn flags_win_over_the_environment_and_that_over_the_file() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("relais.toml");
-    fs::write(
-        &path,
-        "[server]\nlisten = '1.1.1.1:1'\n[purge]\nbatch = 1\nany = '1d'\n",
-    )
-    .unwrap();
-    let variables = [
-        ("RELAIS_SERVER_LISTEN", "2.2.2.2:2"),
-        ("RELAIS_PURGE_BATCH", "2"),
-        ("RELAIS_CONFIG", "/nowhere"),
-    ];
+    fs::write(&path, "[server]\nlisten = '1.1.1.1:1'\n[purge]\nbatch = 1\nany = '1d'\n").unwrap();
+    let variables = [("RELAIS_SERVER_LISTEN", "2.2.2.2:2"), ("RELAIS_PURGE_BATCH", "2"), ("RELAIS_CONFIG", "/nowhere")];
     let variables = variables.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let flags = [Setting::flag("--listen", "server.listen", "3.3.3.3:3")];
     let config = load(Some(&path), variables, &flags).unwrap();
     assert_eq!(config.server.listen.to_string(), "3.3.3.3:3");
     assert_eq!(config.purge.batch, 2);
     assert_eq!(config.purge.any.to_string(), "1d");
-    assert_eq!(
-        config.origins.of("purge.batch"),
-        Some(&Origin::Variable("RELAIS_PURGE_BATCH".to_owned()))
-    );
+    assert_eq!(config.origins.of("purge.batch"), Some(&Origin::Variable("RELAIS_PURGE_BATCH".to_owned())));
     assert_eq!(config.origins.of("purge.any"), Some(&Origin::File(path)));
     assert_eq!(config.origins.of("purge.every"), None);
 }
@@ -108,19 +85,13 @@ fn every_type_can_come_from_the_environment_and_an_empty_variable_is_none() {
 fn an_unknown_key_is_refused_with_the_nearest_name() {
     for (file, said) in [
         ("[databse]\nurl = 'x'", "unknown key `databse.url` in "),
-        (
-            "[databse]\nurl = 'x'",
-            "relais.toml: did you mean `database.url`?",
-        ),
+        ("[databse]\nurl = 'x'", "relais.toml: did you mean `database.url`?"),
         ("[server]\nlisen = 'x'", "unknown key `server.lisen` in "),
         ("[server]\nlisen = 'x'", ": did you mean `server.listen`?"),
         ("max_batch = 3", ": did you mean `batching.max_batch`?"),
         ("[server]\nurl = 'x'", ": did you mean `database.url`?"),
         ("server = 3", "unknown key `server` in "),
-        (
-            "server = 3",
-            ": it is a section, write [server] on a line of its own",
-        ),
+        ("server = 3", ": it is a section, write [server] on a line of its own"),
         ("[wombat]", "unknown key `wombat` in "),
     ] {
         let text = refusal(with_file(file));
@@ -131,10 +102,7 @@ fn an_unknown_key_is_refused_with_the_nearest_name() {
 #[test]
 fn an_unknown_variable_is_refused_but_those_of_others_are_not() {
     let text = refusal(with_variables(&[("RELAIS_DATABSE_URL", "x")]));
-    assert!(
-        text.contains("RELAIS_DATABSE_URL: did you mean `RELAIS_DATABASE_URL`?"),
-        "{text}"
-    );
+    assert!(text.contains("RELAIS_DATABSE_URL: did you mean `RELAIS_DATABASE_URL`?"), "{text}");
     with_variables(&[
         ("RELAIS_URL", "x"),
         ("RELAIS_BIN", "x"),
@@ -150,87 +118,34 @@ fn an_unknown_variable_is_refused_but_those_of_others_are_not() {
 #[test]
 fn a_wrong_value_is_named_with_its_key_and_what_was_expected() {
     for (variable, value, said) in [
-        (
-            "RELAIS_PURGE_BATCH",
-            "many",
-            "`purge.batch` = \"many\" (RELAIS_PURGE_BATCH): expected a whole number",
-        ),
-        (
-            "RELAIS_PURGE_BATCH",
-            "-1",
-            "expected a whole number, not negative",
-        ),
+        ("RELAIS_PURGE_BATCH", "many", "`purge.batch` = \"many\" (RELAIS_PURGE_BATCH): expected a whole number"),
+        ("RELAIS_PURGE_BATCH", "-1", "expected a whole number, not negative"),
         ("RELAIS_PURGE_BATCH", "0", "expected at least 1"),
-        (
-            "RELAIS_PURGE_EVERY",
-            "24",
-            "is not a duration: write it like 30s",
-        ),
+        ("RELAIS_PURGE_EVERY", "24", "is not a duration: write it like 30s"),
         ("RELAIS_PURGE_EVERY", "0s", "expected a duration above zero"),
         ("RELAIS_DATABASE_MIGRATE", "yes", "expected true or false"),
-        (
-            "RELAIS_LOG_FORMAT",
-            "xml",
-            "expected one of `auto`, `human`, `json`",
-        ),
-        (
-            "RELAIS_LOG_LEVEL",
-            "inof",
-            "expected off, error, warn, info, debug or trace",
-        ),
-        (
-            "RELAIS_SERVER_LISTEN",
-            "8080",
-            "expected an address and a port, like 127.0.0.1:8080",
-        ),
-        (
-            "RELAIS_SERVER_ROLES",
-            "api,dance",
-            "expected one of `api`, `rescue`, `purge`",
-        ),
-        (
-            "RELAIS_SERVER_ROLES",
-            ",",
-            "expected at least one of api, rescue, purge",
-        ),
-        (
-            "RELAIS_DATABASE_URL",
-            "mysql://u:hidden@h/d",
-            "`database.url` = \"mysql://u:***@h/d\"",
-        ),
+        ("RELAIS_LOG_FORMAT", "xml", "expected one of `auto`, `human`, `json`"),
+        ("RELAIS_LOG_LEVEL", "inof", "expected off, error, warn, info, debug or trace"),
+        ("RELAIS_SERVER_LISTEN", "8080", "expected an address and a port, like 127.0.0.1:8080"),
+        ("RELAIS_SERVER_ROLES", "api,dance", "expected one of `api`, `rescue`, `purge`"),
+        ("RELAIS_SERVER_ROLES", ",", "expected at least one of api, rescue, purge"),
+        ("RELAIS_DATABASE_URL", "mysql://u:hidden@h/d", "`database.url` = \"mysql://u:***@h/d\""),
         ("RELAIS_TASKS_MAX_WAIT", "10m", "expected at most 120s"),
         ("RELAIS_AUTH_BCRYPT_COST", "31", "expected 4 to 20"),
-        (
-            "RELAIS_TELEMETRY_OTLP_ENDPOINT",
-            "localhost",
-            "expected a URL",
-        ),
+        ("RELAIS_TELEMETRY_OTLP_ENDPOINT", "localhost", "expected a URL"),
     ] {
         let text = refusal(with_variables(&[(variable, value)]));
-        assert!(
-            text.contains(said),
-            "{variable}={value} was refused with {text:?}"
-        );
-        assert!(
-            text.contains(variable) && !text.contains("hidden"),
-            "{text}"
-        );
+        assert!(text.contains(said), "{variable}={value} was refused with {text:?}");
+        assert!(text.contains(variable) && !text.contains("hidden"), "{text}");
     }
     let text = refusal(with_file("[purge]\nevery = 24\n"));
     assert!(text.starts_with("`purge.every` = 24 ("), "{text}");
-    assert!(
-        text.ends_with("relais.toml): expected a text in quotes"),
-        "{text}"
-    );
+    assert!(text.ends_with("relais.toml): expected a text in quotes"), "{text}");
 }
 
 #[test]
 fn no_error_tells_a_secret() {
-    for file in [
-        "[admin]\ntoken = 12345\n",
-        "[admin]\ntoken = \"12345\n",
-        "[admin]\ntoken = [\"12345\"]\n",
-    ] {
+    for file in ["[admin]\ntoken = 12345\n", "[admin]\ntoken = \"12345\n", "[admin]\ntoken = [\"12345\"]\n"] {
         let text = refusal(with_file(file));
         assert!(!text.contains("12345"), "{text}");
     }
@@ -241,15 +156,9 @@ fn no_error_tells_a_secret() {
 #[test]
 fn a_file_that_was_named_must_be_there() {
     let text = refusal(load(Some(Path::new("/nowhere/relais.toml")), [], &[]));
-    assert!(
-        text.contains("/nowhere/relais.toml") && text.contains("--config"),
-        "{text}"
-    );
+    assert!(text.contains("/nowhere/relais.toml") && text.contains("--config"), "{text}");
     let text = refusal(with_variables(&[("RELAIS_CONFIG", "/nowhere/else.toml")]));
-    assert!(
-        text.contains("/nowhere/else.toml") && text.contains("RELAIS_CONFIG"),
-        "{text}"
-    );
+    assert!(text.contains("/nowhere/else.toml") && text.contains("RELAIS_CONFIG"), "{text}");
 }
 
 #[test]
@@ -257,20 +166,11 @@ fn a_token_comes_from_its_file_without_the_line_end() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("token");
     let variable = ("RELAIS_ADMIN_TOKEN_FILE", path.to_str().unwrap());
-    assert!(
-        refusal(with_variables(&[variable]))
-            .contains("`admin.token_file` (RELAIS_ADMIN_TOKEN_FILE) names")
-    );
+    assert!(refusal(with_variables(&[variable])).contains("`admin.token_file` (RELAIS_ADMIN_TOKEN_FILE) names"));
     fs::write(&path, "\n").unwrap();
     assert!(refusal(with_variables(&[variable])).contains("the file is empty"));
     fs::write(&path, "s3cret\r\n").unwrap();
-    assert_eq!(
-        with_variables(&[variable]).unwrap().admin.token.expose(),
-        "s3cret"
-    );
+    assert_eq!(with_variables(&[variable]).unwrap().admin.token.expose(), "s3cret");
     let text = refusal(with_variables(&[variable, ("RELAIS_ADMIN_TOKEN", "other")]));
-    assert!(
-        text.contains("remove one of them") && !text.contains("other"),
-        "{text}"
-    );
+    assert!(text.contains("remove one of them") && !text.contains("other"), "{text}");
 }

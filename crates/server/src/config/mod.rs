@@ -193,58 +193,22 @@ impl Config {
     /// Each rule looks at one setting: [`load()`] tries settings one by one, to know which of them was refused. What is
     /// wrong only together is for [`warnings()`].
     fn check(&self) -> Result<(), String> {
-        let at_least =
-            |least: usize, values: &[usize]| match values.iter().all(|value| *value >= least) {
-                true => Ok(()),
-                false => Err(format!("expected at least {least}")),
-            };
-        let lasting = |values: &[HumanDuration]| match values.iter().all(|value| !value.0.is_zero())
-        {
+        let at_least = |least: usize, values: &[usize]| match values.iter().all(|value| *value >= least) {
+            true => Ok(()),
+            false => Err(format!("expected at least {least}")),
+        };
+        let lasting = |values: &[HumanDuration]| match values.iter().all(|value| !value.0.is_zero()) {
             true => Ok(()),
             false => Err("expected a duration above zero".to_owned()),
         };
-        let Self {
-            server,
-            database,
-            declarations,
-            tasks,
-            purge,
-            batching,
-            auth,
-            log,
-            telemetry,
-            ..
-        } = self;
+        let Self { server, database, declarations, tasks, purge, batching, auth, log, telemetry, .. } = self;
         if server.roles.is_empty() {
-            return Err(format!(
-                "expected at least one of {}",
-                Role::ALL.map(Role::name).join(", ")
-            ));
+            return Err(format!("expected at least one of {}", Role::ALL.map(Role::name).join(", ")));
         }
         at_least(1024, &[server.max_body_bytes])?;
-        at_least(
-            1,
-            &[
-                server.max_connections,
-                database.max_connections as usize,
-                purge.batch as usize,
-            ],
-        )?;
-        at_least(
-            1,
-            &[
-                batching.max_batch,
-                batching.queue,
-                batching.in_flight,
-                auth.bcrypt_parallel,
-            ],
-        )?;
-        lasting(&[
-            server.request_timeout,
-            database.acquire_timeout,
-            declarations.interval,
-            tasks.idempotency_age,
-        ])?;
+        at_least(1, &[server.max_connections, database.max_connections as usize, purge.batch as usize])?;
+        at_least(1, &[batching.max_batch, batching.queue, batching.in_flight, auth.bcrypt_parallel])?;
+        lasting(&[server.request_timeout, database.acquire_timeout, declarations.interval, tasks.idempotency_age])?;
         lasting(&[tasks.max_wait, purge.every, purge.finished, purge.any])?;
         if tasks.max_wait > MAX_WAIT {
             return Err(format!("expected at most {}s", MAX_WAIT.0.as_secs()));
@@ -254,10 +218,7 @@ impl Config {
         }
         crate::logging::check_level(&log.level)?;
         let endpoint = &telemetry.otlp_endpoint;
-        if !endpoint.is_empty()
-            && !endpoint.starts_with("http://")
-            && !endpoint.starts_with("https://")
-        {
+        if !endpoint.is_empty() && !endpoint.starts_with("http://") && !endpoint.starts_with("https://") {
             return Err("expected a URL like http://localhost:4318".to_owned());
         }
         Ok(())

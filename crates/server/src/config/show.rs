@@ -16,9 +16,7 @@ pub fn show(config: &Config) -> Result<String, toml::ser::Error> {
         let _ = writeln!(text, "{gap}[{section}]");
         for (key, value) in settings {
             let origin = config.origins.of(&format!("{section}.{key}"));
-            let origin = origin
-                .map(|origin| format!("  # {origin}"))
-                .unwrap_or_default();
+            let origin = origin.map(|origin| format!("  # {origin}")).unwrap_or_default();
             let _ = writeln!(text, "{key} = {value}{origin}");
         }
     }
@@ -34,33 +32,18 @@ mod tests {
     #[test]
     fn secrets_are_masked_and_origins_are_named() {
         let env = [
-            (
-                "RELAIS_DATABASE_URL".to_owned(),
-                "postgres://relais:hidden@db/relais".to_owned(),
-            ),
+            ("RELAIS_DATABASE_URL".to_owned(), "postgres://relais:hidden@db/relais".to_owned()),
             ("RELAIS_ADMIN_TOKEN".to_owned(), "hidden too".to_owned()),
         ];
         let flags = [Setting::flag("--listen", "server.listen", "0.0.0.0:9000")];
         let config = load(None, env, &flags).unwrap();
         let text = show(&config).unwrap();
         assert!(!text.contains("hidden"), "{text}");
-        assert!(
-            text.contains("url = \"postgres://relais:***@db/relais\"  # RELAIS_DATABASE_URL\n"),
-            "{text}"
-        );
-        assert!(
-            text.contains("token = \"***\"  # RELAIS_ADMIN_TOKEN\n"),
-            "{text}"
-        );
-        assert!(
-            text.contains("listen = \"0.0.0.0:9000\"  # --listen\n"),
-            "{text}"
-        );
+        assert!(text.contains("url = \"postgres://relais:***@db/relais\"  # RELAIS_DATABASE_URL\n"), "{text}");
+        assert!(text.contains("token = \"***\"  # RELAIS_ADMIN_TOKEN\n"), "{text}");
+        assert!(text.contains("listen = \"0.0.0.0:9000\"  # --listen\n"), "{text}");
         assert!(text.contains("max_batch = 500\n"), "{text}");
-        assert_eq!(
-            config.origins.of("server.listen"),
-            Some(&Origin::Flag("--listen"))
-        );
+        assert_eq!(config.origins.of("server.listen"), Some(&Origin::Flag("--listen")));
         text.parse::<toml::Table>().unwrap();
     }
 }

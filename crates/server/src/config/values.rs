@@ -76,15 +76,9 @@ impl FromStr for DatabaseUrl {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let known = ["sqlite:", "postgres://", "postgresql://"];
-        match known.iter().any(|scheme| {
-            text.strip_prefix(scheme)
-                .is_some_and(|rest| !rest.is_empty())
-        }) {
+        match known.iter().any(|scheme| text.strip_prefix(scheme).is_some_and(|rest| !rest.is_empty())) {
             true => Ok(Self(text.to_owned())),
-            false => Err(
-                "expected `sqlite:<file>` or `postgres://<user>:<password>@<host>/<database>`"
-                    .to_owned(),
-            ),
+            false => Err("expected `sqlite:<file>` or `postgres://<user>:<password>@<host>/<database>`".to_owned()),
         }
     }
 }
@@ -109,9 +103,7 @@ impl Serialize for DatabaseUrl {
 
 impl<'de> Deserialize<'de> for DatabaseUrl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?
-            .parse()
-            .map_err(D::Error::custom)
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
     }
 }
 
@@ -144,15 +136,13 @@ pub fn mask_url(url: &str) -> String {
 
 /// Reads where to listen, and says what was expected.
 pub fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, D::Error> {
-    String::deserialize(deserializer)?.parse().map_err(|_| {
-        D::Error::custom("expected an address and a port, like 127.0.0.1:8080 or [::]:8080")
-    })
+    String::deserialize(deserializer)?
+        .parse()
+        .map_err(|_| D::Error::custom("expected an address and a port, like 127.0.0.1:8080 or [::]:8080"))
 }
 
 /// What a process does.
-#[derive(
-    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum,
-)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Answers HTTP.
@@ -209,15 +199,9 @@ mod tests {
         for (url, shown) in [
             ("sqlite:relais.db", "sqlite:relais.db"),
             ("postgres://u@h/db", "postgres://u@h/db"),
-            (
-                "postgres://u:secret@h:5432/db",
-                "postgres://u:***@h:5432/db",
-            ),
+            ("postgres://u:secret@h:5432/db", "postgres://u:***@h:5432/db"),
             ("postgres://u:se/c@ret@h/db", "postgres://u:***@h/db"),
-            (
-                "postgres://h/db?user=u&password=secret&a=b",
-                "postgres://h/db?user=u&password=***&a=b",
-            ),
+            ("postgres://h/db?user=u&password=secret&a=b", "postgres://h/db?user=u&password=***&a=b"),
             ("u:secret@h/db", "u:***@h/db"),
         ] {
             assert_eq!(mask_url(url), shown);
@@ -237,11 +221,6 @@ mod tests {
         for url in ["mysql://h/db", "sqlite:", "relais.db", ""] {
             assert!(url.parse::<DatabaseUrl>().is_err(), "{url}");
         }
-        assert!(
-            "sqlite::memory:"
-                .parse::<DatabaseUrl>()
-                .unwrap()
-                .is_in_memory()
-        );
+        assert!("sqlite::memory:".parse::<DatabaseUrl>().unwrap().is_in_memory());
     }
 }

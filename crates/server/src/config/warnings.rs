@@ -17,12 +17,7 @@ pub fn warnings(config: &Config) -> Vec<String> {
 }
 
 fn reachability(config: &Config, found: &mut Vec<String>) {
-    let Config {
-        server,
-        admin,
-        auth,
-        ..
-    } = config;
+    let Config { server, admin, auth, .. } = config;
     let open = !server.listen.ip().is_loopback();
     if open && server.has(Role::Api) && admin.token.is_empty() {
         found.push(format!(
@@ -44,24 +39,13 @@ fn reachability(config: &Config, found: &mut Vec<String>) {
         ));
     }
     if let Some(path) = readable_by_others(config) {
-        found.push(format!(
-            "{path} has a secret in it and everybody on this machine can read it; chmod 600 {path}"
-        ));
+        found.push(format!("{path} has a secret in it and everybody on this machine can read it; chmod 600 {path}"));
     }
 }
 
 fn store(config: &Config, found: &mut Vec<String>) {
-    let Config {
-        server,
-        database,
-        declarations,
-        ..
-    } = config;
-    let missing: Vec<&str> = Role::ALL
-        .into_iter()
-        .filter(|role| !server.has(*role))
-        .map(Role::name)
-        .collect();
+    let Config { server, database, declarations, .. } = config;
+    let missing: Vec<&str> = Role::ALL.into_iter().filter(|role| !server.has(*role)).map(Role::name).collect();
     if database.url.is_sqlite() && !missing.is_empty() {
         found.push(format!(
             "server.roles leaves out {}, and no other process can take it on: SQLite is for one process; use \
@@ -70,25 +54,18 @@ fn store(config: &Config, found: &mut Vec<String>) {
         ));
     }
     if database.url.is_in_memory() {
-        found.push(format!(
-            "database.url is {}: everything is lost when the server stops",
-            database.url
-        ));
+        found.push(format!("database.url is {}: everything is lost when the server stops", database.url));
     }
     if declarations.prune && declarations.file.is_empty() {
-        found.push(
-            "declarations.prune is set without declarations.file and does nothing".to_owned(),
-        );
+        found.push("declarations.prune is set without declarations.file and does nothing".to_owned());
     }
 }
 
 fn keeping(config: &Config, found: &mut Vec<String>) {
     let Config { purge, tasks, .. } = config;
-    let longer =
-        |what: &str, one: HumanDuration, other_name: &str, other: HumanDuration, so: &str| {
-            (one > other)
-                .then(|| format!("{what} is {one}, longer than {other_name}, {other}: {so}"))
-        };
+    let longer = |what: &str, one: HumanDuration, other_name: &str, other: HumanDuration, so: &str| {
+        (one > other).then(|| format!("{what} is {one}, longer than {other_name}, {other}: {so}"))
+    };
     found.extend(longer(
         "purge.finished",
         purge.finished,
@@ -112,12 +89,7 @@ fn keeping(config: &Config, found: &mut Vec<String>) {
 }
 
 fn load(config: &Config, found: &mut Vec<String>) {
-    let Config {
-        database,
-        batching,
-        auth,
-        ..
-    } = config;
+    let Config { database, batching, auth, .. } = config;
     if batching.queue < batching.max_batch {
         found.push(format!(
             "batching.queue is {}, less than batching.max_batch, {}: a batch can never be full",
@@ -146,8 +118,7 @@ fn readable_by_others(config: &Config) -> Option<String> {
 
     let from_file = |key: &str| matches!(config.origins.of(key), Some(Origin::File(_)));
     let token = from_file("admin.token") && !config.admin.token.is_empty();
-    let password = from_file("database.url")
-        && config.database.url.to_string() != config.database.url.expose();
+    let password = from_file("database.url") && config.database.url.to_string() != config.database.url.expose();
     let path = config.origins.file.as_ref().filter(|_| token || password)?;
     let mode = std::fs::metadata(path).ok()?.permissions().mode();
     (mode & 0o004 != 0).then(|| path.display().to_string())
@@ -164,9 +135,7 @@ mod tests {
     use crate::config::load;
 
     fn warned(variables: &[(&str, &str)]) -> Vec<String> {
-        let variables = variables
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let variables = variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
         warnings(&load(None, variables, &[]).unwrap())
     }
 
@@ -178,45 +147,21 @@ mod tests {
     #[test]
     fn risky_combinations_are_named() {
         for (variables, said) in [
-            (
-                &[("RELAIS_SERVER_LISTEN", "0.0.0.0:80")][..],
-                "this machine only",
-            ),
+            (&[("RELAIS_SERVER_LISTEN", "0.0.0.0:80")][..], "this machine only"),
             (&[("RELAIS_ADMIN_TOKEN", "short")], "can be guessed"),
             (&[("RELAIS_SERVER_ROLES", "api,purge")], "leaves out rescue"),
-            (
-                &[("RELAIS_DATABASE_URL", "sqlite::memory:")],
-                "everything is lost",
-            ),
-            (
-                &[("RELAIS_PURGE_ANY", "7d")],
-                "purge.finished is 30d, longer than purge.any, 7d",
-            ),
+            (&[("RELAIS_DATABASE_URL", "sqlite::memory:")], "everything is lost"),
+            (&[("RELAIS_PURGE_ANY", "7d")], "purge.finished is 30d, longer than purge.any, 7d"),
             (&[("RELAIS_PURGE_EVERY", "40d")], "up to that much longer"),
-            (
-                &[("RELAIS_TASKS_IDEMPOTENCY_AGE", "60d")],
-                "a task that is gone",
-            ),
+            (&[("RELAIS_TASKS_IDEMPOTENCY_AGE", "60d")], "a task that is gone"),
             (&[("RELAIS_BATCHING_QUEUE", "10")], "never be full"),
-            (
-                &[
-                    ("RELAIS_DATABASE_URL", "postgres://h/d"),
-                    ("RELAIS_DATABASE_MAX_CONNECTIONS", "4"),
-                ],
-                "nothing is left",
-            ),
-            (
-                &[("RELAIS_AUTH_BCRYPT_PARALLEL", "100000")],
-                "more than this machine has cores",
-            ),
+            (&[("RELAIS_DATABASE_URL", "postgres://h/d"), ("RELAIS_DATABASE_MAX_CONNECTIONS", "4")], "nothing is left"),
+            (&[("RELAIS_AUTH_BCRYPT_PARALLEL", "100000")], "more than this machine has cores"),
             (&[("RELAIS_AUTH_BCRYPT_COST", "4")], "cheap to guess"),
             (&[("RELAIS_DECLARATIONS_PRUNE", "true")], "does nothing"),
         ] {
             let found = warned(variables);
-            assert!(
-                found.len() == 1 && found[0].contains(said),
-                "{variables:?} gave {found:?}"
-            );
+            assert!(found.len() == 1 && found[0].contains(said), "{variables:?} gave {found:?}");
         }
     }
 
@@ -230,11 +175,7 @@ mod tests {
         fs::write(&path, "[admin]\ntoken = '0123456789abcdef'\n").unwrap();
         for (mode, expected) in [(0o644, 1), (0o640, 0)] {
             fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(
-                warnings(&load(Some(&path), [], &[]).unwrap()).len(),
-                expected,
-                "{mode:o}"
-            );
+            assert_eq!(warnings(&load(Some(&path), [], &[]).unwrap()).len(), expected, "{mode:o}");
         }
     }
 }

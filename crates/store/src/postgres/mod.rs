@@ -46,14 +46,13 @@ impl Postgres {
     }
 
     async fn migrate_all(&self) -> Result<usize> {
-        let migrations =
-            vec![Migration::new(
-                1,
-                "tasks".into(),
-                MigrationType::Simple,
-                include_str!("migrations/0001_tasks.sql").into_sql_str(),
-                false,
-            )];
+        let migrations = vec![Migration::new(
+            1,
+            "tasks".into(),
+            MigrationType::Simple,
+            include_str!("migrations/0001_tasks.sql").into_sql_str(),
+            false,
+        )];
         let known = migrations.len();
         let mut migrator = Migrator::with_migrations(migrations);
         migrator.create_schema("relais");

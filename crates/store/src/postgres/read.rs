@@ -168,10 +168,8 @@ impl Database for Postgres {
         .fetch_all(&self.pool)
         .await
         .map_err(error)?;
-        let oldest_pending = rows
-            .iter()
-            .map(|row| Ok((ServiceKey(row.int("id")?), row.moment("submitted")?)))
-            .collect::<Result<_>>()?;
+        let oldest_pending =
+            rows.iter().map(|row| Ok((ServiceKey(row.int("id")?), row.moment("submitted")?))).collect::<Result<_>>()?;
         let now = self.ping().await?;
         Ok(Backlog { tallies, oldest_pending, now: Some(now) })
     }

@@ -12,8 +12,8 @@ use super::{
 };
 use crate::{
     row::{
-        Columns, known_key, locked, locked_pending, locked_queue, locked_task, purge_candidates, queue_facts, service_key,
-        signed, wide,
+        Columns, known_key, locked, locked_pending, locked_queue, locked_task, purge_candidates, queue_facts,
+        service_key, signed, wide,
     },
     session::{
         Counter, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, PurgeScan,

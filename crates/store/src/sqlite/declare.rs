@@ -120,7 +120,11 @@ async fn delete_service(tx: &mut SqliteTransaction<'static>, name: &ServiceName)
 }
 
 /// Without a secret, the client must be there and stays as it is.
-async fn put_client(tx: &mut SqliteTransaction<'static>, client_id: &ClientId, secret_hash: Option<&str>) -> Result<()> {
+async fn put_client(
+    tx: &mut SqliteTransaction<'static>,
+    client_id: &ClientId,
+    secret_hash: Option<&str>,
+) -> Result<()> {
     let done = sqlx::query(match secret_hash {
         Some(_) => {
             "INSERT INTO client (client_id, secret_hash) VALUES (?1, ?2)

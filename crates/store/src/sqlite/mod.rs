@@ -3,6 +3,14 @@
 //! Nobody else may have the file open: a lock file beside it sees to that. So there are no row locks here (a transaction
 //! that writes is alone) and nobody to tell of changes.
 
+/// The database's time, in milliseconds. `unixepoch` gives them as a fraction, which may be a hair too small.
+macro_rules! now {
+    () => {
+        "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)"
+    };
+}
+
+mod batch;
 mod declare;
 mod proof;
 mod read;
@@ -107,10 +115,8 @@ impl Sqlite {
         if !exists {
             return Ok(0);
         }
-        let applied: i64 = sqlx::query_scalar("SELECT count(*) FROM relais_migration")
-            .fetch_one(&self.write)
-            .await
-            .map_err(error)?;
+        let applied: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM relais_migration").fetch_one(&self.write).await.map_err(error)?;
         Ok(usize::try_from(applied).unwrap_or(0))
     }
 
@@ -126,7 +132,9 @@ impl Sqlite {
 fn file_of(url: &str, connect: &SqliteConnectOptions) -> Result<PathBuf> {
     let file = connect.get_filename();
     if url.contains(":memory:") || url.contains("mode=memory") || file.as_os_str().is_empty() {
-        return Err(StoreError::Schema("the database must be a file (e.g. sqlite:relais.db), not in memory".to_owned()));
+        return Err(StoreError::Schema(
+            "the database must be a file (e.g. sqlite:relais.db), not in memory".to_owned(),
+        ));
     }
     // One name for one file, whatever links lead to it.
     Ok(file.canonicalize().unwrap_or_else(|_| file.to_owned()))
@@ -139,12 +147,8 @@ fn lock_out_others(file: &Path) -> Result<File> {
     let failed = |what: &str, error: std::io::Error| {
         StoreError::Schema(format!("cannot {what} {}: {error}", Path::new(&name).display()))
     };
-    let lock = File::options()
-        .create(true)
-        .truncate(false)
-        .write(true)
-        .open(&name)
-        .map_err(|error| failed("open", error))?;
+    let lock =
+        File::options().create(true).truncate(false).write(true).open(&name).map_err(|error| failed("open", error))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(StoreError::Schema(format!(
@@ -190,11 +194,3 @@ fn is_passing(code: &str) -> bool {
         )
     })
 }
-
-/// The database's time, in milliseconds. `unixepoch` gives them as a fraction, which may be a hair too small.
-macro_rules! now {
-    () => {
-        "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)"
-    };
-}
-use now;

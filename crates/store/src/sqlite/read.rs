@@ -1,11 +1,9 @@
 //! Reads that need no transaction of their own, on connections that cannot write.
 
-use relais_core::{
-    Backlog, Declared, Page, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp, Wakeup, position,
-};
+use relais_core::{Backlog, Declared, Page, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp, Wakeup, position};
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
-use super::{Sqlite, error, now, session::SqliteSession};
+use super::{Sqlite, batch::array, error, session::SqliteSession};
 use crate::{
     row::{Columns, authorization, client, corrupt, found_task, service, tally, task, wide},
     session::{Database, Result, Session},
@@ -220,11 +218,6 @@ async fn clock(connection: &mut SqliteConnection) -> Result<Timestamp> {
 
 async fn all_services(connection: &mut SqliteConnection) -> Result<Vec<i32>> {
     sqlx::query_scalar("SELECT id FROM service").fetch_all(connection).await.map_err(error)
-}
-
-/// A batch as a parameter: a JSON array.
-pub(super) fn array<T: serde::Serialize>(rows: &[T]) -> Result<String> {
-    serde_json::to_string(rows).map_err(corrupt)
 }
 
 /// A column of a row.

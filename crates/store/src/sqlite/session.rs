@@ -6,9 +6,10 @@ use relais_core::{Change, Json, NewTask, ServiceKey, TaskId, Timestamp, Wakeup, 
 use sqlx::{SqlitePool, SqliteTransaction, sqlite::SqliteRow};
 
 use super::{
-    declare, error, now,
+    batch::{INSERT_KEYS, INSERT_TASKS, WRITE_TASKS, array},
+    declare, error,
     proof::Proof,
-    read::{array, state_columns, task_columns},
+    read::{state_columns, task_columns},
 };
 use crate::{
     row::{
@@ -70,16 +71,6 @@ pub(super) const QUEUE_FLOORS: &str = "
     ) AS floor
     FROM tally a WHERE a.client_id = 0 AND a.status = 0 AND NOT a.departed";
 
-pub(super) const WRITE_TASKS: &str = "
-    UPDATE task SET status = w.status, attempt = w.attempt, losses = w.losses, revision = w.revision,
-        progress = w.progress, worker_host = w.worker_host, started = w.started, ended = w.ended,
-        lease_until = w.lease_until, response = w.response, error_message = w.error_message
-    FROM (SELECT value->>0 AS id, value->>1 AS status, value->>2 AS attempt, value->>3 AS losses, value->>4 AS revision,
-                 value->>5 AS progress, value->>6 AS worker_host, value->>7 AS started, value->>8 AS ended,
-                 value->>9 AS lease_until, value->>10 AS response, value->>11 AS error_message
-          FROM json_each(?1)) AS w
-    WHERE task.id = w.id";
-
 impl SqliteSession {
     pub(super) async fn begin(pool: &SqlitePool, proof: &Arc<Proof>) -> Result<Self> {
         let tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(|failure| {
@@ -140,25 +131,19 @@ impl SqliteSession {
     }
 
     async fn insert_keys(&mut self, tasks: &[InsertedTask]) -> Result<()> {
-        for InsertedTask { task, position, .. } in tasks {
-            let Some(given) = &task.idempotency else { continue };
-            sqlx::query(concat!(
-                "INSERT INTO idempotency (service_id, client_id, key, fingerprint, task_id, position, created)
-                 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ",
-                now!(),
-                ")"
-            ))
-            .bind(task.service.0)
-            .bind(task.client.0)
-            .bind(given.key.as_str())
-            .bind(given.fingerprint.as_slice())
-            .bind(task.task_id.to_string())
-            .bind(wide(*position))
-            .execute(&mut *self.tx)
-            .await
-            .map_err(|failure| self.failed(failure))?;
-        }
-        Ok(())
+        let keyed: Vec<_> =
+            tasks.iter().filter_map(|inserted| Some((inserted, inserted.task.idempotency.as_ref()?))).collect();
+        let done =
+            INSERT_KEYS.execute(&mut self.tx, &keyed, |statement, (InsertedTask { task, position, .. }, given)| {
+                statement
+                    .bind(task.service.0)
+                    .bind(task.client.0)
+                    .bind(given.key.as_str())
+                    .bind(given.fingerprint.as_slice())
+                    .bind(task.task_id.to_string())
+                    .bind(wide(*position))
+            });
+        done.await.map_err(|failure| self.failed(failure))
     }
 }
 
@@ -200,21 +185,19 @@ impl Session for SqliteSession {
     async fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> Result<()> {
         let mut rows = Vec::with_capacity(tasks.len());
         for InsertedTask { task, seq, .. } in tasks {
-            let callback = task.callback.as_ref().map(serde_json::to_string).transpose().map_err(corrupt)?;
-            let correlation = task.correlation_id.as_deref();
-            // The request is a string in this array: what is in it stays as it is.
-            rows.push((task.task_id, task.service.0, task.client.0, seq, task.request.get(), callback, correlation));
+            rows.push((task, *seq, task.callback.as_ref().map(serde_json::to_string).transpose().map_err(corrupt)?));
         }
-        self.execute(
-            concat!(
-                "INSERT INTO task (task_id, service_id, client_id, seq, request, callback, correlation_id, submitted)
-                 SELECT value->>0, value->>1, value->>2, value->>3, value->>4, value->>5, value->>6, ",
-                now!(),
-                " FROM json_each(?1) ORDER BY rowid"
-            ),
-            &rows,
-        )
-        .await?;
+        let done = INSERT_TASKS.execute(&mut self.tx, &rows, |statement, (task, seq, callback)| {
+            statement
+                .bind(task.task_id.to_string())
+                .bind(task.service.0)
+                .bind(task.client.0)
+                .bind(seq)
+                .bind(task.request.get())
+                .bind(callback.as_deref())
+                .bind(task.correlation_id.as_deref())
+        });
+        done.await.map_err(|failure| self.failed(failure))?;
         self.insert_keys(tasks).await
     }
 
@@ -242,26 +225,26 @@ impl Session for SqliteSession {
     }
 
     async fn write_tasks(&mut self, tasks: &[WrittenTask]) -> Result<()> {
-        let rows: Vec<_> = tasks
-            .iter()
-            .map(|WrittenTask { id, state, response, error_message }| {
-                (
-                    id,
-                    state.status.code(),
-                    state.attempt,
-                    state.losses,
-                    wide(state.revision),
-                    state.progress,
-                    &state.worker_host,
-                    state.started.map(Timestamp::as_millis),
-                    state.ended.map(Timestamp::as_millis),
-                    state.lease_until.map(Timestamp::as_millis),
-                    response.as_ref().map(Json::get),
-                    error_message,
-                )
-            })
-            .collect();
-        self.execute(WRITE_TASKS, &rows).await
+        let done = WRITE_TASKS.execute(
+            &mut self.tx,
+            tasks,
+            |statement, WrittenTask { id, state, response, error_message }| {
+                statement
+                    .bind(id)
+                    .bind(state.status.code())
+                    .bind(state.attempt)
+                    .bind(state.losses)
+                    .bind(wide(state.revision))
+                    .bind(state.progress)
+                    .bind(state.worker_host.as_deref())
+                    .bind(state.started.map(Timestamp::as_millis))
+                    .bind(state.ended.map(Timestamp::as_millis))
+                    .bind(state.lease_until.map(Timestamp::as_millis))
+                    .bind(response.as_ref().map(Json::get))
+                    .bind(error_message.as_deref())
+            },
+        );
+        done.await.map_err(|failure| self.failed(failure))
     }
 
     async fn count(&mut self, counts: &[(Counter, i64)]) -> Result<()> {
@@ -282,8 +265,7 @@ impl Session for SqliteSession {
     }
 
     async fn depart(&mut self, departures: &[(ServiceKey, Node, i64)]) -> Result<()> {
-        let rows: Vec<_> =
-            departures.iter().map(|(service, node, n)| (service.0, node.level, node.slot, n)).collect();
+        let rows: Vec<_> = departures.iter().map(|(service, node, n)| (service.0, node.level, node.slot, n)).collect();
         self.execute(
             "INSERT INTO departure (service_id, level, slot, n)
              SELECT value->>0, value->>1, value->>2, value->>3 FROM json_each(?1) WHERE true
@@ -321,8 +303,7 @@ impl Session for SqliteSession {
     }
 
     async fn queue_floors(&mut self) -> Result<Vec<(ServiceKey, i64)>> {
-        let rows =
-            sqlx::query(QUEUE_FLOORS).fetch_all(&mut *self.tx).await.map_err(|failure| self.failed(failure))?;
+        let rows = sqlx::query(QUEUE_FLOORS).fetch_all(&mut *self.tx).await.map_err(|failure| self.failed(failure))?;
         rows.iter().map(|row| Ok((service_key(row)?, row.big("floor")?))).collect()
     }
 

@@ -99,7 +99,8 @@ impl<D: Database> Verbs<D> {
             return Ok(Vec::new());
         }
         let mut session = self.database.begin().await?;
-        let names: Vec<TaskId> = events.iter().map(|event| event.task_id).collect::<BTreeSet<_>>().into_iter().collect();
+        let names: Vec<TaskId> =
+            events.iter().map(|event| event.task_id).collect::<BTreeSet<_>>().into_iter().collect();
         let locked = session.lock_tasks(&names).await?;
         let mut tasks: HashMap<TaskId, LockedTask> = locked.rows.into_iter().map(|task| (task.task_id, task)).collect();
         let mut changes = Changes::default();

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use relais_core::{ClientKey, ServiceKey, Status, position::{self, Node}};
+use relais_core::{
+    ClientKey, ServiceKey, Status,
+    position::{self, Node},
+};
 
 use crate::session::{ALL_CLIENTS, Counter, Result, Session};
 
@@ -27,7 +30,7 @@ impl Ledger {
         self.add(service, client, from, true, 1);
         if to == Status::Pending {
             // It takes its old place again, as if it had never left. Arrivals number the tasks: this is not one.
-            self.add(service, client, Status::Pending, true, -1);
+            self.add(service, client, Status::Pending, false, 1);
             self.depart(service, seq, -1);
             return;
         }
@@ -50,8 +53,12 @@ impl Ledger {
 
     /// Writes it all, last thing before the commit: these are the rows that others wait for.
     pub(super) async fn write(self, session: &mut impl Session) -> Result<()> {
-        let departures: Vec<_> =
-            self.departures.into_iter().filter(|&(_, n)| n != 0).map(|((service, node), n)| (service, node, n)).collect();
+        let departures: Vec<_> = self
+            .departures
+            .into_iter()
+            .filter(|&(_, n)| n != 0)
+            .map(|((service, node), n)| (service, node, n))
+            .collect();
         if !departures.is_empty() {
             session.depart(&departures).await?;
         }

@@ -61,8 +61,7 @@ impl<D: Database> Verbs<D> {
         session.insert_tasks(&inserted).await?;
         ledger.write(&mut session).await?;
         let work: BTreeSet<ServiceKey> = inserted.iter().map(|inserted| inserted.task.service).collect();
-        let wakeup =
-            Wakeup { work: work.into_iter().collect(), tasks: IdsChanged::These(Vec::new()), declared: false };
+        let wakeup = Wakeup { work: work.into_iter().collect(), tasks: IdsChanged::These(Vec::new()), declared: false };
         self.finish(session, wakeup).await?;
         Ok(answers)
     }

@@ -32,10 +32,7 @@ impl Programs {
         if let Some(directory) = env::var_os(DIRECTORY_VARIABLE) {
             let directory = PathBuf::from(directory);
             if !is_complete(&directory) {
-                bail!(
-                    "{DIRECTORY_VARIABLE} is {}, which contains no `postgres` and `initdb`",
-                    directory.display()
-                );
+                bail!("{DIRECTORY_VARIABLE} is {}, which contains no `postgres` and `initdb`", directory.display());
             }
             return Ok(Self { directory });
         }
@@ -65,18 +62,14 @@ impl Programs {
 
     /// As in `postgres (PostgreSQL) 15.8 (Debian 15.8-0+deb12u1)`.
     pub(super) fn version(&self) -> Result<String> {
-        let output = Command::new(self.postgres())
-            .arg("--version")
-            .output()
-            .context("ask PostgreSQL for its version")?;
+        let output =
+            Command::new(self.postgres()).arg("--version").output().context("ask PostgreSQL for its version")?;
         Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
     }
 }
 
 fn is_complete(directory: &Path) -> bool {
-    ["postgres", "initdb"]
-        .iter()
-        .all(|program| directory.join(program).is_file())
+    ["postgres", "initdb"].iter().all(|program| directory.join(program).is_file())
 }
 
 /// The newest major version first.
@@ -89,10 +82,7 @@ fn debian_directories() -> Vec<PathBuf> {
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
         .collect();
     versions.sort_unstable_by(|a, b| b.cmp(a));
-    versions
-        .iter()
-        .map(|version| Path::new(DEBIAN).join(version.to_string()).join("bin"))
-        .collect()
+    versions.iter().map(|version| Path::new(DEBIAN).join(version.to_string()).join("bin")).collect()
 }
 
 /// The user that a server runs as when this process is root.

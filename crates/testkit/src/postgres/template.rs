@@ -33,11 +33,8 @@ fn copy_blocking(programs: &Programs) -> Result<Scratch> {
     let directory = Scratch::create(&std::env::temp_dir(), "relais-test-postgres-")?;
     give_to_server(directory.path())?;
     // `cp` keeps owners and modes, on which PostgreSQL insists.
-    run(Command::new("cp")
-        .arg("-a")
-        .arg(&template)
-        .arg(data(&directory)))
-    .context("copy the prepared PostgreSQL cluster")?;
+    run(Command::new("cp").arg("-a").arg(&template).arg(data(&directory)))
+        .context("copy the prepared PostgreSQL cluster")?;
     Ok(directory)
 }
 
@@ -48,8 +45,7 @@ fn prepared(programs: &Programs) -> Result<PathBuf> {
     if template.exists() {
         return Ok(template);
     }
-    let lock =
-        File::create(cache.join("lock")).context("open the lock of the PostgreSQL template")?;
+    let lock = File::create(cache.join("lock")).context("open the lock of the PostgreSQL template")?;
     lock.lock().context("lock the PostgreSQL template")?;
     if template.exists() {
         return Ok(template); // another process made it while we waited
@@ -59,15 +55,7 @@ fn prepared(programs: &Programs) -> Result<PathBuf> {
     let fresh = workshop.path().join("data");
     let mut initdb = Command::new(programs.initdb());
     initdb
-        .args([
-            "-U",
-            "postgres",
-            "--auth=trust",
-            "--locale=C",
-            "-E",
-            "UTF8",
-            "-D",
-        ])
+        .args(["-U", "postgres", "--auth=trust", "--locale=C", "-E", "UTF8", "-D"])
         .arg(&fresh)
         .current_dir(workshop.path());
     programs::as_server_user(&mut initdb);
@@ -88,34 +76,20 @@ fn cache_directory() -> Result<PathBuf> {
         }
         _ => {}
     }
-    let metadata =
-        fs::symlink_metadata(&path).with_context(|| format!("look at {}", path.display()))?;
+    let metadata = fs::symlink_metadata(&path).with_context(|| format!("look at {}", path.display()))?;
     if !metadata.is_dir() || metadata.uid() != user.as_raw() {
-        bail!(
-            "{} is not a directory of this user; remove it",
-            path.display()
-        );
+        bail!("{} is not a directory of this user; remove it", path.display());
     }
     Ok(path)
 }
 
 fn file_name(version: &str) -> String {
-    version
-        .chars()
-        .map(|c| {
-            if c.is_ascii_alphanumeric() || c == '.' {
-                c
-            } else {
-                '-'
-            }
-        })
-        .collect()
+    version.chars().map(|c| if c.is_ascii_alphanumeric() || c == '.' { c } else { '-' }).collect()
 }
 
 fn give_to_server(path: &Path) -> Result<()> {
     if let Some(user) = programs::server_user() {
-        chown(path, Some(user), Some(user))
-            .with_context(|| format!("give {} to the server's user", path.display()))?;
+        chown(path, Some(user), Some(user)).with_context(|| format!("give {} to the server's user", path.display()))?;
     }
     Ok(())
 }
@@ -126,11 +100,7 @@ fn run(command: &mut Command) -> Result<()> {
     let program = command.get_program().display().to_string();
     let output = output.with_context(|| format!("run {program}"))?;
     if !output.status.success() {
-        bail!(
-            "{program} failed ({})\n{}",
-            output.status,
-            String::from_utf8_lossy(&output.stderr)
-        );
+        bail!("{program} failed ({})\n{}", output.status, String::from_utf8_lossy(&output.stderr));
     }
     Ok(())
 }

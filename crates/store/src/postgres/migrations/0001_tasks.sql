@@ -35,7 +35,7 @@ CREATE TABLE relais."authorization" (
 
 -- One row: counts the changes to the three tables above, so that "has anything changed?" is cheap to ask.
 CREATE TABLE relais.declared (
-    only    boolean PRIMARY KEY DEFAULT true CHECK (only),
+    single  boolean PRIMARY KEY DEFAULT true CHECK (single),
     version bigint NOT NULL
 );
 INSERT INTO relais.declared (version) VALUES (0);

@@ -35,7 +35,7 @@ CREATE TABLE "authorization" (
 
 -- One row: counts the changes to the three tables above, so that "has anything changed?" is cheap to ask.
 CREATE TABLE declared (
-    only    INTEGER PRIMARY KEY DEFAULT 1 CHECK (only),
+    single  INTEGER PRIMARY KEY DEFAULT 1 CHECK (single = 1),
     version INTEGER NOT NULL
 );
 INSERT INTO declared (version) VALUES (0);

@@ -1,0 +1,266 @@
+//! What operators call: declare, look, act. The same model as a declaration file and the command line.
+
+use axum::{
+    Json,
+    extract::{Path, RawQuery, Request, State},
+};
+use relais_protocol::{
+    ErrorNumber, Success,
+    admin::{
+        AdminTaskPage, AdminTaskView, ApplyReport, AuthorizationDeclaration, AuthorizationStates, ClientDeclaration,
+        ClientSecret, ClientStates, Declaration, PurgeAnswer, PurgeRequest, ServiceDeclaration, ServiceState,
+        ServiceStates,
+    },
+};
+
+use crate::{App, consumer::parse_task_id, error::ApiError, openapi::Refusals, query::Query};
+
+type Answer<T> = Result<Json<Success<T>>, ApiError>;
+
+fn answer<T>(data: T) -> Answer<T> {
+    Ok(Json(Success::new(data)))
+}
+
+/// The name in the address and the one in the body must be the same.
+fn same(path: &str, body: &str, field: &str) -> Result<(), ApiError> {
+    if path == body {
+        return Ok(());
+    }
+    Err(ApiError::at(ErrorNumber::InvalidDeclaration, field, format!("is {body:?}, but the address says {path:?}")))
+}
+
+/// The services with their counters
+#[utoipa::path(get, path = "/admin/services", tag = "Operators", security(("admin" = []), ()),
+    responses((status = 200, description = "In the order of their names", body = Success<ServiceStates>), Refusals))]
+pub(crate) async fn list_services(State(app): State<App>) -> Answer<ServiceStates> {
+    answer(ServiceStates { services: app.engine.service_states().await? })
+}
+
+/// One service with its counters
+#[utoipa::path(get, path = "/admin/services/{service}", tag = "Operators", security(("admin" = []), ()),
+    params(("service" = String, Path, description = "The service's name")),
+    responses((status = 200, description = "The service", body = Success<ServiceState>), Refusals))]
+pub(crate) async fn show_service(State(app): State<App>, Path(service): Path<String>) -> Answer<ServiceState> {
+    answer(app.engine.service_state(&service).await?)
+}
+
+/// Declare a service
+///
+/// Creates it, or makes it like this: what is absent gets its default, but for `paused`.
+#[utoipa::path(put, path = "/admin/services/{service}", tag = "Operators", security(("admin" = []), ()),
+    params(("service" = String, Path, description = "The service's name")),
+    request_body = ServiceDeclaration,
+    responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
+pub(crate) async fn put_service(
+    State(app): State<App>,
+    Path(service): Path<String>,
+    request: Request,
+) -> Answer<ApplyReport> {
+    let declared: ServiceDeclaration = app.json(request).await?;
+    same(&service, &declared.service_name, "/serviceName")?;
+    let declaration = Declaration { services: vec![declared], ..Declaration::default() };
+    answer(app.engine.apply(declaration, false, false).await?)
+}
+
+/// Remove a service
+///
+/// With its authorizations. Refused while it has tasks that are not finished; those that are stay until they are purged.
+#[utoipa::path(delete, path = "/admin/services/{service}", tag = "Operators", security(("admin" = []), ()),
+    params(("service" = String, Path, description = "The service's name")),
+    responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
+pub(crate) async fn delete_service(State(app): State<App>, Path(service): Path<String>) -> Answer<ApplyReport> {
+    answer(app.engine.delete_service(&service).await?)
+}
+
+/// Pause a service
+///
+/// Tasks are still taken in, but not handed out. Running ones go on.
+#[utoipa::path(post, path = "/admin/services/{service}/pause", tag = "Operators", security(("admin" = []), ()),
+    params(("service" = String, Path, description = "The service's name")),
+    responses((status = 200, description = "The service", body = Success<ServiceState>), Refusals))]
+pub(crate) async fn pause_service(State(app): State<App>, Path(service): Path<String>) -> Answer<ServiceState> {
+    answer(app.engine.pause_service(&service, true).await?)
+}
+
+/// Let a service go on
+#[utoipa::path(post, path = "/admin/services/{service}/resume", tag = "Operators", security(("admin" = []), ()),
+    params(("service" = String, Path, description = "The service's name")),
+    responses((status = 200, description = "The service", body = Success<ServiceState>), Refusals))]
+pub(crate) async fn resume_service(State(app): State<App>, Path(service): Path<String>) -> Answer<ServiceState> {
+    answer(app.engine.pause_service(&service, false).await?)
+}
+
+/// The clients
+#[utoipa::path(get, path = "/admin/clients", tag = "Operators", security(("admin" = []), ()),
+    responses((status = 200, description = "In the order of their names", body = Success<ClientStates>), Refusals))]
+pub(crate) async fn list_clients(State(app): State<App>) -> Answer<ClientStates> {
+    answer(ClientStates { clients: app.engine.client_states().await? })
+}
+
+/// Declare a client
+///
+/// A new client without a `clientSecret` gets one that is shown in this answer, once.
+#[utoipa::path(put, path = "/admin/clients/{clientId}", tag = "Operators", security(("admin" = []), ()),
+    params(("clientId" = String, Path, description = "The client's name")),
+    request_body = ClientDeclaration,
+    responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
+pub(crate) async fn put_client(
+    State(app): State<App>,
+    Path(client_id): Path<String>,
+    request: Request,
+) -> Answer<ApplyReport> {
+    let declared: ClientDeclaration = app.json(request).await?;
+    same(&client_id, &declared.client_id, "/clientId")?;
+    let declaration = Declaration { clients: vec![declared], ..Declaration::default() };
+    answer(app.engine.apply(declaration, false, false).await?)
+}
+
+/// Remove a client
+///
+/// With its authorizations. Its tasks stay until they are purged.
+#[utoipa::path(delete, path = "/admin/clients/{clientId}", tag = "Operators", security(("admin" = []), ()),
+    params(("clientId" = String, Path, description = "The client's name")),
+    responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
+pub(crate) async fn delete_client(State(app): State<App>, Path(client_id): Path<String>) -> Answer<ApplyReport> {
+    answer(app.engine.delete_client(&client_id).await?)
+}
+
+/// Give a client another secret
+///
+/// The old one is worth nothing from now on.
+#[utoipa::path(post, path = "/admin/clients/{clientId}/secret", tag = "Operators", security(("admin" = []), ()),
+    params(("clientId" = String, Path, description = "The client's name")),
+    responses((status = 200, description = "The secret, shown this once", body = Success<ClientSecret>), Refusals))]
+pub(crate) async fn rotate_secret(State(app): State<App>, Path(client_id): Path<String>) -> Answer<ClientSecret> {
+    answer(app.engine.rotate_secret(&client_id).await?)
+}
+
+/// Who may do what
+#[utoipa::path(get, path = "/admin/authorizations", tag = "Operators", security(("admin" = []), ()),
+    params(
+        ("clientId" = Option<String>, Query, description = "Only of this client"),
+        ("service" = Option<String>, Query, description = "Only on this service"),
+    ),
+    responses((status = 200, description = "In the order of clients, then services", body = Success<AuthorizationStates>), Refusals))]
+pub(crate) async fn list_authorizations(
+    State(app): State<App>,
+    RawQuery(query): RawQuery,
+) -> Answer<AuthorizationStates> {
+    let query = Query::parse(query.as_deref(), &["clientId", "service"])?;
+    let (client, service) = (query.get("clientId"), query.get("service"));
+    let mut authorizations = app.engine.declaration().await?.authorizations;
+    authorizations.retain(|authorization| {
+        client.is_none_or(|id| id == authorization.client_id)
+            && service.is_none_or(|name| name == authorization.service_name)
+    });
+    answer(AuthorizationStates { authorizations })
+}
+
+/// Let a client use a service
+#[utoipa::path(put, path = "/admin/authorizations/{clientId}/{service}", tag = "Operators", security(("admin" = []), ()),
+    params(
+        ("clientId" = String, Path, description = "The client's name"),
+        ("service" = String, Path, description = "The service's name"),
+    ),
+    request_body = AuthorizationDeclaration,
+    responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
+pub(crate) async fn put_authorization(
+    State(app): State<App>,
+    Path((client_id, service)): Path<(String, String)>,
+    request: Request,
+) -> Answer<ApplyReport> {
+    let declared: AuthorizationDeclaration = app.json(request).await?;
+    same(&client_id, &declared.client_id, "/clientId")?;
+    same(&service, &declared.service_name, "/serviceName")?;
+    let declaration = Declaration { authorizations: vec![declared], ..Declaration::default() };
+    answer(app.engine.apply(declaration, false, false).await?)
+}
+
+/// Take a service away from a client
+#[utoipa::path(delete, path = "/admin/authorizations/{clientId}/{service}", tag = "Operators", security(("admin" = []), ()),
+    params(
+        ("clientId" = String, Path, description = "The client's name"),
+        ("service" = String, Path, description = "The service's name"),
+    ),
+    responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
+pub(crate) async fn delete_authorization(
+    State(app): State<App>,
+    Path((client_id, service)): Path<(String, String)>,
+) -> Answer<ApplyReport> {
+    answer(app.engine.delete_authorization(&client_id, &service).await?)
+}
+
+/// Apply a declaration
+///
+/// All of it or nothing. With `dryRun`, only tells what would be done. With `prune`, what it does not name is removed.
+#[utoipa::path(post, path = "/admin/apply", tag = "Operators", security(("admin" = []), ()),
+    params(
+        ("dryRun" = Option<bool>, Query, description = "Only tell what would be done"),
+        ("prune" = Option<bool>, Query, description = "Remove what the declaration does not name"),
+    ),
+    request_body = Declaration,
+    responses((status = 200, description = "What was done, or would be", body = Success<ApplyReport>), Refusals))]
+pub(crate) async fn apply(State(app): State<App>, RawQuery(query): RawQuery, request: Request) -> Answer<ApplyReport> {
+    let query = Query::parse(query.as_deref(), &["dryRun", "prune"])?;
+    let (dry_run, prune) = (query.boolean("dryRun")?, query.boolean("prune")?);
+    let declaration: Declaration = app.json(request).await?;
+    answer(app.engine.apply(declaration, prune, dry_run).await?)
+}
+
+/// Everything that is declared
+///
+/// As a declaration file would say it, without secrets.
+#[utoipa::path(get, path = "/admin/declaration", tag = "Operators", security(("admin" = []), ()),
+    responses((status = 200, description = "The declaration", body = Success<Declaration>), Refusals))]
+pub(crate) async fn export(State(app): State<App>) -> Answer<Declaration> {
+    answer(app.engine.declaration().await?)
+}
+
+/// Tasks
+///
+/// The newest first, without requests and responses. `nextCursor` of one page is `cursor` of the next.
+#[utoipa::path(get, path = "/admin/tasks", tag = "Operators", security(("admin" = []), ()),
+    params(
+        ("service" = Option<String>, Query, description = "Only of this service"),
+        ("clientId" = Option<String>, Query, description = "Only of this client"),
+        ("status" = Option<String>, Query, description = "Only in these, separated by commas", pattern = "^(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED)(,(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED))*$"),
+        ("from" = Option<String>, Query, description = "Submitted at this time or later", format = "date-time"),
+        ("before" = Option<String>, Query, description = "Submitted before this time", format = "date-time"),
+        ("limit" = Option<u32>, Query, description = "At most so many; 50 if absent", minimum = 1, maximum = 200),
+        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before"),
+    ),
+    responses((status = 200, description = "A page", body = Success<AdminTaskPage>), Refusals))]
+pub(crate) async fn list_tasks(State(app): State<App>, RawQuery(query): RawQuery) -> Answer<AdminTaskPage> {
+    let known = ["service", "clientId", "status", "from", "before", "limit", "cursor"];
+    let query = Query::parse(query.as_deref(), &known)?;
+    let (tasks, next_cursor) =
+        app.engine.admin_list(query.get("service"), query.get("clientId"), query.listing()?).await?;
+    answer(AdminTaskPage { tasks, next_cursor })
+}
+
+/// One task
+#[utoipa::path(get, path = "/admin/tasks/{taskId}", tag = "Operators", security(("admin" = []), ()),
+    params(("taskId" = String, Path, description = "The task's public name", format = "uuid")),
+    responses((status = 200, description = "The task", body = Success<AdminTaskView>), Refusals))]
+pub(crate) async fn show_task(State(app): State<App>, Path(task_id): Path<String>) -> Answer<AdminTaskView> {
+    answer(app.engine.admin_task(parse_task_id(&task_id)?).await?)
+}
+
+/// Cancel a task
+#[utoipa::path(delete, path = "/admin/tasks/{taskId}", tag = "Operators", security(("admin" = []), ()),
+    params(("taskId" = String, Path, description = "The task's public name", format = "uuid")),
+    responses((status = 200, description = "The task, CANCELLED", body = Success<AdminTaskView>), Refusals))]
+pub(crate) async fn cancel_task(State(app): State<App>, Path(task_id): Path<String>) -> Answer<AdminTaskView> {
+    answer(app.engine.admin_cancel(parse_task_id(&task_id)?).await?)
+}
+
+/// Purge now
+///
+/// Removes what is older than its service, or the server, keeps. With `dryRun`, only counts.
+#[utoipa::path(post, path = "/admin/purge", tag = "Operators", security(("admin" = []), ()),
+    request_body = PurgeRequest,
+    responses((status = 200, description = "What was removed, or would be", body = Success<PurgeAnswer>), Refusals))]
+pub(crate) async fn purge(State(app): State<App>, request: Request) -> Answer<PurgeAnswer> {
+    let asked: PurgeRequest = app.json(request).await?;
+    answer(app.engine.purge(asked.dry_run).await?)
+}

@@ -1,0 +1,107 @@
+//! Who may use the admin API: whoever has its token; without one, only whoever is on this machine.
+//!
+//! "On this machine" is judged by the connection, and taken for nothing when the request shows that it came through a
+//! proxy or from a page of another site.
+
+use std::net::{IpAddr, SocketAddr};
+
+use axum::{
+    extract::{ConnectInfo, Request, State},
+    http::{HeaderMap, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use relais_protocol::ErrorNumber;
+use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq;
+
+use crate::{App, error::ApiError};
+
+/// The admin API's token. Only its digest is kept.
+#[derive(Clone)]
+pub struct AdminToken([u8; 32]);
+
+impl AdminToken {
+    /// Takes a token.
+    pub fn new(token: &str) -> Self {
+        Self(Sha256::digest(token.as_bytes()).into())
+    }
+
+    fn is(&self, given: &str) -> bool {
+        // Digests, so that neither the length nor the place of the first difference can be told from the time it takes.
+        self.0.ct_eq(&Self::new(given).0).into()
+    }
+}
+
+impl std::fmt::Debug for AdminToken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AdminToken")
+    }
+}
+
+pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
+    let allowed = match &app.options.admin_token {
+        Some(token) => bearer(request.headers()).is_some_and(|given| token.is(given)),
+        None => {
+            let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+            peer.is_some_and(is_loopback) && is_direct(request.headers())
+        }
+    };
+    if allowed { next.run(request).await } else { ApiError::new(ErrorNumber::AdminForbidden).into_response() }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let (scheme, token) = headers.get(header::AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| token.trim())
+}
+
+fn is_loopback(address: IpAddr) -> bool {
+    address.to_canonical().is_loopback()
+}
+
+/// No proxy in between, no page of another site behind it, and a name that is this machine's (a name that was made to
+/// point here is how a page gets around the rules of browsers).
+fn is_direct(headers: &HeaderMap) -> bool {
+    let forwarded = ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip", "via"];
+    let from_page = ["origin", "referer", "sec-fetch-site"];
+    if forwarded.iter().chain(&from_page).any(|name| headers.contains_key(*name)) {
+        return false;
+    }
+    let Some(host) = headers.get(header::HOST).and_then(|host| host.to_str().ok()) else { return false };
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse().is_ok_and(is_loopback)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn a_proxy_or_a_page_on_this_machine_does_not_speak_for_it() {
+        assert!(is_direct(&headers(&[("host", "127.0.0.1:8080")])));
+        assert!(is_direct(&headers(&[("host", "localhost")])));
+        assert!(is_direct(&headers(&[("host", "[::1]:8080")])));
+        assert!(!is_direct(&headers(&[])));
+        assert!(!is_direct(&headers(&[("host", "relais.example.org")])), "a name made to point here");
+        for name in ["x-forwarded-for", "forwarded", "x-real-ip", "via", "origin", "referer", "sec-fetch-site"] {
+            let pairs = [("host", "localhost"), (name, "x")];
+            assert!(!is_direct(&headers(&pairs)), "{name}");
+        }
+    }
+
+    #[test]
+    fn only_the_token_opens() {
+        let token = AdminToken::new("right");
+        assert!(token.is("right"));
+        assert!(!token.is("righ") && !token.is("") && !token.is("right "));
+        assert!(is_loopback("::ffff:127.0.0.1".parse().unwrap()));
+        assert!(!is_loopback("192.168.0.1".parse().unwrap()));
+    }
+}

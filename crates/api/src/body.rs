@@ -1,0 +1,62 @@
+//! Reading JSON bodies: bounded in size and time, and refused with a number.
+//!
+//! Handlers call this after they know who is calling, never before: strangers do not get to fill our memory.
+
+use axum::{
+    body::Bytes,
+    extract::Request,
+    http::{HeaderMap, header},
+};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use relais_core::MAX_DEPTH;
+use relais_protocol::ErrorNumber;
+use serde::de::DeserializeOwned;
+
+use crate::{App, error::ApiError};
+
+impl App {
+    /// The bytes of a JSON body.
+    pub(crate) async fn body(&self, request: Request) -> Result<Bytes, ApiError> {
+        if !is_json(request.headers()) {
+            return Err(ApiError::new(ErrorNumber::WrongContentType));
+        }
+        let limited = Limited::new(request.into_body(), self.options.max_body_bytes);
+        match tokio::time::timeout(self.options.request_timeout, limited.collect()).await {
+            Ok(Ok(collected)) => Ok(collected.to_bytes()),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => {
+                let message = format!("at most {} bytes are taken", self.options.max_body_bytes);
+                Err(ApiError::at(ErrorNumber::BodyTooLarge, "", message))
+            }
+            Ok(Err(error)) => Err(ApiError::at(ErrorNumber::MalformedJson, "", error.to_string())),
+            Err(_) => Err(ApiError::new(ErrorNumber::RequestTimeout)),
+        }
+    }
+
+    /// A JSON body, read.
+    pub(crate) async fn json<T: DeserializeOwned>(&self, request: Request) -> Result<T, ApiError> {
+        parse(&self.body(request).await?)
+    }
+}
+
+/// Reads JSON: what is no JSON at all, what is nested too deeply and what has other fields than expected are told apart.
+pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
+    serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => ApiError::at(ErrorNumber::InvalidRequest, "", tidy(&error.to_string())),
+        _ if error.to_string().starts_with("recursion limit") => {
+            let message = format!("at most {MAX_DEPTH} levels are taken");
+            ApiError::at(ErrorNumber::NestedTooDeep, "", message)
+        }
+        _ => ApiError::at(ErrorNumber::MalformedJson, "", error.to_string()),
+    })
+}
+
+/// A message may quote what was sent, which may be long.
+fn tidy(message: &str) -> String {
+    message.chars().take(500).collect()
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let Some(value) = headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
+    let essence = value.split(';').next().unwrap_or_default().trim();
+    essence.eq_ignore_ascii_case("application/json")
+}

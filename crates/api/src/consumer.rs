@@ -1,0 +1,232 @@
+//! What consumers call: submit, follow, list, cancel.
+
+use axum::{
+    Json,
+    extract::{Path, RawQuery, Request, State},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
+    response::{IntoResponse, Response},
+};
+use relais_core::{Role, TaskId};
+use relais_engine::{Accepted, EngineError, Idempotency, task_view};
+use relais_protocol::{
+    ErrorNumber, Success,
+    consumer::{
+        BatchAnswer, BatchEntry, BatchRequest, ServiceList, ServiceView, SubmitAnswer, SubmitRequest, TaskPage,
+        TaskView,
+    },
+};
+use sha2::{Digest, Sha256};
+
+use crate::{App, body::parse, error::ApiError, openapi::Refusals, query::Query};
+
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
+const MAX_KEY: usize = 200;
+const MAX_BATCH: usize = 1000;
+
+/// The services that you may use
+///
+/// With what each takes, as JSON Schema.
+#[utoipa::path(get, path = "/v1/services", tag = "Consumers", security(("basic" = [])),
+    responses((status = 200, description = "In the order of their names", body = Success<ServiceList>), Refusals))]
+pub(crate) async fn list_services(
+    State(app): State<App>,
+    headers: HeaderMap,
+) -> Result<Json<Success<ServiceList>>, ApiError> {
+    let client = app.client(&headers).await?;
+    Ok(Json(Success::new(ServiceList { services: app.engine.services_of(&client)? })))
+}
+
+/// One service that you may use
+#[utoipa::path(get, path = "/v1/services/{service}", tag = "Consumers", security(("basic" = [])),
+    params(("service" = String, Path, description = "The service's name")),
+    responses((status = 200, description = "The service", body = Success<ServiceView>), Refusals))]
+pub(crate) async fn show_service(
+    State(app): State<App>,
+    Path(service): Path<String>,
+    headers: HeaderMap,
+) -> Result<Json<Success<ServiceView>>, ApiError> {
+    let client = app.client(&headers).await?;
+    app.engine.declared_service_name(&service)?;
+    let found = app.engine.services_of(&client)?.into_iter().find(|view| view.service_name == service);
+    Ok(Json(Success::new(found.ok_or(EngineError::Forbidden)?)))
+}
+
+/// Submit a task
+///
+/// The answer comes once the task is stored for good. With an `Idempotency-Key`, repeating the same request within 24
+/// hours gives the same answer and makes no second task.
+#[utoipa::path(post, path = "/v1/services/{service}/tasks", tag = "Consumers", security(("basic" = [])),
+    params(
+        ("service" = String, Path, description = "The service's name"),
+        ("Idempotency-Key" = Option<String>, Header, description = "A word of yours for this request, at most 200 visible ASCII characters", min_length = 1, max_length = 200, pattern = "^[!-~]+$"),
+    ),
+    request_body = SubmitRequest,
+    responses((status = 201, description = "Taken", body = Success<SubmitAnswer>), Refusals))]
+pub(crate) async fn submit(
+    State(app): State<App>,
+    Path(service): Path<String>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let access = app.access(&headers, &service, Role::Consume).await?;
+    let key = idempotency_key(&headers)?;
+    let bytes = app.body(request).await?;
+    let idempotency = key.map(|key| Idempotency { key, fingerprint: Sha256::digest(&bytes).to_vec() });
+    let request: SubmitRequest = parse(&bytes)?;
+    let accepted = app.engine.submit(&access, request, idempotency).await.map_err(|error| app.full(&access, error))?;
+    let mut response = (StatusCode::CREATED, Json(Success::new(answer(accepted)))).into_response();
+    if accepted.submitted.replayed {
+        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    Ok(response)
+}
+
+/// Submit many tasks
+///
+/// At most 1000, each with its own answer, in the same order: one that is refused does not hold up the others.
+#[utoipa::path(post, path = "/v1/services/{service}/tasks/batch", tag = "Consumers", security(("basic" = [])),
+    params(("service" = String, Path, description = "The service's name")),
+    request_body = BatchRequest,
+    responses((status = 200, description = "What became of each", body = Success<BatchAnswer>), Refusals))]
+pub(crate) async fn submit_batch(
+    State(app): State<App>,
+    Path(service): Path<String>,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<Json<Success<BatchAnswer>>, ApiError> {
+    let access = app.access(&headers, &service, Role::Consume).await?;
+    let batch: BatchRequest = app.json(request).await?;
+    if batch.tasks.is_empty() || batch.tasks.len() > MAX_BATCH {
+        return Err(ApiError::at(ErrorNumber::InvalidBatch, "/tasks", format!("has {} entries", batch.tasks.len())));
+    }
+    let mut unread = std::collections::VecDeque::new();
+    let requests = batch
+        .tasks
+        .iter()
+        .map(|raw| {
+            parse::<SubmitRequest>(raw.get().as_bytes()).map_err(|error| {
+                // The number is kept for the answer; the engine only needs to know that there is no task.
+                unread.push_back(error);
+                EngineError::Invalid(Vec::new())
+            })
+        })
+        .collect();
+    let results = app.engine.submit_batch(&access, requests).await?;
+    let entries = results.into_iter().map(|result| match result {
+        Ok(accepted) => BatchEntry::Success { data: answer(accepted) },
+        Err(EngineError::Invalid(problems)) if problems.is_empty() => {
+            let error = unread.pop_front().unwrap_or_else(|| ApiError::new(ErrorNumber::InvalidRequest));
+            BatchEntry::Error { error: error.into_failure().error }
+        }
+        Err(error) => BatchEntry::Error { error: ApiError::from(error).into_failure().error },
+    });
+    Ok(Json(Success::new(BatchAnswer { tasks: entries.collect() })))
+}
+
+/// Your tasks on a service
+///
+/// The newest first, without their responses. `nextCursor` of one page is `cursor` of the next.
+#[utoipa::path(get, path = "/v1/services/{service}/tasks", tag = "Consumers", security(("basic" = [])),
+    params(
+        ("service" = String, Path, description = "The service's name"),
+        ("status" = Option<String>, Query, description = "Only in these, separated by commas", pattern = "^(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED)(,(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED))*$"),
+        ("from" = Option<String>, Query, description = "Submitted at this time or later", format = "date-time"),
+        ("before" = Option<String>, Query, description = "Submitted before this time", format = "date-time"),
+        ("limit" = Option<u32>, Query, description = "At most so many; 50 if absent", minimum = 1, maximum = 200),
+        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before"),
+    ),
+    responses((status = 200, description = "A page", body = Success<TaskPage>), Refusals))]
+pub(crate) async fn list_tasks(
+    State(app): State<App>,
+    Path(service): Path<String>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Json<Success<TaskPage>>, ApiError> {
+    let access = app.access(&headers, &service, Role::Consume).await?;
+    let query = Query::parse(query.as_deref(), &["status", "from", "before", "limit", "cursor"])?;
+    let (tasks, next_cursor) = app.engine.list(&access, query.listing()?).await?;
+    Ok(Json(Success::new(TaskPage { tasks: tasks.iter().map(task_view).collect(), next_cursor })))
+}
+
+/// Poll a task
+///
+/// With `wait`, the answer comes the moment the task ends, or when the time is up.
+#[utoipa::path(get, path = "/v1/services/{service}/tasks/{taskId}", tag = "Consumers", security(("basic" = [])),
+    params(
+        ("service" = String, Path, description = "The service's name"),
+        ("taskId" = String, Path, description = "The task's public name", format = "uuid"),
+        ("wait" = Option<String>, Query, description = "How long to wait for the end, e.g. `30s`; at most `120s`", pattern = "^([0-9]{1,2}s|1m)$", example = "30s"),
+    ),
+    responses((status = 200, description = "The task", body = Success<TaskView>), Refusals))]
+pub(crate) async fn show_task(
+    State(app): State<App>,
+    Path((service, task_id)): Path<(String, String)>,
+    RawQuery(query): RawQuery,
+    headers: HeaderMap,
+) -> Result<Json<Success<TaskView>>, ApiError> {
+    let access = app.access(&headers, &service, Role::Consume).await?;
+    let wait = Query::parse(query.as_deref(), &["wait"])?.duration("wait", app.options.max_wait)?;
+    let task_id = parse_task_id(&task_id)?;
+    let task = match wait {
+        Some(wait) => app.engine.wait(&access, task_id, wait).await?,
+        None => app.engine.task(&access, task_id).await?,
+    };
+    Ok(Json(Success::new(app.engine.view(&task))))
+}
+
+/// Cancel a task
+///
+/// A pending task is never started; the worker of a running one is told at its next heartbeat. Doing it again changes
+/// nothing.
+#[utoipa::path(delete, path = "/v1/services/{service}/tasks/{taskId}", tag = "Consumers", security(("basic" = [])),
+    params(
+        ("service" = String, Path, description = "The service's name"),
+        ("taskId" = String, Path, description = "The task's public name", format = "uuid"),
+    ),
+    responses((status = 200, description = "The task, CANCELLED", body = Success<TaskView>), Refusals))]
+pub(crate) async fn cancel_task(
+    State(app): State<App>,
+    Path((service, task_id)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Json<Success<TaskView>>, ApiError> {
+    let access = app.access(&headers, &service, Role::Consume).await?;
+    let task = app.engine.cancel(&access, parse_task_id(&task_id)?).await?;
+    Ok(Json(Success::new(app.engine.view(&task))))
+}
+
+impl App {
+    /// A refusal for lack of room says when there may be some.
+    fn full(&self, access: &relais_engine::Access, error: EngineError) -> ApiError {
+        let full = matches!(error, EngineError::ServiceFull | EngineError::ClientFull);
+        let refusal = ApiError::from(error);
+        if full { refusal.retry_after(self.engine.room_after(access).as_secs().clamp(1, 60)) } else { refusal }
+    }
+}
+
+/// What is not a UUID names no task.
+pub(crate) fn parse_task_id(text: &str) -> Result<TaskId, ApiError> {
+    TaskId::parse(text).ok_or_else(|| ApiError::new(ErrorNumber::TaskNotFound))
+}
+
+fn answer(accepted: Accepted) -> SubmitAnswer {
+    SubmitAnswer {
+        task_id: accepted.submitted.task_id.to_string(),
+        task_position: accepted.submitted.position,
+        estimated_start_date: accepted.estimated_start.map(|moment| moment.to_string()),
+    }
+}
+
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+    let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    let key = value.as_bytes();
+    let fine = (1..=MAX_KEY).contains(&key.len()) && key.iter().all(u8::is_ascii_graphic) && values.next().is_none();
+    match String::from_utf8(key.to_vec()) {
+        Ok(key) if fine => Ok(Some(key)),
+        _ => {
+            let message = format!("must be given once, with 1 to {MAX_KEY} visible ASCII characters");
+            Err(ApiError::at(ErrorNumber::InvalidHeader, "Idempotency-Key", message))
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! Every refusal, as a number. The one place where an error of the engine meets HTTP.
+//!
+//! Inside, [`EngineError`] and [`ApiError`] are returned with `?`. Faults of ours are logged here with all they say, and
+//! the caller hears only that something went wrong.
+
+use std::any::Any;
+
+use axum::{
+    Json,
+    http::{HeaderValue, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use relais_engine::{EngineError, Problem, background::chain};
+use relais_protocol::{ErrorDetail, ErrorNumber, Failure};
+
+/// A refusal on its way out.
+#[derive(Debug)]
+pub(crate) struct ApiError {
+    pub(crate) number: ErrorNumber,
+    pub(crate) details: Vec<ErrorDetail>,
+    pub(crate) retry_after: Option<u64>,
+}
+
+impl ApiError {
+    pub(crate) fn new(number: ErrorNumber) -> Self {
+        Self { number, details: Vec::new(), retry_after: None }
+    }
+
+    /// With what exactly is wrong, and where.
+    pub(crate) fn at(number: ErrorNumber, path: impl Into<String>, message: impl Into<String>) -> Self {
+        let detail = ErrorDetail { path: path.into(), message: message.into() };
+        Self { details: vec![detail], ..Self::new(number) }
+    }
+
+    /// With seconds after which it may be worth trying again.
+    pub(crate) fn retry_after(self, seconds: u64) -> Self {
+        Self { retry_after: Some(seconds), ..self }
+    }
+
+    pub(crate) fn into_failure(self) -> Failure {
+        Failure::new(self.number, self.details)
+    }
+}
+
+impl From<EngineError> for ApiError {
+    fn from(error: EngineError) -> Self {
+        use ErrorNumber as N;
+        let with = |number, problems: Vec<Problem>| Self {
+            details: problems.into_iter().map(|p| ErrorDetail { path: p.path, message: p.message }).collect(),
+            ..Self::new(number)
+        };
+        match error {
+            EngineError::Forbidden => Self::new(N::Forbidden),
+            EngineError::ServiceNotFound => Self::new(N::ServiceNotFound),
+            EngineError::TaskNotFound => Self::new(N::TaskNotFound),
+            EngineError::ClientNotFound => Self::new(N::ClientNotFound),
+            EngineError::AuthorizationNotFound => Self::new(N::AuthorizationNotFound),
+            EngineError::SchemaMismatch(problems) => with(N::SchemaMismatch, problems),
+            EngineError::Invalid(problems) => with(N::InvalidRequest, problems),
+            EngineError::TooDeep => Self::new(N::NestedTooDeep),
+            EngineError::UnknownCallbackType(kind) => {
+                Self::at(N::UnknownCallbackType, "/callback/type", format!("{kind:?} is not one of: https"))
+            }
+            EngineError::CallbackUrlNotAllowed(why) => Self::at(N::CallbackUrlNotAllowed, "/callback/url", why),
+            EngineError::ServiceFull => Self::new(N::ServiceFull).retry_after(1),
+            EngineError::ClientFull => Self::new(N::ClientFull).retry_after(1),
+            EngineError::KeyReused => Self::new(N::IdempotencyKeyReused),
+            EngineError::Ended(status) => Self::at(N::TaskEnded, "", format!("its status is {}", status.as_str())),
+            EngineError::InvalidDeclaration(problems) => with(N::InvalidDeclaration, problems),
+            EngineError::Conflict(why) => Self::at(N::Conflict, "", why),
+            EngineError::Overloaded => Self::new(N::Overloaded).retry_after(1),
+            EngineError::Stopping => Self::new(N::Stopping).retry_after(1),
+            EngineError::Store(ref cause) if matches!(**cause, relais_core::StoreError::Unavailable(_)) => {
+                tracing::debug!(error = %chain(&error), "the store is unavailable");
+                Self::new(N::StoreUnavailable).retry_after(2)
+            }
+            EngineError::Store(_) => {
+                tracing::error!(error = %chain(&error), "the store refused what it was asked");
+                Self::new(N::Internal)
+            }
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.number.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        metrics::counter!("relais_http_refusals_total", "number" => self.number.number().to_string()).increment(1);
+        let retry_after = self.retry_after;
+        let mut response = (status, Json(self.into_failure())).into_response();
+        if let Some(seconds) = retry_after {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+pub(crate) async fn route_not_found() -> ApiError {
+    ApiError::new(ErrorNumber::RouteNotFound)
+}
+
+pub(crate) async fn method_not_allowed() -> ApiError {
+    ApiError::new(ErrorNumber::MethodNotAllowed)
+}
+
+pub(crate) fn panicked(panic: Box<dyn Any + Send>) -> Response {
+    let what = panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("something that is not a text");
+    tracing::error!(panic = what, "a handler panicked");
+    ApiError::new(ErrorNumber::Internal).into_response()
+}

@@ -1,0 +1,93 @@
+//! A task's life as server-sent events.
+//!
+//! Each event carries the whole view, so that a reader that missed some needs only the newest: `id` is the task's
+//! revision, and whoever comes back with `Last-Event-ID` gets the present state if it is newer than that.
+
+use std::{convert::Infallible, time::Duration};
+
+use axum::{
+    extract::{Path, State},
+    http::HeaderMap,
+    response::{
+        IntoResponse, Response,
+        sse::{Event, KeepAlive, Sse},
+    },
+};
+use futures::{Stream, stream};
+use relais_core::{Role, Status, Task};
+use relais_engine::{Engine, Following};
+
+use crate::{App, consumer::parse_task_id, error::ApiError, openapi::Refusals};
+
+/// A comment is sent this often, so that proxies do not take a quiet connection for a dead one.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// Follow a task
+///
+/// Server-sent events: `status` when the status changes, `progress` when only the progress does, `position` when only the
+/// place in the queue does. Each has the poll's `data` as its data. The stream ends with the final status. Changes that
+/// come faster than they can be sent are sent as one.
+#[utoipa::path(get, path = "/v1/services/{service}/tasks/{taskId}/events", tag = "Consumers", security(("basic" = [])),
+    params(
+        ("service" = String, Path, description = "The service's name"),
+        ("taskId" = String, Path, description = "The task's public name", format = "uuid"),
+        ("Last-Event-ID" = Option<String>, Header, description = "The `id` of the last event that was seen"),
+    ),
+    responses((status = 200, description = "Events", content_type = "text/event-stream", body = String), Refusals))]
+pub(crate) async fn follow_task(
+    State(app): State<App>,
+    Path((service, task_id)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Response, ApiError> {
+    let access = app.access(&headers, &service, Role::Consume).await?;
+    let following = app.engine.follow(&access, parse_task_id(&task_id)?).await?;
+    // An id that is not ours says nothing about what was seen.
+    let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
+    let stream = events(app.engine, following, seen);
+    let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
+    // Proxies that gather answers before passing them on would gather this one for ever.
+    response.headers_mut().insert("x-accel-buffering", axum::http::HeaderValue::from_static("no"));
+    Ok(response)
+}
+
+/// What was sent last.
+struct Sent {
+    status: Option<Status>,
+    revision: Option<u64>,
+}
+
+fn events(engine: Engine, following: Following, seen: Option<u64>) -> impl Stream<Item = Result<Event, Infallible>> {
+    let sent = Sent { status: None, revision: seen };
+    stream::unfold((engine, Some(following), sent), |(engine, following, mut sent)| async move {
+        let mut following = following?;
+        let stopping = engine.stopping();
+        while sent.revision.is_some_and(|revision| revision >= following.task.state.revision) {
+            if following.task.state.status.is_final() {
+                return None;
+            }
+            tokio::select! {
+                changed = following.changed() => changed.ok()?,
+                () = stopping.cancelled() => return None,
+            }
+            if sent.status.is_some() {
+                break;
+            }
+        }
+        let event = event(&engine, &following.task, &sent);
+        sent = Sent { status: Some(following.task.state.status), revision: Some(following.task.state.revision) };
+        let going_on = (!following.task.state.status.is_final()).then_some(following);
+        Some((Ok(event), (engine, going_on, sent)))
+    })
+}
+
+fn event(engine: &Engine, task: &Task, sent: &Sent) -> Event {
+    let name = if sent.status != Some(task.state.status) {
+        "status"
+    } else if sent.revision != Some(task.state.revision) {
+        "progress"
+    } else {
+        "position"
+    };
+    let data = serde_json::to_string(&engine.view(task)).unwrap_or_default();
+    Event::default().event(name).id(task.state.revision.to_string()).data(data)
+}

@@ -1,0 +1,143 @@
+//! The OpenAPI document: made from the descriptions beside the handlers, so that it says what the code does.
+
+use std::collections::BTreeMap;
+
+use axum::{Router, middleware::from_fn_with_state};
+use relais_protocol::{ErrorNumber, Failure};
+use utoipa::{
+    IntoResponses, OpenApi, PartialSchema, ToSchema,
+    openapi::{
+        ContentBuilder, RefOr, ResponseBuilder,
+        response::Response,
+        security::{HttpAuthScheme, HttpBuilder, SecurityScheme},
+    },
+};
+use utoipa_axum::{router::OpenApiRouter, routes};
+
+use crate::{App, admin, admin_guard, consumer, events, operations, worker};
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Relais",
+        description = "Takes work over HTTP, keeps it safe, hands it to workers, follows it to the end, and tells whoever waits.\n\nEvery answer is `{\"status\":\"success\",\"data\":…}` or `{\"status\":\"error\",\"error\":{\"number\":…,\"description\":…}}`. Dates are RFC 3339, UTC, with milliseconds. A trailing slash makes no difference.",
+        license(name = "MIT OR Apache-2.0", identifier = "MIT OR Apache-2.0"),
+    ),
+    tags(
+        (name = "Consumers", description = "Submit tasks and follow one's own. Basic credentials of a client with the role `consume` on the service."),
+        (name = "Workers", description = "Take tasks and report on them. Basic credentials of a client with the role `work` on the service."),
+        (name = "Operators", description = "Declare services, clients and authorizations, look, and act. The admin token as bearer; without one configured, only from this machine."),
+        (name = "Operations", description = "For probes and monitoring. No credentials."),
+    ),
+    components(schemas(Failure)),
+)]
+struct Document;
+
+/// The refusals that any route may answer, all of one shape.
+pub(crate) struct Refusals;
+
+impl IntoResponses for Refusals {
+    fn responses() -> BTreeMap<String, RefOr<Response>> {
+        let mut by_status: BTreeMap<u16, Vec<ErrorNumber>> = BTreeMap::new();
+        for number in ErrorNumber::ALL {
+            by_status.entry(number.status()).or_default().push(*number);
+        }
+        let one = |(status, numbers): (u16, Vec<ErrorNumber>)| {
+            let said: Vec<String> = numbers.iter().map(|n| format!("{}: {}", n.number(), n.description())).collect();
+            let content = ContentBuilder::new().schema(Some(Failure::schema_ref())).build();
+            let response =
+                ResponseBuilder::new().description(said.join(" · ")).content("application/json", content).build();
+            (status.to_string(), RefOr::T(response))
+        };
+        by_status.into_iter().map(one).collect()
+    }
+}
+
+trait SchemaRef {
+    fn schema_ref() -> utoipa::openapi::RefOr<utoipa::openapi::Schema>;
+}
+
+impl<T: ToSchema + PartialSchema> SchemaRef for T {
+    fn schema_ref() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        utoipa::openapi::Ref::from_schema_name(T::name()).into()
+    }
+}
+
+/// All described routes, and their description.
+pub(crate) fn described(app: &App) -> (Router<App>, utoipa::openapi::OpenApi) {
+    let guarded = admin_routes().layer(from_fn_with_state(app.clone(), admin_guard::guard));
+    let (router, mut document) = open_routes().merge(guarded).split_for_parts();
+    complete(&mut document);
+    (router, document)
+}
+
+/// The document as it is served and committed.
+pub fn document() -> String {
+    let (_, mut document) = open_routes().merge(admin_routes()).split_for_parts();
+    complete(&mut document);
+    as_text(&document)
+}
+
+pub(crate) fn as_value(document: &utoipa::openapi::OpenApi) -> serde_json::Value {
+    let mut value = serde_json::to_value(document).unwrap_or_default();
+    let numbers = ErrorNumber::ALL.iter().map(|number| {
+        serde_json::json!({
+            "number": number.number(), "status": number.status(), "description": number.description(),
+        })
+    });
+    if let Some(fields) = value.as_object_mut() {
+        fields.insert("x-error-numbers".to_owned(), numbers.collect());
+    }
+    value
+}
+
+pub(crate) fn as_text(document: &utoipa::openapi::OpenApi) -> String {
+    let mut text = serde_json::to_string_pretty(&as_value(document)).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+fn complete(document: &mut utoipa::openapi::OpenApi) {
+    document.info.version = env!("CARGO_PKG_VERSION").to_owned();
+    let components = document.components.get_or_insert_default();
+    let scheme = |scheme, description: &str| {
+        SecurityScheme::Http(HttpBuilder::new().scheme(scheme).description(Some(description)).build())
+    };
+    components.add_security_scheme("basic", scheme(HttpAuthScheme::Basic, "`client-id:client-secret`"));
+    components.add_security_scheme("admin", scheme(HttpAuthScheme::Bearer, "The admin token"));
+}
+
+fn open_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::with_openapi(Document::openapi())
+        .routes(routes!(consumer::list_services))
+        .routes(routes!(consumer::show_service))
+        .routes(routes!(consumer::submit, consumer::list_tasks))
+        .routes(routes!(consumer::submit_batch))
+        .routes(routes!(consumer::show_task, consumer::cancel_task))
+        .routes(routes!(events::follow_task))
+        .routes(routes!(worker::claim))
+        .routes(routes!(worker::report))
+        .routes(routes!(worker::heartbeat))
+        .routes(routes!(worker::give_back))
+        .routes(routes!(operations::healthz))
+        .routes(routes!(operations::readyz))
+        .routes(routes!(operations::render_metrics))
+}
+
+fn admin_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(admin::list_services))
+        .routes(routes!(admin::show_service, admin::put_service, admin::delete_service))
+        .routes(routes!(admin::pause_service))
+        .routes(routes!(admin::resume_service))
+        .routes(routes!(admin::list_clients))
+        .routes(routes!(admin::put_client, admin::delete_client))
+        .routes(routes!(admin::rotate_secret))
+        .routes(routes!(admin::list_authorizations))
+        .routes(routes!(admin::put_authorization, admin::delete_authorization))
+        .routes(routes!(admin::apply))
+        .routes(routes!(admin::export))
+        .routes(routes!(admin::list_tasks))
+        .routes(routes!(admin::show_task, admin::cancel_task))
+        .routes(routes!(admin::purge))
+}

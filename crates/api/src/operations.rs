@@ -1,0 +1,78 @@
+//! For probes, monitoring and people who read: health, metrics, documentation.
+
+use std::{sync::Arc, time::Instant};
+
+use axum::{
+    Json, Router,
+    extract::{MatchedPath, Request, State},
+    http::{HeaderName, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use serde::Serialize;
+use utoipa::ToSchema;
+
+use crate::{App, error::ApiError, openapi::Refusals};
+
+/// The state of the process.
+#[derive(Serialize, ToSchema)]
+pub(crate) struct Health {
+    /// `ok`.
+    status: &'static str,
+}
+
+/// Is the process alive?
+#[utoipa::path(get, path = "/healthz", tag = "Operations", responses((status = 200, description = "It is", body = Health)))]
+pub(crate) async fn healthz() -> Json<Health> {
+    Json(Health { status: "ok" })
+}
+
+/// Can it take requests?
+///
+/// Not while the store is away, nor once it is told to stop.
+#[utoipa::path(get, path = "/readyz", tag = "Operations", responses((status = 200, description = "It can", body = Health), Refusals))]
+pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Health>, ApiError> {
+    app.engine.ready().await?;
+    Ok(Json(Health { status: "ok" }))
+}
+
+/// Metrics, as Prometheus reads them
+#[utoipa::path(get, path = "/metrics", tag = "Operations",
+    responses((status = 200, description = "Metrics", content_type = "text/plain", body = String)))]
+pub(crate) async fn render_metrics(State(app): State<App>) -> Response {
+    // With the store away the gauges stay as they were, and the rest is still worth reading.
+    if let Err(error) = app.engine.observe().await {
+        tracing::debug!(error = %error, "the gauges could not be set");
+    }
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], (app.render_metrics)()).into_response()
+}
+
+/// Health and metrics alone.
+pub(crate) fn routes() -> Router<App> {
+    Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz)).route("/metrics", get(render_metrics))
+}
+
+/// The OpenAPI document, and a page to read it.
+pub(crate) fn documentation(document: Arc<str>, page: Arc<str>) -> Router<App> {
+    const POLICY: (HeaderName, &str) = (
+        header::CONTENT_SECURITY_POLICY,
+        "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    );
+    let json = move || async move { ([(header::CONTENT_TYPE, "application/json")], document.to_string()) };
+    let html = move || async move { ([(header::CONTENT_TYPE, "text/html; charset=utf-8"), POLICY], page.to_string()) };
+    Router::new().route("/openapi.json", get(json)).route("/docs", get(html))
+}
+
+/// Times every request by its route.
+pub(crate) async fn measure(request: Request, next: Next) -> Response {
+    let begun = Instant::now();
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    let method = request.method().clone();
+    let response = next.run(request).await;
+    let route = route.as_ref().map_or("none", MatchedPath::as_str).to_owned();
+    let status = response.status().as_u16().to_string();
+    metrics::histogram!("relais_http_request_seconds", "route" => route, "method" => method.to_string(), "status" => status)
+        .record(begun.elapsed().as_secs_f64());
+    response
+}

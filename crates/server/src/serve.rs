@@ -1,0 +1,218 @@
+//! `relais serve`: puts the parts together, runs them, takes them down in order.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use relais_api::{AdminToken, ApiOptions};
+use relais_core::{Store, StoreError};
+use relais_engine::{AuthOptions, BatchOptions, Engine, Options, PurgeDefaults, background::chain};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    cli::ServeArgs,
+    config::{Config, Role, warnings},
+    http::{self, HttpOptions},
+    logging, signals, watcher,
+};
+
+/// How long to wait before a database that is away is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Runs a server until it is told to stop.
+pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
+    let config = args.load()?;
+    logging::init(&config.log, &config.telemetry)?;
+    for warning in warnings(&config) {
+        tracing::warn!("{warning}");
+    }
+    let listener = TcpListener::bind(config.server.listen)
+        .await
+        .with_context(|| format!("could not listen on {} (choose another with --listen)", config.server.listen))?;
+    let address = listener.local_addr()?;
+    let stop = signals::first();
+    let server = Server::start(&config, listener, stop.clone()).await?;
+    tracing::info!(%address, database = %config.database.url, "Relais serves; API documentation at /docs");
+    stop.cancelled().await;
+    tracing::info!("told to stop: nothing new is taken, what is under way is finished");
+    signals::exit_on_second();
+    server.finished().await;
+    logging::flush();
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// A server that runs.
+pub struct Server {
+    /// Its application layer.
+    pub engine: Engine,
+    serving: tokio::task::JoinHandle<()>,
+    watching: Option<tokio::task::JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts one. A PostgreSQL that is away does not keep it from starting: it says 503 until it is there.
+    pub async fn start(config: &Config, listener: TcpListener, stop: CancellationToken) -> anyhow::Result<Self> {
+        let store = open(config).await?;
+        let render = install_metrics()?;
+        // Before the engine, whose background services would find no tables.
+        let migrated = !config.database.migrate || migrate(&store, config.database.url.is_sqlite()).await?;
+        let engine = Engine::start(Arc::clone(&store), engine_options(config))?;
+        if migrated {
+            if let Err(error) = engine.refresh().await {
+                tracing::warn!(error = %chain(&error), "what is declared could not be read yet");
+            }
+        } else {
+            tokio::spawn(migrate_when_there(store, engine.stopping()));
+        }
+        let render_metrics = Arc::new(move || render.render());
+        let router = if config.server.has(Role::Api) {
+            relais_api::router(engine.clone(), api_options(config), render_metrics)
+        } else {
+            relais_api::operations_router(engine.clone(), render_metrics)
+        };
+        let options = HttpOptions {
+            max_connections: config.server.max_connections,
+            head_timeout: config.server.request_timeout.0,
+            grace: config.server.shutdown_grace.0,
+        };
+        let watching = (!config.declarations.file.is_empty())
+            .then(|| tokio::spawn(watcher::watch(config.declarations.clone(), engine.clone(), stop.clone())));
+        let waiting = (engine.clone(), stop.clone());
+        tokio::spawn(async move {
+            let (engine, stop) = waiting;
+            stop.cancelled().await;
+            engine.begin_stop();
+        });
+        let serving = tokio::spawn(http::serve(listener, router, options, stop));
+        Ok(Self { engine, serving, watching })
+    }
+
+    /// Waits until all that was under way is finished, once the server was told to stop.
+    pub async fn finished(self) {
+        if let Err(error) = self.serving.await {
+            tracing::error!(error = %error, "the HTTP server ended badly");
+        }
+        if let Some(watching) = self.watching {
+            watching.abort();
+        }
+        self.engine.stop().await;
+    }
+}
+
+/// Opens the store that the configuration names.
+pub async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    let options = relais_store::Options {
+        max_connections: config.database.max_connections,
+        acquire_timeout: config.database.acquire_timeout.0,
+    };
+    relais_store::open(config.database.url.expose(), &options).await.map_err(|error| explain(error, config))
+}
+
+/// An error of the store, with all that caused it and what it is about.
+pub fn explain(error: StoreError, config: &Config) -> anyhow::Error {
+    anyhow::anyhow!("could not use the database {}: {}", config.database.url, chain(&error))
+}
+
+/// Migrates, and tells whether that was possible. SQLite must be there: what goes wrong with it ends the start. PostgreSQL
+/// may be away.
+async fn migrate(store: &Arc<dyn Store>, must_be_there: bool) -> anyhow::Result<bool> {
+    match Engine::migrate(store).await {
+        Ok(applied) => {
+            if applied > 0 {
+                tracing::info!(applied, "migrated the database");
+            }
+            Ok(true)
+        }
+        Err(error @ StoreError::Unavailable(_)) if !must_be_there => {
+            tracing::warn!(error = %chain(&error), "the database is away; it is migrated when it is there");
+            Ok(false)
+        }
+        Err(error) => Err(anyhow::anyhow!("could not migrate the database: {}", chain(&error))),
+    }
+}
+
+/// Migrates as soon as the database is there.
+async fn migrate_when_there(store: Arc<dyn Store>, stopping: CancellationToken) {
+    loop {
+        tokio::select! {
+            () = tokio::time::sleep(RETRY) => {}
+            () = stopping.cancelled() => return,
+        }
+        match Engine::migrate(&store).await {
+            Ok(applied) => return tracing::info!(applied, "migrated the database"),
+            Err(StoreError::Unavailable(_)) => {}
+            Err(error) => tracing::error!(error = %chain(&error), "the database could not be migrated"),
+        }
+    }
+}
+
+fn engine_options(config: &Config) -> Options {
+    Options {
+        batching: BatchOptions {
+            max_batch: config.batching.max_batch,
+            queue: config.batching.queue,
+            in_flight: config.batching.in_flight,
+        },
+        auth: AuthOptions {
+            cache_size: config.auth.cache_size,
+            cache_ttl: config.auth.cache_ttl.0,
+            bcrypt_cost: config.auth.bcrypt_cost,
+            bcrypt_parallel: config.auth.bcrypt_parallel,
+        },
+        purge: PurgeDefaults {
+            every: config.purge.every.0,
+            finished: config.purge.finished.0,
+            any: config.purge.any.0,
+            batch: config.purge.batch as usize,
+        },
+        idempotency_age: config.tasks.idempotency_age.0,
+        rescue: config.server.has(Role::Rescue),
+        purging: config.server.has(Role::Purge),
+    }
+}
+
+fn api_options(config: &Config) -> ApiOptions {
+    ApiOptions {
+        max_body_bytes: config.server.max_body_bytes,
+        request_timeout: config.server.request_timeout.0,
+        max_wait: config.tasks.max_wait.0,
+        admin_token: (!config.admin.token.is_empty()).then(|| AdminToken::new(config.admin.token.expose())),
+    }
+}
+
+/// Metrics are the process's, not a server's.
+fn install_metrics() -> anyhow::Result<PrometheusHandle> {
+    const SECONDS: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0, 300.0];
+    const SIZES: [f64; 9] = [1.0, 2.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0];
+    let handle = PrometheusBuilder::new()
+        .set_buckets(&SECONDS)?
+        .set_buckets_for_metric(metrics_exporter_prometheus::Matcher::Full("relais_batch_size".to_owned()), &SIZES)?
+        .install_recorder()?;
+    describe_metrics();
+    Ok(handle)
+}
+
+fn describe_metrics() {
+    use metrics::{describe_counter as counter, describe_gauge as gauge, describe_histogram as histogram};
+    counter!("relais_tasks_submitted_total", "Tasks taken in, by service.");
+    counter!("relais_tasks_replayed_total", "Submissions answered again under their idempotency key.");
+    counter!("relais_tasks_refused_total", "Submissions refused, by service and reason.");
+    counter!("relais_tasks_claimed_total", "Tasks handed to workers.");
+    counter!("relais_tasks_finished_total", "Tasks that ended, by service and status.");
+    counter!("relais_tasks_purged_total", "Tasks removed because they were too old.");
+    counter!("relais_leases_expired_total", "Tasks taken away from silent workers.");
+    counter!("relais_worker_messages_total", "Messages, heartbeats and returns of workers, by outcome.");
+    counter!("relais_http_refusals_total", "Answers that refuse, by error number.");
+    counter!("relais_store_errors_total", "Calls of the store that failed, by verb and kind.");
+    gauge!("relais_tasks_pending", "Tasks that wait, by service.");
+    gauge!("relais_tasks_running", "Tasks that a worker has, by service.");
+    gauge!("relais_queue_age_seconds", "Age of the oldest pending task, by service.");
+    gauge!("relais_tasks_watched", "Tasks that somebody waits for in this process.");
+    histogram!("relais_task_wait_seconds", "From submission to start.");
+    histogram!("relais_task_run_seconds", "From start to end, by service and status.");
+    histogram!("relais_store_seconds", "Calls of the store, by verb.");
+    histogram!("relais_batch_size", "Items that shared one transaction.");
+    histogram!("relais_http_request_seconds", "HTTP requests, by route.");
+}

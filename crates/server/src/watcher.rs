@@ -1,0 +1,90 @@
+//! Watches the declarations file: what it says is applied at the start and whenever it changes.
+//!
+//! The file is read at an interval and compared by content, not by notifications: that is the one way that works for
+//! editors that replace files, for mounted ConfigMaps (a link that is swapped) and for network file systems alike.
+
+use std::path::Path;
+
+use relais_engine::{Engine, EngineError, background::chain};
+use relais_protocol::admin::AppliedAction;
+use tokio_util::sync::CancellationToken;
+
+use crate::{config::DeclarationsConfig, declarations};
+
+/// Applies the file whenever its content changes, until `stop`.
+pub async fn watch(config: DeclarationsConfig, engine: Engine, stop: CancellationToken) {
+    let path = Path::new(&config.file);
+    let mut applied: Option<Vec<u8>> = None;
+    // What was refused is not tried again until it changes, and is told once.
+    let mut refused: Option<Vec<u8>> = None;
+    let mut unreadable = false;
+    loop {
+        match tokio::fs::read(path).await {
+            Ok(content) => {
+                unreadable = false;
+                if applied.as_ref() != Some(&content) && refused.as_ref() != Some(&content) {
+                    match apply(path, &content, config.prune, &engine).await {
+                        Outcome::Applied => (applied, refused) = (Some(content), None),
+                        Outcome::Refused => refused = Some(content),
+                        Outcome::Later => {}
+                    }
+                }
+            }
+            Err(error) if !unreadable => {
+                unreadable = true;
+                tracing::error!(file = %path.display(), error = %error, "the declarations can not be read; what was declared stays");
+            }
+            Err(_) => {}
+        }
+        tokio::select! {
+            () = tokio::time::sleep(config.interval.0) => {}
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+enum Outcome {
+    Applied,
+    Refused,
+    Later,
+}
+
+async fn apply(path: &Path, content: &[u8], prune: bool, engine: &Engine) -> Outcome {
+    let file = path.display();
+    let text = String::from_utf8_lossy(content);
+    let declaration = match declarations::parse(&text, &file.to_string()) {
+        Ok(declaration) => declaration,
+        Err(error) => {
+            tracing::error!(%file, error = format!("{error:#}"), "the declarations are not valid; what was declared stays");
+            return Outcome::Refused;
+        }
+    };
+    match engine.apply(declaration, prune, false).await {
+        Ok(report) => {
+            let changed = report.applied.iter().filter(|entry| entry.action != AppliedAction::Unchanged).count();
+            tracing::info!(%file, changed, declared = report.applied.len(), "applied the declarations");
+            for entry in report.applied.iter().filter(|entry| entry.client_secret.is_some()) {
+                // A secret has no place in a log; nobody knows this one.
+                tracing::warn!(
+                    client = entry.name,
+                    "a client without a secret was created; `relais client rotate` gives it one"
+                );
+            }
+            Outcome::Applied
+        }
+        Err(error @ (EngineError::Store(_) | EngineError::Overloaded | EngineError::Stopping)) => {
+            tracing::debug!(%file, error = %chain(&error), "the declarations are applied when the store is there");
+            Outcome::Later
+        }
+        Err(EngineError::InvalidDeclaration(problems)) => {
+            for problem in problems {
+                tracing::error!(%file, at = problem.path, error = problem.message, "the declarations are not valid; what was declared stays");
+            }
+            Outcome::Refused
+        }
+        Err(error) => {
+            tracing::error!(%file, error = %chain(&error), "the declarations are refused; what was declared stays");
+            Outcome::Refused
+        }
+    }
+}

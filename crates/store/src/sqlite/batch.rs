@@ -1,0 +1,87 @@
+//! Batches as parameters.
+//!
+//! Small values go as one JSON array, which `json_each` unfolds. Payloads do not: SQLite would parse each again for every
+//! column, and a batch of large ones would take seconds. They are bound one by one to a statement with many rows of
+//! VALUES, whose numbers of rows are powers of two, so that a few statements, prepared once, serve batches of any size.
+
+use sqlx::{
+    AssertSqlSafe, Sqlite,
+    query::Query,
+    sqlite::{SqliteArguments, SqliteConnection},
+};
+
+use crate::{row::corrupt, session::Result};
+
+/// As many rows as one statement takes.
+const MOST_ROWS: usize = 64;
+
+/// A statement that values are being bound to.
+pub(super) type Statement<'q> = Query<'q, Sqlite, SqliteArguments>;
+
+/// A batch of small values: a JSON array.
+pub(super) fn array<T: serde::Serialize>(rows: &[T]) -> Result<String> {
+    serde_json::to_string(rows).map_err(corrupt)
+}
+
+/// A statement over many rows of VALUES.
+#[derive(Debug)]
+pub(super) struct Values {
+    before: &'static str,
+    row: &'static str,
+    after: &'static str,
+}
+
+pub(super) const INSERT_TASKS: Values = Values {
+    before: "INSERT INTO task (task_id, service_id, client_id, seq, request, callback, correlation_id, submitted) VALUES ",
+    row: concat!("(?, ?, ?, ?, ?, ?, ?, ", now!(), ")"),
+    after: "",
+};
+
+pub(super) const INSERT_KEYS: Values = Values {
+    before: "INSERT INTO idempotency (service_id, client_id, key, fingerprint, task_id, position, created) VALUES ",
+    row: concat!("(?, ?, ?, ?, ?, ?, ", now!(), ")"),
+    after: "",
+};
+
+pub(super) const WRITE_TASKS: Values = Values {
+    before: "UPDATE task SET status = w.column2, attempt = w.column3, losses = w.column4, revision = w.column5,
+                 progress = w.column6, worker_host = w.column7, started = w.column8, ended = w.column9,
+                 lease_until = w.column10, response = w.column11, error_message = w.column12
+             FROM (VALUES ",
+    row: "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    after: ") AS w WHERE task.id = w.column1",
+};
+
+impl Values {
+    /// The statement's text for so many rows.
+    pub(super) fn text(&self, rows: usize) -> String {
+        let mut text = String::from(self.before);
+        for i in 0..rows {
+            text.push_str(if i == 0 { "" } else { ", " });
+            text.push_str(self.row);
+        }
+        text + self.after
+    }
+
+    /// Executes it over the rows; `bind` adds the values of one.
+    pub(super) async fn execute<'q, T>(
+        &self,
+        connection: &mut SqliteConnection,
+        mut rows: &'q [T],
+        bind: impl Fn(Statement<'q>, &'q T) -> Statement<'q>,
+    ) -> std::result::Result<(), sqlx::Error> {
+        while !rows.is_empty() {
+            let (now, later) = rows.split_at(at_once(rows.len()));
+            // The text is made of this module's constants; all values are bound.
+            let statement = sqlx::query(AssertSqlSafe(self.text(now.len())));
+            now.iter().fold(statement, &bind).execute(&mut *connection).await?;
+            rows = later;
+        }
+        Ok(())
+    }
+}
+
+/// The largest power of two that is not more than there are, nor than [`MOST_ROWS`].
+fn at_once(rows: usize) -> usize {
+    1 << rows.min(MOST_ROWS).ilog2()
+}

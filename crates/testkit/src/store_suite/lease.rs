@@ -1,0 +1,65 @@
+//! Workers that are not heard of again.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use relais_core::{Event, ServiceLimits, Status};
+
+use super::{
+    Harness,
+    world::{change, claim, claim_for, client, find, limits, new_tasks, one_of_each, service, submit_all},
+};
+
+/// It goes back to its place until it has lost as many workers as it may.
+pub async fn a_silent_worker_loses_its_task_and_a_task_its_last_chance(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let service = service(store, "resize", ServiceLimits { delivery_limit: 3, ..limits(None) }).await?;
+    let client = client(store, "alice").await?;
+    let names = submit_all(store, new_tasks(service, client, 2)?).await?;
+    for losses in 1..=3 {
+        let claimed = claim_for(store, service, 1, Duration::ZERO).await?;
+        ensure!(claimed[0].task_id == names[0], "it is the oldest again");
+        ensure!(store.expire_leases(10).await? == 1);
+        let found = find(store, names[0]).await?;
+        ensure!(found.state.losses == losses && found.state.lease_until.is_none());
+        if losses < 3 {
+            ensure!(
+                found.state.status == Status::Pending && found.position == Some(1) && found.error_message.is_none()
+            );
+        } else {
+            ensure!(found.state.status == Status::Failure && found.state.ended.is_some());
+            ensure!(found.error_message.is_some_and(|message| message.contains('3')), "it says why");
+        }
+        ensure!(store.expire_leases(10).await? == 0);
+    }
+    Ok(())
+}
+
+/// Neither a long lease nor a task that has ended is touched.
+pub async fn leases_that_run_are_left_alone(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let names = submit_all(store, new_tasks(service, client, 3)?).await?;
+    claim(store, service, 1).await?;
+    claim_for(store, service, 1, Duration::ZERO).await?;
+    change(store, names[1], service, Event::Failed { attempt: Some(1), error_message: "no".to_owned() }).await?;
+    // A worker that a broker watches has no lease.
+    change(store, names[2], service, Event::Started { attempt: None, worker_host: None }).await?;
+    ensure!(store.expire_leases(10).await? == 0);
+    ensure!(find(store, names[0]).await?.state.status == Status::InProgress);
+    Ok(())
+}
+
+/// The longest silent come first, and the rest has its turn.
+pub async fn at_most_so_many_are_taken_away_at_once(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    submit_all(store, new_tasks(service, client, 7)?).await?;
+    ensure!(claim_for(store, service, 7, Duration::ZERO).await?.len() == 7);
+    for expected in [3, 3, 1, 0] {
+        let taken = store.expire_leases(3).await?;
+        ensure!(taken == expected, "{taken} instead of {expected}");
+    }
+    ensure!(claim(store, service, 10).await?.len() == 7);
+    Ok(())
+}

@@ -1,0 +1,148 @@
+//! The conformance suite of the `Store` port: what every driver must hold to, tried hard.
+//!
+//! A driver's own test builds a [`Harness`] and names it to [`store_suite!`](crate::store_suite), which makes one test of
+//! each promise below, so that each has its own name, its own empty database and its own verdict. Nothing here knows a
+//! driver, SQL or a file.
+
+pub mod claim;
+pub mod declare;
+pub mod lease;
+pub mod list;
+pub mod model;
+pub mod position;
+pub mod purge;
+pub mod record;
+pub mod serve;
+pub mod submit;
+pub mod wakeup;
+
+mod random;
+mod world;
+
+use std::{any::Any, sync::Arc};
+
+use relais_core::Store;
+
+/// What a driver can do.
+#[derive(Debug, Clone, Copy)]
+pub struct Features {
+    /// Whether many processes may open the same database.
+    pub many_processes: bool,
+}
+
+/// A store on an empty database whose tables were made.
+pub struct Harness {
+    /// What the driver can do.
+    pub features: Features,
+    /// Handles on the same database, one for each process that plays a part.
+    pub handles: Vec<Arc<dyn Store>>,
+    /// Whatever must live as long as the database; dropped after the handles.
+    pub keep: Box<dyn Any + Send>,
+}
+
+impl Harness {
+    /// The handle that most promises are tried on.
+    pub fn store(&self) -> &dyn Store {
+        &*self.handles[0]
+    }
+}
+
+impl std::fmt::Debug for Harness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Harness").field("features", &self.features).finish_non_exhaustive()
+    }
+}
+
+/// Makes one test of each promise of the suite. The argument is an async function without parameters that returns
+/// `anyhow::Result<Harness>`.
+#[macro_export]
+macro_rules! store_suite {
+    ($harness:ident) => {
+        $crate::store_suite! { @tests $harness;
+            submit {
+                a_service_never_takes_more_than_its_capacity_nor_less,
+                a_client_never_takes_more_than_its_share_nor_less,
+                a_key_gets_its_first_answer_again,
+                the_same_key_at_once_makes_one_task,
+                a_refused_submission_does_not_use_up_its_key,
+                payloads_are_carried_byte_for_byte,
+                a_text_that_a_database_cannot_keep_does_not_fail_its_batch,
+                a_service_that_is_gone_takes_nothing_and_the_others_do,
+                a_batch_of_large_requests_is_taken,
+            }
+            claim {
+                claimers_at_once_never_share_a_task,
+                the_oldest_are_handed_out_first_whoever_asks,
+                a_paused_service_hands_out_nothing_until_it_goes_on,
+                the_lease_is_the_requests_or_else_the_services,
+            }
+            record {
+                a_task_has_at_most_one_result,
+                a_replaced_worker_changes_nothing,
+                events_of_one_batch_apply_in_their_order,
+                nobody_touches_the_tasks_of_others,
+                results_at_once_leave_one,
+                a_renewal_lengthens_the_lease_and_wakes_nobody,
+            }
+            lease {
+                a_silent_worker_loses_its_task_and_a_task_its_last_chance,
+                leases_that_run_are_left_alone,
+                at_most_so_many_are_taken_away_at_once,
+            }
+            position {
+                the_place_is_exact_after_claims_cancels_and_returns,
+                the_place_is_exact_among_twenty_thousand,
+            }
+            list {
+                pages_cover_all_exactly_once_newest_first,
+                filters_leave_out_the_rest,
+                dates_bound_the_list,
+            }
+            purge {
+                only_what_is_too_old_is_removed,
+                age_is_told_apart_to_the_moment,
+                a_dry_run_counts_the_same_and_removes_nothing,
+                pending_tasks_that_are_purged_leave_the_places_right,
+                small_batches_get_to_the_end,
+                tidying_keeps_the_places_right,
+                old_keys_are_forgotten_and_only_those,
+            }
+            declare {
+                changes_are_made_all_or_none,
+                what_is_declared_is_read_back,
+                a_service_with_unfinished_tasks_stays,
+                a_service_that_comes_back_goes_on_counting,
+                a_client_takes_its_authorizations_along,
+                an_authorization_needs_both_its_ends,
+                a_new_client_needs_a_secret,
+                deleting_a_service_under_submissions_strands_no_task,
+            }
+            wakeup {
+                listeners_hear_of_work_changes_and_declarations_after_the_commit,
+                nothing_changed_wakes_nobody,
+                other_processes_hear_too,
+            }
+            serve {
+                a_second_migration_does_nothing,
+                the_clock_goes_on_and_answers,
+                a_turn_is_taken_once_per_period_by_one_of_many,
+                a_closed_store_is_unavailable,
+            }
+            model {
+                random_operations_agree_with_a_model,
+                late_repeated_and_reordered_messages_agree_with_a_model,
+            }
+        }
+    };
+    (@tests $harness:ident; $($topic:ident { $($promise:ident,)* })*) => {
+        $(mod $topic {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $promise() {
+                let harness = super::$harness().await.expect("a store on an empty database");
+                if let Err(error) = $crate::store_suite::$topic::$promise(&harness).await {
+                    panic!("{error:?}");
+                }
+            })*
+        })*
+    };
+}

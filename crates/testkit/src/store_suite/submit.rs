@@ -1,0 +1,258 @@
+//! Taking tasks in: capacity, idempotency keys, payloads.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use relais_core::{
+    Callback, CallbackType, Change, Event, IdempotencyKey, NewTask, Refusal, ServiceKey, Submission, TaskId,
+};
+
+use super::{
+    Harness,
+    world::{
+        at_once, authorize, change, claim, client, find, json, limits, new_task, new_tasks, one_of_each, place,
+        put_service, service, submit, submit_all,
+    },
+};
+
+fn taken(answers: &[Submission]) -> usize {
+    answers.iter().filter(|answer| answer.is_ok()).count()
+}
+
+/// A thousand submissions at once against room for a hundred.
+pub async fn a_service_never_takes_more_than_its_capacity_nor_less(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let service = service(store, "resize", limits(Some(100))).await?;
+    let client = client(store, "alice").await?;
+    let answers = at_once(harness, 100, |store, _| async move {
+        let mut answers = Vec::new();
+        for _ in 0..2 {
+            answers.extend(store.submit_many(new_tasks(service, client, 5)?).await?);
+        }
+        Ok(answers)
+    })
+    .await?
+    .concat();
+    ensure!(answers.len() == 1000);
+    ensure!(taken(&answers) == 100, "{} were taken", taken(&answers));
+    let places: BTreeSet<u64> = answers.iter().flatten().map(|submitted| submitted.position).collect();
+    ensure!(places == (1..=100).collect(), "each was told its own place");
+    ensure!(answers.iter().all(|answer| !matches!(answer, Err(refusal) if *refusal != Refusal::ServiceFull)));
+
+    for round in [1, 7, 20] {
+        ensure!(claim(store, service, round).await?.len() == round);
+        let again =
+            at_once(
+                harness,
+                30,
+                |store, _| async move { Ok(store.submit_many(new_tasks(service, client, 1)?).await?) },
+            )
+            .await?
+            .concat();
+        ensure!(taken(&again) == round, "{round} left the queue and {} came in", taken(&again));
+    }
+    Ok(())
+}
+
+/// One client has a share, the other has not, and the service has a capacity besides.
+pub async fn a_client_never_takes_more_than_its_share_nor_less(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let service = service(store, "resize", limits(Some(40))).await?;
+    let (alice, bob) = (client(store, "alice").await?, client(store, "bob").await?);
+    store.declare(vec![authorize("alice", "resize", Some(15))?, authorize("bob", "resize", None)?]).await?;
+
+    let alone =
+        at_once(harness, 30, |store, _| async move { Ok(store.submit_many(new_tasks(service, alice, 2)?).await?) })
+            .await?
+            .concat();
+    ensure!(taken(&alone) == 15, "alice has 15 places and got {}", taken(&alone));
+    ensure!(alone.iter().all(|answer| !matches!(answer, Err(refusal) if *refusal != Refusal::ClientFull)));
+
+    let both = at_once(harness, 40, |store, i| async move {
+        let who = if i % 2 == 0 { alice } else { bob };
+        Ok(store.submit_many(new_tasks(service, who, 3)?).await?)
+    })
+    .await?
+    .concat();
+    ensure!(taken(&both) == 25, "there were 25 places left and {} were taken, all by bob", taken(&both));
+
+    // Whoever leaves makes room for itself, and for the other.
+    ensure!(claim(store, service, 15).await?.len() == 15, "the oldest are alice's");
+    let more =
+        at_once(harness, 40, |store, _| async move { Ok(store.submit_many(new_tasks(service, alice, 1)?).await?) })
+            .await?
+            .concat();
+    ensure!(taken(&more) == 15, "alice's share is free again: {}", taken(&more));
+    Ok(())
+}
+
+fn keyed(service: ServiceKey, client: relais_core::ClientKey, key: &str, fingerprint: &[u8]) -> Result<NewTask> {
+    let idempotency = Some(IdempotencyKey { key: key.to_owned(), fingerprint: fingerprint.to_vec() });
+    Ok(NewTask { idempotency, ..new_task(service, client)? })
+}
+
+/// In one batch, in a later one, and after the task has ended.
+pub async fn a_key_gets_its_first_answer_again(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (resize, alice) = one_of_each(store).await?;
+    let (rotate, bob) = (service(store, "rotate", limits(None)).await?, client(store, "bob").await?);
+    submit(store, new_task(resize, alice)?).await?;
+    let first = submit(store, keyed(resize, alice, "k", b"one")?).await?;
+    ensure!(first.position == 2 && !first.replayed);
+
+    let answers = store
+        .submit_many(vec![
+            keyed(resize, alice, "k", b"one")?,
+            keyed(resize, alice, "k", b"other")?,
+            keyed(resize, bob, "k", b"other")?,
+            keyed(rotate, alice, "k", b"other")?,
+            keyed(resize, alice, "l", b"one")?,
+            keyed(resize, alice, "l", b"one")?,
+            keyed(resize, alice, "l", b"two")?,
+        ])
+        .await?;
+    let same = answers[0]?;
+    ensure!(same.replayed && same.task_id == first.task_id && same.position == 2, "{same:?}");
+    ensure!(answers[1] == Err(Refusal::KeyReused));
+    ensure!(!answers[2]?.replayed && !answers[3]?.replayed, "a key is of one client on one service");
+    let (new, again) = (answers[4]?, answers[5]?);
+    ensure!(!new.replayed && again.replayed && new.task_id == again.task_id, "within one batch too");
+    ensure!(answers[6] == Err(Refusal::KeyReused));
+
+    change(store, first.task_id, resize, Event::Cancelled).await?;
+    let late = submit(store, keyed(resize, alice, "k", b"one")?).await?;
+    ensure!(late.replayed && late.task_id == first.task_id && late.position == 2, "whatever became of it");
+    Ok(())
+}
+
+/// From many callers, and from two processes.
+pub async fn the_same_key_at_once_makes_one_task(harness: &Harness) -> Result<()> {
+    let (service, client) = one_of_each(harness.store()).await?;
+    let answers = at_once(harness, 40, |store, i| async move {
+        submit(&*store, keyed(service, client, &format!("k{}", i / 20), b"same")?).await
+    })
+    .await?;
+    let tasks: BTreeSet<TaskId> = answers.iter().map(|submitted| submitted.task_id).collect();
+    ensure!(tasks.len() == 2, "two keys made {} tasks", tasks.len());
+    ensure!(answers.iter().filter(|submitted| !submitted.replayed).count() == 2);
+    ensure!(claim(harness.store(), service, 10).await?.len() == 2);
+    Ok(())
+}
+
+/// The same key may be tried again when there is room.
+pub async fn a_refused_submission_does_not_use_up_its_key(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let service = service(store, "resize", limits(Some(1))).await?;
+    let client = client(store, "alice").await?;
+    let kept = submit(store, keyed(service, client, "first", b"1")?).await?;
+    let refused = store.submit_many(vec![keyed(service, client, "k", b"1")?]).await?;
+    ensure!(refused[0] == Err(Refusal::ServiceFull));
+    let replayed = submit(store, keyed(service, client, "first", b"1")?).await?;
+    ensure!(replayed.task_id == kept.task_id, "a full queue still answers for what it took");
+    claim(store, service, 1).await?;
+    ensure!(!submit(store, keyed(service, client, "k", b"2")?).await?.replayed);
+    Ok(())
+}
+
+/// Whatever is valid JSON comes back as it went in.
+pub async fn payloads_are_carried_byte_for_byte(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let deep = format!("{}{}", "[".repeat(100), "]".repeat(100));
+    let payloads = [
+        r#"{"z":1,"a":2,"z":3}"#,
+        r#"{"big":9223372036854775808,"huge":1e400,"tiny":-0.0,"long":3.14159265358979323846264338327950288}"#,
+        r#"{"nul":"\u0000","lone":"\ud800","pair":"\ud83d\ude00","slash":"\/","quote":"\"\\"}"#,
+        "{ \"spaces\" :\t[ 1 ,\r\n 2 ] }",
+        r#"{"é":"日本語 😀 \u00e9","'":"it's ''; DROP TABLE task; --"}"#,
+        r#"["$1","?1",":a","@b"]"#,
+        "null",
+        "\"text\"",
+        "\"\"",
+        "1e400",
+        "-0",
+        "18446744073709551616",
+        "true",
+        &deep,
+    ];
+    let mut tasks = Vec::new();
+    for (i, payload) in payloads.iter().enumerate() {
+        tasks.push(NewTask {
+            request: json(payload)?,
+            callback: Some(Callback { kind: CallbackType::Https, url: format!("https://example.org/é?i={i}&\"'") }),
+            correlation_id: Some(format!("chain \u{1} 'é' \"{i}\" \\ 😀")),
+            ..new_task(service, client)?
+        });
+    }
+    let given = tasks.clone();
+    let names = submit_all(store, tasks).await?;
+    let claimed = claim(store, service, 100).await?;
+    ensure!(claimed.len() == payloads.len());
+    for (i, payload) in payloads.iter().enumerate() {
+        ensure!(claimed[i].request.get() == *payload, "{payload} became {}", claimed[i].request.get());
+        let response = json(payload)?;
+        change(store, names[i], service, Event::Succeeded { attempt: Some(1), response }).await?;
+        let found = find(store, names[i]).await?;
+        ensure!(found.request.get() == *payload, "{payload} became {}", found.request.get());
+        ensure!(found.response.is_some_and(|response| response.get() == *payload), "{payload} as a response");
+        ensure!(found.callback == given[i].callback && found.correlation_id == given[i].correlation_id);
+        ensure!(found.client_id.as_str() == "alice" && found.service.as_str() == "resize");
+    }
+    Ok(())
+}
+
+/// U+0000 in a text (not in JSON, where it is an escape) is replaced, not refused.
+pub async fn a_text_that_a_database_cannot_keep_does_not_fail_its_batch(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let odd = NewTask { correlation_id: Some("a\0b".to_owned()), ..keyed(service, client, "k\0", b"\0")? };
+    let names = submit_all(store, vec![odd, new_task(service, client)?]).await?;
+    ensure!(submit(store, keyed(service, client, "k\0", b"\0")?).await?.replayed);
+    let events = vec![
+        super::world::says(names[0], service, Event::Started { attempt: None, worker_host: Some("\0".to_owned()) }),
+        super::world::says(names[0], service, Event::Failed { attempt: None, error_message: "no\0\u{1}\u{7f}".into() }),
+        super::world::says(names[1], service, Event::Cancelled),
+    ];
+    store.record(events).await?;
+    let found = find(store, names[0]).await?;
+    ensure!(found.correlation_id.as_deref() == Some("a\u{fffd}b"), "{:?}", found.correlation_id);
+    ensure!(found.error_message.as_deref() == Some("no\u{fffd}\u{1}\u{7f}"), "{:?}", found.error_message);
+    ensure!(find(store, names[1]).await?.state.status == relais_core::Status::Cancelled);
+    Ok(())
+}
+
+/// One submission that cannot be taken does not harm its neighbours.
+pub async fn a_service_that_is_gone_takes_nothing_and_the_others_do(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (resize, alice) = one_of_each(store).await?;
+    let gone = service(store, "gone", limits(None)).await?;
+    store.declare(vec![Change::DeleteService(super::world::name("gone")?)]).await?;
+    let answers = store
+        .submit_many(vec![new_task(gone, alice)?, new_task(resize, alice)?, new_task(ServiceKey(4711), alice)?])
+        .await?;
+    ensure!(answers[0] == Err(Refusal::ServiceGone) && answers[2] == Err(Refusal::ServiceGone));
+    ensure!(place(store, answers[1]?.task_id).await? == Some(1));
+    ensure!(store.submit_many(Vec::new()).await?.is_empty());
+
+    store.declare(vec![put_service("resize", limits(Some(0)))?]).await?;
+    ensure!(store.submit_many(new_tasks(resize, alice, 1)?).await?[0] == Err(Refusal::ServiceFull), "room for none");
+    Ok(())
+}
+
+/// A hundred requests of a hundred kilobytes, and one of some megabytes.
+pub async fn a_batch_of_large_requests_is_taken(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let mut tasks = new_tasks(service, client, 101)?;
+    for (i, task) in tasks.iter_mut().enumerate() {
+        let size = if i == 50 { 4_000_000 } else { 100_000 };
+        task.request = json(&format!("\"{}\"", "\\\"é".repeat(size / 4)))?;
+    }
+    let (last, large) = (tasks[100].request.clone(), tasks[50].request.clone());
+    let names = submit_all(store, tasks).await?;
+    ensure!(find(store, names[50]).await?.request == large);
+    ensure!(find(store, names[100]).await?.request == last);
+    change(store, names[50], service, Event::Succeeded { attempt: None, response: large.clone() }).await?;
+    ensure!(find(store, names[50]).await?.response == Some(large));
+    Ok(())
+}

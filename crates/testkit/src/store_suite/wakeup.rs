@@ -1,0 +1,116 @@
+//! Hints that something changed.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use relais_core::{Change, Event, IdsChanged, ServiceKey, Store, Wakeup, WakeupListener};
+use tokio::sync::mpsc;
+
+use super::{
+    Harness,
+    world::{DEADLINE, LONG, change, claim, find, name, new_task, one_of_each, record, submit},
+};
+
+/// Keeps what it hears.
+struct Ear(mpsc::UnboundedSender<Wakeup>);
+
+impl WakeupListener for Ear {
+    fn wake(&self, wakeup: &Wakeup) {
+        // Who listens no more is not told.
+        let _ = self.0.send(wakeup.clone());
+    }
+}
+
+fn listen(store: &dyn Store) -> mpsc::UnboundedReceiver<Wakeup> {
+    let (ear, heard) = mpsc::unbounded_channel();
+    store.listen(Arc::new(Ear(ear)));
+    heard
+}
+
+async fn hear(heard: &mut mpsc::UnboundedReceiver<Wakeup>) -> Result<Wakeup> {
+    tokio::time::timeout(DEADLINE, heard.recv()).await.context("nothing is heard")?.context("the store is gone")
+}
+
+/// Each is told when it can be seen, not before.
+pub async fn listeners_hear_of_work_changes_and_declarations_after_the_commit(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let (mut one, mut two) = (listen(store), listen(store));
+    let id = submit(store, new_task(service, client)?).await?.task_id;
+    let heard = hear(&mut one).await?;
+    ensure!(heard.work == [service] && !heard.declared, "{heard:?}");
+    ensure!(hear(&mut two).await? == heard, "every listener hears it");
+
+    let task = find(store, id).await?;
+    let changed =
+        |work: &[ServiceKey]| Wakeup { work: work.to_vec(), tasks: IdsChanged::These(vec![task.id]), declared: false };
+    claim(store, service, 1).await?;
+    ensure!(hear(&mut one).await? == changed(&[]));
+    change(store, id, service, Event::Returned { attempt: Some(1) }).await?;
+    ensure!(hear(&mut one).await? == changed(&[service]), "there is work again");
+    change(store, id, service, Event::Cancelled).await?;
+    ensure!(hear(&mut one).await? == changed(&[]));
+    store.declare(vec![Change::PauseService { name: name("resize")?, paused: true }]).await?;
+    ensure!(hear(&mut one).await?.declared);
+    Ok(())
+}
+
+/// Neither refusals nor renewals nor messages that come late.
+pub async fn nothing_changed_wakes_nobody(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let id = submit(store, new_task(service, client)?).await?.task_id;
+    claim(store, service, 1).await?;
+    let mut heard = listen(store);
+    claim(store, service, 1).await?;
+    store.expire_leases(10).await?;
+    store.submit_many(vec![new_task(ServiceKey(99), client)?]).await?;
+    record(store, id, service, Event::Returned { attempt: Some(9) }).await?;
+    // What was not committed is not told either.
+    ensure!(store.declare(vec![Change::PauseService { name: name("none")?, paused: true }]).await.is_err());
+    record(store, id, service, Event::Renewed { attempt: Some(1), lease: LONG }).await?;
+    while let Ok(wakeup) = heard.try_recv() {
+        ensure!(wakeup.is_empty(), "{wakeup:?}");
+    }
+    Ok(())
+}
+
+/// Where there can be other processes; where there cannot, relaying waits for ever and says nothing.
+pub async fn other_processes_hear_too(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let other = Arc::clone(harness.handles.last().context("a handle")?);
+    let mut heard = listen(&*other);
+    let relay = tokio::spawn({
+        let other = Arc::clone(&other);
+        async move { other.relay_wakeups().await }
+    });
+    if !harness.features.many_processes {
+        relay.abort();
+        ensure!(heard.try_recv().is_err());
+        return Ok(());
+    }
+    ensure!(hear(&mut heard).await? == Wakeup::anything(), "what was told before it listened was missed");
+    let id = submit(store, new_task(service, client)?).await?.task_id;
+    until(&mut heard, |wakeup| wakeup.work == [service]).await?;
+    let task = find(&*other, id).await?;
+    change(store, id, service, Event::Cancelled).await?;
+    until(&mut heard, |wakeup| wakeup.tasks == IdsChanged::These(vec![task.id])).await?;
+    store.declare(vec![Change::PauseService { name: name("resize")?, paused: true }]).await?;
+    until(&mut heard, |wakeup| wakeup.declared).await?;
+    relay.abort();
+    Ok(())
+}
+
+async fn until(heard: &mut mpsc::UnboundedReceiver<Wakeup>, wanted: impl Fn(&Wakeup) -> bool) -> Result<()> {
+    let start = Instant::now();
+    while start.elapsed() < DEADLINE + Duration::from_secs(1) {
+        if wanted(&hear(heard).await?) {
+            return Ok(());
+        }
+    }
+    bail!("other things are heard, but not this")
+}
