@@ -14,6 +14,7 @@
 //! # });
 //! ```
 
+mod migrations;
 mod postgres;
 mod row;
 mod session;

@@ -9,7 +9,6 @@ use relais_core::{
     Authorization, Callback, Client, ClientId, ClientKey, Json, Retention, Roles, Service, ServiceKey, ServiceLimits,
     ServiceName, State, Status, StoreError, Tally, Task, TaskId, Timestamp,
 };
-use sqlx::migrate::MigrateError;
 
 use crate::session::{KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, QueueFacts, Result};
 
@@ -30,6 +29,22 @@ pub(crate) trait Columns {
     fn moment_if_any(&self, column: &str) -> Result<Option<Timestamp>>;
     fn task_id(&self, column: &str) -> Result<TaskId>;
 }
+
+/// The methods of [`Columns`] that a driver's `get` answers as it is.
+macro_rules! plain_columns {
+    () => {
+        $crate::row::plain_columns! {
+            small: i16, int: i32, int_if_any: Option<i32>, big: i64, big_if_any: Option<i64>, real: f64, flag: bool,
+            flag_if_any: Option<bool>, text: String, text_if_any: Option<String>, bytes: Vec<u8>,
+        }
+    };
+    ($($method:ident: $type:ty,)*) => {
+        $(fn $method(&self, column: &str) -> Result<$type> {
+            get(self, column)
+        })*
+    };
+}
+pub(crate) use plain_columns;
 
 pub(crate) fn state(row: &impl Columns) -> Result<State> {
     let code = row.small("status")?;
@@ -213,17 +228,6 @@ pub(crate) fn unfinished(service: &ServiceName) -> StoreError {
 /// A client that was to be kept as it is, and is not there.
 pub(crate) fn no_client(client_id: &ClientId) -> String {
     format!("there is no client {client_id}: a new one needs a secret")
-}
-
-/// What a failed migration means; `error` is the driver's way with failures of the database.
-pub(crate) fn migrate_error(failure: MigrateError, error: impl Fn(sqlx::Error) -> StoreError) -> StoreError {
-    match failure {
-        MigrateError::VersionMissing(version) => StoreError::Schema(format!(
-            "the database was made by a newer version of Relais (it has migration {version}); run that version"
-        )),
-        MigrateError::Execute(failure) => error(failure),
-        other => StoreError::Failed(other.into()),
-    }
 }
 
 fn json(text: Option<String>) -> Result<Option<Json>> {

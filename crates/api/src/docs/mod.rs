@@ -106,9 +106,10 @@ fn schemas(document: Document<'_>) -> String {
     let all: String = document
         .schemas()
         .map(|(name, schema)| {
-            let (id, name) = (schema_anchor(name), escape(name));
+            let id = schema_anchor(name);
+            let title = format!("<h3><a href=\"#{id}\">{}</a></h3>\n", escape(name));
             let (description, shape) = (prose(text_of(schema, "description")), shape(document, schema));
-            format!("<section class=\"schema\" id=\"{id}\">\n<h3><a href=\"#{id}\">{name}</a></h3>\n{description}{shape}</section>\n")
+            format!("<section class=\"schema\" id=\"{id}\">\n{title}{description}{shape}</section>\n")
         })
         .collect();
     if all.is_empty() {

@@ -52,6 +52,15 @@ pub(super) async fn declare(tx: &mut PgTransaction<'static>, change: &Change) ->
         }
         Change::DeleteService(name) => {
             // Waits for submissions that are under way, and holds up those to come.
+            sqlx::query(
+                "SELECT 1 FROM relais.service s
+                 JOIN relais.tally a ON a.service_id = s.id AND a.client_id = 0 AND a.status = 0 AND NOT a.departed
+                 WHERE s.name = $1 FOR UPDATE OF a",
+            )
+            .bind(name.as_str())
+            .execute(&mut **tx)
+            .await
+            .map_err(error)?;
             // A second statement on purpose: it sees what was committed while the first one waited.
             let busy: bool = sqlx::query_scalar(
                 "SELECT EXISTS (SELECT 1 FROM relais.service s JOIN relais.task t ON t.service_id = s.id

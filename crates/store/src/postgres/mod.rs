@@ -8,19 +8,20 @@ use std::{str::FromStr, time::Duration};
 
 use relais_core::{StoreError, Timestamp, Wakeup};
 use sqlx::{
-    PgPool, SqlSafeStr,
+    PgPool,
     error::DatabaseError,
-    migrate::{Migration, MigrationType, Migrator},
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
 
-use crate::{Options, row::migrate_error, session::Result, wakeup};
+use crate::{Options, migrations::{self, Steps}, session::Result, wakeup};
 
 /// The channel on which processes tell each other what changed.
 const CHANNEL: &str = "relais";
 
 /// How long to wait before the listening connection is tried again.
 const RECONNECT: Duration = Duration::from_millis(500);
+
+const STEPS: Steps = &[("tasks", include_str!("migrations/0001_tasks.sql"))];
 
 /// A PostgreSQL database.
 pub(crate) struct Postgres {
@@ -46,20 +47,11 @@ impl Postgres {
     }
 
     async fn migrate_all(&self) -> Result<usize> {
-        let migrations = vec![Migration::new(
-            1,
-            "tasks".into(),
-            MigrationType::Simple,
-            include_str!("migrations/0001_tasks.sql").into_sql_str(),
-            false,
-        )];
-        let known = migrations.len();
-        let mut migrator = Migrator::with_migrations(migrations);
+        let mut migrator = migrations::migrator("relais.migration", STEPS);
         migrator.create_schema("relais");
-        migrator.dangerous_set_table_name("relais.migration");
         let before = self.applied_migrations().await?;
-        migrator.run(&self.pool).await.map_err(|failure| migrate_error(failure, error))?;
-        Ok(known.saturating_sub(before))
+        migrator.run(&self.pool).await.map_err(|failure| migrations::failed(failure, error))?;
+        Ok(STEPS.len().saturating_sub(before))
     }
 
     async fn applied_migrations(&self) -> Result<usize> {

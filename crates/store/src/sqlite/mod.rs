@@ -1,4 +1,4 @@
-//! SQLite: for one process. One connection writes, others read beside it; a batch is one statement over a JSON array.
+//! SQLite: for one process. One connection writes, others read beside it.
 //!
 //! Nobody else may have the file open: a lock file beside it sees to that. So there are no row locks here (a transaction
 //! that writes is alone) and nobody to tell of changes.
@@ -29,16 +29,17 @@ use std::{
 
 use relais_core::StoreError;
 use sqlx::{
-    Connection, SqlSafeStr, SqlitePool,
-    migrate::{Migration, MigrationType, Migrator},
+    Connection, SqlitePool,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
 use self::proof::Proof;
-use crate::{Options, row::migrate_error, session::Result};
+use crate::{Options, migrations::{self, Steps}, session::Result};
 
 /// How long a statement waits for a lock that somebody else has on the file, such as a backup.
 const BUSY: Duration = Duration::from_secs(5);
+
+const STEPS: Steps = &[("tasks", include_str!("migrations/0001_tasks.sql"))];
 
 /// A SQLite database.
 pub(crate) struct Sqlite {
@@ -90,19 +91,10 @@ impl Sqlite {
     }
 
     async fn migrate_all(&self) -> Result<usize> {
-        let migrations = vec![Migration::new(
-            1,
-            "tasks".into(),
-            MigrationType::Simple,
-            include_str!("migrations/0001_tasks.sql").into_sql_str(),
-            false,
-        )];
-        let known = migrations.len();
-        let mut migrator = Migrator::with_migrations(migrations);
-        migrator.dangerous_set_table_name("relais_migration");
+        let migrator = migrations::migrator("relais_migration", STEPS);
         let before = self.applied_migrations().await?;
-        migrator.run(&self.write).await.map_err(|failure| migrate_error(failure, error))?;
-        Ok(known.saturating_sub(before))
+        migrator.run(&self.write).await.map_err(|failure| migrations::failed(failure, error))?;
+        Ok(STEPS.len().saturating_sub(before))
     }
 
     async fn applied_migrations(&self) -> Result<usize> {

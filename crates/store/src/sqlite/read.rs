@@ -5,7 +5,7 @@ use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{Sqlite, batch::array, error, session::SqliteSession};
 use crate::{
-    row::{Columns, authorization, client, corrupt, found_task, service, tally, task, wide},
+    row::{Columns, authorization, client, corrupt, found_task, plain_columns, service, tally, task, wide},
     session::{Database, Result, Session},
 };
 
@@ -229,49 +229,7 @@ where
 }
 
 impl Columns for SqliteRow {
-    fn small(&self, column: &str) -> Result<i16> {
-        get(self, column)
-    }
-
-    fn int(&self, column: &str) -> Result<i32> {
-        get(self, column)
-    }
-
-    fn int_if_any(&self, column: &str) -> Result<Option<i32>> {
-        get(self, column)
-    }
-
-    fn big(&self, column: &str) -> Result<i64> {
-        get(self, column)
-    }
-
-    fn big_if_any(&self, column: &str) -> Result<Option<i64>> {
-        get(self, column)
-    }
-
-    fn real(&self, column: &str) -> Result<f64> {
-        get(self, column)
-    }
-
-    fn flag(&self, column: &str) -> Result<bool> {
-        get(self, column)
-    }
-
-    fn flag_if_any(&self, column: &str) -> Result<Option<bool>> {
-        get(self, column)
-    }
-
-    fn text(&self, column: &str) -> Result<String> {
-        get(self, column)
-    }
-
-    fn text_if_any(&self, column: &str) -> Result<Option<String>> {
-        get(self, column)
-    }
-
-    fn bytes(&self, column: &str) -> Result<Vec<u8>> {
-        get(self, column)
-    }
+    plain_columns!();
 
     fn moment(&self, column: &str) -> Result<Timestamp> {
         Ok(Timestamp::from_millis(get(self, column)?))

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{Change, Json, NewTask, ServiceKey, TaskId, Timestamp, Wakeup, position::Node};
+use relais_core::{Change, Json, NewTask, ServiceKey, StoreError, TaskId, Timestamp, Wakeup, position::Node};
 use sqlx::{SqlitePool, SqliteTransaction, sqlite::SqliteRow};
 
 use super::{
@@ -94,7 +94,7 @@ impl SqliteSession {
     }
 
     /// What a failure means; and that from now on only a write shows that writes are taken.
-    fn failed(&self, failure: sqlx::Error) -> relais_core::StoreError {
+    fn failed(&self, failure: sqlx::Error) -> StoreError {
         self.proof.note(false);
         error(failure)
     }
@@ -333,7 +333,12 @@ impl Session for SqliteSession {
     }
 
     async fn declare(&mut self, change: &Change) -> Result<()> {
-        declare::declare(&mut self.tx, change).await
+        let done = declare::declare(&mut self.tx, change).await;
+        done.inspect_err(|failure| {
+            if matches!(failure, StoreError::Unavailable(_)) {
+                self.proof.note(false);
+            }
+        })
     }
 
     async fn bump_declared(&mut self) -> Result<()> {

@@ -1,1 +1,148 @@
+//! What only this driver promises: who may open the file, what a full disk does, and that no read goes through a table.
 
+use relais_core::{Change, ServiceName, Status, Store, StoreError, TaskFilter};
+use sqlx::{AssertSqlSafe, Row};
+use tempfile::TempDir;
+
+use super::{Sqlite, batch, read, session};
+use crate::{Options, session::Database, verbs::Verbs};
+
+fn url(folder: &TempDir) -> String {
+    format!("sqlite:{}", folder.path().join("relais.db").display())
+}
+
+async fn open(folder: &TempDir) -> Sqlite {
+    let database = Sqlite::open(&url(folder), &Options::default()).await.unwrap();
+    database.migrate().await.unwrap();
+    database
+}
+
+fn put_service(name: &str, schema: Option<String>) -> Vec<Change> {
+    vec![Change::PutService {
+        name: ServiceName::new(name).unwrap(),
+        queue_name: name.to_owned(),
+        json_schema: schema.map(|text| relais_core::Json::parse(text).unwrap()),
+        paused: None,
+        limits: relais_core::ServiceLimits::default(),
+    }]
+}
+
+#[tokio::test]
+async fn a_second_process_is_refused_until_the_first_has_closed() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = open(&folder).await;
+    let second = Sqlite::open(&url(&folder), &Options::default()).await.err().unwrap();
+    assert!(matches!(&second, StoreError::Schema(why) if why.contains("use PostgreSQL")), "{second}");
+
+    let link = folder.path().join("link.db");
+    std::os::unix::fs::symlink(folder.path().join("relais.db"), &link).unwrap();
+    let linked = Sqlite::open(&format!("sqlite:{}", link.display()), &Options::default()).await;
+    assert!(linked.is_err(), "by another name it is the same file");
+
+    first.close().await;
+    assert!(Sqlite::open(&url(&folder), &Options::default()).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_database_that_forgets_is_refused() {
+    for url in ["sqlite::memory:", "sqlite://:memory:", "sqlite:x.db?mode=memory", "sqlite:", "sqlite://"] {
+        let refused = Sqlite::open(url, &Options::default()).await.err();
+        assert!(matches!(&refused, Some(StoreError::Schema(_))), "{url}: {refused:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_database_of_a_newer_version_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = open(&folder).await;
+    sqlx::query("UPDATE relais_migration SET version = 9999").execute(&database.write).await.unwrap();
+    let refused = database.migrate().await.err();
+    assert!(matches!(&refused, Some(StoreError::Schema(why)) if why.contains("newer version")), "{refused:?}");
+}
+
+#[tokio::test]
+async fn when_the_disk_was_full_the_store_goes_on_by_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = open(&folder).await;
+    let (write, proof) = (database.write.clone(), std::sync::Arc::clone(&database.proof));
+    let store = Verbs::new(database);
+    store.declare(put_service("before", None)).await.unwrap();
+    for round in 1..4 {
+        // A limit of the connection's own, which the next connection does not have.
+        sqlx::query("PRAGMA max_page_count = 1").execute(&write).await.unwrap();
+        let large = format!("\"{}\"", "x".repeat(round * 1_000_000));
+        let refused = store.declare(put_service("large", Some(large.clone()))).await;
+        assert!(matches!(refused, Err(StoreError::Unavailable(_))), "{refused:?}");
+        assert!(!proof.is_fresh(), "a ping has to write now");
+        assert!(store.declared().await.is_ok(), "reads go on");
+
+        sqlx::query("PRAGMA max_page_count = 1073741823").execute(&write).await.unwrap();
+        store.ping().await.unwrap();
+        store.declare(put_service("large", Some(large))).await.unwrap();
+    }
+    assert_eq!(store.declared().await.unwrap().services.len(), 2);
+}
+
+#[tokio::test]
+async fn a_ping_writes_when_nothing_else_has_shown_that_it_can() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = open(&folder).await;
+    assert!(!database.proof.is_fresh());
+    database.ping().await.unwrap();
+    assert!(database.proof.is_fresh());
+    database.write.close().await;
+    database.proof.note(false);
+    assert!(matches!(database.ping().await, Err(StoreError::Unavailable(_))));
+}
+
+#[tokio::test]
+async fn no_statement_goes_through_all_tasks() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = open(&folder).await;
+    let statements = [
+        ("LIST_BY_SERVICE", read::LIST_BY_SERVICE.to_owned()),
+        ("LIST_BY_CLIENT", read::LIST_BY_CLIENT.to_owned()),
+        ("PLACE", read::PLACE.to_owned()),
+        ("OLDEST_PENDING", read::OLDEST_PENDING.to_owned()),
+        ("LOCK_PENDING", session::LOCK_PENDING.to_owned()),
+        ("LOCK_TASKS", session::LOCK_TASKS.to_owned()),
+        ("LOCK_EXPIRED", session::LOCK_EXPIRED.to_owned()),
+        ("LOCK_FOR_PURGE", session::LOCK_FOR_PURGE.to_owned()),
+        ("QUEUE_FLOORS", session::QUEUE_FLOORS.to_owned()),
+        ("WRITE_TASKS", batch::WRITE_TASKS.text(64)),
+    ];
+    for (name, statement) in statements {
+        let rows = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}")))
+            .fetch_all(&database.write)
+            .await
+            .unwrap_or_else(|error| panic!("{name}: {error}"));
+        let plan: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
+        let scans = |step: &&String| {
+            ["SCAN t", "SCAN task", "SCAN departure"].iter().any(|scan| {
+                step.strip_prefix(scan).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+            })
+        };
+        assert!(!plan.iter().any(|step| scans(&step)), "{name}: {plan:#?}");
+        if name != "LOCK_FOR_PURGE" && !name.starts_with("LIST") {
+            assert!(!plan.iter().any(|step| step.contains("TEMP B-TREE")), "{name} sorts: {plan:#?}");
+        }
+        assert!(!plan.iter().any(|step| step.contains("AUTOMATIC")), "{name} makes an index: {plan:#?}");
+    }
+}
+
+#[tokio::test]
+async fn readers_cannot_write_and_writers_sync() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = open(&folder).await;
+    assert!(sqlx::query("DELETE FROM task").execute(&database.read).await.is_err());
+    let pragma = async |name: &str| -> String {
+        let row = sqlx::query(AssertSqlSafe(format!("PRAGMA {name}"))).fetch_one(&database.write).await.unwrap();
+        row.try_get::<String, _>(0).unwrap_or_else(|_| row.get::<i64, _>(0).to_string())
+    };
+    assert_eq!(pragma("journal_mode").await, "wal");
+    assert_eq!(pragma("synchronous").await, "2");
+    assert_eq!(pragma("foreign_keys").await, "1");
+    assert_eq!(pragma("busy_timeout").await, "5000");
+    let filter = TaskFilter { statuses: vec![Status::Pending], limit: 10, ..TaskFilter::default() };
+    assert!(database.list_tasks(&filter, 0).await.unwrap().tasks.is_empty());
+}

@@ -49,8 +49,10 @@ impl Changes {
 
     async fn write(self, session: &mut impl Session) -> Result<Wakeup, StoreError> {
         let written: Vec<WrittenTask> = self.written.into_values().collect();
-        session.write_tasks(&written).await?;
-        self.ledger.write(session).await?;
+        if !written.is_empty() {
+            session.write_tasks(&written).await?;
+            self.ledger.write(session).await?;
+        }
         Ok(Wakeup { work: self.work.into_iter().collect(), tasks: IdsChanged::These(self.changed), declared: false })
     }
 }
@@ -86,10 +88,8 @@ impl<D: Database> Verbs<D> {
             }
             answers.push(tasks);
         }
-        if !changes.written.is_empty() {
-            let wakeup = changes.write(&mut session).await?;
-            self.finish(session, wakeup).await?;
-        }
+        let wakeup = changes.write(&mut session).await?;
+        self.finish(session, wakeup).await?;
         Ok(answers)
     }
 
@@ -113,10 +113,8 @@ impl<D: Database> Verbs<D> {
                 _ => Outcome::NotFound,
             })
             .collect();
-        if !changes.written.is_empty() {
-            let wakeup = changes.write(&mut session).await?;
-            self.finish(session, wakeup).await?;
-        }
+        let wakeup = changes.write(&mut session).await?;
+        self.finish(session, wakeup).await?;
         Ok(outcomes)
     }
 
@@ -130,10 +128,8 @@ impl<D: Database> Verbs<D> {
             let event = Event::LeaseExpired { delivery_limit: task.delivery_limit };
             changes.apply(&mut task, event, locked.now);
         }
-        if !changes.written.is_empty() {
-            let wakeup = changes.write(&mut session).await?;
-            self.finish(session, wakeup).await?;
-        }
+        let wakeup = changes.write(&mut session).await?;
+        self.finish(session, wakeup).await?;
         Ok(found)
     }
 }

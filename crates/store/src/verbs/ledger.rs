@@ -30,7 +30,7 @@ impl Ledger {
         self.add(service, client, from, true, 1);
         if to == Status::Pending {
             // It takes its old place again, as if it had never left. Arrivals number the tasks: this is not one.
-            self.add(service, client, Status::Pending, false, 1);
+            self.add(service, client, Status::Pending, true, -1);
             self.depart(service, seq, -1);
             return;
         }

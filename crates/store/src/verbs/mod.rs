@@ -41,11 +41,13 @@ impl<D: Database> Verbs<D> {
         }
     }
 
-    /// Tells other processes, commits, wakes this one.
+    /// Tells other processes, commits, wakes this one. Also where nothing was written: a session that is dropped instead
+    /// keeps its locks for a moment more, and whoever passes over locked rows would not find them.
     async fn finish(&self, mut session: D::Session, wakeup: Wakeup) -> Result<(), StoreError> {
-        if !wakeup.is_empty() {
-            session.tell(&wakeup).await?;
+        if wakeup.is_empty() {
+            return session.commit().await;
         }
+        session.tell(&wakeup).await?;
         session.commit().await?;
         self.wake(&wakeup);
         Ok(())

@@ -33,8 +33,9 @@ impl<D: Database> Verbs<D> {
         if !rule.dry_run && !ids.is_empty() {
             session.delete_tasks(&ids).await?;
             ledger.write(&mut session).await?;
-            session.commit().await?;
         }
+        // In a dry run too: the locks must go before the next call.
+        session.commit().await?;
         let cursor = match candidates.last() {
             Some(last) if candidates.len() >= rule.batch => Some((status, last.id)),
             _ => ORDER.iter().skip_while(|&&s| s != status).nth(1).map(|&next| (next, 0)),

@@ -3,11 +3,11 @@
 use std::{collections::HashSet, time::Duration};
 
 use anyhow::{Result, ensure};
-use relais_core::{Change, ServiceLimits, Status, TaskId};
+use relais_core::{Change, Event, Outcome, PurgeRule, ServiceLimits, Status, TaskId};
 
 use super::{
     Harness,
-    world::{at_once, claim, client, find, limits, name, new_tasks, one_of_each, service, submit_all, wish},
+    world::{at_once, claim, client, find, limits, name, new_tasks, one_of_each, record, service, submit_all, wish},
 };
 
 /// Many claimers, from two processes where there can be two.
@@ -62,6 +62,29 @@ pub async fn the_oldest_are_handed_out_first_whoever_asks(harness: &Harness) -> 
     ensure!(rest == names[4..]);
     ensure!(claim(store, resize, 100).await?.is_empty());
     ensure!(store.claim(Vec::new()).await?.is_empty());
+    Ok(())
+}
+
+/// Right after somebody looked at them and changed nothing, or only counted them.
+pub async fn what_was_left_as_it_was_can_be_claimed_at_once(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let names = submit_all(store, new_tasks(service, client, 20)?).await?;
+    for &id in &names {
+        let late = Event::Returned { attempt: Some(7) };
+        ensure!(matches!(record(store, id, service, late).await?, Outcome::Ignored(_)));
+        let rule = PurgeRule {
+            service,
+            finished: Duration::ZERO,
+            any: Duration::ZERO,
+            dry_run: true,
+            batch: 100,
+            cursor: Some((Status::Pending, 0)),
+        };
+        store.purge(rule).await?;
+        let claimed = claim(store, service, 1).await?;
+        ensure!(claimed.iter().map(|task| task.task_id).eq([id]), "{claimed:?}");
+    }
     Ok(())
 }
 

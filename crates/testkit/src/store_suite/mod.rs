@@ -73,6 +73,7 @@ macro_rules! store_suite {
             claim {
                 claimers_at_once_never_share_a_task,
                 the_oldest_are_handed_out_first_whoever_asks,
+                what_was_left_as_it_was_can_be_claimed_at_once,
                 a_paused_service_hands_out_nothing_until_it_goes_on,
                 the_lease_is_the_requests_or_else_the_services,
             }

@@ -1,0 +1,162 @@
+//! The state machine under random, late, repeated and reordered messages.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use relais_core::{Event, Ignored, Json, State, Status, Timestamp, apply};
+
+const LEASE: Duration = Duration::from_secs(60);
+
+fn json() -> Json {
+    Json::parse(r#"{"done":true}"#.to_owned()).unwrap()
+}
+
+fn attempt() -> impl Strategy<Value = Option<u32>> {
+    prop_oneof![Just(None), (0u32..6).prop_map(Some)]
+}
+
+fn host() -> impl Strategy<Value = Option<String>> {
+    prop_oneof![Just(None), Just(Some("pod-1".to_owned())), Just(Some("pod-2".to_owned()))]
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    let progress = prop_oneof![0.0..100.0f64, Just(-5.0), Just(250.0), Just(f64::NAN), Just(f64::INFINITY)];
+    prop_oneof![
+        3 => host().prop_map(|worker_host| Event::Claimed { worker_host, lease: LEASE }),
+        3 => (attempt(), host()).prop_map(|(attempt, worker_host)| Event::Started { attempt, worker_host }),
+        3 => (attempt(), progress).prop_map(|(attempt, progress)| Event::Progressed { attempt, progress }),
+        1 => attempt().prop_map(|attempt| Event::Succeeded { attempt, response: json() }),
+        1 => attempt().prop_map(|attempt| Event::Failed { attempt, error_message: "no".to_owned() }),
+        2 => attempt().prop_map(|attempt| Event::Renewed { attempt, lease: LEASE }),
+        2 => attempt().prop_map(|attempt| Event::Returned { attempt }),
+        2 => (1u32..4).prop_map(|delivery_limit| Event::LeaseExpired { delivery_limit }),
+        1 => Just(Event::Cancelled),
+    ]
+}
+
+/// What must hold of any state, however it was reached.
+fn check(state: &State) {
+    assert!((0.0..=100.0).contains(&state.progress), "{state:?}");
+    assert_eq!(state.ended.is_some(), state.status.is_final(), "{state:?}");
+    match state.status {
+        Status::Pending => {
+            assert!(state.started.is_none() && state.lease_until.is_none() && state.worker_host.is_none(), "{state:?}");
+            assert_eq!(state.progress, 0.0);
+        }
+        Status::InProgress => assert!(state.started.is_some(), "{state:?}"),
+        Status::Success => assert!(state.progress == 100.0 && state.started.is_some(), "{state:?}"),
+        Status::Failure => assert!(state.started.is_some(), "{state:?}"),
+        Status::Cancelled => {}
+    }
+    if state.status.is_final() {
+        assert!(state.lease_until.is_none(), "{state:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    #[test]
+    fn whatever_arrives_in_whatever_order_the_promises_hold(
+        steps in proptest::collection::vec((event(), 0i64..90_000), 1..40),
+    ) {
+        let mut state = State::pending();
+        let mut now = 1_000_000i64;
+        let mut results = 0;
+        for (event, later) in steps {
+            now += later;
+            let before = state.clone();
+            match apply(&before, &event, Timestamp::from_millis(now)) {
+                Ok(next) => {
+                    prop_assert!(!before.status.is_final(), "a final state changed: {before:?} by {event:?}");
+                    if let Some(attempt) = event.attempt() {
+                        prop_assert_eq!(attempt, before.attempt, "another attempt was believed");
+                    }
+                    prop_assert!(next.attempt >= before.attempt && next.losses >= before.losses);
+                    let quiet = matches!(event, Event::Renewed { .. });
+                    prop_assert_eq!(next.revision, before.revision + u64::from(!quiet));
+                    results += u32::from(next.status.is_final());
+                    check(&next);
+                    state = next;
+                }
+                Err(ignored) => {
+                    if before.status.is_final() {
+                        prop_assert_eq!(ignored, Ignored::Ended(before.status));
+                    }
+                }
+            }
+        }
+        prop_assert!(results <= 1, "more than one result was accepted");
+    }
+
+    #[test]
+    fn a_worker_that_was_replaced_can_not_speak_for_its_successor(late in event()) {
+        let now = Timestamp::from_millis(0);
+        let claimed = |state: &State| apply(state, &Event::Claimed { worker_host: None, lease: LEASE }, now).unwrap();
+        let first = claimed(&State::pending());
+        let expired = apply(&first, &Event::LeaseExpired { delivery_limit: 9 }, now.after(LEASE)).unwrap();
+        let second = claimed(&expired);
+        prop_assert_eq!((first.attempt, second.attempt), (1, 2));
+        if late.attempt() == Some(1) {
+            prop_assert_eq!(apply(&second, &late, now), Err(Ignored::OtherAttempt(2)));
+        }
+    }
+}
+
+fn at(seconds: i64) -> Timestamp {
+    Timestamp::from_millis(seconds * 1000)
+}
+
+fn started(host: &str) -> Event {
+    Event::Started { attempt: None, worker_host: Some(host.to_owned()) }
+}
+
+fn claimed(state: &State, now: Timestamp) -> State {
+    apply(state, &Event::Claimed { worker_host: None, lease: LEASE }, now).unwrap()
+}
+
+fn expired(state: &State, delivery_limit: u32) -> State {
+    apply(state, &Event::LeaseExpired { delivery_limit }, at(60)).unwrap()
+}
+
+#[test]
+fn a_redelivery_sets_the_host_and_begins_anew() {
+    let running = apply(&State::pending(), &started("pod-1"), at(1)).unwrap();
+    let half = apply(&running, &Event::Progressed { attempt: None, progress: 50.0 }, at(2)).unwrap();
+    let again = apply(&half, &started("pod-2"), at(3)).unwrap();
+    assert_eq!((again.worker_host.as_deref(), again.progress, again.started), (Some("pod-2"), 0.0, Some(at(3))));
+}
+
+#[test]
+fn messages_that_overtake_their_started_are_believed() {
+    let early = apply(&State::pending(), &Event::Progressed { attempt: None, progress: 30.0 }, at(1)).unwrap();
+    assert_eq!((early.status, early.progress), (Status::InProgress, 30.0));
+    let named = apply(&early, &started("pod-1"), at(2)).unwrap();
+    assert_eq!((named.worker_host.as_deref(), named.progress), (Some("pod-1"), 30.0), "its `started` resets nothing");
+    let done = apply(&State::pending(), &Event::Succeeded { attempt: None, response: json() }, at(1)).unwrap();
+    assert_eq!((done.status, done.started, done.ended), (Status::Success, Some(at(1)), Some(at(1))));
+}
+
+#[test]
+fn a_task_that_keeps_killing_its_workers_fails_and_one_that_is_given_back_does_not() {
+    let mut state = State::pending();
+    for _ in 0..50 {
+        state = apply(&claimed(&state, at(0)), &Event::Returned { attempt: None }, at(1)).unwrap();
+    }
+    assert_eq!((state.status, state.losses, state.attempt), (Status::Pending, 0, 50));
+    for loss in 1..=3 {
+        state = expired(&claimed(&state, at(0)), 3);
+        assert_eq!(state.losses, loss);
+    }
+    assert_eq!(state.status, Status::Failure);
+}
+
+#[test]
+fn a_result_that_comes_after_its_lease_is_taken_unless_somebody_else_has_the_task() {
+    let lost = expired(&claimed(&State::pending(), at(0)), 9);
+    let late = Event::Succeeded { attempt: Some(1), response: json() };
+    assert_eq!(apply(&lost, &late, at(61)).unwrap().status, Status::Success);
+    let progress = Event::Progressed { attempt: Some(1), progress: 70.0 };
+    assert_eq!(apply(&lost, &progress, at(61)), Err(Ignored::NotHeld));
+    assert_eq!(apply(&claimed(&lost, at(61)), &late, at(62)), Err(Ignored::OtherAttempt(2)));
+}
