@@ -7,6 +7,8 @@ use std::{
 };
 
 use async_trait::async_trait;
+use tracing::Instrument as _;
+
 use relais_core::{
     Backlog, Change, ClaimRequest, Declared, NewTask, Outcome, Page, PurgeReport, PurgeRule, Store, StoreError,
     Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
@@ -27,7 +29,8 @@ async fn measure<T>(
     call: impl Future<Output = Result<T, StoreError>> + Send,
 ) -> Result<T, StoreError> {
     let begun = Instant::now();
-    let result = match tokio::time::timeout(deadline, call).await {
+    let span = tracing::debug_span!("store", verb);
+    let result = match tokio::time::timeout(deadline, call).instrument(span).await {
         Ok(result) => result,
         Err(elapsed) => Err(StoreError::Unavailable(elapsed.into())),
     };

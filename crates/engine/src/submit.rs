@@ -83,6 +83,13 @@ impl Engine {
                 let name =
                     if submitted.replayed { "relais_tasks_replayed_total" } else { "relais_tasks_submitted_total" };
                 metrics::counter!(name, "service" => service).increment(1);
+                tracing::debug!(
+                    task_id = %submitted.task_id,
+                    service = %access.service.name,
+                    client_id = %access.client.client_id,
+                    replayed = submitted.replayed,
+                    "submitted"
+                );
                 let estimated_start = self.0.pace.estimate(access.service.key, submitted.position, Instant::now());
                 Ok(Accepted { submitted, estimated_start })
             }

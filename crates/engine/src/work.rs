@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{ClaimRequest, Event, Ignored, Outcome, State, Status, TaskEvent, TaskId};
+use relais_core::{ClaimRequest, Event, Ignored, Outcome, ServiceKey, Status, TaskEvent, TaskId};
 use relais_protocol::worker::{
     self, HeldTask, Misunderstood, OutcomeKind, Report, SubmissionMessage, TaskOutcome, WorkerMessage,
 };
@@ -54,6 +54,7 @@ impl Engine {
         Ok(tasks
             .into_iter()
             .map(|task| {
+                tracing::debug!(task_id = %task.task_id, service, attempt = task.state.attempt, "claimed");
                 if let Some(started) = task.state.started {
                     metrics::histogram!("relais_task_wait_seconds", "service" => service.to_owned())
                         .record(started.since(task.submitted).as_secs_f64());
@@ -133,26 +134,29 @@ impl Engine {
     }
 
     async fn record_all(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, EngineError> {
-        let services: Vec<_> = events.iter().map(|event| event.service).collect();
+        let tasks: Vec<_> = events.iter().map(|event| (event.task_id, event.service)).collect();
         let outcomes = self.0.events.put_all(events).await?;
-        for (service, outcome) in services.into_iter().zip(&outcomes) {
-            if let Outcome::Applied(state) = outcome {
-                self.account_end(service, state);
-            }
+        for ((task_id, service), outcome) in tasks.into_iter().zip(&outcomes) {
+            self.account_outcome(task_id, service, outcome);
         }
         Ok(outcomes)
     }
 
     pub(crate) async fn record_one(&self, event: TaskEvent) -> Result<Outcome, EngineError> {
-        let service = event.service;
+        let (task_id, service) = (event.task_id, event.service);
         let outcome = self.0.events.put(event).await?;
-        if let Outcome::Applied(state) = &outcome {
-            self.account_end(service, state);
-        }
+        self.account_outcome(task_id, service, &outcome);
         Ok(outcome)
     }
 
-    fn account_end(&self, service: relais_core::ServiceKey, state: &State) {
+    /// Logs what became of an event, and counts a task's end.
+    fn account_outcome(&self, task_id: TaskId, service: ServiceKey, outcome: &Outcome) {
+        let state = match outcome {
+            Outcome::Applied(state) => state,
+            Outcome::Ignored(why) => return tracing::debug!(%task_id, %why, "ignored"),
+            Outcome::NotFound => return tracing::debug!(%task_id, "not found"),
+        };
+        tracing::debug!(%task_id, status = state.status.as_str(), attempt = state.attempt, progress = state.progress, "changed");
         let Some(ended) = state.ended.filter(|_| state.status.is_final()) else { return };
         let name = self
             .snapshot()

@@ -13,7 +13,12 @@ use sqlx::{
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
 
-use crate::{Options, migrations::{self, Steps}, session::Result, wakeup};
+use crate::{
+    Options,
+    migrations::{self, Steps},
+    session::Result,
+    wakeup,
+};
 
 /// The channel on which processes tell each other what changed.
 const CHANNEL: &str = "relais";

@@ -34,7 +34,11 @@ use sqlx::{
 };
 
 use self::proof::Proof;
-use crate::{Options, migrations::{self, Steps}, session::Result};
+use crate::{
+    Options,
+    migrations::{self, Steps},
+    session::Result,
+};
 
 /// How long a statement waits for a lock that somebody else has on the file, such as a backup.
 const BUSY: Duration = Duration::from_secs(5);

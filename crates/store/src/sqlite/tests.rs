@@ -118,9 +118,9 @@ async fn no_statement_goes_through_all_tasks() {
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         let plan: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
         let scans = |step: &&String| {
-            ["SCAN t", "SCAN task", "SCAN departure"].iter().any(|scan| {
-                step.strip_prefix(scan).is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
-            })
+            ["SCAN t", "SCAN task", "SCAN departure"]
+                .iter()
+                .any(|scan| step.strip_prefix(scan).is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')))
         };
         assert!(!plan.iter().any(|step| scans(&step)), "{name}: {plan:#?}");
         if name != "LOCK_FOR_PURGE" && !name.starts_with("LIST") {
