@@ -9,7 +9,7 @@ use super::{spdx, verdict};
 use crate::cargo::metadata_with_dependencies;
 
 /// Permissive licences, and MPL-2.0, whose duties end at the file's edge.
-const ACCEPTED: [&str; 13] = [
+const ACCEPTED: [&str; 14] = [
     "0BSD",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -18,6 +18,7 @@ const ACCEPTED: [&str; 13] = [
     "CDLA-Permissive-2.0",
     "ISC",
     "MIT",
+    "MIT-0",
     "MPL-2.0",
     "OpenSSL",
     "Unicode-3.0",
