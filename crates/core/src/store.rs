@@ -137,7 +137,8 @@ pub struct Page {
     pub next_before_id: Option<i64>,
 }
 
-/// How many tasks of a service came into a status and left it, ever.
+/// How many tasks of a service came into a status and left it. A task that is given back takes its departure from PENDING
+/// back with it, so that arrivals there number the tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
     /// The service.

@@ -20,6 +20,10 @@ use crate::{
 /// How long to wait before a database that is away is asked again.
 const RETRY: Duration = Duration::from_secs(1);
 
+/// Longer than the idle time-outs of usual clients and load balancers: whoever closes a connection first must not be us, or
+/// a request that is just leaving meets a closed door.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
+
 /// Runs a server until it is told to stop.
 pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let config = args.load()?;
@@ -74,7 +78,7 @@ impl Server {
         };
         let options = HttpOptions {
             max_connections: config.server.max_connections,
-            head_timeout: config.server.request_timeout.0,
+            head_timeout: HEAD_TIMEOUT,
             grace: config.server.shutdown_grace.0,
         };
         let watching = (!config.declarations.file.is_empty())

@@ -65,7 +65,9 @@ fn get(address: &str, path: &str) -> bool {
     let Ok(mut stream) = TcpStream::connect(address) else { return false };
     let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
     let mut answer = String::new();
-    stream.write_all(request.as_bytes()).is_ok() && stream.read_to_string(&mut answer).is_ok() && answer.contains(" 200 ")
+    stream.write_all(request.as_bytes()).is_ok()
+        && stream.read_to_string(&mut answer).is_ok()
+        && answer.contains(" 200 ")
 }
 
 #[test]

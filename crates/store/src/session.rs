@@ -127,6 +127,17 @@ pub(crate) trait Database: Send + Sync + 'static {
     /// Begins a transaction that may write.
     fn begin(&self) -> impl Future<Output = Result<Self::Session>> + Send;
 
+    /// Takes tasks in, in a transaction of its own, if that can be said in one statement: all are for one service, and none
+    /// has an idempotency key. Tells where in the queue the first one stands; or none, and does nothing, if a capacity has
+    /// to be looked at, or if the database gains nothing by it.
+    fn submit_unlimited(
+        &self,
+        _tasks: &[NewTask],
+        _wakeup: &Wakeup,
+    ) -> impl Future<Output = Result<Option<u64>>> + Send {
+        std::future::ready(Ok(None))
+    }
+
     /// A task, and its number within its service.
     fn find_task(&self, task_id: TaskId) -> impl Future<Output = Result<Option<(Task, i64, ServiceKey)>>> + Send;
 
@@ -214,6 +225,12 @@ pub(crate) trait Session: Send {
 
     /// Makes one change to what is declared.
     fn declare(&mut self, change: &Change) -> impl Future<Output = Result<()>> + Send;
+
+    /// Notes on each queue whether it has a capacity, after all changes were made; nothing to do for a database whose
+    /// submissions always look.
+    fn note_limits(&mut self) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     /// Counts a change to what is declared.
     fn bump_declared(&mut self) -> impl Future<Output = Result<()>> + Send;

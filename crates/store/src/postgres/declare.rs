@@ -1,7 +1,7 @@
 //! Changes to what is declared.
 
 use relais_core::{Change, Role, Roles};
-use sqlx::PgTransaction;
+use sqlx::PgConnection;
 
 use super::error;
 use crate::{
@@ -9,7 +9,7 @@ use crate::{
     session::Result,
 };
 
-pub(super) async fn declare(tx: &mut PgTransaction<'static>, change: &Change) -> Result<()> {
+pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()> {
     match change {
         Change::PutService { name, queue_name, json_schema, paused, limits } => {
             sqlx::query(
@@ -37,7 +37,7 @@ pub(super) async fn declare(tx: &mut PgTransaction<'static>, change: &Change) ->
             .bind(signed(limits.delivery_limit))
             .bind(limits.retention.finished.map(in_millis))
             .bind(limits.retention.any.map(in_millis))
-            .execute(&mut **tx)
+            .execute(&mut *tx)
             .await
             .map_err(error)?;
         }
@@ -45,7 +45,7 @@ pub(super) async fn declare(tx: &mut PgTransaction<'static>, change: &Change) ->
             let done = sqlx::query("UPDATE relais.service SET paused = $2 WHERE name = $1 AND NOT deleted")
                 .bind(name.as_str())
                 .bind(*paused)
-                .execute(&mut **tx)
+                .execute(&mut *tx)
                 .await
                 .map_err(error)?;
             found(done.rows_affected(), || format!("there is no service {name}"))?;
@@ -58,7 +58,7 @@ pub(super) async fn declare(tx: &mut PgTransaction<'static>, change: &Change) ->
                  WHERE s.name = $1 FOR UPDATE OF a",
             )
             .bind(name.as_str())
-            .execute(&mut **tx)
+            .execute(&mut *tx)
             .await
             .map_err(error)?;
             // A second statement on purpose: it sees what was committed while the first one waited.
@@ -67,7 +67,7 @@ pub(super) async fn declare(tx: &mut PgTransaction<'static>, change: &Change) ->
                                 WHERE s.name = $1 AND t.status IN (0, 1))",
             )
             .bind(name.as_str())
-            .fetch_one(&mut **tx)
+            .fetch_one(&mut *tx)
             .await
             .map_err(error)?;
             if busy {
@@ -78,7 +78,7 @@ pub(super) async fn declare(tx: &mut PgTransaction<'static>, change: &Change) ->
                  DELETE FROM relais.authorization WHERE service_id IN (SELECT id FROM gone)",
             )
             .bind(name.as_str())
-            .execute(&mut **tx)
+            .execute(&mut *tx)
             .await
             .map_err(error)?;
         }
@@ -96,7 +96,7 @@ pub(super) async fn declare(tx: &mut PgTransaction<'static>, change: &Change) ->
             })
             .bind(client_id.as_str())
             .bind(secret_hash)
-            .execute(&mut **tx)
+            .execute(&mut *tx)
             .await
             .map_err(error)?;
             found(done.rows_affected(), || no_client(client_id))?;
@@ -107,7 +107,7 @@ pub(super) async fn declare(tx: &mut PgTransaction<'static>, change: &Change) ->
                  DELETE FROM relais.authorization WHERE client_id IN (SELECT id FROM gone)",
             )
             .bind(client_id.as_str())
-            .execute(&mut **tx)
+            .execute(&mut *tx)
             .await
             .map_err(error)?;
         }
@@ -125,7 +125,7 @@ pub(super) async fn declare(tx: &mut PgTransaction<'static>, change: &Change) ->
             .bind(roles.has(Role::Consume))
             .bind(roles.has(Role::Work))
             .bind(capacity.map(signed))
-            .execute(&mut **tx)
+            .execute(&mut *tx)
             .await
             .map_err(error)?;
             found(done.rows_affected(), || format!("there is no client {client_id}, or no service {service}"))?;
@@ -137,10 +137,27 @@ pub(super) async fn declare(tx: &mut PgTransaction<'static>, change: &Change) ->
             )
             .bind(client_id.as_str())
             .bind(service.as_str())
-            .execute(&mut **tx)
+            .execute(&mut *tx)
             .await
             .map_err(error)?;
         }
     }
+    Ok(())
+}
+
+/// A queue is limited if its service has a capacity, or any client has one there. What is gone is limited too, so that its
+/// absence is noticed.
+pub(super) async fn note_limits(tx: &mut PgConnection) -> Result<()> {
+    sqlx::query(
+        "UPDATE relais.tally t SET limited = w.limited
+         FROM (SELECT s.id, s.deleted OR s.capacity IS NOT NULL OR EXISTS (
+                   SELECT 1 FROM relais.authorization a WHERE a.service_id = s.id AND a.capacity IS NOT NULL
+               ) AS limited
+               FROM relais.service s) w
+         WHERE t.service_id = w.id AND t.client_id = 0 AND t.status = 0 AND NOT t.departed AND t.limited <> w.limited",
+    )
+    .execute(tx)
+    .await
+    .map_err(error)?;
     Ok(())
 }

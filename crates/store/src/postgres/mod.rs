@@ -1,8 +1,10 @@
 //! PostgreSQL: for many processes. UNNEST for batches, SKIP LOCKED for claims, LISTEN/NOTIFY for wake-ups.
 
 mod declare;
+mod lent;
 mod read;
 mod session;
+mod submit;
 
 use std::{str::FromStr, time::Duration};
 
@@ -12,7 +14,9 @@ use sqlx::{
     error::DatabaseError,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
+use tokio::time::timeout;
 
+use self::lent::{Lent, Trust};
 use crate::{
     Options,
     migrations::{self, Steps},
@@ -26,11 +30,18 @@ const CHANNEL: &str = "relais";
 /// How long to wait before the listening connection is tried again.
 const RECONNECT: Duration = Duration::from_millis(500);
 
+/// After so much silence the listening connection is asked whether it is alive...
+const QUIET: Duration = Duration::from_secs(15);
+
+/// ...and has so long for its answer.
+const ANSWER: Duration = Duration::from_secs(5);
+
 const STEPS: Steps = &[("tasks", include_str!("migrations/0001_tasks.sql"))];
 
 /// A PostgreSQL database.
 pub(crate) struct Postgres {
     pool: PgPool,
+    trust: Trust,
     options: PgConnectOptions,
     /// Names this process in wake-ups.
     origin: String,
@@ -42,13 +53,24 @@ impl Postgres {
         let connect = PgConnectOptions::from_str(url)
             .map_err(|error| StoreError::Schema(format!("the database's URL is not understood: {error}")))?
             .application_name("relais");
+        let trust = Trust::default();
+        let trusted = trust.clone();
         let pool = PgPoolOptions::new()
             .max_connections(options.max_connections)
             .acquire_timeout(options.acquire_timeout)
             // A connection that died is noticed by the call that uses it; asking each time costs a round trip.
             .test_before_acquire(false)
+            .before_acquire(move |_, connection| {
+                let usable = trusted.covers(connection.age);
+                Box::pin(async move { Ok(usable) })
+            })
             .connect_lazy_with(connect.clone());
-        Ok(Self { pool, options: connect, origin: uuid::Uuid::now_v7().simple().to_string() })
+        Ok(Self { pool, trust, options: connect, origin: uuid::Uuid::now_v7().simple().to_string() })
+    }
+
+    /// A connection for one call.
+    async fn lend(&self) -> Result<Lent> {
+        Lent::take(&self.pool, &self.trust).await
     }
 
     async fn migrate_all(&self) -> Result<usize> {
@@ -74,27 +96,56 @@ impl Postgres {
 
     /// Hears wake-ups on a connection of its own, for ever.
     async fn hear_all(&self, heard: &(dyn Fn(&Wakeup) + Send + Sync)) {
+        // One line for each outage, however often it is tried.
+        let mut told = false;
         loop {
-            if let Err(error) = self.hear_once(heard).await {
+            if let Err(error) = self.hear_once(heard, &mut told).await
+                && !std::mem::replace(&mut told, true)
+            {
                 tracing::warn!(error = %error, "wake-ups of other processes are not heard; sweeps go on");
             }
             tokio::time::sleep(RECONNECT).await;
         }
     }
 
-    async fn hear_once(&self, heard: &(dyn Fn(&Wakeup) + Send + Sync)) -> std::result::Result<(), sqlx::Error> {
-        let pool = PgPoolOptions::new().max_connections(1).connect_with(self.options.clone()).await?;
-        let mut listener = PgListener::connect_with(&pool).await?;
-        listener.listen(CHANNEL).await?;
+    async fn hear_once(
+        &self,
+        heard: &(dyn Fn(&Wakeup) + Send + Sync),
+        told: &mut bool,
+    ) -> std::result::Result<(), sqlx::Error> {
+        let mut listener = in_time(async {
+            let pool = PgPoolOptions::new().max_connections(1).connect_with(self.options.clone()).await?;
+            let mut listener = PgListener::connect_with(&pool).await?;
+            listener.listen(CHANNEL).await?;
+            Ok(listener)
+        })
+        .await?;
+        *told = false;
         // Whatever was told before we listened was missed.
         heard(&Wakeup::anything());
-        while let Some(notification) = listener.try_recv().await? {
-            if let Some(wakeup) = wakeup::decode(&self.origin, notification.payload()) {
-                heard(&wakeup);
+        loop {
+            match timeout(QUIET, listener.try_recv()).await {
+                Ok(Ok(Some(notification))) => {
+                    if let Some(wakeup) = wakeup::decode(&self.origin, notification.payload()) {
+                        heard(&wakeup);
+                    }
+                }
+                Ok(Ok(None)) => return Ok(()),
+                Ok(Err(error)) => return Err(error),
+                // Nobody had anything to tell, or the connection died without a word.
+                Err(_) => {
+                    in_time(async { sqlx::query("SELECT 1").execute(&mut listener).await.map(drop) }).await?;
+                }
             }
         }
-        Ok(())
     }
+}
+
+/// An answer that is late counts as none.
+async fn in_time<T>(
+    answer: impl Future<Output = std::result::Result<T, sqlx::Error>>,
+) -> std::result::Result<T, sqlx::Error> {
+    timeout(ANSWER, answer).await.unwrap_or_else(|late| Err(sqlx::Error::Io(std::io::Error::other(late))))
 }
 
 /// What a failure of the database means to the caller.

@@ -1,7 +1,8 @@
 //! Reads that need no transaction.
 
 use relais_core::{
-    Backlog, Declared, Page, ServiceKey, Status, StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup, position,
+    Backlog, Declared, NewTask, Page, ServiceKey, Status, StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup,
+    position,
 };
 use sqlx::{Row, postgres::PgRow};
 
@@ -39,7 +40,11 @@ impl Database for Postgres {
     type Session = PgSession;
 
     async fn begin(&self) -> Result<PgSession> {
-        PgSession::begin(&self.pool, &self.origin).await
+        PgSession::begin(self.lend().await?, &self.origin).await
+    }
+
+    async fn submit_unlimited(&self, tasks: &[NewTask], wakeup: &Wakeup) -> Result<Option<u64>> {
+        self.submit_in_one_statement(tasks, wakeup).await
     }
 
     async fn find_task(&self, task_id: TaskId) -> Result<Option<(Task, i64, ServiceKey)>> {
@@ -50,7 +55,7 @@ impl Database for Postgres {
             " WHERE t.task_id = $1"
         ))
         .bind(task_id.0)
-        .fetch_optional(&self.pool)
+        .fetch_optional(&mut *self.lend().await?)
         .await
         .map_err(error)?;
         row.as_ref().map(found_task).transpose()
@@ -79,7 +84,7 @@ impl Database for Postgres {
         .bind(from)
         .bind(to)
         .bind(span.first)
-        .fetch_one(&self.pool)
+        .fetch_one(&mut *self.lend().await?)
         .await
         .map_err(error)?;
         Ok(position::place(&span, row.big("departed")?, row.big("neighbours")?))
@@ -129,7 +134,7 @@ impl Database for Postgres {
             .bind(to_sql(filter.submitted_before.unwrap_or(Timestamp::from_millis(i64::MAX))))
             .bind(limit)
             .bind(filter.client.map(|client| client.0))
-            .fetch_all(&self.pool)
+            .fetch_all(&mut *self.lend().await?)
             .await
             .map_err(error)?;
         let tasks: Vec<Task> = rows.iter().map(task).collect::<Result<_>>()?;
@@ -140,14 +145,17 @@ impl Database for Postgres {
     async fn first_from(&self, id: i64) -> Result<Option<(i64, Timestamp)>> {
         let row = sqlx::query("SELECT id, submitted FROM relais.task WHERE id >= $1 ORDER BY id LIMIT 1")
             .bind(id)
-            .fetch_optional(&self.pool)
+            .fetch_optional(&mut *self.lend().await?)
             .await
             .map_err(error)?;
         row.map(|row| Ok((row.big("id")?, row.moment("submitted")?))).transpose()
     }
 
     async fn last_id(&self) -> Result<i64> {
-        sqlx::query_scalar("SELECT coalesce(max(id), 0) FROM relais.task").fetch_one(&self.pool).await.map_err(error)
+        sqlx::query_scalar("SELECT coalesce(max(id), 0) FROM relais.task")
+            .fetch_one(&mut *self.lend().await?)
+            .await
+            .map_err(error)
     }
 
     async fn backlog(&self) -> Result<Backlog> {
@@ -156,7 +164,7 @@ impl Database for Postgres {
                     coalesce(sum(n) FILTER (WHERE departed), 0)::bigint AS departed
              FROM relais.tally WHERE client_id = 0 GROUP BY service_id, status",
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&mut *self.lend().await?)
         .await
         .map_err(error)?;
         let tallies = rows.iter().map(tally).collect::<Result<_>>()?;
@@ -165,7 +173,7 @@ impl Database for Postgres {
                  SELECT submitted FROM relais.task WHERE service_id = s.id AND status = 0 ORDER BY id LIMIT 1
              ) t",
         )
-        .fetch_all(&self.pool)
+        .fetch_all(&mut *self.lend().await?)
         .await
         .map_err(error)?;
         let oldest_pending =
@@ -176,7 +184,8 @@ impl Database for Postgres {
 
     async fn declared(&self) -> Result<Declared> {
         // One snapshot for all four.
-        let mut tx = self.pool.begin_with("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await.map_err(error)?;
+        let mut tx = self.lend().await?;
+        tx.begin("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY").await?;
         let version: i64 =
             sqlx::query_scalar("SELECT version FROM relais.declared").fetch_one(&mut *tx).await.map_err(error)?;
         let services = sqlx::query("SELECT *, json_schema::text AS schema_text FROM relais.service WHERE NOT deleted")
@@ -187,7 +196,7 @@ impl Database for Postgres {
             sqlx::query("SELECT * FROM relais.client WHERE NOT deleted").fetch_all(&mut *tx).await.map_err(error)?;
         let authorizations =
             sqlx::query("SELECT * FROM relais.authorization").fetch_all(&mut *tx).await.map_err(error)?;
-        tx.commit().await.map_err(error)?;
+        tx.commit().await?;
         Ok(Declared::new(
             version,
             services.iter().map(service).collect::<Result<_>>()?,
@@ -197,12 +206,15 @@ impl Database for Postgres {
     }
 
     async fn declared_version(&self) -> Result<i64> {
-        sqlx::query_scalar("SELECT version FROM relais.declared").fetch_one(&self.pool).await.map_err(error)
+        sqlx::query_scalar("SELECT version FROM relais.declared")
+            .fetch_one(&mut *self.lend().await?)
+            .await
+            .map_err(error)
     }
 
     async fn ping(&self) -> Result<Timestamp> {
         let row = sqlx::query("SELECT clock_timestamp() AS now, pg_is_in_recovery() AS standby")
-            .fetch_one(&self.pool)
+            .fetch_one(&mut *self.lend().await?)
             .await
             .map_err(error)?;
         if row.flag("standby")? {

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use relais_core::{Change, NewTask, ServiceKey, StoreError, TaskId, Wakeup, position::Node};
-use sqlx::{PgPool, PgTransaction};
-
 use super::{
     CHANNEL, declare, error,
+    lent::Lent,
     read::{state_columns, task_columns},
     to_sql,
 };
@@ -21,16 +19,23 @@ use crate::{
     },
     wakeup,
 };
+use relais_core::{Change, NewTask, ServiceKey, StoreError, TaskId, Wakeup, position::Node};
+
+/// A process that vanishes in the midst of a transaction, with its machine or its network, must not keep its locks until
+/// PostgreSQL misses it, which takes hours: shorter than any caller waits. Said here, since a pooler may give every
+/// transaction another connection.
+const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
 /// One transaction.
 pub(crate) struct PgSession {
-    tx: PgTransaction<'static>,
+    tx: Lent,
     origin: String,
 }
 
 impl PgSession {
-    pub(super) async fn begin(pool: &PgPool, origin: &str) -> Result<Self> {
-        Ok(Self { tx: pool.begin().await.map_err(error)?, origin: origin.to_owned() })
+    pub(super) async fn begin(mut tx: Lent, origin: &str) -> Result<Self> {
+        tx.begin(BEGIN).await?;
+        Ok(Self { tx, origin: origin.to_owned() })
     }
 }
 
@@ -76,33 +81,19 @@ impl Session for PgSession {
     }
 
     async fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> Result<()> {
-        let rows = tasks.len();
-        let (mut task_ids, mut services, mut clients, mut seqs) =
-            (Vec::with_capacity(rows), Vec::with_capacity(rows), Vec::with_capacity(rows), Vec::with_capacity(rows));
-        let (mut requests, mut callbacks, mut correlations) =
-            (Vec::with_capacity(rows), Vec::with_capacity(rows), Vec::with_capacity(rows));
-        for InsertedTask { task, seq, .. } in tasks {
-            task_ids.push(task.task_id.0);
-            services.push(task.service.0);
-            clients.push(task.client.0);
-            seqs.push(*seq);
-            requests.push(task.request.get());
-            callbacks.push(task.callback.as_ref().map(serde_json::to_string).transpose().map_err(encode)?);
-            correlations.push(task.correlation_id.as_deref());
-        }
         sqlx::query(
             "INSERT INTO relais.task (task_id, service_id, client_id, seq, request, callback, correlation_id)
              SELECT w.task_id, w.service_id, w.client_id, w.seq, w.request::json, w.callback::json, w.correlation_id
              FROM unnest($1::uuid[], $2::integer[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::text[])
                   AS w (task_id, service_id, client_id, seq, request, callback, correlation_id)",
         )
-        .bind(task_ids)
-        .bind(services)
-        .bind(clients)
-        .bind(seqs)
-        .bind(requests)
-        .bind(callbacks)
-        .bind(correlations)
+        .bind(column(tasks, |inserted| inserted.task.task_id.0))
+        .bind(column(tasks, |inserted| inserted.task.service.0))
+        .bind(column(tasks, |inserted| inserted.task.client.0))
+        .bind(column(tasks, |inserted| inserted.seq))
+        .bind(column(tasks, |inserted| inserted.task.request.get()))
+        .bind(callbacks(tasks.iter().map(|inserted| &inserted.task))?)
+        .bind(column(tasks, |inserted| inserted.task.correlation_id.as_deref()))
         .execute(&mut *self.tx)
         .await
         .map_err(error)?;
@@ -300,6 +291,10 @@ impl Session for PgSession {
         declare::declare(&mut self.tx, change).await
     }
 
+    async fn note_limits(&mut self) -> Result<()> {
+        declare::note_limits(&mut self.tx).await
+    }
+
     async fn bump_declared(&mut self) -> Result<()> {
         sqlx::query("UPDATE relais.declared SET version = version + 1").execute(&mut *self.tx).await.map_err(error)?;
         Ok(())
@@ -316,7 +311,7 @@ impl Session for PgSession {
     }
 
     async fn commit(self) -> Result<()> {
-        self.tx.commit().await.map_err(error)
+        self.tx.commit().await
     }
 }
 
@@ -364,14 +359,16 @@ impl PgSession {
 }
 
 /// One column of a batch, for UNNEST.
-fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
+pub(super) fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
     rows.iter().map(value).collect()
+}
+
+/// The column of callbacks.
+pub(super) fn callbacks<'a>(tasks: impl Iterator<Item = &'a NewTask>) -> Result<Vec<Option<String>>> {
+    let text = |task: &NewTask| task.callback.as_ref().map(serde_json::to_string).transpose();
+    tasks.map(text).collect::<std::result::Result<_, _>>().map_err(|failure| StoreError::Failed(failure.into()))
 }
 
 fn keys(services: &[ServiceKey]) -> Vec<i32> {
     column(services, |service| service.0)
-}
-
-fn encode(failure: serde_json::Error) -> StoreError {
-    StoreError::Failed(failure.into())
 }

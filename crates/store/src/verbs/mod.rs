@@ -118,6 +118,7 @@ impl<D: Database> Store for Verbs<D> {
         for change in &changes {
             session.declare(change).await?;
         }
+        session.note_limits().await?;
         // A service that goes on may have tasks to be claimed.
         let wakeup = Wakeup { work: Vec::new(), tasks: IdsChanged::These(Vec::new()), declared: true };
         self.finish(session, wakeup).await

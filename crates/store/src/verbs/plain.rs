@@ -11,15 +11,15 @@ fn without_nul(text: &mut String) {
 
 /// The texts of a submission; its request is JSON, where U+0000 is written as an escape.
 pub(super) fn submission(task: &mut NewTask) {
-    task.correlation_id.as_mut().map(without_nul);
-    task.idempotency.as_mut().map(|given| without_nul(&mut given.key));
+    task.correlation_id.iter_mut().for_each(without_nul);
+    task.idempotency.iter_mut().for_each(|given| without_nul(&mut given.key));
 }
 
 /// The texts of an event.
 pub(super) fn event(event: &mut Event) {
     match event {
         Event::Claimed { worker_host, .. } | Event::Started { worker_host, .. } => {
-            worker_host.as_mut().map(without_nul);
+            worker_host.iter_mut().for_each(without_nul);
         }
         Event::Failed { error_message, .. } => without_nul(error_message),
         _ => {}

@@ -16,6 +16,9 @@ impl<D: Database> Verbs<D> {
             return Ok(Vec::new());
         }
         tasks.iter_mut().for_each(plain::submission);
+        if let Some(answers) = self.submit_at_once(&tasks).await? {
+            return Ok(answers);
+        }
         let mut session = self.database.begin().await?;
         let services: Vec<ServiceKey> =
             tasks.iter().map(|task| task.service).collect::<BTreeSet<_>>().into_iter().collect();
@@ -61,10 +64,28 @@ impl<D: Database> Verbs<D> {
         session.insert_tasks(&inserted).await?;
         ledger.write(&mut session).await?;
         let work: BTreeSet<ServiceKey> = inserted.iter().map(|inserted| inserted.task.service).collect();
-        let wakeup = Wakeup { work: work.into_iter().collect(), tasks: IdsChanged::These(Vec::new()), declared: false };
-        self.finish(session, wakeup).await?;
+        self.finish(session, new_work(work)).await?;
         Ok(answers)
     }
+
+    /// Most batches are for one service that has no capacity to be counted: there is nothing to decide, and a database may
+    /// take them in one statement.
+    async fn submit_at_once(&self, tasks: &[NewTask]) -> Result<Option<Vec<Submission>>, StoreError> {
+        let service = tasks[0].service;
+        if tasks.iter().any(|task| task.service != service || task.idempotency.is_some()) {
+            return Ok(None);
+        }
+        let wakeup = new_work([service]);
+        let Some(first) = self.database.submit_unlimited(tasks, &wakeup).await? else { return Ok(None) };
+        self.wake(&wakeup);
+        let answer =
+            |(task, position): (&NewTask, u64)| Ok(Submitted { task_id: task.task_id, position, replayed: false });
+        Ok(Some(tasks.iter().zip(first..).map(answer).collect()))
+    }
+}
+
+fn new_work(services: impl IntoIterator<Item = ServiceKey>) -> Wakeup {
+    Wakeup { work: services.into_iter().collect(), tasks: IdsChanged::These(Vec::new()), declared: false }
 }
 
 fn room(pending: i64, capacity: Option<u32>) -> Room {

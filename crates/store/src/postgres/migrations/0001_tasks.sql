@@ -89,6 +89,10 @@ CREATE TABLE relais.tally (
     status     smallint NOT NULL,
     departed   boolean NOT NULL,
     n          bigint NOT NULL,
+    -- On the row that numbers a service's tasks (all clients, arrived, PENDING): whether a capacity, of the service or of a
+    -- client on it, has to be looked at before one is taken in. It stands on the row that submissions lock, so that what
+    -- they see of it is never older than what they see of the number.
+    limited    boolean NOT NULL DEFAULT false,
     PRIMARY KEY (service_id, client_id, status, departed)
 ) WITH (fillfactor = 20, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 

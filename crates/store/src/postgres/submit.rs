@@ -1,0 +1,71 @@
+//! Taking tasks in with one statement: one round trip and one commit for the whole batch.
+
+use std::collections::BTreeMap;
+
+use relais_core::{NewTask, Wakeup};
+
+use super::{
+    CHANNEL, Postgres, error,
+    session::{callbacks, column},
+};
+use crate::{
+    row::{Columns, wide},
+    session::Result,
+    wakeup,
+};
+
+impl Postgres {
+    /// Takes a batch for one service, unless its queue is limited. The update of the queue's row is the lock: it waits for
+    /// submissions that are under way, and then sees the row as they left it, `limited` and all.
+    pub(super) async fn submit_in_one_statement(&self, tasks: &[NewTask], wakeup: &Wakeup) -> Result<Option<u64>> {
+        let Some(first) = tasks.first() else { return Ok(None) };
+        let mut shares: BTreeMap<i32, i64> = BTreeMap::new();
+        for task in tasks {
+            *shares.entry(task.client.0).or_default() += 1;
+        }
+        let (clients, counts): (Vec<i32>, Vec<i64>) = shares.into_iter().unzip();
+        let row = sqlx::query(
+            "WITH queue AS (
+                 UPDATE relais.tally SET n = n + $2
+                 WHERE service_id = $1 AND client_id = 0 AND status = 0 AND NOT departed AND NOT limited
+                 RETURNING n - $2 AS arrived
+             ), taken AS (
+                 INSERT INTO relais.task
+                     (task_id, service_id, client_id, seq, submitted, request, callback, correlation_id)
+                 SELECT w.task_id, $1, w.client_id, q.arrived + w.place - 1, clock_timestamp(), w.request::json,
+                        w.callback::json, w.correlation_id
+                 FROM queue q CROSS JOIN unnest($3::uuid[], $4::integer[], $5::text[], $6::text[], $7::text[])
+                      WITH ORDINALITY AS w (task_id, client_id, request, callback, correlation_id, place)
+                 ORDER BY w.place
+             ), shares AS (
+                 INSERT INTO relais.tally AS t (service_id, client_id, status, departed, n)
+                 SELECT $1, w.client_id, 0, false, w.n
+                 FROM queue CROSS JOIN unnest($8::integer[], $9::bigint[]) AS w (client_id, n)
+                 ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = t.n + excluded.n
+             )
+             SELECT q.arrived, pg_notify($10, $11)::text AS told,
+                    coalesce((SELECT n FROM relais.tally
+                              WHERE service_id = $1 AND client_id = 0 AND status = 0 AND departed), 0) AS departed
+             FROM queue q",
+        )
+        .bind(first.service.0)
+        .bind(wide(tasks.len()))
+        .bind(column(tasks, |task| task.task_id.0))
+        .bind(column(tasks, |task| task.client.0))
+        .bind(column(tasks, |task| task.request.get()))
+        .bind(callbacks(tasks.iter())?)
+        .bind(column(tasks, |task| task.correlation_id.as_deref()))
+        .bind(clients)
+        .bind(counts)
+        .bind(CHANNEL)
+        .bind(wakeup::encode(&self.origin, wakeup))
+        .fetch_optional(&mut *self.lend().await?)
+        .await
+        .map_err(error)?;
+        let Some(row) = row else { return Ok(None) };
+        let (arrived, departed): (i64, i64) = (row.big("arrived")?, row.big("departed")?);
+        // A departure that was committed while the statement waited is not in its snapshot: the place may be a little
+        // too far back, as it would be had the task come a moment earlier.
+        Ok(Some(u64::try_from(arrived - departed).unwrap_or(0) + 1))
+    }
+}
