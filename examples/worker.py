@@ -20,12 +20,12 @@ def work(me, sleep, mustSucceed):
     for step in range(steps := math.ceil(sleep)):  # One a second, so that the lease never runs out between two.
         if stopping: return call("returns", tasks=[me])
         tell(messageType="progress", progress=100 * step / steps)
-        if call("heartbeats", tasks=[me], lease="30s")["outcomes"][0]["outcome"] != "accepted": return
+        if call("heartbeats", tasks=[me])["outcomes"][0]["outcome"] != "accepted": return
         time.sleep(sleep / steps)
     if mustSucceed: tell(messageType="success", response={"slept": sleep})
     else: tell(messageType="failure", errorMessage="mustSucceed is false")
 
 while not stopping:
-    for task in call("claims", wait="10s", lease="30s", hostName=socket.gethostname())["tasks"]:
+    for task in call("claims", wait="10s", hostName=socket.gethostname())["tasks"]:
         work({"taskId": task["taskId"], "attempt": task["attempt"]}, **task["data"]["body"])
         stopping += [arg for arg in sys.argv if arg == "--once"]

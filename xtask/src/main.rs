@@ -43,7 +43,7 @@ Environment:
                          fuzz-api.
 
 As root on Debian or Ubuntu, `test` and `fuzz-api` install the packages they miss (postgresql,
-python3-venv). Elsewhere they say what is missing and how to get it.
+curl, jq, python3, python3-venv). Elsewhere they say what is missing and how to get it.
 
 Exit status: 0 all is well, 1 something failed, 2 the command line was not understood.
 ";

@@ -25,6 +25,17 @@ pub fn install(what: &str, package: &str) -> Result<()> {
         .with_context(|| format!("cannot install {package}"))
 }
 
+/// Makes sure that these programs are in PATH; each is in the package of its own name.
+pub fn ensure(programs: &[&str]) -> Result<()> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    for program in programs {
+        if !std::env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
+            install(program, program)?;
+        }
+    }
+    Ok(())
+}
+
 fn apt(arguments: &[&str]) -> Command {
     let mut command = Command::new("apt-get");
     command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");

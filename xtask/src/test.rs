@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::{
     cargo::{self, cargo, run as execute},
-    fuzz_api, postgres,
+    fuzz_api, packages, postgres,
 };
 
 /// Runs all tests, or those whose name contains one of `filters`, and says how long it took.
@@ -22,6 +22,8 @@ pub fn run(filters: &[String]) -> Result<()> {
 
 fn test(filters: &[String]) -> Result<()> {
     postgres::ensure_installed()?;
+    // The examples are workers in Python and in shell, and are run as they are.
+    packages::ensure(&["curl", "jq", "python3"])?;
     // `--tests` although this is for the binaries: with it, dependencies get the very features that
     // `cargo test` wants, and are compiled once instead of twice.
     execute(&mut cargo(["build", "--workspace", "--bins", "--tests"]))?;

@@ -2,7 +2,7 @@
 
 use axum::{
     Json,
-    extract::{Path, RawQuery, Request, State},
+    extract::{RawQuery, Request, State},
 };
 use relais_protocol::{
     ErrorNumber, Success,
@@ -13,7 +13,7 @@ use relais_protocol::{
     },
 };
 
-use crate::{App, consumer::parse_task_id, error::ApiError, openapi::Refusals, query::Query};
+use crate::{App, consumer::parse_task_id, error::ApiError, openapi::Refusals, path::Path, query::Query};
 
 type Answer<T> = Result<Json<Success<T>>, ApiError>;
 

@@ -3,7 +3,7 @@
 //! Handlers call this after they know who is calling, never before: strangers do not get to fill our memory.
 
 use axum::{
-    body::Bytes,
+    body::{Bytes, HttpBody as _},
     extract::Request,
     http::{HeaderMap, header},
 };
@@ -20,13 +20,16 @@ impl App {
         if !is_json(request.headers()) {
             return Err(ApiError::new(ErrorNumber::WrongContentType));
         }
-        let limited = Limited::new(request.into_body(), self.options.max_body_bytes);
+        let most = self.options.max_body_bytes;
+        let too_large = || ApiError::at(ErrorNumber::BodyTooLarge, "", format!("at most {most} bytes are taken"));
+        // Whoever says beforehand that it is too large need not send it.
+        if request.body().size_hint().lower() > most as u64 {
+            return Err(too_large());
+        }
+        let limited = Limited::new(request.into_body(), most);
         match tokio::time::timeout(self.options.request_timeout, limited.collect()).await {
             Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => {
-                let message = format!("at most {} bytes are taken", self.options.max_body_bytes);
-                Err(ApiError::at(ErrorNumber::BodyTooLarge, "", message))
-            }
+            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
             Ok(Err(error)) => Err(ApiError::at(ErrorNumber::MalformedJson, "", error.to_string())),
             Err(_) => Err(ApiError::new(ErrorNumber::RequestTimeout)),
         }
@@ -38,16 +41,23 @@ impl App {
     }
 }
 
-/// Reads JSON: what is no JSON at all, what is nested too deeply and what has other fields than expected are told apart.
+/// Reads a JSON object: what is no JSON at all, what is nested too deeply and what has other fields than expected are
+/// told apart.
 pub(crate) fn parse<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(bytes).map_err(|error| match error.classify() {
+    let read = serde_json::from_slice(bytes).map_err(|error| match error.classify() {
         serde_json::error::Category::Data => ApiError::at(ErrorNumber::InvalidRequest, "", tidy(&error.to_string())),
         _ if error.to_string().starts_with("recursion limit") => {
             let message = format!("at most {MAX_DEPTH} levels are taken");
             ApiError::at(ErrorNumber::NestedTooDeep, "", message)
         }
         _ => ApiError::at(ErrorNumber::MalformedJson, "", error.to_string()),
-    })
+    })?;
+    // serde would take an array for an object, its entries for the fields in their order.
+    if bytes.trim_ascii_start().starts_with(b"{") {
+        Ok(read)
+    } else {
+        Err(ApiError::at(ErrorNumber::InvalidRequest, "", "it must be a JSON object"))
+    }
 }
 
 /// A message may quote what was sent, which may be long.

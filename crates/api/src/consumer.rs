@@ -2,7 +2,7 @@
 
 use axum::{
     Json,
-    extract::{Path, RawQuery, Request, State},
+    extract::{RawQuery, Request, State},
     http::{HeaderMap, HeaderName, HeaderValue, StatusCode},
     response::{IntoResponse, Response},
 };
@@ -17,7 +17,7 @@ use relais_protocol::{
 };
 use sha2::{Digest, Sha256};
 
-use crate::{App, body::parse, error::ApiError, openapi::Refusals, query::Query};
+use crate::{App, body::parse, error::ApiError, openapi::Refusals, path::Path, query::Query};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");

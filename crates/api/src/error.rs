@@ -87,9 +87,14 @@ impl IntoResponse for ApiError {
         let status = StatusCode::from_u16(self.number.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         metrics::counter!("relais_http_refusals_total", "number" => self.number.number().to_string()).increment(1);
         let retry_after = self.retry_after;
+        // Where the rest of a request is still on its way, its connection is of no use for another one.
+        let closes = matches!(self.number, ErrorNumber::BodyTooLarge | ErrorNumber::RequestTimeout);
         let mut response = (status, Json(self.into_failure())).into_response();
         if let Some(seconds) = retry_after {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if closes {
+            response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response
     }

@@ -6,7 +6,7 @@
 use std::{convert::Infallible, time::Duration};
 
 use axum::{
-    extract::{Path, State},
+    extract::State,
     http::HeaderMap,
     response::{
         IntoResponse, Response,
@@ -16,11 +16,26 @@ use axum::{
 use futures::{Stream, stream};
 use relais_core::{Role, Status, Task};
 use relais_engine::{Engine, Following};
+use utoipa::ToSchema;
 
-use crate::{App, consumer::parse_task_id, error::ApiError, openapi::Refusals};
+use crate::{App, consumer::parse_task_id, error::ApiError, openapi::Refusals, path::Path};
 
 /// A comment is sent this often, so that proxies do not take a quiet connection for a dead one.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+/// One event of the stream.
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "only described: the fields are written by the stream itself")]
+pub(crate) struct StreamedEvent {
+    /// What changed: `status`, `progress` or `position`.
+    #[schema(pattern = "^(status|progress|position)$", example = "status")]
+    event: String,
+    /// The task's revision, for `Last-Event-ID`.
+    #[schema(pattern = "^[0-9]+$", example = "3")]
+    id: String,
+    /// The poll's `data`, as JSON.
+    data: String,
+}
 
 /// Follow a task
 ///
@@ -33,7 +48,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
         ("taskId" = String, Path, description = "The task's public name", format = "uuid"),
         ("Last-Event-ID" = Option<String>, Header, description = "The `id` of the last event that was seen"),
     ),
-    responses((status = 200, description = "Events", content_type = "text/event-stream", body = String), Refusals))]
+    responses((status = 200, description = "Events", content_type = "text/event-stream", body = StreamedEvent), Refusals))]
 pub(crate) async fn follow_task(
     State(app): State<App>,
     Path((service, task_id)): Path<(String, String)>,
@@ -41,8 +56,9 @@ pub(crate) async fn follow_task(
 ) -> Result<Response, ApiError> {
     let access = app.access(&headers, &service, Role::Consume).await?;
     let following = app.engine.follow(&access, parse_task_id(&task_id)?).await?;
-    // An id that is not ours says nothing about what was seen.
+    // An id that was never given says nothing about what was seen.
     let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
+    let seen = seen.filter(|id| *id <= following.task.state.revision);
     let stream = events(app.engine, following, seen);
     let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
     // Proxies that gather answers before passing them on would gather this one for ever.

@@ -13,6 +13,7 @@ mod error;
 mod events;
 mod openapi;
 mod operations;
+mod path;
 mod query;
 mod worker;
 

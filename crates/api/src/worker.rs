@@ -2,7 +2,7 @@
 
 use axum::{
     Json,
-    extract::{Path, Request, State},
+    extract::{Request, State},
     http::HeaderMap,
 };
 use relais_core::Role;
@@ -15,7 +15,7 @@ use relais_protocol::{
 };
 use serde_json::value::RawValue;
 
-use crate::{App, body::parse, error::ApiError, openapi::Refusals};
+use crate::{App, body::parse, error::ApiError, openapi::Refusals, path::Path};
 
 /// Claim tasks
 ///
@@ -123,6 +123,9 @@ fn read_messages(bytes: &[u8]) -> Result<Vec<Result<WorkerMessage, Misunderstood
 }
 
 fn understand(raw: &RawValue) -> Result<WorkerMessage, Misunderstood> {
+    if !raw.get().starts_with('{') {
+        return Err(Misunderstood("it is not a JSON object".to_owned()));
+    }
     serde_json::from_str::<WireMessage>(raw.get())
         .map_err(|error| Misunderstood(error.to_string()))
         .and_then(WireMessage::understand)

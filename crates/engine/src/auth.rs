@@ -59,8 +59,9 @@ pub fn hash_secret(secret: &str, cost: u32) -> Result<String, EngineError> {
 type Digest = [u8; 32];
 
 struct Remembered {
-    /// The hash that the pair was checked against: when the client gets another one, this one is worth nothing.
+    /// What the pair was checked against, none where there was no such client: when that changes, this is worth nothing.
     secret_hash: Option<String>,
+    verified: bool,
     until: Instant,
 }
 
@@ -109,7 +110,7 @@ impl Authenticator {
             None => {
                 let hash = secret_hash.clone().unwrap_or_else(|| self.nobody.clone());
                 let verified = verify(secret.to_owned(), hash).await?;
-                self.remember(digest, verified.then(|| secret_hash.clone()).flatten());
+                self.remember(digest, secret_hash, verified);
                 verified
             }
         };
@@ -128,27 +129,24 @@ impl Authenticator {
     fn recall(&self, digest: &Digest, secret_hash: Option<&str>) -> Option<bool> {
         let remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = remembered.get(digest).filter(|entry| entry.until > Instant::now())?;
-        match &entry.secret_hash {
-            Some(checked) => (Some(checked.as_str()) == secret_hash).then_some(true),
-            None => Some(false),
-        }
+        (entry.secret_hash.as_deref() == secret_hash).then_some(entry.verified)
     }
 
-    fn remember(&self, digest: Digest, secret_hash: Option<String>) {
+    fn remember(&self, digest: Digest, secret_hash: Option<String>, verified: bool) {
         let now = Instant::now();
-        let ttl = if secret_hash.is_some() { self.options.cache_ttl } else { REFUSED_TTL };
+        let ttl = if verified { self.options.cache_ttl } else { REFUSED_TTL };
         let mut remembered = self.remembered.lock().unwrap_or_else(PoisonError::into_inner);
         if remembered.len() >= self.options.cache_size {
             remembered.retain(|_, entry| entry.until > now);
         }
         if remembered.len() >= self.options.cache_size {
             // Guesses must not push out those who know their secret.
-            remembered.retain(|_, entry| entry.secret_hash.is_some());
+            remembered.retain(|_, entry| entry.verified);
         }
         if remembered.len() >= self.options.cache_size {
             remembered.clear();
         }
-        remembered.insert(digest, Remembered { secret_hash, until: now + ttl });
+        remembered.insert(digest, Remembered { secret_hash, verified, until: now + ttl });
     }
 }
 
@@ -174,13 +172,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_changed_secret_counts_at_once_and_a_refusal_is_not_forever() {
+    async fn a_changed_secret_counts_at_once_whatever_was_remembered() {
         let auth = Authenticator::new(AuthOptions { bcrypt_cost: 4, ..AuthOptions::default() }).unwrap();
         let old = declared("first");
         assert!(auth.authenticate(&old, "acme", "first").await.is_ok());
         assert!(auth.authenticate(&old, "acme", "first").await.is_ok(), "remembered");
         assert!(matches!(auth.authenticate(&old, "acme", "guess").await, Err(EngineError::Forbidden)));
         assert!(matches!(auth.authenticate(&old, "nobody", "first").await, Err(EngineError::Forbidden)));
+        assert!(auth.authenticate(&old, "acme", "second").await.is_err());
         let new = declared("second");
         assert!(auth.authenticate(&new, "acme", "first").await.is_err());
         assert!(auth.authenticate(&new, "acme", "second").await.is_ok());

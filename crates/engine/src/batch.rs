@@ -3,7 +3,10 @@
 //! While one batch is being written, the next one gathers; so batches grow with the load, and a lone caller waits for
 //! nobody. What waits is bounded: a caller that would be one too many is told so at once.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::future::BoxFuture;
 use relais_core::StoreError;
@@ -11,6 +14,10 @@ use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::EngineError;
+
+/// How long a caller waits for its answer: a little longer than one call of the store may take. Without it, whoever has to
+/// wait for a batch that hangs, and then hangs with the next one, would wait twice as long.
+const PATIENCE: Duration = Duration::from_secs(17);
 
 /// How much is written at once, and how much may wait.
 #[derive(Debug, Clone, Copy)]
@@ -34,7 +41,15 @@ pub(crate) type Write<I, O> = Arc<dyn Fn(Vec<I>) -> BoxFuture<'static, Result<Ve
 
 struct Job<I, O> {
     items: Vec<I>,
+    since: Instant,
     reply: oneshot::Sender<Result<Vec<O>, EngineError>>,
+}
+
+impl<I, O> Job<I, O> {
+    /// Whether its caller was told that it could not be done; then it is not done.
+    fn is_given_up(&self) -> bool {
+        self.since.elapsed() >= PATIENCE
+    }
 }
 
 /// Takes items from many callers and writes them together. Cheap to clone.
@@ -87,8 +102,11 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
         let permits = u32::try_from(items.len()).map_err(|_| EngineError::Overloaded)?;
         let _room = self.room.try_acquire_many(permits).map_err(|_| EngineError::Overloaded)?;
         let (reply, answer) = oneshot::channel();
-        self.jobs.send(Job { items, reply }).map_err(|_| EngineError::Stopping)?;
-        answer.await.map_err(|_| EngineError::Stopping)?
+        self.jobs.send(Job { items, since: Instant::now(), reply }).map_err(|_| EngineError::Stopping)?;
+        match tokio::time::timeout(PATIENCE, answer).await {
+            Ok(answer) => answer.map_err(|_| EngineError::Stopping)?,
+            Err(late) => Err(StoreError::Unavailable(late.into()).into()),
+        }
     }
 }
 
@@ -112,9 +130,15 @@ async fn run<I: Send + 'static, O: Send + 'static>(
                 None => return,
             },
         };
+        if first.is_given_up() {
+            continue;
+        }
         let mut size = first.items.len();
         let mut batch = vec![first];
         while let Ok(job) = queue.try_recv() {
+            if job.is_given_up() {
+                continue;
+            }
             if size + job.items.len() > options.max_batch {
                 left_over = Some(job);
                 break;

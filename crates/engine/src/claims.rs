@@ -107,8 +107,8 @@ impl Desk {
                 },
                 Some(done) = claimed.recv() => self.hand_out(done),
                 () = hub.work_bell.notified() => self.fresh.extend(hub.take_work()),
-                () = hub.sweep_bell.notified() => self.fresh.extend(self.waiting.keys().copied()),
-                _ = sweep.tick(), if self.waiting_count > 0 => self.fresh.extend(self.waiting.keys().copied()),
+                () = hub.sweep_bell.notified() => self.look_everywhere(),
+                _ = sweep.tick(), if self.waiting_count > 0 => self.look_everywhere(),
                 () = tokio::time::sleep_until(next_deadline.unwrap_or_else(Instant::now)), if next_deadline.is_some() => {
                     self.answer_the_late(Instant::now());
                 }
@@ -140,6 +140,12 @@ impl Desk {
         self.waiting.entry(service).or_default().push_back(wish);
         // Nobody has looked on behalf of this one yet.
         self.fresh.insert(service);
+    }
+
+    /// Any service may have tasks: those that workers wait for, and those with a claim under way, which may have begun too
+    /// early to see them.
+    fn look_everywhere(&mut self) {
+        self.fresh.extend(self.waiting.keys().chain(&self.busy).copied());
     }
 
     fn next_deadline(&self) -> Option<Instant> {

@@ -24,7 +24,7 @@ pub struct CallbackRequest {
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct SubmitRequest {
     /// The arguments: a JSON object that conforms to the service's schema.
-    #[schema(value_type = Object)]
+    #[schema(value_type = Object, example = json!({"sleep": 2, "mustSucceed": true}))]
     pub body: Box<RawValue>,
     /// Where to tell that the task has ended.
     #[serde(default)]

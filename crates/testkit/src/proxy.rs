@@ -41,6 +41,7 @@ enum Mode {
     Forward,
     Stall,
     Cut,
+    Abandon,
 }
 
 impl TcpProxy {
@@ -69,6 +70,12 @@ impl TcpProxy {
         self.order(Mode::Stall).await
     }
 
+    /// Leaves every open connection open and silent for ever, also after a [`restore`](Self::restore); new ones are
+    /// forwarded. What a failover looks like, or a firewall that forgot its connections.
+    pub async fn abandon(&self) -> io::Result<()> {
+        self.order(Mode::Abandon).await
+    }
+
     /// Forwards again, on the same address.
     pub async fn restore(&self) -> io::Result<()> {
         self.order(Mode::Forward).await
@@ -93,7 +100,9 @@ async fn run(listener: TcpListener, target: SocketAddr, mut orders: mpsc::Receiv
     let address = listener.local_addr();
     let mut listener = Some(listener);
     let mut connections = JoinSet::new();
-    let (flowing, flow) = watch::channel(true);
+    let (mut flowing, mut flow) = watch::channel(true);
+    // Of connections that were abandoned: as long as these are here, they wait.
+    let mut abandoned = Vec::new();
     loop {
         tokio::select! {
             order = orders.recv() => {
@@ -112,6 +121,12 @@ async fn run(listener: TcpListener, target: SocketAddr, mut orders: mpsc::Receiv
                             }
                         }
                         flowing.send_replace(matches!(mode, Mode::Forward));
+                    }
+                    Mode::Abandon => {
+                        flowing.send_replace(false);
+                        let (next_flowing, next_flow) = watch::channel(true);
+                        abandoned.push(std::mem::replace(&mut flowing, next_flowing));
+                        flow = next_flow;
                     }
                 }
                 let _ = done.send(result);

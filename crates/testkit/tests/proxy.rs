@@ -81,3 +81,18 @@ async fn the_end_of_one_direction_is_passed_on() -> Result<()> {
     assert_eq!(answer, "all of it");
     Ok(())
 }
+
+#[tokio::test]
+async fn an_abandoned_connection_stays_open_and_silent_and_new_ones_work() -> Result<()> {
+    let proxy = TcpProxy::start(echo_server().await?).await?;
+    let mut old = TcpStream::connect(proxy.addr()).await?;
+    round_trip(&mut old, b"before").await?;
+
+    proxy.abandon().await?;
+    old.write_all(b"lost").await?;
+    round_trip(&mut TcpStream::connect(proxy.addr()).await?, b"new").await?;
+    proxy.restore().await?;
+    let silence = timeout(Duration::from_millis(200), old.read(&mut [0; 4])).await;
+    assert!(silence.is_err(), "neither answered nor closed");
+    Ok(())
+}

@@ -38,7 +38,7 @@ impl Changes {
             Event::Succeeded { response, .. } => (Some(response), None),
             Event::Failed { error_message, .. } => (None, Some(error_message)),
             Event::LeaseExpired { .. } if state.status == Status::Failure => {
-                (None, Some(format!("{} workers in a row took the task and were not heard of again.", state.losses)))
+                (None, Some(lost(state.losses)))
             }
             _ => (None, None),
         };
@@ -55,6 +55,12 @@ impl Changes {
         }
         Ok(Wakeup { work: self.work.into_iter().collect(), tasks: IdsChanged::These(self.changed), declared: false })
     }
+}
+
+/// Why a task failed whose workers fell silent.
+fn lost(losses: u32) -> String {
+    let times = if losses == 1 { "once".to_owned() } else { format!("{losses} times") };
+    format!("Taken by a worker that was not heard of again, {times}.")
 }
 
 impl<D: Database> Verbs<D> {

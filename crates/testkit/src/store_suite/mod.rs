@@ -62,6 +62,7 @@ macro_rules! store_suite {
             submit {
                 a_service_never_takes_more_than_its_capacity_nor_less,
                 a_client_never_takes_more_than_its_share_nor_less,
+                a_capacity_counts_from_its_declaration_to_its_removal,
                 a_key_gets_its_first_answer_again,
                 the_same_key_at_once_makes_one_task,
                 a_refused_submission_does_not_use_up_its_key,

@@ -54,6 +54,36 @@ pub async fn a_service_never_takes_more_than_its_capacity_nor_less(harness: &Har
     Ok(())
 }
 
+/// A capacity comes and goes while submissions are under way: from the moment it is declared no submission passes it by.
+pub async fn a_capacity_counts_from_its_declaration_to_its_removal(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let service = service(store, "resize", limits(None)).await?;
+    let alice = client(store, "alice").await?;
+    ensure!(taken(&store.submit_many(new_tasks(service, alice, 10)?).await?) == 10);
+    for round in 0..10 {
+        // A capacity of nothing: what is taken after the declaration was answered is taken wrongly.
+        let before = at_once(harness, 8, |store, worker| async move {
+            if worker == 0 {
+                store.declare(vec![put_service("resize", limits(Some(0)))?]).await?;
+                let after = store.submit_many(new_tasks(service, alice, 3)?).await?;
+                ensure!(taken(&after) == 0, "{} passed the capacity by", taken(&after));
+                return Ok(0);
+            }
+            Ok(taken(&store.submit_many(new_tasks(service, alice, 3)?).await?))
+        })
+        .await?;
+        ensure!(before.iter().all(|n| n % 3 == 0), "round {round}: a batch is judged as one: {before:?}");
+        ensure!(taken(&store.submit_many(new_tasks(service, alice, 3)?).await?) == 0, "round {round}");
+        store.declare(vec![put_service("resize", limits(None))?]).await?;
+        ensure!(taken(&store.submit_many(new_tasks(service, alice, 3)?).await?) == 3, "round {round}");
+    }
+    store.declare(vec![authorize("alice", "resize", Some(1))?]).await?;
+    ensure!(taken(&store.submit_many(new_tasks(service, alice, 3)?).await?) == 0, "the share counts too");
+    store.declare(vec![authorize("alice", "resize", None)?]).await?;
+    ensure!(taken(&store.submit_many(new_tasks(service, alice, 3)?).await?) == 3);
+    Ok(())
+}
+
 /// One client has a share, the other has not, and the service has a capacity besides.
 pub async fn a_client_never_takes_more_than_its_share_nor_less(harness: &Harness) -> Result<()> {
     let store = harness.store();

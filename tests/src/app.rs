@@ -1,0 +1,274 @@
+//! A Relais of one's own for one test: real store, real engine, real routes, on a loopback port.
+//!
+//! Every test has its own database, so tests may run at once and in any order. What a test waits for is an event: a
+//! request that is under way ([`TestApp::under_way`]), an answer, an event of a stream; all of them with a deadline, which
+//! is there to fail a test that would hang and never to pace one.
+
+mod answer;
+mod caller;
+mod redact;
+mod sse;
+mod wire;
+
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::Context as _;
+use axum::{
+    ServiceExt,
+    extract::{Request, State},
+    middleware::{Next, from_fn_with_state},
+};
+use relais_api::{ApiOptions, RenderMetrics};
+use relais_engine::{AuthOptions, Engine, Options};
+use relais_testkit::TestDatabase;
+use serde_json::{Value, json};
+use tokio::{net::TcpListener, sync::watch};
+use tower::Layer;
+use tower_http::normalize_path::NormalizePathLayer;
+
+pub use answer::Answer;
+pub use caller::Caller;
+pub use redact::redacted;
+pub use sse::{Event, Events};
+pub use wire::{Wire, basic};
+
+/// How long anything may take before a test is failed for it.
+pub const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Which store is under test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Backend {
+    /// A file in a temporary folder.
+    Sqlite,
+    /// A fresh database on a real server.
+    Postgres,
+}
+
+/// What keeps the database alive.
+enum Keeper {
+    Folder { _folder: tempfile::TempDir },
+    Database { _database: Box<TestDatabase> },
+}
+
+/// How many requests are under way, by path.
+type UnderWay = watch::Sender<HashMap<String, usize>>;
+
+/// A Relais that runs for one test.
+pub struct TestApp {
+    /// Its application layer, for what no route can do: to stop it.
+    pub engine: Engine,
+    address: SocketAddr,
+    http: reqwest::Client,
+    under_way: Arc<UnderWay>,
+    _keeper: Keeper,
+}
+
+/// How a [`TestApp`] is to be.
+pub struct Builder {
+    backend: Backend,
+    api: ApiOptions,
+    engine: Options,
+    declaration: Value,
+    migrate: bool,
+    render_metrics: RenderMetrics,
+}
+
+impl TestApp {
+    /// One with [`world`] declared.
+    pub async fn start(backend: Backend) -> Self {
+        Self::builder(backend).start().await
+    }
+
+    /// One that is to be a little different.
+    pub fn builder(backend: Backend) -> Builder {
+        let auth = AuthOptions { bcrypt_cost: 4, bcrypt_parallel: 2, ..AuthOptions::default() };
+        Builder {
+            backend,
+            api: ApiOptions::default(),
+            engine: Options { auth, ..Options::default() },
+            declaration: world(),
+            migrate: true,
+            render_metrics: Arc::new(String::new),
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Somebody who calls with the credentials of a client of [`world`].
+    pub fn client(&self, client_id: &str) -> Caller {
+        self.caller().basic(client_id, &secret(client_id))
+    }
+
+    /// Somebody who calls without credentials: an operator on this machine, or a stranger.
+    pub fn caller(&self) -> Caller {
+        Caller::new(self.http.clone(), format!("http://{}", self.address))
+    }
+
+    /// A bare connection, for what no HTTP client would send.
+    pub async fn wire(&self) -> Wire {
+        Wire::open(self.address).await
+    }
+
+    /// Returns once exactly `count` requests to this path are being answered: they have arrived, and have no answer yet.
+    pub async fn under_way(&self, path: &str, count: usize) {
+        let mut seen = self.under_way.subscribe();
+        let reached = seen.wait_for(|paths| paths.get(path).copied().unwrap_or_default() == count);
+        let reached = tokio::time::timeout(DEADLINE, reached).await;
+        assert!(reached.is_ok(), "there were never {count} requests to {path} under way at once");
+    }
+
+    /// The pending tasks of a service, as an operator sees them.
+    pub async fn pending(&self, service: &str) -> u64 {
+        self.count(service, "pending").await
+    }
+
+    /// One of a service's counters, as an operator sees it.
+    pub async fn count(&self, service: &str, counter: &str) -> u64 {
+        let state = self.caller().get(&format!("/admin/services/{service}")).await.data();
+        state[counter].as_u64().unwrap_or_else(|| panic!("{counter} is not a number in {state}"))
+    }
+
+    /// Declares something more.
+    pub async fn apply(&self, declaration: Value) -> Answer {
+        let answer = self.caller().post("/admin/apply", &declaration).await;
+        assert_eq!(answer.status, 200, "{}", answer.text);
+        answer
+    }
+}
+
+impl Builder {
+    /// Declares something else than [`world`].
+    pub fn declaring(mut self, declaration: Value) -> Self {
+        self.declaration = declaration;
+        self
+    }
+
+    /// Changes the API's options.
+    pub fn api(mut self, change: impl FnOnce(&mut ApiOptions)) -> Self {
+        change(&mut self.api);
+        self
+    }
+
+    /// Changes the engine's options.
+    pub fn engine(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut self.engine);
+        self
+    }
+
+    /// Renders metrics otherwise.
+    pub fn metrics(mut self, render: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.render_metrics = Arc::new(render);
+        self
+    }
+
+    /// Leaves the database without tables, as it is when the server comes up before it.
+    pub fn unmigrated(mut self) -> Self {
+        self.migrate = false;
+        self
+    }
+
+    /// Starts it. A test that can not have its Relais has failed.
+    pub async fn start(self) -> TestApp {
+        self.try_start().await.unwrap_or_else(|error| panic!("Relais could not be started for a test: {error:#}"))
+    }
+
+    async fn try_start(self) -> anyhow::Result<TestApp> {
+        let (url, keeper) = match self.backend {
+            Backend::Sqlite => {
+                let folder = tempfile::tempdir()?;
+                let url = format!("sqlite:{}", folder.path().join("relais.db").display());
+                (url, Keeper::Folder { _folder: folder })
+            }
+            Backend::Postgres => {
+                let database = TestDatabase::create().await?;
+                (database.url().to_owned(), Keeper::Database { _database: Box::new(database) })
+            }
+        };
+        let store = relais_store::open(&url, &relais_store::Options::default()).await?;
+        if self.migrate {
+            store.migrate().await?;
+        }
+        let engine = Engine::start(store, self.engine)?;
+        if self.migrate {
+            let declaration = serde_json::from_value(self.declaration).context("the declaration does not parse")?;
+            engine.apply(declaration, false, false).await?;
+        }
+        let under_way = Arc::new(watch::channel(HashMap::new()).0);
+        let router = relais_api::router(engine.clone(), self.api, self.render_metrics)
+            .layer(from_fn_with_state(Arc::clone(&under_way), count));
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let service = NormalizePathLayer::trim_trailing_slash().layer(router);
+        let service = ServiceExt::<Request>::into_make_service_with_connect_info::<SocketAddr>(service);
+        // Ends with the test's runtime.
+        tokio::spawn(async move { axum::serve(listener, service).await });
+        Ok(TestApp { engine, address, http: http_client()?, under_way, _keeper: keeper })
+    }
+}
+
+/// What is declared unless a test says otherwise. `alice` and `bob` consume, `worker` works, on `resize` and on `ocr`;
+/// `stranger` may do nothing. `strict` takes what its schema says, from `alice`. A client's secret is [`secret`].
+pub fn world() -> Value {
+    let may =
+        |client: &str, service: &str, role: &str| json!({"clientId": client, "serviceName": service, "roles": [role]});
+    let client = |id: &str| json!({"clientId": id, "clientSecret": secret(id)});
+    json!({
+        "services": [
+            {"serviceName": "resize"},
+            {"serviceName": "ocr"},
+            {"serviceName": "strict", "jsonSchema": {
+                "type": "object",
+                "required": ["sleep"],
+                "properties": {"sleep": {"type": "number", "maximum": 10}},
+            }},
+        ],
+        "clients": [client("alice"), client("bob"), client("worker"), client("stranger")],
+        "authorizations": [
+            may("alice", "resize", "consume"),
+            may("alice", "ocr", "consume"),
+            may("alice", "strict", "consume"),
+            may("bob", "resize", "consume"),
+            may("worker", "resize", "work"),
+            may("worker", "ocr", "work"),
+        ],
+    })
+}
+
+/// The secret of a client of [`world`].
+pub fn secret(client_id: &str) -> String {
+    format!("the secret of {client_id}")
+}
+
+fn http_client() -> anyhow::Result<reqwest::Client> {
+    // Only the first one can be installed; the others find it there.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    Ok(reqwest::Client::builder().no_proxy().timeout(Duration::from_secs(150)).build()?)
+}
+
+/// Keeps count of a request for as long as it is under way, however it ends.
+async fn count(State(under_way): State<Arc<UnderWay>>, request: Request, next: Next) -> axum::response::Response {
+    let _counted = Counted::new(under_way, request.uri().path().to_owned());
+    next.run(request).await
+}
+
+struct Counted(Arc<UnderWay>, String);
+
+impl Counted {
+    fn new(under_way: Arc<UnderWay>, path: String) -> Self {
+        under_way.send_modify(|paths| *paths.entry(path.clone()).or_default() += 1);
+        Self(under_way, path)
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.send_modify(|paths| {
+            if let Some(count) = paths.get_mut(&self.1) {
+                *count -= 1;
+            }
+        });
+    }
+}

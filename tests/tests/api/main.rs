@@ -1,0 +1,52 @@
+//! What the HTTP API promises, held by a stranger who calls it.
+//!
+//! One binary with a module per promise, because linking costs more than running. Tests that a store could break run on
+//! both: they are written once, as functions of a [`Backend`](relais_tests::app::Backend), and listed in `on_both_stores!`.
+
+/// Makes a test of each function, on SQLite and on PostgreSQL.
+macro_rules! on_both_stores {
+    ($($promise:ident),* $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $promise() {
+                super::$promise(relais_tests::app::Backend::Sqlite).await;
+            })*
+        }
+
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $promise() {
+                super::$promise(relais_tests::app::Backend::Postgres).await;
+            })*
+        }
+    };
+}
+
+/// Makes a test of each function, on SQLite alone: what it holds does not depend on the store.
+macro_rules! on_one_store {
+    ($($promise:ident),* $(,)?) => {
+        mod one_store {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $promise() {
+                super::$promise(relais_tests::app::Backend::Sqlite).await;
+            })*
+        }
+    };
+}
+
+mod admin_access;
+mod admin_answers;
+mod admin_apply;
+mod answers;
+mod bad_declarations;
+mod bad_input;
+mod capacity;
+mod claims;
+mod events;
+mod idempotency;
+mod messages;
+mod order;
+mod payload;
+mod refusals;
+mod routes;
+mod waiting;

@@ -1,0 +1,104 @@
+//! Every number of a refusal, provoked and kept as a snapshot. A number that nothing provokes fails the test.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use futures::stream;
+use relais_protocol::ErrorNumber;
+use relais_tests::app::{Answer, Backend, TestApp, redacted, world};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+on_one_store!(every_number_is_met_and_looks_like_this);
+
+const TASKS: &str = "/v1/services/resize/tasks";
+
+/// Keeps an answer under the number that it is expected to have.
+fn keep(met: &mut BTreeSet<u64>, number: u64, answer: &Answer) {
+    assert_eq!(answer.number(), number, "{}", answer.text);
+    insta::assert_snapshot!(number.to_string(), redacted(answer));
+    met.insert(number);
+}
+
+async fn every_number_is_met_and_looks_like_this(on: Backend) {
+    let mut met = BTreeSet::new();
+    requests(on, &mut met).await;
+    operators(on, &mut met).await;
+    conditions(on, &mut met).await;
+    let all: BTreeSet<u64> = ErrorNumber::ALL.iter().map(|number| u64::from(number.number())).collect();
+    assert_eq!(met, all);
+}
+
+/// What is wrong with a request.
+async fn requests(on: Backend, met: &mut BTreeSet<u64>) {
+    let app = TestApp::builder(on).api(|api| api.max_body_bytes = 2000).start().await;
+    let (alice, worker) = (app.client("alice"), app.client("worker"));
+    let body = |body: Value| json!({"body": body});
+    let deep = format!(r#"{{"body":{{"a":{}{}}}}}"#, "[".repeat(100), "]".repeat(100));
+    let callback = |kind: &str, url: &str| json!({"body": {}, "callback": {"type": kind, "url": url}});
+
+    keep(met, 400_001, &alice.post("/v1/services/strict/tasks", &body(json!({"sleep": 11}))).await);
+    keep(met, 400_002, &alice.post_text(TASKS, r#"{"body":"#).await);
+    keep(met, 400_003, &alice.post(TASKS, &json!({"bodi": {}})).await);
+    keep(met, 400_004, &alice.post(TASKS, &callback("amqp", "https://example.org")).await);
+    keep(met, 400_005, &alice.post(TASKS, &callback("https", "http://example.org")).await);
+    keep(met, 400_006, &alice.get(&format!("{TASKS}?stauts=PENDING")).await);
+    keep(met, 400_007, &alice.clone().with("idempotency-key", "two words").post(TASKS, &body(json!({}))).await);
+    keep(met, 400_008, &alice.post_text(TASKS, deep).await);
+    keep(met, 400_009, &alice.post(&format!("{TASKS}/batch"), &json!({"tasks": []})).await);
+    keep(met, 403_001, &alice.clone().basic("alice", "wrong").post(TASKS, &body(json!({}))).await);
+    keep(met, 404_001, &alice.post("/v1/services/nowhere/tasks", &body(json!({}))).await);
+    keep(met, 404_002, &alice.get(&format!("{TASKS}/019a0000-0000-7000-8000-000000000000")).await);
+    keep(met, 404_003, &alice.get("/v2/services").await);
+    keep(met, 405_001, &alice.call(Method::PATCH, TASKS).await);
+    keep(met, 413_001, &alice.post(TASKS, &body(json!({"long": "x".repeat(2000)}))).await);
+    keep(met, 415_001, &alice.call_text(Method::POST, TASKS, "text/plain", r#"{"body":{}}"#).await);
+
+    let keyed = alice.clone().with("idempotency-key", "order-7");
+    assert_eq!(keyed.post(TASKS, &body(json!({"n": 1}))).await.status, 201);
+    keep(met, 409_001, &keyed.post(TASKS, &body(json!({"n": 2}))).await);
+    let id = worker.claim_one("resize").await["taskId"].as_str().unwrap_or_default().to_owned();
+    worker.report("resize", &id, json!({"messageType": "success"})).await;
+    keep(met, 409_002, &alice.delete(&format!("{TASKS}/{id}")).await);
+}
+
+/// What is wrong with what operators ask for.
+async fn operators(on: Backend, met: &mut BTreeSet<u64>) {
+    let app = TestApp::start(on).await;
+    let operator = app.caller();
+    let bad = json!({"serviceName": "resize", "lease": "10ms", "deliveryLimit": 0, "queueName": "a b"});
+    keep(met, 400_010, &operator.put("/admin/services/resize", &bad).await);
+    keep(met, 403_002, &operator.clone().with("x-forwarded-for", "192.0.2.7").get("/admin/services").await);
+    keep(met, 404_004, &operator.delete("/admin/clients/nobody").await);
+    keep(met, 404_005, &operator.delete("/admin/authorizations/stranger/resize").await);
+    app.client("alice").submit("resize", json!({})).await;
+    keep(met, 409_003, &operator.delete("/admin/services/resize").await);
+}
+
+/// What is right, at the wrong time.
+async fn conditions(on: Backend, met: &mut BTreeSet<u64>) {
+    let request = json!({"body": {}});
+    let app = TestApp::builder(on)
+        .api(|api| api.request_timeout = Duration::from_millis(100))
+        .engine(|engine| engine.batching.queue = 1)
+        .metrics(|| panic!("a fault of ours"))
+        .start()
+        .await;
+    let alice = app.client("alice");
+    let never = reqwest::Body::wrap_stream(stream::pending::<std::io::Result<Vec<u8>>>());
+    keep(met, 408_001, &alice.post_text(TASKS, never).await);
+    keep(met, 500_001, &app.caller().get("/metrics").await);
+    keep(met, 503_002, &alice.post(&format!("{TASKS}/batch"), &json!({"tasks": [request, request]})).await);
+
+    let mut full = world();
+    full["services"][0]["capacity"] = json!(0);
+    full["authorizations"][1]["capacity"] = json!(0);
+    app.apply(full).await;
+    keep(met, 429_001, &alice.post(TASKS, &request).await);
+    keep(met, 429_002, &alice.post("/v1/services/ocr/tasks", &request).await);
+
+    app.engine.begin_stop();
+    keep(met, 503_003, &app.caller().get("/readyz").await);
+
+    let early = TestApp::builder(on).unmigrated().start().await;
+    keep(met, 503_001, &early.client("alice").post(TASKS, &request).await);
+}

@@ -1,0 +1,13 @@
+//! What is killed, cut off, filled up or stopped, and what must hold all the same.
+//!
+//! Every test runs the real binary on a database of its own. Those with faults under load end with one line,
+//! `tasks N, faults N, lost N, doubled N, stuck N`, and fail unless the last three are 0. `RELAIS_CHAOS_ROUNDS` makes
+//! them longer, `RELAIS_SEED` repeats one.
+
+mod disk;
+mod judge;
+mod kill;
+mod network;
+mod pair;
+mod stop;
+mod worker;
