@@ -1,1 +1,178 @@
-fn main() {}
+//! Relais beside its limits: system benchmarks, on private servers, with what they are compared to in the same run.
+//!
+//! `cargo xtask bench [NAME…]` builds the server as it ships and runs them. Figures depend on the machine and on what else
+//! it does; ratios of one run do not, much. `docs/benchmarks.md` says what is measured and how.
+
+mod bare;
+mod bulk;
+mod cpu;
+mod fill;
+mod idle;
+mod load;
+mod machine;
+mod pickup;
+mod poll;
+mod profile;
+mod report;
+mod sample;
+mod submit;
+mod work;
+mod world;
+
+use std::{path::PathBuf, time::Duration};
+
+use anyhow::Result;
+use clap::Parser;
+
+use crate::{
+    profile::Profile,
+    world::{Kind, World},
+};
+
+/// Relais beside its limits.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask bench")]
+struct Arguments {
+    /// Which benchmarks to run; all if none is named.
+    names: Vec<Name>,
+    /// A smoke test of a minute: small queues, short rounds. Its figures mean nothing.
+    #[arg(long)]
+    quick: bool,
+    /// Put the tables into this document, e.g. docs/benchmarks.md.
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Tell on stderr where the time goes.
+    #[arg(long)]
+    profile: bool,
+    /// Only these databases.
+    #[arg(long, value_delimiter = ',')]
+    database: Vec<Kind>,
+    /// Only these lengths of the queue, from short to long.
+    #[arg(long, value_delimiter = ',')]
+    pending: Vec<u64>,
+    /// Only these numbers of connections.
+    #[arg(long, value_delimiter = ',')]
+    connections: Vec<usize>,
+    /// So many rounds.
+    #[arg(long)]
+    rounds: Option<usize>,
+    /// So many seconds a round.
+    #[arg(long)]
+    seconds: Option<f64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Name {
+    Submit,
+    Poll,
+    Work,
+    Pickup,
+    Bulk,
+    Idle,
+}
+
+/// How much is measured.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// On which databases.
+    pub databases: Vec<Kind>,
+    /// With how many tasks in the queue.
+    pub pending: Vec<u64>,
+    /// Over how many connections.
+    pub connections: Vec<usize>,
+    /// So many rounds, of which the median counts.
+    pub rounds: usize,
+    /// How long a round takes.
+    pub time: Duration,
+    /// How many single events are timed.
+    pub samples: usize,
+    /// How long nothing is done.
+    pub idle: Duration,
+    /// Whether to tell where the time goes.
+    pub profile: bool,
+}
+
+impl Plan {
+    fn new(arguments: &Arguments) -> Self {
+        let mut plan = if arguments.quick {
+            Self {
+                databases: vec![Kind::Sqlite, Kind::Postgres],
+                pending: vec![1000, 20_000],
+                connections: vec![1, 64],
+                rounds: 1,
+                time: Duration::from_millis(300),
+                samples: 30,
+                idle: Duration::from_secs(2),
+                profile: arguments.profile,
+            }
+        } else {
+            Self {
+                databases: vec![Kind::Sqlite, Kind::Postgres],
+                pending: vec![1000, 1_000_000],
+                connections: vec![1, 16, 64],
+                rounds: 3,
+                time: Duration::from_secs(2),
+                samples: 500,
+                idle: Duration::from_secs(20),
+                profile: arguments.profile,
+            }
+        };
+        let given = |list: &[Kind]| (!list.is_empty()).then(|| list.to_vec());
+        plan.databases = given(&arguments.database).unwrap_or(plan.databases);
+        if !arguments.pending.is_empty() {
+            plan.pending.clone_from(&arguments.pending);
+        }
+        if !arguments.connections.is_empty() {
+            plan.connections.clone_from(&arguments.connections);
+        }
+        plan.rounds = arguments.rounds.unwrap_or(plan.rounds).max(1);
+        plan.time = arguments.seconds.map_or(plan.time, Duration::from_secs_f64);
+        plan
+    }
+}
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let mut arguments = Arguments::parse();
+    let plan = Plan::new(&arguments);
+    let machine = machine::line().await;
+    if arguments.names.is_empty() {
+        arguments.names = <Name as clap::ValueEnum>::value_variants().to_vec();
+    }
+    for name in arguments.names {
+        let section = match name {
+            Name::Submit => submit::run(&plan).await?,
+            Name::Poll => poll::run(&plan).await?,
+            Name::Work => work::run(&plan).await?,
+            Name::Pickup => pickup::run(&plan).await?,
+            Name::Bulk => bulk::run(&plan).await?,
+            Name::Idle => idle::run(&plan).await?,
+        };
+        show(&section.text(&machine));
+        if let Some(file) = &arguments.markdown {
+            section.put_into(file, &machine)?;
+        }
+    }
+    Ok(())
+}
+
+/// Runs a measurement and, if asked to, tells where its time went.
+pub async fn profiled<T>(plan: &Plan, world: &World, what: &str, work: impl Future<Output = Result<T>>) -> Result<T> {
+    if !plan.profile {
+        return work.await;
+    }
+    let profile = Profile::begin(world).await?;
+    let result = work.await?;
+    tell(&format!("{what}\n{}\n", profile.end(world).await?));
+    Ok(result)
+}
+
+#[expect(clippy::print_stderr, reason = "not part of the tables")]
+fn tell(text: &str) {
+    eprintln!("{text}");
+}
+
+#[expect(clippy::print_stdout, reason = "the tables are what this program is for")]
+fn show(text: &str) {
+    println!("{text}\n");
+}
