@@ -32,7 +32,7 @@ pub struct BatchOptions {
 
 impl Default for BatchOptions {
     fn default() -> Self {
-        Self { max_batch: 500, queue: 10_000, in_flight: 2 }
+        Self { max_batch: 500, queue: 10_000, in_flight: 1 }
     }
 }
 

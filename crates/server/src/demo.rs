@@ -58,7 +58,7 @@ pub async fn run(args: DemoArgs) -> anyhow::Result<()> {
     logging::init_quiet()?;
     let listener = listen(args.listen).await?;
     let url = format!("http://{}", listener.local_addr()?);
-    let stop = signals::first();
+    let stop = signals::stop()?;
     let server = Server::start(&config, listener, stop.clone()).await?;
     let (secret, worker_secret) = (generate_secret()?, generate_secret()?);
     server
@@ -99,7 +99,6 @@ async fn finish(
     worker_stop: CancellationToken,
     stop: CancellationToken,
 ) -> anyhow::Result<()> {
-    signals::exit_on_second();
     // The worker first: it has results to hand in. Its claim that waits is answered as soon as the server stops.
     worker_stop.cancel();
     stop.cancel();

@@ -35,12 +35,11 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("could not listen on {} (choose another with --listen)", config.server.listen))?;
     let address = listener.local_addr()?;
-    let stop = signals::first();
+    let stop = signals::stop()?;
     let server = Server::start(&config, listener, stop.clone()).await?;
     tracing::info!(%address, database = %config.database.url, "Relais serves; API documentation at /docs");
     stop.cancelled().await;
     tracing::info!("told to stop: nothing new is taken, what is under way is finished");
-    signals::exit_on_second();
     server.finished().await;
     logging::flush();
     tracing::info!("stopped");

@@ -4,37 +4,56 @@ use tokio_util::sync::CancellationToken;
 
 use crate::output;
 
-/// Cancelled by the first signal.
-pub fn first() -> CancellationToken {
+/// Cancelled by the first signal. Once it is cancelled, by whomever, the next signal ends the process: what was not
+/// answered was not promised. Listens without a gap: a second signal right behind the first is not missed.
+pub fn stop() -> std::io::Result<CancellationToken> {
     let token = CancellationToken::new();
+    let mut signals = Signals::listen()?;
     let cancel = token.clone();
     tokio::spawn(async move {
-        next().await;
-        cancel.cancel();
-    });
-    token
-}
-
-/// From now on the next signal ends the process. What was not answered was not promised.
-pub fn exit_on_second() {
-    tokio::spawn(async {
-        next().await;
-        output::note("stopped at once");
-        std::process::exit(1);
-    });
-}
-
-async fn next() {
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        if let Ok(mut terminate) = signal(SignalKind::terminate()) {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = tokio::signal::ctrl_c() => {}
+        loop {
+            signals.next().await;
+            if cancel.is_cancelled() {
+                output::note("stopped at once");
+                std::process::exit(1);
             }
-            return;
+            cancel.cancel();
+        }
+    });
+    Ok(token)
+}
+
+#[cfg(unix)]
+struct Signals {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+#[cfg(unix)]
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        use tokio::signal::unix::{SignalKind, signal};
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
         }
     }
-    let _ = tokio::signal::ctrl_c().await;
+}
+
+#[cfg(not(unix))]
+struct Signals;
+
+#[cfg(not(unix))]
+impl Signals {
+    fn listen() -> std::io::Result<Self> {
+        Ok(Self)
+    }
+
+    async fn next(&mut self) {
+        let _ = tokio::signal::ctrl_c().await;
+    }
 }

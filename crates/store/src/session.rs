@@ -97,6 +97,21 @@ pub(crate) struct Counter {
     pub departed: bool,
 }
 
+/// What a transaction adds to the counters, in the order of their keys.
+#[derive(Debug, Default)]
+pub(crate) struct Accounts {
+    pub counts: Vec<(Counter, i64)>,
+    /// Nodes of the trees of departures.
+    pub departures: Vec<(ServiceKey, Node, i64)>,
+}
+
+impl Accounts {
+    /// Whether nothing is added.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.counts.is_empty() && self.departures.is_empty()
+    }
+}
+
 /// Stands for all clients in a [`Counter`].
 pub(crate) const ALL_CLIENTS: ClientKey = ClientKey(0);
 
@@ -196,11 +211,9 @@ pub(crate) trait Session: Send {
 
     fn write_tasks(&mut self, tasks: &[WrittenTask]) -> impl Future<Output = Result<()>> + Send;
 
-    /// Adds to counters, given in the order of their keys.
-    fn count(&mut self, counts: &[(Counter, i64)]) -> impl Future<Output = Result<()>> + Send;
-
-    /// Adds to nodes of the trees of departures, given in the order of their keys.
-    fn depart(&mut self, departures: &[(ServiceKey, Node, i64)]) -> impl Future<Output = Result<()>> + Send;
+    /// Adds to the counters, and tells other processes of the wake-up when the transaction commits. The last thing before
+    /// that: these are the rows that others wait for.
+    fn account(&mut self, accounts: &Accounts, wakeup: &Wakeup) -> impl Future<Output = Result<()>> + Send;
 
     /// Locks tasks that a purge is to look at, in the order of arrival. Those not old enough to matter end the scan.
     fn lock_for_purge(&mut self, scan: &PurgeScan) -> impl Future<Output = Result<Vec<PurgeCandidate>>> + Send;
@@ -234,9 +247,6 @@ pub(crate) trait Session: Send {
 
     /// Counts a change to what is declared.
     fn bump_declared(&mut self) -> impl Future<Output = Result<()>> + Send;
-
-    /// Tells other processes, when the transaction commits.
-    fn tell(&mut self, wakeup: &Wakeup) -> impl Future<Output = Result<()>> + Send;
 
     fn commit(self) -> impl Future<Output = Result<()>> + Send;
 }

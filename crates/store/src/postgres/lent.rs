@@ -8,18 +8,24 @@
 
 use std::{
     ops::{Deref, DerefMut},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
 use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection};
-use tokio::time::timeout;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    time::timeout,
+};
 
 use super::error;
 use crate::session::Result;
 
 /// How long a connection that comes back may take to say that it is alive, and to roll back.
 const RETURN: Duration = Duration::from_secs(2);
+
+/// After so long without a call, a connection is asked again.
+const FRESH: Duration = Duration::from_secs(30);
 
 /// A connection that was kept for so long probably said nothing all the while.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -41,19 +47,102 @@ impl Trust {
     }
 }
 
+/// Connections that did their last call well, ready for the next one. Going back to the pool would cost a round trip, since
+/// it asks whether they are alive; they just said so.
+#[derive(Debug, Clone)]
+pub(super) struct Kept {
+    shelf: Arc<Mutex<Shelf>>,
+    /// One for each connection that may be open. Calls queue here and not at the pool, which does not see what is kept.
+    turns: Arc<Semaphore>,
+    patience: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Shelf {
+    closed: bool,
+    connections: Vec<(PoolConnection<Postgres>, Instant)>,
+}
+
+impl Kept {
+    /// For a pool of so many connections, whose callers wait so long for one.
+    pub(super) fn new(connections: u32, patience: Duration) -> Self {
+        Self { shelf: Arc::default(), turns: Arc::new(Semaphore::new(connections as usize)), patience }
+    }
+
+    fn shelf(&self) -> MutexGuard<'_, Shelf> {
+        self.shelf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn turn(&self) -> Result<OwnedSemaphorePermit> {
+        match timeout(self.patience, Arc::clone(&self.turns).acquire_owned()).await {
+            Ok(Ok(turn)) => Ok(turn),
+            Ok(Err(_)) => Err(error(sqlx::Error::PoolClosed)),
+            Err(_) => Err(error(sqlx::Error::PoolTimedOut)),
+        }
+    }
+
+    /// The one that was used last, if it can be used without asking.
+    fn pop(&self, trust: &Trust) -> Option<PoolConnection<Postgres>> {
+        loop {
+            let (connection, kept) = self.shelf().connections.pop()?;
+            if kept.elapsed() < FRESH && trust.covers(kept.elapsed()) {
+                return Some(connection);
+            }
+            tokio::spawn(give_back(connection, false, trust.clone()));
+        }
+    }
+
+    fn push(&self, connection: PoolConnection<Postgres>) {
+        let mut shelf = self.shelf();
+        if !shelf.closed {
+            shelf.connections.push((connection, Instant::now()));
+        }
+    }
+
+    /// Gives all back, and keeps none from now on.
+    pub(super) fn close(&self) {
+        let mut shelf = self.shelf();
+        shelf.closed = true;
+        shelf.connections.clear();
+        self.turns.close();
+    }
+}
+
 /// A connection; it goes back when this is dropped, and what was begun on it and not committed never was.
 pub(super) struct Lent {
     /// There until this is dropped.
     connection: Option<PoolConnection<Postgres>>,
     trust: Trust,
+    kept: Kept,
     since: Instant,
     in_transaction: bool,
+    /// Dropped last: whoever is next finds the connection on the shelf.
+    _turn: OwnedSemaphorePermit,
 }
 
 impl Lent {
-    pub(super) async fn take(pool: &PgPool, trust: &Trust) -> Result<Self> {
-        let connection = pool.acquire().await.map_err(error)?;
-        Ok(Self { connection: Some(connection), trust: trust.clone(), since: Instant::now(), in_transaction: false })
+    pub(super) async fn take(pool: &PgPool, trust: &Trust, kept: &Kept) -> Result<Self> {
+        let turn = kept.turn().await?;
+        let connection = match kept.pop(trust) {
+            Some(connection) => connection,
+            None => pool.acquire().await.map_err(error)?,
+        };
+        let (trust, kept) = (trust.clone(), kept.clone());
+        Ok(Self {
+            connection: Some(connection),
+            trust,
+            kept,
+            since: Instant::now(),
+            in_transaction: false,
+            _turn: turn,
+        })
+    }
+
+    /// The call went well: the connection is ready for the next one as it is.
+    pub(super) fn keep(mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.kept.push(connection);
+        }
     }
 
     /// Begins a transaction, with `BEGIN` or a statement that says more.
@@ -67,6 +156,7 @@ impl Lent {
     pub(super) async fn commit(mut self) -> Result<()> {
         sqlx::raw_sql("COMMIT").execute(&mut *self).await.map_err(error)?;
         self.in_transaction = false;
+        self.keep();
         Ok(())
     }
 }

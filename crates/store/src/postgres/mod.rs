@@ -16,7 +16,7 @@ use sqlx::{
 };
 use tokio::time::timeout;
 
-use self::lent::{Lent, Trust};
+use self::lent::{Kept, Lent, Trust};
 use crate::{
     Options,
     migrations::{self, Steps},
@@ -42,6 +42,7 @@ const STEPS: Steps = &[("tasks", include_str!("migrations/0001_tasks.sql"))];
 pub(crate) struct Postgres {
     pool: PgPool,
     trust: Trust,
+    kept: Kept,
     options: PgConnectOptions,
     /// Names this process in wake-ups.
     origin: String,
@@ -65,12 +66,18 @@ impl Postgres {
                 Box::pin(async move { Ok(usable) })
             })
             .connect_lazy_with(connect.clone());
-        Ok(Self { pool, trust, options: connect, origin: uuid::Uuid::now_v7().simple().to_string() })
+        Ok(Self {
+            pool,
+            trust,
+            kept: Kept::new(options.max_connections, options.acquire_timeout),
+            options: connect,
+            origin: uuid::Uuid::now_v7().simple().to_string(),
+        })
     }
 
     /// A connection for one call.
     async fn lend(&self) -> Result<Lent> {
-        Lent::take(&self.pool, &self.trust).await
+        Lent::take(&self.pool, &self.trust, &self.kept).await
     }
 
     async fn migrate_all(&self) -> Result<usize> {

@@ -48,6 +48,7 @@ impl Database for Postgres {
     }
 
     async fn find_task(&self, task_id: TaskId) -> Result<Option<(Task, i64, ServiceKey)>> {
+        let mut lent = self.lend().await?;
         let row = sqlx::query(concat!(
             "SELECT ",
             task_columns!("t.request", "t.response"),
@@ -55,9 +56,10 @@ impl Database for Postgres {
             " WHERE t.task_id = $1"
         ))
         .bind(task_id.0)
-        .fetch_optional(&mut *self.lend().await?)
+        .fetch_optional(&mut *lent)
         .await
         .map_err(error)?;
+        lent.keep();
         row.as_ref().map(found_task).transpose()
     }
 
@@ -65,6 +67,7 @@ impl Database for Postgres {
         let span = position::span(seq);
         let (levels, slots): (Vec<i16>, Vec<(i64, i64)>) = (0..).zip(span.slots).unzip();
         let (from, to): (Vec<i64>, Vec<i64>) = slots.into_iter().unzip();
+        let mut lent = self.lend().await?;
         let row = sqlx::query(
             "SELECT (SELECT coalesce(sum(d.n), 0)::bigint
                      FROM unnest($3::smallint[], $4::bigint[], $5::bigint[]) AS l (level, first, past)
@@ -74,8 +77,8 @@ impl Database for Postgres {
                      ) d) AS departed,
                     (SELECT count(*)
                      FROM (SELECT seq FROM relais.task
-                           WHERE service_id = $1 AND status = 0 AND id < $2
-                           ORDER BY id DESC LIMIT 64) p
+                           WHERE (service_id, status, id) > ($1, 0, 0) AND (service_id, status, id) < ($1, 0, $2)
+                           ORDER BY service_id DESC, status DESC, id DESC LIMIT 64) p
                      WHERE p.seq >= $6) AS neighbours",
         )
         .bind(service.0)
@@ -84,9 +87,10 @@ impl Database for Postgres {
         .bind(from)
         .bind(to)
         .bind(span.first)
-        .fetch_one(&mut *self.lend().await?)
+        .fetch_one(&mut *lent)
         .await
         .map_err(error)?;
+        lent.keep();
         Ok(position::place(&span, row.big("departed")?, row.big("neighbours")?))
     }
 
@@ -99,9 +103,10 @@ impl Database for Postgres {
               CROSS JOIN unnest($2::smallint[]) AS status (code)
               CROSS JOIN LATERAL (
                   SELECT * FROM relais.task
-                  WHERE service_id = wanted.service_id AND status = status.code AND id < $3 AND id >= $4
+                  WHERE (service_id, status, id) >= (wanted.service_id, status.code, $4)
+                    AND (service_id, status, id) < (wanted.service_id, status.code, $3)
                     AND submitted >= $5 AND submitted < $6
-                  ORDER BY id DESC LIMIT $7
+                  ORDER BY service_id DESC, status DESC, id DESC LIMIT $7
               ) t
               JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
               WHERE $8::integer IS NULL
@@ -114,9 +119,10 @@ impl Database for Postgres {
               CROSS JOIN unnest($2::smallint[]) AS status (code)
               CROSS JOIN LATERAL (
                   SELECT * FROM relais.task
-                  WHERE client_id = $8 AND service_id = wanted.service_id AND status = status.code AND id < $3 AND id >= $4
+                  WHERE (client_id, service_id, status, id) >= ($8, wanted.service_id, status.code, $4)
+                    AND (client_id, service_id, status, id) < ($8, wanted.service_id, status.code, $3)
                     AND submitted >= $5 AND submitted < $6
-                  ORDER BY id DESC LIMIT $7
+                  ORDER BY client_id DESC, service_id DESC, status DESC, id DESC LIMIT $7
               ) t
               JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
               ORDER BY t.id DESC LIMIT $7"
@@ -170,7 +176,9 @@ impl Database for Postgres {
         let tallies = rows.iter().map(tally).collect::<Result<_>>()?;
         let rows = sqlx::query(
             "SELECT s.id, t.submitted FROM relais.service s CROSS JOIN LATERAL (
-                 SELECT submitted FROM relais.task WHERE service_id = s.id AND status = 0 ORDER BY id LIMIT 1
+                 SELECT submitted FROM relais.task
+                 WHERE (service_id, status, id) > (s.id, 0, 0) AND (service_id, status, id) < (s.id, 1, 0)
+                 ORDER BY service_id, status, id LIMIT 1
              ) t",
         )
         .fetch_all(&mut *self.lend().await?)
@@ -232,6 +240,7 @@ impl Database for Postgres {
     }
 
     async fn close(&self) {
+        self.kept.close();
         self.pool.close().await;
     }
 }

@@ -1,4 +1,8 @@
 //! One transaction on PostgreSQL.
+//!
+//! Where tasks of one service and status are wanted in their order, the statement compares whole rows, `(service_id,
+//! status, id) > (…)`, instead of saying `service_id = … AND status = … ORDER BY id`. Both mean the same, but the latter
+//! lets the planner walk the primary key, past all that ever was, as soon as its statistics make that look short.
 
 use std::time::Duration;
 
@@ -14,12 +18,12 @@ use crate::{
         service_key, signed, wide,
     },
     session::{
-        Counter, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, PurgeScan,
+        Accounts, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, PurgeScan,
         QueueFacts, Result, Session, WrittenTask,
     },
     wakeup,
 };
-use relais_core::{Change, NewTask, ServiceKey, StoreError, TaskId, Wakeup, position::Node};
+use relais_core::{Change, NewTask, ServiceKey, StoreError, TaskId, Wakeup};
 
 /// A process that vanishes in the midst of a transaction, with its machine or its network, must not keep its locks until
 /// PostgreSQL misses it, which takes hours: shorter than any caller waits. Said here, since a pooler may give every
@@ -118,8 +122,9 @@ impl Session for PgSession {
             "SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, ",
             task_columns!("t.request", "NULL"),
             " FROM relais.task t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
-              WHERE t.service_id = $1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted
-              ORDER BY t.id LIMIT $2
+              WHERE (t.service_id, t.status, t.id) > ($1, 0, 0) AND (t.service_id, t.status, t.id) < ($1, 1, 0)
+                AND NOT s.paused AND NOT s.deleted
+              ORDER BY t.service_id, t.status, t.id LIMIT $2
               FOR NO KEY UPDATE OF t SKIP LOCKED"
         ))
         .bind(service.0)
@@ -176,33 +181,33 @@ impl Session for PgSession {
         Ok(())
     }
 
-    async fn count(&mut self, counts: &[(Counter, i64)]) -> Result<()> {
+    async fn account(&mut self, accounts: &Accounts, wakeup: &Wakeup) -> Result<()> {
+        let (counts, departures) = (&accounts.counts, &accounts.departures);
+        let payload = (!wakeup.is_empty()).then(|| wakeup::encode(&self.origin, wakeup));
+        // All in one statement: it is one round trip, made while others wait for these rows.
         sqlx::query(
-            "INSERT INTO relais.tally AS t (service_id, client_id, status, departed, n)
-             SELECT * FROM unnest($1::integer[], $2::integer[], $3::smallint[], $4::boolean[], $5::bigint[])
-             ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = t.n + excluded.n",
-        )
-        .bind(column(counts, |(counter, _)| counter.service.0))
-        .bind(column(counts, |(counter, _)| counter.client.0))
-        .bind(column(counts, |(counter, _)| counter.status.code()))
-        .bind(column(counts, |(counter, _)| counter.departed))
-        .bind(column(counts, |&(_, n)| n))
-        .execute(&mut *self.tx)
-        .await
-        .map_err(error)?;
-        Ok(())
-    }
-
-    async fn depart(&mut self, departures: &[(ServiceKey, Node, i64)]) -> Result<()> {
-        sqlx::query(
-            "INSERT INTO relais.departure AS d (service_id, level, slot, n)
-             SELECT * FROM unnest($1::integer[], $2::smallint[], $3::bigint[], $4::bigint[])
-             ON CONFLICT (service_id, level, slot) DO UPDATE SET n = d.n + excluded.n",
+            "WITH departed AS (
+                 INSERT INTO relais.departure AS d (service_id, level, slot, n)
+                 SELECT * FROM unnest($1::integer[], $2::smallint[], $3::bigint[], $4::bigint[])
+                 ON CONFLICT (service_id, level, slot) DO UPDATE SET n = d.n + excluded.n
+             ), counted AS (
+                 INSERT INTO relais.tally AS t (service_id, client_id, status, departed, n)
+                 SELECT * FROM unnest($5::integer[], $6::integer[], $7::smallint[], $8::boolean[], $9::bigint[])
+                 ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = t.n + excluded.n
+             )
+             SELECT pg_notify($10, $11::text) WHERE $11 IS NOT NULL",
         )
         .bind(column(departures, |(service, ..)| service.0))
         .bind(column(departures, |(_, node, _)| node.level))
         .bind(column(departures, |(_, node, _)| node.slot))
         .bind(column(departures, |&(.., n)| n))
+        .bind(column(counts, |(counter, _)| counter.service.0))
+        .bind(column(counts, |(counter, _)| counter.client.0))
+        .bind(column(counts, |(counter, _)| counter.status.code()))
+        .bind(column(counts, |(counter, _)| counter.departed))
+        .bind(column(counts, |&(_, n)| n))
+        .bind(CHANNEL)
+        .bind(payload)
         .execute(&mut *self.tx)
         .await
         .map_err(error)?;
@@ -215,8 +220,8 @@ impl Session for PgSession {
                     submitted < now() - make_interval(secs => $5) OR ended < now() - make_interval(secs => $4) AS too_old,
                     submitted < now() - make_interval(secs => least($4, $5)) AS matters
              FROM relais.task
-             WHERE service_id = $1 AND status = $2 AND id > $3
-             ORDER BY id LIMIT $6
+             WHERE (service_id, status, id) > ($1, $2, $3) AND (service_id, status, id) < ($1, $2 + 1, 0)
+             ORDER BY service_id, status, id LIMIT $6
              FOR UPDATE SKIP LOCKED",
         )
         .bind(scan.service.0)
@@ -252,8 +257,14 @@ impl Session for PgSession {
     async fn queue_floors(&mut self) -> Result<Vec<(ServiceKey, i64)>> {
         let rows = sqlx::query(
             "SELECT a.service_id, coalesce(least(
-                 (SELECT seq FROM relais.task WHERE service_id = a.service_id AND status = 0 ORDER BY id LIMIT 1),
-                 (SELECT seq FROM relais.task WHERE service_id = a.service_id AND status = 1 ORDER BY id LIMIT 1)
+                 (SELECT seq FROM relais.task t
+                  WHERE (t.service_id, t.status, t.id) > (a.service_id, 0, 0)
+                    AND (t.service_id, t.status, t.id) < (a.service_id, 1, 0)
+                  ORDER BY t.service_id, t.status, t.id LIMIT 1),
+                 (SELECT seq FROM relais.task t
+                  WHERE (t.service_id, t.status, t.id) > (a.service_id, 1, 0)
+                    AND (t.service_id, t.status, t.id) < (a.service_id, 2, 0)
+                  ORDER BY t.service_id, t.status, t.id LIMIT 1)
              ), a.n) AS floor
              FROM relais.tally a WHERE a.client_id = 0 AND a.status = 0 AND NOT a.departed",
         )
@@ -297,16 +308,6 @@ impl Session for PgSession {
 
     async fn bump_declared(&mut self) -> Result<()> {
         sqlx::query("UPDATE relais.declared SET version = version + 1").execute(&mut *self.tx).await.map_err(error)?;
-        Ok(())
-    }
-
-    async fn tell(&mut self, wakeup: &Wakeup) -> Result<()> {
-        sqlx::query("SELECT pg_notify($1, $2)")
-            .bind(CHANNEL)
-            .bind(wakeup::encode(&self.origin, wakeup))
-            .execute(&mut *self.tx)
-            .await
-            .map_err(error)?;
         Ok(())
     }
 

@@ -24,6 +24,7 @@ impl Postgres {
             *shares.entry(task.client.0).or_default() += 1;
         }
         let (clients, counts): (Vec<i32>, Vec<i64>) = shares.into_iter().unzip();
+        let mut lent = self.lend().await?;
         let row = sqlx::query(
             "WITH queue AS (
                  UPDATE relais.tally SET n = n + $2
@@ -59,9 +60,10 @@ impl Postgres {
         .bind(counts)
         .bind(CHANNEL)
         .bind(wakeup::encode(&self.origin, wakeup))
-        .fetch_optional(&mut *self.lend().await?)
+        .fetch_optional(&mut *lent)
         .await
         .map_err(error)?;
+        lent.keep();
         let Some(row) = row else { return Ok(None) };
         let (arrived, departed): (i64, i64) = (row.big("arrived")?, row.big("departed")?);
         // A departure that was committed while the statement waited is not in its snapshot: the place may be a little

@@ -17,8 +17,8 @@ use crate::{
         queue_facts, service_key, wide,
     },
     session::{
-        Counter, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, PurgeScan,
-        QueueFacts, Result, Session, WrittenTask,
+        Accounts, Counter, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate,
+        PurgeScan, QueueFacts, Result, Session, WrittenTask,
     },
 };
 
@@ -145,6 +145,40 @@ impl SqliteSession {
             });
         done.await.map_err(|failure| self.failed(failure))
     }
+
+    async fn count(&mut self, counts: &[(Counter, i64)]) -> Result<()> {
+        if counts.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<_> = counts
+            .iter()
+            .map(|(counter, n)| {
+                (counter.service.0, counter.client.0, counter.status.code(), i16::from(counter.departed), n)
+            })
+            .collect();
+        self.execute(
+            // "WHERE true" tells the parser that ON does not begin a join.
+            "INSERT INTO tally (service_id, client_id, status, departed, n)
+             SELECT value->>0, value->>1, value->>2, value->>3, value->>4 FROM json_each(?1) WHERE true
+             ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = n + excluded.n",
+            &rows,
+        )
+        .await
+    }
+
+    async fn depart(&mut self, departures: &[(ServiceKey, Node, i64)]) -> Result<()> {
+        if departures.is_empty() {
+            return Ok(());
+        }
+        let rows: Vec<_> = departures.iter().map(|(service, node, n)| (service.0, node.level, node.slot, n)).collect();
+        self.execute(
+            "INSERT INTO departure (service_id, level, slot, n)
+             SELECT value->>0, value->>1, value->>2, value->>3 FROM json_each(?1) WHERE true
+             ON CONFLICT (service_id, level, slot) DO UPDATE SET n = n + excluded.n",
+            &rows,
+        )
+        .await
+    }
 }
 
 impl Session for SqliteSession {
@@ -247,32 +281,9 @@ impl Session for SqliteSession {
         done.await.map_err(|failure| self.failed(failure))
     }
 
-    async fn count(&mut self, counts: &[(Counter, i64)]) -> Result<()> {
-        let rows: Vec<_> = counts
-            .iter()
-            .map(|(counter, n)| {
-                (counter.service.0, counter.client.0, counter.status.code(), i16::from(counter.departed), n)
-            })
-            .collect();
-        self.execute(
-            // "WHERE true" tells the parser that ON does not begin a join.
-            "INSERT INTO tally (service_id, client_id, status, departed, n)
-             SELECT value->>0, value->>1, value->>2, value->>3, value->>4 FROM json_each(?1) WHERE true
-             ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = n + excluded.n",
-            &rows,
-        )
-        .await
-    }
-
-    async fn depart(&mut self, departures: &[(ServiceKey, Node, i64)]) -> Result<()> {
-        let rows: Vec<_> = departures.iter().map(|(service, node, n)| (service.0, node.level, node.slot, n)).collect();
-        self.execute(
-            "INSERT INTO departure (service_id, level, slot, n)
-             SELECT value->>0, value->>1, value->>2, value->>3 FROM json_each(?1) WHERE true
-             ON CONFLICT (service_id, level, slot) DO UPDATE SET n = n + excluded.n",
-            &rows,
-        )
-        .await
+    async fn account(&mut self, accounts: &Accounts, _: &Wakeup) -> Result<()> {
+        self.depart(&accounts.departures).await?;
+        self.count(&accounts.counts).await
     }
 
     async fn lock_for_purge(&mut self, scan: &PurgeScan) -> Result<Vec<PurgeCandidate>> {
@@ -350,10 +361,6 @@ impl Session for SqliteSession {
     }
 
     /// There are no other processes.
-    async fn tell(&mut self, _: &Wakeup) -> Result<()> {
-        Ok(())
-    }
-
     async fn commit(self) -> Result<()> {
         let done = self.tx.commit().await;
         self.proof.note(done.is_ok());

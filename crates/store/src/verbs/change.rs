@@ -37,23 +37,12 @@ impl Changes {
         let (response, error_message) = match event {
             Event::Succeeded { response, .. } => (Some(response), None),
             Event::Failed { error_message, .. } => (None, Some(error_message)),
-            Event::LeaseExpired { .. } if state.status == Status::Failure => {
-                (None, Some(lost(state.losses)))
-            }
+            Event::LeaseExpired { .. } if state.status == Status::Failure => (None, Some(lost(state.losses))),
             _ => (None, None),
         };
         task.state = state.clone();
         self.written.insert(task.id, WrittenTask { id: task.id, state: state.clone(), response, error_message });
         Outcome::Applied(state)
-    }
-
-    async fn write(self, session: &mut impl Session) -> Result<Wakeup, StoreError> {
-        let written: Vec<WrittenTask> = self.written.into_values().collect();
-        if !written.is_empty() {
-            session.write_tasks(&written).await?;
-            self.ledger.write(session).await?;
-        }
-        Ok(Wakeup { work: self.work.into_iter().collect(), tasks: IdsChanged::These(self.changed), declared: false })
     }
 }
 
@@ -64,6 +53,17 @@ fn lost(losses: u32) -> String {
 }
 
 impl<D: Database> Verbs<D> {
+    /// Writes what was changed, with all that follows from it.
+    async fn write(&self, mut session: D::Session, changes: Changes) -> Result<(), StoreError> {
+        let written: Vec<WrittenTask> = changes.written.into_values().collect();
+        if !written.is_empty() {
+            session.write_tasks(&written).await?;
+        }
+        let tasks = IdsChanged::These(changes.changed);
+        let wakeup = Wakeup { work: changes.work.into_iter().collect(), tasks, declared: false };
+        self.finish(session, changes.ledger, wakeup).await
+    }
+
     /// Hands out pending tasks. Each service is asked once, for all who wish.
     pub(super) async fn claim_tasks(&self, requests: Vec<ClaimRequest>) -> Result<Vec<Vec<Task>>, StoreError> {
         let mut wished: BTreeMap<ServiceKey, usize> = BTreeMap::new();
@@ -94,8 +94,7 @@ impl<D: Database> Verbs<D> {
             }
             answers.push(tasks);
         }
-        let wakeup = changes.write(&mut session).await?;
-        self.finish(session, wakeup).await?;
+        self.write(session, changes).await?;
         Ok(answers)
     }
 
@@ -119,8 +118,7 @@ impl<D: Database> Verbs<D> {
                 _ => Outcome::NotFound,
             })
             .collect();
-        let wakeup = changes.write(&mut session).await?;
-        self.finish(session, wakeup).await?;
+        self.write(session, changes).await?;
         Ok(outcomes)
     }
 
@@ -134,8 +132,7 @@ impl<D: Database> Verbs<D> {
             let event = Event::LeaseExpired { delivery_limit: task.delivery_limit };
             changes.apply(&mut task, event, locked.now);
         }
-        let wakeup = changes.write(&mut session).await?;
-        self.finish(session, wakeup).await?;
+        self.write(session, changes).await?;
         Ok(found)
     }
 }

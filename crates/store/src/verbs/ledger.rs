@@ -7,7 +7,7 @@ use relais_core::{
     position::{self, Node},
 };
 
-use crate::session::{ALL_CLIENTS, Counter, Result, Session};
+use crate::session::{ALL_CLIENTS, Accounts, Counter};
 
 /// What one transaction adds to the counters. Sorted, so that rows are always locked in the same order.
 #[derive(Debug, Default)]
@@ -51,22 +51,13 @@ impl Ledger {
         }
     }
 
-    /// Writes it all, last thing before the commit: these are the rows that others wait for.
-    pub(super) async fn write(self, session: &mut impl Session) -> Result<()> {
-        let departures: Vec<_> = self
-            .departures
-            .into_iter()
-            .filter(|&(_, n)| n != 0)
-            .map(|((service, node), n)| (service, node, n))
-            .collect();
-        if !departures.is_empty() {
-            session.depart(&departures).await?;
+    /// What is to be written. What cancels out is left out.
+    pub(super) fn close(self) -> Accounts {
+        let departures = self.departures.into_iter().filter(|&(_, n)| n != 0);
+        Accounts {
+            counts: self.counts.into_iter().filter(|&(_, n)| n != 0).collect(),
+            departures: departures.map(|((service, node), n)| (service, node, n)).collect(),
         }
-        let counts: Vec<_> = self.counts.into_iter().filter(|&(_, n)| n != 0).collect();
-        if !counts.is_empty() {
-            session.count(&counts).await?;
-        }
-        Ok(())
     }
 
     fn add(&mut self, service: ServiceKey, client: ClientKey, status: Status, departed: bool, n: i64) {

@@ -21,6 +21,7 @@ use relais_core::{
     StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
 };
 
+use self::ledger::Ledger;
 use crate::session::{Database, Session};
 
 /// A store, over any database.
@@ -41,15 +42,17 @@ impl<D: Database> Verbs<D> {
         }
     }
 
-    /// Tells other processes, commits, wakes this one. Also where nothing was written: a session that is dropped instead
+    /// Adds to the counters, tells other processes, commits, wakes this one. Also where nothing was written: a session that is dropped instead
     /// keeps its locks for a moment more, and whoever passes over locked rows would not find them.
-    async fn finish(&self, mut session: D::Session, wakeup: Wakeup) -> Result<(), StoreError> {
-        if wakeup.is_empty() {
-            return session.commit().await;
+    async fn finish(&self, mut session: D::Session, ledger: Ledger, wakeup: Wakeup) -> Result<(), StoreError> {
+        let accounts = ledger.close();
+        if !accounts.is_empty() || !wakeup.is_empty() {
+            session.account(&accounts, &wakeup).await?;
         }
-        session.tell(&wakeup).await?;
         session.commit().await?;
-        self.wake(&wakeup);
+        if !wakeup.is_empty() {
+            self.wake(&wakeup);
+        }
         Ok(())
     }
 }
@@ -121,7 +124,7 @@ impl<D: Database> Store for Verbs<D> {
         session.note_limits().await?;
         // A service that goes on may have tasks to be claimed.
         let wakeup = Wakeup { work: Vec::new(), tasks: IdsChanged::These(Vec::new()), declared: true };
-        self.finish(session, wakeup).await
+        self.finish(session, Ledger::default(), wakeup).await
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {

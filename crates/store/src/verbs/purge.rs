@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use relais_core::{PurgeReport, PurgeRule, Status, StoreError, position};
+use relais_core::{IdsChanged, PurgeReport, PurgeRule, Status, StoreError, Wakeup, position};
 
 use super::{Verbs, ledger::Ledger};
 use crate::session::{Database, PurgeScan, Session};
+
+/// Whoever watches a task that is purged finds out by itself.
+const NOBODY_WAITS: Wakeup = Wakeup { work: Vec::new(), tasks: IdsChanged::These(Vec::new()), declared: false };
 
 /// Statuses are gone through in this order; a cursor says where in it the last call stopped.
 const ORDER: [Status; 5] = [Status::Success, Status::Failure, Status::Cancelled, Status::InProgress, Status::Pending];
@@ -30,12 +33,13 @@ impl<D: Database> Verbs<D> {
             ids.push(candidate.id);
             ledger.removed(rule.service, candidate.client, candidate.seq, status);
         }
-        if !rule.dry_run && !ids.is_empty() {
+        if rule.dry_run {
+            ledger = Ledger::default();
+        } else if !ids.is_empty() {
             session.delete_tasks(&ids).await?;
-            ledger.write(&mut session).await?;
         }
         // In a dry run too: the locks must go before the next call.
-        session.commit().await?;
+        self.finish(session, ledger, NOBODY_WAITS).await?;
         let cursor = match candidates.last() {
             Some(last) if candidates.len() >= rule.batch => Some((status, last.id)),
             _ => ORDER.iter().skip_while(|&&s| s != status).nth(1).map(|&next| (next, 0)),

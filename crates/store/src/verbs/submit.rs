@@ -62,9 +62,8 @@ impl<D: Database> Verbs<D> {
             return Ok(answers);
         }
         session.insert_tasks(&inserted).await?;
-        ledger.write(&mut session).await?;
         let work: BTreeSet<ServiceKey> = inserted.iter().map(|inserted| inserted.task.service).collect();
-        self.finish(session, new_work(work)).await?;
+        self.finish(session, ledger, new_work(work)).await?;
         Ok(answers)
     }
 
