@@ -100,26 +100,22 @@ pub(crate) async fn submit_batch(
     if batch.tasks.is_empty() || batch.tasks.len() > MAX_BATCH {
         return Err(ApiError::at(ErrorNumber::InvalidBatch, "/tasks", format!("has {} entries", batch.tasks.len())));
     }
-    let mut unread = std::collections::VecDeque::new();
-    let requests = batch
+    let mut requests = Vec::with_capacity(batch.tasks.len());
+    let read: Vec<Option<ApiError>> = batch
         .tasks
         .iter()
-        .map(|raw| {
-            parse::<SubmitRequest>(raw.get().as_bytes()).map_err(|error| {
-                // The number is kept for the answer; the engine only needs to know that there is no task.
-                unread.push_back(error);
-                EngineError::Invalid(Vec::new())
-            })
-        })
+        .map(|raw| parse::<SubmitRequest>(raw.get().as_bytes()).map(|request| requests.push(request)).err())
         .collect();
-    let results = app.engine.submit_batch(&access, requests).await?;
-    let entries = results.into_iter().map(|result| match result {
-        Ok(accepted) => BatchEntry::Success { data: answer(accepted) },
-        Err(EngineError::Invalid(problems)) if problems.is_empty() => {
-            let error = unread.pop_front().unwrap_or_else(|| ApiError::new(ErrorNumber::InvalidRequest));
-            BatchEntry::Error { error: error.into_failure().error }
+    let mut results = app.engine.submit_batch(&access, requests).await?.into_iter();
+    let entries = read.into_iter().map(|unread| {
+        let result = match unread {
+            Some(error) => Err(error),
+            None => results.next().unwrap_or(Err(EngineError::Stopping)).map_err(ApiError::from),
+        };
+        match result {
+            Ok(accepted) => BatchEntry::Success { data: answer(accepted) },
+            Err(error) => BatchEntry::Error { error: error.into_failure().error },
         }
-        Err(error) => BatchEntry::Error { error: ApiError::from(error).into_failure().error },
     });
     Ok(Json(Success::new(BatchAnswer { tasks: entries.collect() })))
 }
@@ -156,7 +152,7 @@ pub(crate) async fn list_tasks(
     params(
         ("service" = String, Path, description = "The service's name"),
         ("taskId" = String, Path, description = "The task's public name", format = "uuid"),
-        ("wait" = Option<String>, Query, description = "How long to wait for the end, e.g. `30s`; at most `120s`", pattern = "^([0-9]{1,2}s|1m)$", example = "30s"),
+        ("wait" = Option<String>, Query, description = "How long to wait for the end, e.g. `30s`; at most `120s`", pattern = "^([1-9]?[0-9]s|1[01][0-9]s|120s|[12]m)$", example = "30s"),
     ),
     responses((status = 200, description = "The task", body = Success<TaskView>), Refusals))]
 pub(crate) async fn show_task(

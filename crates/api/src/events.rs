@@ -7,7 +7,7 @@ use std::{convert::Infallible, time::Duration};
 
 use axum::{
     extract::State,
-    http::HeaderMap,
+    http::{HeaderMap, StatusCode},
     response::{
         IntoResponse, Response,
         sse::{Event, KeepAlive, Sse},
@@ -48,7 +48,8 @@ pub(crate) struct StreamedEvent {
         ("taskId" = String, Path, description = "The task's public name", format = "uuid"),
         ("Last-Event-ID" = Option<String>, Header, description = "The `id` of the last event that was seen"),
     ),
-    responses((status = 200, description = "Events", content_type = "text/event-stream", body = StreamedEvent), Refusals))]
+    responses((status = 200, description = "Events", content_type = "text/event-stream", body = StreamedEvent),
+        (status = 204, description = "The final status was seen: nothing will follow"), Refusals))]
 pub(crate) async fn follow_task(
     State(app): State<App>,
     Path((service, task_id)): Path<(String, String)>,
@@ -59,6 +60,10 @@ pub(crate) async fn follow_task(
     // An id that was never given says nothing about what was seen.
     let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<u64>().ok());
     let seen = seen.filter(|id| *id <= following.task.state.revision);
+    if following.task.state.status.is_final() && seen == Some(following.task.state.revision) {
+        // Nothing will ever follow; an empty stream would make a browser ask again and again.
+        return Ok(StatusCode::NO_CONTENT.into_response());
+    }
     let stream = events(app.engine, following, seen);
     let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
     // Proxies that gather answers before passing them on would gather this one for ever.
@@ -73,20 +78,16 @@ struct Sent {
 }
 
 fn events(engine: Engine, following: Following, seen: Option<u64>) -> impl Stream<Item = Result<Event, Infallible>> {
-    let sent = Sent { status: None, revision: seen };
+    // Who has seen the present state knows its status, and waits for the next change.
+    let known = (seen == Some(following.task.state.revision)).then_some(following.task.state.status);
+    let sent = Sent { status: known, revision: seen };
     stream::unfold((engine, Some(following), sent), |(engine, following, mut sent)| async move {
         let mut following = following?;
         let stopping = engine.stopping();
-        while sent.revision.is_some_and(|revision| revision >= following.task.state.revision) {
-            if following.task.state.status.is_final() {
-                return None;
-            }
+        if sent.revision == Some(following.task.state.revision) {
             tokio::select! {
                 changed = following.changed() => changed.ok()?,
                 () = stopping.cancelled() => return None,
-            }
-            if sent.status.is_some() {
-                break;
             }
         }
         let event = event(&engine, &following.task, &sent);

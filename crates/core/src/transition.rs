@@ -64,6 +64,8 @@ pub enum Event {
         attempt: Option<u32>,
         /// The host or pod that runs it.
         worker_host: Option<String>,
+        /// How long it may keep silent from now on. None where a broker watches the worker instead.
+        lease: Option<Duration>,
     },
     /// The worker says how far it is.
     Progressed {
@@ -71,6 +73,8 @@ pub enum Event {
         attempt: Option<u32>,
         /// From 0 to 100; anything else is brought into that range.
         progress: f64,
+        /// How long it may keep silent from now on. None where a broker watches the worker instead.
+        lease: Option<Duration>,
     },
     /// The worker has a result.
     Succeeded {
@@ -145,13 +149,18 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
             next.begin(worker_host.clone(), now);
             next.lease_until = Some(now.after(*lease));
         }
-        Event::Started { worker_host, .. } => started(state, &mut next, event, worker_host, now)?,
-        Event::Progressed { progress, .. } => {
+        Event::Started { worker_host, lease, .. } => {
+            started(state, &mut next, event, worker_host, now)?;
+            next.prolong(*lease, now);
+        }
+        Event::Progressed { progress, lease, .. } => {
             held(state, event)?;
             if state.status == Status::Pending {
                 // The `started` message is still on its way: this one proves that the work has begun.
+                next.attempt += 1;
                 next.begin(None, now);
             }
+            next.prolong(*lease, now);
             next.progress = if progress.is_nan() { state.progress } else { progress.clamp(0.0, 100.0) };
         }
         Event::Succeeded { .. } => {
@@ -226,6 +235,13 @@ impl State {
         self.worker_host = worker_host;
         self.started = Some(now);
         self.progress = 0.0;
+    }
+
+    /// Whoever says something is alive. A longer lease, as a claim may have asked for, stays as long.
+    fn prolong(&mut self, lease: Option<Duration>, now: Timestamp) {
+        if let Some(lease) = lease {
+            self.lease_until = self.lease_until.max(Some(now.after(lease)));
+        }
     }
 
     fn requeue(&mut self) {

@@ -23,8 +23,8 @@ fn event() -> impl Strategy<Value = Event> {
     let progress = prop_oneof![0.0..100.0f64, Just(-5.0), Just(250.0), Just(f64::NAN), Just(f64::INFINITY)];
     prop_oneof![
         3 => host().prop_map(|worker_host| Event::Claimed { worker_host, lease: LEASE }),
-        3 => (attempt(), host()).prop_map(|(attempt, worker_host)| Event::Started { attempt, worker_host }),
-        3 => (attempt(), progress).prop_map(|(attempt, progress)| Event::Progressed { attempt, progress }),
+        3 => (attempt(), host()).prop_map(|(attempt, worker_host)| Event::Started { attempt, worker_host, lease: None }),
+        3 => (attempt(), progress).prop_map(|(attempt, progress)| Event::Progressed { attempt, progress, lease: None }),
         1 => attempt().prop_map(|attempt| Event::Succeeded { attempt, response: json() }),
         1 => attempt().prop_map(|attempt| Event::Failed { attempt, error_message: "no".to_owned() }),
         2 => attempt().prop_map(|attempt| Event::Renewed { attempt, lease: LEASE }),
@@ -108,7 +108,7 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn started(host: &str) -> Event {
-    Event::Started { attempt: None, worker_host: Some(host.to_owned()) }
+    Event::Started { attempt: None, worker_host: Some(host.to_owned()), lease: None }
 }
 
 fn claimed(state: &State, now: Timestamp) -> State {
@@ -122,19 +122,39 @@ fn expired(state: &State, delivery_limit: u32) -> State {
 #[test]
 fn a_redelivery_sets_the_host_and_begins_anew() {
     let running = apply(&State::pending(), &started("pod-1"), at(1)).unwrap();
-    let half = apply(&running, &Event::Progressed { attempt: None, progress: 50.0 }, at(2)).unwrap();
+    let half = apply(&running, &Event::Progressed { attempt: None, progress: 50.0, lease: None }, at(2)).unwrap();
     let again = apply(&half, &started("pod-2"), at(3)).unwrap();
     assert_eq!((again.worker_host.as_deref(), again.progress, again.started), (Some("pod-2"), 0.0, Some(at(3))));
 }
 
 #[test]
 fn messages_that_overtake_their_started_are_believed() {
-    let early = apply(&State::pending(), &Event::Progressed { attempt: None, progress: 30.0 }, at(1)).unwrap();
+    let early =
+        apply(&State::pending(), &Event::Progressed { attempt: None, progress: 30.0, lease: None }, at(1)).unwrap();
     assert_eq!((early.status, early.progress), (Status::InProgress, 30.0));
     let named = apply(&early, &started("pod-1"), at(2)).unwrap();
     assert_eq!((named.worker_host.as_deref(), named.progress), (Some("pod-1"), 30.0), "its `started` resets nothing");
     let done = apply(&State::pending(), &Event::Succeeded { attempt: None, response: json() }, at(1)).unwrap();
     assert_eq!((done.status, done.started, done.ended), (Status::Success, Some(at(1)), Some(at(1))));
+}
+
+#[test]
+fn whoever_speaks_keeps_the_task_and_a_task_begun_by_a_message_can_be_taken_away() {
+    let lease = Some(LEASE);
+    let claim = claimed(&State::pending(), at(0));
+    let spoke = apply(&claim, &Event::Progressed { attempt: Some(1), progress: 1.0, lease }, at(50)).unwrap();
+    assert_eq!(spoke.lease_until, Some(at(110)));
+    let longer = Some(Duration::from_secs(5));
+    let kept = apply(&spoke, &Event::Progressed { attempt: Some(1), progress: 2.0, lease: longer }, at(51)).unwrap();
+    assert_eq!(kept.lease_until, Some(at(110)), "a shorter lease takes nothing away");
+    for event in [
+        Event::Progressed { attempt: None, progress: 1.0, lease },
+        Event::Started { attempt: None, worker_host: None, lease },
+    ] {
+        let begun = apply(&State::pending(), &event, at(0)).unwrap();
+        assert_eq!((begun.attempt, begun.lease_until), (1, Some(at(60))));
+        assert_eq!(expired(&begun, 9).status, Status::Pending);
+    }
 }
 
 #[test]
@@ -156,7 +176,7 @@ fn a_result_that_comes_after_its_lease_is_taken_unless_somebody_else_has_the_tas
     let lost = expired(&claimed(&State::pending(), at(0)), 9);
     let late = Event::Succeeded { attempt: Some(1), response: json() };
     assert_eq!(apply(&lost, &late, at(61)).unwrap().status, Status::Success);
-    let progress = Event::Progressed { attempt: Some(1), progress: 70.0 };
+    let progress = Event::Progressed { attempt: Some(1), progress: 70.0, lease: None };
     assert_eq!(apply(&lost, &progress, at(61)), Err(Ignored::NotHeld));
     assert_eq!(apply(&claimed(&lost, at(61)), &late, at(62)), Err(Ignored::OtherAttempt(2)));
 }

@@ -12,12 +12,15 @@ use std::{
 use hmac::{Hmac, KeyInit, Mac};
 use relais_core::{Client, Declared};
 use sha2::Sha256;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::EngineError;
 
 /// bcrypt looks at no more than this.
 const MAX_SECRET: usize = 72;
+
+/// How many callers may wait for their secret to be checked; a flood of guesses is turned away.
+const MAX_WAITING: usize = 1_000;
 
 /// How long a pair that was refused is refused again without another look.
 const REFUSED_TTL: Duration = Duration::from_secs(5);
@@ -70,7 +73,9 @@ pub(crate) struct Authenticator {
     options: AuthOptions,
     key: Digest,
     remembered: Mutex<HashMap<Digest, Remembered>>,
-    checks: Semaphore,
+    checks: Arc<Semaphore>,
+    /// How many may wait for their turn.
+    waiting: Semaphore,
     /// Stands in for the hash of a client that does not exist.
     nobody: String,
 }
@@ -82,7 +87,8 @@ impl Authenticator {
         Ok(Self {
             key,
             remembered: Mutex::default(),
-            checks: Semaphore::new(options.bcrypt_parallel.max(1)),
+            checks: Arc::new(Semaphore::new(options.bcrypt_parallel.max(1))),
+            waiting: Semaphore::new(MAX_WAITING),
             nobody: hash_secret(&generate_secret()?, options.bcrypt_cost)?,
             options,
         })
@@ -103,13 +109,14 @@ impl Authenticator {
             Some(false) => return Err(EngineError::Forbidden),
             None => {}
         }
-        let _turn = self.checks.acquire().await.map_err(|_| EngineError::Stopping)?;
+        let _waiting = self.waiting.try_acquire().map_err(|_| EngineError::Overloaded)?;
+        let turn = Arc::clone(&self.checks).acquire_owned().await.map_err(|_| EngineError::Stopping)?;
         // Whoever waited for a turn may find that somebody with the same pair had it.
         let verified = match self.recall(&digest, secret_hash.as_deref()) {
             Some(verified) => verified,
             None => {
                 let hash = secret_hash.clone().unwrap_or_else(|| self.nobody.clone());
-                let verified = verify(secret.to_owned(), hash).await?;
+                let verified = verify(secret.to_owned(), hash, turn).await?;
                 self.remember(digest, secret_hash, verified);
                 verified
             }
@@ -150,10 +157,13 @@ impl Authenticator {
     }
 }
 
-async fn verify(secret: String, hash: String) -> Result<bool, EngineError> {
-    tokio::task::spawn_blocking(move || secret.len() <= MAX_SECRET && bcrypt::verify(&secret, &hash).unwrap_or(false))
-        .await
-        .map_err(|_| EngineError::Stopping)
+/// The turn goes with the work: a caller that hangs up does not make room for another check beside its own.
+async fn verify(secret: String, hash: String, turn: OwnedSemaphorePermit) -> Result<bool, EngineError> {
+    let check = move || {
+        let _turn = turn;
+        secret.len() <= MAX_SECRET && bcrypt::verify(&secret, &hash).unwrap_or(false)
+    };
+    tokio::task::spawn_blocking(check).await.map_err(|_| EngineError::Stopping)
 }
 
 #[cfg(test)]

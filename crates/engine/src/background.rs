@@ -1,7 +1,7 @@
 //! What runs in the background. Each service is one loop of one shape: wait for its reason to act or for the end, act,
 //! say once when it can not and once when it can again.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
 use relais_core::{ServiceKey, Status};
 use tokio::time::Instant;
@@ -64,7 +64,12 @@ where
 {
     let mut failing_since: Option<Instant> = None;
     loop {
-        match act().await {
+        let acted = tokio::select! {
+            acted = act() => acted,
+            // Whatever it was about is one transaction at a time: what is not done stays to be done.
+            () = engine.0.stopping.cancelled() => return,
+        };
+        match acted {
             Ok(()) => {
                 if let Some(since) = failing_since.take() {
                     tracing::info!(service = name, seconds = since.elapsed().as_secs_f64(), "works again");
@@ -103,8 +108,12 @@ impl Engine {
         self.0.registry.refresh(self.0.store.as_ref()).await
     }
 
-    /// Looks at the queues: sets the gauges, and learns the services' pace.
+    /// Looks at the queues: sets the gauges, and learns the services' pace. However often it is asked, it looks at most once
+    /// a second.
     pub async fn observe(&self) -> Result<(), EngineError> {
+        if !self.0.pace.is_due(std::time::Instant::now()) {
+            return Ok(());
+        }
         let backlog = self.0.store.backlog().await?;
         self.0.pace.sample(&backlog, std::time::Instant::now());
         let snapshot = self.snapshot()?;
@@ -143,12 +152,17 @@ impl Engine {
 
     /// Purges, if it is this process's turn.
     async fn purge_in_turn(&self) -> Result<(), EngineError> {
-        if !self.0.store.take_turn("purge", self.0.options.purge.every).await? {
+        // A turn that was taken and not used stays this process's: nobody else will do it today.
+        if !self.0.purge_owed.load(Ordering::Relaxed)
+            && !self.0.store.take_turn("purge", self.0.options.purge.every).await?
+        {
             return Ok(());
         }
+        self.0.purge_owed.store(true, Ordering::Relaxed);
         let report = self.purge(false).await?;
         let purged: u64 = report.services.iter().map(|service| service.purged).sum();
         let keys = self.0.store.tidy(self.0.options.idempotency_age).await?;
+        self.0.purge_owed.store(false, Ordering::Relaxed);
         tracing::info!(tasks = purged, idempotency_keys = keys, "purged what was too old");
         Ok(())
     }

@@ -9,8 +9,8 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use relais_core::StoreError;
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use relais_core::{Event, NewTask, StoreError, TaskEvent};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::EngineError;
@@ -36,11 +36,38 @@ impl Default for BatchOptions {
     }
 }
 
+/// How much an item weighs in memory and on its way to the database, roughly.
+pub(crate) trait Weigh {
+    fn bytes(&self) -> usize;
+}
+
+impl Weigh for NewTask {
+    fn bytes(&self) -> usize {
+        self.request.get().len()
+    }
+}
+
+impl Weigh for TaskEvent {
+    fn bytes(&self) -> usize {
+        match &self.event {
+            Event::Succeeded { response, .. } => response.get().len(),
+            Event::Failed { error_message, .. } => error_message.len(),
+            _ => 0,
+        }
+    }
+}
+
+/// A transaction is not made longer than this by large payloads of others.
+const MAX_BYTES: usize = 8 << 20;
+
 /// Writes a batch, and answers each item in its turn.
 pub(crate) type Write<I, O> = Arc<dyn Fn(Vec<I>) -> BoxFuture<'static, Result<Vec<O>, StoreError>> + Send + Sync>;
 
 struct Job<I, O> {
     items: Vec<I>,
+    bytes: usize,
+    /// Its items' share of what may wait. It stays with them when their caller goes away.
+    _room: OwnedSemaphorePermit,
     since: Instant,
     reply: oneshot::Sender<Result<Vec<O>, EngineError>>,
 }
@@ -66,7 +93,7 @@ impl<I, O> Clone for Batcher<I, O> {
     }
 }
 
-impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
+impl<I: Weigh + Send + 'static, O: Send + 'static> Batcher<I, O> {
     /// Starts one on `tracker`. Once `closing` is cancelled it takes nothing more, writes what it has, and ends.
     pub(crate) fn start(
         name: &'static str,
@@ -98,11 +125,31 @@ impl<I: Send + 'static, O: Send + 'static> Batcher<I, O> {
         }
     }
 
+    /// The same, but what can not be written does not hold up the rest: each item has its own answer.
+    pub(crate) async fn put_each(&self, items: Vec<I>) -> Vec<Result<O, EngineError>> {
+        let mut outputs = Vec::with_capacity(items.len());
+        let mut items = items.into_iter();
+        loop {
+            let chunk: Vec<I> = items.by_ref().take(self.max_batch).collect();
+            if chunk.is_empty() {
+                return outputs;
+            }
+            let size = chunk.len();
+            match self.put_chunk(chunk).await {
+                Ok(written) => outputs.extend(written.into_iter().map(Ok)),
+                Err(error) => outputs.extend(std::iter::repeat_n(error, size).map(Err)),
+            }
+        }
+    }
+
     async fn put_chunk(&self, items: Vec<I>) -> Result<Vec<O>, EngineError> {
         let permits = u32::try_from(items.len()).map_err(|_| EngineError::Overloaded)?;
-        let _room = self.room.try_acquire_many(permits).map_err(|_| EngineError::Overloaded)?;
+        let room = Arc::clone(&self.room).try_acquire_many_owned(permits).map_err(|_| EngineError::Overloaded)?;
+        let bytes = items.iter().map(Weigh::bytes).sum();
         let (reply, answer) = oneshot::channel();
-        self.jobs.send(Job { items, since: Instant::now(), reply }).map_err(|_| EngineError::Stopping)?;
+        self.jobs
+            .send(Job { items, bytes, _room: room, since: Instant::now(), reply })
+            .map_err(|_| EngineError::Stopping)?;
         match tokio::time::timeout(PATIENCE, answer).await {
             Ok(answer) => answer.map_err(|_| EngineError::Stopping)?,
             Err(late) => Err(StoreError::Unavailable(late.into()).into()),
@@ -133,17 +180,18 @@ async fn run<I: Send + 'static, O: Send + 'static>(
         if first.is_given_up() {
             continue;
         }
-        let mut size = first.items.len();
+        let (mut size, mut bytes) = (first.items.len(), first.bytes);
         let mut batch = vec![first];
         while let Ok(job) = queue.try_recv() {
             if job.is_given_up() {
                 continue;
             }
-            if size + job.items.len() > options.max_batch {
+            if size + job.items.len() > options.max_batch || bytes + job.bytes > MAX_BYTES {
                 left_over = Some(job);
                 break;
             }
             size += job.items.len();
+            bytes += job.bytes;
             batch.push(job);
         }
         metrics::histogram!("relais_batch_size", "batch" => name).record(size as f64);
@@ -195,6 +243,13 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+
+    impl Weigh for u32 {
+        fn bytes(&self) -> usize {
+            // One that weighs as much as a transaction may.
+            if *self == 77 { MAX_BYTES } else { 0 }
+        }
+    }
 
     fn doubling(seen: Arc<Mutex<Vec<usize>>>, gate: Arc<Semaphore>) -> Write<u32, u32> {
         Arc::new(move |items: Vec<u32>| {
@@ -264,6 +319,10 @@ mod tests {
             "more than a batch is written in parts"
         );
         assert!(matches!(batcher.put(13).await, Err(EngineError::Store(_))));
+        assert_eq!(batcher.put(77).await.unwrap(), 154, "what is too heavy for company is written alone");
+        let each = batcher.put_each(vec![1, 2, 13, 4, 5]).await;
+        let fine: Vec<bool> = each.iter().map(Result::is_ok).collect();
+        assert_eq!(fine, [true, true, false, false, true], "what was written is not taken back with what was not");
     }
 
     #[tokio::test]

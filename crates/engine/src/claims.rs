@@ -209,7 +209,10 @@ impl Desk {
             Ok(results) => results,
             Err(error) => {
                 let error = EngineError::from(error);
-                for wish in done.wishes {
+                // Those who came in the meantime would only wait for the same answer.
+                let waiting = self.waiting.remove(&done.service).unwrap_or_default();
+                self.waiting_count -= waiting.len();
+                for wish in done.wishes.into_iter().chain(waiting) {
                     let _ = wish.reply.send(Err(error.clone()));
                 }
                 return;

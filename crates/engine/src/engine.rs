@@ -1,6 +1,9 @@
 //! The engine: what it is made of, how it starts and stops.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use relais_core::{Client, NewTask, Outcome, Role, Service, Store, StoreError, Submission, TaskEvent};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -63,6 +66,8 @@ pub(crate) struct Inner {
     pub(crate) registry: Registry,
     pub(crate) hub: Arc<Hub>,
     pub(crate) pace: Pace,
+    /// Whether this process took the turn to purge and has not done it yet.
+    pub(crate) purge_owed: AtomicBool,
     pub(crate) auth: Authenticator,
     pub(crate) submissions: Batcher<NewTask, Submission>,
     pub(crate) events: Batcher<TaskEvent, Outcome>,
@@ -114,6 +119,7 @@ impl Engine {
             auth: Authenticator::new(options.auth)?,
             registry: Registry::default(),
             pace: Pace::default(),
+            purge_owed: AtomicBool::new(false),
             submissions,
             events,
             claims,

@@ -13,8 +13,13 @@ use relais_core::{Backlog, ServiceKey, Status, Timestamp};
 /// How far back "lately" goes.
 const WINDOW: Duration = Duration::from_secs(300);
 
+/// Scrapes that come faster than this see the same.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+
 #[derive(Default)]
 struct Samples {
+    /// When somebody last looked.
+    looked: Option<Instant>,
     /// The database's time, and when it was read.
     clock: Option<(Timestamp, Instant)>,
     /// When, and how many tasks had been started until then.
@@ -26,6 +31,16 @@ struct Samples {
 pub(crate) struct Pace(Mutex<Samples>);
 
 impl Pace {
+    /// Whether it is time for another look. Whoever is told so is the one to look.
+    pub(crate) fn is_due(&self, at: Instant) -> bool {
+        let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = samples.looked.is_none_or(|looked| at.saturating_duration_since(looked) >= MIN_INTERVAL);
+        if due {
+            samples.looked = Some(at);
+        }
+        due
+    }
+
     /// Takes a sample.
     pub(crate) fn sample(&self, backlog: &Backlog, at: Instant) {
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);

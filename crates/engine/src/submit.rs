@@ -52,22 +52,24 @@ impl Engine {
     pub async fn submit_batch(
         &self,
         access: &Access,
-        requests: Vec<Result<SubmitRequest, EngineError>>,
+        requests: Vec<SubmitRequest>,
     ) -> Result<Vec<Result<Accepted, EngineError>>, EngineError> {
         let snapshot = self.snapshot()?;
-        let judged: Vec<Result<NewTask, EngineError>> = requests
-            .into_iter()
-            .map(|request| request.and_then(|request| new_task(&snapshot, access, request, None)))
-            .collect();
+        let judged: Vec<_> = requests.into_iter().map(|request| new_task(&snapshot, access, request, None)).collect();
         let tasks: Vec<NewTask> = judged.iter().filter_map(|task| task.as_ref().ok().cloned()).collect();
-        let mut submissions = self.0.submissions.put_all(tasks).await?.into_iter();
-        Ok(judged
-            .into_iter()
-            .map(|task| {
-                let result = task.and_then(|_| refused(submissions.next().unwrap_or(Err(Refusal::ServiceGone))));
-                self.account(access, result)
-            })
-            .collect())
+        let submissions = self.0.submissions.put_each(tasks).await;
+        // If nothing at all could be written, that is the answer to the whole.
+        if let Some(Err(error)) = submissions.first()
+            && submissions.iter().all(Result::is_err)
+        {
+            return Err(error.clone());
+        }
+        let mut submissions = submissions.into_iter();
+        let mut answer = |task: Result<NewTask, EngineError>| {
+            task?;
+            submissions.next().unwrap_or(Err(EngineError::Stopping)).and_then(refused)
+        };
+        Ok(judged.into_iter().map(|task| self.account(access, answer(task))).collect())
     }
 
     /// How long it may take until the service has room for one more, judging by the last minutes.

@@ -78,7 +78,7 @@ impl Engine {
         let judged = messages.into_iter().map(|message| {
             let message = message.map_err(|Misunderstood(why)| (None, why))?;
             let task_id = message.task_id.clone();
-            event(message).map_err(|why| (Some(task_id), why))
+            event(message, access.service.limits.lease).map_err(|why| (Some(task_id), why))
         });
         self.outcomes(access, judged.collect()).await
     }
@@ -122,6 +122,7 @@ impl Engine {
                     tell(task_id, outcome, renewed)
                 }
                 Err((task_id, why)) => {
+                    tracing::warn!(service = %access.service.name, client_id = %access.client.client_id, task_id, why, "a worker's message was rejected");
                     TaskOutcome { task_id, outcome: OutcomeKind::Rejected, reason: Some(why), lease_expires: None }
                 }
             })
@@ -182,14 +183,15 @@ fn held(task: HeldTask, event: impl Fn(Option<u32>) -> Event) -> Judged {
     }
 }
 
-fn event(message: WorkerMessage) -> Result<(TaskId, Event), String> {
+/// What a worker says is also a sign of life: over HTTP it keeps the task, as a heartbeat does.
+fn event(message: WorkerMessage, lease: Duration) -> Result<(TaskId, Event), String> {
     let task_id = TaskId::parse(&message.task_id).ok_or("taskId is not a UUID")?;
-    let attempt = message.attempt;
+    let (attempt, lease) = (message.attempt, Some(lease));
     let event = match message.report {
         Report::Started { host_name } => {
-            Event::Started { attempt, worker_host: host_name.map(|host| clean(host, MAX_HOST_NAME)) }
+            Event::Started { attempt, worker_host: host_name.map(|host| clean(host, MAX_HOST_NAME)), lease }
         }
-        Report::Progress { progress } if progress.is_finite() => Event::Progressed { attempt, progress },
+        Report::Progress { progress } if progress.is_finite() => Event::Progressed { attempt, progress, lease },
         Report::Progress { .. } => return Err("progress is not a number between 0 and 100".to_owned()),
         Report::Success { response } => Event::Succeeded {
             attempt,

@@ -8,6 +8,7 @@ mod config;
 mod declarations;
 mod demo;
 mod http;
+mod limits;
 mod logging;
 mod migrate;
 mod nearest;

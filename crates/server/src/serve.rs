@@ -6,7 +6,7 @@ use anyhow::Context as _;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use relais_api::{AdminToken, ApiOptions};
 use relais_core::{Store, StoreError};
-use relais_engine::{AuthOptions, BatchOptions, Engine, Options, PurgeDefaults, background::chain};
+use relais_engine::{AuthOptions, BatchOptions, Engine, EngineError, Options, PurgeDefaults, background::chain};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -14,11 +14,14 @@ use crate::{
     cli::ServeArgs,
     config::{Config, Role, warnings},
     http::{self, HttpOptions},
-    logging, signals, watcher,
+    limits, logging, signals, watcher,
 };
 
 /// How long to wait before a database that is away is asked again.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// How often samples of durations are counted.
+const UPKEEP: Duration = Duration::from_secs(5);
 
 /// Longer than the idle time-outs of usual clients and load balancers: whoever closes a connection first must not be us, or
 /// a request that is just leaving meets a closed door.
@@ -31,6 +34,12 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     for warning in warnings(&config) {
         tracing::warn!("{warning}");
     }
+    if config.admin.token.is_empty() && config.server.has(Role::Api) {
+        tracing::info!(
+            "the admin API has no token and answers to this machine only: set one before a proxy speaks for others"
+        );
+    }
+    limits::raise();
     let listener = TcpListener::bind(config.server.listen)
         .await
         .with_context(|| format!("could not listen on {} (choose another with --listen)", config.server.listen))?;
@@ -63,12 +72,26 @@ impl Server {
         let migrated = !config.database.migrate || migrate(&store, config.database.url.is_sqlite()).await?;
         let engine = Engine::start(Arc::clone(&store), engine_options(config))?;
         if migrated {
-            if let Err(error) = engine.refresh().await {
-                tracing::warn!(error = %chain(&error), "what is declared could not be read yet");
+            match engine.refresh().await {
+                Ok(()) => {}
+                Err(EngineError::Store(error)) if matches!(*error, StoreError::Failed(_)) => {
+                    anyhow::bail!(
+                        "the database's tables can not be used ({}): run `relais migrate` first",
+                        chain(&*error)
+                    );
+                }
+                Err(error) => tracing::warn!(error = %chain(&error), "what is declared could not be read yet"),
             }
         } else {
             tokio::spawn(migrate_when_there(store, engine.stopping()));
         }
+        let (upkeep, stopped) = (render.clone(), stop.clone());
+        tokio::spawn(async move {
+            // Samples are kept one by one until they are counted; a server that nobody asks must count them too.
+            while tokio::time::timeout(UPKEEP, stopped.cancelled()).await.is_err() {
+                upkeep.run_upkeep();
+            }
+        });
         let render_metrics = Arc::new(move || render.render());
         let router = if config.server.has(Role::Api) {
             relais_api::router(engine.clone(), api_options(config), render_metrics)

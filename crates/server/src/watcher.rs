@@ -17,16 +17,19 @@ pub async fn watch(config: DeclarationsConfig, engine: Engine, stop: Cancellatio
     let mut applied: Option<Vec<u8>> = None;
     // What was refused is not tried again until it changes, and is told once.
     let mut refused: Option<Vec<u8>> = None;
+    // What could not be applied yet is tried again, and told once.
+    let mut tried: Option<Vec<u8>> = None;
     let mut unreadable = false;
     loop {
         match tokio::fs::read(path).await {
             Ok(content) => {
                 unreadable = false;
                 if applied.as_ref() != Some(&content) && refused.as_ref() != Some(&content) {
-                    match apply(path, &content, config.prune, &engine).await {
+                    let first_time = tried.as_ref() != Some(&content);
+                    match apply(path, &content, config.prune, &engine, first_time).await {
                         Outcome::Applied => (applied, refused) = (Some(content), None),
                         Outcome::Refused => refused = Some(content),
-                        Outcome::Later => {}
+                        Outcome::Later => tried = Some(content),
                     }
                 }
             }
@@ -49,7 +52,7 @@ enum Outcome {
     Later,
 }
 
-async fn apply(path: &Path, content: &[u8], prune: bool, engine: &Engine) -> Outcome {
+async fn apply(path: &Path, content: &[u8], prune: bool, engine: &Engine, first_time: bool) -> Outcome {
     let file = path.display();
     let text = String::from_utf8_lossy(content);
     let declaration = match declarations::parse(&text, &file.to_string()) {
@@ -83,8 +86,11 @@ async fn apply(path: &Path, content: &[u8], prune: bool, engine: &Engine) -> Out
             Outcome::Refused
         }
         Err(error) => {
-            tracing::error!(%file, error = %chain(&error), "the declarations are refused; what was declared stays");
-            Outcome::Refused
+            // Such as a service that is to go and still has tasks: that may pass.
+            if first_time {
+                tracing::error!(%file, error = %chain(&error), "the declarations are refused for now; what was declared stays");
+            }
+            Outcome::Later
         }
     }
 }

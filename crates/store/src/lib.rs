@@ -2,7 +2,8 @@
 //!
 //! What a store does is written once, in `verbs/`: lock some rows, ask `relais-core` what they become, write them back,
 //! keep the counters. How that is said in SQL is written twice, as a [`session::Database`] and a [`session::Session`]:
-//! `postgres/` and `sqlite/`, each with its migrations. A driver decides nothing.
+//! `postgres/` and `sqlite/`, each with its migrations. A driver decides nothing; where there
+//! is nothing to decide it may do a verb in one statement (`postgres/submit.rs`).
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {

@@ -215,12 +215,14 @@ pub(crate) trait Session: Send {
     /// that: these are the rows that others wait for.
     fn account(&mut self, accounts: &Accounts, wakeup: &Wakeup) -> impl Future<Output = Result<()>> + Send;
 
-    /// Locks tasks that a purge is to look at, in the order of arrival. Those not old enough to matter end the scan.
-    fn lock_for_purge(&mut self, scan: &PurgeScan) -> impl Future<Output = Result<Vec<PurgeCandidate>>> + Send;
+    /// Tasks that a purge is to look at, in the order of arrival, without locking them. Those not old enough to matter end the scan.
+    fn scan_for_purge(&mut self, scan: &PurgeScan) -> impl Future<Output = Result<Vec<PurgeCandidate>>> + Send;
 
-    fn delete_tasks(&mut self, ids: &[i64]) -> impl Future<Output = Result<()>> + Send;
+    /// Removes those of the tasks that are still in this status and that nobody has locked; tells which.
+    fn delete_tasks(&mut self, ids: &[i64], status: Status) -> impl Future<Output = Result<Vec<i64>>> + Send;
 
-    fn forget_keys(&mut self, older_than: Duration) -> impl Future<Output = Result<u64>> + Send;
+    /// Forgets at most `limit` idempotency keys that are older than this; tells how many.
+    fn forget_keys(&mut self, older_than: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
 
     /// The services that have counters, and the number of the first task of each that is not finished (or would be next).
     fn queue_floors(&mut self) -> impl Future<Output = Result<Vec<(ServiceKey, i64)>>> + Send;

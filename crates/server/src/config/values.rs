@@ -64,11 +64,6 @@ impl DatabaseUrl {
     pub fn is_sqlite(&self) -> bool {
         self.0.starts_with("sqlite:")
     }
-
-    /// Whether nothing of it outlives the process.
-    pub fn is_in_memory(&self) -> bool {
-        self.is_sqlite() && (self.0.contains(":memory:") || self.0.contains("mode=memory"))
-    }
 }
 
 impl FromStr for DatabaseUrl {
@@ -221,6 +216,5 @@ mod tests {
         for url in ["mysql://h/db", "sqlite:", "relais.db", ""] {
             assert!(url.parse::<DatabaseUrl>().is_err(), "{url}");
         }
-        assert!("sqlite::memory:".parse::<DatabaseUrl>().unwrap().is_in_memory());
     }
 }

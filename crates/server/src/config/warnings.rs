@@ -53,9 +53,6 @@ fn store(config: &Config, found: &mut Vec<String>) {
             missing.join(", ")
         ));
     }
-    if database.url.is_in_memory() {
-        found.push(format!("database.url is {}: everything is lost when the server stops", database.url));
-    }
     if declarations.prune && declarations.file.is_empty() {
         found.push("declarations.prune is set without declarations.file and does nothing".to_owned());
     }
@@ -150,7 +147,6 @@ mod tests {
             (&[("RELAIS_SERVER_LISTEN", "0.0.0.0:80")][..], "this machine only"),
             (&[("RELAIS_ADMIN_TOKEN", "short")], "can be guessed"),
             (&[("RELAIS_SERVER_ROLES", "api,purge")], "leaves out rescue"),
-            (&[("RELAIS_DATABASE_URL", "sqlite::memory:")], "everything is lost"),
             (&[("RELAIS_PURGE_ANY", "7d")], "purge.finished is 30d, longer than purge.any, 7d"),
             (&[("RELAIS_PURGE_EVERY", "40d")], "up to that much longer"),
             (&[("RELAIS_TASKS_IDEMPOTENCY_AGE", "60d")], "a task that is gone"),

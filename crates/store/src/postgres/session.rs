@@ -23,7 +23,7 @@ use crate::{
     },
     wakeup,
 };
-use relais_core::{Change, NewTask, ServiceKey, StoreError, TaskId, Wakeup};
+use relais_core::{Change, NewTask, ServiceKey, Status, StoreError, TaskId, Wakeup};
 
 /// A process that vanishes in the midst of a transaction, with its machine or its network, must not keep its locks until
 /// PostgreSQL misses it, which takes hours: shorter than any caller waits. Said here, since a pooler may give every
@@ -184,7 +184,8 @@ impl Session for PgSession {
     async fn account(&mut self, accounts: &Accounts, wakeup: &Wakeup) -> Result<()> {
         let (counts, departures) = (&accounts.counts, &accounts.departures);
         let payload = (!wakeup.is_empty()).then(|| wakeup::encode(&self.origin, wakeup));
-        // All in one statement: it is one round trip, made while others wait for these rows.
+        // All in one statement: it is one round trip, made while others wait for these rows. Which of its parts runs first
+        // is PostgreSQL's choice, but always the same one: whoever writes to either table beside other writers does it here.
         sqlx::query(
             "WITH departed AS (
                  INSERT INTO relais.departure AS d (service_id, level, slot, n)
@@ -214,15 +215,14 @@ impl Session for PgSession {
         Ok(())
     }
 
-    async fn lock_for_purge(&mut self, scan: &PurgeScan) -> Result<Vec<PurgeCandidate>> {
+    async fn scan_for_purge(&mut self, scan: &PurgeScan) -> Result<Vec<PurgeCandidate>> {
         let rows = sqlx::query(
             "SELECT id, client_id, seq,
                     submitted < now() - make_interval(secs => $5) OR ended < now() - make_interval(secs => $4) AS too_old,
                     submitted < now() - make_interval(secs => least($4, $5)) AS matters
              FROM relais.task
              WHERE (service_id, status, id) > ($1, $2, $3) AND (service_id, status, id) < ($1, $2 + 1, 0)
-             ORDER BY service_id, status, id LIMIT $6
-             FOR UPDATE SKIP LOCKED",
+             ORDER BY service_id, status, id LIMIT $6",
         )
         .bind(scan.service.0)
         .bind(scan.status.code())
@@ -236,21 +236,32 @@ impl Session for PgSession {
         purge_candidates(&rows)
     }
 
-    async fn delete_tasks(&mut self, ids: &[i64]) -> Result<()> {
-        sqlx::query("DELETE FROM relais.task WHERE id = ANY($1)")
-            .bind(ids)
-            .execute(&mut *self.tx)
-            .await
-            .map_err(error)?;
-        Ok(())
+    async fn delete_tasks(&mut self, ids: &[i64], status: Status) -> Result<Vec<i64>> {
+        sqlx::query_scalar(
+            "DELETE FROM relais.task WHERE id IN (
+                 SELECT id FROM relais.task WHERE id = ANY($1) AND status = $2 ORDER BY id FOR UPDATE SKIP LOCKED
+             ) RETURNING id",
+        )
+        .bind(ids)
+        .bind(status.code())
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)
     }
 
-    async fn forget_keys(&mut self, older_than: Duration) -> Result<u64> {
-        let done = sqlx::query("DELETE FROM relais.idempotency WHERE created < now() - make_interval(secs => $1)")
-            .bind(older_than.as_secs_f64())
-            .execute(&mut *self.tx)
-            .await
-            .map_err(error)?;
+    async fn forget_keys(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
+        let done = sqlx::query(
+            "DELETE FROM relais.idempotency WHERE (service_id, client_id, key) IN (
+                 SELECT service_id, client_id, key FROM relais.idempotency
+                 WHERE created < now() - make_interval(secs => $1)
+                 ORDER BY created LIMIT $2
+             )",
+        )
+        .bind(older_than.as_secs_f64())
+        .bind(wide(limit))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
         Ok(done.rows_affected())
     }
 
@@ -308,6 +319,14 @@ impl Session for PgSession {
 
     async fn bump_declared(&mut self) -> Result<()> {
         sqlx::query("UPDATE relais.declared SET version = version + 1").execute(&mut *self.tx).await.map_err(error)?;
+        // All queues, in the order in which submissions lock them: what is declared may touch any of them.
+        sqlx::query(
+            "SELECT 1 FROM relais.tally WHERE client_id = 0 AND status = 0 AND NOT departed
+             ORDER BY service_id FOR NO KEY UPDATE",
+        )
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{Change, Json, NewTask, ServiceKey, StoreError, TaskId, Timestamp, Wakeup, position::Node};
+use relais_core::{Change, Json, NewTask, ServiceKey, Status, StoreError, TaskId, Timestamp, Wakeup, position::Node};
 use sqlx::{SqlitePool, SqliteTransaction, sqlite::SqliteRow};
 
 use super::{
@@ -57,7 +57,7 @@ pub(super) const LOCK_EXPIRED: &str = concat!(
     " ORDER BY t.lease_until LIMIT ?1"
 );
 
-pub(super) const LOCK_FOR_PURGE: &str = concat!(
+pub(super) const SCAN_FOR_PURGE: &str = concat!(
     "SELECT id, client_id, seq, submitted < now - ?5 OR ended < now - ?4 AS too_old, submitted < now - min(?4, ?5) AS matters
      FROM (SELECT ",
     now!(),
@@ -286,8 +286,8 @@ impl Session for SqliteSession {
         self.count(&accounts.counts).await
     }
 
-    async fn lock_for_purge(&mut self, scan: &PurgeScan) -> Result<Vec<PurgeCandidate>> {
-        let rows = sqlx::query(LOCK_FOR_PURGE)
+    async fn scan_for_purge(&mut self, scan: &PurgeScan) -> Result<Vec<PurgeCandidate>> {
+        let rows = sqlx::query(SCAN_FOR_PURGE)
             .bind(scan.service.0)
             .bind(scan.status.code())
             .bind(scan.after_id)
@@ -300,16 +300,29 @@ impl Session for SqliteSession {
         purge_candidates(&rows)
     }
 
-    async fn delete_tasks(&mut self, ids: &[i64]) -> Result<()> {
-        self.execute("DELETE FROM task WHERE id IN (SELECT value FROM json_each(?1))", ids).await
+    async fn delete_tasks(&mut self, ids: &[i64], status: Status) -> Result<Vec<i64>> {
+        let batch = serde_json::to_string(ids).map_err(|failure| StoreError::Failed(failure.into()))?;
+        sqlx::query_scalar(
+            "DELETE FROM task WHERE id IN (SELECT value FROM json_each(?1)) AND status = ?2 RETURNING id",
+        )
+        .bind(batch)
+        .bind(status.code())
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))
     }
 
-    async fn forget_keys(&mut self, older_than: Duration) -> Result<u64> {
-        let done = sqlx::query(concat!("DELETE FROM idempotency WHERE created < ", now!(), " - ?1"))
-            .bind(in_millis(older_than))
-            .execute(&mut *self.tx)
-            .await
-            .map_err(|failure| self.failed(failure))?;
+    async fn forget_keys(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
+        let done = sqlx::query(concat!(
+            "DELETE FROM idempotency WHERE rowid IN (SELECT rowid FROM idempotency WHERE created < ",
+            now!(),
+            " - ?1 ORDER BY created LIMIT ?2)"
+        ))
+        .bind(in_millis(older_than))
+        .bind(wide(limit))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
         Ok(done.rows_affected())
     }
 

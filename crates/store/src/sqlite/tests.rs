@@ -107,7 +107,7 @@ async fn no_statement_goes_through_all_tasks() {
         ("LOCK_PENDING", session::LOCK_PENDING.to_owned()),
         ("LOCK_TASKS", session::LOCK_TASKS.to_owned()),
         ("LOCK_EXPIRED", session::LOCK_EXPIRED.to_owned()),
-        ("LOCK_FOR_PURGE", session::LOCK_FOR_PURGE.to_owned()),
+        ("SCAN_FOR_PURGE", session::SCAN_FOR_PURGE.to_owned()),
         ("QUEUE_FLOORS", session::QUEUE_FLOORS.to_owned()),
         ("WRITE_TASKS", batch::WRITE_TASKS.text(64)),
     ];
@@ -123,7 +123,7 @@ async fn no_statement_goes_through_all_tasks() {
                 .any(|scan| step.strip_prefix(scan).is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')))
         };
         assert!(!plan.iter().any(|step| scans(&step)), "{name}: {plan:#?}");
-        if name != "LOCK_FOR_PURGE" && !name.starts_with("LIST") {
+        if name != "SCAN_FOR_PURGE" && !name.starts_with("LIST") {
             assert!(!plan.iter().any(|step| step.contains("TEMP B-TREE")), "{name} sorts: {plan:#?}");
         }
         assert!(!plan.iter().any(|step| step.contains("AUTOMATIC")), "{name} makes an index: {plan:#?}");

@@ -1,11 +1,17 @@
 //! Removing what is too old, in batches so small that nobody notices.
 
-use std::time::Duration;
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use relais_core::{IdsChanged, PurgeReport, PurgeRule, Status, StoreError, Wakeup, position};
 
 use super::{Verbs, ledger::Ledger};
-use crate::session::{Database, PurgeScan, Session};
+use crate::session::{Database, PurgeCandidate, PurgeScan, Session};
+
+/// So many idempotency keys are forgotten at once: short enough for those who submit meanwhile.
+const KEYS: usize = 2_000;
 
 /// Whoever watches a task that is purged finds out by itself.
 const NOBODY_WAITS: Wakeup = Wakeup { work: Vec::new(), tasks: IdsChanged::These(Vec::new()), declared: false };
@@ -26,31 +32,46 @@ impl<D: Database> Verbs<D> {
             any: rule.any,
             batch: rule.batch,
         };
-        let candidates = session.lock_for_purge(&scan).await?;
+        let candidates = session.scan_for_purge(&scan).await?;
+        let mut old: HashMap<i64, PurgeCandidate> = candidates
+            .iter()
+            .filter(|candidate| candidate.too_old)
+            .map(|candidate| (candidate.id, *candidate))
+            .collect();
+        if !rule.dry_run && !old.is_empty() {
+            // Nothing was locked so far. What moved on in the meantime, or is being changed, is left for the next time.
+            let mut ids: Vec<i64> = old.keys().copied().collect();
+            ids.sort_unstable();
+            let deleted: HashSet<i64> = session.delete_tasks(&ids, status).await?.into_iter().collect();
+            old.retain(|id, _| deleted.contains(id));
+        }
         let mut ledger = Ledger::default();
-        let mut ids = Vec::new();
-        for candidate in candidates.iter().filter(|candidate| candidate.too_old) {
-            ids.push(candidate.id);
-            ledger.removed(rule.service, candidate.client, candidate.seq, status);
+        if !rule.dry_run {
+            for candidate in old.values() {
+                ledger.removed(rule.service, candidate.client, candidate.seq, status);
+            }
         }
-        if rule.dry_run {
-            ledger = Ledger::default();
-        } else if !ids.is_empty() {
-            session.delete_tasks(&ids).await?;
-        }
-        // In a dry run too: the locks must go before the next call.
         self.finish(session, ledger, NOBODY_WAITS).await?;
         let cursor = match candidates.last() {
             Some(last) if candidates.len() >= rule.batch => Some((status, last.id)),
             _ => ORDER.iter().skip_while(|&&s| s != status).nth(1).map(|&next| (next, 0)),
         };
-        Ok(PurgeReport { purged: ids.len() as u64, cursor })
+        Ok(PurgeReport { purged: old.len() as u64, cursor })
     }
 
     /// Forgets old idempotency keys, and nodes of trees that no place depends on.
     pub(super) async fn tidy_up(&self, idempotency_age: Duration) -> Result<u64, StoreError> {
+        let mut forgotten = 0;
+        loop {
+            let mut session = self.database.begin().await?;
+            let some = session.forget_keys(idempotency_age, KEYS).await?;
+            session.commit().await?;
+            forgotten += some;
+            if some < KEYS as u64 {
+                break;
+            }
+        }
         let mut session = self.database.begin().await?;
-        let forgotten = session.forget_keys(idempotency_age).await?;
         for (service, floor) in session.queue_floors().await? {
             for (level, before_slot) in position::first_needed(floor).into_iter().enumerate() {
                 session.drop_departures(service, level as i16, before_slot).await?;

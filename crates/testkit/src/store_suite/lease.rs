@@ -44,7 +44,7 @@ pub async fn leases_that_run_are_left_alone(harness: &Harness) -> Result<()> {
     claim_for(store, service, 1, Duration::ZERO).await?;
     change(store, names[1], service, Event::Failed { attempt: Some(1), error_message: "no".to_owned() }).await?;
     // A worker that a broker watches has no lease.
-    change(store, names[2], service, Event::Started { attempt: None, worker_host: None }).await?;
+    change(store, names[2], service, Event::Started { attempt: None, worker_host: None, lease: None }).await?;
     ensure!(store.expire_leases(10).await? == 0);
     ensure!(find(store, names[0]).await?.state.status == Status::InProgress);
     Ok(())

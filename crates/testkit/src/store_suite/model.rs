@@ -212,14 +212,14 @@ impl Model {
         let worker_host = random.pick(&[None, Some("host".to_owned()), Some("other".to_owned())]).clone();
         let number = random.below(1_000_000) as f64 / 7919.0 - 10.0;
         Ok(match random.below(9) {
-            0 | 1 => Event::Started { attempt, worker_host },
-            2 | 3 => Event::Progressed { attempt, progress: number },
+            0 | 1 => Event::Started { attempt, worker_host, lease: None },
+            2 | 3 => Event::Progressed { attempt, progress: number, lease: None },
             4 => Event::Succeeded { attempt, response: json(&number.to_string())? },
             5 => Event::Failed { attempt, error_message: format!("because {number}") },
             6 => Event::Renewed { attempt, lease: if random.once_in(2) { Duration::ZERO } else { LONG } },
             7 => Event::Returned { attempt },
             _ if random.once_in(3) => Event::Cancelled,
-            _ => Event::Progressed { attempt, progress: f64::NAN },
+            _ => Event::Progressed { attempt, progress: f64::NAN, lease: None },
         })
     }
 

@@ -58,10 +58,10 @@ pub async fn a_replaced_worker_changes_nothing(harness: &Harness) -> Result<()> 
     for stale in [
         succeeded(Some(1), "1")?,
         failed(Some(1)),
-        Event::Progressed { attempt: Some(1), progress: 50.0 },
+        Event::Progressed { attempt: Some(1), progress: 50.0, lease: None },
         Event::Renewed { attempt: Some(1), lease: LONG },
         Event::Returned { attempt: Some(1) },
-        Event::Started { attempt: Some(1), worker_host: Some("old".to_owned()) },
+        Event::Started { attempt: Some(1), worker_host: Some("old".to_owned()), lease: None },
     ] {
         let outcome = record(store, id, service, stale).await?;
         ensure!(outcome == Outcome::Ignored(Ignored::OtherAttempt(2)), "{outcome:?}");
@@ -79,13 +79,13 @@ pub async fn events_of_one_batch_apply_in_their_order(harness: &Harness) -> Resu
     let two = submit(store, new_task(service, client)?).await?.task_id;
     let outcomes = store
         .record(vec![
-            says(one, service, Event::Started { attempt: None, worker_host: Some("h".to_owned()) }),
+            says(one, service, Event::Started { attempt: None, worker_host: Some("h".to_owned()), lease: None }),
             says(two, service, Event::Cancelled),
-            says(one, service, Event::Progressed { attempt: None, progress: 12.345678901234567 }),
+            says(one, service, Event::Progressed { attempt: None, progress: 12.345678901234567, lease: None }),
             says(one, service, Event::Returned { attempt: Some(1) }),
-            says(one, service, Event::Started { attempt: None, worker_host: None }),
+            says(one, service, Event::Started { attempt: None, worker_host: None, lease: None }),
             says(two, service, succeeded(None, "1")?),
-            says(one, service, Event::Progressed { attempt: Some(2), progress: 0.1 + 0.2 }),
+            says(one, service, Event::Progressed { attempt: Some(2), progress: 0.1 + 0.2, lease: None }),
         ])
         .await?;
     ensure!(outcomes.len() == 7 && outcomes[5] == Outcome::Ignored(Ignored::Ended(Status::Cancelled)), "{outcomes:?}");

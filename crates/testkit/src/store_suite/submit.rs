@@ -239,7 +239,11 @@ pub async fn a_text_that_a_database_cannot_keep_does_not_fail_its_batch(harness:
     let names = submit_all(store, vec![odd, new_task(service, client)?]).await?;
     ensure!(submit(store, keyed(service, client, "k\0", b"\0")?).await?.replayed);
     let events = vec![
-        super::world::says(names[0], service, Event::Started { attempt: None, worker_host: Some("\0".to_owned()) }),
+        super::world::says(
+            names[0],
+            service,
+            Event::Started { attempt: None, worker_host: Some("\0".to_owned()), lease: None },
+        ),
         super::world::says(names[0], service, Event::Failed { attempt: None, error_message: "no\0\u{1}\u{7f}".into() }),
         super::world::says(names[1], service, Event::Cancelled),
     ];
