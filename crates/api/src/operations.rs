@@ -43,7 +43,7 @@ pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Health>, ApiEr
     responses((status = 200, description = "Metrics", content_type = "text/plain", body = String)))]
 pub(crate) async fn render_metrics(State(app): State<App>) -> Response {
     // With the store away the gauges stay as they were, and the rest is still worth reading.
-    if let Err(error) = app.engine.observe().await {
+    if let Err(error) = app.engine.observe_if_due().await {
         tracing::debug!(error = %error, "the gauges could not be set");
     }
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], (app.render_metrics)()).into_response()

@@ -206,12 +206,18 @@ fn started(
     held(state, event)?;
     match state.status {
         Status::InProgress if state.worker_host.is_none() => next.worker_host.clone_from(worker_host),
-        // A worker that took the task by claim has the lease: its `started` adds nothing but its name.
-        Status::InProgress if state.lease_until.is_some() => {
-            if worker_host.is_none() || *worker_host == state.worker_host {
-                return Err(Ignored::NoEffect);
-            }
+        // Whoever names the current attempt has it; its `started` adds nothing but its name.
+        Status::InProgress
+            if event.attempt().is_some() && worker_host.is_some() && *worker_host != state.worker_host =>
+        {
             next.worker_host.clone_from(worker_host);
+        }
+        // The worker that took the task by claim says so once more.
+        Status::InProgress
+            if event.attempt().is_some()
+                || state.lease_until.is_some() && (worker_host.is_none() || *worker_host == state.worker_host) =>
+        {
+            return Err(Ignored::NoEffect);
         }
         _ => {
             next.attempt += u32::from(event.attempt().is_none());

@@ -1,5 +1,7 @@
 //! The state machine under random, late, repeated and reordered messages.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::time::Duration;
 
 use proptest::prelude::*;

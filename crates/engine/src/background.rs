@@ -108,12 +108,13 @@ impl Engine {
         self.0.registry.refresh(self.0.store.as_ref()).await
     }
 
-    /// Looks at the queues: sets the gauges, and learns the services' pace. However often it is asked, it looks at most once
-    /// a second.
+    /// The same as [`Engine::observe`], unless somebody has just looked: for callers who may come as often as they like.
+    pub async fn observe_if_due(&self) -> Result<(), EngineError> {
+        if self.0.pace.is_due(std::time::Instant::now()) { self.observe().await } else { Ok(()) }
+    }
+
+    /// Looks at the queues: sets the gauges, and learns the services' pace.
     pub async fn observe(&self) -> Result<(), EngineError> {
-        if !self.0.pace.is_due(std::time::Instant::now()) {
-            return Ok(());
-        }
         let backlog = self.0.store.backlog().await?;
         self.0.pace.sample(&backlog, std::time::Instant::now());
         let snapshot = self.snapshot()?;

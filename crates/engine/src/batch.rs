@@ -67,7 +67,7 @@ struct Job<I, O> {
     items: Vec<I>,
     bytes: usize,
     /// Its items' share of what may wait. It stays with them when their caller goes away.
-    _room: OwnedSemaphorePermit,
+    room: OwnedSemaphorePermit,
     since: Instant,
     reply: oneshot::Sender<Result<Vec<O>, EngineError>>,
 }
@@ -147,9 +147,7 @@ impl<I: Weigh + Send + 'static, O: Send + 'static> Batcher<I, O> {
         let room = Arc::clone(&self.room).try_acquire_many_owned(permits).map_err(|_| EngineError::Overloaded)?;
         let bytes = items.iter().map(Weigh::bytes).sum();
         let (reply, answer) = oneshot::channel();
-        self.jobs
-            .send(Job { items, bytes, _room: room, since: Instant::now(), reply })
-            .map_err(|_| EngineError::Stopping)?;
+        self.jobs.send(Job { items, bytes, room, since: Instant::now(), reply }).map_err(|_| EngineError::Stopping)?;
         match tokio::time::timeout(PATIENCE, answer).await {
             Ok(answer) => answer.map_err(|_| EngineError::Stopping)?,
             Err(late) => Err(StoreError::Unavailable(late.into()).into()),
@@ -218,20 +216,21 @@ async fn flush<I, O>(batch: Vec<Job<I, O>>, size: usize, write: &Write<I, O>) {
     let mut items = Vec::with_capacity(size);
     let mut callers = Vec::with_capacity(batch.len());
     for job in batch {
-        callers.push((job.items.len(), job.reply));
+        // Its place among those who wait is free again when it is answered.
+        callers.push((job.items.len(), job.reply, job.room));
         items.extend(job.items);
     }
     // A caller that went away does not matter: the receiving end of its answer is gone, and that is all.
     match write(items).await {
         Ok(outputs) => {
             let mut outputs = outputs.into_iter();
-            for (count, reply) in callers {
+            for (count, reply, _room) in callers {
                 let _ = reply.send(Ok(outputs.by_ref().take(count).collect()));
             }
         }
         Err(error) => {
             let error = EngineError::from(error);
-            for (_, reply) in callers {
+            for (_, reply, _room) in callers {
                 let _ = reply.send(Err(error.clone()));
             }
         }

@@ -14,7 +14,7 @@ use relais_core::{Backlog, ServiceKey, Status, Timestamp};
 const WINDOW: Duration = Duration::from_secs(300);
 
 /// Scrapes that come faster than this see the same.
-const MIN_INTERVAL: Duration = Duration::from_secs(1);
+const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 struct Samples {

@@ -205,7 +205,7 @@ impl WireMessage {
             "progress" => Report::Progress { progress: data.progress.ok_or_else(|| missing("data.progress"))? },
             "success" => Report::Success { response: data.response.unwrap_or_else(|| RawValue::NULL.to_owned()) },
             "failure" => Report::Failure {
-                error_message: data.error_message.or(data.error_message_snake).map(as_text).unwrap_or_default(),
+                error_message: data.error_message.or(data.error_message_snake).map(|raw| as_text(&raw)).unwrap_or_default(),
             },
             other => return Err(Misunderstood(format!("messageType {other:?} is unknown"))),
         };
@@ -214,7 +214,7 @@ impl WireMessage {
 }
 
 /// An error message that is not a string is shown as the JSON it is.
-fn as_text(raw: Box<RawValue>) -> String {
+fn as_text(raw: &RawValue) -> String {
     serde_json::from_str::<String>(raw.get()).unwrap_or_else(|_| raw.get().to_owned())
 }
 

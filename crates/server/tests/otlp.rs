@@ -1,5 +1,7 @@
 //! Traces leave the process as OTLP: a receiver on loopback takes what the real binary sends.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},

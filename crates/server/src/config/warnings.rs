@@ -151,7 +151,7 @@ mod tests {
             (&[("RELAIS_PURGE_EVERY", "40d")], "up to that much longer"),
             (&[("RELAIS_TASKS_IDEMPOTENCY_AGE", "60d")], "a task that is gone"),
             (&[("RELAIS_BATCHING_QUEUE", "10")], "never be full"),
-            (&[("RELAIS_DATABASE_URL", "postgres://h/d"), ("RELAIS_DATABASE_MAX_CONNECTIONS", "4")], "nothing is left"),
+            (&[("RELAIS_DATABASE_URL", "postgres://h/d"), ("RELAIS_DATABASE_MAX_CONNECTIONS", "2")], "nothing is left"),
             (&[("RELAIS_AUTH_BCRYPT_PARALLEL", "100000")], "more than this machine has cores"),
             (&[("RELAIS_AUTH_BCRYPT_COST", "4")], "cheap to guess"),
             (&[("RELAIS_DECLARATIONS_PRUNE", "true")], "does nothing"),
