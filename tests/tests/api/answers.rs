@@ -207,14 +207,14 @@ async fn one_sees_the_services_one_may_use_and_their_schema(on: Backend) {
     assert_eq!(app.client("worker").get("/v1/services/strict").await.number(), 403_001);
 }
 
-/// Reading the metrics is what takes a sample of the pace.
+/// A look at the queues is what takes a sample of the pace.
 async fn a_place_in_the_queue_becomes_a_date_once_the_pace_is_known(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     for _ in 0..2 {
         alice.submit("resize", json!({})).await;
         worker.claim_one("resize").await;
-        assert_eq!(app.caller().get("/metrics").await.status, 200);
+        app.engine.observe().await.unwrap();
     }
     let submitted = alice.post("/v1/services/resize/tasks", &json!({"body": {}})).await;
     insta::assert_snapshot!("submit_with_an_estimate", redacted(&submitted));
