@@ -205,7 +205,11 @@ impl WireMessage {
             "progress" => Report::Progress { progress: data.progress.ok_or_else(|| missing("data.progress"))? },
             "success" => Report::Success { response: data.response.unwrap_or_else(|| RawValue::NULL.to_owned()) },
             "failure" => Report::Failure {
-                error_message: data.error_message.or(data.error_message_snake).map(|raw| as_text(&raw)).unwrap_or_default(),
+                error_message: data
+                    .error_message
+                    .or(data.error_message_snake)
+                    .map(|raw| as_text(&raw))
+                    .unwrap_or_default(),
             },
             other => return Err(Misunderstood(format!("messageType {other:?} is unknown"))),
         };

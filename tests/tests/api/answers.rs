@@ -214,7 +214,7 @@ async fn a_place_in_the_queue_becomes_a_date_once_the_pace_is_known(on: Backend)
     for _ in 0..2 {
         alice.submit("resize", json!({})).await;
         worker.claim_one("resize").await;
-        app.engine.observe().await.unwrap();
+        app.engine.observe().await.expect("the store answers");
     }
     let submitted = alice.post("/v1/services/resize/tasks", &json!({"body": {}})).await;
     insta::assert_snapshot!("submit_with_an_estimate", redacted(&submitted));

@@ -1,3 +1,5 @@
+//! Tests of the whole page: what hostile and odd documents make of it.
+
 use std::collections::BTreeSet;
 
 use serde_json::json;
