@@ -2,14 +2,14 @@
 //!
 //! Each service numbers its tasks 0, 1, 2… in the order in which they were committed (`seq`). So the tasks that came
 //! before one are known without counting them: there are `seq`. What has to be counted is how many of those have left
-//! the queue. Departures are counted in a tree of fixed width: level 0 has a node for every 64 numbers, level 1 for every
-//! 16,384, level 2 for every 4 million. A departure adds one to its node on each level; a place is found by adding up the
-//! full nodes before it, at most 256 a level, and looking at the fewer than 64 tasks that share its smallest node.
+//! the queue. Departures are counted in a tree: level 0 has a node for every 32 numbers, and each level above one for every 32
+//! of the level below. A departure adds one to its node on each level; a place is found by adding up the full nodes before
+//! it, at most 31 a level, and looking at the fewer than 32 tasks that share its smallest node.
 //!
 //! A submission touches none of it: a task that arrives stands behind all that are pending.
 
 /// How many bits of a number each level drops.
-pub const LEVELS: [u32; 3] = [6, 14, 22];
+pub const LEVELS: [u32; 5] = [5, 10, 15, 20, 25];
 
 /// A node of the tree of one service: how many of its tasks have left the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -105,12 +105,12 @@ mod tests {
     }
 
     #[test]
-    fn no_level_has_more_than_256_slots_to_add_up() {
-        for seq in [0, 63, 64, 16_383, 16_384, 4_194_303, 4_194_304, 40_000_000] {
+    fn no_level_has_more_than_31_slots_to_add_up() {
+        for seq in [0, 31, 32, 1_023, 1_024, 32_767, 32_768, 1_048_575, 33_554_431, 900_000_000] {
             for (from, to) in span(seq).slots {
-                assert!(to - from < 256, "{seq}: {from}..{to}");
+                assert!(to - from < 32, "{seq}: {from}..{to}");
             }
-            assert!(seq - span(seq).first < 64);
+            assert!(seq - span(seq).first < 32);
         }
     }
 }

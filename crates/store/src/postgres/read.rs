@@ -78,7 +78,7 @@ impl Database for Postgres {
                     (SELECT count(*)
                      FROM (SELECT seq FROM relais.task
                            WHERE (service_id, status, id) > ($1, 0, 0) AND (service_id, status, id) < ($1, 0, $2)
-                           ORDER BY service_id DESC, status DESC, id DESC LIMIT 64) p
+                           ORDER BY service_id DESC, status DESC, id DESC LIMIT 32) p
                      WHERE p.seq >= $6) AS neighbours",
         )
         .bind(service.0)

@@ -60,10 +60,12 @@ pub(super) const PLACE: &str = "
     SELECT (SELECT coalesce(sum(n), 0) FROM departure WHERE service_id = ?1 AND level = 0 AND slot >= ?3 AND slot < ?4)
          + (SELECT coalesce(sum(n), 0) FROM departure WHERE service_id = ?1 AND level = 1 AND slot >= ?5 AND slot < ?6)
          + (SELECT coalesce(sum(n), 0) FROM departure WHERE service_id = ?1 AND level = 2 AND slot >= ?7 AND slot < ?8)
+         + (SELECT coalesce(sum(n), 0) FROM departure WHERE service_id = ?1 AND level = 3 AND slot >= ?9 AND slot < ?10)
+         + (SELECT coalesce(sum(n), 0) FROM departure WHERE service_id = ?1 AND level = 4 AND slot >= ?11 AND slot < ?12)
            AS departed,
            (SELECT count(*)
-            FROM (SELECT seq FROM task WHERE service_id = ?1 AND status = 0 AND id < ?2 ORDER BY id DESC LIMIT 64) p
-            WHERE p.seq >= ?9) AS neighbours";
+            FROM (SELECT seq FROM task WHERE service_id = ?1 AND status = 0 AND id < ?2 ORDER BY id DESC LIMIT 32) p
+            WHERE p.seq >= ?13) AS neighbours";
 
 pub(super) const OLDEST_PENDING: &str = "
     SELECT s.id, t.submitted FROM service s CROSS JOIN task t
