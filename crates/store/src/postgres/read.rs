@@ -73,7 +73,8 @@ impl Database for Postgres {
                      FROM unnest($3::smallint[], $4::bigint[], $5::bigint[]) AS l (level, first, past)
                      CROSS JOIN LATERAL (
                          SELECT n FROM relais.departure
-                         WHERE service_id = $1 AND level = l.level AND slot >= l.first AND slot < l.past
+                         WHERE (service_id, level, slot) >= ($1, l.level, l.first)
+                           AND (service_id, level, slot) < ($1, l.level, l.past)
                      ) d) AS departed,
                     (SELECT count(*)
                      FROM (SELECT seq FROM relais.task
