@@ -98,7 +98,7 @@ pub async fn postgres(url: &str, queue: Queue, service: &str, client: &str) -> R
             "INSERT INTO relais.departure (service_id, level, slot, n)
              SELECT service_id, l.level, n >> l.bits, count(*)
              FROM {ids}, generate_series({last}::bigint, {all} - 1, {FINISHED}) AS n,
-                  (VALUES (0, 5), (1, 10), (2, 15), (3, 20), (4, 25)) AS l (level, bits)
+                  (VALUES (0, 4), (1, 8), (2, 12), (3, 16), (4, 20), (5, 24)) AS l (level, bits)
              GROUP BY 1, 2, 3"
         ),
         format!(
@@ -149,7 +149,7 @@ pub async fn sqlite(url: &str, queue: Queue, service: &str, client: &str) -> Res
         format!(
             "INSERT INTO departure (service_id, level, slot, n)
              WITH RECURSIVE numbers (n) AS (SELECT {last} UNION ALL SELECT n + {FINISHED} FROM numbers WHERE n + {FINISHED} < {all}),
-                            levels (level, bits) AS (VALUES (0, 5), (1, 10), (2, 15), (3, 20), (4, 25))
+                            levels (level, bits) AS (VALUES (0, 4), (1, 8), (2, 12), (3, 16), (4, 20), (5, 24))
              SELECT service_id, level, n >> bits, count(*) FROM {ids}, numbers, levels WHERE n < {all} GROUP BY 1, 2, 3"
         ),
         format!(

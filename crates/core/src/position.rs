@@ -2,14 +2,14 @@
 //!
 //! Each service numbers its tasks 0, 1, 2… in the order in which they were committed (`seq`). So the tasks that came
 //! before one are known without counting them: there are `seq`. What has to be counted is how many of those have left
-//! the queue. Departures are counted in a tree: level 0 has a node for every 32 numbers, and each level above one for every 32
+//! the queue. Departures are counted in a tree: level 0 has a node for every 16 numbers, and each level above one for every 16
 //! of the level below. A departure adds one to its node on each level; a place is found by adding up the full nodes before
-//! it, at most 31 a level, and looking at the fewer than 32 tasks that share its smallest node.
+//! it, at most 15 a level, and looking at the fewer than 16 tasks that share its smallest node.
 //!
 //! A submission touches none of it: a task that arrives stands behind all that are pending.
 
 /// How many bits of a number each level drops.
-pub const LEVELS: [u32; 5] = [5, 10, 15, 20, 25];
+pub const LEVELS: [u32; 6] = [4, 8, 12, 16, 20, 24];
 
 /// A node of the tree of one service: how many of its tasks have left the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -46,12 +46,6 @@ pub fn span(seq: i64) -> Span {
     Span { slots, first: (seq >> LEVELS[0]) << LEVELS[0] }
 }
 
-/// The place, counted from 1: `departed` is the sum over the span's slots, `neighbours` the number of pending tasks from
-/// the span's first number to the task's own, itself not counted.
-pub fn place(span: &Span, departed: i64, neighbours: i64) -> u64 {
-    u64::try_from(span.first - departed + neighbours).unwrap_or(0) + 1
-}
-
 /// For each level, the first slot that still matters when all tasks before `floor` have left for good.
 pub fn first_needed(floor: i64) -> [i64; LEVELS.len()] {
     span(floor).slots.map(|(first, _)| first)
@@ -84,7 +78,7 @@ mod tests {
             .filter_map(|node| counts.get(&node))
             .sum();
         let neighbours = (span.first..seq).filter(|other| !departed.contains(other)).count() as i64;
-        place(&span, sum, neighbours)
+        u64::try_from(span.first - sum + neighbours).unwrap() + 1
     }
 
     proptest! {
@@ -105,12 +99,12 @@ mod tests {
     }
 
     #[test]
-    fn no_level_has_more_than_31_slots_to_add_up() {
-        for seq in [0, 31, 32, 1_023, 1_024, 32_767, 32_768, 1_048_575, 33_554_431, 900_000_000] {
+    fn no_level_has_more_than_15_slots_to_add_up() {
+        for seq in [0, 15, 16, 255, 256, 4_095, 4_096, 1_048_575, 16_777_216, 200_000_000] {
             for (from, to) in span(seq).slots {
-                assert!(to - from < 32, "{seq}: {from}..{to}");
+                assert!(to - from < 16, "{seq}: {from}..{to}");
             }
-            assert!(seq - span(seq).first < 32);
+            assert!(seq - span(seq).first < 16);
         }
     }
 }

@@ -16,6 +16,7 @@
 //! ```
 
 mod migrations;
+mod place;
 mod postgres;
 mod row;
 mod session;

@@ -82,9 +82,9 @@ pub(crate) fn task(row: &impl Columns) -> Result<Task> {
     })
 }
 
-/// A task, its number within its service, and the service.
-pub(crate) fn found_task(row: &impl Columns) -> Result<(Task, i64, ServiceKey)> {
-    Ok((task(row)?, row.big("seq")?, service_key(row)?))
+/// A task, with its place.
+pub(crate) fn found_task(row: &impl Columns) -> Result<Task> {
+    Ok(Task { position: row.big_if_any("position")?.map(unsigned), ..task(row)? })
 }
 
 pub(crate) fn locked_task(row: &impl Columns) -> Result<LockedTask> {

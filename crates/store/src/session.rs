@@ -153,11 +153,8 @@ pub(crate) trait Database: Send + Sync + 'static {
         std::future::ready(Ok(None))
     }
 
-    /// A task, and its number within its service.
-    fn find_task(&self, task_id: TaskId) -> impl Future<Output = Result<Option<(Task, i64, ServiceKey)>>> + Send;
-
-    /// The place of a pending task.
-    fn place(&self, service: ServiceKey, id: i64, seq: i64) -> impl Future<Output = Result<u64>> + Send;
+    /// A task, with its place if it is pending.
+    fn find_task(&self, task_id: TaskId) -> impl Future<Output = Result<Option<Task>>> + Send;
 
     /// The tasks that match. Dates are given as bounds on `id` too: `from_id` is the lowest that can match.
     fn list_tasks(&self, filter: &TaskFilter, from_id: i64) -> impl Future<Output = Result<Page>> + Send;

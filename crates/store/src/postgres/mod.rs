@@ -10,7 +10,7 @@ use std::{str::FromStr, time::Duration};
 
 use relais_core::{StoreError, Timestamp, Wakeup};
 use sqlx::{
-    PgPool,
+    Executor as _, PgPool,
     error::DatabaseError,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
@@ -64,6 +64,14 @@ impl Postgres {
             .before_acquire(move |_, connection| {
                 let usable = trusted.covers(connection.age);
                 Box::pin(async move { Ok(usable) })
+            })
+            // Statements are written so that one plan is right for all values; planning them each time would cost more
+            // than running them.
+            .after_connect(|connection, _| {
+                Box::pin(async move {
+                    connection.execute("SET plan_cache_mode = force_generic_plan").await?;
+                    Ok(())
+                })
             })
             .connect_lazy_with(connect.clone());
         Ok(Self {

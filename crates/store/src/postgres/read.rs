@@ -2,12 +2,12 @@
 
 use relais_core::{
     Backlog, Declared, NewTask, Page, ServiceKey, Status, StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup,
-    position,
 };
 use sqlx::{Row, postgres::PgRow};
 
 use super::{Postgres, error, from_sql, session::PgSession, to_sql};
 use crate::{
+    place::place_column,
     row::{Columns, authorization, client, found_task, plain_columns, service, tally, task, wide},
     session::{Database, Result},
 };
@@ -47,11 +47,18 @@ impl Database for Postgres {
         self.submit_in_one_statement(tasks, wakeup).await
     }
 
-    async fn find_task(&self, task_id: TaskId) -> Result<Option<(Task, i64, ServiceKey)>> {
+    async fn find_task(&self, task_id: TaskId) -> Result<Option<Task>> {
         let mut lent = self.lend().await?;
         let row = sqlx::query(concat!(
             "SELECT ",
             task_columns!("t.request", "t.response"),
+            ", ",
+            place_column!(
+                "relais.departure",
+                "SELECT seq FROM relais.task
+                 WHERE (service_id, status, id) > (t.service_id, 0, 0) AND (service_id, status, id) < (t.service_id, 0, t.id)
+                 ORDER BY service_id DESC, status DESC, id DESC LIMIT 16"
+            ),
             " FROM relais.task t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id",
             " WHERE t.task_id = $1"
         ))
@@ -61,33 +68,6 @@ impl Database for Postgres {
         .map_err(error)?;
         lent.keep();
         row.as_ref().map(found_task).transpose()
-    }
-
-    async fn place(&self, service: ServiceKey, id: i64, seq: i64) -> Result<u64> {
-        let span = position::span(seq);
-        let mut lent = self.lend().await?;
-        // A sum of its own for each level: joined, they may be planned as a scan of all there are.
-        let mut query = sqlx::query(
-            "SELECT (SELECT coalesce(sum(n), 0) FROM relais.departure WHERE service_id = $1 AND level = 0 AND slot >= $3 AND slot < $4)::bigint
-                  + (SELECT coalesce(sum(n), 0) FROM relais.departure WHERE service_id = $1 AND level = 1 AND slot >= $5 AND slot < $6)::bigint
-                  + (SELECT coalesce(sum(n), 0) FROM relais.departure WHERE service_id = $1 AND level = 2 AND slot >= $7 AND slot < $8)::bigint
-                  + (SELECT coalesce(sum(n), 0) FROM relais.departure WHERE service_id = $1 AND level = 3 AND slot >= $9 AND slot < $10)::bigint
-                  + (SELECT coalesce(sum(n), 0) FROM relais.departure WHERE service_id = $1 AND level = 4 AND slot >= $11 AND slot < $12)::bigint
-                    AS departed,
-                    (SELECT count(*)
-                     FROM (SELECT seq FROM relais.task
-                           WHERE (service_id, status, id) > ($1, 0, 0) AND (service_id, status, id) < ($1, 0, $2)
-                           ORDER BY service_id DESC, status DESC, id DESC LIMIT 32) p
-                     WHERE p.seq >= $13) AS neighbours",
-        )
-        .bind(service.0)
-        .bind(id);
-        for (first, past) in span.slots {
-            query = query.bind(first).bind(past);
-        }
-        let row = query.bind(span.first).fetch_one(&mut *lent).await.map_err(error)?;
-        lent.keep();
-        Ok(position::place(&span, row.big("departed")?, row.big("neighbours")?))
     }
 
     async fn list_tasks(&self, filter: &TaskFilter, from_id: i64) -> Result<Page> {

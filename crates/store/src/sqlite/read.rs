@@ -1,10 +1,11 @@
 //! Reads that need no transaction of their own, on connections that cannot write.
 
-use relais_core::{Backlog, Declared, Page, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp, Wakeup, position};
+use relais_core::{Backlog, Declared, Page, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp, Wakeup};
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{Sqlite, batch::array, error, session::SqliteSession};
 use crate::{
+    place::place_column,
     row::{Columns, authorization, client, corrupt, found_task, plain_columns, service, tally, task, wide},
     session::{Database, Result, Session},
 };
@@ -56,16 +57,16 @@ macro_rules! listing {
 pub(super) const LIST_BY_SERVICE: &str = listing!("task_by_service WHERE ?8 IS NULL");
 pub(super) const LIST_BY_CLIENT: &str = listing!("task_by_client WHERE client_id = ?8");
 
-pub(super) const PLACE: &str = "
-    SELECT (SELECT coalesce(sum(n), 0) FROM departure WHERE service_id = ?1 AND level = 0 AND slot >= ?3 AND slot < ?4)
-         + (SELECT coalesce(sum(n), 0) FROM departure WHERE service_id = ?1 AND level = 1 AND slot >= ?5 AND slot < ?6)
-         + (SELECT coalesce(sum(n), 0) FROM departure WHERE service_id = ?1 AND level = 2 AND slot >= ?7 AND slot < ?8)
-         + (SELECT coalesce(sum(n), 0) FROM departure WHERE service_id = ?1 AND level = 3 AND slot >= ?9 AND slot < ?10)
-         + (SELECT coalesce(sum(n), 0) FROM departure WHERE service_id = ?1 AND level = 4 AND slot >= ?11 AND slot < ?12)
-           AS departed,
-           (SELECT count(*)
-            FROM (SELECT seq FROM task WHERE service_id = ?1 AND status = 0 AND id < ?2 ORDER BY id DESC LIMIT 32) p
-            WHERE p.seq >= ?13) AS neighbours";
+pub(super) const FIND_TASK: &str = concat!(
+    "SELECT ",
+    task_columns!("t.request", "t.response"),
+    ", ",
+    place_column!(
+        "departure",
+        "SELECT seq FROM task WHERE service_id = t.service_id AND status = 0 AND id < t.id ORDER BY id DESC LIMIT 16"
+    ),
+    " FROM task t JOIN service s ON s.id = t.service_id JOIN client c ON c.id = t.client_id WHERE t.task_id = ?1"
+);
 
 pub(super) const OLDEST_PENDING: &str = "
     SELECT s.id, t.submitted FROM service s CROSS JOIN task t
@@ -78,27 +79,9 @@ impl Database for Sqlite {
         SqliteSession::begin(&self.write, &self.proof).await
     }
 
-    async fn find_task(&self, task_id: TaskId) -> Result<Option<(Task, i64, ServiceKey)>> {
-        let row = sqlx::query(concat!(
-            "SELECT ",
-            task_columns!("t.request", "t.response"),
-            " FROM task t JOIN service s ON s.id = t.service_id JOIN client c ON c.id = t.client_id WHERE t.task_id = ?1"
-        ))
-        .bind(task_id.to_string())
-        .fetch_optional(&self.read)
-        .await
-        .map_err(error)?;
+    async fn find_task(&self, task_id: TaskId) -> Result<Option<Task>> {
+        let row = sqlx::query(FIND_TASK).bind(task_id.to_string()).fetch_optional(&self.read).await.map_err(error)?;
         row.as_ref().map(found_task).transpose()
-    }
-
-    async fn place(&self, service: ServiceKey, id: i64, seq: i64) -> Result<u64> {
-        let span = position::span(seq);
-        let mut query = sqlx::query(PLACE).bind(service.0).bind(id);
-        for (first, past) in span.slots {
-            query = query.bind(first).bind(past);
-        }
-        let row = query.bind(span.first).fetch_one(&self.read).await.map_err(error)?;
-        Ok(position::place(&span, row.big("departed")?, row.big("neighbours")?))
     }
 
     async fn list_tasks(&self, filter: &TaskFilter, from_id: i64) -> Result<Page> {

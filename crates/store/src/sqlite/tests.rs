@@ -102,7 +102,7 @@ async fn no_statement_goes_through_all_tasks() {
     let statements = [
         ("LIST_BY_SERVICE", read::LIST_BY_SERVICE.to_owned()),
         ("LIST_BY_CLIENT", read::LIST_BY_CLIENT.to_owned()),
-        ("PLACE", read::PLACE.to_owned()),
+        ("FIND_TASK", read::FIND_TASK.to_owned()),
         ("OLDEST_PENDING", read::OLDEST_PENDING.to_owned()),
         ("LOCK_PENDING", session::LOCK_PENDING.to_owned()),
         ("LOCK_TASKS", session::LOCK_TASKS.to_owned()),

@@ -17,7 +17,7 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Backlog, Change, ClaimRequest, Declared, IdsChanged, NewTask, Outcome, Page, PurgeReport, PurgeRule, Status, Store,
+    Backlog, Change, ClaimRequest, Declared, IdsChanged, NewTask, Outcome, Page, PurgeReport, PurgeRule, Store,
     StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
 };
 
@@ -64,11 +64,7 @@ impl<D: Database> Store for Verbs<D> {
     }
 
     async fn find_task(&self, task_id: TaskId) -> Result<Option<Task>, StoreError> {
-        let Some((mut task, seq, service)) = self.database.find_task(task_id).await? else { return Ok(None) };
-        if task.state.status == Status::Pending {
-            task.position = Some(self.database.place(service, task.id, seq).await?);
-        }
-        Ok(Some(task))
+        self.database.find_task(task_id).await
     }
 
     async fn list_tasks(&self, filter: TaskFilter) -> Result<Page, StoreError> {
