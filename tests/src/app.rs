@@ -19,7 +19,9 @@ use axum::{
     middleware::{Next, from_fn_with_state},
 };
 use relais_api::{ApiOptions, RenderMetrics};
-use relais_engine::{AuthOptions, Engine, Options};
+use relais_callback::{HttpCourier, HttpOptions};
+use relais_core::CallbackType;
+use relais_engine::{AuthOptions, Couriers, Engine, Options};
 use relais_testkit::TestDatabase;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
@@ -85,7 +87,7 @@ impl TestApp {
         Builder {
             backend,
             api: ApiOptions::default(),
-            engine: Options { auth, ..Options::default() },
+            engine: Options { auth, couriers: couriers(), ..Options::default() },
             declaration: world(),
             migrate: true,
             render_metrics: Arc::new(String::new),
@@ -240,6 +242,14 @@ pub fn world() -> Value {
 /// The secret of a client of [`world`].
 pub fn secret(client_id: &str) -> String {
     format!("the secret of {client_id}")
+}
+
+/// Callbacks go out as they do by default: to public addresses only, over https.
+fn couriers() -> Couriers {
+    match HttpCourier::new(HttpOptions::default()) {
+        Ok(courier) => Couriers::default().with(CallbackType::Https, Arc::new(courier)),
+        Err(error) => panic!("callbacks could not be set up: {error}"),
+    }
 }
 
 fn http_client() -> anyhow::Result<reqwest::Client> {

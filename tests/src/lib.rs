@@ -6,3 +6,4 @@
 pub mod app;
 pub mod chaos;
 pub mod instance;
+pub mod receiver;

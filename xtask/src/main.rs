@@ -14,6 +14,7 @@ mod fuzz_api;
 mod gen_files;
 mod packages;
 mod postgres;
+mod rabbitmq;
 mod test;
 
 use std::{env, process::ExitCode};

@@ -2,13 +2,13 @@
 //!
 //! From a fresh clone to a verdict. Does not lint: that is `cargo xtask check`.
 
-use std::time::Instant;
+use std::{process::Command, time::Instant};
 
 use anyhow::Result;
 
 use crate::{
     cargo::{self, cargo, run as execute},
-    fuzz_api, packages, postgres,
+    fuzz_api, packages, postgres, rabbitmq,
 };
 
 /// Runs all tests, or those whose name contains one of `filters`, and says how long it took.
@@ -22,10 +22,19 @@ pub fn run(filters: &[String]) -> Result<()> {
 
 fn test(filters: &[String]) -> Result<()> {
     postgres::ensure_installed()?;
+    rabbitmq::ensure_installed()?;
     // The examples are workers in Python and in shell, and are run as they are.
     packages::ensure(&["curl", "jq", "python3"])?;
-    // `--tests` although this is for the binaries: with it, dependencies get the very features that
-    // `cargo test` wants, and are compiled once instead of twice.
+    // Receivers of callbacks are in JavaScript too.
+    if Command::new("node").arg("--version").output().is_err() {
+        packages::install("node", "nodejs")?;
+    }
+    // RabbitMQ takes seconds to start, and does so while everything else is compiled. A test and the
+    // whole workspace are named although this is for one binary: with them, dependencies get the
+    // very features that `cargo test` wants, and are compiled once instead of twice.
+    execute(&mut cargo("build --workspace --bin relais-testkit-rabbitmq --test rabbitmq".split(' ')))?;
+    let mut broker = rabbitmq::Server::begin()?;
+    // `--tests` for the same reason.
     execute(&mut cargo(["build", "--workspace", "--bins", "--tests"]))?;
     let server = postgres::Server::start()?;
 
@@ -33,7 +42,8 @@ fn test(filters: &[String]) -> Result<()> {
     if !filters.is_empty() {
         tests.arg("--").args(filters);
     }
-    tests.env(postgres::VARIABLE, server.url()).env("RELAIS_BIN", cargo::binary("debug", "relais")?);
+    tests.env(postgres::VARIABLE, server.url()).env(rabbitmq::VARIABLE, broker.url()?);
+    tests.env("RELAIS_BIN", cargo::binary("debug", "relais")?);
     execute(&mut tests)?;
 
     if filters.is_empty() {

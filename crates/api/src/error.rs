@@ -55,13 +55,16 @@ impl From<EngineError> for ApiError {
             EngineError::TaskNotFound => Self::new(N::TaskNotFound),
             EngineError::ClientNotFound => Self::new(N::ClientNotFound),
             EngineError::AuthorizationNotFound => Self::new(N::AuthorizationNotFound),
+            EngineError::CallbackNotFound => Self::new(N::CallbackNotFound),
             EngineError::SchemaMismatch(problems) => with(N::SchemaMismatch, problems),
             EngineError::Invalid(problems) => with(N::InvalidRequest, problems),
             EngineError::TooDeep => Self::new(N::NestedTooDeep),
-            EngineError::UnknownCallbackType(kind) => {
-                Self::at(N::UnknownCallbackType, "/callback/type", format!("{kind:?} is not one of: https"))
-            }
-            EngineError::CallbackUrlNotAllowed(why) => Self::at(N::CallbackUrlNotAllowed, "/callback/url", why),
+            EngineError::UnknownCallbackType(kind) => Self::at(
+                N::UnknownCallbackType,
+                "/callback/type",
+                format!("{kind:?} is not a type that this server knows"),
+            ),
+            EngineError::CallbackUrlNotAllowed(why) => Self::at(N::CallbackUrlNotAllowed, "/callback", why),
             EngineError::ServiceFull => Self::new(N::ServiceFull).retry_after(1),
             EngineError::ClientFull => Self::new(N::ClientFull).retry_after(1),
             EngineError::KeyReused => Self::new(N::IdempotencyKeyReused),

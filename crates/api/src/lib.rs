@@ -7,6 +7,7 @@ mod access;
 mod admin;
 mod admin_guard;
 mod body;
+mod callbacks;
 mod consumer;
 mod docs;
 mod error;

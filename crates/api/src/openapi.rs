@@ -14,7 +14,7 @@ use utoipa::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{App, admin, admin_guard, consumer, events, operations, worker};
+use crate::{App, admin, admin_guard, callbacks, consumer, events, operations, worker};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -115,6 +115,8 @@ fn open_routes() -> OpenApiRouter<App> {
         .routes(routes!(consumer::submit_batch))
         .routes(routes!(consumer::show_task, consumer::cancel_task))
         .routes(routes!(events::follow_task))
+        .routes(routes!(callbacks::of_task))
+        .routes(routes!(callbacks::own_signing_secrets))
         .routes(routes!(worker::claim))
         .routes(routes!(worker::report))
         .routes(routes!(worker::heartbeat))
@@ -139,5 +141,10 @@ fn admin_routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::export))
         .routes(routes!(admin::list_tasks))
         .routes(routes!(admin::show_task, admin::cancel_task))
+        .routes(routes!(callbacks::client_signing_secrets, callbacks::rotate_signing_secret))
+        .routes(routes!(callbacks::list))
+        .routes(routes!(callbacks::redeliver_failed))
+        .routes(routes!(callbacks::show))
+        .routes(routes!(callbacks::redeliver))
         .routes(routes!(admin::purge))
 }

@@ -68,23 +68,32 @@ impl Query {
                 .collect::<Result<_, _>>()?,
             None => Vec::new(),
         };
-        let limit = match self.get("limit") {
+        let (limit, cursor) = (self.limit()?, self.cursor()?);
+        Ok(ListQuery { statuses, from: self.date("from")?, before: self.date("before")?, limit, cursor })
+    }
+
+    /// How long a page may be.
+    pub(crate) fn limit(&self) -> Result<usize, ApiError> {
+        match self.get("limit") {
             Some(text) => text
                 .parse()
                 .ok()
                 .filter(|limit| (1..=MAX_LIMIT).contains(limit))
-                .ok_or_else(|| invalid("limit", &format!("must be between 1 and {MAX_LIMIT}")))?,
-            None => DEFAULT_LIMIT,
-        };
-        let cursor = match self.get("cursor") {
-            Some(cursor) if i64::from_str_radix(cursor, 36).is_ok_and(|id| id > 0) => Some(cursor.to_owned()),
-            Some(_) => return Err(invalid("cursor", "must be one that an answer gave as nextCursor")),
-            None => None,
-        };
-        Ok(ListQuery { statuses, from: self.date("from")?, before: self.date("before")?, limit, cursor })
+                .ok_or_else(|| invalid("limit", &format!("must be between 1 and {MAX_LIMIT}"))),
+            None => Ok(DEFAULT_LIMIT),
+        }
     }
 
-    fn date(&self, name: &str) -> Result<Option<Timestamp>, ApiError> {
+    /// Where the page begins.
+    pub(crate) fn cursor(&self) -> Result<Option<String>, ApiError> {
+        match self.get("cursor") {
+            Some(cursor) if i64::from_str_radix(cursor, 36).is_ok_and(|id| id > 0) => Ok(Some(cursor.to_owned())),
+            Some(_) => Err(invalid("cursor", "must be one that an answer gave as nextCursor")),
+            None => Ok(None),
+        }
+    }
+
+    pub(crate) fn date(&self, name: &str) -> Result<Option<Timestamp>, ApiError> {
         let parse =
             |text| Timestamp::parse(text).ok_or_else(|| invalid(name, "must be a date like 2026-01-31T08:30:00Z"));
         self.get(name).map(parse).transpose()

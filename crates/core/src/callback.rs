@@ -196,7 +196,7 @@ impl CallbackId {
     /// Reads the name on the wire.
     pub fn parse(text: &str) -> Option<Self> {
         let (task_id, revision) = text.rsplit_once('-')?;
-        Some(Self { task_id: task_id.parse().ok()?, revision: revision.parse().ok()? })
+        Some(Self { task_id: TaskId::parse(task_id)?, revision: revision.parse().ok()? })
     }
 }
 
@@ -260,6 +260,8 @@ pub struct DueCallback {
     pub tries: u32,
     /// The task, as it was when this happened.
     pub task: Task,
+    /// The database's time.
+    pub now: Timestamp,
 }
 
 /// What became of one try.
@@ -269,6 +271,8 @@ pub struct Settlement {
     pub row: i64,
     /// The number of the try, as it was handed out: an older one changes nothing.
     pub attempt: u32,
+    /// Whether more is told of the task ([`Callback::is_chain`]).
+    pub chain: bool,
     /// What follows from it.
     pub verdict: Verdict,
     /// What is kept of it; nothing if it was given back untried.
@@ -333,6 +337,10 @@ pub struct CallbackFilter {
     pub service: Option<ServiceKey>,
     /// Of this client.
     pub client: Option<ClientKey>,
+    /// Of this task.
+    pub task: Option<TaskId>,
+    /// Of this revision of the task.
+    pub revision: Option<u64>,
     /// In this status.
     pub status: Option<NotificationStatus>,
     /// That came to be at this time or later.

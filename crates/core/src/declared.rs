@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ClientId, ClientKey, Json, ServiceKey, ServiceName};
+use crate::{ClientId, ClientKey, Json, ServiceKey, ServiceName, Timestamp};
 
 /// How long a worker may keep silent, unless the service or the worker says otherwise.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(60);
@@ -81,6 +81,8 @@ pub struct ServiceLimits {
     pub delivery_limit: u32,
     /// How long its tasks are kept.
     pub retention: Retention,
+    /// How long to wait before each new try of a callback; none means the server's setting.
+    pub callback_retries: Option<Vec<Duration>>,
 }
 
 impl Default for ServiceLimits {
@@ -90,6 +92,7 @@ impl Default for ServiceLimits {
             lease: DEFAULT_LEASE,
             delivery_limit: DEFAULT_DELIVERY_LIMIT,
             retention: Retention::default(),
+            callback_retries: None,
         }
     }
 }
@@ -120,6 +123,40 @@ pub struct Client {
     pub client_id: ClientId,
     /// The bcrypt hash of its secret.
     pub secret_hash: String,
+    /// What its callbacks are signed with, the newest first; two while one replaces the other.
+    pub signing_secrets: Vec<SigningSecret>,
+    /// Where on the broker it may be told.
+    pub destinations: Vec<Destination>,
+}
+
+/// What callbacks are signed with.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SigningSecret {
+    /// As receivers are given it: `whsec_` and base64.
+    pub secret: String,
+    /// When it began to be used.
+    pub created: Timestamp,
+    /// Until when it is used, if another one replaces it.
+    pub expires: Option<Timestamp>,
+}
+
+impl std::fmt::Debug for SigningSecret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SigningSecret").field("created", &self.created).field("expires", &self.expires).finish()
+    }
+}
+
+/// An exchange or a queue of the broker, under a name of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Destination {
+    /// The name that callbacks use.
+    pub name: String,
+    /// The exchange; the default one (empty) reaches queues by their names.
+    #[serde(default)]
+    pub exchange: String,
+    /// The routing key, or the name of the queue.
+    pub routing_key: String,
 }
 
 /// What a client may do on a service.

@@ -17,6 +17,7 @@
 //! ```
 
 mod admission;
+mod callback;
 mod declared;
 mod json;
 mod names;
@@ -27,9 +28,14 @@ mod time;
 mod transition;
 
 pub use admission::{Admission, Refusal, Room};
+pub use callback::{
+    Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId, CallbackPage, CallbackRecord, CallbackType,
+    Courier, DueCallback, LaneChange, LaneHead, Lanes, Letter, NotAllowed, NotificationStatus, Reply, ReplyOutcome,
+    Resend, Resent, Settlement, Verdict, lane,
+};
 pub use declared::{
-    Authorization, Client, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Retention, Role, Roles, Service,
-    ServiceLimits,
+    Authorization, Client, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Destination, Retention, Role, Roles,
+    Service, ServiceLimits, SigningSecret,
 };
 pub use json::{Json, JsonError, MAX_DEPTH};
 pub use names::{ClientId, ClientKey, NameError, ServiceKey, ServiceName, TaskId};
@@ -37,6 +43,6 @@ pub use store::{
     Backlog, Change, ClaimRequest, IdempotencyKey, IdsChanged, NewTask, Outcome, Page, PurgeReport, PurgeRule, Store,
     StoreError, Submission, Submitted, Tally, TaskEvent, TaskFilter, Wakeup, WakeupListener,
 };
-pub use task::{Callback, CallbackType, Status, Task};
+pub use task::{Status, Task};
 pub use time::Timestamp;
 pub use transition::{Event, Ignored, State, apply};

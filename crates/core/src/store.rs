@@ -3,13 +3,14 @@
 //! The methods are whole verbs: each is one transaction, takes many items at once, and never hands out a transaction.
 //! Two drivers exist, and one conformance suite holds both to what is written here.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 
 use crate::{
-    Callback, ClientId, ClientKey, Declared, Ignored, Json, Refusal, Role, ServiceKey, ServiceLimits, ServiceName,
-    State, Status, Task, TaskId, Timestamp,
+    Callback, CallbackAttempt, CallbackFilter, CallbackPage, ClientId, ClientKey, Declared, Destination, DueCallback,
+    Ignored, Json, LaneChange, Lanes, Refusal, Resend, Resent, Role, ServiceKey, ServiceLimits, ServiceName,
+    Settlement, State, Status, Task, TaskId, Timestamp,
 };
 
 /// What a store can not do, whatever it was asked.
@@ -226,6 +227,19 @@ pub enum Change {
         client_id: ClientId,
         /// The bcrypt hash of its secret; none keeps the one it has.
         secret_hash: Option<String>,
+        /// Where on the broker it may be told; none keeps what it has.
+        destinations: Option<Vec<Destination>>,
+    },
+    /// The client's callbacks are to be signed with this from now on.
+    PutSigningSecret {
+        /// The client.
+        client_id: ClientId,
+        /// `whsec_` and base64.
+        secret: String,
+        /// How long the one before is used as well.
+        overlap: Duration,
+        /// Only if it has none.
+        unless_any: bool,
     },
     /// The client is to go, with its authorizations. Its tasks stay until they are purged.
     DeleteClient(ClientId),
@@ -267,17 +281,29 @@ pub struct Wakeup {
     pub tasks: IdsChanged,
     /// What is declared has changed.
     pub declared: bool,
+    /// These lanes have callbacks to be sent.
+    pub callbacks: Vec<i64>,
+}
+
+impl Default for Wakeup {
+    /// Nothing to tell.
+    fn default() -> Self {
+        Self { work: Vec::new(), tasks: IdsChanged::These(Vec::new()), declared: false, callbacks: Vec::new() }
+    }
 }
 
 impl Wakeup {
     /// Anything may have happened.
     pub const fn anything() -> Self {
-        Self { work: Vec::new(), tasks: IdsChanged::Perhaps, declared: true }
+        Self { work: Vec::new(), tasks: IdsChanged::Perhaps, declared: true, callbacks: Vec::new() }
     }
 
     /// Whether there is nothing to tell.
     pub fn is_empty(&self) -> bool {
-        self.work.is_empty() && !self.declared && self.tasks == IdsChanged::These(Vec::new())
+        self.work.is_empty()
+            && !self.declared
+            && self.callbacks.is_empty()
+            && self.tasks == IdsChanged::These(Vec::new())
     }
 }
 
@@ -312,7 +338,39 @@ pub trait Store: Send + Sync + 'static {
     /// Takes away what silent workers held, at most `limit` tasks, and tells how many.
     async fn expire_leases(&self, limit: usize) -> Result<usize, StoreError>;
 
-    /// Removes what is too old, a small batch at a time.
+    /// Lanes in which callbacks wait, in the order of their names, after this one. The cost is that of the lanes, not of
+    /// what waits in them.
+    async fn callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<Lanes, StoreError>;
+
+    /// Hands out callbacks that are due, at most `each` of each of these lanes, each to one caller only; a lane that is
+    /// parked has none. What is not settled within `lease` is handed out again.
+    async fn claim_callbacks(
+        &self,
+        lanes: Vec<i64>,
+        each: usize,
+        lease: Duration,
+    ) -> Result<Vec<DueCallback>, StoreError>;
+
+    /// Writes what became of tries, and of the endpoints that they were made to.
+    async fn settle_callbacks(
+        &self,
+        settlements: Vec<Settlement>,
+        lanes: Vec<(i64, LaneChange)>,
+    ) -> Result<(), StoreError>;
+
+    /// Gives up callbacks of a lane that have been due for longer than this, at most `limit`; tells how many.
+    async fn give_up_callbacks(&self, lane: i64, older_than: Duration, limit: usize) -> Result<u64, StoreError>;
+
+    /// The callbacks that match, the newest first. The cost of a page is bounded, whatever is stored.
+    async fn list_callbacks(&self, filter: CallbackFilter) -> Result<CallbackPage, StoreError>;
+
+    /// The tries of these callbacks, each list in its order.
+    async fn callback_attempts(&self, rows: Vec<i64>) -> Result<HashMap<i64, Vec<CallbackAttempt>>, StoreError>;
+
+    /// Makes callbacks due again, a batch at a time, whatever became of them.
+    async fn resend_callbacks(&self, resend: Resend) -> Result<Resent, StoreError>;
+
+    /// Removes what is too old, a small batch at a time. A finished task stays while its end is still to be told.
     async fn purge(&self, rule: PurgeRule) -> Result<PurgeReport, StoreError>;
 
     /// Forgets idempotency keys that are older than this, and counters that no place depends on; tells how many keys.

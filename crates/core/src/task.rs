@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ClientId, Json, ServiceName, State, TaskId, Timestamp};
+use crate::{Callback, ClientId, Json, NotificationStatus, ServiceName, State, TaskId, Timestamp};
 
 /// Where a task is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -56,24 +56,6 @@ impl Status {
     }
 }
 
-/// How whoever waits wants to be told. Typed, so that other kinds can follow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum CallbackType {
-    /// A `POST` to an `https` URL.
-    Https,
-}
-
-/// Where to tell that the task has ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Callback {
-    /// The kind of callback.
-    #[serde(rename = "type")]
-    pub kind: CallbackType,
-    /// Where to.
-    pub url: String,
-}
-
 /// A task.
 #[derive(Debug, Clone)]
 pub struct Task {
@@ -93,8 +75,10 @@ pub struct Task {
     pub response: Option<Json>,
     /// Why it failed.
     pub error_message: Option<String>,
-    /// Where to tell that it has ended.
+    /// Where to tell what becomes of it.
     pub callback: Option<Callback>,
+    /// What became of telling its end, where that is to be told.
+    pub notification: Option<NotificationStatus>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
     /// When it was taken in.

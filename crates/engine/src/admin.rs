@@ -1,5 +1,6 @@
 //! What operators do: declare, look, pause, cancel, purge. The same for a file, the admin API and the command line.
 
+pub(crate) mod clients;
 mod declare;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -8,15 +9,15 @@ use relais_core::{Backlog, Change, Event, PurgeRule, Role, Service, ServiceKey, 
 use relais_protocol::{
     HumanDuration,
     admin::{
-        AdminTaskView, AuthorizationDeclaration, ClientDeclaration, ClientSecret, ClientState, Declaration,
-        PurgeAnswer, PurgedService, RetentionDeclaration, RoleName, ServiceDeclaration, ServiceState,
+        AdminTaskView, AuthorizationDeclaration, ClientDeclaration, Declaration, PurgeAnswer, PurgedService,
+        RetentionDeclaration, RoleName, ServiceDeclaration, ServiceState,
     },
     consumer::ServiceView,
 };
 
 use crate::{
     Engine, EngineError, ListQuery,
-    auth::{generate_secret, hash_secret},
+    auth::hash_secret,
     follow::{filter, paged},
     views::{admin_task_view, text},
 };
@@ -84,43 +85,14 @@ impl Engine {
         self.service_state(name).await
     }
 
-    /// The clients, in the order of their names.
-    pub async fn client_states(&self) -> Result<Vec<ClientState>, EngineError> {
-        self.refresh().await?;
-        let snapshot = self.snapshot()?;
-        let mut clients: Vec<ClientState> = snapshot
-            .declared
-            .clients
-            .values()
-            .map(|client| ClientState {
-                client_id: client.client_id.to_string(),
-                authorizations: snapshot.declared.authorizations.keys().filter(|(key, _)| *key == client.key).count(),
-            })
-            .collect();
-        clients.sort_by(|a, b| a.client_id.cmp(&b.client_id));
-        Ok(clients)
-    }
-
-    /// Gives a client another secret, which is shown this once.
-    pub async fn rotate_secret(&self, client_id: &str) -> Result<ClientSecret, EngineError> {
-        self.refresh().await?;
-        let snapshot = self.snapshot()?;
-        let client = snapshot.declared.clients.get(client_id).ok_or(EngineError::ClientNotFound)?;
-        let secret = generate_secret()?;
-        let secret_hash = self.hash(secret.clone()).await?;
-        self.declare(vec![Change::PutClient { client_id: client.client_id.clone(), secret_hash: Some(secret_hash) }])
-            .await?;
-        Ok(ClientSecret { client_id: client_id.to_owned(), client_secret: secret })
-    }
-
     /// Everything that is declared, as a file would say it. Secrets are known to nobody.
     pub async fn declaration(&self) -> Result<Declaration, EngineError> {
         self.refresh().await?;
         let snapshot = self.snapshot()?;
         let declared = &snapshot.declared;
-        let clients: BTreeMap<&str, _> = declared.clients.values().map(|c| (c.client_id.as_str(), c)).collect();
+        let by_name: BTreeMap<&str, _> = declared.clients.values().map(|c| (c.client_id.as_str(), c)).collect();
         let mut authorizations = Vec::new();
-        for client in clients.values() {
+        for client in by_name.values() {
             for service in declared.services_by_name() {
                 let Some(authorization) = declared.authorizations.get(&(client.key, service.key)) else { continue };
                 authorizations.push(AuthorizationDeclaration {
@@ -133,9 +105,15 @@ impl Engine {
         }
         Ok(Declaration {
             services: declared.services_by_name().into_iter().map(|service| service_declaration(service)).collect(),
-            clients: clients
-                .keys()
-                .map(|id| ClientDeclaration { client_id: (*id).to_owned(), client_secret: None })
+            clients: by_name
+                .values()
+                .map(|client| ClientDeclaration {
+                    client_id: client.client_id.to_string(),
+                    client_secret: None,
+                    signing_secret: None,
+                    destinations: (!client.destinations.is_empty())
+                        .then(|| client.destinations.iter().map(clients::destination_declaration).collect()),
+                })
                 .collect(),
             authorizations,
         })
@@ -263,6 +241,10 @@ fn service_declaration(service: &Service) -> ServiceDeclaration {
         lease: Some(HumanDuration(limits.lease)),
         delivery_limit: Some(limits.delivery_limit),
         retention: (retention != RetentionDeclaration::default()).then_some(retention),
+        callback_retries: limits
+            .callback_retries
+            .as_ref()
+            .map(|waits| waits.iter().copied().map(HumanDuration).collect()),
     }
 }
 

@@ -51,6 +51,26 @@ pub fn generate_secret() -> Result<String, EngineError> {
     Ok(base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, bytes))
 }
 
+/// A secret to sign callbacks with, as Standard Webhooks writes it.
+pub(crate) fn generate_signing_secret() -> Result<String, EngineError> {
+    let mut bytes = [0u8; 24];
+    getrandom::fill(&mut bytes).map_err(|error| EngineError::Conflict(format!("no randomness: {error}")))?;
+    Ok(format!("{SIGNING_PREFIX}{}", base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes)))
+}
+
+/// Whether a text can be a secret to sign callbacks with; why not, if not.
+pub(crate) fn check_signing_secret(secret: &str) -> Result<(), String> {
+    let bytes = secret
+        .strip_prefix(SIGNING_PREFIX)
+        .and_then(|text| base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text).ok());
+    match bytes {
+        Some(bytes) if (24..=64).contains(&bytes.len()) => Ok(()),
+        _ => Err(format!("must be {SIGNING_PREFIX} and the base64 of 24 to 64 bytes")),
+    }
+}
+
+const SIGNING_PREFIX: &str = "whsec_";
+
 /// What is stored of a secret. Takes a while, on purpose: not for an async thread.
 pub fn hash_secret(secret: &str, cost: u32) -> Result<String, EngineError> {
     if secret.is_empty() || secret.len() > MAX_SECRET || secret.contains('\0') {
@@ -174,6 +194,8 @@ mod tests {
 
     fn declared(secret: &str) -> Declared {
         let client = Client {
+            signing_secrets: Vec::new(),
+            destinations: Vec::new(),
             key: ClientKey(1),
             client_id: ClientId::new("acme").unwrap(),
             secret_hash: hash_secret(secret, 4).unwrap(),

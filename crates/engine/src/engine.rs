@@ -14,6 +14,7 @@ use crate::{
     auth::{AuthOptions, Authenticator},
     background,
     batch::{BatchOptions, Batcher},
+    callbacks::{CallbackOptions, Couriers},
     claims::ClaimsDesk,
     hub::Hub,
     measured::Measured,
@@ -36,6 +37,12 @@ pub struct Options {
     pub rescue: bool,
     /// Whether this process purges.
     pub purging: bool,
+    /// Whether this process sends callbacks.
+    pub telling: bool,
+    /// Who carries callbacks; a kind that nobody carries is refused.
+    pub couriers: Couriers,
+    /// How callbacks are sent.
+    pub callbacks: CallbackOptions,
 }
 
 impl Default for Options {
@@ -47,6 +54,9 @@ impl Default for Options {
             idempotency_age: Duration::from_secs(24 * 3600),
             rescue: true,
             purging: true,
+            telling: true,
+            couriers: Couriers::default(),
+            callbacks: CallbackOptions::default(),
         }
     }
 }

@@ -38,6 +38,9 @@ pub enum EngineError {
     /// No such authorization.
     #[error("authorization not found")]
     AuthorizationNotFound,
+    /// No such callback.
+    #[error("callback not found")]
+    CallbackNotFound,
     /// The body does not conform to the service's schema.
     #[error("the body does not conform to the service's schema")]
     SchemaMismatch(Vec<Problem>),

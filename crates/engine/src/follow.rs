@@ -142,7 +142,7 @@ pub(crate) fn paged(page: Page) -> (Vec<Task>, Option<String>) {
     (page.tasks, page.next_before_id.map(base36))
 }
 
-fn base36(mut number: i64) -> String {
+pub(crate) fn base36(mut number: i64) -> String {
     let mut digits = Vec::new();
     while number > 0 {
         let digit = (number % 36) as u32;

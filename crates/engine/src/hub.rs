@@ -11,6 +11,9 @@ use std::{
 use relais_core::{IdsChanged, ServiceKey, Wakeup, WakeupListener};
 use tokio::sync::{Notify, watch};
 
+/// So many lanes are remembered by name.
+const MOST_LANES: usize = 10_000;
+
 /// Hears the store's wake-ups and passes them on.
 #[derive(Default)]
 pub(crate) struct Hub {
@@ -20,6 +23,10 @@ pub(crate) struct Hub {
     work: Mutex<HashSet<ServiceKey>>,
     /// Rings when `work` has something.
     pub(crate) work_bell: Notify,
+    /// Lanes that have had callbacks to be sent since somebody last looked, and whether any other may have had.
+    callbacks: Mutex<(HashSet<i64>, bool)>,
+    /// Rings when `callbacks` has something.
+    pub(crate) callbacks_bell: Notify,
     /// Rings when what is declared has changed.
     pub(crate) declared_bell: Notify,
     /// Rings when anything may have happened and everything should be looked at.
@@ -38,6 +45,11 @@ impl Hub {
         std::mem::take(&mut *lock(&self.work))
     }
 
+    /// The lanes that have had callbacks to be sent since the last call, and whether any other may have had.
+    pub(crate) fn take_callbacks(&self) -> (HashSet<i64>, bool) {
+        std::mem::take(&mut *lock(&self.callbacks))
+    }
+
     /// How many tasks are watched.
     pub(crate) fn watched(&self) -> usize {
         lock(&self.watched).len()
@@ -49,6 +61,17 @@ impl WakeupListener for Hub {
         if !wakeup.work.is_empty() {
             lock(&self.work).extend(wakeup.work.iter().copied());
             self.work_bell.notify_one();
+        }
+        if !wakeup.callbacks.is_empty() || wakeup.tasks == IdsChanged::Perhaps {
+            let mut callbacks = lock(&self.callbacks);
+            // Bounded where nobody sends: whoever does looks at everything then.
+            if callbacks.0.len() + wakeup.callbacks.len() > MOST_LANES {
+                *callbacks = (HashSet::new(), true);
+            }
+            callbacks.0.extend(wakeup.callbacks.iter().copied());
+            callbacks.1 |= wakeup.tasks == IdsChanged::Perhaps;
+            drop(callbacks);
+            self.callbacks_bell.notify_one();
         }
         match &wakeup.tasks {
             IdsChanged::These(ids) if ids.is_empty() => {}
@@ -115,7 +138,7 @@ mod tests {
     use super::*;
 
     fn changed(ids: Vec<i64>) -> Wakeup {
-        Wakeup { work: Vec::new(), tasks: IdsChanged::These(ids), declared: false }
+        Wakeup { tasks: IdsChanged::These(ids), ..Wakeup::default() }
     }
 
     #[tokio::test]

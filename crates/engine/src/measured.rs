@@ -1,6 +1,7 @@
 //! Wraps a store: every call is timed, counted and bounded once, here, so that drivers contain none of it.
 
 use std::{
+    collections::HashMap,
     future::Future,
     sync::Arc,
     time::{Duration, Instant},
@@ -10,8 +11,9 @@ use async_trait::async_trait;
 use tracing::Instrument as _;
 
 use relais_core::{
-    Backlog, Change, ClaimRequest, Declared, NewTask, Outcome, Page, PurgeReport, PurgeRule, Store, StoreError,
-    Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
+    Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DueCallback, LaneChange,
+    Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, Resend, Resent, Settlement, Store, StoreError, Submission,
+    Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that takes longer is given up: a database that hangs is a database that is away.
@@ -81,6 +83,13 @@ measured! {
     claim(requests: Vec<ClaimRequest>) -> Vec<Vec<Task>>;
     record(events: Vec<TaskEvent>) -> Vec<Outcome>;
     expire_leases(limit: usize) -> usize;
+    callback_lanes(after: Option<i64>, limit: usize) -> Lanes;
+    claim_callbacks(lanes: Vec<i64>, each: usize, lease: Duration) -> Vec<DueCallback>;
+    settle_callbacks(settlements: Vec<Settlement>, lanes: Vec<(i64, LaneChange)>) -> ();
+    give_up_callbacks(lane: i64, older_than: Duration, limit: usize) -> u64;
+    list_callbacks(filter: CallbackFilter) -> CallbackPage;
+    callback_attempts(rows: Vec<i64>) -> HashMap<i64, Vec<CallbackAttempt>>;
+    resend_callbacks(resend: Resend) -> Resent;
     purge(rule: PurgeRule) -> PurgeReport;
     tidy(idempotency_age: Duration) -> u64;
     take_turn(chore: &str, period: Duration) -> bool;

@@ -3,15 +3,16 @@
 use std::time::{Duration, Instant};
 
 use relais_core::{
-    Callback, CallbackType, IdempotencyKey, Json, JsonError, NewTask, Refusal, Submission, Submitted, TaskId, Timestamp,
+    Callback, CallbackEvent, CallbackType, Client, IdempotencyKey, Json, JsonError, NewTask, Refusal, Submission,
+    Submitted, TaskId, Timestamp, lane,
 };
-use relais_protocol::consumer::{CallbackRequest, SubmitRequest};
+use relais_protocol::{callback::CallbackRequest, consumer::SubmitRequest};
 use serde_json::value::RawValue;
 
-use crate::{Access, Engine, EngineError, Problem, registry::Snapshot};
+use crate::{Access, Couriers, Engine, EngineError, Problem, registry::Snapshot};
 
 const MAX_CORRELATION_ID: usize = 200;
-const MAX_URL: usize = 2000;
+const MAX_TARGET: usize = 2000;
 
 /// A consumer's word for its request, so that it can repeat it without fear.
 #[derive(Debug, Clone)]
@@ -40,7 +41,7 @@ impl Engine {
         idempotency: Option<Idempotency>,
     ) -> Result<Accepted, EngineError> {
         let snapshot = self.snapshot()?;
-        let result = match new_task(&snapshot, access, request, idempotency) {
+        let result = match new_task(&snapshot, &self.0.options.couriers, access, request, idempotency) {
             Ok(task) => self.0.submissions.put(task).await.and_then(refused),
             Err(error) => Err(error),
         };
@@ -55,7 +56,9 @@ impl Engine {
         requests: Vec<SubmitRequest>,
     ) -> Result<Vec<Result<Accepted, EngineError>>, EngineError> {
         let snapshot = self.snapshot()?;
-        let judged: Vec<_> = requests.into_iter().map(|request| new_task(&snapshot, access, request, None)).collect();
+        let couriers = &self.0.options.couriers;
+        let judge = |request| new_task(&snapshot, couriers, access, request, None);
+        let judged: Vec<_> = requests.into_iter().map(judge).collect();
         let tasks: Vec<NewTask> = judged.iter().filter_map(|task| task.as_ref().ok().cloned()).collect();
         let submissions = self.0.submissions.put_each(tasks).await;
         // If nothing at all could be written, that is the answer to the whole.
@@ -131,6 +134,7 @@ fn reason(error: &EngineError) -> &'static str {
 /// Judges what a request says, by everything but the room there is.
 fn new_task(
     snapshot: &Snapshot,
+    couriers: &Couriers,
     access: &Access,
     request: SubmitRequest,
     idempotency: Option<Idempotency>,
@@ -139,7 +143,7 @@ fn new_task(
     if !body.is_object() {
         return Err(EngineError::Invalid(vec![Problem::at("/body", "must be a JSON object")]));
     }
-    let callback = request.callback.map(callback).transpose()?;
+    let callback = request.callback.map(|asked| callback(couriers, &access.client, asked)).transpose()?;
     if let Some(id) = &request.correlation_id
         && (id.chars().count() > MAX_CORRELATION_ID || id.chars().any(char::is_control))
     {
@@ -172,27 +176,49 @@ pub(crate) fn payload(raw: Box<RawValue>, path: &str) -> Result<Json, EngineErro
 }
 
 /// Checks what can be seen of a callback when it is asked for.
-fn callback(request: CallbackRequest) -> Result<Callback, EngineError> {
-    let kind = match request.kind.as_str() {
-        "https" => CallbackType::Https,
-        other => return Err(EngineError::UnknownCallbackType(other.chars().take(50).collect())),
+fn callback(couriers: &Couriers, client: &Client, request: CallbackRequest) -> Result<Callback, EngineError> {
+    let unknown = || EngineError::UnknownCallbackType(request.kind.chars().take(50).collect());
+    let kind = CallbackType::parse(&request.kind).ok_or_else(unknown)?;
+    let courier = couriers.get(kind).ok_or_else(unknown)?;
+    let wrong =
+        |field: &str, message: String| EngineError::Invalid(vec![Problem::at(format!("/callback/{field}"), message)]);
+    let (field, other) = if kind == CallbackType::Amqp { ("destination", "url") } else { ("url", "destination") };
+    let (target, extra) = match kind {
+        CallbackType::Amqp => (request.destination, request.url),
+        CallbackType::Https | CallbackType::Http => (request.url, request.destination),
     };
-    let refuse = |why: &str| Err(EngineError::CallbackUrlNotAllowed(why.to_owned()));
-    if request.url.len() > MAX_URL {
-        return refuse("the URL is too long");
+    let target = target.ok_or_else(|| wrong(field, format!("is needed for the type {}", kind.as_str())))?;
+    if extra.is_some() {
+        return Err(wrong(other, format!("is not for the type {}", kind.as_str())));
     }
-    if request.url.chars().any(|c| c.is_control() || c.is_whitespace()) {
-        return refuse("the URL has white space or control characters");
+    if target.len() > MAX_TARGET {
+        return Err(EngineError::CallbackUrlNotAllowed("it is too long".to_owned()));
     }
-    let Ok(url) = url::Url::parse(&request.url) else { return refuse("the URL is malformed") };
-    if url.scheme() != "https" {
-        return refuse("the URL's scheme must be https");
-    }
-    if !url.username().is_empty() || url.password().is_some() {
-        return refuse("the URL has credentials in it");
-    }
-    if url.host_str().is_none_or(str::is_empty) {
-        return refuse("the URL has no host");
-    }
-    Ok(Callback { kind, url: request.url })
+    let gzip = match request.compression.as_deref() {
+        None => false,
+        Some("gzip") => true,
+        Some(_) => return Err(wrong("compression", "must be gzip, or absent".to_owned())),
+    };
+    let events = match request.events {
+        None => CallbackEvent::ENDS.to_vec(),
+        Some(names) => {
+            let mut events = Vec::new();
+            for (i, name) in names.iter().enumerate() {
+                let event = CallbackEvent::parse(name).ok_or_else(|| {
+                    let known = CallbackEvent::ALL.map(CallbackEvent::as_str).join(", ");
+                    wrong(&format!("events/{i}"), format!("must be one of {known}"))
+                })?;
+                if events.contains(&event) {
+                    return Err(wrong(&format!("events/{i}"), "is there twice".to_owned()));
+                }
+                events.push(event);
+            }
+            if events.is_empty() {
+                return Err(wrong("events", "must have at least one".to_owned()));
+            }
+            events
+        }
+    };
+    let endpoint = courier.judge(kind, &target, client).map_err(|why| EngineError::CallbackUrlNotAllowed(why.0))?;
+    Ok(Callback { kind, target, events, gzip, lane: lane(client.key, &endpoint) })
 }

@@ -56,6 +56,7 @@ pub fn admin_task_view(task: &Task, with_request: bool) -> AdminTaskView {
         losses: task.state.losses,
         worker_host: task.state.worker_host.clone(),
         lease_expires: task.state.lease_until.map(text),
+        notification_status: task.notification.map(|status| status.as_str().to_owned()),
         request: with_request.then(|| task.request.as_raw().to_owned()),
         task: task_view(task),
     }

@@ -49,6 +49,11 @@ pub struct ServiceDeclaration {
     /// How long its tasks are kept.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<RetentionDeclaration>,
+    /// How long to wait before each new try of a callback, e.g. `[10s, 1m, 1h, 1d]`; the server's setting if absent, none
+    /// at all if empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<String>>, example = json!(["10s", "1m", "6m"]))]
+    pub callback_retries: Option<Vec<HumanDuration>>,
 }
 
 /// A secret: the text itself, or the environment variable of whoever reads the file.
@@ -73,6 +78,26 @@ pub struct ClientDeclaration {
     /// Its secret. If absent, a new client gets one that is shown once, and an old one keeps its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<SecretDeclaration>,
+    /// What its callbacks are signed with: `whsec_` and base64. If absent, a new client gets one, and an old one keeps its
+    /// own. Another one than before is used at once; the old one is used as well for a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signing_secret: Option<SecretDeclaration>,
+    /// Where on the broker it may be told; left as it is if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub destinations: Option<Vec<DestinationDeclaration>>,
+}
+
+/// An exchange or a queue of the broker, under a name of its own.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct DestinationDeclaration {
+    /// The name that callbacks use.
+    pub name: String,
+    /// The exchange; absent for the default one, which reaches queues by their names.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub exchange: Option<String>,
+    /// The routing key, or the name of the queue.
+    pub routing_key: String,
 }
 
 /// What a client may do on a service.
@@ -195,6 +220,9 @@ pub struct ClientState {
     pub client_id: String,
     /// On how many services it may do something.
     pub authorizations: usize,
+    /// Where on the broker it may be told.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub destinations: Vec<DestinationDeclaration>,
 }
 
 /// The clients.
@@ -242,6 +270,9 @@ pub struct AdminTaskView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = "date-time")]
     pub lease_expires: Option<String>,
+    /// What became of telling its end, where that is to be told: `PENDING`, `SUCCESS` or `FAILURE`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notification_status: Option<String>,
     /// The arguments; absent in a listing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]

@@ -4,20 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::{ErrorBody, HumanDuration};
-
-/// Where to tell that a task has ended.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub struct CallbackRequest {
-    /// The kind of callback: `https`.
-    #[serde(rename = "type")]
-    #[schema(example = "https")]
-    pub kind: String,
-    /// Where to.
-    #[schema(example = "https://example.org/done")]
-    pub url: String,
-}
+use crate::{ErrorBody, HumanDuration, callback::CallbackRequest};
 
 /// A task to be done.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -26,7 +13,7 @@ pub struct SubmitRequest {
     /// The arguments: a JSON object that conforms to the service's schema.
     #[schema(value_type = Object, example = json!({"sleep": 2, "mustSucceed": true}))]
     pub body: Box<RawValue>,
-    /// Where to tell that the task has ended.
+    /// Where to tell what becomes of the task.
     #[serde(default)]
     pub callback: Option<CallbackRequest>,
     /// One id through a chain of tasks; at most 200 characters.

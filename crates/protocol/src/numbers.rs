@@ -43,6 +43,7 @@ numbers! {
     RouteNotFound = 404003, "There is nothing at this address.";
     ClientNotFound = 404004, "Client not found.";
     AuthorizationNotFound = 404005, "Authorization not found.";
+    CallbackNotFound = 404006, "Callback not found.";
     MethodNotAllowed = 405001, "This address does not take that method.";
     RequestTimeout = 408001, "The request took too long to arrive.";
     IdempotencyKeyReused = 409001, "The Idempotency-Key was used with another request.";

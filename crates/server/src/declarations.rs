@@ -26,10 +26,13 @@ pub fn parse(text: &str, origin: &str) -> Result<Declaration> {
 fn parse_with(text: &str, origin: &str, variable: impl Fn(&str) -> Option<String>) -> Result<Declaration> {
     let mut declaration = parse_text(text, origin)?;
     for client in &mut declaration.clients {
-        if let Some(SecretDeclaration::Env { env }) = &client.client_secret {
-            client.client_secret = Some(SecretDeclaration::Plain(resolve(env, &variable).with_context(|| {
-                format!("{origin}: the secret of client `{}` is to come from the environment", client.client_id)
-            })?));
+        for (secret, what) in [(&mut client.client_secret, "secret"), (&mut client.signing_secret, "signing secret")] {
+            if let Some(SecretDeclaration::Env { env }) = secret {
+                let found = resolve(env, &variable).with_context(|| {
+                    format!("{origin}: the {what} of client `{}` is to come from the environment", client.client_id)
+                })?;
+                *secret = Some(SecretDeclaration::Plain(found));
+            }
         }
     }
     Ok(declaration)

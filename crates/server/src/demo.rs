@@ -155,10 +155,13 @@ fn declaration(secret: &str, worker_secret: &str) -> anyhow::Result<Declaration>
         lease: None,
         delivery_limit: None,
         retention: None,
+        callback_retries: None,
     };
     let client = |id: &str, secret: &str| ClientDeclaration {
         client_id: id.to_owned(),
         client_secret: Some(SecretDeclaration::Plain(secret.to_owned())),
+        signing_secret: None,
+        destinations: None,
     };
     let authorization = |id: &str, role: RoleName| AuthorizationDeclaration {
         client_id: id.to_owned(),

@@ -5,8 +5,13 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context as _;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use relais_api::{AdminToken, ApiOptions};
-use relais_core::{Store, StoreError};
-use relais_engine::{AuthOptions, BatchOptions, Engine, EngineError, Options, PurgeDefaults, background::chain};
+use relais_callback::{AmqpCourier, HttpCourier};
+use relais_core::{CallbackType, Courier, Store, StoreError};
+use relais_engine::{
+    AuthOptions, BatchOptions, CallbackOptions, Couriers, Engine, EngineError, Options, PurgeDefaults,
+    background::chain,
+};
+use relais_messaging::rabbitmq::{Broker, BrokerOptions};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -70,7 +75,7 @@ impl Server {
         let render = install_metrics()?;
         // Before the engine, whose background services would find no tables.
         let migrated = !config.database.migrate || migrate(&store, config.database.url.is_sqlite()).await?;
-        let engine = Engine::start(Arc::clone(&store), engine_options(config))?;
+        let engine = Engine::start(Arc::clone(&store), engine_options(config, couriers(config)?))?;
         if migrated {
             match engine.refresh().await {
                 Ok(()) => {}
@@ -174,7 +179,7 @@ async fn migrate_when_there(store: Arc<dyn Store>, stopping: CancellationToken) 
     }
 }
 
-fn engine_options(config: &Config) -> Options {
+fn engine_options(config: &Config, couriers: Couriers) -> Options {
     Options {
         batching: BatchOptions {
             max_batch: config.batching.max_batch,
@@ -196,7 +201,47 @@ fn engine_options(config: &Config) -> Options {
         idempotency_age: config.tasks.idempotency_age.0,
         rescue: config.server.has(Role::Rescue),
         purging: config.server.has(Role::Purge),
+        telling: config.server.has(Role::Notify),
+        couriers,
+        callbacks: CallbackOptions {
+            retries: config.callbacks.retries.iter().map(|wait| wait.0).collect(),
+            timeout: config.callbacks.timeout.0,
+            at_once: config.callbacks.at_once,
+            per_lane: config.callbacks.per_endpoint,
+            park_after: config.callbacks.park_after,
+            park_first: config.callbacks.park_first.0,
+            park_most: config.callbacks.park_most.0,
+            give_up_after: config.callbacks.give_up_after.0,
+        },
     }
+}
+
+/// Who carries callbacks.
+fn couriers(config: &Config) -> anyhow::Result<Couriers> {
+    let callbacks = &config.callbacks;
+    let http = HttpCourier::new(relais_callback::HttpOptions {
+        timeout: callbacks.timeout.0,
+        allow_http: callbacks.allow_http,
+        allow_hosts: callbacks.allow_hosts.clone(),
+        allow_networks: callbacks.allow_networks.clone(),
+        ports: callbacks.ports.clone(),
+        root_certificates: (!callbacks.root_certificates.is_empty())
+            .then(|| callbacks.root_certificates.clone().into()),
+        ..relais_callback::HttpOptions::default()
+    })
+    .context("callbacks can not be sent")?;
+    let http: Arc<dyn Courier> = Arc::new(http);
+    let mut couriers = Couriers::default().with(CallbackType::Https, Arc::clone(&http));
+    if callbacks.allow_http {
+        couriers = couriers.with(CallbackType::Http, http);
+    }
+    if !config.broker.url.is_empty() {
+        let options = BrokerOptions { publish_timeout: callbacks.timeout.0, ..BrokerOptions::default() };
+        let broker = Broker::new(config.broker.url.expose(), options)
+            .with_context(|| format!("the broker {} can not be used", config.broker.url))?;
+        couriers = couriers.with(CallbackType::Amqp, Arc::new(AmqpCourier::new(broker)));
+    }
+    Ok(couriers)
 }
 
 fn api_options(config: &Config) -> ApiOptions {
@@ -236,6 +281,13 @@ fn describe_metrics() {
     gauge!("relais_tasks_running", "Tasks that a worker has, by service.");
     gauge!("relais_queue_age_seconds", "Age of the oldest pending task, by service.");
     gauge!("relais_tasks_watched", "Tasks that somebody waits for in this process.");
+    counter!("relais_callbacks_total", "Tries to send a callback, by outcome and type.");
+    counter!("relais_callback_parks_total", "Endpoints left alone because they did not answer.");
+    gauge!("relais_callbacks_under_way", "Callbacks that are being sent by this process.");
+    gauge!("relais_callback_lanes", "Endpoints, by client, that callbacks wait for.");
+    gauge!("relais_callback_lanes_parked", "Those of them that are left alone.");
+    gauge!("relais_callback_overdue_seconds", "How long the callback that is most overdue has been due.");
+    histogram!("relais_callback_seconds", "Tries to send a callback, by type.");
     histogram!("relais_task_wait_seconds", "From submission to start.");
     histogram!("relais_task_run_seconds", "From start to end, by service and status.");
     histogram!("relais_store_seconds", "Calls of the store, by verb.");

@@ -16,6 +16,7 @@
 //! ```
 
 mod migrations;
+mod outbox;
 mod place;
 mod postgres;
 mod row;

@@ -6,8 +6,9 @@
 use std::time::Duration;
 
 use relais_core::{
-    Authorization, Callback, Client, ClientId, ClientKey, Json, Retention, Roles, Service, ServiceKey, ServiceLimits,
-    ServiceName, State, Status, StoreError, Tally, Task, TaskId, Timestamp,
+    Authorization, Callback, CallbackAttempt, CallbackEvent, CallbackId, CallbackRecord, Client, ClientId, ClientKey,
+    DueCallback, Json, LaneHead, NotificationStatus, Retention, Roles, Service, ServiceKey, ServiceLimits, ServiceName,
+    SigningSecret, State, Status, StoreError, Tally, Task, TaskId, Timestamp, Verdict,
 };
 
 use crate::session::{KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, QueueFacts, Result};
@@ -15,11 +16,13 @@ use crate::session::{KnownKey, Locked, LockedPending, LockedQueue, LockedTask, P
 /// The columns of one row, by name. `small`, `int` and `big` are numbers of 16, 32 and 64 bits.
 pub(crate) trait Columns {
     fn small(&self, column: &str) -> Result<i16>;
+    fn small_if_any(&self, column: &str) -> Result<Option<i16>>;
     fn int(&self, column: &str) -> Result<i32>;
     fn int_if_any(&self, column: &str) -> Result<Option<i32>>;
     fn big(&self, column: &str) -> Result<i64>;
     fn big_if_any(&self, column: &str) -> Result<Option<i64>>;
     fn real(&self, column: &str) -> Result<f64>;
+    fn real_if_any(&self, column: &str) -> Result<Option<f64>>;
     fn flag(&self, column: &str) -> Result<bool>;
     fn flag_if_any(&self, column: &str) -> Result<Option<bool>>;
     fn text(&self, column: &str) -> Result<String>;
@@ -34,7 +37,8 @@ pub(crate) trait Columns {
 macro_rules! plain_columns {
     () => {
         $crate::row::plain_columns! {
-            small: i16, int: i32, int_if_any: Option<i32>, big: i64, big_if_any: Option<i64>, real: f64, flag: bool,
+            small: i16, small_if_any: Option<i16>, int: i32, int_if_any: Option<i32>, big: i64, big_if_any: Option<i64>,
+            real: f64, real_if_any: Option<f64>, flag: bool,
             flag_if_any: Option<bool>, text: String, text_if_any: Option<String>, bytes: Vec<u8>,
         }
     };
@@ -71,11 +75,8 @@ pub(crate) fn task(row: &impl Columns) -> Result<Task> {
         request: Json::parse(row.text("request")?).map_err(corrupt)?,
         response: json(row.text_if_any("response")?)?,
         error_message: row.text_if_any("error_message")?,
-        callback: row
-            .text_if_any("callback")?
-            .map(|text| serde_json::from_str::<Callback>(&text))
-            .transpose()
-            .map_err(corrupt)?,
+        callback: callback(row)?,
+        notification: row.small_if_any("notification")?.map(notification).transpose()?,
         correlation_id: row.text_if_any("correlation_id")?,
         submitted: row.moment("submitted")?,
         position: None,
@@ -96,6 +97,7 @@ pub(crate) fn locked_task(row: &impl Columns) -> Result<LockedTask> {
         seq: row.big("seq")?,
         delivery_limit: narrow(row.int("delivery_limit")?),
         state: state(row)?,
+        callback: callback(row)?,
     })
 }
 
@@ -179,6 +181,12 @@ pub(crate) fn service(row: &impl Columns) -> Result<Service> {
                 finished: row.big_if_any("keep_finished_ms")?.map(millis),
                 any: row.big_if_any("keep_any_ms")?.map(millis),
             },
+            callback_retries: row
+                .text_if_any("callback_retries")?
+                .map(|text| serde_json::from_str::<Vec<i64>>(&text))
+                .transpose()
+                .map_err(corrupt)?
+                .map(|waits| waits.into_iter().map(millis).collect()),
         },
     })
 }
@@ -188,7 +196,108 @@ pub(crate) fn client(row: &impl Columns) -> Result<Client> {
         key: ClientKey(row.int("id")?),
         client_id: ClientId::new(row.text("client_id")?).map_err(corrupt)?,
         secret_hash: row.text("secret_hash")?,
+        signing_secrets: Vec::new(),
+        destinations: row
+            .text_if_any("destinations")?
+            .map(|text| serde_json::from_str(&text))
+            .transpose()
+            .map_err(corrupt)?
+            .unwrap_or_default(),
     })
+}
+
+/// The clients, each with what its callbacks are signed with; the secrets come the newest first.
+pub(crate) fn clients<R: Columns>(clients: &[R], secrets: &[R]) -> Result<Vec<Client>> {
+    let mut found: Vec<Client> = clients.iter().map(client).collect::<Result<_>>()?;
+    for row in secrets {
+        let owner = client_key(row)?;
+        if let Some(client) = found.iter_mut().find(|client| client.key == owner) {
+            client.signing_secrets.push(SigningSecret {
+                secret: row.text("secret")?,
+                created: row.moment("created")?,
+                expires: row.moment_if_any("expires")?,
+            });
+        }
+    }
+    Ok(found)
+}
+
+fn callback(row: &impl Columns) -> Result<Option<Callback>> {
+    row.text_if_any("callback")?.map(|text| serde_json::from_str(&text)).transpose().map_err(corrupt)
+}
+
+fn notification(code: i16) -> Result<NotificationStatus> {
+    NotificationStatus::from_code(code).ok_or_else(|| corrupt(format!("notification status {code}")))
+}
+
+pub(crate) fn callback_record(row: &impl Columns) -> Result<CallbackRecord> {
+    let event = row.small("cb_event")?;
+    Ok(CallbackRecord {
+        row: row.big("cb_id")?,
+        id: CallbackId { task_id: row.task_id("task_id")?, revision: unsigned(row.big("cb_revision")?) },
+        service: service_key(row)?,
+        client: client_key(row)?,
+        event: CallbackEvent::from_code(event).ok_or_else(|| corrupt(format!("callback event {event}")))?,
+        status: notification(row.small("cb_status")?)?,
+        attempts: narrow(row.int("cb_attempts")?),
+        created: row.moment("cb_created")?,
+        due: row.moment_if_any("cb_due")?,
+        ended: row.moment_if_any("cb_ended")?,
+        callback: callback(row)?.ok_or_else(|| corrupt("a callback of a task that asked for none"))?,
+    })
+}
+
+/// A callback that was taken, with its task as it was when it came to be.
+pub(crate) fn due_callback(row: &impl Columns) -> Result<DueCallback> {
+    let record = callback_record(row)?;
+    let mut task = task(row)?;
+    if !record.event.is_end() {
+        task.state.status = Status::InProgress;
+        task.state.started = row.moment_if_any("cb_started")?;
+        task.state.progress = row.real_if_any("cb_progress")?.unwrap_or(0.0);
+        task.state.ended = None;
+        task.error_message = None;
+    }
+    Ok(DueCallback { tries: narrow(row.int("cb_tries")?).saturating_sub(1), now: row.moment("now")?, record, task })
+}
+
+pub(crate) fn lane_head(row: &impl Columns) -> Result<LaneHead> {
+    Ok(LaneHead { lane: row.big("lane")?, due: row.moment("due")?, parked_until: row.moment_if_any("parked_until")? })
+}
+
+/// A try, and the callback it belongs to.
+pub(crate) fn attempt_of(row: &impl Columns) -> Result<(i64, CallbackAttempt)> {
+    let attempt = CallbackAttempt {
+        number: narrow(row.int("number")?),
+        at: row.moment("at")?,
+        duration: millis(row.big("duration_ms")?),
+        status: row.int_if_any("http_status")?.and_then(|status| u16::try_from(status).ok()),
+        error: row.text_if_any("error")?,
+        answer: row.text_if_any("answer")?,
+    };
+    Ok((row.big("callback")?, attempt))
+}
+
+/// What a verdict makes of a callback's row.
+pub(crate) struct Settled {
+    pub status: NotificationStatus,
+    /// How long until it is due again, if it is still to be told.
+    pub wait: Duration,
+}
+
+pub(crate) fn settled(verdict: Verdict) -> Settled {
+    let (status, wait) = match verdict {
+        Verdict::Delivered => (NotificationStatus::Success, Duration::ZERO),
+        Verdict::GivenUp | Verdict::Gone => (NotificationStatus::Failure, Duration::ZERO),
+        Verdict::Again(wait) => (NotificationStatus::Pending, wait),
+        Verdict::Returned => (NotificationStatus::Pending, Duration::ZERO),
+    };
+    Settled { status, wait }
+}
+
+/// How long to wait before each new try of a callback, as it is written.
+pub(crate) fn waits(waits: Option<&[Duration]>) -> Option<String> {
+    waits.map(|waits| serde_json::json!(waits.iter().copied().map(in_millis).collect::<Vec<_>>()).to_string())
 }
 
 pub(crate) fn authorization(row: &impl Columns) -> Result<Authorization> {

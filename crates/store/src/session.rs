@@ -6,9 +6,11 @@
 use std::{future::Future, time::Duration};
 
 use relais_core::{
-    Backlog, Change, ClientKey, Declared, Json, NewTask, Page, ServiceKey, State, Status, StoreError, Task, TaskFilter,
-    TaskId, Timestamp, Wakeup, position::Node,
+    Backlog, Callback, Change, ClientKey, Declared, Json, NewTask, Page, ServiceKey, State, Status, StoreError, Task,
+    TaskFilter, TaskId, Timestamp, Wakeup, position::Node,
 };
+
+use crate::outbox::{Outbox, Told};
 
 /// What a driver answers.
 pub(crate) type Result<T> = std::result::Result<T, StoreError>;
@@ -61,6 +63,7 @@ pub(crate) struct LockedTask {
     pub seq: i64,
     pub delivery_limit: u32,
     pub state: State,
+    pub callback: Option<Callback>,
 }
 
 /// Rows that were locked, and the database's time when they were.
@@ -136,7 +139,7 @@ pub(crate) struct PurgeCandidate {
 }
 
 /// A database: how to begin a transaction, and reads that need none.
-pub(crate) trait Database: Send + Sync + 'static {
+pub(crate) trait Database: Told + 'static {
     type Session: Session;
 
     /// Begins a transaction that may write.
@@ -183,7 +186,7 @@ pub(crate) trait Database: Send + Sync + 'static {
 }
 
 /// One transaction. Dropped without [`Session::commit`], it never was.
-pub(crate) trait Session: Send {
+pub(crate) trait Session: Outbox {
     /// Locks the queues of these services, in this order, against other submissions.
     fn lock_queues(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<LockedQueue>>> + Send;
 
@@ -215,7 +218,8 @@ pub(crate) trait Session: Send {
     /// Tasks that a purge is to look at, in the order of arrival, without locking them. Those not old enough to matter end the scan.
     fn scan_for_purge(&mut self, scan: &PurgeScan) -> impl Future<Output = Result<Vec<PurgeCandidate>>> + Send;
 
-    /// Removes those of the tasks that are still in this status and that nobody has locked; tells which.
+    /// Removes those of the tasks that are still in this status, that nobody has locked and of which nothing is to be told
+    /// any more, with their callbacks; tells which.
     fn delete_tasks(&mut self, ids: &[i64], status: Status) -> impl Future<Output = Result<Vec<i64>>> + Send;
 
     /// Forgets at most `limit` idempotency keys that are older than this; tells how many.

@@ -23,6 +23,13 @@ pub(crate) fn encode(origin: &str, wakeup: &Wakeup) -> String {
     if wakeup.declared {
         head.push_str(";d");
     }
+    if !wakeup.callbacks.is_empty() {
+        // Lanes are spread over all 64 bits: sixteen digits each, whatever the base.
+        head.push_str(";c");
+        for (i, lane) in wakeup.callbacks.iter().enumerate() {
+            let _ = write!(head, "{}{lane:x}", if i == 0 { "" } else { "," });
+        }
+    }
     let mut tasks = String::new();
     match &wakeup.tasks {
         IdsChanged::Perhaps => tasks.push_str(";t*"),
@@ -55,7 +62,7 @@ pub(crate) fn decode(origin: &str, payload: &str) -> Option<Wakeup> {
     if parts.next() == Some(origin) {
         return None;
     }
-    let mut wakeup = Wakeup { work: Vec::new(), tasks: IdsChanged::These(Vec::new()), declared: false };
+    let mut wakeup = Wakeup::default();
     for part in parts {
         let (kind, list) = part.split_at(usize::from(!part.is_empty()));
         match (kind, list) {
@@ -74,6 +81,10 @@ pub(crate) fn decode(origin: &str, payload: &str) -> Option<Wakeup> {
             }
             ("w", list) => {
                 wakeup.work = numbers(list).filter_map(|key| i32::try_from(key).ok()).map(ServiceKey).collect();
+            }
+            ("c", list) => {
+                let lanes = list.split(',').filter_map(|lane| u64::from_str_radix(lane, 16).ok());
+                wakeup.callbacks = lanes.map(u64::cast_signed).collect();
             }
             // Of a version that says more than we understand.
             _ => return Some(Wakeup::anything()),
@@ -109,7 +120,12 @@ mod tests {
     use super::*;
 
     fn wakeup(ids: Vec<i64>) -> Wakeup {
-        Wakeup { work: vec![ServiceKey(1), ServiceKey(400)], tasks: IdsChanged::These(ids), declared: true }
+        Wakeup {
+            work: vec![ServiceKey(1), ServiceKey(400)],
+            tasks: IdsChanged::These(ids),
+            declared: true,
+            callbacks: vec![1, -1, i64::MIN, i64::MAX],
+        }
     }
 
     #[test]

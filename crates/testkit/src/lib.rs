@@ -1,7 +1,7 @@
 //! What Relais's tests stand on: real private servers that a test may kill, and faults on demand.
 //!
-//! Nothing here imitates a server. PostgreSQL is the real one, on a free loopback port, with its
-//! own temporary data; the network between two processes is cut by a proxy, not by a mock. When a
+//! Nothing here imitates a server. PostgreSQL and RabbitMQ are the real ones, on free loopback ports, with
+//! their own temporary data; the network between two processes is cut by a proxy, not by a mock. When a
 //! server's program is missing, the test **fails** and the message says which package brings it:
 //! a test that skips itself proves nothing and looks as if it did.
 //!
@@ -33,6 +33,8 @@ mod port;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
+pub mod rabbitmq;
+pub mod redis;
 pub mod store_suite;
 
 pub use database::{POSTGRES_VARIABLE, TestDatabase};
@@ -40,3 +42,5 @@ pub use port::free_port;
 pub use postgres::{PostgresOptions, PostgresServer};
 pub use process::ServerProcess;
 pub use proxy::TcpProxy;
+pub use rabbitmq::{RABBITMQ_VARIABLE, RabbitMqOptions, RabbitMqServer, TakenMessage, TestVhost};
+pub use redis::RedisServer;

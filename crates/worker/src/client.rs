@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use relais_protocol::{
     HumanDuration,
-    consumer::{CallbackRequest, MAX_WAIT, SubmitAnswer, TaskPage, TaskStatus, TaskView},
+    callback::CallbackRequest,
+    consumer::{MAX_WAIT, SubmitAnswer, TaskPage, TaskStatus, TaskView},
 };
 use reqwest::Method;
 use serde::Serialize;

@@ -40,6 +40,7 @@ mod admin_apply;
 mod answers;
 mod bad_declarations;
 mod bad_input;
+mod callbacks;
 mod capacity;
 mod claims;
 mod events;

@@ -11,12 +11,13 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 14] = [
+const MAY_KNOW: [(&str, &[&str]); 15] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     ("relais-store", &["relais-core", "relais-protocol"]),
     ("relais-bus", &["relais-core", "relais-protocol"]),
     ("relais-messaging", &["relais-core", "relais-protocol"]),
+    ("relais-callback", &["relais-core", "relais-protocol", "relais-messaging"]),
     ("relais-engine", &["relais-core", "relais-protocol", "relais-bus"]),
     ("relais-notify", &["relais-core", "relais-protocol", "relais-bus"]),
     ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-notify", "relais-bus"]),
@@ -36,6 +37,7 @@ const ALL_THAT_SHIP: &[&str] = &[
     "relais-protocol",
     "relais-store",
     "relais-bus",
+    "relais-callback",
     "relais-messaging",
     "relais-engine",
     "relais-notify",
@@ -48,6 +50,7 @@ const EVERYTHING: &[&str] = &[
     "relais-protocol",
     "relais-store",
     "relais-bus",
+    "relais-callback",
     "relais-messaging",
     "relais-engine",
     "relais-notify",

@@ -7,21 +7,23 @@ use relais_core::{
     ServiceName,
 };
 use relais_protocol::admin::{
-    AppliedAction, AppliedEntry, ApplyReport, AuthorizationDeclaration, ClientDeclaration, Declaration, RoleName,
-    SecretDeclaration, ServiceDeclaration,
+    AppliedAction, AppliedEntry, ApplyReport, AuthorizationDeclaration, Declaration, RoleName, ServiceDeclaration,
 };
 
-use crate::{Engine, EngineError, Problem, auth::generate_secret, schema::Schema};
+use crate::{Engine, EngineError, MAX_RETRIES, Problem, schema::Schema};
+
+/// So long may it be until a callback is tried again.
+const LONGEST_WAIT: Duration = Duration::from_secs(7 * 86_400);
 
 /// What is to be changed, and what will be said of it.
 #[derive(Default)]
-struct Plan {
-    changes: Vec<Change>,
+pub(super) struct Plan {
+    pub(super) changes: Vec<Change>,
     report: ApplyReport,
 }
 
 impl Plan {
-    fn note(&mut self, kind: &str, name: String, action: AppliedAction, client_secret: Option<String>) {
+    pub(super) fn note(&mut self, kind: &str, name: String, action: AppliedAction, client_secret: Option<String>) {
         self.report.applied.push(AppliedEntry { kind: kind.to_owned(), name, action, client_secret });
     }
 }
@@ -118,62 +120,6 @@ impl Engine {
         self.declare(vec![change]).await?;
         Ok(deleted("authorization", format!("{} on {}", client.client_id, service.name)))
     }
-
-    async fn plan_client(
-        &self,
-        declared: &Declared,
-        client: &ClientDeclaration,
-        path: &str,
-        dry_run: bool,
-        problems: &mut Vec<Problem>,
-        plan: &mut Plan,
-    ) -> Result<(), EngineError> {
-        let client_id = match ClientId::new(client.client_id.clone()) {
-            Ok(client_id) => client_id,
-            Err(error) => {
-                problems.push(Problem::at(format!("{path}/clientId"), error.to_string()));
-                return Ok(());
-            }
-        };
-        let known = declared.clients.get(&client_id);
-        let (secret, shown) = match (&client.client_secret, known) {
-            (Some(SecretDeclaration::Plain(secret)), _) => (secret.clone(), None),
-            (Some(SecretDeclaration::Env { env }), _) => {
-                // Only whoever reads a file may look into its own environment.
-                let message = format!("{env} is an environment reference: it is resolved where the file is read");
-                problems.push(Problem::at(format!("{path}/clientSecret"), message));
-                return Ok(());
-            }
-            (None, Some(_)) => {
-                plan.note("client", client.client_id.clone(), AppliedAction::Unchanged, None);
-                return Ok(());
-            }
-            (None, None) => {
-                let secret = generate_secret()?;
-                (secret.clone(), (!dry_run).then_some(secret))
-            }
-        };
-        let action = match known {
-            None => AppliedAction::Created,
-            Some(known) => {
-                let (secret, hash) = (secret.clone(), known.secret_hash.clone());
-                let same = tokio::task::spawn_blocking(move || bcrypt::verify(secret, &hash).unwrap_or(false));
-                if same.await.map_err(|_| EngineError::Stopping)? {
-                    plan.note("client", client.client_id.clone(), AppliedAction::Unchanged, None);
-                    return Ok(());
-                }
-                AppliedAction::Updated
-            }
-        };
-        match self.hash(secret).await {
-            Ok(secret_hash) => {
-                plan.changes.push(Change::PutClient { client_id, secret_hash: Some(secret_hash) });
-                plan.note("client", client.client_id.clone(), action, shown);
-            }
-            Err(error) => problems.push(Problem::at(format!("{path}/clientSecret"), error.to_string())),
-        }
-        Ok(())
-    }
 }
 
 fn deleted(kind: &str, name: String) -> ApplyReport {
@@ -226,7 +172,13 @@ fn service_change(service: &ServiceDeclaration, path: &str, problems: &mut Vec<P
             finished: retention.finished.map(|finished| finished.0),
             any: retention.any.map(|any| any.0),
         },
+        callback_retries: service.callback_retries.as_ref().map(|waits| waits.iter().map(|wait| wait.0).collect()),
     };
+    if let Some(waits) = &limits.callback_retries
+        && (waits.len() > MAX_RETRIES || waits.iter().any(|wait| *wait > LONGEST_WAIT))
+    {
+        wrong("callbackRetries", format!("must be at most {MAX_RETRIES} times, of at most 7d each"));
+    }
     let change = Change::PutService { name: name.ok()?, queue_name, json_schema, paused: service.paused, limits };
     (problems.len() == before).then_some(change)
 }

@@ -22,6 +22,11 @@ pub struct ServeArgs {
     /// Other users of the machine can see a command line. Give a password in RELAIS_DATABASE_URL instead.
     #[arg(long, value_name = "URL")]
     pub database: Option<String>,
+    /// RabbitMQ, for callbacks of the type amqp: amqp://… or amqps://… [setting: broker.url]
+    ///
+    /// Give a password in RELAIS_BROKER_URL instead.
+    #[arg(long, value_name = "URL")]
+    pub broker: Option<String>,
     /// What this process does, all of it by default [setting: server.roles]
     #[arg(long = "role", value_name = "ROLE", value_delimiter = ',')]
     pub roles: Vec<Role>,
@@ -42,6 +47,7 @@ impl ServeArgs {
         let mut flags = Vec::new();
         flags.extend(self.listen.map(|listen| Setting::flag("--listen", "server.listen", listen.to_string())));
         flags.extend(self.database.as_ref().map(|url| Setting::flag("--database", "database.url", url)));
+        flags.extend(self.broker.as_ref().map(|url| Setting::flag("--broker", "broker.url", url)));
         if !self.roles.is_empty() {
             let roles: Vec<&str> = self.roles.iter().map(|role| role.name()).collect();
             flags.push(Setting::flag("--role", "server.roles", roles.join(",")));

@@ -2,13 +2,17 @@
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use relais_protocol::admin::{ClientDeclaration, ClientSecret, ClientStates, SecretDeclaration};
+use relais_protocol::{
+    HumanDuration,
+    admin::{ClientDeclaration, ClientSecret, ClientStates, SecretDeclaration},
+    callback::{RotateSigningRequest, SigningSecrets},
+};
 
 use super::{
     apply::{note_secrets, show_report},
-    args::client_id,
+    args::{client_id, duration},
     connection::{Connection, ConnectionArgs, Request},
-    table::{Column::*, table},
+    table::{Column::*, or_none, table},
 };
 use crate::{declarations, output};
 
@@ -43,6 +47,18 @@ enum ClientCommand {
         #[arg(value_parser = client_id)]
         id: String,
     },
+    /// Show what a client's callbacks are signed with, or sign them with a new secret
+    SigningSecret {
+        /// The client
+        #[arg(value_parser = client_id)]
+        id: String,
+        /// Make a new one; the old one is used as well for a while
+        #[arg(long)]
+        rotate: bool,
+        /// For how long, e.g. 24h
+        #[arg(long, value_name = "DURATION", value_parser = duration, requires = "rotate")]
+        overlap: Option<HumanDuration>,
+    },
     /// Delete a client and its authorizations; its tasks stay until they are purged
     Delete {
         /// The client
@@ -61,7 +77,8 @@ pub async fn run(args: ClientArgs) -> Result<()> {
         ClientCommand::Put { id, secret_env } => {
             let secret = secret_env.map(|name| declarations::resolve(&name, |name| std::env::var(name).ok()));
             let client_secret = secret.transpose()?.map(SecretDeclaration::Plain);
-            let declaration = ClientDeclaration { client_id: id, client_secret };
+            let declaration =
+                ClientDeclaration { client_id: id, client_secret, signing_secret: None, destinations: None };
             let request = Request::put(["admin", "clients", &declaration.client_id], &declaration)?;
             if let Some(report) = server.print(request, show_report).await? {
                 note_secrets(&report);
@@ -74,11 +91,31 @@ pub async fn run(args: ClientArgs) -> Result<()> {
                 output::note(&format!("This is the new secret of {id}. It is not shown again."));
             }
         }
+        ClientCommand::SigningSecret { id, rotate, overlap } => {
+            let path = ["admin", "clients", &id, "signing-secrets"];
+            let request = match rotate {
+                true => Request::post(path, Some(&RotateSigningRequest { overlap }))?,
+                false => Request::get(path),
+            };
+            server.print(request, show_signing_secrets).await?;
+        }
         ClientCommand::Delete { id } => {
             server.print(Request::delete(["admin", "clients", &id]), show_report).await?;
         }
     }
     Ok(())
+}
+
+fn show_signing_secrets(signing: &SigningSecrets) -> String {
+    let rows = signing
+        .secrets
+        .iter()
+        .map(|one| [one.secret.clone(), one.created_date.clone(), or_none(one.expires_date.as_deref())]);
+    table(
+        [Left("SECRET"), Left("SINCE"), Left("UNTIL")],
+        rows,
+        "Its callbacks are not signed; make a secret with --rotate.",
+    )
 }
 
 fn show_clients(states: &ClientStates) -> String {
@@ -94,7 +131,7 @@ mod tests {
 
     #[test]
     fn clients_are_listed_one_per_line() {
-        let clients = vec![ClientState { client_id: "web".to_owned(), authorizations: 2 }];
+        let clients = vec![ClientState { client_id: "web".to_owned(), authorizations: 2, destinations: Vec::new() }];
         assert_eq!(show_clients(&ClientStates { clients }), "CLIENT  SERVICES\nweb            2");
     }
 }

@@ -6,6 +6,7 @@
 mod apply;
 mod args;
 mod authorization;
+mod callback;
 mod client;
 mod config;
 mod connection;
@@ -64,6 +65,8 @@ pub enum Command {
     Authorization(authorization::AuthorizationArgs),
     /// Look for tasks and cancel them
     Task(task::TaskArgs),
+    /// See what became of callbacks, and send them again
+    Callback(callback::CallbackArgs),
     /// Make the server's services, clients and authorizations what a file says
     Apply(apply::ApplyArgs),
     /// Print the server's services, clients and authorizations as such a file, without secrets
@@ -90,6 +93,7 @@ pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> 
         Command::Client(args) => client::run(args).await?,
         Command::Authorization(args) => authorization::run(args).await?,
         Command::Task(args) => task::run(args).await?,
+        Command::Callback(args) => callback::run(args).await?,
         Command::Apply(args) => apply::apply(args).await?,
         Command::Export(args) => apply::export(args).await?,
         Command::Purge(args) => purge::run(args).await?,
@@ -129,6 +133,13 @@ mod tests {
             "auth put c s --role consume,work",
             "task list --service s --status pending,SUCCESS --from 2026-01-01T00:00:00Z --limit 10",
             "task show 01890a5d-ac96-774b-bcce-b302099a8057",
+            "callback list --status failure --since 2h --task 01890a5d-ac96-774b-bcce-b302099a8057",
+            "callback show 01890a5d-ac96-774b-bcce-b302099a8057-3",
+            "callback redeliver 01890a5d-ac96-774b-bcce-b302099a8057-3",
+            "callback redeliver --failed-since 2026-01-01T00:00:00Z --service s --client c",
+            "client signing-secret c --rotate --overlap 2d",
+            "service put s --callback-retry 10s,1m --callback-retry 1d",
+            "serve --broker amqp://h",
             "apply -f - --dry-run --prune",
             "purge --dry-run",
             "completions bash",
@@ -148,6 +159,10 @@ mod tests {
             "task show 12",
             "task list --limit 0",
             "task list --status WAITING",
+            "callback show 12",
+            "callback redeliver",
+            "callback redeliver 01890a5d-ac96-774b-bcce-b302099a8057-3 --failed-since 2h",
+            "client signing-secret c --overlap 2d",
             "authorization put c s",
             "authorization put c s --role dance",
             "serve --role dance",

@@ -87,6 +87,9 @@ struct PutArgs {
     /// How many workers a task may lose before it fails
     #[arg(long, value_name = "N")]
     delivery_limit: Option<u32>,
+    /// How long to wait before each new try of a callback, e.g. 10s,1m,1h,1d; the server's setting by default
+    #[arg(long = "callback-retry", value_name = "DURATION", value_delimiter = ',', value_parser = duration)]
+    callback_retries: Vec<HumanDuration>,
     /// How long tasks are kept after their end, e.g. 7d; the server's setting by default
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     keep_finished: Option<HumanDuration>,
@@ -107,6 +110,7 @@ impl PutArgs {
             lease: self.lease,
             delivery_limit: self.delivery_limit,
             retention: (retention != RetentionDeclaration::default()).then_some(retention),
+            callback_retries: (!self.callback_retries.is_empty()).then_some(self.callback_retries),
         })
     }
 }

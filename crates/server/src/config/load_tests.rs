@@ -89,7 +89,7 @@ fn an_unknown_key_is_refused_with_the_nearest_name() {
         ("[server]\nlisen = 'x'", "unknown key `server.lisen` in "),
         ("[server]\nlisen = 'x'", ": did you mean `server.listen`?"),
         ("max_batch = 3", ": did you mean `batching.max_batch`?"),
-        ("[server]\nurl = 'x'", ": did you mean `database.url`?"),
+        ("[server]\notlp_endpoint = 'x'", ": did you mean `telemetry.otlp_endpoint`?"),
         ("server = 3", "unknown key `server` in "),
         ("server = 3", ": it is a section, write [server] on a line of its own"),
         ("[wombat]", "unknown key `wombat` in "),

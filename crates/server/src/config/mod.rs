@@ -19,7 +19,7 @@ pub use self::{
     error::{ConfigError, Origin, Origins},
     load::{Setting, environment, load},
     show::show,
-    values::{DatabaseUrl, LogFormat, Role, Secret},
+    values::{BrokerUrl, DatabaseUrl, LogFormat, Role, Secret},
     warnings::warnings,
 };
 
@@ -38,6 +38,10 @@ pub struct Config {
     pub admin: AdminConfig,
     /// The file of services, clients and authorizations.
     pub declarations: DeclarationsConfig,
+    /// The message broker.
+    pub broker: BrokerConfig,
+    /// How callbacks are sent, and where they may go.
+    pub callbacks: CallbacksConfig,
     /// What consumers may ask for.
     pub tasks: TasksConfig,
     /// How long tasks are kept.
@@ -115,6 +119,47 @@ pub struct DeclarationsConfig {
     pub prune: bool,
     /// How often it is looked at.
     pub interval: HumanDuration,
+}
+
+/// The message broker.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BrokerConfig {
+    /// Where it is; empty: there is none.
+    pub url: BrokerUrl,
+}
+
+/// How callbacks are sent, and where they may go.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CallbacksConfig {
+    /// How long to wait before each new try.
+    pub retries: Vec<HumanDuration>,
+    /// One deadline for the whole exchange.
+    pub timeout: HumanDuration,
+    /// How many are sent at once.
+    pub at_once: usize,
+    /// How many of those to one endpoint for one client.
+    pub per_endpoint: usize,
+    /// After so many failures in a row an endpoint is left alone.
+    pub park_after: u32,
+    /// For so long, the first time.
+    pub park_first: HumanDuration,
+    /// For so long at most.
+    pub park_most: HumanDuration,
+    /// What has waited for so long is given up.
+    pub give_up_after: HumanDuration,
+    /// Whether they may go to http:// URLs too.
+    pub allow_http: bool,
+    /// Hosts that may be called whatever their address.
+    pub allow_hosts: Vec<String>,
+    /// Networks that may be called.
+    pub allow_networks: Vec<String>,
+    /// The ports that may be called.
+    #[serde(deserialize_with = "values::ports", serialize_with = "values::show_ports")]
+    pub ports: Vec<u16>,
+    /// A file of root certificates that are trusted besides the system's.
+    pub root_certificates: String,
 }
 
 /// What consumers may ask for.
@@ -201,7 +246,7 @@ impl Config {
             true => Ok(()),
             false => Err("expected a duration above zero".to_owned()),
         };
-        let Self { server, database, declarations, tasks, purge, batching, auth, log, telemetry, .. } = self;
+        let Self { server, database, declarations, tasks, purge, batching, auth, log, telemetry, callbacks, .. } = self;
         if server.roles.is_empty() {
             return Err(format!("expected at least one of {}", Role::ALL.map(Role::name).join(", ")));
         }
@@ -210,6 +255,23 @@ impl Config {
         at_least(1, &[batching.max_batch, batching.queue, batching.in_flight, auth.bcrypt_parallel])?;
         lasting(&[server.request_timeout, database.acquire_timeout, declarations.interval, tasks.idempotency_age])?;
         lasting(&[tasks.max_wait, purge.every, purge.finished, purge.any])?;
+        lasting(&[callbacks.timeout, callbacks.park_first, callbacks.park_most, callbacks.give_up_after])?;
+        at_least(1, &[callbacks.at_once, callbacks.per_endpoint, callbacks.park_after as usize])?;
+        if callbacks.timeout.0.as_secs() > 300 {
+            return Err("expected at most 5m".to_owned());
+        }
+        if callbacks.retries.len() > relais_engine::MAX_RETRIES
+            || callbacks.retries.iter().any(|wait| wait.0.as_secs() > 7 * 86_400)
+        {
+            return Err(format!("expected at most {} durations, of at most 7d each", relais_engine::MAX_RETRIES));
+        }
+        relais_callback::guard::Guard::new(
+            callbacks.allow_http,
+            &callbacks.allow_hosts,
+            &callbacks.allow_networks,
+            &callbacks.ports,
+        )
+        .map_err(|error| format!("expected something else: {error}"))?;
         if tasks.max_wait > MAX_WAIT {
             return Err(format!("expected at most {}s", MAX_WAIT.0.as_secs()));
         }

@@ -78,29 +78,63 @@ impl FromStr for DatabaseUrl {
     }
 }
 
-impl fmt::Display for DatabaseUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&mask_url(&self.0))
+/// Where the broker is; empty if there is none. Shown without its password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BrokerUrl(String);
+
+impl BrokerUrl {
+    /// The whole of it, password included.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
-impl fmt::Debug for DatabaseUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.to_string())
+impl FromStr for BrokerUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.is_empty() || ["amqp://", "amqps://"].iter().any(|scheme| text.starts_with(scheme)) {
+            true => Ok(Self(text.to_owned())),
+            false => Err("expected `amqp://<user>:<password>@<host>:5672/<vhost>`, or amqps".to_owned()),
+        }
     }
 }
 
-impl Serialize for DatabaseUrl {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
+/// Read from a text, shown without its password.
+macro_rules! shown_without_password {
+    ($($url:ident),*) => {
+        $(impl fmt::Display for $url {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(&mask_url(&self.0))
+            }
+        }
+
+        impl fmt::Debug for $url {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:?}", self.to_string())
+            }
+        }
+
+        impl Serialize for $url {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> Deserialize<'de> for $url {
+            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+            }
+        })*
+    };
 }
 
-impl<'de> Deserialize<'de> for DatabaseUrl {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
-    }
-}
+shown_without_password!(DatabaseUrl, BrokerUrl);
 
 /// The URL with its passwords masked. Works on what is not a valid URL too, and then rather masks too much.
 pub fn mask_url(url: &str) -> String {
@@ -136,6 +170,18 @@ pub fn listen<'de, D: Deserializer<'de>>(deserializer: D) -> Result<SocketAddr, 
         .map_err(|_| D::Error::custom("expected an address and a port, like 127.0.0.1:8080 or [::]:8080"))
 }
 
+/// Reads ports, which stand in a list of texts like all lists.
+pub fn ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u16>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    let port = |text: String| text.parse().ok().filter(|port| *port > 0);
+    texts.into_iter().map(|text| port(text).ok_or_else(|| D::Error::custom("expected ports, like \"443\""))).collect()
+}
+
+/// The other way round.
+pub fn show_ports<S: serde::Serializer>(ports: &[u16], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(ports.iter().map(u16::to_string))
+}
+
 /// What a process does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
@@ -146,11 +192,13 @@ pub enum Role {
     Rescue,
     /// Removes what is too old.
     Purge,
+    /// Sends callbacks.
+    Notify,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Api, Self::Rescue, Self::Purge];
+    pub const ALL: [Self; 4] = [Self::Api, Self::Rescue, Self::Purge, Self::Notify];
 
     /// As it stands in the configuration.
     pub const fn name(self) -> &'static str {
@@ -158,6 +206,7 @@ impl Role {
             Self::Api => "api",
             Self::Rescue => "rescue",
             Self::Purge => "purge",
+            Self::Notify => "notify",
         }
     }
 }

@@ -1,11 +1,11 @@
 //! Changes to what is declared.
 
-use relais_core::{Change, Role, Roles};
+use relais_core::{Change, Role, Roles, StoreError};
 use sqlx::PgConnection;
 
 use super::error;
 use crate::{
-    row::{found, in_millis, no_client, signed, unfinished},
+    row::{corrupt, found, in_millis, no_client, signed, unfinished, waits},
     session::Result,
 };
 
@@ -15,13 +15,14 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
             sqlx::query(
                 "WITH s AS (
                      INSERT INTO relais.service AS s (name, queue_name, json_schema, paused, capacity, lease_ms,
-                                                      delivery_limit, keep_finished_ms, keep_any_ms)
-                     VALUES ($1, $2, $3::json, coalesce($4, false), $5, $6, $7, $8, $9)
+                                                      delivery_limit, keep_finished_ms, keep_any_ms, callback_retries)
+                     VALUES ($1, $2, $3::json, coalesce($4, false), $5, $6, $7, $8, $9, $10)
                      ON CONFLICT (name) DO UPDATE SET queue_name = excluded.queue_name, json_schema = excluded.json_schema,
                          paused = CASE WHEN s.deleted THEN excluded.paused ELSE coalesce($4, s.paused) END,
                          capacity = excluded.capacity, lease_ms = excluded.lease_ms,
                          delivery_limit = excluded.delivery_limit, keep_finished_ms = excluded.keep_finished_ms,
-                         keep_any_ms = excluded.keep_any_ms, deleted = false
+                         keep_any_ms = excluded.keep_any_ms, callback_retries = excluded.callback_retries,
+                         deleted = false
                      RETURNING id
                  )
                  INSERT INTO relais.tally (service_id, client_id, status, departed, n)
@@ -37,6 +38,7 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
             .bind(signed(limits.delivery_limit))
             .bind(limits.retention.finished.map(in_millis))
             .bind(limits.retention.any.map(in_millis))
+            .bind(waits(limits.callback_retries.as_deref()))
             .execute(&mut *tx)
             .await
             .map_err(error)?;
@@ -82,28 +84,69 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
             .await
             .map_err(error)?;
         }
-        Change::PutClient { client_id, secret_hash } => {
+        Change::PutClient { client_id, secret_hash, destinations } => {
             // Without a secret, the client must be there and stays as it is.
             let done = sqlx::query(match secret_hash {
                 Some(_) => {
-                    "INSERT INTO relais.client (client_id, secret_hash) VALUES ($1, $2)
-                     ON CONFLICT (client_id) DO UPDATE SET secret_hash = excluded.secret_hash, deleted = false"
+                    "INSERT INTO relais.client AS c (client_id, secret_hash, destinations) VALUES ($1, $2, $3)
+                     ON CONFLICT (client_id) DO UPDATE SET secret_hash = excluded.secret_hash, deleted = false,
+                         destinations = coalesce(excluded.destinations, c.destinations)"
                 }
                 None => {
-                    "UPDATE relais.client SET secret_hash = coalesce($2, secret_hash)
+                    "UPDATE relais.client SET secret_hash = coalesce($2, secret_hash),
+                         destinations = coalesce($3, destinations)
                      WHERE client_id = $1 AND NOT deleted"
                 }
             })
             .bind(client_id.as_str())
             .bind(secret_hash)
+            .bind(destinations.as_ref().map(serde_json::to_string).transpose().map_err(corrupt)?)
             .execute(&mut *tx)
             .await
             .map_err(error)?;
             found(done.rows_affected(), || no_client(client_id))?;
         }
+        Change::PutSigningSecret { client_id, secret, overlap, unless_any } => {
+            let client: Option<i32> =
+                sqlx::query_scalar("SELECT id FROM relais.client WHERE client_id = $1 AND NOT deleted")
+                    .bind(client_id.as_str())
+                    .fetch_optional(&mut *tx)
+                    .await
+                    .map_err(error)?;
+            let Some(client) = client else { return Err(StoreError::Conflict(no_client(client_id))) };
+            // At most two are valid at once: one that was on its way out goes.
+            sqlx::query(
+                "WITH wanted AS (
+                     SELECT 1 WHERE NOT EXISTS (
+                         SELECT 1 FROM relais.signing_secret
+                         WHERE client_id = $1 AND expires IS NULL AND (secret = $2 OR $4)
+                     )
+                 ), gone AS (
+                     DELETE FROM relais.signing_secret
+                     WHERE client_id = $1 AND expires IS NOT NULL AND secret <> $2 AND EXISTS (SELECT 1 FROM wanted)
+                 ), leaving AS (
+                     UPDATE relais.signing_secret SET expires = clock_timestamp() + make_interval(secs => $3)
+                     WHERE client_id = $1 AND expires IS NULL AND EXISTS (SELECT 1 FROM wanted)
+                 )
+                 INSERT INTO relais.signing_secret (client_id, secret) SELECT $1, $2 FROM wanted
+                 ON CONFLICT (client_id, secret) DO UPDATE SET expires = NULL, created = excluded.created",
+            )
+            .bind(client)
+            .bind(secret)
+            .bind(overlap.as_secs_f64())
+            .bind(*unless_any)
+            .execute(&mut *tx)
+            .await
+            .map_err(error)?;
+        }
         Change::DeleteClient(client_id) => {
             sqlx::query(
-                "WITH gone AS (UPDATE relais.client SET deleted = true, secret_hash = '' WHERE client_id = $1 RETURNING id)
+                "WITH gone AS (
+                     UPDATE relais.client SET deleted = true, secret_hash = '', destinations = NULL
+                     WHERE client_id = $1 RETURNING id
+                 ), unsigned AS (
+                     DELETE FROM relais.signing_secret WHERE client_id IN (SELECT id FROM gone)
+                 )
                  DELETE FROM relais.authorization WHERE client_id IN (SELECT id FROM gone)",
             )
             .bind(client_id.as_str())

@@ -2,6 +2,7 @@
 
 mod declare;
 mod lent;
+mod outbox;
 mod read;
 mod session;
 mod submit;
@@ -36,7 +37,10 @@ const QUIET: Duration = Duration::from_secs(15);
 /// ...and has so long for its answer.
 const ANSWER: Duration = Duration::from_secs(5);
 
-const STEPS: Steps = &[("tasks", include_str!("migrations/0001_tasks.sql"))];
+const STEPS: Steps = &[
+    ("tasks", include_str!("migrations/0001_tasks.sql")),
+    ("callbacks", include_str!("migrations/0002_callbacks.sql")),
+];
 
 /// A PostgreSQL database.
 pub(crate) struct Postgres {

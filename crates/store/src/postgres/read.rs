@@ -8,7 +8,7 @@ use sqlx::{Row, postgres::PgRow};
 use super::{Postgres, error, from_sql, session::PgSession, to_sql};
 use crate::{
     place::place_column,
-    row::{Columns, authorization, client, found_task, plain_columns, service, tally, task, wide},
+    row::{Columns, authorization, clients as clients_of, found_task, plain_columns, service, tally, task, wide},
     session::{Database, Result},
 };
 
@@ -26,6 +26,8 @@ macro_rules! task_columns {
         concat!(
             "t.id, t.task_id, t.seq, t.service_id, t.client_id, s.name AS service, c.client_id AS client, t.submitted, ",
             "t.correlation_id, t.error_message, t.callback::text AS callback, ",
+            "CASE WHEN t.callback IS NOT NULL AND t.status >= 2 THEN (SELECT n.status FROM relais.callback n ",
+            "WHERE n.task = t.id AND n.event >= 2 ORDER BY n.id DESC LIMIT 1) END AS notification, ",
             $request,
             "::text AS request, ",
             $response,
@@ -178,13 +180,19 @@ impl Database for Postgres {
             .map_err(error)?;
         let clients =
             sqlx::query("SELECT * FROM relais.client WHERE NOT deleted").fetch_all(&mut *tx).await.map_err(error)?;
+        let secrets = sqlx::query(
+            "SELECT * FROM relais.signing_secret WHERE expires IS NULL OR expires > now() ORDER BY created DESC",
+        )
+        .fetch_all(&mut *tx)
+        .await
+        .map_err(error)?;
         let authorizations =
             sqlx::query("SELECT * FROM relais.authorization").fetch_all(&mut *tx).await.map_err(error)?;
         tx.commit().await?;
         Ok(Declared::new(
             version,
             services.iter().map(service).collect::<Result<_>>()?,
-            clients.iter().map(client).collect::<Result<_>>()?,
+            clients_of(&clients, &secrets)?,
             authorizations.iter().map(authorization).collect::<Result<_>>()?,
         ))
     }

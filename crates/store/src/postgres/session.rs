@@ -32,7 +32,7 @@ const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '10s
 
 /// One transaction.
 pub(crate) struct PgSession {
-    tx: Lent,
+    pub(super) tx: Lent,
     origin: String,
 }
 
@@ -106,7 +106,7 @@ impl Session for PgSession {
 
     async fn lock_tasks(&mut self, task_ids: &[TaskId]) -> Result<Locked<LockedTask>> {
         let rows = sqlx::query(concat!(
-            "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, 0 AS delivery_limit, clock_timestamp() AS now, ",
+            "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, 0 AS delivery_limit, t.callback::text AS callback, clock_timestamp() AS now, ",
             state_columns!(),
             " FROM relais.task t WHERE t.task_id = ANY($1) ORDER BY t.id FOR NO KEY UPDATE OF t"
         ))
@@ -137,7 +137,7 @@ impl Session for PgSession {
 
     async fn lock_expired(&mut self, limit: usize) -> Result<Locked<LockedTask>> {
         let rows = sqlx::query(concat!(
-            "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, clock_timestamp() AS now, ",
+            "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback::text AS callback, clock_timestamp() AS now, ",
             state_columns!(),
             " FROM relais.task t JOIN relais.service s ON s.id = t.service_id
               WHERE t.lease_until <= clock_timestamp()
@@ -238,9 +238,18 @@ impl Session for PgSession {
 
     async fn delete_tasks(&mut self, ids: &[i64], status: Status) -> Result<Vec<i64>> {
         sqlx::query_scalar(
-            "DELETE FROM relais.task WHERE id IN (
-                 SELECT id FROM relais.task WHERE id = ANY($1) AND status = $2 ORDER BY id FOR UPDATE SKIP LOCKED
-             ) RETURNING id",
+            "WITH gone AS (
+                 DELETE FROM relais.task WHERE id IN (
+                     SELECT id FROM relais.task t WHERE id = ANY($1) AND status = $2
+                         AND NOT EXISTS (SELECT 1 FROM relais.callback b WHERE b.task = t.id AND b.status = 0)
+                     ORDER BY id FOR UPDATE SKIP LOCKED
+                 ) RETURNING id
+             ), told AS (
+                 DELETE FROM relais.callback WHERE task IN (SELECT id FROM gone) RETURNING id
+             ), tried AS (
+                 DELETE FROM relais.callback_attempt WHERE callback IN (SELECT id FROM told)
+             )
+             SELECT id FROM gone",
         )
         .bind(ids)
         .bind(status.code())

@@ -1,11 +1,13 @@
 //! Changes to what is declared.
 
-use relais_core::{Change, ClientId, Json, Role, Roles, ServiceName};
+use std::time::Duration;
+
+use relais_core::{Change, ClientId, Destination, Json, Role, Roles, ServiceName};
 use sqlx::SqliteTransaction;
 
-use super::error;
+use super::{batch::array, error};
 use crate::{
-    row::{found, in_millis, no_client, signed, unfinished},
+    row::{found, in_millis, no_client, signed, unfinished, waits},
     session::Result,
 };
 
@@ -14,13 +16,13 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
         Change::PutService { name, queue_name, json_schema, paused, limits } => {
             sqlx::query(
                 "INSERT INTO service (name, queue_name, json_schema, paused, capacity, lease_ms, delivery_limit,
-                                      keep_finished_ms, keep_any_ms)
-                 VALUES (?1, ?2, ?3, coalesce(?4, 0), ?5, ?6, ?7, ?8, ?9)
+                                      keep_finished_ms, keep_any_ms, callback_retries)
+                 VALUES (?1, ?2, ?3, coalesce(?4, 0), ?5, ?6, ?7, ?8, ?9, ?10)
                  ON CONFLICT (name) DO UPDATE SET queue_name = excluded.queue_name, json_schema = excluded.json_schema,
                      paused = CASE WHEN deleted THEN excluded.paused ELSE coalesce(?4, paused) END,
                      capacity = excluded.capacity, lease_ms = excluded.lease_ms,
                      delivery_limit = excluded.delivery_limit, keep_finished_ms = excluded.keep_finished_ms,
-                     keep_any_ms = excluded.keep_any_ms, deleted = 0",
+                     keep_any_ms = excluded.keep_any_ms, callback_retries = excluded.callback_retries, deleted = 0",
             )
             .bind(name.as_str())
             .bind(queue_name)
@@ -31,6 +33,7 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
             .bind(signed(limits.delivery_limit))
             .bind(limits.retention.finished.map(in_millis))
             .bind(limits.retention.any.map(in_millis))
+            .bind(waits(limits.callback_retries.as_deref()))
             .execute(&mut **tx)
             .await
             .map_err(error)?;
@@ -54,11 +57,17 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
             found(done.rows_affected(), || format!("there is no service {name}"))?;
         }
         Change::DeleteService(name) => delete_service(tx, name).await?,
-        Change::PutClient { client_id, secret_hash } => put_client(tx, client_id, secret_hash.as_deref()).await?,
+        Change::PutClient { client_id, secret_hash, destinations } => {
+            put_client(tx, client_id, secret_hash.as_deref(), destinations.as_deref()).await?;
+        }
+        Change::PutSigningSecret { client_id, secret, overlap, unless_any } => {
+            put_signing_secret(tx, client_id, secret, *overlap, *unless_any).await?;
+        }
         Change::DeleteClient(client_id) => {
             for statement in [
                 "DELETE FROM authorization WHERE client_id = (SELECT id FROM client WHERE client_id = ?1)",
-                "UPDATE client SET deleted = 1, secret_hash = '' WHERE client_id = ?1",
+                "DELETE FROM signing_secret WHERE client_id = (SELECT id FROM client WHERE client_id = ?1)",
+                "UPDATE client SET deleted = 1, secret_hash = '', destinations = NULL WHERE client_id = ?1",
             ] {
                 sqlx::query(statement).bind(client_id.as_str()).execute(&mut **tx).await.map_err(error)?;
             }
@@ -124,18 +133,70 @@ async fn put_client(
     tx: &mut SqliteTransaction<'static>,
     client_id: &ClientId,
     secret_hash: Option<&str>,
+    destinations: Option<&[Destination]>,
 ) -> Result<()> {
     let done = sqlx::query(match secret_hash {
         Some(_) => {
-            "INSERT INTO client (client_id, secret_hash) VALUES (?1, ?2)
-             ON CONFLICT (client_id) DO UPDATE SET secret_hash = excluded.secret_hash, deleted = 0"
+            "INSERT INTO client (client_id, secret_hash, destinations) VALUES (?1, ?2, ?3)
+             ON CONFLICT (client_id) DO UPDATE SET secret_hash = excluded.secret_hash, deleted = 0,
+                 destinations = coalesce(excluded.destinations, destinations)"
         }
-        None => "UPDATE client SET secret_hash = coalesce(?2, secret_hash) WHERE client_id = ?1 AND NOT deleted",
+        None => {
+            "UPDATE client SET secret_hash = coalesce(?2, secret_hash), destinations = coalesce(?3, destinations)
+             WHERE client_id = ?1 AND NOT deleted"
+        }
     })
     .bind(client_id.as_str())
     .bind(secret_hash)
+    .bind(destinations.map(array).transpose()?)
     .execute(&mut **tx)
     .await
     .map_err(error)?;
     found(done.rows_affected(), || no_client(client_id))
+}
+
+/// At most two are valid at once: one that was on its way out goes.
+async fn put_signing_secret(
+    tx: &mut SqliteTransaction<'static>,
+    client_id: &ClientId,
+    secret: &str,
+    overlap: Duration,
+    unless_any: bool,
+) -> Result<()> {
+    let client: Option<i32> = sqlx::query_scalar("SELECT id FROM client WHERE client_id = ?1 AND NOT deleted")
+        .bind(client_id.as_str())
+        .fetch_optional(&mut **tx)
+        .await
+        .map_err(error)?;
+    found(u64::from(client.is_some()), || no_client(client_id))?;
+    let enough: bool = sqlx::query_scalar(
+        "SELECT EXISTS (SELECT 1 FROM signing_secret WHERE client_id = ?1 AND expires IS NULL AND (secret = ?2 OR ?3))",
+    )
+    .bind(client)
+    .bind(secret)
+    .bind(unless_any)
+    .fetch_one(&mut **tx)
+    .await
+    .map_err(error)?;
+    if enough {
+        return Ok(());
+    }
+    for statement in [
+        "DELETE FROM signing_secret WHERE client_id = ?1 AND expires IS NOT NULL AND ?2 = ?2 AND ?3 = ?3",
+        concat!("UPDATE signing_secret SET expires = ", now!(), " + ?3 WHERE client_id = ?1 AND ?2 = ?2"),
+        concat!(
+            "INSERT INTO signing_secret (client_id, secret, created) SELECT ?1, ?2, ",
+            now!(),
+            " WHERE ?3 = ?3 ON CONFLICT (client_id, secret) DO UPDATE SET expires = NULL, created = excluded.created"
+        ),
+    ] {
+        sqlx::query(statement)
+            .bind(client)
+            .bind(secret)
+            .bind(in_millis(overlap))
+            .execute(&mut **tx)
+            .await
+            .map_err(error)?;
+    }
+    Ok(())
 }

@@ -12,6 +12,7 @@ macro_rules! now {
 
 mod batch;
 mod declare;
+mod outbox;
 mod proof;
 mod read;
 mod session;
@@ -46,7 +47,10 @@ const BUSY: Duration = Duration::from_secs(5);
 /// copying pages costs more than looking at them.
 const MAPPED: &str = "1073741824";
 
-const STEPS: Steps = &[("tasks", include_str!("migrations/0001_tasks.sql"))];
+const STEPS: Steps = &[
+    ("tasks", include_str!("migrations/0001_tasks.sql")),
+    ("callbacks", include_str!("migrations/0002_callbacks.sql")),
+];
 
 /// A SQLite database.
 pub(crate) struct Sqlite {

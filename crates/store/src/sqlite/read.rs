@@ -6,7 +6,9 @@ use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 use super::{Sqlite, batch::array, error, session::SqliteSession};
 use crate::{
     place::place_column,
-    row::{Columns, authorization, client, corrupt, found_task, plain_columns, service, tally, task, wide},
+    row::{
+        Columns, authorization, clients as clients_of, corrupt, found_task, plain_columns, service, tally, task, wide,
+    },
     session::{Database, Result, Session},
 };
 
@@ -24,6 +26,8 @@ macro_rules! task_columns {
         concat!(
             "t.id, t.task_id, t.seq, t.service_id, t.client_id, s.name AS service, c.client_id AS client, t.submitted, ",
             "t.correlation_id, t.error_message, t.callback, ",
+            "CASE WHEN t.callback IS NOT NULL AND t.status >= 2 THEN (SELECT n.status FROM callback n ",
+            "WHERE n.task = t.id AND n.event >= 2 ORDER BY n.id DESC LIMIT 1) END AS notification, ",
             $request,
             " AS request, ",
             $response,
@@ -157,12 +161,20 @@ impl Database for Sqlite {
             .await
             .map_err(error)?;
         let clients = sqlx::query("SELECT * FROM client WHERE NOT deleted").fetch_all(&mut *tx).await.map_err(error)?;
+        let secrets = sqlx::query(concat!(
+            "SELECT * FROM signing_secret WHERE expires IS NULL OR expires > ",
+            now!(),
+            " ORDER BY created DESC"
+        ))
+        .fetch_all(&mut *tx)
+        .await
+        .map_err(error)?;
         let authorizations = sqlx::query("SELECT * FROM authorization").fetch_all(&mut *tx).await.map_err(error)?;
         tx.commit().await.map_err(error)?;
         Ok(Declared::new(
             version,
             services.iter().map(service).collect::<Result<_>>()?,
-            clients.iter().map(client).collect::<Result<_>>()?,
+            clients_of(&clients, &secrets)?,
             authorizations.iter().map(authorization).collect::<Result<_>>()?,
         ))
     }

@@ -24,7 +24,7 @@ use crate::{
 
 /// One transaction.
 pub(crate) struct SqliteSession {
-    tx: SqliteTransaction<'static>,
+    pub(super) tx: SqliteTransaction<'static>,
     proof: Arc<Proof>,
 }
 
@@ -39,7 +39,7 @@ pub(super) const LOCK_PENDING: &str = concat!(
 );
 
 pub(super) const LOCK_TASKS: &str = concat!(
-    "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, 0 AS delivery_limit, ",
+    "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, 0 AS delivery_limit, t.callback, ",
     now!(),
     " AS now, ",
     state_columns!(),
@@ -47,7 +47,7 @@ pub(super) const LOCK_TASKS: &str = concat!(
 );
 
 pub(super) const LOCK_EXPIRED: &str = concat!(
-    "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, ",
+    "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback, ",
     now!(),
     " AS now, ",
     state_columns!(),
@@ -94,19 +94,23 @@ impl SqliteSession {
     }
 
     /// What a failure means; and that from now on only a write shows that writes are taken.
-    fn failed(&self, failure: sqlx::Error) -> StoreError {
+    pub(super) fn failed(&self, failure: sqlx::Error) -> StoreError {
         self.proof.note(false);
         error(failure)
     }
 
     /// Executes a statement over a batch.
-    async fn execute<T: serde::Serialize>(&mut self, statement: &'static str, batch: &[T]) -> Result<()> {
+    pub(super) async fn execute<T: serde::Serialize>(&mut self, statement: &'static str, batch: &[T]) -> Result<()> {
         let done = sqlx::query(statement).bind(array(batch)?).execute(&mut *self.tx).await;
         done.map(drop).map_err(|failure| self.failed(failure))
     }
 
     /// Reads rows over a batch.
-    async fn fetch<T: serde::Serialize>(&mut self, statement: &'static str, batch: &[T]) -> Result<Vec<SqliteRow>> {
+    pub(super) async fn fetch<T: serde::Serialize>(
+        &mut self,
+        statement: &'static str,
+        batch: &[T],
+    ) -> Result<Vec<SqliteRow>> {
         let rows = sqlx::query(statement).bind(array(batch)?).fetch_all(&mut *self.tx).await;
         rows.map_err(|failure| self.failed(failure))
     }
@@ -301,15 +305,24 @@ impl Session for SqliteSession {
     }
 
     async fn delete_tasks(&mut self, ids: &[i64], status: Status) -> Result<Vec<i64>> {
-        let batch = serde_json::to_string(ids).map_err(|failure| StoreError::Failed(failure.into()))?;
-        sqlx::query_scalar(
-            "DELETE FROM task WHERE id IN (SELECT value FROM json_each(?1)) AND status = ?2 RETURNING id",
+        let gone: Vec<i64> = sqlx::query_scalar(
+            "DELETE FROM task WHERE id IN (SELECT value FROM json_each(?1)) AND status = ?2
+                 AND NOT EXISTS (SELECT 1 FROM callback b WHERE b.task = task.id AND b.status = 0) RETURNING id",
         )
-        .bind(batch)
+        .bind(array(ids)?)
         .bind(status.code())
         .fetch_all(&mut *self.tx)
         .await
-        .map_err(|failure| self.failed(failure))
+        .map_err(|failure| self.failed(failure))?;
+        self.execute(
+            "DELETE FROM callback_attempt WHERE callback IN (
+                 SELECT b.id FROM json_each(?1) AS w CROSS JOIN callback b ON b.task = w.value
+             )",
+            &gone,
+        )
+        .await?;
+        self.execute("DELETE FROM callback WHERE task IN (SELECT value FROM json_each(?1))", &gone).await?;
+        Ok(gone)
     }
 
     async fn forget_keys(&mut self, older_than: Duration, limit: usize) -> Result<u64> {

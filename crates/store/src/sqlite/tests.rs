@@ -4,7 +4,7 @@ use relais_core::{Change, ServiceName, Status, Store, StoreError, TaskFilter};
 use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
 
-use super::{Sqlite, batch, read, session};
+use super::{Sqlite, batch, outbox, read, session};
 use crate::{Options, session::Database, verbs::Verbs};
 
 fn url(folder: &TempDir) -> String {
@@ -55,7 +55,7 @@ async fn a_database_that_forgets_is_refused() {
 async fn a_database_of_a_newer_version_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let database = open(&folder).await;
-    sqlx::query("UPDATE relais_migration SET version = 9999").execute(&database.write).await.unwrap();
+    sqlx::query("UPDATE relais_migration SET version = 9999 WHERE version = 1").execute(&database.write).await.unwrap();
     let refused = database.migrate().await.err();
     assert!(matches!(&refused, Some(StoreError::Schema(why)) if why.contains("newer version")), "{refused:?}");
 }
@@ -103,6 +103,12 @@ async fn no_statement_goes_through_all_tasks() {
         ("LIST_BY_SERVICE", read::LIST_BY_SERVICE.to_owned()),
         ("LIST_BY_CLIENT", read::LIST_BY_CLIENT.to_owned()),
         ("FIND_TASK", read::FIND_TASK.to_owned()),
+        ("HELD", outbox::HELD.to_owned()),
+        ("TAKE", outbox::TAKE.to_owned()),
+        ("LANES", outbox::LANES.to_owned()),
+        ("OF_TASK", outbox::OF_TASK.to_owned()),
+        ("FAILED", outbox::FAILED.to_owned()),
+        ("ANY", outbox::ANY.to_owned()),
         ("OLDEST_PENDING", read::OLDEST_PENDING.to_owned()),
         ("LOCK_PENDING", session::LOCK_PENDING.to_owned()),
         ("LOCK_TASKS", session::LOCK_TASKS.to_owned()),
@@ -118,7 +124,7 @@ async fn no_statement_goes_through_all_tasks() {
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         let plan: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
         let scans = |step: &&String| {
-            ["SCAN t", "SCAN task", "SCAN departure"]
+            ["SCAN t", "SCAN task", "SCAN departure", "SCAN callback"]
                 .iter()
                 .any(|scan| step.strip_prefix(scan).is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')))
         };

@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use relais_core::{
-    ClaimRequest, Event, IdsChanged, Outcome, ServiceKey, Status, StoreError, Task, TaskEvent, TaskId, Timestamp,
-    Wakeup, apply,
+    CallbackEvent, ClaimRequest, Event, IdsChanged, Outcome, ServiceKey, State, Status, StoreError, Task, TaskEvent,
+    TaskId, Timestamp, Wakeup, apply,
 };
 
 use super::{Verbs, ledger::Ledger, plain};
-use crate::session::{Database, LockedTask, Session, WrittenTask};
+use crate::{
+    outbox::NewCallback,
+    session::{Database, LockedTask, Session, WrittenTask},
+};
 
 /// The tasks that one transaction changes, and what follows from it.
 #[derive(Default)]
@@ -17,6 +20,8 @@ struct Changes {
     written: BTreeMap<i64, WrittenTask>,
     changed: Vec<i64>,
     work: BTreeSet<ServiceKey>,
+    /// What is to be told, in the order in which it happened.
+    told: Vec<NewCallback>,
 }
 
 impl Changes {
@@ -34,6 +39,23 @@ impl Changes {
         if state.status == Status::Pending {
             self.work.insert(task.service);
         }
+        if let Some(callback) = &task.callback
+            && let Some(event) = what_to_tell(&task.state, &state)
+            && callback.asks_for(event)
+        {
+            self.told.push(NewCallback {
+                task: task.id,
+                service: task.service,
+                client: task.client,
+                event,
+                revision: state.revision,
+                lane: callback.lane,
+                chain: callback.is_chain(),
+                due: Some(now),
+                started: state.started.filter(|_| !event.is_end()),
+                progress: (!event.is_end()).then_some(state.progress),
+            });
+        }
         let (response, error_message) = match event {
             Event::Succeeded { response, .. } => (Some(response), None),
             Event::Failed { error_message, .. } => (None, Some(error_message)),
@@ -44,6 +66,17 @@ impl Changes {
         self.written.insert(task.id, WrittenTask { id: task.id, state: state.clone(), response, error_message });
         Outcome::Applied(state)
     }
+}
+
+/// What whoever waits may want to be told of a change.
+fn what_to_tell(before: &State, after: &State) -> Option<CallbackEvent> {
+    if after.status != Status::InProgress {
+        return CallbackEvent::of_end(after.status);
+    }
+    if before.status != Status::InProgress || before.started != after.started {
+        return Some(CallbackEvent::Started);
+    }
+    (before.progress != after.progress).then_some(CallbackEvent::Progress)
 }
 
 /// Why a task failed whose workers fell silent.
@@ -59,8 +92,9 @@ impl<D: Database> Verbs<D> {
         if !written.is_empty() {
             session.write_tasks(&written).await?;
         }
+        let callbacks = Self::tell(&mut session, changes.told).await?;
         let tasks = IdsChanged::These(changes.changed);
-        let wakeup = Wakeup { work: changes.work.into_iter().collect(), tasks, declared: false };
+        let wakeup = Wakeup { work: changes.work.into_iter().collect(), tasks, declared: false, callbacks };
         self.finish(session, changes.ledger, wakeup).await
     }
 

@@ -3,6 +3,7 @@
 //! Every verb that writes is one transaction of the same shape: lock rows, ask `relais-core` what they become, write them
 //! back with the counters, commit, then wake whoever waits. No transaction spans anything but the database.
 
+mod callbacks;
 mod change;
 mod ledger;
 mod list;
@@ -11,18 +12,23 @@ mod purge;
 mod submit;
 
 use std::{
+    collections::HashMap,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use relais_core::{
-    Backlog, Change, ClaimRequest, Declared, IdsChanged, NewTask, Outcome, Page, PurgeReport, PurgeRule, Store,
-    StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
+    Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DueCallback, LaneChange,
+    Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, Resend, Resent, Settlement, Store, StoreError, Submission,
+    Task, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
 };
 
 use self::ledger::Ledger;
-use crate::session::{Database, Session};
+use crate::{
+    outbox::Outbox as _,
+    session::{Database, Session},
+};
 
 /// A store, over any database.
 pub(crate) struct Verbs<D> {
@@ -83,6 +89,50 @@ impl<D: Database> Store for Verbs<D> {
         self.expire(limit).await
     }
 
+    async fn callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<Lanes, StoreError> {
+        self.database.callback_lanes(after, limit).await
+    }
+
+    async fn claim_callbacks(
+        &self,
+        lanes: Vec<i64>,
+        each: usize,
+        lease: Duration,
+    ) -> Result<Vec<DueCallback>, StoreError> {
+        let mut session = self.database.begin().await?;
+        let held = session.hold_callbacks(&lanes, each, lease).await?;
+        session.commit().await?;
+        Ok(held)
+    }
+
+    async fn settle_callbacks(
+        &self,
+        settlements: Vec<Settlement>,
+        lanes: Vec<(i64, LaneChange)>,
+    ) -> Result<(), StoreError> {
+        self.settle(settlements, lanes).await
+    }
+
+    async fn give_up_callbacks(&self, lane: i64, older_than: Duration, limit: usize) -> Result<u64, StoreError> {
+        self.give_up(lane, older_than, limit).await
+    }
+
+    async fn list_callbacks(&self, filter: CallbackFilter) -> Result<CallbackPage, StoreError> {
+        self.page_of_callbacks(filter).await
+    }
+
+    async fn callback_attempts(&self, rows: Vec<i64>) -> Result<HashMap<i64, Vec<CallbackAttempt>>, StoreError> {
+        let mut attempts: HashMap<i64, Vec<CallbackAttempt>> = HashMap::new();
+        for (row, attempt) in self.database.callback_attempts(&rows).await? {
+            attempts.entry(row).or_default().push(attempt);
+        }
+        Ok(attempts)
+    }
+
+    async fn resend_callbacks(&self, resend: Resend) -> Result<Resent, StoreError> {
+        self.resend(resend).await
+    }
+
     async fn purge(&self, rule: PurgeRule) -> Result<PurgeReport, StoreError> {
         self.purge_batch(rule).await
     }
@@ -119,7 +169,7 @@ impl<D: Database> Store for Verbs<D> {
         }
         session.note_limits().await?;
         // A service that goes on may have tasks to be claimed.
-        let wakeup = Wakeup { work: Vec::new(), tasks: IdsChanged::These(Vec::new()), declared: true };
+        let wakeup = Wakeup { declared: true, ..Wakeup::default() };
         self.finish(session, Ledger::default(), wakeup).await
     }
 

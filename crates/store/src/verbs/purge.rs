@@ -5,16 +5,13 @@ use std::{
     time::Duration,
 };
 
-use relais_core::{IdsChanged, PurgeReport, PurgeRule, Status, StoreError, Wakeup, position};
+use relais_core::{PurgeReport, PurgeRule, Status, StoreError, Wakeup, position};
 
 use super::{Verbs, ledger::Ledger};
 use crate::session::{Database, PurgeCandidate, PurgeScan, Session};
 
 /// So many idempotency keys are forgotten at once: short enough for those who submit meanwhile.
 const KEYS: usize = 2_000;
-
-/// Whoever watches a task that is purged finds out by itself.
-const NOBODY_WAITS: Wakeup = Wakeup { work: Vec::new(), tasks: IdsChanged::These(Vec::new()), declared: false };
 
 /// Statuses are gone through in this order; a cursor says where in it the last call stopped.
 const ORDER: [Status; 5] = [Status::Success, Status::Failure, Status::Cancelled, Status::InProgress, Status::Pending];
@@ -51,7 +48,8 @@ impl<D: Database> Verbs<D> {
                 ledger.removed(rule.service, candidate.client, candidate.seq, status);
             }
         }
-        self.finish(session, ledger, NOBODY_WAITS).await?;
+        // Whoever watches a task that is purged finds out by itself.
+        self.finish(session, ledger, Wakeup::default()).await?;
         let cursor = match candidates.last() {
             Some(last) if candidates.len() >= rule.batch => Some((status, last.id)),
             _ => ORDER.iter().skip_while(|&&s| s != status).nth(1).map(|&next| (next, 0)),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use relais_core::{
-    Admission, ClientKey, IdsChanged, NewTask, Refusal, Room, ServiceKey, StoreError, Submission, Submitted, Wakeup,
+    Admission, ClientKey, NewTask, Refusal, Room, ServiceKey, StoreError, Submission, Submitted, Wakeup,
 };
 
 use super::{Verbs, ledger::Ledger, plain};
@@ -84,7 +84,7 @@ impl<D: Database> Verbs<D> {
 }
 
 fn new_work(services: impl IntoIterator<Item = ServiceKey>) -> Wakeup {
-    Wakeup { work: services.into_iter().collect(), tasks: IdsChanged::These(Vec::new()), declared: false }
+    Wakeup { work: services.into_iter().collect(), ..Wakeup::default() }
 }
 
 fn room(pending: i64, capacity: Option<u32>) -> Room {

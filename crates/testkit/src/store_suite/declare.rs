@@ -51,6 +51,7 @@ pub async fn what_is_declared_is_read_back(harness: &Harness) -> Result<()> {
         lease: Duration::from_millis(1_500),
         delivery_limit: 7,
         retention: Retention { finished: Some(Duration::from_secs(60)), any: Some(Duration::from_secs(86_400)) },
+        callback_retries: Some(vec![Duration::from_secs(5), Duration::from_secs(172_800)]),
     };
     let put = |queue: &str, schema, paused, limits| -> Result<Change> {
         Ok(Change::PutService {
@@ -155,7 +156,7 @@ pub async fn a_new_client_needs_a_secret(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let put = |secret_hash: Option<&str>| -> Result<Vec<Change>> {
         let secret_hash = secret_hash.map(str::to_owned);
-        Ok(vec![Change::PutClient { client_id: ClientId::new("alice")?, secret_hash }])
+        Ok(vec![Change::PutClient { client_id: ClientId::new("alice")?, secret_hash, destinations: None }])
     };
     conflict(store, put(None)?).await?;
     for (given, expected) in [(Some("one"), "one"), (None, "one"), (Some("two"), "two")] {

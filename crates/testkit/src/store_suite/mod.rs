@@ -4,6 +4,7 @@
 //! each promise below, so that each has its own name, its own empty database and its own verdict. Nothing here knows a
 //! driver, SQL or a file.
 
+pub mod callback;
 pub mod claim;
 pub mod declare;
 pub mod lease;
@@ -108,6 +109,20 @@ macro_rules! store_suite {
                 small_batches_get_to_the_end,
                 tidying_keeps_the_places_right,
                 old_keys_are_forgotten_and_only_those,
+            }
+            callback {
+                every_end_is_told_once_and_only_where_it_was_asked_for,
+                senders_at_once_never_share_a_callback,
+                what_a_sender_does_not_settle_is_handed_out_again,
+                every_try_is_kept_and_decides_what_follows,
+                a_parked_lane_rests_and_the_others_do_not,
+                lanes_are_gone_through_page_by_page,
+                a_chain_is_told_in_its_order,
+                progress_is_told_after_a_while_with_what_is_known_by_then,
+                lists_and_resends_find_what_they_are_asked_for,
+                what_has_been_due_for_too_long_is_given_up,
+                a_task_whose_end_is_still_to_be_told_is_not_purged,
+                at_most_two_signing_secrets_are_valid,
             }
             declare {
                 changes_are_made_all_or_none,

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, ensure};
 use relais_core::{
-    Callback, CallbackType, Change, Event, IdempotencyKey, NewTask, Refusal, ServiceKey, Submission, TaskId,
+    Callback, CallbackEvent, CallbackType, Change, Event, IdempotencyKey, NewTask, Refusal, ServiceKey, Submission,
+    TaskId,
 };
 
 use super::{
@@ -209,7 +210,13 @@ pub async fn payloads_are_carried_byte_for_byte(harness: &Harness) -> Result<()>
     for (i, payload) in payloads.iter().enumerate() {
         tasks.push(NewTask {
             request: json(payload)?,
-            callback: Some(Callback { kind: CallbackType::Https, url: format!("https://example.org/é?i={i}&\"'") }),
+            callback: Some(Callback {
+                kind: CallbackType::Https,
+                target: format!("https://example.org/é?i={i}&\"'"),
+                events: CallbackEvent::ENDS.to_vec(),
+                gzip: i % 2 == 0,
+                lane: i64::MIN + i as i64,
+            }),
             correlation_id: Some(format!("chain \u{1} 'é' \"{i}\" \\ 😀")),
             ..new_task(service, client)?
         });

@@ -45,8 +45,11 @@ pub async fn listeners_hear_of_work_changes_and_declarations_after_the_commit(ha
     ensure!(hear(&mut two).await? == heard, "every listener hears it");
 
     let task = find(store, id).await?;
-    let changed =
-        |work: &[ServiceKey]| Wakeup { work: work.to_vec(), tasks: IdsChanged::These(vec![task.id]), declared: false };
+    let changed = |work: &[ServiceKey]| Wakeup {
+        work: work.to_vec(),
+        tasks: IdsChanged::These(vec![task.id]),
+        ..Wakeup::default()
+    };
     claim(store, service, 1).await?;
     ensure!(hear(&mut one).await? == changed(&[]));
     change(store, id, service, Event::Returned { attempt: Some(1) }).await?;

@@ -40,7 +40,11 @@ pub(super) fn put_service(service: &str, limits: ServiceLimits) -> Result<Change
 }
 
 pub(super) fn put_client(client: &str) -> Result<Change> {
-    Ok(Change::PutClient { client_id: ClientId::new(client)?, secret_hash: Some("hash".to_owned()) })
+    Ok(Change::PutClient {
+        client_id: ClientId::new(client)?,
+        secret_hash: Some("hash".to_owned()),
+        destinations: None,
+    })
 }
 
 pub(super) fn authorize(client: &str, service: &str, capacity: Option<u32>) -> Result<Change> {

@@ -1,0 +1,90 @@
+//! Messages: one for each letter, to the exchange or the queue that the operator declared for the client.
+//!
+//! A client names a destination and never an exchange, so it reaches nothing that was not meant for it. A letter is
+//! delivered once the broker has it on disk. It is written and signed like a webhook, with the same names for the headers,
+//! so that a receiver checks either kind the same way; the message's id is the letter's, for those who drop doubles.
+//!
+//! Nothing is declared here: a queue that is missing is the operator's business, and is said so.
+
+use async_trait::async_trait;
+use relais_core::{CallbackType, Client, Courier, Destination, Letter, NotAllowed, Reply, ReplyOutcome};
+use relais_messaging::rabbitmq::{Broker, Publish, PublishError};
+
+use crate::{gzip::gzip, signature};
+
+/// Carries callbacks of the type `amqp`.
+#[derive(Debug, Clone)]
+pub struct AmqpCourier {
+    broker: Broker,
+}
+
+impl AmqpCourier {
+    /// A courier that publishes to this broker. How long a try may take is the broker's setting.
+    pub fn new(broker: Broker) -> Self {
+        Self { broker }
+    }
+}
+
+#[async_trait]
+impl Courier for AmqpCourier {
+    fn judge(&self, kind: CallbackType, target: &str, client: &Client) -> Result<String, NotAllowed> {
+        let destination = destination(kind, target, client)?;
+        Ok(format!("amqp:{}", destination.name))
+    }
+
+    async fn carry(&self, letter: &Letter) -> Reply {
+        let message = match message(letter).await {
+            Ok(message) => message,
+            Err(NotAllowed(why)) => return reply(ReplyOutcome::Forbidden, Some(why)),
+        };
+        match self.broker.publish(message).await {
+            Ok(()) => reply(ReplyOutcome::Delivered, None),
+            Err(error) => reply(outcome(&error), Some(error.to_string())),
+        }
+    }
+}
+
+fn destination<'a>(kind: CallbackType, target: &str, client: &'a Client) -> Result<&'a Destination, NotAllowed> {
+    if kind != CallbackType::Amqp {
+        return Err(NotAllowed(format!("a callback of type {} is not a message", kind.as_str())));
+    }
+    let declared = client.destinations.iter().find(|destination| destination.name == target);
+    declared.ok_or_else(|| NotAllowed(format!("no destination {target:?} is declared for this client")))
+}
+
+/// What is published; or why nothing is.
+async fn message(letter: &Letter) -> Result<Publish, NotAllowed> {
+    let Destination { exchange, routing_key, .. } = destination(letter.kind, &letter.target, &letter.client)?;
+    let signed = signature::sign_all(&letter.client.signing_secrets, &letter.id, letter.now, letter.body.as_bytes());
+    let signature = signed.map_err(|error| NotAllowed(format!("the callback can not be signed: {error}")))?;
+    let mut message = Publish::new(exchange, routing_key, Vec::new())
+        .message_id(&letter.id)
+        .content_type("application/json")
+        .header("webhook-id", &letter.id)
+        .header("webhook-timestamp", signature::seconds(letter.now).to_string());
+    if let Some(signature) = signature {
+        message = message.header("webhook-signature", signature);
+    }
+    if letter.gzip {
+        // Writing to memory does not fail.
+        let compressed = gzip(&letter.body).await;
+        message.body = compressed.map_err(|_| NotAllowed("the body could not be compressed".to_owned()))?;
+        message = message.content_encoding("gzip");
+    } else {
+        message.body = letter.body.clone().into_bytes();
+    }
+    Ok(message)
+}
+
+/// Whose fault it is: the broker's, and everything for it had better wait; or this destination's.
+fn outcome(error: &PublishError) -> ReplyOutcome {
+    if error.is_away() {
+        ReplyOutcome::Unwell { retry_after: None }
+    } else {
+        ReplyOutcome::Refused { retry_after: None }
+    }
+}
+
+fn reply(outcome: ReplyOutcome, error: Option<String>) -> Reply {
+    Reply { outcome, status: None, error, answer: None }
+}

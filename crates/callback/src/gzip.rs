@@ -1,0 +1,24 @@
+//! Compression of bodies, for couriers of all kinds.
+
+use std::io::{self, Write};
+
+use flate2::{Compression, write::GzEncoder};
+
+/// A body of this size takes so long to compress that others would notice.
+const LARGE_BODY: usize = 64 * 1024;
+
+/// Compresses a body, out of everybody's way if it is a large one.
+pub(crate) async fn gzip(body: &str) -> io::Result<Vec<u8>> {
+    if body.len() < LARGE_BODY {
+        return compress(body.as_bytes());
+    }
+    let body = body.to_owned();
+    let compressing = tokio::task::spawn_blocking(move || compress(body.as_bytes()));
+    compressing.await.unwrap_or_else(|error| Err(io::Error::other(error)))
+}
+
+fn compress(body: &[u8]) -> io::Result<Vec<u8>> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+    encoder.write_all(body)?;
+    encoder.finish()
+}

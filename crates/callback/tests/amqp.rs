@@ -1,0 +1,192 @@
+//! The courier for messages, with a real broker.
+
+#![expect(clippy::unwrap_used, reason = "a test may panic")]
+
+use std::{io::Read, sync::Arc, time::Duration};
+
+use flate2::read::GzDecoder;
+use relais_callback::{
+    AmqpCourier,
+    signature::{generate_secret, verify},
+};
+use relais_core::{
+    CallbackType, Client, ClientId, ClientKey, Courier, Destination, Letter, Reply, ReplyOutcome, SigningSecret,
+    Timestamp,
+};
+use relais_messaging::rabbitmq::{Broker, BrokerOptions};
+use relais_testkit::{TakenMessage, TcpProxy, TestVhost, free_port};
+
+const NOW: Timestamp = Timestamp::from_millis(1_769_848_200_125);
+const BODY: &str = r#"{"taskId":"01a1e14b","status":"SUCCESS","response":{"n":1e400}}"#;
+
+/// A client with three destinations, of which one exists.
+fn client(secrets: &[&str]) -> Client {
+    let destination = |name: &str, exchange: &str, routing_key: &str| Destination {
+        name: name.to_owned(),
+        exchange: exchange.to_owned(),
+        routing_key: routing_key.to_owned(),
+    };
+    Client {
+        key: ClientKey(7),
+        client_id: ClientId::new("shop").unwrap(),
+        secret_hash: String::new(),
+        signing_secrets: secrets
+            .iter()
+            .map(|secret| SigningSecret { secret: (*secret).to_owned(), created: NOW, expires: None })
+            .collect(),
+        destinations: vec![
+            destination("results", "events", "task.done"),
+            destination("unbound", "", "no-such-queue"),
+            destination("missing", "no-such-exchange", "task.done"),
+        ],
+    }
+}
+
+fn letter(target: &str, client: Client) -> Letter {
+    Letter {
+        id: "01a1e14b-7".to_owned(),
+        kind: CallbackType::Amqp,
+        target: target.to_owned(),
+        client: Arc::new(client),
+        body: BODY.to_owned(),
+        gzip: false,
+        now: NOW,
+    }
+}
+
+fn courier(url: &str) -> AmqpCourier {
+    let options = BrokerOptions { patience: Duration::from_millis(200), ..BrokerOptions::default() };
+    AmqpCourier::new(Broker::new(url, options).unwrap())
+}
+
+async fn vhost() -> TestVhost {
+    let vhost = TestVhost::create().await.unwrap();
+    vhost.declare_exchange("events", "direct").await.unwrap();
+    vhost.declare_queue("shop").await.unwrap();
+    vhost.bind("events", "shop", "task.done").await.unwrap();
+    vhost
+}
+
+async fn only_message(vhost: &TestVhost) -> TakenMessage {
+    let mut taken = vhost.take("shop", 10).await.unwrap();
+    assert_eq!(taken.len(), 1);
+    taken.remove(0)
+}
+
+fn header<'a>(message: &'a TakenMessage, name: &str) -> &'a str {
+    message.properties["headers"][name].as_str().unwrap_or_else(|| panic!("{name}: {:?}", message.properties))
+}
+
+fn outcome(reply: &Reply) -> ReplyOutcome {
+    assert_eq!((reply.status, &reply.answer), (None, &None));
+    assert_eq!(reply.error.is_none(), reply.outcome == ReplyOutcome::Delivered, "{reply:?}");
+    reply.outcome
+}
+
+#[test]
+fn a_client_names_its_own_destinations_and_nothing_else() {
+    let (courier, client) = (courier("amqp://localhost"), client(&[]));
+    assert_eq!(courier.judge(CallbackType::Amqp, "results", &client).unwrap(), "amqp:results");
+    for (kind, target) in [
+        (CallbackType::Amqp, "Results"),
+        (CallbackType::Amqp, ""),
+        (CallbackType::Amqp, "events"),
+        (CallbackType::Amqp, "amqp:results"),
+        (CallbackType::Https, "results"),
+    ] {
+        assert!(courier.judge(kind, target, &client).is_err(), "{kind:?} {target}");
+    }
+}
+
+#[tokio::test]
+async fn a_letter_is_a_signed_persistent_message() {
+    let vhost = vhost().await;
+    let secrets = [generate_secret().unwrap(), generate_secret().unwrap()];
+    let client = client(&[&secrets[0], &secrets[1]]);
+    let reply = courier(vhost.url()).carry(&letter("results", client)).await;
+    assert_eq!(outcome(&reply), ReplyOutcome::Delivered, "{reply:?}");
+
+    let message = only_message(&vhost).await;
+    assert_eq!(message.body, BODY.as_bytes());
+    assert_eq!(message.properties["delivery_mode"], 2);
+    assert_eq!(message.properties["message_id"], "01a1e14b-7");
+    assert_eq!(message.properties["content_type"], "application/json");
+    assert_eq!(message.properties.get("content_encoding"), None);
+    assert_eq!(header(&message, "webhook-id"), "01a1e14b-7");
+    assert_eq!(header(&message, "webhook-timestamp"), "1769848200");
+    for secret in &secrets {
+        let (id, timestamp) = (header(&message, "webhook-id"), header(&message, "webhook-timestamp"));
+        let signature = header(&message, "webhook-signature");
+        verify(secret, id, timestamp, &message.body, signature, Duration::from_secs(1), NOW).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_compressed_letter_is_signed_as_it_was_before() {
+    let vhost = vhost().await;
+    let secret = generate_secret().unwrap();
+    // Large enough to be compressed elsewhere.
+    let body = format!("{{\"text\":\"{}\"}}", "long ".repeat(40_000));
+    let letter = Letter { gzip: true, body: body.clone(), ..letter("results", client(&[&secret])) };
+    assert_eq!(outcome(&courier(vhost.url()).carry(&letter).await), ReplyOutcome::Delivered);
+
+    let message = only_message(&vhost).await;
+    assert_eq!(message.properties["content_encoding"], "gzip");
+    assert!(message.body.len() < body.len() / 10);
+    let mut read = String::new();
+    GzDecoder::new(message.body.as_slice()).read_to_string(&mut read).unwrap();
+    assert_eq!(read, body);
+    let signature = header(&message, "webhook-signature");
+    let tolerance = Duration::from_secs(1);
+    verify(&secret, &letter.id, "1769848200", read.as_bytes(), signature, tolerance, NOW).unwrap();
+}
+
+#[tokio::test]
+async fn who_has_no_secret_gets_no_signature() {
+    let vhost = vhost().await;
+    let courier = courier(vhost.url());
+    assert_eq!(outcome(&courier.carry(&letter("results", client(&[]))).await), ReplyOutcome::Delivered);
+    let message = only_message(&vhost).await;
+    assert_eq!(message.properties["headers"].get("webhook-signature"), None);
+
+    // One that can not be used is no reason to send something unsigned.
+    let reply = courier.carry(&letter("results", client(&["hush"]))).await;
+    assert_eq!(outcome(&reply), ReplyOutcome::Forbidden);
+    assert!(vhost.take("shop", 10).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_destination_that_leads_nowhere_refuses_and_others_do_not_mind() {
+    let vhost = vhost().await;
+    let courier = courier(vhost.url());
+    for (target, word) in [("unbound", "no-such-queue"), ("missing", "no-such-exchange")] {
+        let reply = courier.carry(&letter(target, client(&[]))).await;
+        assert_eq!(outcome(&reply), ReplyOutcome::Refused { retry_after: None }, "{reply:?}");
+        assert!(reply.error.unwrap().contains(word));
+        let fine = courier.carry(&letter("results", client(&[]))).await;
+        assert_eq!(outcome(&fine), ReplyOutcome::Delivered, "{fine:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_destination_that_was_taken_away_is_forbidden() {
+    let vhost = vhost().await;
+    let reply = courier(vhost.url()).carry(&letter("results", Client { destinations: vec![], ..client(&[]) })).await;
+    assert_eq!(outcome(&reply), ReplyOutcome::Forbidden);
+    assert!(vhost.take("shop", 10).await.unwrap().is_empty());
+}
+
+#[tokio::test]
+async fn a_broker_that_is_away_is_unwell() {
+    let nobody = courier(&format!("amqp://127.0.0.1:{}", free_port().unwrap()));
+    let reply = nobody.carry(&letter("results", client(&[]))).await;
+    assert_eq!(outcome(&reply), ReplyOutcome::Unwell { retry_after: None }, "{reply:?}");
+
+    let vhost = vhost().await;
+    let proxy = TcpProxy::start(vhost.server_addr().unwrap()).await.unwrap();
+    let courier = courier(&vhost.url_via(proxy.addr()).unwrap());
+    assert_eq!(outcome(&courier.carry(&letter("results", client(&[]))).await), ReplyOutcome::Delivered);
+    proxy.cut().await.unwrap();
+    let reply = courier.carry(&letter("results", client(&[]))).await;
+    assert_eq!(outcome(&reply), ReplyOutcome::Unwell { retry_after: None }, "{reply:?}");
+}

@@ -1,0 +1,394 @@
+//! The lanes that this process is busy with: what waits in each, what is on its way, and how its endpoint is.
+//!
+//! Nothing here does I/O or reads a clock.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Instant,
+};
+
+use relais_core::{DueCallback, LaneChange, ReplyOutcome};
+
+use super::CallbackOptions;
+
+/// So many are taken from a lane the first time; twice as many each time it had that many, up to [`MOST`].
+const FIRST: usize = 8;
+const MOST: usize = 64;
+
+/// As many bytes as the callbacks of one lane may take in memory at a time, more or less.
+const LANE_BYTES: usize = 4 * 1024 * 1024;
+
+/// A callback that was taken, and when.
+#[derive(Debug)]
+pub(super) struct Taken {
+    pub(super) due: DueCallback,
+    pub(super) at: Instant,
+}
+
+#[derive(Debug)]
+struct Lane {
+    waiting: VecDeque<Taken>,
+    running: usize,
+    /// Failures in a row.
+    failures: u32,
+    /// Whether the store knows that its endpoint was left alone: to be told when it answers.
+    troubled: bool,
+    /// Until it answers once, one at a time.
+    probing: bool,
+    /// Left alone: the store says until when.
+    parked: bool,
+    /// Whether there may be more to be taken.
+    more: bool,
+    /// How many to take next time.
+    each: usize,
+    /// Whether it is among those that are ready.
+    ready: bool,
+}
+
+impl Default for Lane {
+    fn default() -> Self {
+        Self {
+            waiting: VecDeque::new(),
+            running: 0,
+            failures: 0,
+            troubled: false,
+            probing: false,
+            parked: false,
+            more: false,
+            each: FIRST,
+            ready: false,
+        }
+    }
+}
+
+/// The lanes that this process is busy with.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    lanes: HashMap<i64, Lane>,
+    /// Lanes that have something to be sent and may send it, each once, in turn.
+    ready: VecDeque<i64>,
+    running: usize,
+    waiting: usize,
+}
+
+impl Lanes {
+    pub(super) fn running(&self) -> usize {
+        self.running
+    }
+
+    /// Something may be due in this lane.
+    pub(super) fn hint(&mut self, lane: i64) {
+        self.lanes.entry(lane).or_default().more = true;
+    }
+
+    /// What the store says of a lane in which something is due: its endpoint may be tried now, for the first time after it
+    /// was left alone if `after_rest`.
+    pub(super) fn open(&mut self, lane: i64, after_rest: bool) {
+        let lane = self.lanes.entry(lane).or_default();
+        lane.more = true;
+        lane.parked = false;
+        if after_rest {
+            lane.troubled = true;
+            lane.probing = true;
+        }
+    }
+
+    /// What the store says of a lane whose endpoint is left alone.
+    pub(super) fn rest(&mut self, lane: i64) {
+        let lane = self.lanes.entry(lane).or_default();
+        (lane.parked, lane.troubled) = (true, true);
+    }
+
+    /// The lanes to take something from, with how much to take: lanes that are nearly empty.
+    pub(super) fn hungry(&self, options: &CallbackOptions) -> Vec<(i64, usize)> {
+        let room = (options.at_once * 8).saturating_sub(self.waiting + self.running);
+        let mut wanted = 0;
+        let hungry = self.lanes.iter().filter(|(_, lane)| {
+            let idle = lane.waiting.is_empty() && lane.running == 0;
+            lane.more && !lane.parked && (idle || !lane.probing && lane.waiting.len() < options.per_lane)
+        });
+        hungry
+            .map(|(&name, lane)| (name, if lane.probing { 1 } else { lane.each }))
+            .take_while(|(_, each)| {
+                wanted += each;
+                wanted <= room.max(*each)
+            })
+            .collect()
+    }
+
+    /// Callbacks were taken from these lanes, at most `each` of each.
+    pub(super) fn took(&mut self, asked: &[i64], each: usize, due: Vec<DueCallback>, now: Instant) {
+        let mut found: HashMap<i64, (usize, usize)> = asked.iter().map(|&lane| (lane, (0, 0))).collect();
+        for due in due {
+            let name = due.record.callback.lane;
+            let (count, bytes) = found.entry(name).or_default();
+            *count += 1;
+            *bytes += due.task.response.as_ref().map_or(0, |response| response.get().len());
+            let lane = self.lanes.entry(name).or_default();
+            lane.waiting.push_back(Taken { due, at: now });
+            self.waiting += 1;
+            if !std::mem::replace(&mut lane.ready, true) {
+                self.ready.push_back(name);
+            }
+        }
+        for (name, (count, bytes)) in found {
+            let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            lane.more = count >= each;
+            if lane.more {
+                let fits = LANE_BYTES / (bytes / count.max(1)).max(1);
+                lane.each = (each * 2).min(fits).clamp(1, MOST);
+            }
+            self.forget_if_idle(name);
+        }
+    }
+
+    /// The next callback to be sent, lane by lane in turn.
+    pub(super) fn next(&mut self, options: &CallbackOptions) -> Option<Taken> {
+        if self.running >= options.at_once {
+            return None;
+        }
+        for _ in 0..self.ready.len() {
+            let name = self.ready.pop_front()?;
+            let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            lane.ready = false;
+            let most = if lane.probing { 1 } else { options.per_lane };
+            if lane.running < most
+                && let Some(taken) = lane.waiting.pop_front()
+            {
+                lane.running += 1;
+                self.running += 1;
+                self.waiting -= 1;
+                if !lane.waiting.is_empty() {
+                    lane.ready = true;
+                    self.ready.push_back(name);
+                }
+                return Some(taken);
+            }
+            // One that is full comes back when something of it ends.
+        }
+        None
+    }
+
+    /// A callback was sent. Tells what the store is to know of the endpoint, and what is not to be sent after all.
+    pub(super) fn ended(
+        &mut self,
+        name: i64,
+        outcome: Option<ReplyOutcome>,
+        options: &CallbackOptions,
+    ) -> (Option<LaneChange>, Vec<Taken>) {
+        let Some(lane) = self.lanes.get_mut(&name) else { return (None, Vec::new()) };
+        lane.running = lane.running.saturating_sub(1);
+        self.running = self.running.saturating_sub(1);
+        let mut change = None;
+        match outcome {
+            None | Some(ReplyOutcome::Forbidden) => {}
+            Some(ReplyOutcome::Unwell { retry_after }) => {
+                lane.failures += 1;
+                if lane.probing || lane.failures >= options.park_after {
+                    change = Some(LaneChange::Park { first: options.park_first, most: options.park_most });
+                } else if let Some(time) = retry_after {
+                    change = Some(LaneChange::Wait(time.min(options.park_most)));
+                }
+            }
+            Some(ReplyOutcome::Refused { retry_after: Some(time) }) => {
+                lane.failures = 0;
+                change = Some(LaneChange::Wait(time.min(options.park_most)));
+            }
+            Some(ReplyOutcome::Delivered | ReplyOutcome::Gone | ReplyOutcome::Refused { retry_after: None }) => {
+                lane.failures = 0;
+                lane.probing = false;
+                if std::mem::take(&mut lane.troubled) {
+                    change = Some(LaneChange::Open);
+                }
+            }
+        }
+        let mut returned = Vec::new();
+        if matches!(change, Some(LaneChange::Park { .. } | LaneChange::Wait(_))) {
+            (lane.parked, lane.troubled, lane.probing, lane.failures) = (true, true, false, 0);
+            returned = lane.waiting.drain(..).collect();
+            self.waiting -= returned.len();
+        } else if !lane.waiting.is_empty() && !std::mem::replace(&mut lane.ready, true) {
+            self.ready.push_back(name);
+        }
+        self.forget_if_idle(name);
+        (change, returned)
+    }
+
+    /// All that was taken and not sent.
+    pub(super) fn drain(&mut self) -> Vec<Taken> {
+        self.waiting = 0;
+        self.lanes.values_mut().flat_map(|lane| lane.waiting.drain(..)).collect()
+    }
+
+    /// A lane without a story is not remembered.
+    fn forget_if_idle(&mut self, name: i64) {
+        if let Some(lane) = self.lanes.get(&name)
+            && lane.waiting.is_empty()
+            && lane.running == 0
+            && !lane.more
+            && !lane.parked
+            && !lane.troubled
+            && lane.failures == 0
+            && lane.each == FIRST
+        {
+            self.lanes.remove(&name);
+        }
+    }
+
+    /// Lanes that the store has nothing in any more, as it said after a whole round.
+    pub(super) fn retain(&mut self, known: impl Fn(i64) -> bool) {
+        self.lanes.retain(|&name, lane| known(name) || lane.more || lane.running > 0 || !lane.waiting.is_empty());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use relais_core::{
+        Callback, CallbackEvent, CallbackId, CallbackRecord, CallbackType, ClientId, ClientKey, Json,
+        NotificationStatus, ServiceKey, ServiceName, State, Task, TaskId, Timestamp,
+    };
+
+    use super::*;
+
+    fn due(lane: i64, row: i64) -> DueCallback {
+        let callback = Callback {
+            kind: CallbackType::Https,
+            target: "https://example.org".to_owned(),
+            events: CallbackEvent::ENDS.to_vec(),
+            gzip: false,
+            lane,
+        };
+        let (task_id, now) = (TaskId::generate(), Timestamp::from_millis(0));
+        DueCallback {
+            record: CallbackRecord {
+                row,
+                id: CallbackId { task_id, revision: 1 },
+                service: ServiceKey(1),
+                client: ClientKey(1),
+                event: CallbackEvent::Success,
+                status: NotificationStatus::Pending,
+                attempts: 1,
+                created: now,
+                due: None,
+                ended: None,
+                callback: callback.clone(),
+            },
+            tries: 0,
+            now,
+            task: Task {
+                id: row,
+                task_id,
+                client_id: ClientId::new("alice").unwrap(),
+                service: ServiceName::new("resize").unwrap(),
+                state: State::pending(),
+                request: Json::parse("null".to_owned()).unwrap(),
+                response: None,
+                error_message: None,
+                callback: Some(callback),
+                notification: None,
+                correlation_id: None,
+                submitted: now,
+                position: None,
+            },
+        }
+    }
+
+    fn fill(lanes: &mut Lanes, lane: i64, rows: i64) {
+        lanes.hint(lane);
+        lanes.took(&[lane], 8, (0..rows).map(|row| due(lane, row)).collect(), Instant::now());
+    }
+
+    const WELL: Option<ReplyOutcome> = Some(ReplyOutcome::Delivered);
+    const UNWELL: Option<ReplyOutcome> = Some(ReplyOutcome::Unwell { retry_after: None });
+
+    #[test]
+    fn lanes_take_turns_whatever_waits_in_them() {
+        let (mut lanes, options) = (Lanes::default(), CallbackOptions::default());
+        fill(&mut lanes, 1, 8);
+        fill(&mut lanes, 2, 1);
+        fill(&mut lanes, 3, 2);
+        let order: Vec<i64> =
+            std::iter::from_fn(|| lanes.next(&options)).map(|taken| taken.due.record.callback.lane).collect();
+        assert_eq!(order, [1, 2, 3, 1, 3, 1, 1, 1, 1, 1, 1]);
+        assert_eq!(lanes.running(), 11);
+    }
+
+    #[test]
+    fn a_lane_sends_so_many_at_once_and_all_together_so_many() {
+        let mut lanes = Lanes::default();
+        let options = CallbackOptions { per_lane: 2, at_once: 3, ..CallbackOptions::default() };
+        fill(&mut lanes, 1, 8);
+        fill(&mut lanes, 2, 8);
+        assert_eq!(std::iter::from_fn(|| lanes.next(&options)).count(), 3);
+        lanes.ended(1, WELL, &options);
+        assert_eq!(lanes.next(&options).map(|taken| taken.due.record.callback.lane), Some(2));
+        assert!(lanes.next(&options).is_none());
+    }
+
+    #[test]
+    fn an_endpoint_that_does_not_answer_is_left_alone_tried_once_and_opened_when_it_answers() {
+        let (mut lanes, options) = (Lanes::default(), CallbackOptions::default());
+        fill(&mut lanes, 1, 8);
+        let mut change = None;
+        for n in 0..options.park_after {
+            assert_eq!(change, None, "after {n} failures");
+            lanes.next(&options).unwrap();
+            let (what, returned) = lanes.ended(1, UNWELL, &options);
+            assert_eq!(returned.len(), if what.is_some() { 3 } else { 0 }, "what was not sent is given back");
+            change = what;
+        }
+        assert!(matches!(change, Some(LaneChange::Park { .. })));
+        lanes.hint(1);
+        assert!(lanes.hungry(&options).is_empty(), "left alone, whatever comes");
+
+        lanes.open(1, true);
+        assert_eq!(lanes.hungry(&options), [(1, 1)], "one to try it");
+        lanes.took(&[1], 1, vec![due(1, 9)], Instant::now());
+        lanes.next(&options).unwrap();
+        assert!(lanes.hungry(&options).is_empty());
+        assert!(matches!(lanes.ended(1, UNWELL, &options).0, Some(LaneChange::Park { .. })), "at once, this time");
+        lanes.open(1, true);
+        lanes.took(&[1], 1, vec![due(1, 9)], Instant::now());
+        lanes.next(&options).unwrap();
+        assert_eq!(lanes.ended(1, WELL, &options).0, Some(LaneChange::Open));
+        assert!(lanes.hungry(&options)[0].1 > 1);
+    }
+
+    #[test]
+    fn an_endpoint_that_asks_for_time_gets_it() {
+        let (mut lanes, options) = (Lanes::default(), CallbackOptions::default());
+        fill(&mut lanes, 1, 3);
+        lanes.next(&options).unwrap();
+        let wish = Some(Duration::from_secs(7));
+        let (change, returned) = lanes.ended(1, Some(ReplyOutcome::Refused { retry_after: wish }), &options);
+        assert_eq!((change, returned.len()), (Some(LaneChange::Wait(Duration::from_secs(7))), 2));
+        assert!(lanes.next(&options).is_none());
+    }
+
+    #[test]
+    fn more_is_taken_where_there_was_more_and_less_where_it_is_large() {
+        let (mut lanes, options) = (Lanes::default(), CallbackOptions::default());
+        fill(&mut lanes, 1, 8);
+        for _ in 0..8 {
+            lanes.next(&options).unwrap();
+        }
+        assert_eq!(lanes.hungry(&options), [(1, 16)]);
+        let mut large = due(2, 1);
+        large.task.response = Some(Json::parse(format!("\"{}\"", "x".repeat(LANE_BYTES / 2))).unwrap());
+        lanes.hint(2);
+        lanes.took(&[2], 1, vec![large], Instant::now());
+        lanes.next(&options).unwrap();
+        assert!(lanes.hungry(&options).contains(&(2, 1)));
+    }
+
+    #[test]
+    fn a_lane_without_a_story_is_forgotten() {
+        let (mut lanes, options) = (Lanes::default(), CallbackOptions::default());
+        fill(&mut lanes, 1, 1);
+        lanes.next(&options).unwrap();
+        lanes.ended(1, WELL, &options);
+        assert!(lanes.lanes.is_empty());
+    }
+}

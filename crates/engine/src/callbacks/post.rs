@@ -1,0 +1,398 @@
+//! The round that sends callbacks: one actor takes what is due, starts couriers, and writes down what came of it.
+//!
+//! It is woken by the store when something is to be told, by a courier that comes back, and by the clock when something
+//! becomes due. Results that come in while others are written are written together.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use relais_core::{
+    CallbackAttempt, CallbackRecord, LaneChange, Letter, Reply, ReplyOutcome, Settlement, StoreError, Verdict,
+};
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::JoinSet,
+    time::{sleep_until, timeout},
+};
+
+use super::{
+    CallbackOptions,
+    lanes::{Lanes, Taken},
+    schedule,
+};
+use crate::{Engine, views::task_view};
+
+/// How often the lanes are looked at, in case a wake-up was lost.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// After a failure of the store, so long until the next try.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// So many lanes are looked at in one call.
+const PAGE: usize = 256;
+
+/// So many lanes are taken from in one call.
+const LANES_AT_ONCE: usize = 64;
+
+/// So many overdue callbacks are given up in one call.
+const GIVE_UP: usize = 500;
+
+/// One endpoint gets so many letters at once, of all clients together.
+const PER_ENDPOINT: usize = 64;
+
+/// What a courier came back with.
+struct Back {
+    record: CallbackRecord,
+    tries: u32,
+    tried: Option<(CallbackAttempt, ReplyOutcome)>,
+}
+
+struct Post {
+    engine: Engine,
+    options: Arc<CallbackOptions>,
+    lanes: Lanes,
+    couriers: JoinSet<Back>,
+    endpoints: HashMap<String, Arc<Semaphore>>,
+    /// Written with the next transaction.
+    settlements: Vec<Settlement>,
+    changes: BTreeMap<i64, LaneChange>,
+    next_look: tokio::time::Instant,
+    failing: bool,
+}
+
+/// Sends callbacks until the engine stops; then what is on its way is waited for, and the rest is given back.
+pub(crate) async fn run(engine: Engine) {
+    let stopping = engine.stopping();
+    let mut post = Post {
+        lanes: Lanes::default(),
+        couriers: JoinSet::new(),
+        endpoints: HashMap::new(),
+        settlements: Vec::new(),
+        changes: BTreeMap::new(),
+        next_look: tokio::time::Instant::now(),
+        failing: false,
+        options: Arc::new(engine.0.options.callbacks.clone()),
+        engine,
+    };
+    loop {
+        tokio::select! {
+            () = stopping.cancelled() => break,
+            () = post.engine.0.hub.callbacks_bell.notified() => post.hear(),
+            Some(back) = post.couriers.join_next() => post.came_back(back),
+            () = sleep_until(post.next_look) => post.look().await,
+        }
+        while let Some(back) = post.couriers.try_join_next() {
+            post.came_back(back);
+        }
+        post.write().await;
+        // A lane that had as many as were asked for may have more.
+        while post.take().await {
+            post.send();
+        }
+        post.send();
+    }
+    post.stop().await;
+}
+
+impl Post {
+    /// Notes what the store says has come to be due.
+    fn hear(&mut self) {
+        let (hints, everything) = self.engine.0.hub.take_callbacks();
+        for lane in hints {
+            self.lanes.hint(lane);
+        }
+        if everything {
+            self.next_look = tokio::time::Instant::now();
+        }
+    }
+
+    /// Looks at all lanes in which something waits.
+    async fn look(&mut self) {
+        match self.look_at_all().await {
+            Ok(wait) => {
+                self.next_look = tokio::time::Instant::now() + wait.clamp(Duration::from_millis(5), LOOK);
+                self.works();
+            }
+            Err(error) => self.fails(&error),
+        }
+    }
+
+    /// How long until something becomes due.
+    async fn look_at_all(&mut self) -> Result<Duration, StoreError> {
+        let store = Arc::clone(&self.engine.0.store);
+        let options = Arc::clone(&self.options);
+        let (mut after, mut wait, mut oldest, mut parked) = (None, LOOK, Duration::ZERO, 0_u32);
+        let mut known = std::collections::HashSet::new();
+        loop {
+            let page = store.callback_lanes(after, PAGE).await?;
+            let Some(now) = page.now else { break };
+            for head in &page.heads {
+                known.insert(head.lane);
+                let rests = head.parked_until.filter(|until| *until > now);
+                let ready = rests.unwrap_or(head.due).max(head.due);
+                oldest = oldest.max(now.since(head.due));
+                if rests.is_some() {
+                    parked += 1;
+                    self.lanes.rest(head.lane);
+                    if now.since(head.due) > options.give_up_after {
+                        give_up(&*store, head.lane, options.give_up_after).await?;
+                    }
+                }
+                if ready <= now {
+                    self.lanes.open(head.lane, head.parked_until.is_some());
+                } else {
+                    wait = wait.min(ready.since(now));
+                }
+            }
+            after = page.heads.last().map(|head| head.lane);
+            if page.heads.len() < PAGE {
+                break;
+            }
+        }
+        self.lanes.retain(|lane| known.contains(&lane));
+        self.endpoints.retain(|_, places| Arc::strong_count(places) > 1);
+        metrics::gauge!("relais_callbacks_under_way").set(self.lanes.running() as f64);
+        metrics::gauge!("relais_callback_lanes").set(known.len() as f64);
+        metrics::gauge!("relais_callback_lanes_parked").set(f64::from(parked));
+        metrics::gauge!("relais_callback_overdue_seconds").set(oldest.as_secs_f64());
+        Ok(wait)
+    }
+
+    /// Takes what is due in lanes that have room; tells whether there was anything.
+    async fn take(&mut self) -> bool {
+        if self.failing {
+            return false;
+        }
+        let mut found = false;
+        let options = Arc::clone(&self.options);
+        let mut wishes: Vec<(usize, Vec<i64>)> = Vec::new();
+        for (lane, each) in self.lanes.hungry(&options) {
+            match wishes.iter_mut().find(|(size, lanes)| *size == each && lanes.len() < LANES_AT_ONCE) {
+                Some((_, lanes)) => lanes.push(lane),
+                None => wishes.push((each, vec![lane])),
+            }
+        }
+        for (each, lanes) in wishes {
+            let taken = self.engine.0.store.claim_callbacks(lanes.clone(), each, options.lease()).await;
+            match taken {
+                Ok(due) => {
+                    found |= !due.is_empty();
+                    self.lanes.took(&lanes, each, due, Instant::now());
+                }
+                Err(error) => {
+                    self.fails(&error);
+                    return false;
+                }
+            }
+        }
+        found
+    }
+
+    /// Starts couriers while there is something to be carried and somebody to carry it.
+    fn send(&mut self) {
+        let options = Arc::clone(&self.options);
+        // What waited here for too long may be another process's by now.
+        let fresh = options.lease().saturating_sub(options.timeout + Duration::from_secs(2));
+        while let Some(taken) = self.lanes.next(&options) {
+            let lane = taken.due.record.callback.lane;
+            if taken.at.elapsed() > fresh {
+                self.lanes.ended(lane, None, &options);
+                continue;
+            }
+            match self.letter(&taken) {
+                Ok((letter, places)) => {
+                    let courier = self.engine.0.options.couriers.get(letter.kind).cloned();
+                    let Taken { due, .. } = taken;
+                    let patience = fresh.saturating_sub(options.timeout);
+                    self.couriers.spawn(async move {
+                        let (record, tries) = (due.record, due.tries);
+                        let place: Result<Result<OwnedSemaphorePermit, _>, _> =
+                            timeout(patience, places.acquire_owned()).await;
+                        let (Ok(Ok(_place)), Some(courier)) = (place, courier) else {
+                            return Back { record, tries, tried: None };
+                        };
+                        let begun = Instant::now();
+                        let Reply { outcome, status, error, answer } = courier.carry(&letter).await;
+                        let number = record.attempts;
+                        let attempt = CallbackAttempt {
+                            number,
+                            at: letter.now,
+                            duration: begun.elapsed(),
+                            status,
+                            error,
+                            answer,
+                        };
+                        Back { record, tries, tried: Some((attempt, outcome)) }
+                    });
+                }
+                Err(why) => {
+                    // It can not even be tried: that is a try too, so that somebody sees why.
+                    let attempt = CallbackAttempt {
+                        number: taken.due.record.attempts,
+                        at: taken.due.now,
+                        duration: Duration::ZERO,
+                        status: None,
+                        error: Some(why),
+                        answer: None,
+                    };
+                    let (record, tries) = (taken.due.record, taken.due.tries);
+                    let outcome = ReplyOutcome::Refused { retry_after: None };
+                    self.couriers.spawn(async move { Back { record, tries, tried: Some((attempt, outcome)) } });
+                }
+            }
+        }
+    }
+
+    /// What is to be carried, and how many may carry to its endpoint at once; or why it can not be.
+    fn letter(&mut self, taken: &Taken) -> Result<(Letter, Arc<Semaphore>), String> {
+        let (record, task) = (&taken.due.record, &taken.due.task);
+        let callback = &record.callback;
+        let snapshot = self.engine.snapshot().map_err(|error| error.to_string())?;
+        let client = snapshot.declared.client_by_key(record.client).ok_or("the client is gone")?;
+        let courier = self.engine.0.options.couriers.get(callback.kind);
+        let courier =
+            courier.ok_or_else(|| format!("callbacks of the type {} are not enabled", callback.kind.as_str()))?;
+        // The courier says itself why it refuses; here it is only asked what shares an endpoint.
+        let endpoint = courier.judge(callback.kind, &callback.target, client).unwrap_or_default();
+        let places = self.endpoints.entry(endpoint).or_insert_with(|| Arc::new(Semaphore::new(PER_ENDPOINT)));
+        let letter = Letter {
+            id: record.id.to_string(),
+            kind: callback.kind,
+            target: callback.target.clone(),
+            client: Arc::clone(client),
+            body: serde_json::to_string(&task_view(task)).map_err(|error| error.to_string())?,
+            gzip: callback.gzip,
+            now: taken.due.now,
+        };
+        Ok((letter, Arc::clone(places)))
+    }
+
+    /// Notes what a courier came back with.
+    fn came_back(&mut self, back: Result<Back, tokio::task::JoinError>) {
+        let Ok(Back { record, tries, tried }) = back else {
+            tracing::error!("a courier panicked: its callback is sent again later");
+            return;
+        };
+        let options = Arc::clone(&self.options);
+        let lane = record.callback.lane;
+        let outcome = tried.as_ref().map(|(_, outcome)| *outcome);
+        let (change, returned) = self.lanes.ended(lane, outcome, &options);
+        if let Some(change) = change {
+            if matches!(change, LaneChange::Park { .. }) {
+                tracing::warn!(endpoint = %record.callback.target, "callbacks: left alone for a while, it does not answer");
+                metrics::counter!("relais_callback_parks_total").increment(1);
+            }
+            self.changes.insert(lane, change);
+            self.next_look = self.next_look.min(tokio::time::Instant::now() + options.park_first);
+        }
+        for taken in returned {
+            self.settlements.push(given_back(&taken.due.record));
+        }
+        let Some((attempt, outcome)) = tried else {
+            self.settlements.push(given_back(&record));
+            return;
+        };
+        let declared = self.engine.snapshot().ok();
+        let service = declared.as_ref().and_then(|snapshot| snapshot.declared.service_by_key(record.service));
+        let retries = service.and_then(|service| service.limits.callback_retries.as_deref());
+        let retries = retries.unwrap_or(&options.retries);
+        let verdict = schedule::verdict(outcome, retries, tries, schedule::random());
+        if let Verdict::Again(wait) = verdict {
+            self.next_look = self.next_look.min(tokio::time::Instant::now() + wait);
+        }
+        account(&record, &attempt, verdict);
+        let (row, chain) = (record.row, record.callback.is_chain());
+        let tried = Some(attempt);
+        self.settlements.push(Settlement { row, attempt: record.attempts, chain, verdict, tried });
+    }
+
+    /// Writes what became of what was sent.
+    async fn write(&mut self) {
+        if self.settlements.is_empty() && self.changes.is_empty() {
+            return;
+        }
+        let changes: Vec<(i64, LaneChange)> = self.changes.iter().map(|(lane, change)| (*lane, *change)).collect();
+        match self.engine.0.store.settle_callbacks(self.settlements.clone(), changes).await {
+            Ok(()) => {
+                self.settlements.clear();
+                self.changes.clear();
+                self.works();
+            }
+            // Kept for the next time; what is never written is sent again under the same name.
+            Err(error) => self.fails(&error),
+        }
+    }
+
+    fn fails(&mut self, error: &StoreError) {
+        if !self.failing {
+            tracing::warn!(%error, "callbacks wait for the store");
+        }
+        self.failing = true;
+        self.next_look = tokio::time::Instant::now() + PAUSE;
+    }
+
+    fn works(&mut self) {
+        if std::mem::take(&mut self.failing) {
+            tracing::info!("callbacks go on");
+            self.next_look = tokio::time::Instant::now();
+        }
+    }
+
+    /// Waits for what is on its way, gives the rest back, writes all of it.
+    async fn stop(mut self) {
+        for taken in self.lanes.drain() {
+            self.settlements.push(given_back(&taken.due.record));
+        }
+        self.write().await;
+        let limit = self.options.timeout + PAUSE;
+        let _ = timeout(limit, async {
+            while let Some(back) = self.couriers.join_next().await {
+                self.came_back(back);
+            }
+        })
+        .await;
+        self.write().await;
+    }
+}
+
+async fn give_up(store: &dyn relais_core::Store, lane: i64, older_than: Duration) -> Result<(), StoreError> {
+    let given_up = store.give_up_callbacks(lane, older_than, GIVE_UP).await?;
+    if given_up > 0 {
+        metrics::counter!("relais_callbacks_total", "outcome" => "expired").increment(given_up);
+        tracing::warn!(callbacks = given_up, "callbacks given up: their endpoint did not answer for too long");
+    }
+    Ok(())
+}
+
+/// A callback that was taken and not tried.
+fn given_back(record: &CallbackRecord) -> Settlement {
+    let (row, attempt, chain) = (record.row, record.attempts, record.callback.is_chain());
+    Settlement { row, attempt, chain, verdict: Verdict::Returned, tried: None }
+}
+
+/// Counts and logs one try.
+fn account(record: &CallbackRecord, attempt: &CallbackAttempt, verdict: Verdict) {
+    let outcome = match verdict {
+        Verdict::Delivered => "delivered",
+        Verdict::GivenUp => "failed",
+        Verdict::Gone => "gone",
+        Verdict::Again(_) => "retried",
+        Verdict::Returned => "returned",
+    };
+    let kind = record.callback.kind.as_str();
+    metrics::counter!("relais_callbacks_total", "outcome" => outcome, "type" => kind).increment(1);
+    metrics::histogram!("relais_callback_seconds", "type" => kind).record(attempt.duration.as_secs_f64());
+    let id = record.id;
+    match (&attempt.error, verdict) {
+        (Some(error), Verdict::GivenUp | Verdict::Gone) => {
+            tracing::warn!(callback = %id, task_id = %id.task_id, attempt = attempt.number, error, "callback failed");
+        }
+        (Some(error), _) => {
+            tracing::info!(callback = %id, task_id = %id.task_id, attempt = attempt.number, error, "callback not taken");
+        }
+        (None, _) => tracing::debug!(callback = %id, task_id = %id.task_id, attempt = attempt.number, "callback sent"),
+    }
+}

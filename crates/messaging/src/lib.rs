@@ -1,0 +1,17 @@
+//! Clients of message brokers, as a service needs them: they connect when they are needed, come back by themselves, and
+//! tell apart what is worth another try from what is not.
+//!
+//! [`rabbitmq`] is the one there is. Nothing here knows tasks or callbacks; whoever uses it does.
+//!
+//! ```no_run
+//! use relais_messaging::rabbitmq::{Broker, BrokerOptions, Publish};
+//!
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! let broker = Broker::new("amqps://relais:secret@rabbitmq.example.org/orders", BrokerOptions::default())?;
+//! let message = Publish::new("events", "order.paid", br#"{"order":7}"#.to_vec()).message_id("order-7");
+//! broker.publish(message).await?; // The broker has it, on disk.
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod rabbitmq;

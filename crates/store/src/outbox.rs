@@ -1,0 +1,118 @@
+//! What a driver says in SQL about callbacks: [`Outbox`] within a transaction, [`Told`] without one.
+//!
+//! What is due is found by lane, never by date alone: ten thousand callbacks to an endpoint that does not answer are one
+//! lane that is passed over. A callback that is being sent is not due until its sender has been silent for too long, so
+//! one column says both when to send it and until when it is somebody's.
+
+use std::{future::Future, time::Duration};
+
+use relais_core::{
+    CallbackAttempt, CallbackEvent, CallbackFilter, CallbackRecord, ClientKey, DueCallback, LaneChange, Lanes, Resend,
+    ServiceKey, Settlement, Timestamp,
+};
+
+use crate::session::Result;
+
+/// A callback to be kept.
+#[derive(Debug, Clone)]
+pub(crate) struct NewCallback {
+    /// The task's id.
+    pub task: i64,
+    pub service: ServiceKey,
+    pub client: ClientKey,
+    pub event: CallbackEvent,
+    pub revision: u64,
+    pub lane: i64,
+    /// Whether more is told of the task: this one may have to wait for the one before it.
+    pub chain: bool,
+    /// None: it comes after another one of the same batch.
+    pub due: Option<Timestamp>,
+    /// What the task was like.
+    pub started: Option<Timestamp>,
+    pub progress: Option<f64>,
+}
+
+/// Callbacks within a transaction.
+pub(crate) trait Outbox: Send {
+    /// Takes back the progress of these tasks that was not told yet and that nobody is telling; tells when each was due.
+    fn supersede_progress(
+        &mut self,
+        tasks: &[i64],
+    ) -> impl Future<Output = Result<Vec<(i64, Option<Timestamp>)>>> + Send;
+
+    /// Keeps callbacks. One of a chain that has something to wait for is not due.
+    fn insert_callbacks(&mut self, callbacks: &[NewCallback]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Takes what is due in lanes that are not parked, at most `each` a lane.
+    fn hold_callbacks(
+        &mut self,
+        lanes: &[i64],
+        each: usize,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Vec<DueCallback>>> + Send;
+
+    /// Locks the tasks that these callbacks are about, so that nothing is added to their chains meanwhile.
+    fn lock_chains(&mut self, callbacks: &[i64]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Writes what became of tries; tells which callbacks were still theirs.
+    fn settle(&mut self, settlements: &[Settlement]) -> impl Future<Output = Result<Vec<i64>>> + Send;
+
+    /// Makes what comes after these callbacks due, progress not before it is `progress_after` old; tells in which lanes.
+    fn release_next(
+        &mut self,
+        callbacks: &[i64],
+        progress_after: Duration,
+    ) -> impl Future<Output = Result<Vec<i64>>> + Send;
+
+    /// Gives up all that is still to be told of the tasks of these callbacks.
+    fn stop_chains(&mut self, callbacks: &[i64]) -> impl Future<Output = Result<()>> + Send;
+
+    fn change_lanes(&mut self, lanes: &[(i64, LaneChange)]) -> impl Future<Output = Result<()>> + Send;
+
+    /// What has been due for longer than this; nothing is locked yet.
+    fn overdue(
+        &mut self,
+        lane: i64,
+        older_than: Duration,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<i64>>> + Send;
+
+    /// Gives up those of these callbacks that are still due.
+    fn give_up(&mut self, callbacks: &[i64]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Makes callbacks due again, whatever became of them; tells their rows and lanes in the order of the rows.
+    fn resend(&mut self, resend: &Resend, limit: usize) -> impl Future<Output = Result<Vec<(i64, i64)>>> + Send;
+}
+
+/// Callbacks, without a transaction.
+pub(crate) trait Told: Send + Sync {
+    /// Lanes in which something waits, in the order of their names, after this one.
+    fn callback_lanes(&self, after: Option<i64>, limit: usize) -> impl Future<Output = Result<Lanes>> + Send;
+
+    /// The last of the rows that a page looks at, going back from the cursor, and when it came to be.
+    fn callback_floor(
+        &self,
+        filter: &CallbackFilter,
+        look: usize,
+    ) -> impl Future<Output = Result<Option<(i64, Timestamp)>>> + Send;
+
+    /// The callbacks that match, from this row on, the newest first.
+    fn list_callbacks(
+        &self,
+        filter: &CallbackFilter,
+        floor: i64,
+    ) -> impl Future<Output = Result<Vec<CallbackRecord>>> + Send;
+
+    /// The tries of these callbacks, in their order.
+    fn callback_attempts(&self, rows: &[i64]) -> impl Future<Output = Result<Vec<(i64, CallbackAttempt)>>> + Send;
+}
+
+/// The columns of a callback `b`, besides those of the task.
+macro_rules! callback_columns {
+    () => {
+        "b.id AS cb_id, b.event AS cb_event, b.status AS cb_status, b.revision AS cb_revision, b.attempts AS cb_attempts, \
+         b.created AS cb_created, b.due AS cb_due, b.ended AS cb_ended, b.tries AS cb_tries, b.started AS cb_started, \
+         b.progress AS cb_progress"
+    };
+}
+pub(crate) use callback_columns;

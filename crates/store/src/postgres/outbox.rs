@@ -1,0 +1,374 @@
+//! Callbacks on PostgreSQL.
+
+use std::time::Duration;
+
+use relais_core::{
+    CallbackAttempt, CallbackFilter, CallbackRecord, DueCallback, LaneChange, Lanes, NotificationStatus, Resend,
+    Settlement, Timestamp,
+};
+
+use super::{
+    Postgres, error,
+    read::task_columns,
+    session::{PgSession, column},
+    to_sql,
+};
+use crate::{
+    outbox::{NewCallback, Outbox, Told, callback_columns},
+    row::{Columns, attempt_of, callback_record, due_callback, in_millis, lane_head, settled, signed, wide},
+    session::Result,
+};
+
+impl Outbox for PgSession {
+    async fn supersede_progress(&mut self, tasks: &[i64]) -> Result<Vec<(i64, Option<Timestamp>)>> {
+        let rows = sqlx::query(
+            "WITH gone AS (
+                 DELETE FROM relais.callback WHERE task = ANY($1) AND event = 1 AND status = 0 AND NOT held
+                 RETURNING id, task, due
+             ), forgotten AS (
+                 DELETE FROM relais.callback_attempt WHERE callback IN (SELECT id FROM gone)
+             )
+             SELECT task, due FROM gone",
+        )
+        .bind(tasks)
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        rows.iter().map(|row| Ok((row.big("task")?, row.moment_if_any("due")?))).collect()
+    }
+
+    async fn insert_callbacks(&mut self, callbacks: &[NewCallback]) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO relais.callback (task, service_id, client_id, event, revision, lane, chain, due, started, progress)
+             SELECT w.task, w.service_id, w.client_id, w.event, w.revision, w.lane, w.chain,
+                    CASE WHEN w.chain AND EXISTS (
+                        SELECT 1 FROM relais.callback c WHERE c.task = w.task AND c.status = 0
+                    ) THEN NULL ELSE w.due END,
+                    w.started, w.progress
+             FROM unnest($1::bigint[], $2::integer[], $3::integer[], $4::smallint[], $5::bigint[], $6::bigint[],
+                         $7::boolean[], $8::timestamptz[], $9::timestamptz[], $10::double precision[])
+                  WITH ORDINALITY
+                  AS w (task, service_id, client_id, event, revision, lane, chain, due, started, progress, place)
+             ORDER BY w.place",
+        )
+        .bind(column(callbacks, |callback| callback.task))
+        .bind(column(callbacks, |callback| callback.service.0))
+        .bind(column(callbacks, |callback| callback.client.0))
+        .bind(column(callbacks, |callback| callback.event.code()))
+        .bind(column(callbacks, |callback| wide(callback.revision)))
+        .bind(column(callbacks, |callback| callback.lane))
+        .bind(column(callbacks, |callback| callback.chain))
+        .bind(column(callbacks, |callback| callback.due.map(to_sql)))
+        .bind(column(callbacks, |callback| callback.started.map(to_sql)))
+        .bind(column(callbacks, |callback| callback.progress))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
+    async fn hold_callbacks(&mut self, lanes: &[i64], each: usize, lease: Duration) -> Result<Vec<DueCallback>> {
+        let rows = sqlx::query(concat!(
+            "WITH taken AS (
+                 SELECT d.id FROM unnest($1::bigint[]) AS w (lane)
+                 LEFT JOIN relais.callback_lane p ON p.lane = w.lane AND p.parked_until > clock_timestamp()
+                 CROSS JOIN LATERAL (
+                     SELECT id FROM relais.callback
+                     WHERE lane = w.lane AND due IS NOT NULL AND due <= clock_timestamp()
+                     ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED
+                 ) d
+                 WHERE p.lane IS NULL
+             ), b AS (
+                 UPDATE relais.callback
+                 SET held = true, tries = tries + 1, attempts = attempts + 1,
+                     due = clock_timestamp() + make_interval(secs => $3)
+                 WHERE id = ANY(ARRAY(SELECT id FROM taken))
+                 RETURNING *
+             )
+             SELECT clock_timestamp() AS now, ",
+            callback_columns!(),
+            ", ",
+            task_columns!("'null'", "CASE WHEN b.event >= 2 THEN t.response END"),
+            " FROM b JOIN relais.task t ON t.id = b.task
+              JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
+              ORDER BY b.id"
+        ))
+        .bind(lanes)
+        .bind(wide(each))
+        .bind(lease.as_secs_f64())
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        rows.iter().map(due_callback).collect()
+    }
+
+    async fn lock_chains(&mut self, callbacks: &[i64]) -> Result<()> {
+        sqlx::query(
+            "SELECT 1 FROM relais.task WHERE id IN (SELECT task FROM relais.callback WHERE id = ANY($1))
+             ORDER BY id FOR NO KEY UPDATE",
+        )
+        .bind(callbacks)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
+    async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<i64>> {
+        let tried: Vec<_> = settlements.iter().filter_map(|one| Some((one.row, one.tried.as_ref()?))).collect();
+        sqlx::query_scalar(
+            "WITH settled AS (
+                 UPDATE relais.callback b
+                 SET status = w.status, held = false, tries = b.tries - w.untried,
+                     due = CASE WHEN w.status = 0 THEN clock_timestamp() + make_interval(secs => w.wait_ms / 1000.0) END,
+                     ended = CASE WHEN w.status <> 0 THEN clock_timestamp() END
+                 FROM unnest($1::bigint[], $2::integer[], $3::smallint[], $4::bigint[], $5::integer[])
+                      AS w (id, attempt, status, wait_ms, untried)
+                 WHERE b.id = w.id AND b.attempts = w.attempt AND b.held
+                 RETURNING b.id
+             ), kept AS (
+                 INSERT INTO relais.callback_attempt (callback, number, at, duration_ms, http_status, error, answer)
+                 SELECT * FROM unnest($6::bigint[], $7::integer[], $8::timestamptz[], $9::bigint[], $10::integer[],
+                                      $11::text[], $12::text[])
+                 ON CONFLICT DO NOTHING
+             )
+             SELECT id FROM settled",
+        )
+        .bind(column(settlements, |one| one.row))
+        .bind(column(settlements, |one| signed(one.attempt)))
+        .bind(column(settlements, |one| settled(one.verdict).status.code()))
+        .bind(column(settlements, |one| in_millis(settled(one.verdict).wait)))
+        .bind(column(settlements, |one| i32::from(one.tried.is_none())))
+        .bind(column(&tried, |(row, _)| *row))
+        .bind(column(&tried, |(_, attempt)| signed(attempt.number)))
+        .bind(column(&tried, |(_, attempt)| to_sql(attempt.at)))
+        .bind(column(&tried, |(_, attempt)| in_millis(attempt.duration)))
+        .bind(column(&tried, |(_, attempt)| attempt.status.map(i32::from)))
+        .bind(column(&tried, |(_, attempt)| attempt.error.as_deref()))
+        .bind(column(&tried, |(_, attempt)| attempt.answer.as_deref()))
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)
+    }
+
+    async fn release_next(&mut self, callbacks: &[i64], progress_after: Duration) -> Result<Vec<i64>> {
+        sqlx::query_scalar(
+            "UPDATE relais.callback
+             SET due = CASE event WHEN 1 THEN greatest(clock_timestamp(), created + make_interval(secs => $2))
+                                  ELSE clock_timestamp() END
+             WHERE id IN (
+                 SELECT (SELECT n.id FROM relais.callback n WHERE n.task = b.task AND n.status = 0 ORDER BY n.id LIMIT 1)
+                 FROM relais.callback b WHERE b.id = ANY($1) AND b.chain
+             ) AND due IS NULL
+             RETURNING lane",
+        )
+        .bind(callbacks)
+        .bind(progress_after.as_secs_f64())
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)
+    }
+
+    async fn stop_chains(&mut self, callbacks: &[i64]) -> Result<()> {
+        sqlx::query(
+            "UPDATE relais.callback SET status = 2, due = NULL, held = false, ended = clock_timestamp()
+             WHERE task IN (SELECT task FROM relais.callback WHERE id = ANY($1)) AND status = 0",
+        )
+        .bind(callbacks)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
+    async fn change_lanes(&mut self, lanes: &[(i64, LaneChange)]) -> Result<()> {
+        for (lane, change) in lanes {
+            match change {
+                LaneChange::Park { first, most } => sqlx::query(
+                    // Those who were on their way when it was parked say nothing new.
+                    "INSERT INTO relais.callback_lane AS l (lane, parks, parked_until)
+                     VALUES ($1, 1, clock_timestamp() + make_interval(secs => $2))
+                     ON CONFLICT (lane) DO UPDATE SET parks = l.parks + 1,
+                         parked_until = clock_timestamp() + make_interval(secs => least($3, $2 * 2 ^ least(l.parks, 30)))
+                     WHERE l.parked_until <= clock_timestamp()",
+                )
+                .bind(lane)
+                .bind(first.as_secs_f64())
+                .bind(most.as_secs_f64()),
+                LaneChange::Wait(time) => sqlx::query(
+                    "INSERT INTO relais.callback_lane AS l (lane, parks, parked_until)
+                     VALUES ($1, 0, clock_timestamp() + make_interval(secs => $2))
+                     ON CONFLICT (lane) DO UPDATE SET parked_until = greatest(l.parked_until, excluded.parked_until)",
+                )
+                .bind(lane)
+                .bind(time.as_secs_f64()),
+                LaneChange::Open => sqlx::query("DELETE FROM relais.callback_lane WHERE lane = $1").bind(lane),
+            }
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        }
+        Ok(())
+    }
+
+    async fn overdue(&mut self, lane: i64, older_than: Duration, limit: usize) -> Result<Vec<i64>> {
+        sqlx::query_scalar(
+            "SELECT id FROM relais.callback
+             WHERE lane = $1 AND due IS NOT NULL AND due < clock_timestamp() - make_interval(secs => $2)
+             ORDER BY due LIMIT $3",
+        )
+        .bind(lane)
+        .bind(older_than.as_secs_f64())
+        .bind(wide(limit))
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)
+    }
+
+    async fn give_up(&mut self, callbacks: &[i64]) -> Result<()> {
+        sqlx::query(
+            "UPDATE relais.callback SET status = 2, due = NULL, held = false, ended = clock_timestamp()
+             WHERE id = ANY($1) AND due IS NOT NULL AND due <= clock_timestamp()",
+        )
+        .bind(callbacks)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
+    async fn resend(&mut self, resend: &Resend, limit: usize) -> Result<Vec<(i64, i64)>> {
+        macro_rules! again {
+            ($which:literal) => {
+                concat!(
+                    "UPDATE relais.callback SET status = 0, due = clock_timestamp(), tries = 0, ended = NULL
+                     WHERE id IN (SELECT b.id FROM relais.callback b ",
+                    $which,
+                    " FOR UPDATE OF b SKIP LOCKED) RETURNING id, lane"
+                )
+            };
+        }
+        let rows = match resend {
+            Resend::One(id) => {
+                sqlx::query(again!(
+                    "JOIN relais.task t ON t.id = b.task WHERE t.task_id = $1 AND b.revision = $2 AND NOT b.held"
+                ))
+                .bind(id.task_id.0)
+                .bind(wide(id.revision))
+                .fetch_all(&mut *self.tx)
+                .await
+            }
+            Resend::Failed { since, service, client, after } => {
+                sqlx::query(again!(
+                    "WHERE b.status = 2 AND b.id > $1 AND b.ended >= $2 AND ($3::integer IS NULL OR b.service_id = $3)
+                       AND ($4::integer IS NULL OR b.client_id = $4)
+                     ORDER BY b.id LIMIT $5"
+                ))
+                .bind(after)
+                .bind(to_sql(*since))
+                .bind(service.map(|service| service.0))
+                .bind(client.map(|client| client.0))
+                .bind(wide(limit))
+                .fetch_all(&mut *self.tx)
+                .await
+            }
+        }
+        .map_err(error)?;
+        let mut found: Vec<(i64, i64)> =
+            rows.iter().map(|row| Ok((row.big("id")?, row.big("lane")?))).collect::<Result<_>>()?;
+        found.sort_unstable();
+        Ok(found)
+    }
+}
+
+/// A listing of callbacks.
+macro_rules! listing {
+    ($which:literal) => {
+        concat!(
+            "SELECT ",
+            callback_columns!(),
+            ", t.task_id, b.service_id, b.client_id, t.callback::text AS callback
+              FROM relais.callback b JOIN relais.task t ON t.id = b.task
+              WHERE b.id < $1 AND b.id >= $2 AND ($3::smallint IS NULL OR b.status = $3)
+                AND ($4::integer IS NULL OR b.service_id = $4) AND ($5::integer IS NULL OR b.client_id = $5)
+                AND ($6::timestamptz IS NULL OR b.created >= $6) AND ($9::bigint IS NULL OR b.revision = $9) AND ",
+            $which,
+            " ORDER BY b.id DESC LIMIT $7"
+        )
+    };
+}
+
+impl Told for Postgres {
+    async fn callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<Lanes> {
+        // From one lane to the next by the index: the cost is that of the lanes, not of what waits in them.
+        let rows = sqlx::query(
+            "WITH RECURSIVE heads (lane, due) AS (
+                 (SELECT lane, due FROM relais.callback WHERE due IS NOT NULL AND ($1::bigint IS NULL OR lane > $1)
+                  ORDER BY lane, due LIMIT 1)
+                 UNION ALL
+                 SELECT n.lane, n.due FROM heads h CROSS JOIN LATERAL (
+                     SELECT lane, due FROM relais.callback WHERE due IS NOT NULL AND lane > h.lane
+                     ORDER BY lane, due LIMIT 1
+                 ) n
+             )
+             SELECT h.lane, h.due, p.parked_until, clock_timestamp() AS now
+             FROM (SELECT * FROM heads LIMIT $2) h LEFT JOIN relais.callback_lane p ON p.lane = h.lane",
+        )
+        .bind(after)
+        .bind(wide(limit))
+        .fetch_all(&mut *self.lend().await?)
+        .await
+        .map_err(error)?;
+        let now = rows.last().map(|row| row.moment("now")).transpose()?;
+        Ok(Lanes { heads: rows.iter().map(lane_head).collect::<Result<_>>()?, now })
+    }
+
+    async fn callback_floor(&self, filter: &CallbackFilter, look: usize) -> Result<Option<(i64, Timestamp)>> {
+        let failed = filter.status == Some(NotificationStatus::Failure);
+        let row = sqlx::query(if failed {
+            "SELECT id, created FROM (SELECT id, created FROM relais.callback WHERE id < $1 AND status = 2
+                                      ORDER BY id DESC LIMIT $2) b ORDER BY id LIMIT 1"
+        } else {
+            "SELECT id, created FROM (SELECT id, created FROM relais.callback WHERE id < $1
+                                      ORDER BY id DESC LIMIT $2) b ORDER BY id LIMIT 1"
+        })
+        .bind(filter.before.unwrap_or(i64::MAX))
+        .bind(wide(look))
+        .fetch_optional(&mut *self.lend().await?)
+        .await
+        .map_err(error)?;
+        row.map(|row| Ok((row.big("id")?, row.moment("created")?))).transpose()
+    }
+
+    async fn list_callbacks(&self, filter: &CallbackFilter, floor: i64) -> Result<Vec<CallbackRecord>> {
+        let failed = filter.status == Some(NotificationStatus::Failure);
+        let rows = sqlx::query(match filter.task {
+            Some(_) => listing!("b.task = (SELECT id FROM relais.task WHERE task_id = $8)"),
+            None if failed => listing!("b.status = 2 AND $8::uuid IS NULL"),
+            None => listing!("$8::uuid IS NULL"),
+        })
+        .bind(filter.before.unwrap_or(i64::MAX))
+        .bind(floor)
+        .bind(filter.status.map(NotificationStatus::code))
+        .bind(filter.service.map(|service| service.0))
+        .bind(filter.client.map(|client| client.0))
+        .bind(filter.from.map(to_sql))
+        .bind(wide(filter.limit))
+        .bind(filter.task.map(|task_id| task_id.0))
+        .bind(filter.revision.map(wide))
+        .fetch_all(&mut *self.lend().await?)
+        .await
+        .map_err(error)?;
+        rows.iter().map(callback_record).collect()
+    }
+
+    async fn callback_attempts(&self, rows: &[i64]) -> Result<Vec<(i64, CallbackAttempt)>> {
+        let rows =
+            sqlx::query("SELECT * FROM relais.callback_attempt WHERE callback = ANY($1) ORDER BY callback, number")
+                .bind(rows)
+                .fetch_all(&mut *self.lend().await?)
+                .await
+                .map_err(error)?;
+        rows.iter().map(attempt_of).collect()
+    }
+}

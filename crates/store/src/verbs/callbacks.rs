@@ -1,0 +1,148 @@
+//! Callbacks: what is to be told is written with the change that it tells of, handed out lane by lane, and settled.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    time::Duration,
+};
+
+use relais_core::{
+    CallbackEvent, CallbackFilter, CallbackPage, LaneChange, Resend, Resent, Settlement, StoreError, Verdict, Wakeup,
+};
+
+use super::{Verbs, ledger::Ledger};
+use crate::{
+    outbox::{NewCallback, Outbox},
+    session::Database,
+};
+
+/// Progress is told this long after it was first heard of, with what is known by then: so often, and not more.
+const PROGRESS_EVERY: Duration = Duration::from_secs(1);
+
+/// A page of callbacks looks at so many rows at most.
+const LOOK: usize = 5_000;
+
+/// So many are sent again in one transaction.
+const RESEND: usize = 500;
+
+impl<D: Database> Verbs<D> {
+    /// Keeps what is to be told; says in which lanes something may be due now.
+    pub(super) async fn tell(session: &mut D::Session, told: Vec<NewCallback>) -> Result<Vec<i64>, StoreError> {
+        if told.is_empty() {
+            return Ok(Vec::new());
+        }
+        let told = if told.iter().any(|callback| callback.chain) { in_order(session, told).await? } else { told };
+        let lanes: BTreeSet<i64> = told.iter().map(|callback| callback.lane).collect();
+        session.insert_callbacks(&told).await?;
+        Ok(lanes.into_iter().collect())
+    }
+
+    /// Writes what became of tries.
+    pub(super) async fn settle(
+        &self,
+        settlements: Vec<Settlement>,
+        mut lanes: Vec<(i64, LaneChange)>,
+    ) -> Result<(), StoreError> {
+        let mut session = self.database.begin().await?;
+        let chains: Vec<i64> = settlements.iter().filter(|one| one.chain).map(|one| one.row).collect();
+        if !chains.is_empty() {
+            session.lock_chains(&chains).await?;
+        }
+        let mut wakeup = Wakeup::default();
+        if !settlements.is_empty() {
+            let settled: HashSet<i64> = session.settle(&settlements).await?.into_iter().collect();
+            let ours = |wanted: fn(Verdict) -> bool| -> Vec<i64> {
+                let wanted = settlements.iter().filter(|one| one.chain && wanted(one.verdict));
+                wanted.map(|one| one.row).filter(|row| settled.contains(row)).collect()
+            };
+            let gone = ours(|verdict| verdict == Verdict::Gone);
+            if !gone.is_empty() {
+                session.stop_chains(&gone).await?;
+            }
+            let ended = ours(|verdict| matches!(verdict, Verdict::Delivered | Verdict::GivenUp));
+            if !ended.is_empty() {
+                wakeup.callbacks = session.release_next(&ended, PROGRESS_EVERY).await?;
+            }
+        }
+        lanes.sort_unstable_by_key(|(lane, _)| *lane);
+        session.change_lanes(&lanes).await?;
+        self.finish(session, Ledger::default(), wakeup).await
+    }
+
+    /// Gives up what has been due for too long.
+    pub(super) async fn give_up(&self, lane: i64, older_than: Duration, limit: usize) -> Result<u64, StoreError> {
+        let mut session = self.database.begin().await?;
+        let rows = session.overdue(lane, older_than, limit).await?;
+        let mut wakeup = Wakeup::default();
+        if !rows.is_empty() {
+            session.lock_chains(&rows).await?;
+            session.give_up(&rows).await?;
+            wakeup.callbacks = session.release_next(&rows, PROGRESS_EVERY).await?;
+        }
+        self.finish(session, Ledger::default(), wakeup).await?;
+        Ok(rows.len() as u64)
+    }
+
+    /// One page, and where the next one begins.
+    pub(super) async fn page_of_callbacks(&self, filter: CallbackFilter) -> Result<CallbackPage, StoreError> {
+        if filter.task.is_some() {
+            let records = self.database.list_callbacks(&filter, 0).await?;
+            let next_before = records.last().filter(|_| records.len() == filter.limit).map(|last| last.row);
+            return Ok(CallbackPage { records, next_before });
+        }
+        let Some((floor, created)) = self.database.callback_floor(&filter, LOOK).await? else {
+            return Ok(CallbackPage::default());
+        };
+        let records = self.database.list_callbacks(&filter, floor).await?;
+        let next_before = match records.last() {
+            Some(last) if records.len() == filter.limit => Some(last.row),
+            // What is further back came to be earlier still.
+            _ => Some(floor).filter(|_| filter.from.is_none_or(|from| created >= from)),
+        };
+        Ok(CallbackPage { records, next_before })
+    }
+
+    /// Makes callbacks due again.
+    pub(super) async fn resend(&self, resend: Resend) -> Result<Resent, StoreError> {
+        let mut session = self.database.begin().await?;
+        let found = session.resend(&resend, RESEND).await?;
+        let lanes: BTreeSet<i64> = found.iter().map(|(_, lane)| *lane).collect();
+        let wakeup = Wakeup { callbacks: lanes.into_iter().collect(), ..Wakeup::default() };
+        self.finish(session, Ledger::default(), wakeup).await?;
+        let next_after = match (&resend, found.last()) {
+            (Resend::Failed { .. }, Some((last, _))) if found.len() == RESEND => Some(*last),
+            _ => None,
+        };
+        Ok(Resent { count: found.len() as u64, next_after })
+    }
+}
+
+/// Puts callbacks of chains in their order: of each task only the first can be due, and progress that something newer is
+/// told after is not told any more.
+async fn in_order(session: &mut impl Outbox, told: Vec<NewCallback>) -> Result<Vec<NewCallback>, StoreError> {
+    let mut newest: BTreeMap<i64, usize> = BTreeMap::new();
+    for (i, callback) in told.iter().enumerate().filter(|(_, callback)| callback.chain) {
+        if callback.event != CallbackEvent::Started {
+            newest.insert(callback.task, i);
+        }
+    }
+    let superseded: Vec<i64> = newest.keys().copied().collect();
+    let due_before: BTreeMap<i64, _> = session.supersede_progress(&superseded).await?.into_iter().collect();
+    let mut first: HashSet<i64> = HashSet::new();
+    let mut ordered = Vec::with_capacity(told.len());
+    for (i, mut callback) in told.into_iter().enumerate() {
+        if callback.event == CallbackEvent::Progress && newest.get(&callback.task) != Some(&i) {
+            continue;
+        }
+        if callback.chain {
+            if callback.event == CallbackEvent::Progress {
+                let later = callback.due.map(|now| now.after(PROGRESS_EVERY));
+                callback.due = due_before.get(&callback.task).copied().flatten().or(later);
+            }
+            if !first.insert(callback.task) {
+                callback.due = None;
+            }
+        }
+        ordered.push(callback);
+    }
+    Ok(ordered)
+}

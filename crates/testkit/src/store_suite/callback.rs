@@ -1,0 +1,479 @@
+//! Callbacks: told with the change they tell of, handed out once, in order, and never in the way of each other.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context, Result, ensure};
+use relais_core::{
+    Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackRecord, CallbackType, Change, ClientId,
+    ClientKey, Destination, DueCallback, Event, LaneChange, NotificationStatus, PurgeRule, Resend, ServiceKey,
+    Settlement, Status, Store, TaskId, Timestamp, Verdict,
+};
+
+use super::{
+    Harness,
+    world::{LONG, a_moment, at_once, change, claim, claim_for, find, json, new_task, one_of_each, put_client, submit},
+};
+
+const LANE: i64 = -7;
+
+fn callback(lane: i64, events: &[CallbackEvent]) -> Callback {
+    Callback {
+        kind: CallbackType::Https,
+        target: "https://example.org/done".to_owned(),
+        events: events.to_vec(),
+        gzip: false,
+        lane,
+    }
+}
+
+async fn submit_with(
+    store: &dyn Store,
+    (service, client): (ServiceKey, ClientKey),
+    callback: Callback,
+) -> Result<TaskId> {
+    let task = relais_core::NewTask { callback: Some(callback), ..new_task(service, client)? };
+    Ok(submit(store, task).await?.task_id)
+}
+
+/// A task whose end is to be told, ended well.
+async fn ended(store: &dyn Store, whose: (ServiceKey, ClientKey), lane: i64) -> Result<TaskId> {
+    let id = submit_with(store, whose, callback(lane, &CallbackEvent::ENDS)).await?;
+    change(store, id, whose.0, succeeded()?).await?;
+    Ok(id)
+}
+
+fn succeeded() -> Result<Event> {
+    Ok(Event::Succeeded { attempt: None, response: json(r#"{"n":1e400}"#)? })
+}
+
+async fn due(store: &dyn Store, lane: i64, each: usize) -> Result<Vec<DueCallback>> {
+    Ok(store.claim_callbacks(vec![lane], each, LONG).await?)
+}
+
+async fn one_due(store: &dyn Store, lane: i64) -> Result<DueCallback> {
+    let mut due = due(store, lane, 10).await?;
+    ensure!(due.len() == 1, "one is due, not {}", due.len());
+    due.pop().context("one is due")
+}
+
+fn settlement(due: &DueCallback, verdict: Verdict) -> Settlement {
+    Settlement {
+        row: due.record.row,
+        attempt: due.record.attempts,
+        chain: due.record.callback.is_chain(),
+        verdict,
+        tried: (verdict != Verdict::Returned).then(|| CallbackAttempt {
+            number: due.record.attempts,
+            at: due.now,
+            duration: Duration::from_millis(12),
+            status: Some(500),
+            error: Some("the endpoint answered 500".to_owned()),
+            answer: Some("out of order".to_owned()),
+        }),
+    }
+}
+
+async fn settle(store: &dyn Store, due: &DueCallback, verdict: Verdict) -> Result<()> {
+    Ok(store.settle_callbacks(vec![settlement(due, verdict)], Vec::new()).await?)
+}
+
+async fn record_of(store: &dyn Store, id: TaskId) -> Result<CallbackRecord> {
+    let filter = CallbackFilter { task: Some(id), limit: 10, ..CallbackFilter::default() };
+    store.list_callbacks(filter).await?.records.pop().context("the task has a callback")
+}
+
+/// Success, failure, cancel, and a worker that is lost for the last time; each once, and nothing that was not asked for.
+pub async fn every_end_is_told_once_and_only_where_it_was_asked_for(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let whose = one_of_each(store).await?;
+    let service = whose.0;
+    let mut ids = Vec::new();
+    for _ in 0..4 {
+        ids.push(submit_with(store, whose, callback(LANE, &CallbackEvent::ENDS)).await?);
+    }
+    let silent = submit(store, new_task(service, whose.1)?).await?.task_id;
+    let picky = submit_with(store, whose, callback(LANE, &[CallbackEvent::Failure])).await?;
+    ensure!(due(store, LANE, 10).await?.is_empty(), "nothing has ended yet");
+
+    change(store, ids[0], service, succeeded()?).await?;
+    change(store, ids[1], service, Event::Failed { attempt: None, error_message: "no".to_owned() }).await?;
+    change(store, ids[2], service, Event::Cancelled).await?;
+    change(store, silent, service, succeeded()?).await?;
+    change(store, picky, service, succeeded()?).await?;
+    ensure!(store.record(vec![super::world::says(ids[0], service, succeeded()?)]).await?.len() == 1, "too late");
+    // The last one is lost by its worker, for good.
+    claim_for(store, service, 1, Duration::ZERO).await?;
+    for _ in 0..30 {
+        a_moment(store).await?;
+        store.expire_leases(10).await?;
+        if find(store, ids[3]).await?.state.status == Status::Failure {
+            break;
+        }
+        claim_for(store, service, 1, Duration::ZERO).await?;
+    }
+    let told = due(store, LANE, 10).await?;
+    let mut found: Vec<(TaskId, CallbackEvent)> =
+        told.iter().map(|due| (due.record.id.task_id, due.record.event)).collect();
+    let mut expected: Vec<(TaskId, CallbackEvent)> = ids
+        .iter()
+        .copied()
+        .zip([CallbackEvent::Success, CallbackEvent::Failure, CallbackEvent::Cancelled, CallbackEvent::Failure])
+        .collect();
+    found.sort_unstable();
+    expected.sort_unstable();
+    ensure!(found == expected, "{found:?} instead of {expected:?}");
+    let success = told.iter().find(|due| due.record.id.task_id == ids[0]).context("told")?;
+    ensure!(success.task.response.as_ref().map(relais_core::Json::get) == Some(r#"{"n":1e400}"#), "byte for byte");
+    ensure!(success.tries == 0 && success.record.attempts == 1 && success.record.callback.target.ends_with("/done"));
+    Ok(())
+}
+
+/// Twelve senders, two processes where the driver allows it.
+pub async fn senders_at_once_never_share_a_callback(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let whose = one_of_each(store).await?;
+    for _ in 0..60 {
+        ended(store, whose, LANE).await?;
+    }
+    let taken = at_once(harness, 12, |store, _| async move {
+        Ok(store.claim_callbacks(vec![LANE], 7, LONG).await?.into_iter().map(|due| due.record.row).collect::<Vec<_>>())
+    })
+    .await?;
+    let mut rows: Vec<i64> = taken.into_iter().flatten().collect();
+    rows.extend(due(store, LANE, 100).await?.iter().map(|due| due.record.row));
+    let different: BTreeSet<i64> = rows.iter().copied().collect();
+    ensure!(rows.len() == 60 && different.len() == 60, "{} handed out, {} different", rows.len(), different.len());
+    Ok(())
+}
+
+/// A lease that runs out; the slow sender comes back too late.
+pub async fn what_a_sender_does_not_settle_is_handed_out_again(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let whose = one_of_each(store).await?;
+    let id = ended(store, whose, LANE).await?;
+    let first = store.claim_callbacks(vec![LANE], 1, Duration::ZERO).await?.pop().context("due")?;
+    a_moment(store).await?;
+    let second = one_due(store, LANE).await?;
+    ensure!(second.record.id == first.record.id && second.record.attempts == 2 && second.tries == 1);
+    // The first sender was only slow: what it says does not undo the second one.
+    settle(store, &first, Verdict::GivenUp).await?;
+    ensure!(record_of(store, id).await?.status == NotificationStatus::Pending);
+    settle(store, &second, Verdict::Delivered).await?;
+    ensure!(record_of(store, id).await?.status == NotificationStatus::Success);
+    ensure!(find(store, id).await?.notification == Some(NotificationStatus::Success));
+    Ok(())
+}
+
+/// Returned, again, given up, sent again by hand.
+pub async fn every_try_is_kept_and_decides_what_follows(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let whose = one_of_each(store).await?;
+    let id = ended(store, whose, LANE).await?;
+    ensure!(find(store, id).await?.notification == Some(NotificationStatus::Pending));
+    let first = one_due(store, LANE).await?;
+    settle(store, &first, Verdict::Returned).await?;
+    let again = one_due(store, LANE).await?;
+    ensure!(again.tries == 0 && again.record.attempts == 2, "what was given back untried does not count as a try");
+    settle(store, &again, Verdict::Again(Duration::ZERO)).await?;
+    a_moment(store).await?;
+    let third = one_due(store, LANE).await?;
+    ensure!(third.tries == 1);
+    settle(store, &third, Verdict::Again(LONG)).await?;
+    ensure!(due(store, LANE, 10).await?.is_empty(), "not due for an hour");
+    let record = record_of(store, id).await?;
+    let attempts = store.callback_attempts(vec![record.row]).await?.remove(&record.row).context("there are tries")?;
+    let numbers: Vec<u32> = attempts.iter().map(|attempt| attempt.number).collect();
+    ensure!(numbers == [2, 3], "{numbers:?}");
+    ensure!(attempts[0].error.as_deref() == Some("the endpoint answered 500") && attempts[0].status == Some(500));
+    ensure!(attempts[0].answer.as_deref() == Some("out of order") && attempts[0].duration.as_millis() == 12);
+    ensure!(attempts[0].at == again.now);
+
+    ensure!(store.resend_callbacks(Resend::One(record.id)).await?.count == 1);
+    let resent = one_due(store, LANE).await?;
+    ensure!(resent.tries == 0 && resent.record.attempts == 4 && resent.record.id == record.id, "under the same name");
+    settle(store, &resent, Verdict::GivenUp).await?;
+    ensure!(find(store, id).await?.notification == Some(NotificationStatus::Failure));
+    Ok(())
+}
+
+/// And each time it rests longer, unless it was parked by those who were on their way already.
+pub async fn a_parked_lane_rests_and_the_others_do_not(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let whose = one_of_each(store).await?;
+    for lane in [1, 1, 2] {
+        ended(store, whose, lane).await?;
+    }
+    let park = LaneChange::Park { first: LONG, most: LONG * 4 };
+    store.settle_callbacks(Vec::new(), vec![(1, park), (1, park)]).await?;
+    let due = store.claim_callbacks(vec![1, 2], 10, LONG).await?;
+    ensure!(due.len() == 1 && due[0].record.callback.lane == 2);
+    let lanes = store.callback_lanes(None, 10).await?;
+    let now = lanes.now.context("there are lanes")?;
+    ensure!(lanes.heads.iter().map(|head| head.lane).eq([1, 2]));
+    let rest = lanes.heads[0].parked_until.context("it is parked")?.since(now);
+    ensure!(rest <= LONG, "parked once: those who were on their way say nothing new ({rest:?})");
+    store.settle_callbacks(Vec::new(), vec![(1, LaneChange::Open)]).await?;
+    ensure!(store.claim_callbacks(vec![1], 10, LONG).await?.len() == 2);
+
+    let brief = LaneChange::Park { first: Duration::ZERO, most: LONG };
+    store.settle_callbacks(Vec::new(), vec![(3, brief)]).await?;
+    a_moment(store).await?;
+    store.settle_callbacks(Vec::new(), vec![(3, park), (2, LaneChange::Wait(LONG))]).await?;
+    ended(store, whose, 3).await?;
+    let lanes = store.callback_lanes(Some(2), 10).await?;
+    let rest = lanes.heads[0].parked_until.zip(lanes.now).map(|(until, now)| until.since(now));
+    ensure!(rest.is_some_and(|rest| rest > LONG), "twice as long the second time: {rest:?}");
+    Ok(())
+}
+
+/// Forty lanes with three callbacks each, seven at a time.
+pub async fn lanes_are_gone_through_page_by_page(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let whose = one_of_each(store).await?;
+    let mut tasks = Vec::new();
+    for lane in (-20..20).map(|n| n * 1_000_000_007) {
+        for _ in 0..3 {
+            tasks.push(relais_core::NewTask {
+                callback: Some(callback(lane, &CallbackEvent::ENDS)),
+                ..new_task(whose.0, whose.1)?
+            });
+        }
+    }
+    let ids = super::world::submit_all(store, tasks).await?;
+    let mut events = Vec::new();
+    for id in ids {
+        events.push(super::world::says(id, whose.0, succeeded()?));
+    }
+    store.record(events).await?;
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.callback_lanes(after, 7).await?.heads;
+        let Some(last) = page.last() else { break };
+        ensure!(page.len() <= 7);
+        after = Some(last.lane);
+        found.extend(page.iter().map(|head| head.lane));
+    }
+    ensure!(found == (-20..20).map(|n| n * 1_000_000_007).collect::<Vec<i64>>(), "{found:?}");
+    let due = store.claim_callbacks(found, 2, LONG).await?;
+    ensure!(due.len() == 80, "two of each lane, not {}", due.len());
+    Ok(())
+}
+
+/// One after the other, the latest progress only, and nothing after nobody lives there any more.
+pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let whose = one_of_each(store).await?;
+    let service = whose.0;
+    let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;
+    claim(store, service, 1).await?;
+    let progress = |progress: f64| Event::Progressed { attempt: None, progress, lease: None };
+    for n in [10.0, 20.0] {
+        change(store, id, service, progress(n)).await?;
+    }
+    let started = one_due(store, LANE).await?;
+    ensure!(started.record.event == CallbackEvent::Started && started.task.state.progress == 0.0);
+    change(store, id, service, progress(30.0)).await?;
+    ensure!(due(store, LANE, 10).await?.is_empty(), "the rest waits for the first");
+    settle(store, &started, Verdict::Delivered).await?;
+    let middle = loop {
+        // Not at once: a second after it was heard of.
+        let mut found = due(store, LANE, 10).await?;
+        ensure!(found.len() <= 1);
+        match found.pop() {
+            Some(due) => break due,
+            None => a_moment(store).await?,
+        }
+    };
+    ensure!(middle.record.event == CallbackEvent::Progress && middle.task.state.progress == 30.0, "the latest only");
+    ensure!(middle.task.state.status == Status::InProgress && middle.task.response.is_none());
+    // While this one is being told, more happens, and the end.
+    for n in [40.0, 50.0] {
+        change(store, id, service, progress(n)).await?;
+    }
+    change(store, id, service, succeeded()?).await?;
+    ensure!(due(store, LANE, 10).await?.is_empty());
+    settle(store, &middle, Verdict::GivenUp).await?;
+    let end = one_due(store, LANE).await?;
+    ensure!(end.record.event == CallbackEvent::Success, "progress that was overtaken is not told");
+    settle(store, &end, Verdict::Delivered).await?;
+    ensure!(due(store, LANE, 10).await?.is_empty());
+
+    // Where nobody lives any more, nothing else is told.
+    let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;
+    claim(store, service, 1).await?;
+    let started = one_due(store, LANE).await?;
+    change(store, id, service, succeeded()?).await?;
+    settle(store, &started, Verdict::Gone).await?;
+    ensure!(due(store, LANE, 10).await?.is_empty());
+    ensure!(find(store, id).await?.notification == Some(NotificationStatus::Failure));
+
+    // All in one transaction.
+    let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;
+    let start = Event::Started { attempt: None, worker_host: None, lease: None };
+    let events = [start, progress(5.0), progress(6.0), succeeded()?];
+    store.record(events.map(|event| super::world::says(id, service, event)).to_vec()).await?;
+    for event in [CallbackEvent::Started, CallbackEvent::Success] {
+        let next = one_due(store, LANE).await?;
+        ensure!(next.record.event == event, "{:?} instead of {event:?}", next.record.event);
+        settle(store, &next, Verdict::Delivered).await?;
+    }
+    Ok(())
+}
+
+/// Twenty reports make one callback, a second later.
+pub async fn progress_is_told_after_a_while_with_what_is_known_by_then(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let whose = one_of_each(store).await?;
+    let id = submit_with(store, whose, callback(LANE, &[CallbackEvent::Progress, CallbackEvent::Success])).await?;
+    claim(store, whose.0, 1).await?;
+    for n in 1..=20 {
+        let event = Event::Progressed { attempt: None, progress: f64::from(n), lease: None };
+        change(store, id, whose.0, event).await?;
+    }
+    let lanes = store.callback_lanes(None, 10).await?;
+    let wait = lanes.now.zip(lanes.heads.first()).map(|(now, head)| head.due.since(now));
+    ensure!(wait.is_some_and(|wait| wait > Duration::ZERO && wait <= Duration::from_secs(1)), "{wait:?}");
+    ensure!(due(store, LANE, 10).await?.is_empty(), "not at once");
+    let filter = CallbackFilter { task: Some(id), limit: 50, ..CallbackFilter::default() };
+    ensure!(store.list_callbacks(filter).await?.records.len() == 1, "twenty times progress is one callback");
+    Ok(())
+}
+
+/// Filters, pages, and sending again what failed.
+pub async fn lists_and_resends_find_what_they_are_asked_for(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let whose = one_of_each(store).await?;
+    let other = super::world::client(store, "bob").await?;
+    let mut ids = Vec::new();
+    for n in 0..9 {
+        let client = if n % 3 == 0 { other } else { whose.1 };
+        ids.push(ended(store, (whose.0, client), n).await?);
+    }
+    for due in store.claim_callbacks((0..6).collect(), 1, LONG).await? {
+        let verdict = if due.record.callback.lane < 4 { Verdict::GivenUp } else { Verdict::Delivered };
+        settle(store, &due, verdict).await?;
+    }
+    let all = async |filter: CallbackFilter| -> Result<Vec<TaskId>> {
+        let (mut found, mut filter) = (Vec::new(), CallbackFilter { limit: 2, ..filter });
+        loop {
+            let page = store.list_callbacks(filter.clone()).await?;
+            found.extend(page.records.iter().map(|record| record.id.task_id));
+            match page.next_before {
+                Some(next) => filter.before = Some(next),
+                None => return Ok(found),
+            }
+        }
+    };
+    let reversed = |wanted: &[usize]| wanted.iter().rev().map(|&n| ids[n]).collect::<Vec<_>>();
+    let any = CallbackFilter::default();
+    ensure!(all(any.clone()).await? == reversed(&[0, 1, 2, 3, 4, 5, 6, 7, 8]));
+    let failed = CallbackFilter { status: Some(NotificationStatus::Failure), ..any.clone() };
+    ensure!(all(failed.clone()).await? == reversed(&[0, 1, 2, 3]));
+    ensure!(all(CallbackFilter { client: Some(other), ..failed.clone() }).await? == reversed(&[0, 3]));
+    ensure!(
+        all(CallbackFilter { status: Some(NotificationStatus::Success), ..any.clone() }).await? == reversed(&[4, 5])
+    );
+    ensure!(all(CallbackFilter { service: Some(ServiceKey(9_999)), ..any.clone() }).await?.is_empty());
+    let now = store.ping().await?;
+    ensure!(all(CallbackFilter { from: Some(now.after(LONG)), ..any }).await?.is_empty());
+
+    let resend = |since, client| Resend::Failed { since, service: Some(whose.0), client, after: 0 };
+    ensure!(store.resend_callbacks(resend(now.after(LONG), None)).await?.count == 0);
+    ensure!(store.resend_callbacks(resend(Timestamp::from_millis(0), Some(other))).await?.count == 2);
+    ensure!(all(failed).await? == reversed(&[1, 2]));
+    ensure!(store.claim_callbacks(vec![0, 1, 2, 3], 9, LONG).await?.len() == 2);
+    Ok(())
+}
+
+/// A lane that stays parked for too long.
+pub async fn what_has_been_due_for_too_long_is_given_up(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let whose = one_of_each(store).await?;
+    let mut ids = Vec::new();
+    for _ in 0..5 {
+        ids.push(ended(store, whose, LANE).await?);
+    }
+    ensure!(store.give_up_callbacks(LANE, LONG, 10).await? == 0, "nothing is that old");
+    a_moment(store).await?;
+    ensure!(store.give_up_callbacks(LANE + 1, Duration::ZERO, 10).await? == 0, "another lane");
+    ensure!(store.give_up_callbacks(LANE, Duration::ZERO, 3).await? == 3);
+    ensure!(store.give_up_callbacks(LANE, Duration::ZERO, 10).await? == 2);
+    ensure!(due(store, LANE, 10).await?.is_empty());
+    ensure!(find(store, ids[4]).await?.notification == Some(NotificationStatus::Failure));
+    Ok(())
+}
+
+/// Purge waits for the outbox, and takes its rows along.
+pub async fn a_task_whose_end_is_still_to_be_told_is_not_purged(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let whose = one_of_each(store).await?;
+    let id = ended(store, whose, LANE).await?;
+    a_moment(store).await?;
+    let purge = async || -> Result<u64> {
+        let (mut cursor, mut purged) = (None, 0);
+        loop {
+            let rule = PurgeRule {
+                service: whose.0,
+                finished: Duration::ZERO,
+                any: Duration::ZERO,
+                dry_run: false,
+                batch: 10,
+                cursor,
+            };
+            let report = store.purge(rule).await?;
+            purged += report.purged;
+            cursor = report.cursor;
+            if cursor.is_none() {
+                return Ok(purged);
+            }
+        }
+    };
+    ensure!(purge().await? == 0);
+    let due = one_due(store, LANE).await?;
+    settle(store, &due, Verdict::Delivered).await?;
+    let row = record_of(store, id).await?.row;
+    ensure!(purge().await? == 1);
+    ensure!(store.callback_attempts(vec![row]).await?.is_empty(), "its callbacks go with it");
+    let left = store.list_callbacks(CallbackFilter { limit: 10, ..CallbackFilter::default() }).await?;
+    ensure!(left.records.is_empty());
+    Ok(())
+}
+
+/// Rotation, and where a client may be told on the broker.
+pub async fn at_most_two_signing_secrets_are_valid(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    store.declare(vec![put_client("alice")?]).await?;
+    let put = |secret: &str, unless_any| -> Result<Change> {
+        Ok(Change::PutSigningSecret {
+            client_id: ClientId::new("alice")?,
+            secret: secret.to_owned(),
+            overlap: LONG,
+            unless_any,
+        })
+    };
+    let secrets = async || -> Result<Vec<(String, bool)>> {
+        let declared = store.declared().await?;
+        let alice = declared.clients.get("alice").context("alice")?;
+        Ok(alice.signing_secrets.iter().map(|one| (one.secret.clone(), one.expires.is_some())).collect())
+    };
+    let expect = |wanted: &[(&str, bool)]| wanted.iter().map(|(s, e)| ((*s).to_owned(), *e)).collect::<Vec<_>>();
+    store.declare(vec![put("one", true)?, put("two", true)?]).await?;
+    ensure!(secrets().await? == expect(&[("one", false)]), "it had one already");
+    a_moment(store).await?;
+    store.declare(vec![put("two", false)?]).await?;
+    ensure!(secrets().await? == expect(&[("two", false), ("one", true)]));
+    store.declare(vec![put("two", false)?]).await?;
+    ensure!(secrets().await? == expect(&[("two", false), ("one", true)]), "nothing new");
+    a_moment(store).await?;
+    store.declare(vec![put("three", false)?]).await?;
+    ensure!(secrets().await? == expect(&[("three", false), ("two", true)]));
+
+    let destination = Destination { name: "done".to_owned(), exchange: "x".to_owned(), routing_key: "k".to_owned() };
+    let client_id = ClientId::new("alice")?;
+    let put = |destinations| Change::PutClient { client_id: client_id.clone(), secret_hash: None, destinations };
+    store.declare(vec![put(Some(vec![destination.clone()])), put(None)]).await?;
+    ensure!(store.declared().await?.clients["alice"].destinations == [destination]);
+    store.declare(vec![Change::DeleteClient(client_id), put_client("alice")?]).await?;
+    ensure!(secrets().await?.is_empty() && store.declared().await?.clients["alice"].destinations.is_empty());
+    Ok(())
+}
