@@ -5,6 +5,7 @@
 
 mod bare;
 mod bulk;
+mod callbacks;
 mod cpu;
 mod fill;
 mod idle;
@@ -13,6 +14,7 @@ mod machine;
 mod pickup;
 mod poll;
 mod profile;
+mod receiver;
 mod report;
 mod sample;
 mod submit;
@@ -68,6 +70,7 @@ enum Name {
     Work,
     Pickup,
     Bulk,
+    Callbacks,
     Idle,
 }
 
@@ -86,6 +89,8 @@ pub struct Plan {
     pub time: Duration,
     /// How many single events are timed.
     pub samples: usize,
+    /// How many callbacks wait to be sent.
+    pub callbacks: usize,
     /// How long nothing is done.
     pub idle: Duration,
     /// Whether to tell where the time goes.
@@ -102,6 +107,7 @@ impl Plan {
                 rounds: 1,
                 time: Duration::from_millis(300),
                 samples: 30,
+                callbacks: 500,
                 idle: Duration::from_secs(2),
                 profile: arguments.profile,
             }
@@ -113,6 +119,7 @@ impl Plan {
                 rounds: 3,
                 time: Duration::from_secs(2),
                 samples: 500,
+                callbacks: 20_000,
                 idle: Duration::from_secs(20),
                 profile: arguments.profile,
             }
@@ -146,6 +153,7 @@ async fn main() -> Result<()> {
             Name::Work => work::run(&plan).await?,
             Name::Pickup => pickup::run(&plan).await?,
             Name::Bulk => bulk::run(&plan).await?,
+            Name::Callbacks => callbacks::run(&plan).await?,
             Name::Idle => idle::run(&plan).await?,
         };
         show(&section.text(&machine));

@@ -77,8 +77,9 @@ pub async fn run(plan: &Plan) -> Result<Section> {
 }
 
 /// What was drained, in how long.
-struct Drained {
-    tasks: usize,
+pub struct Drained {
+    /// How many tasks.
+    pub tasks: usize,
     time: Duration,
     latencies: Vec<Duration>,
 }
@@ -131,7 +132,7 @@ pub fn batch(tasks: usize) -> Vec<u8> {
 }
 
 /// All workers, until the queue is empty or the time is up.
-async fn drain(address: SocketAddr, claim: usize, time: Duration) -> Result<Drained> {
+pub async fn drain(address: SocketAddr, claim: usize, time: Duration) -> Result<Drained> {
     on_one_thread(move || async move {
         let connections = try_join_all((0..WORKERS).map(|_| Connection::open(address))).await?;
         let begin = Instant::now();

@@ -1,6 +1,7 @@
 //! What is measured: a database of its own, a server process on it, a queue of a known length.
 
 use std::{
+    collections::BTreeMap,
     fs,
     net::{Ipv4Addr, SocketAddr},
     path::PathBuf,
@@ -63,6 +64,8 @@ pub struct World {
     database: Database,
     folder: TempDir,
     queue: Queue,
+    /// What servers are told besides where their database is, by the names in their environment.
+    settings: BTreeMap<&'static str, String>,
 }
 
 /// A server process.
@@ -75,6 +78,16 @@ pub struct Instance {
 impl World {
     /// A server on a database with `pending` tasks in the queue of [`SERVICE`].
     pub async fn new(plan: &Plan, kind: Kind, pending: u64) -> Result<Self> {
+        Self::with(plan, kind, pending, BTreeMap::new()).await
+    }
+
+    /// The same, with settings that are not the defaults.
+    pub async fn with(
+        plan: &Plan,
+        kind: Kind,
+        pending: u64,
+        settings: BTreeMap<&'static str, String>,
+    ) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let database = match kind {
             Kind::Sqlite => Database::Sqlite,
@@ -101,7 +114,7 @@ impl World {
                 Database::Postgres(server, first)
             }
         };
-        let mut world = Self { instances: Vec::new(), database, folder, queue: Queue::of(pending) };
+        let mut world = Self { instances: Vec::new(), database, folder, queue: Queue::of(pending), settings };
         world.start_another().await?;
         world.declare().await?;
         world.reset().await?;
@@ -111,10 +124,7 @@ impl World {
     /// Puts the queue back to its length, and makes the copy for bare statements anew.
     pub async fn reset(&mut self) -> Result<()> {
         let wanted = self.instances.len();
-        for mut instance in std::mem::take(&mut self.instances) {
-            instance.process.terminate()?;
-            instance.process.wait_exit(PATIENCE).await?;
-        }
+        self.stop().await?;
         match &self.database {
             Database::Sqlite => {
                 fill::sqlite(&self.url(), self.queue, SERVICE, CLIENT).await?;
@@ -154,6 +164,20 @@ impl World {
         Ok(())
     }
 
+    /// Stops all processes.
+    pub async fn stop(&mut self) -> Result<()> {
+        for mut instance in std::mem::take(&mut self.instances) {
+            instance.process.terminate()?;
+            instance.process.wait_exit(PATIENCE).await?;
+        }
+        Ok(())
+    }
+
+    /// What processes that are started from now on are told.
+    pub fn set(&mut self, name: &'static str, value: impl Into<String>) {
+        self.settings.insert(name, value.into());
+    }
+
     /// Starts one more process on the same database.
     pub async fn start_another(&mut self) -> Result<()> {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, free_port()?));
@@ -163,7 +187,8 @@ impl World {
             // Where there is no relais.toml.
             .current_dir(self.folder.path())
             .env("RELAIS_DATABASE_URL", self.url())
-            .env("RELAIS_SERVER_LISTEN", address.to_string());
+            .env("RELAIS_SERVER_LISTEN", address.to_string())
+            .envs(&self.settings);
         let mut process = ServerProcess::spawn_command(command)?;
         process.wait_for_http(&format!("http://{address}/readyz"), PATIENCE).await?;
         self.instances.push(Instance { process, address });

@@ -2,7 +2,8 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
-    net::SocketAddr,
+    net::{Shutdown, SocketAddr, TcpStream},
+    os::fd::AsFd,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -11,9 +12,10 @@ use anyhow::{Context, Result};
 use axum::{
     Router,
     body::Bytes,
-    extract::{Request, State},
+    extract::{ConnectInfo, Request, State, connect_info::Connected},
     http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
+    serve::IncomingStream,
 };
 use serde_json::Value;
 use tokio::{
@@ -59,12 +61,18 @@ pub struct Reply {
     headers: Vec<(String, String)>,
     body: String,
     held: bool,
+    cut: bool,
 }
 
 impl Reply {
     /// A status without anything else.
     pub fn status(status: u16) -> Self {
-        Self { status, headers: Vec::new(), body: String::new(), held: false }
+        Self { status, headers: Vec::new(), body: String::new(), held: false, cut: false }
+    }
+
+    /// None: the connection is closed when the request is there.
+    pub fn cut() -> Self {
+        Self { cut: true, ..Self::status(500) }
     }
 
     /// With a header.
@@ -89,11 +97,14 @@ impl Reply {
     }
 }
 
+/// What is answered to what came in.
+type Answering = Box<dyn FnMut(&Received) -> Reply + Send>;
+
 struct Shared {
     received: watch::Sender<Vec<Received>>,
     /// What to answer next; then `usual`.
     script: Mutex<VecDeque<Reply>>,
-    usual: Mutex<Reply>,
+    usual: Mutex<Answering>,
     release: Notify,
 }
 
@@ -117,12 +128,13 @@ impl Receiver {
         let shared = Arc::new(Shared {
             received: watch::channel(Vec::new()).0,
             script: Mutex::default(),
-            usual: Mutex::new(Reply::status(204)),
+            usual: Mutex::new(Box::new(|_| Reply::status(204))),
             release: Notify::new(),
         });
         let router = Router::new().fallback(take).with_state(Arc::clone(&shared));
+        let service = router.into_make_service_with_connect_info::<Line>();
         let serving = tokio::spawn(async move {
-            if let Err(error) = axum::serve(listener, router).await {
+            if let Err(error) = axum::serve(listener, service).await {
                 panic!("the receiver ended: {error}");
             }
         });
@@ -146,7 +158,12 @@ impl Receiver {
 
     /// All answers from now on, once those that were said before are given.
     pub fn always(&self, reply: Reply) {
-        *lock(&self.shared.usual) = reply;
+        self.answering(move |_| reply.clone());
+    }
+
+    /// The same, by what came in.
+    pub fn answering(&self, answering: impl FnMut(&Received) -> Reply + Send + 'static) {
+        *lock(&self.shared.usual) = Box::new(answering);
     }
 
     /// Lets one answer go that is held.
@@ -180,7 +197,21 @@ impl Drop for Receiver {
     }
 }
 
-async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
+/// A connection, to be cut: another handle of its socket. `None` if there could not be one.
+#[derive(Debug, Clone)]
+struct Line(Option<Arc<TcpStream>>);
+
+impl Connected<IncomingStream<'_, TcpListener>> for Line {
+    fn connect_info(stream: IncomingStream<'_, TcpListener>) -> Self {
+        Self(stream.io().as_fd().try_clone_to_owned().ok().map(|socket| Arc::new(socket.into())))
+    }
+}
+
+async fn take(
+    State(shared): State<Arc<Shared>>,
+    ConnectInfo(Line(line)): ConnectInfo<Line>,
+    request: Request,
+) -> Response {
     let (parts, body) = request.into_parts();
     let body = axum::body::to_bytes(body, 64 * 1024 * 1024).await.unwrap_or_default();
     let received = Received {
@@ -188,8 +219,17 @@ async fn take(State(shared): State<Arc<Shared>>, request: Request) -> Response {
         headers: texts(&parts.headers),
         body: String::from_utf8_lossy(&body).into_owned(),
     };
+    // Decided before anybody hears of it: whoever was told of so many may change what is answered to the next.
+    let scripted = lock(&shared.script).pop_front();
+    let reply = scripted.unwrap_or_else(|| lock(&shared.usual)(&received));
     shared.received.send_modify(|all| all.push(received));
-    let reply = lock(&shared.script).pop_front().unwrap_or_else(|| lock(&shared.usual).clone());
+    if reply.cut
+        && let Some(line) = line
+    {
+        let _ = line.shutdown(Shutdown::Both);
+        // Ends with the connection, which is over as soon as it is looked at.
+        return std::future::pending().await;
+    }
     if reply.held {
         shared.release.notified().await;
     }

@@ -32,6 +32,17 @@ pub(crate) struct NewCallback {
     pub progress: Option<f64>,
 }
 
+/// How far a page of callbacks looks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Floor {
+    /// The last row.
+    pub row: i64,
+    /// When it came to be.
+    pub created: Timestamp,
+    /// How many there were to be looked at.
+    pub looked: u64,
+}
+
 /// Callbacks within a transaction.
 pub(crate) trait Outbox: Send {
     /// Takes back the progress of these tasks that was not told yet and that nobody is telling; tells when each was due.
@@ -64,8 +75,8 @@ pub(crate) trait Outbox: Send {
         progress_after: Duration,
     ) -> impl Future<Output = Result<Vec<i64>>> + Send;
 
-    /// Gives up all that is still to be told of the tasks of these callbacks.
-    fn stop_chains(&mut self, callbacks: &[i64]) -> impl Future<Output = Result<()>> + Send;
+    /// Gives up all that is still to be told of the tasks of these callbacks, and says why.
+    fn stop_chains(&mut self, callbacks: &[i64], why: &str) -> impl Future<Output = Result<()>> + Send;
 
     fn change_lanes(&mut self, lanes: &[(i64, LaneChange)]) -> impl Future<Output = Result<()>> + Send;
 
@@ -77,8 +88,8 @@ pub(crate) trait Outbox: Send {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<i64>>> + Send;
 
-    /// Gives up those of these callbacks that are still due.
-    fn give_up(&mut self, callbacks: &[i64]) -> impl Future<Output = Result<()>> + Send;
+    /// Gives up those of these callbacks that are still due, and says why.
+    fn give_up(&mut self, callbacks: &[i64], why: &str) -> impl Future<Output = Result<()>> + Send;
 
     /// Makes callbacks due again, whatever became of them; tells their rows and lanes in the order of the rows.
     fn resend(&mut self, resend: &Resend, limit: usize) -> impl Future<Output = Result<Vec<(i64, i64)>>> + Send;
@@ -89,12 +100,12 @@ pub(crate) trait Told: Send + Sync {
     /// Lanes in which something waits, in the order of their names, after this one.
     fn callback_lanes(&self, after: Option<i64>, limit: usize) -> impl Future<Output = Result<Lanes>> + Send;
 
-    /// The last of the rows that a page looks at, going back from the cursor, and when it came to be.
+    /// How far a page looks that looks at so many rows, going back from the cursor.
     fn callback_floor(
         &self,
         filter: &CallbackFilter,
         look: usize,
-    ) -> impl Future<Output = Result<Option<(i64, Timestamp)>>> + Send;
+    ) -> impl Future<Output = Result<Option<Floor>>> + Send;
 
     /// The callbacks that match, from this row on, the newest first.
     fn list_callbacks(
@@ -107,12 +118,12 @@ pub(crate) trait Told: Send + Sync {
     fn callback_attempts(&self, rows: &[i64]) -> impl Future<Output = Result<Vec<(i64, CallbackAttempt)>>> + Send;
 }
 
-/// The columns of a callback `b`, besides those of the task.
+/// The columns of a callback `b`, besides those of the task. `$due` says when it is due.
 macro_rules! callback_columns {
-    () => {
-        "b.id AS cb_id, b.event AS cb_event, b.status AS cb_status, b.revision AS cb_revision, b.attempts AS cb_attempts, \
-         b.created AS cb_created, b.due AS cb_due, b.ended AS cb_ended, b.tries AS cb_tries, b.started AS cb_started, \
-         b.progress AS cb_progress"
+    ($due:literal) => {
+        concat!("b.id AS cb_id, b.event AS cb_event, b.status AS cb_status, b.revision AS cb_revision, b.attempts AS cb_attempts, \
+         b.created AS cb_created, b.ended AS cb_ended, b.tries AS cb_tries, b.started AS cb_started, \
+         b.progress AS cb_progress, ", $due, " AS cb_due")
     };
 }
 pub(crate) use callback_columns;

@@ -11,6 +11,7 @@ use relais_core::{
     SigningSecret, State, Status, StoreError, Tally, Task, TaskId, Timestamp, Verdict,
 };
 
+use crate::outbox::Floor;
 use crate::session::{KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, QueueFacts, Result};
 
 /// The columns of one row, by name. `small`, `int` and `big` are numbers of 16, 32 and 64 bits.
@@ -263,6 +264,10 @@ pub(crate) fn due_callback(row: &impl Columns) -> Result<DueCallback> {
 
 pub(crate) fn lane_head(row: &impl Columns) -> Result<LaneHead> {
     Ok(LaneHead { lane: row.big("lane")?, due: row.moment("due")?, parked_until: row.moment_if_any("parked_until")? })
+}
+
+pub(crate) fn floor_of(row: &impl Columns) -> Result<Floor> {
+    Ok(Floor { row: row.big("id")?, created: row.moment("created")?, looked: unsigned(row.big("looked")?) })
 }
 
 /// A try, and the callback it belongs to.

@@ -70,6 +70,7 @@ async fn operators(on: Backend, met: &mut BTreeSet<u64>) {
     keep(met, 403_002, &operator.clone().with("x-forwarded-for", "192.0.2.7").get("/admin/services").await);
     keep(met, 404_004, &operator.delete("/admin/clients/nobody").await);
     keep(met, 404_005, &operator.delete("/admin/authorizations/stranger/resize").await);
+    keep(met, 404_006, &operator.get("/admin/callbacks/nothing").await);
     app.client("alice").submit("resize", json!({})).await;
     keep(met, 409_003, &operator.delete("/admin/services/resize").await);
 }

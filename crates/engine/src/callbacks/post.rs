@@ -163,7 +163,8 @@ impl Post {
 
     /// Takes what is due in lanes that have room; tells whether there was anything.
     async fn take(&mut self) -> bool {
-        if self.failing {
+        // Nothing is sent before it is known who the clients are.
+        if self.failing || self.engine.snapshot().is_err() {
             return false;
         }
         let mut found = false;
@@ -282,7 +283,7 @@ impl Post {
         let (change, returned) = self.lanes.ended(lane, outcome, &options);
         if let Some(change) = change {
             if matches!(change, LaneChange::Park { .. }) {
-                tracing::warn!(endpoint = %record.callback.target, "callbacks: left alone for a while, it does not answer");
+                tracing::warn!(endpoint = %endpoint(&record), "callbacks: left alone for a while, it does not answer");
                 metrics::counter!("relais_callback_parks_total").increment(1);
             }
             self.changes.insert(lane, change);
@@ -365,6 +366,14 @@ async fn give_up(store: &dyn relais_core::Store, lane: i64, older_than: Duration
         tracing::warn!(callbacks = given_up, "callbacks given up: their endpoint did not answer for too long");
     }
     Ok(())
+}
+
+/// Where a callback goes, without what a URL may give away.
+fn endpoint(record: &CallbackRecord) -> String {
+    match url::Url::parse(&record.callback.target) {
+        Ok(url) => url.origin().ascii_serialization(),
+        Err(_) => record.callback.target.clone(),
+    }
 }
 
 /// A callback that was taken and not tried.

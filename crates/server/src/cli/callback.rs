@@ -193,7 +193,7 @@ fn show_callback(view: &CallbackView) -> String {
         };
         [number.to_string(), date.clone(), duration_ms.to_string(), or_none(answered), or_none(error.as_deref())]
     });
-    format!("{head}\n\n{}", table(columns, rows, "It was not sent yet."))
+    format!("{head}\n\n{}", table(columns, rows, "It was not tried yet."))
 }
 
 #[cfg(test)]

@@ -161,6 +161,7 @@ fn show_task(view: &AdminTaskView) -> String {
         ("started", task.start_date.clone()),
         ("ended", task.end_date.clone()),
         ("correlation id", task.correlation_id.clone()),
+        ("callback", view.notification_status.clone()),
         ("error", task.error_message.clone()),
         ("request", view.request.as_ref().map(|request| request.get().to_owned())),
         ("response", task.response.as_ref().map(|response| response.get().to_owned())),

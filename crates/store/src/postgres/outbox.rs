@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use relais_core::{
     CallbackAttempt, CallbackFilter, CallbackRecord, DueCallback, LaneChange, Lanes, NotificationStatus, Resend,
-    Settlement, Timestamp,
+    Settlement, Timestamp, Verdict,
 };
 
 use super::{
@@ -14,10 +14,26 @@ use super::{
     to_sql,
 };
 use crate::{
-    outbox::{NewCallback, Outbox, Told, callback_columns},
-    row::{Columns, attempt_of, callback_record, due_callback, in_millis, lane_head, settled, signed, wide},
+    outbox::{Floor, NewCallback, Outbox, Told, callback_columns},
+    row::{Columns, attempt_of, callback_record, due_callback, floor_of, in_millis, lane_head, settled, signed, wide},
     session::Result,
 };
+
+/// Gives callbacks up. That is kept like a try, so that whoever looks finds the reason.
+macro_rules! given_up {
+    ($which:literal) => {
+        concat!(
+            "WITH gone AS (
+                 UPDATE relais.callback
+                 SET status = 2, due = NULL, held = false, ended = clock_timestamp(), attempts = attempts + 1 WHERE ",
+            $which,
+            " RETURNING id, attempts
+             )
+             INSERT INTO relais.callback_attempt (callback, number, at, duration_ms, error)
+             SELECT id, attempts, clock_timestamp(), 0, $2 FROM gone ON CONFLICT DO NOTHING"
+        )
+    };
+}
 
 impl Outbox for PgSession {
     async fn supersede_progress(&mut self, tasks: &[i64]) -> Result<Vec<(i64, Option<Timestamp>)>> {
@@ -39,16 +55,19 @@ impl Outbox for PgSession {
 
     async fn insert_callbacks(&mut self, callbacks: &[NewCallback]) -> Result<()> {
         sqlx::query(
-            "INSERT INTO relais.callback (task, service_id, client_id, event, revision, lane, chain, due, started, progress)
+            "INSERT INTO relais.callback (task, service_id, client_id, event, revision, lane, chain, status, ended, due,
+                                          started, progress)
              SELECT w.task, w.service_id, w.client_id, w.event, w.revision, w.lane, w.chain,
-                    CASE WHEN w.chain AND EXISTS (
-                        SELECT 1 FROM relais.callback c WHERE c.task = w.task AND c.status = 0
-                    ) THEN NULL ELSE w.due END,
-                    w.started, w.progress
+                    CASE WHEN h.gone THEN 2 ELSE 0 END, CASE WHEN h.gone THEN clock_timestamp() END,
+                    CASE WHEN NOT h.gone AND NOT h.waits THEN w.due END, w.started, w.progress
              FROM unnest($1::bigint[], $2::integer[], $3::integer[], $4::smallint[], $5::bigint[], $6::bigint[],
                          $7::boolean[], $8::timestamptz[], $9::timestamptz[], $10::double precision[])
                   WITH ORDINALITY
                   AS w (task, service_id, client_id, event, revision, lane, chain, due, started, progress, place)
+             CROSS JOIN LATERAL (
+                 SELECT w.chain AND EXISTS (SELECT 1 FROM relais.callback c WHERE c.task = w.task AND c.gone) AS gone,
+                        w.chain AND EXISTS (SELECT 1 FROM relais.callback c WHERE c.task = w.task AND c.status = 0) AS waits
+             ) h
              ORDER BY w.place",
         )
         .bind(column(callbacks, |callback| callback.task))
@@ -86,7 +105,7 @@ impl Outbox for PgSession {
                  RETURNING *
              )
              SELECT clock_timestamp() AS now, ",
-            callback_columns!(),
+            callback_columns!("b.due"),
             ", ",
             task_columns!("'null'", "CASE WHEN b.event >= 2 THEN t.response END"),
             " FROM b JOIN relais.task t ON t.id = b.task
@@ -121,9 +140,9 @@ impl Outbox for PgSession {
                  UPDATE relais.callback b
                  SET status = w.status, held = false, tries = b.tries - w.untried,
                      due = CASE WHEN w.status = 0 THEN clock_timestamp() + make_interval(secs => w.wait_ms / 1000.0) END,
-                     ended = CASE WHEN w.status <> 0 THEN clock_timestamp() END
-                 FROM unnest($1::bigint[], $2::integer[], $3::smallint[], $4::bigint[], $5::integer[])
-                      AS w (id, attempt, status, wait_ms, untried)
+                     ended = CASE WHEN w.status <> 0 THEN clock_timestamp() END, gone = w.gone
+                 FROM unnest($1::bigint[], $2::integer[], $3::smallint[], $4::bigint[], $5::integer[], $13::boolean[])
+                      AS w (id, attempt, status, wait_ms, untried, gone)
                  WHERE b.id = w.id AND b.attempts = w.attempt AND b.held
                  RETURNING b.id
              ), kept AS (
@@ -146,6 +165,7 @@ impl Outbox for PgSession {
         .bind(column(&tried, |(_, attempt)| attempt.status.map(i32::from)))
         .bind(column(&tried, |(_, attempt)| attempt.error.as_deref()))
         .bind(column(&tried, |(_, attempt)| attempt.answer.as_deref()))
+        .bind(column(settlements, |one| one.verdict == Verdict::Gone))
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)
@@ -169,15 +189,13 @@ impl Outbox for PgSession {
         .map_err(error)
     }
 
-    async fn stop_chains(&mut self, callbacks: &[i64]) -> Result<()> {
-        sqlx::query(
-            "UPDATE relais.callback SET status = 2, due = NULL, held = false, ended = clock_timestamp()
-             WHERE task IN (SELECT task FROM relais.callback WHERE id = ANY($1)) AND status = 0",
-        )
-        .bind(callbacks)
-        .execute(&mut *self.tx)
-        .await
-        .map_err(error)?;
+    async fn stop_chains(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
+        sqlx::query(given_up!("task IN (SELECT task FROM relais.callback WHERE id = ANY($1)) AND status = 0"))
+            .bind(callbacks)
+            .bind(why)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
         Ok(())
     }
 
@@ -225,15 +243,13 @@ impl Outbox for PgSession {
         .map_err(error)
     }
 
-    async fn give_up(&mut self, callbacks: &[i64]) -> Result<()> {
-        sqlx::query(
-            "UPDATE relais.callback SET status = 2, due = NULL, held = false, ended = clock_timestamp()
-             WHERE id = ANY($1) AND due IS NOT NULL AND due <= clock_timestamp()",
-        )
-        .bind(callbacks)
-        .execute(&mut *self.tx)
-        .await
-        .map_err(error)?;
+    async fn give_up(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
+        sqlx::query(given_up!("id = ANY($1) AND due IS NOT NULL AND due <= clock_timestamp()"))
+            .bind(callbacks)
+            .bind(why)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
         Ok(())
     }
 
@@ -286,14 +302,27 @@ macro_rules! listing {
     ($which:literal) => {
         concat!(
             "SELECT ",
-            callback_columns!(),
+            callback_columns!("CASE WHEN b.due IS NOT NULL THEN greatest(b.due, p.parked_until) END"),
             ", t.task_id, b.service_id, b.client_id, t.callback::text AS callback
               FROM relais.callback b JOIN relais.task t ON t.id = b.task
+              LEFT JOIN relais.callback_lane p ON p.lane = b.lane
               WHERE b.id < $1 AND b.id >= $2 AND ($3::smallint IS NULL OR b.status = $3)
                 AND ($4::integer IS NULL OR b.service_id = $4) AND ($5::integer IS NULL OR b.client_id = $5)
                 AND ($6::timestamptz IS NULL OR b.created >= $6) AND ($9::bigint IS NULL OR b.revision = $9) AND ",
             $which,
             " ORDER BY b.id DESC LIMIT $7"
+        )
+    };
+}
+
+/// The last of so many rows, and how many there were.
+macro_rules! floor {
+    ($which:literal) => {
+        concat!(
+            "SELECT id, created, count(*) OVER () AS looked
+             FROM (SELECT id, created FROM relais.callback WHERE id < $1 ",
+            $which,
+            " ORDER BY id DESC LIMIT $2) b ORDER BY id LIMIT 1"
         )
     };
 }
@@ -323,21 +352,15 @@ impl Told for Postgres {
         Ok(Lanes { heads: rows.iter().map(lane_head).collect::<Result<_>>()?, now })
     }
 
-    async fn callback_floor(&self, filter: &CallbackFilter, look: usize) -> Result<Option<(i64, Timestamp)>> {
+    async fn callback_floor(&self, filter: &CallbackFilter, look: usize) -> Result<Option<Floor>> {
         let failed = filter.status == Some(NotificationStatus::Failure);
-        let row = sqlx::query(if failed {
-            "SELECT id, created FROM (SELECT id, created FROM relais.callback WHERE id < $1 AND status = 2
-                                      ORDER BY id DESC LIMIT $2) b ORDER BY id LIMIT 1"
-        } else {
-            "SELECT id, created FROM (SELECT id, created FROM relais.callback WHERE id < $1
-                                      ORDER BY id DESC LIMIT $2) b ORDER BY id LIMIT 1"
-        })
-        .bind(filter.before.unwrap_or(i64::MAX))
-        .bind(wide(look))
-        .fetch_optional(&mut *self.lend().await?)
-        .await
-        .map_err(error)?;
-        row.map(|row| Ok((row.big("id")?, row.moment("created")?))).transpose()
+        let row = sqlx::query(if failed { floor!("AND status = 2") } else { floor!("") })
+            .bind(filter.before.unwrap_or(i64::MAX))
+            .bind(wide(look))
+            .fetch_optional(&mut *self.lend().await?)
+            .await
+            .map_err(error)?;
+        row.as_ref().map(floor_of).transpose()
     }
 
     async fn list_callbacks(&self, filter: &CallbackFilter, floor: i64) -> Result<Vec<CallbackRecord>> {

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use relais_core::{
     CallbackAttempt, CallbackFilter, CallbackRecord, DueCallback, LaneChange, Lanes, NotificationStatus, Resend,
-    Settlement, TaskId, Timestamp,
+    Settlement, TaskId, Timestamp, Verdict,
 };
+use sqlx::sqlite::SqliteRow;
 
 use super::{Sqlite, batch::array, error, read::task_columns, session::SqliteSession};
 use crate::{
-    outbox::{NewCallback, Outbox, Told, callback_columns},
-    row::{Columns, attempt_of, callback_record, due_callback, in_millis, lane_head, settled, wide},
+    outbox::{Floor, NewCallback, Outbox, Told, callback_columns},
+    row::{Columns, attempt_of, callback_record, due_callback, floor_of, in_millis, lane_head, settled, wide},
     session::Result,
 };
 
@@ -18,7 +19,7 @@ pub(super) const HELD: &str = concat!(
     "SELECT ",
     now!(),
     " AS now, ",
-    callback_columns!(),
+    callback_columns!("b.due"),
     ", ",
     task_columns!("'null'", "CASE WHEN b.event >= 2 THEN t.response END"),
     " FROM json_each(?1) AS w CROSS JOIN callback b ON b.id = w.value CROSS JOIN task t ON t.id = b.task
@@ -53,6 +54,42 @@ pub(super) const LANES: &str = concat!(
     " AS now FROM lanes l LEFT JOIN callback_lane p ON p.lane = l.lane WHERE l.lane IS NOT NULL"
 );
 
+/// Gives callbacks up.
+macro_rules! given_up {
+    ($which:literal) => {
+        concat!(given_up!(@before $which), given_up!(@after))
+    };
+    (@before $which:literal) => {
+        concat!(
+            "UPDATE callback SET status = 2, due = NULL, held = 0, attempts = attempts + 1, ended = ",
+            now!(),
+            " WHERE ",
+            $which
+        )
+    };
+    (@after) => {
+        " RETURNING id, attempts"
+    };
+}
+
+impl SqliteSession {
+    /// That callbacks were given up is kept like a try, so that whoever looks finds the reason.
+    async fn say_why(&mut self, given_up: &[SqliteRow], why: &str) -> Result<()> {
+        let rows: Vec<_> =
+            given_up.iter().map(|row| Ok((row.big("id")?, row.int("attempts")?, why))).collect::<Result<_>>()?;
+        self.execute(
+            concat!(
+                "INSERT INTO callback_attempt (callback, number, at, duration_ms, error)
+                 SELECT value->>0, value->>1, ",
+                now!(),
+                ", 0, value->>2 FROM json_each(?1) WHERE true ON CONFLICT DO NOTHING"
+            ),
+            &rows,
+        )
+        .await
+    }
+}
+
 impl Outbox for SqliteSession {
     async fn supersede_progress(&mut self, tasks: &[i64]) -> Result<Vec<(i64, Option<Timestamp>)>> {
         let rows = self
@@ -81,16 +118,24 @@ impl Outbox for SqliteSession {
             .collect();
         self.execute(
             concat!(
-                "INSERT INTO callback (task, service_id, client_id, event, revision, lane, chain, due, started, progress,
-                                       created)
-                 SELECT w.value->>0->>0, w.value->>0->>1, w.value->>0->>2, w.value->>0->>3,
-                        w.value->>1->>0, w.value->>1->>1, w.value->>1->>2,
-                        iif(w.value->>1->>2 AND EXISTS (
-                            SELECT 1 FROM callback c WHERE c.task = w.value->>0->>0 AND c.status = 0
-                        ), NULL, w.value->>2->>0),
-                        w.value->>2->>1, w.value->>3, ",
+                "INSERT INTO callback (task, service_id, client_id, event, revision, lane, chain, status, ended, due, started,
+                                       progress, created)
+                 SELECT task, service_id, client_id, event, revision, lane, chain, iif(gone, 2, 0), iif(gone, now, NULL),
+                        iif(gone OR waits, NULL, due), started, progress, now
+                 FROM (
+                     SELECT w.key AS place, w.value->>0->>0 AS task, w.value->>0->>1 AS service_id,
+                            w.value->>0->>2 AS client_id, w.value->>0->>3 AS event, w.value->>1->>0 AS revision,
+                            w.value->>1->>1 AS lane, w.value->>1->>2 AS chain, w.value->>2->>0 AS due,
+                            w.value->>2->>1 AS started, w.value->>3 AS progress,
+                            w.value->>1->>2 AND EXISTS (
+                                SELECT 1 FROM callback c WHERE c.task = w.value->>0->>0 AND c.gone
+                            ) AS gone,
+                            w.value->>1->>2 AND EXISTS (
+                                SELECT 1 FROM callback c WHERE c.task = w.value->>0->>0 AND c.status = 0
+                            ) AS waits, ",
                 now!(),
-                " FROM json_each(?1) AS w ORDER BY w.key"
+                " AS now FROM json_each(?1) AS w
+                 ) ORDER BY place"
             ),
             &rows,
         )
@@ -120,7 +165,8 @@ impl Outbox for SqliteSession {
             .map(|one| {
                 let settled = settled(one.verdict);
                 let untried = i16::from(one.tried.is_none());
-                (one.row, one.attempt, settled.status.code(), in_millis(settled.wait), untried)
+                let gone = one.verdict == Verdict::Gone;
+                (one.row, one.attempt, settled.status.code(), in_millis(settled.wait), untried, gone)
             })
             .collect();
         let settled = self
@@ -132,7 +178,7 @@ impl Outbox for SqliteSession {
                     now!(),
                     " + (w.value->>3), NULL), ended = iif(w.value->>2 <> 0, ",
                     now!(),
-                    ", NULL)
+                    ", NULL), gone = w.value->>5
                      FROM json_each(?1) AS w
                      WHERE callback.id = w.value->>0 AND callback.attempts = w.value->>1 AND callback.held
                      RETURNING id"
@@ -175,17 +221,14 @@ impl Outbox for SqliteSession {
         rows.iter().map(|row| row.big("lane")).collect()
     }
 
-    async fn stop_chains(&mut self, callbacks: &[i64]) -> Result<()> {
-        self.execute(
-            concat!(
-                "UPDATE callback SET status = 2, due = NULL, held = 0, ended = ",
-                now!(),
-                " WHERE task IN (SELECT b.task FROM json_each(?1) AS w CROSS JOIN callback b ON b.id = w.value)
-                     AND status = 0"
-            ),
-            callbacks,
-        )
-        .await
+    async fn stop_chains(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
+        let rows = self
+            .fetch(
+                given_up!("task IN (SELECT b.task FROM json_each(?1) AS w CROSS JOIN callback b ON b.id = w.value) AND status = 0"),
+                callbacks,
+            )
+            .await?;
+        self.say_why(&rows, why).await
     }
 
     async fn change_lanes(&mut self, lanes: &[(i64, LaneChange)]) -> Result<()> {
@@ -231,17 +274,14 @@ impl Outbox for SqliteSession {
         .map_err(|failure| self.failed(failure))
     }
 
-    async fn give_up(&mut self, callbacks: &[i64]) -> Result<()> {
-        self.execute(
-            concat!(
-                "UPDATE callback SET status = 2, due = NULL, held = 0, ended = ",
-                now!(),
-                " WHERE id IN (SELECT value FROM json_each(?1)) AND due IS NOT NULL AND due <= ",
-                now!()
-            ),
-            callbacks,
-        )
-        .await
+    async fn give_up(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
+        let which = concat!(
+            given_up!(@before "id IN (SELECT value FROM json_each(?1)) AND due IS NOT NULL AND due <= "),
+            now!(),
+            given_up!(@after)
+        );
+        let rows = self.fetch(which, callbacks).await?;
+        self.say_why(&rows, why).await
     }
 
     async fn resend(&mut self, resend: &Resend, limit: usize) -> Result<Vec<(i64, i64)>> {
@@ -285,7 +325,10 @@ macro_rules! listing {
     ($from:literal, $which:literal) => {
         concat!(
             "SELECT ",
-            callback_columns!(),
+            callback_columns!(
+                "CASE WHEN b.due IS NOT NULL THEN
+                     max(b.due, coalesce((SELECT parked_until FROM callback_lane p WHERE p.lane = b.lane), 0)) END"
+            ),
             ", t.task_id, b.service_id, b.client_id, t.callback FROM ",
             $from,
             " WHERE b.id < ?1 AND b.id >= ?2 AND (?3 IS NULL OR b.status = ?3) AND (?4 IS NULL OR b.service_id = ?4)
@@ -315,21 +358,22 @@ impl Told for Sqlite {
         Ok(Lanes { heads: rows.iter().map(lane_head).collect::<Result<_>>()?, now })
     }
 
-    async fn callback_floor(&self, filter: &CallbackFilter, look: usize) -> Result<Option<(i64, Timestamp)>> {
+    async fn callback_floor(&self, filter: &CallbackFilter, look: usize) -> Result<Option<Floor>> {
         let failed = filter.status == Some(NotificationStatus::Failure);
         let row = sqlx::query(if failed {
-            "SELECT id, created FROM (SELECT id, created FROM callback INDEXED BY callback_failed
-                                      WHERE status = 2 AND id < ?1 ORDER BY id DESC LIMIT ?2) ORDER BY id LIMIT 1"
+            "SELECT id, created, count(*) OVER () AS looked
+             FROM (SELECT id, created FROM callback INDEXED BY callback_failed
+                   WHERE status = 2 AND id < ?1 ORDER BY id DESC LIMIT ?2) ORDER BY id LIMIT 1"
         } else {
-            "SELECT id, created FROM (SELECT id, created FROM callback WHERE id < ?1 ORDER BY id DESC LIMIT ?2)
-             ORDER BY id LIMIT 1"
+            "SELECT id, created, count(*) OVER () AS looked
+             FROM (SELECT id, created FROM callback WHERE id < ?1 ORDER BY id DESC LIMIT ?2) ORDER BY id LIMIT 1"
         })
         .bind(filter.before.unwrap_or(i64::MAX))
         .bind(wide(look))
         .fetch_optional(&self.read)
         .await
         .map_err(error)?;
-        row.map(|row| Ok((row.big("id")?, row.moment("created")?))).transpose()
+        row.as_ref().map(floor_of).transpose()
     }
 
     async fn list_callbacks(&self, filter: &CallbackFilter, floor: i64) -> Result<Vec<CallbackRecord>> {

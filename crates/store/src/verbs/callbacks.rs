@@ -6,7 +6,8 @@ use std::{
 };
 
 use relais_core::{
-    CallbackEvent, CallbackFilter, CallbackPage, LaneChange, Resend, Resent, Settlement, StoreError, Verdict, Wakeup,
+    CallbackEvent, CallbackFilter, CallbackPage, IdsChanged, LaneChange, Resend, Resent, Settlement, StoreError,
+    Verdict, Wakeup,
 };
 
 use super::{Verbs, ledger::Ledger};
@@ -56,7 +57,7 @@ impl<D: Database> Verbs<D> {
             };
             let gone = ours(|verdict| verdict == Verdict::Gone);
             if !gone.is_empty() {
-                session.stop_chains(&gone).await?;
+                session.stop_chains(&gone, "nothing else is told: nobody lives there any more (410)").await?;
             }
             let ended = ours(|verdict| matches!(verdict, Verdict::Delivered | Verdict::GivenUp));
             if !ended.is_empty() {
@@ -75,7 +76,7 @@ impl<D: Database> Verbs<D> {
         let mut wakeup = Wakeup::default();
         if !rows.is_empty() {
             session.lock_chains(&rows).await?;
-            session.give_up(&rows).await?;
+            session.give_up(&rows, "given up: its endpoint did not answer for too long").await?;
             wakeup.callbacks = session.release_next(&rows, PROGRESS_EVERY).await?;
         }
         self.finish(session, Ledger::default(), wakeup).await?;
@@ -89,14 +90,15 @@ impl<D: Database> Verbs<D> {
             let next_before = records.last().filter(|_| records.len() == filter.limit).map(|last| last.row);
             return Ok(CallbackPage { records, next_before });
         }
-        let Some((floor, created)) = self.database.callback_floor(&filter, LOOK).await? else {
+        let Some(floor) = self.database.callback_floor(&filter, LOOK).await? else {
             return Ok(CallbackPage::default());
         };
-        let records = self.database.list_callbacks(&filter, floor).await?;
+        let records = self.database.list_callbacks(&filter, floor.row).await?;
         let next_before = match records.last() {
             Some(last) if records.len() == filter.limit => Some(last.row),
+            _ if floor.looked < LOOK as u64 => None,
             // What is further back came to be earlier still.
-            _ => Some(floor).filter(|_| filter.from.is_none_or(|from| created >= from)),
+            _ => Some(floor.row).filter(|_| filter.from.is_none_or(|from| floor.created >= from)),
         };
         Ok(CallbackPage { records, next_before })
     }
@@ -106,7 +108,13 @@ impl<D: Database> Verbs<D> {
         let mut session = self.database.begin().await?;
         let found = session.resend(&resend, RESEND).await?;
         let lanes: BTreeSet<i64> = found.iter().map(|(_, lane)| *lane).collect();
-        let wakeup = Wakeup { callbacks: lanes.into_iter().collect(), ..Wakeup::default() };
+        let mut wakeup = Wakeup { callbacks: lanes.into_iter().collect(), ..Wakeup::default() };
+        if matches!(resend, Resend::One(_)) {
+            // Whoever asks for one wants to see it tried, parked or not.
+            let open: Vec<_> = wakeup.callbacks.iter().map(|&lane| (lane, LaneChange::Open)).collect();
+            session.change_lanes(&open).await?;
+            wakeup.tasks = IdsChanged::Perhaps;
+        }
         self.finish(session, Ledger::default(), wakeup).await?;
         let next_after = match (&resend, found.last()) {
             (Resend::Failed { .. }, Some((last, _))) if found.len() == RESEND => Some(*last),

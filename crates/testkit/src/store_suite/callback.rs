@@ -306,6 +306,18 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
     settle(store, &started, Verdict::Gone).await?;
     ensure!(due(store, LANE, 10).await?.is_empty());
     ensure!(find(store, id).await?.notification == Some(NotificationStatus::Failure));
+    let record = record_of(store, id).await?;
+    let why = store.callback_attempts(vec![record.row]).await?;
+    ensure!(why.values().flatten().any(|attempt| attempt.error.is_some()), "it says why it was not told");
+
+    // And what happens later is not told either.
+    let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;
+    claim(store, service, 1).await?;
+    let started = one_due(store, LANE).await?;
+    settle(store, &started, Verdict::Gone).await?;
+    change(store, id, service, succeeded()?).await?;
+    ensure!(due(store, LANE, 10).await?.is_empty());
+    ensure!(find(store, id).await?.notification == Some(NotificationStatus::Failure));
 
     // All in one transaction.
     let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;

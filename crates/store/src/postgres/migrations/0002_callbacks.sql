@@ -32,6 +32,8 @@ CREATE TABLE relais.callback (
     chain      boolean NOT NULL,
     -- 0 PENDING, 1 SUCCESS, 2 FAILURE
     status     smallint NOT NULL DEFAULT 0,
+    -- Whether it ended because nobody lives there any more: nothing else is told of the task.
+    gone       boolean NOT NULL DEFAULT false,
     -- When to send it next; while it is being sent, when to send it again if nothing is heard. None once it has ended, and
     -- while it waits for the one before it.
     due        timestamptz,

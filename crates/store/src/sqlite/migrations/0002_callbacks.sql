@@ -32,6 +32,8 @@ CREATE TABLE callback (
     chain      INTEGER NOT NULL,
     -- 0 PENDING, 1 SUCCESS, 2 FAILURE
     status     INTEGER NOT NULL DEFAULT 0,
+    -- Whether it ended because nobody lives there any more: nothing else is told of the task.
+    gone       INTEGER NOT NULL DEFAULT 0,
     -- When to send it next; while it is being sent, when to send it again if nothing is heard. None once it has ended, and
     -- while it waits for the one before it.
     due        INTEGER,
