@@ -5,10 +5,9 @@
 //! tried again here, no redirect is followed, no proxy is asked, no cookie is kept, nothing is decompressed, and nothing of
 //! an answer is logged.
 
-use std::{io::Write, path::PathBuf, sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use flate2::{Compression, write::GzEncoder};
 use relais_core::{CallbackType, Client, Courier, Letter, NotAllowed, Reply, ReplyOutcome};
 use reqwest::{
     Certificate, ClientBuilder, Response,
@@ -21,6 +20,7 @@ use url::Url;
 use crate::{
     answer,
     guard::{Guard, RuleError},
+    gzip::gzip,
     resolve::{JudgingResolver, Resolver, SystemResolver},
     signature,
     trouble::{Trouble, trouble},
@@ -36,9 +36,6 @@ const IDLE: Duration = Duration::from_secs(4);
 
 /// How many idle connections are kept for each endpoint.
 const MAX_IDLE: usize = 8;
-
-/// A body of this size takes so long to compress that others would notice.
-const LARGE_BODY: usize = 64 * 1024;
 
 /// The longest deadline: whoever waits longer waits for nothing.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
@@ -150,7 +147,12 @@ impl HttpCourier {
         let url = self.judge_target(letter.kind, &letter.target).map_err(|NotAllowed(why)| forbidden(why))?;
         let headers = headers(letter).map_err(forbidden)?;
         let sent = timeout_at(deadline, async {
-            let body = if letter.gzip { gzip(&letter.body).await? } else { letter.body.clone().into_bytes() };
+            let body = match letter.gzip {
+                true => gzip(&letter.body)
+                    .await
+                    .map_err(|_| Trouble::Unwell("the body could not be compressed".to_owned()))?,
+                false => letter.body.clone().into_bytes(),
+            };
             self.client.post(url).headers(headers).body(body).send().await.map_err(|error| trouble(&error))
         });
         let no_answer = || unwell(format!("no answer within {:?}", self.timeout));
@@ -214,22 +216,6 @@ fn headers(letter: &Letter) -> Result<HeaderMap, String> {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     Ok(headers)
-}
-
-async fn gzip(body: &str) -> Result<Vec<u8>, Trouble> {
-    fn compress(body: &[u8]) -> std::io::Result<Vec<u8>> {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-        encoder.write_all(body)?;
-        encoder.finish()
-    }
-    let compressed = if body.len() < LARGE_BODY {
-        compress(body.as_bytes())
-    } else {
-        let body = body.to_owned();
-        let compressing = tokio::task::spawn_blocking(move || compress(body.as_bytes()));
-        compressing.await.unwrap_or_else(|error| Err(std::io::Error::other(error)))
-    };
-    compressed.map_err(|_| Trouble::Unwell("the body could not be compressed".to_owned()))
 }
 
 fn client(
