@@ -4,7 +4,7 @@
 //! name and the length are read, and all connections live on one thread.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, hash_map::Entry},
     net::{Ipv4Addr, SocketAddr, TcpListener},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
@@ -45,10 +45,9 @@ impl Seen {
         let id = header(&request[..body], "webhook-id").context("a callback has no webhook-id")?;
         // A task and its revision.
         let task = Uuid::try_parse(id.get(..36).with_context(|| format!("a callback is called {id}"))?)?;
-        if self.first.contains_key(&task) {
-            self.doubles += 1;
-        } else {
-            self.first.insert(task, now);
+        match self.first.entry(task) {
+            Entry::Vacant(place) => drop(place.insert(now)),
+            Entry::Occupied(_) => self.doubles += 1,
         }
         self.body.clear();
         self.body.extend_from_slice(&request[body..]);

@@ -82,12 +82,7 @@ impl World {
     }
 
     /// The same, with settings that are not the defaults.
-    pub async fn with(
-        plan: &Plan,
-        kind: Kind,
-        pending: u64,
-        settings: BTreeMap<&'static str, String>,
-    ) -> Result<Self> {
+    pub async fn with(plan: &Plan, kind: Kind, pending: u64, settings: BTreeMap<&'static str, String>) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let database = match kind {
             Kind::Sqlite => Database::Sqlite,

@@ -24,7 +24,7 @@ fn test(filters: &[String]) -> Result<()> {
     postgres::ensure_installed()?;
     rabbitmq::ensure_installed()?;
     // The examples are workers in Python and in shell, and are run as they are.
-    packages::ensure(&["curl", "jq", "python3"])?;
+    packages::ensure(&["curl", "jq", "python3", "redis-server"])?;
     // Receivers of callbacks are in JavaScript too.
     if Command::new("node").arg("--version").output().is_err() {
         packages::install("node", "nodejs")?;
@@ -48,6 +48,9 @@ fn test(filters: &[String]) -> Result<()> {
 
     if filters.is_empty() {
         fuzz_api::run_built()?;
+        // The transports of the bus are behind features that nothing else turns on.
+        let mut bus = cargo("test --package relais-bus --all-features --test redis --test postgres".split(' '));
+        execute(bus.env(postgres::VARIABLE, server.url()))?;
         // Last, since it replaces the binary by one with traces, which nobody else needs.
         execute(&mut cargo(["test", "--package", "relais-server", "--features", "otlp", "--test", "otlp"]))?;
     }

@@ -37,7 +37,10 @@ pub(crate) fn outcome(status: StatusCode, headers: &HeaderMap, now: Timestamp) -
 fn redirect(said: &str, headers: &HeaderMap) -> String {
     match headers.get(LOCATION) {
         Some(location) => {
-            format!("{said}: redirects are not followed (to {})", excerpt(location.as_bytes(), MAX_LOCATION))
+            format!(
+                "{said}: redirects are not followed (to {})",
+                excerpt(without_query(location.as_bytes()), MAX_LOCATION)
+            )
         }
         None => format!("{said}: redirects are not followed"),
     }
@@ -74,6 +77,11 @@ pub(crate) fn excerpt(bytes: &[u8], limit: usize) -> String {
         text.push(c);
     }
     text
+}
+
+/// What comes after the path may give something away, and is not needed to find the mistake.
+fn without_query(location: &[u8]) -> &[u8] {
+    location.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default()
 }
 
 #[cfg(test)]

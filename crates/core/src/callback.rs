@@ -306,6 +306,8 @@ pub enum LaneChange {
     },
     /// It asks to be left alone for so long.
     Wait(Duration),
+    /// It is to be tried now, whether it answers or not.
+    Try,
     /// It answers.
     Open,
 }

@@ -75,10 +75,16 @@ pub(crate) trait Outbox: Send {
         progress_after: Duration,
     ) -> impl Future<Output = Result<Vec<i64>>> + Send;
 
+    /// Makes the first of what is to be told of each of these tasks due, if it waits for something that is gone.
+    fn release_heads(&mut self, tasks: &[i64]) -> impl Future<Output = Result<()>> + Send;
+
     /// Gives up all that is still to be told of the tasks of these callbacks, and says why.
     fn stop_chains(&mut self, callbacks: &[i64], why: &str) -> impl Future<Output = Result<()>> + Send;
 
     fn change_lanes(&mut self, lanes: &[(i64, LaneChange)]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Forgets endpoints that were left alone before this, and that nothing waits for.
+    fn forget_lanes(&mut self, older_than: Duration) -> impl Future<Output = Result<()>> + Send;
 
     /// What has been due for longer than this; nothing is locked yet.
     fn overdue(

@@ -144,9 +144,12 @@ async fn a_callback_must_be_an_https_url_that_says_nothing_else(on: Backend) {
         assert_eq!(answer.number(), 400_005, "{url:?}");
     }
     assert_eq!(app.pending("resize").await, 0);
-    for url in
-        ["https://example.org", "https://example.org:443/a?b=c", "https://[2606:4700::1111]/", "https://bücher.example/"]
-    {
+    for url in [
+        "https://example.org",
+        "https://example.org:443/a?b=c",
+        "https://[2606:4700::1111]/",
+        "https://bücher.example/",
+    ] {
         assert_eq!(submit("https", url).await.status, 201, "{url}");
     }
 }

@@ -1,5 +1,6 @@
 //! The binary as its users meet it: commands, messages, exit codes, files that are watched, examples that run.
 
+mod callbacks;
 mod commands;
 mod declarations;
 mod demo;

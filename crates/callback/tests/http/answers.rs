@@ -149,7 +149,8 @@ async fn a_redirect_is_told_and_not_followed() {
         let options = HttpOptions { ports: vec![public.port(), private.port()], ..options(0) };
         let reply = carry(&courier(options), &public.url()).await;
         assert_eq!((reply.outcome, reply.status), (REFUSED, Some(code)));
-        let end = format!(": redirects are not followed (to {})", private.url());
+        // What follows the path may be a secret of somebody's.
+        let end = format!(": redirects are not followed (to {})", private.url().split('?').next().unwrap());
         assert!(why(&reply).starts_with(&format!("answered {code} ")) && why(&reply).ends_with(&end), "{reply:?}");
     }
     assert_eq!(private.connections(), 0, "the private receiver sees nothing");

@@ -7,7 +7,7 @@ use std::{
     time::Instant,
 };
 
-use relais_core::{DueCallback, LaneChange, ReplyOutcome};
+use relais_core::{ClientKey, DueCallback, LaneChange, ReplyOutcome};
 
 use super::CallbackOptions;
 
@@ -41,8 +41,12 @@ struct Lane {
     more: bool,
     /// How many to take next time.
     each: usize,
-    /// Whether it is among those that are ready.
+    /// Whether it is among those of its client that are ready.
     ready: bool,
+    /// Whose it is, once something of it is known.
+    client: ClientKey,
+    /// When something was last taken from it, in rounds: those that waited longest come first.
+    round: u64,
 }
 
 impl Default for Lane {
@@ -57,18 +61,34 @@ impl Default for Lane {
             more: false,
             each: FIRST,
             ready: false,
+            client: ClientKey(0),
+            round: 0,
         }
     }
+}
+
+/// What one client has.
+#[derive(Debug, Default)]
+struct Share {
+    /// Its lanes that have something to be sent and may send it, each once, in turn.
+    ready: VecDeque<i64>,
+    running: usize,
+    /// Whether it is among those whose turn comes.
+    queued: bool,
 }
 
 /// The lanes that this process is busy with.
 #[derive(Debug, Default)]
 pub(super) struct Lanes {
     lanes: HashMap<i64, Lane>,
-    /// Lanes that have something to be sent and may send it, each once, in turn.
-    ready: VecDeque<i64>,
+    clients: HashMap<ClientKey, Share>,
+    /// Clients that have lanes that are ready, each once, in turn.
+    turns: VecDeque<ClientKey>,
+    /// Lanes that may go on when something else has ended.
+    held_up: Vec<i64>,
     running: usize,
     waiting: usize,
+    round: u64,
 }
 
 impl Lanes {
@@ -99,25 +119,34 @@ impl Lanes {
         (lane.parked, lane.troubled) = (true, true);
     }
 
-    /// The lanes to take something from, with how much to take: lanes that are nearly empty.
+    /// The lanes to take something from, with how much to take: lanes that are nearly empty, those that waited longest first,
+    /// as far as there is room.
     pub(super) fn hungry(&self, options: &CallbackOptions) -> Vec<(i64, usize)> {
-        let room = (options.at_once * 8).saturating_sub(self.waiting + self.running);
-        let mut wanted = 0;
-        let hungry = self.lanes.iter().filter(|(_, lane)| {
-            let idle = lane.waiting.is_empty() && lane.running == 0;
-            lane.more && !lane.parked && (idle || !lane.probing && lane.waiting.len() < options.per_lane)
-        });
-        hungry
-            .map(|(&name, lane)| (name, if lane.probing { 1 } else { lane.each }))
-            .take_while(|(_, each)| {
-                wanted += each;
-                wanted <= room.max(*each)
+        let mut room = (options.at_once * 8).saturating_sub(self.waiting + self.running);
+        let mut hungry: Vec<(&i64, &Lane)> = self
+            .lanes
+            .iter()
+            .filter(|(_, lane)| {
+                let idle = lane.waiting.is_empty() && lane.running == 0;
+                lane.more && !lane.parked && (idle || !lane.probing && lane.waiting.len() < options.per_lane)
             })
-            .collect()
+            .collect();
+        hungry.sort_unstable_by_key(|(_, lane)| lane.round);
+        let mut wishes = Vec::new();
+        for (&name, lane) in hungry {
+            let each = if lane.probing { 1 } else { lane.each.min(room) };
+            if each == 0 {
+                break;
+            }
+            room = room.saturating_sub(each);
+            wishes.push((name, each));
+        }
+        wishes
     }
 
     /// Callbacks were taken from these lanes, at most `each` of each.
     pub(super) fn took(&mut self, asked: &[i64], each: usize, due: Vec<DueCallback>, now: Instant) {
+        self.round += 1;
         let mut found: HashMap<i64, (usize, usize)> = asked.iter().map(|&lane| (lane, (0, 0))).collect();
         for due in due {
             let name = due.record.callback.lane;
@@ -125,48 +154,96 @@ impl Lanes {
             *count += 1;
             *bytes += due.task.response.as_ref().map_or(0, |response| response.get().len());
             let lane = self.lanes.entry(name).or_default();
+            lane.client = due.record.client;
             lane.waiting.push_back(Taken { due, at: now });
             self.waiting += 1;
-            if !std::mem::replace(&mut lane.ready, true) {
-                self.ready.push_back(name);
-            }
+            self.make_ready(name);
         }
         for (name, (count, bytes)) in found {
             let Some(lane) = self.lanes.get_mut(&name) else { continue };
+            lane.round = self.round;
             lane.more = count >= each;
             if lane.more {
                 let fits = LANE_BYTES / (bytes / count.max(1)).max(1);
-                lane.each = (each * 2).min(fits).clamp(1, MOST);
+                lane.each = (lane.each * 2).min(fits).clamp(1, MOST);
             }
             self.forget_if_idle(name);
         }
     }
 
-    /// The next callback to be sent, lane by lane in turn.
+    /// The next callback to be sent: client by client in turn, and of each client lane by lane.
     pub(super) fn next(&mut self, options: &CallbackOptions) -> Option<Taken> {
         if self.running >= options.at_once {
             return None;
         }
-        for _ in 0..self.ready.len() {
-            let name = self.ready.pop_front()?;
-            let Some(lane) = self.lanes.get_mut(&name) else { continue };
-            lane.ready = false;
-            let most = if lane.probing { 1 } else { options.per_lane };
-            if lane.running < most
-                && let Some(taken) = lane.waiting.pop_front()
-            {
-                lane.running += 1;
-                self.running += 1;
-                self.waiting -= 1;
-                if !lane.waiting.is_empty() {
-                    lane.ready = true;
-                    self.ready.push_back(name);
-                }
-                return Some(taken);
+        // Nobody has all the places, so that whoever comes next finds one.
+        let most_of_one = (options.at_once / 2).max(1);
+        while let Some(client) = self.turns.pop_front() {
+            let Some(share) = self.clients.get_mut(&client) else { continue };
+            share.queued = false;
+            if share.running >= most_of_one {
+                // Its turn comes again when something of it ends.
+                continue;
             }
-            // One that is full comes back when something of it ends.
+            while let Some(name) = share.ready.pop_front() {
+                let Some(lane) = self.lanes.get_mut(&name) else { continue };
+                lane.ready = false;
+                let most = if lane.probing { 1 } else { options.per_lane };
+                if lane.running < most
+                    && let Some(taken) = lane.waiting.pop_front()
+                {
+                    lane.running += 1;
+                    share.running += 1;
+                    self.running += 1;
+                    self.waiting -= 1;
+                    self.make_ready(name);
+                    self.queue(client);
+                    return Some(taken);
+                }
+                // One that is full comes back when something of it ends.
+            }
         }
         None
+    }
+
+    /// A callback can not be sent now: its endpoint has all that it can take. It is the next one again when something has
+    /// ended.
+    pub(super) fn put_back(&mut self, taken: Taken) {
+        let name = taken.due.record.callback.lane;
+        let Some(lane) = self.lanes.get_mut(&name) else { return };
+        lane.running = lane.running.saturating_sub(1);
+        lane.waiting.push_front(taken);
+        let client = lane.client;
+        self.running = self.running.saturating_sub(1);
+        self.waiting += 1;
+        if let Some(share) = self.clients.get_mut(&client) {
+            share.running = share.running.saturating_sub(1);
+            share.ready.retain(|&other| other != name);
+        }
+        if let Some(lane) = self.lanes.get_mut(&name) {
+            lane.ready = false;
+        }
+        self.held_up.push(name);
+    }
+
+    /// A lane that has something waiting is one of those whose turn comes.
+    fn make_ready(&mut self, name: i64) {
+        let Some(lane) = self.lanes.get_mut(&name) else { return };
+        if lane.waiting.is_empty() || std::mem::replace(&mut lane.ready, true) {
+            return;
+        }
+        let client = lane.client;
+        self.clients.entry(client).or_default().ready.push_back(name);
+        self.queue(client);
+    }
+
+    fn queue(&mut self, client: ClientKey) {
+        if let Some(share) = self.clients.get_mut(&client)
+            && !share.ready.is_empty()
+            && !std::mem::replace(&mut share.queued, true)
+        {
+            self.turns.push_back(client);
+        }
     }
 
     /// A callback was sent. Tells what the store is to know of the endpoint, and what is not to be sent after all.
@@ -177,6 +254,7 @@ impl Lanes {
         options: &CallbackOptions,
     ) -> (Option<LaneChange>, Vec<Taken>) {
         let Some(lane) = self.lanes.get_mut(&name) else { return (None, Vec::new()) };
+        let client = lane.client;
         lane.running = lane.running.saturating_sub(1);
         self.running = self.running.saturating_sub(1);
         let mut change = None;
@@ -207,8 +285,14 @@ impl Lanes {
             (lane.parked, lane.troubled, lane.probing, lane.failures) = (true, true, false, 0);
             returned = lane.waiting.drain(..).collect();
             self.waiting -= returned.len();
-        } else if !lane.waiting.is_empty() && !std::mem::replace(&mut lane.ready, true) {
-            self.ready.push_back(name);
+        }
+        if let Some(share) = self.clients.get_mut(&client) {
+            share.running = share.running.saturating_sub(1);
+        }
+        self.make_ready(name);
+        self.queue(client);
+        for other in std::mem::take(&mut self.held_up) {
+            self.make_ready(other);
         }
         self.forget_if_idle(name);
         (change, returned)
@@ -237,7 +321,10 @@ impl Lanes {
 
     /// Lanes that the store has nothing in any more, as it said after a whole round.
     pub(super) fn retain(&mut self, known: impl Fn(i64) -> bool) {
-        self.lanes.retain(|&name, lane| known(name) || lane.more || lane.running > 0 || !lane.waiting.is_empty());
+        self.lanes.retain(|&name, lane| {
+            known(name) || lane.more && !lane.parked || lane.running > 0 || !lane.waiting.is_empty()
+        });
+        self.clients.retain(|_, share| share.queued || share.running > 0 || !share.ready.is_empty());
     }
 }
 
@@ -253,6 +340,10 @@ mod tests {
     use super::*;
 
     fn due(lane: i64, row: i64) -> DueCallback {
+        due_of(1, lane, row)
+    }
+
+    fn due_of(client: i32, lane: i64, row: i64) -> DueCallback {
         let callback = Callback {
             kind: CallbackType::Https,
             target: "https://example.org".to_owned(),
@@ -266,7 +357,7 @@ mod tests {
                 row,
                 id: CallbackId { task_id, revision: 1 },
                 service: ServiceKey(1),
-                client: ClientKey(1),
+                client: ClientKey(client),
                 event: CallbackEvent::Success,
                 status: NotificationStatus::Pending,
                 attempts: 1,
@@ -316,9 +407,54 @@ mod tests {
     }
 
     #[test]
+    fn clients_take_turns_whatever_they_have_and_nobody_has_all_places() {
+        let mut lanes = Lanes::default();
+        let options = CallbackOptions { at_once: 8, ..CallbackOptions::default() };
+        for lane in 0..20 {
+            lanes.hint(lane);
+            lanes.took(&[lane], 8, vec![due_of(1, lane, lane)], Instant::now());
+        }
+        lanes.hint(99);
+        lanes.took(&[99], 8, vec![due_of(2, 99, 1), due_of(2, 99, 2)], Instant::now());
+        let order: Vec<i32> =
+            std::iter::from_fn(|| lanes.next(&options)).map(|taken| taken.due.record.client.0).collect();
+        assert_eq!(order, [1, 2, 1, 2, 1, 1], "in turn; and half of the places at most for one");
+        lanes.ended(0, WELL, &options);
+        assert_eq!(lanes.next(&options).map(|taken| taken.due.record.client.0), Some(1));
+    }
+
+    #[test]
+    fn what_its_endpoint_can_not_take_now_is_next_when_something_has_ended() {
+        let (mut lanes, options) = (Lanes::default(), CallbackOptions::default());
+        fill(&mut lanes, 1, 1);
+        fill(&mut lanes, 2, 2);
+        let (first, second) = (lanes.next(&options).unwrap(), lanes.next(&options).unwrap());
+        assert_eq!((first.due.record.callback.lane, second.due.record.callback.lane), (1, 2));
+        lanes.put_back(second);
+        assert!(lanes.next(&options).is_none(), "no place there, and nothing else to do");
+        assert_eq!(lanes.running(), 1);
+        lanes.ended(1, WELL, &options);
+        assert_eq!(lanes.next(&options).map(|taken| taken.due.record.row), Some(0));
+    }
+
+    #[test]
+    fn no_more_is_taken_than_there_is_room_for() {
+        let mut lanes = Lanes::default();
+        let options = CallbackOptions { at_once: 2, per_lane: 2, ..CallbackOptions::default() };
+        for lane in 0..10 {
+            lanes.hint(lane);
+        }
+        let wished: usize = lanes.hungry(&options).iter().map(|(_, each)| each).sum();
+        assert_eq!(wished, 16);
+        fill(&mut lanes, 1, 8);
+        fill(&mut lanes, 2, 8);
+        assert!(lanes.hungry(&options).is_empty());
+    }
+
+    #[test]
     fn a_lane_sends_so_many_at_once_and_all_together_so_many() {
         let mut lanes = Lanes::default();
-        let options = CallbackOptions { per_lane: 2, at_once: 3, ..CallbackOptions::default() };
+        let options = CallbackOptions { per_lane: 2, at_once: 6, ..CallbackOptions::default() };
         fill(&mut lanes, 1, 8);
         fill(&mut lanes, 2, 8);
         assert_eq!(std::iter::from_fn(|| lanes.next(&options)).count(), 3);

@@ -9,11 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures::FutureExt as _;
 use relais_core::{
-    CallbackAttempt, CallbackRecord, LaneChange, Letter, Reply, ReplyOutcome, Settlement, StoreError, Verdict,
+    CallbackAttempt, CallbackRecord, Courier, LaneChange, Letter, Reply, ReplyOutcome, Settlement, StoreError, Verdict,
 };
 use tokio::{
-    sync::{OwnedSemaphorePermit, Semaphore},
+    sync::Semaphore,
     task::JoinSet,
     time::{sleep_until, timeout},
 };
@@ -28,6 +29,12 @@ use crate::{Engine, views::task_view};
 /// How often the lanes are looked at, in case a wake-up was lost.
 const LOOK: Duration = Duration::from_secs(10);
 
+/// At least so long from one look to the next.
+const REST: Duration = Duration::from_millis(10);
+
+/// Where something was announced and is not due yet, it will be soon.
+const SOON: Duration = Duration::from_secs(1);
+
 /// After a failure of the store, so long until the next try.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -35,7 +42,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 const PAGE: usize = 256;
 
 /// So many lanes are taken from in one call.
-const LANES_AT_ONCE: usize = 64;
+const LANES_AT_ONCE: usize = 16;
 
 /// So many overdue callbacks are given up in one call.
 const GIVE_UP: usize = 500;
@@ -43,11 +50,20 @@ const GIVE_UP: usize = 500;
 /// One endpoint gets so many letters at once, of all clients together.
 const PER_ENDPOINT: usize = 64;
 
+/// A letter, who carries it, and how many may carry to its endpoint at once.
+struct Errand {
+    letter: Letter,
+    courier: Arc<dyn Courier>,
+    places: Arc<Semaphore>,
+}
+
 /// What a courier came back with.
 struct Back {
     record: CallbackRecord,
     tries: u32,
     tried: Option<(CallbackAttempt, ReplyOutcome)>,
+    /// Whether the endpoint was asked at all: only then does the outcome say something of it.
+    reached: bool,
 }
 
 struct Post {
@@ -60,6 +76,8 @@ struct Post {
     settlements: Vec<Settlement>,
     changes: BTreeMap<i64, LaneChange>,
     next_look: tokio::time::Instant,
+    /// Looking must not become all there is to do, however many lanes there are.
+    earliest_look: tokio::time::Instant,
     failing: bool,
 }
 
@@ -73,6 +91,7 @@ pub(crate) async fn run(engine: Engine) {
         settlements: Vec::new(),
         changes: BTreeMap::new(),
         next_look: tokio::time::Instant::now(),
+        earliest_look: tokio::time::Instant::now(),
         failing: false,
         options: Arc::new(engine.0.options.callbacks.clone()),
         engine,
@@ -82,17 +101,23 @@ pub(crate) async fn run(engine: Engine) {
             () = stopping.cancelled() => break,
             () = post.engine.0.hub.callbacks_bell.notified() => post.hear(),
             Some(back) = post.couriers.join_next() => post.came_back(back),
-            () = sleep_until(post.next_look) => post.look().await,
+            () = sleep_until(post.next_look.max(post.earliest_look)) => post.look().await,
         }
         while let Some(back) = post.couriers.try_join_next() {
             post.came_back(back);
         }
-        post.write().await;
-        // A lane that had as many as were asked for may have more.
-        while post.take().await {
+        loop {
+            post.write().await;
+            let more = post.take().await;
             post.send();
+            // A lane that had as many as were asked for may have more; what came back meanwhile is written first.
+            if !more || stopping.is_cancelled() {
+                break;
+            }
+            while let Some(back) = post.couriers.try_join_next() {
+                post.came_back(back);
+            }
         }
-        post.send();
     }
     post.stop().await;
 }
@@ -111,13 +136,15 @@ impl Post {
 
     /// Looks at all lanes in which something waits.
     async fn look(&mut self) {
+        let begun = Instant::now();
         match self.look_at_all().await {
             Ok(wait) => {
-                self.next_look = tokio::time::Instant::now() + wait.clamp(Duration::from_millis(5), LOOK);
+                self.next_look = tokio::time::Instant::now() + wait.min(LOOK);
                 self.works();
             }
             Err(error) => self.fails(&error),
         }
+        self.earliest_look = tokio::time::Instant::now() + (begun.elapsed() * 10).max(REST);
     }
 
     /// How long until something becomes due.
@@ -181,6 +208,9 @@ impl Post {
             match taken {
                 Ok(due) => {
                     found |= !due.is_empty();
+                    if due.len() < lanes.len() {
+                        self.next_look = self.next_look.min(tokio::time::Instant::now() + SOON);
+                    }
                     self.lanes.took(&lanes, each, due, Instant::now());
                 }
                 Err(error) => {
@@ -200,23 +230,27 @@ impl Post {
         while let Some(taken) = self.lanes.next(&options) {
             let lane = taken.due.record.callback.lane;
             if taken.at.elapsed() > fresh {
+                self.settlements.push(given_back(&taken.due.record));
                 self.lanes.ended(lane, None, &options);
                 continue;
             }
             match self.letter(&taken) {
-                Ok((letter, places)) => {
-                    let courier = self.engine.0.options.couriers.get(letter.kind).cloned();
+                Ok(Errand { letter, courier, places }) => {
+                    let Ok(place) = places.try_acquire_owned() else {
+                        self.lanes.put_back(taken);
+                        continue;
+                    };
                     let Taken { due, .. } = taken;
-                    let patience = fresh.saturating_sub(options.timeout);
                     self.couriers.spawn(async move {
+                        let _place = place;
                         let (record, tries) = (due.record, due.tries);
-                        let place: Result<Result<OwnedSemaphorePermit, _>, _> =
-                            timeout(patience, places.acquire_owned()).await;
-                        let (Ok(Ok(_place)), Some(courier)) = (place, courier) else {
-                            return Back { record, tries, tried: None };
-                        };
                         let begun = Instant::now();
-                        let Reply { outcome, status, error, answer } = courier.carry(&letter).await;
+                        // A courier that panics has lost its way, not the place it took.
+                        let reply = std::panic::AssertUnwindSafe(courier.carry(&letter)).catch_unwind().await;
+                        let Ok(Reply { outcome, status, error, answer }) = reply else {
+                            tracing::error!(callback = %record.id, "a courier panicked: its callback is sent again");
+                            return Back { record, tries, tried: None, reached: false };
+                        };
                         let number = record.attempts;
                         let attempt = CallbackAttempt {
                             number,
@@ -226,7 +260,7 @@ impl Post {
                             error,
                             answer,
                         };
-                        Back { record, tries, tried: Some((attempt, outcome)) }
+                        Back { record, tries, tried: Some((attempt, outcome)), reached: true }
                     });
                 }
                 Err(why) => {
@@ -241,19 +275,20 @@ impl Post {
                     };
                     let (record, tries) = (taken.due.record, taken.due.tries);
                     let outcome = ReplyOutcome::Refused { retry_after: None };
-                    self.couriers.spawn(async move { Back { record, tries, tried: Some((attempt, outcome)) } });
+                    self.couriers
+                        .spawn(async move { Back { record, tries, tried: Some((attempt, outcome)), reached: false } });
                 }
             }
         }
     }
 
     /// What is to be carried, and how many may carry to its endpoint at once; or why it can not be.
-    fn letter(&mut self, taken: &Taken) -> Result<(Letter, Arc<Semaphore>), String> {
+    fn letter(&mut self, taken: &Taken) -> Result<Errand, String> {
         let (record, task) = (&taken.due.record, &taken.due.task);
         let callback = &record.callback;
         let snapshot = self.engine.snapshot().map_err(|error| error.to_string())?;
         let client = snapshot.declared.client_by_key(record.client).ok_or("the client is gone")?;
-        let courier = self.engine.0.options.couriers.get(callback.kind);
+        let courier = self.engine.0.options.couriers.get(callback.kind).cloned();
         let courier =
             courier.ok_or_else(|| format!("callbacks of the type {} are not enabled", callback.kind.as_str()))?;
         // The courier says itself why it refuses; here it is only asked what shares an endpoint.
@@ -266,20 +301,20 @@ impl Post {
             client: Arc::clone(client),
             body: serde_json::to_string(&task_view(task)).map_err(|error| error.to_string())?,
             gzip: callback.gzip,
-            now: taken.due.now,
+            now: taken.due.now.after(taken.at.elapsed()),
         };
-        Ok((letter, Arc::clone(places)))
+        Ok(Errand { letter, courier, places: Arc::clone(places) })
     }
 
     /// Notes what a courier came back with.
     fn came_back(&mut self, back: Result<Back, tokio::task::JoinError>) {
-        let Ok(Back { record, tries, tried }) = back else {
-            tracing::error!("a courier panicked: its callback is sent again later");
+        let Ok(Back { record, tries, tried, reached }) = back else {
+            tracing::error!("a courier was lost: its callback is sent again later");
             return;
         };
         let options = Arc::clone(&self.options);
         let lane = record.callback.lane;
-        let outcome = tried.as_ref().map(|(_, outcome)| *outcome);
+        let outcome = tried.as_ref().map(|(_, outcome)| *outcome).filter(|_| reached);
         let (change, returned) = self.lanes.ended(lane, outcome, &options);
         if let Some(change) = change {
             if matches!(change, LaneChange::Park { .. }) {

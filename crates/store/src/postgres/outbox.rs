@@ -90,10 +90,10 @@ impl Outbox for PgSession {
         let rows = sqlx::query(concat!(
             "WITH taken AS (
                  SELECT d.id FROM unnest($1::bigint[]) AS w (lane)
-                 LEFT JOIN relais.callback_lane p ON p.lane = w.lane AND p.parked_until > clock_timestamp()
+                 LEFT JOIN relais.callback_lane p ON p.lane = w.lane AND p.parked_until > statement_timestamp()
                  CROSS JOIN LATERAL (
                      SELECT id FROM relais.callback
-                     WHERE lane = w.lane AND due IS NOT NULL AND due <= clock_timestamp()
+                     WHERE lane = w.lane AND due IS NOT NULL AND due <= statement_timestamp()
                      ORDER BY due LIMIT $2 FOR UPDATE SKIP LOCKED
                  ) d
                  WHERE p.lane IS NULL
@@ -189,6 +189,21 @@ impl Outbox for PgSession {
         .map_err(error)
     }
 
+    async fn release_heads(&mut self, tasks: &[i64]) -> Result<()> {
+        sqlx::query(
+            "UPDATE relais.callback SET due = clock_timestamp()
+             WHERE id IN (
+                 SELECT (SELECT n.id FROM relais.callback n WHERE n.task = w.task AND n.status = 0 ORDER BY n.id LIMIT 1)
+                 FROM unnest($1::bigint[]) AS w (task)
+             ) AND due IS NULL",
+        )
+        .bind(tasks)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
     async fn stop_chains(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
         sqlx::query(given_up!("task IN (SELECT task FROM relais.callback WHERE id = ANY($1)) AND status = 0"))
             .bind(callbacks)
@@ -220,6 +235,10 @@ impl Outbox for PgSession {
                 )
                 .bind(lane)
                 .bind(time.as_secs_f64()),
+                LaneChange::Try => sqlx::query(
+                    "UPDATE relais.callback_lane SET parked_until = clock_timestamp() WHERE lane = $1 AND parked_until > clock_timestamp()",
+                )
+                .bind(lane),
                 LaneChange::Open => sqlx::query("DELETE FROM relais.callback_lane WHERE lane = $1").bind(lane),
             }
             .execute(&mut *self.tx)
@@ -229,10 +248,22 @@ impl Outbox for PgSession {
         Ok(())
     }
 
+    async fn forget_lanes(&mut self, older_than: Duration) -> Result<()> {
+        sqlx::query(
+            "DELETE FROM relais.callback_lane p WHERE p.parked_until < now() - make_interval(secs => $1)
+                 AND NOT EXISTS (SELECT 1 FROM relais.callback b WHERE b.lane = p.lane AND b.due IS NOT NULL)",
+        )
+        .bind(older_than.as_secs_f64())
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
     async fn overdue(&mut self, lane: i64, older_than: Duration, limit: usize) -> Result<Vec<i64>> {
         sqlx::query_scalar(
             "SELECT id FROM relais.callback
-             WHERE lane = $1 AND due IS NOT NULL AND due < clock_timestamp() - make_interval(secs => $2)
+             WHERE lane = $1 AND due IS NOT NULL AND due < statement_timestamp() - make_interval(secs => $2)
              ORDER BY due LIMIT $3",
         )
         .bind(lane)
@@ -244,7 +275,7 @@ impl Outbox for PgSession {
     }
 
     async fn give_up(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
-        sqlx::query(given_up!("id = ANY($1) AND due IS NOT NULL AND due <= clock_timestamp()"))
+        sqlx::query(given_up!("id = ANY($1) AND due IS NOT NULL AND due <= statement_timestamp()"))
             .bind(callbacks)
             .bind(why)
             .execute(&mut *self.tx)
@@ -332,7 +363,7 @@ impl Told for Postgres {
         // From one lane to the next by the index: the cost is that of the lanes, not of what waits in them.
         let rows = sqlx::query(
             "WITH RECURSIVE heads (lane, due) AS (
-                 (SELECT lane, due FROM relais.callback WHERE due IS NOT NULL AND ($1::bigint IS NULL OR lane > $1)
+                 (SELECT lane, due FROM relais.callback WHERE due IS NOT NULL AND lane > $1
                   ORDER BY lane, due LIMIT 1)
                  UNION ALL
                  SELECT n.lane, n.due FROM heads h CROSS JOIN LATERAL (
@@ -343,7 +374,7 @@ impl Told for Postgres {
              SELECT h.lane, h.due, p.parked_until, clock_timestamp() AS now
              FROM (SELECT * FROM heads LIMIT $2) h LEFT JOIN relais.callback_lane p ON p.lane = h.lane",
         )
-        .bind(after)
+        .bind(after.unwrap_or(i64::MIN))
         .bind(wide(limit))
         .fetch_all(&mut *self.lend().await?)
         .await

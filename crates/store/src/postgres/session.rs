@@ -140,7 +140,7 @@ impl Session for PgSession {
             "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback::text AS callback, clock_timestamp() AS now, ",
             state_columns!(),
             " FROM relais.task t JOIN relais.service s ON s.id = t.service_id
-              WHERE t.lease_until <= clock_timestamp()
+              WHERE t.lease_until <= statement_timestamp()
               ORDER BY t.lease_until LIMIT $1
               FOR NO KEY UPDATE OF t SKIP LOCKED"
         ))

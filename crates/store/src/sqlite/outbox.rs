@@ -221,6 +221,21 @@ impl Outbox for SqliteSession {
         rows.iter().map(|row| row.big("lane")).collect()
     }
 
+    async fn release_heads(&mut self, tasks: &[i64]) -> Result<()> {
+        self.execute(
+            concat!(
+                "UPDATE callback SET due = ",
+                now!(),
+                " WHERE id IN (
+                     SELECT (SELECT n.id FROM callback n WHERE n.task = w.value AND n.status = 0 ORDER BY n.id LIMIT 1)
+                     FROM json_each(?1) AS w
+                 ) AND due IS NULL"
+            ),
+            tasks,
+        )
+        .await
+    }
+
     async fn stop_chains(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
         let rows = self
             .fetch(
@@ -253,10 +268,29 @@ impl Outbox for SqliteSession {
                 ))
                 .bind(lane)
                 .bind(in_millis(*time)),
+                LaneChange::Try => sqlx::query(concat!(
+                    "UPDATE callback_lane SET parked_until = min(parked_until, ",
+                    now!(),
+                    ") WHERE lane = ?1"
+                ))
+                .bind(lane),
                 LaneChange::Open => sqlx::query("DELETE FROM callback_lane WHERE lane = ?1").bind(lane),
             };
             query.execute(&mut *self.tx).await.map_err(|failure| self.failed(failure))?;
         }
+        Ok(())
+    }
+
+    async fn forget_lanes(&mut self, older_than: Duration) -> Result<()> {
+        sqlx::query(concat!(
+            "DELETE FROM callback_lane WHERE parked_until < ",
+            now!(),
+            " - ?1 AND NOT EXISTS (SELECT 1 FROM callback b WHERE b.lane = callback_lane.lane AND b.due IS NOT NULL)"
+        ))
+        .bind(in_millis(older_than))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
         Ok(())
     }
 

@@ -31,9 +31,15 @@ impl<D: Database> Verbs<D> {
         if told.is_empty() {
             return Ok(Vec::new());
         }
-        let told = if told.iter().any(|callback| callback.chain) { in_order(session, told).await? } else { told };
         let lanes: BTreeSet<i64> = told.iter().map(|callback| callback.lane).collect();
-        session.insert_callbacks(&told).await?;
+        if told.iter().any(|callback| callback.chain) {
+            let (told, superseded) = in_order(session, told).await?;
+            session.insert_callbacks(&told).await?;
+            // What was taken back may have been what others waited for.
+            session.release_heads(&superseded).await?;
+        } else {
+            session.insert_callbacks(&told).await?;
+        }
         Ok(lanes.into_iter().collect())
     }
 
@@ -110,9 +116,9 @@ impl<D: Database> Verbs<D> {
         let lanes: BTreeSet<i64> = found.iter().map(|(_, lane)| *lane).collect();
         let mut wakeup = Wakeup { callbacks: lanes.into_iter().collect(), ..Wakeup::default() };
         if matches!(resend, Resend::One(_)) {
-            // Whoever asks for one wants to see it tried, parked or not.
-            let open: Vec<_> = wakeup.callbacks.iter().map(|&lane| (lane, LaneChange::Open)).collect();
-            session.change_lanes(&open).await?;
+            // Whoever asks for one wants to see its endpoint tried, parked or not.
+            let changes: Vec<_> = wakeup.callbacks.iter().map(|&lane| (lane, LaneChange::Try)).collect();
+            session.change_lanes(&changes).await?;
             wakeup.tasks = IdsChanged::Perhaps;
         }
         self.finish(session, Ledger::default(), wakeup).await?;
@@ -125,8 +131,11 @@ impl<D: Database> Verbs<D> {
 }
 
 /// Puts callbacks of chains in their order: of each task only the first can be due, and progress that something newer is
-/// told after is not told any more.
-async fn in_order(session: &mut impl Outbox, told: Vec<NewCallback>) -> Result<Vec<NewCallback>, StoreError> {
+/// told after is not told any more. Also tells of which tasks something was taken back.
+async fn in_order(
+    session: &mut impl Outbox,
+    told: Vec<NewCallback>,
+) -> Result<(Vec<NewCallback>, Vec<i64>), StoreError> {
     let mut newest: BTreeMap<i64, usize> = BTreeMap::new();
     for (i, callback) in told.iter().enumerate().filter(|(_, callback)| callback.chain) {
         if callback.event != CallbackEvent::Started {
@@ -135,6 +144,7 @@ async fn in_order(session: &mut impl Outbox, told: Vec<NewCallback>) -> Result<V
     }
     let superseded: Vec<i64> = newest.keys().copied().collect();
     let due_before: BTreeMap<i64, _> = session.supersede_progress(&superseded).await?.into_iter().collect();
+    let superseded: Vec<i64> = due_before.keys().copied().collect();
     let mut first: HashSet<i64> = HashSet::new();
     let mut ordered = Vec::with_capacity(told.len());
     for (i, mut callback) in told.into_iter().enumerate() {
@@ -152,5 +162,5 @@ async fn in_order(session: &mut impl Outbox, told: Vec<NewCallback>) -> Result<V
         }
         ordered.push(callback);
     }
-    Ok(ordered)
+    Ok((ordered, superseded))
 }

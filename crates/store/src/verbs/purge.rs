@@ -8,10 +8,16 @@ use std::{
 use relais_core::{PurgeReport, PurgeRule, Status, StoreError, Wakeup, position};
 
 use super::{Verbs, ledger::Ledger};
-use crate::session::{Database, PurgeCandidate, PurgeScan, Session};
+use crate::{
+    outbox::Outbox as _,
+    session::{Database, PurgeCandidate, PurgeScan, Session},
+};
 
 /// So many idempotency keys are forgotten at once: short enough for those who submit meanwhile.
 const KEYS: usize = 2_000;
+
+/// An endpoint that was left alone, and that nothing has been sent to since, is forgotten after this.
+const FORGET_LANES: Duration = Duration::from_secs(7 * 86_400);
 
 /// Statuses are gone through in this order; a cursor says where in it the last call stopped.
 const ORDER: [Status; 5] = [Status::Success, Status::Failure, Status::Cancelled, Status::InProgress, Status::Pending];
@@ -70,6 +76,7 @@ impl<D: Database> Verbs<D> {
             }
         }
         let mut session = self.database.begin().await?;
+        session.forget_lanes(FORGET_LANES).await?;
         for (service, floor) in session.queue_floors().await? {
             for (level, before_slot) in position::first_needed(floor).into_iter().enumerate() {
                 session.drop_departures(service, level as i16, before_slot).await?;

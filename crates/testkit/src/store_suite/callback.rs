@@ -319,6 +319,21 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
     ensure!(due(store, LANE, 10).await?.is_empty());
     ensure!(find(store, id).await?.notification == Some(NotificationStatus::Failure));
 
+    // A task that is taken twice: what was told of the first time is overtaken, and the rest is not left waiting for it.
+    let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;
+    let attempt = Some(claim(store, service, 1).await?[0].state.attempt);
+    let started = one_due(store, LANE).await?;
+    settle(store, &started, Verdict::Delivered).await?;
+    change(store, id, service, progress(10.0)).await?;
+    change(store, id, service, Event::Returned { attempt }).await?;
+    claim(store, service, 1).await?;
+    change(store, id, service, succeeded()?).await?;
+    for event in [CallbackEvent::Started, CallbackEvent::Success] {
+        let next = one_due(store, LANE).await?;
+        ensure!(next.record.event == event, "{:?} instead of {event:?}", next.record.event);
+        settle(store, &next, Verdict::Delivered).await?;
+    }
+
     // All in one transaction.
     let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;
     let start = Event::Started { attempt: None, worker_host: None, lease: None };

@@ -1,0 +1,36 @@
+//! What a worker's owner can have done around the handling of events.
+
+use async_trait::async_trait;
+
+use super::WorkerReport;
+use crate::{Event, HandlerError};
+
+/// Called at the turns of a worker's life. Each does nothing unless written.
+#[async_trait]
+pub trait Hooks: Send + Sync + 'static {
+    /// Before it subscribes. An error, and it does not start.
+    async fn initialize(&self) -> Result<(), HandlerError> {
+        Ok(())
+    }
+
+    /// It is subscribed and takes events.
+    async fn started(&self) {}
+
+    /// It takes no more and finishes what it has.
+    async fn stopping(&self) {}
+
+    /// It has ended.
+    async fn stopped(&self, report: &WorkerReport) {
+        let _ = report;
+    }
+
+    /// The handler failed. `retry` is the number of the try that follows; `None` if this was the last.
+    async fn error(&self, event: &Event, error: &HandlerError, retry: Option<u32>) {
+        let _ = (event, error, retry);
+    }
+}
+
+/// For workers without hooks.
+pub(crate) struct NoHooks;
+
+impl Hooks for NoHooks {}

@@ -1,0 +1,357 @@
+//! Push workers: concurrency, order, retries, dead letters, hooks, and how they stop. On a paused clock.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use relais_bus::{
+    Backpressure, Bus, BusError, Event, HandlerError, Hooks, Metadata, Order, Outgoing, PushWorker, WorkerReport,
+    WorkerState,
+};
+use tokio::{
+    sync::{Semaphore, mpsc},
+    time::Instant,
+};
+
+type Log = Arc<Mutex<Vec<String>>>;
+
+fn text(event: &Event) -> String {
+    event.payload.get::<String>().unwrap().to_string()
+}
+
+async fn publish(bus: &Bus, channel: &str, key: &str, payload: &str) {
+    bus.send(Outgoing::new(channel, payload.to_owned()).key(key)).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retryable_error_is_tried_again_after_one_two_and_four_seconds_then_it_is_a_dead_letter() {
+    let bus = Bus::in_memory();
+    let mut letters = bus.subscribe("dlq.orders.created").await.unwrap();
+    let (sender, mut tries) = mpsc::unbounded_channel();
+    let worker = PushWorker::builder("w")
+        .channel("orders.*")
+        .start(&bus, move |event| {
+            let count = event.metadata.get(Metadata::RETRY_COUNT).map(str::to_owned);
+            sender.send((Instant::now(), count)).unwrap();
+            async { Err(std::io::Error::other("away").into()) }
+        })
+        .await
+        .unwrap();
+    let begin = Instant::now();
+    bus.publish("orders.created", "x").await.unwrap();
+    let letter = letters.recv().await.unwrap();
+    for (second, count) in [(0, None), (1, Some("1")), (3, Some("2")), (7, Some("3"))] {
+        let (at, told) = tries.recv().await.unwrap();
+        assert_eq!(((at - begin).as_secs(), told.as_deref()), (second, count));
+    }
+    let told = |name| letter.metadata.get(name);
+    assert_eq!(
+        (told(Metadata::ERROR), told(Metadata::RETRY_COUNT), told(Metadata::FAILED_BY)),
+        (Some("away"), Some("3"), Some("w"))
+    );
+    let stats = worker.stats();
+    assert_eq!((stats.execution_count, stats.errors_count, stats.queue_size), (4, 4, 0));
+    assert_eq!(bus.dead_letters("orders.created", 10).await.unwrap().len(), 1);
+    let report = worker.stop().await;
+    assert_eq!((report.executed, report.errors, report.dead_lettered, report.left.len()), (4, 4, 1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failing_key_is_parked_and_followed_in_order_while_others_go_on() {
+    let bus = Bus::in_memory();
+    let log = Log::default();
+    let (sender, mut done) = mpsc::unbounded_channel();
+    let handler = {
+        let log = Arc::clone(&log);
+        move |event: Arc<Event>| {
+            let first = event.metadata.get(Metadata::RETRY_COUNT).is_none();
+            let (name, fails) = (text(&event), text(&event) == "a1" && first);
+            log.lock().unwrap().push(if fails { format!("{name} fails") } else { name.clone() });
+            sender.send(name).unwrap();
+            async move { if fails { Err(HandlerError::retryable("not yet")) } else { Ok(()) } }
+        }
+    };
+    let worker =
+        PushWorker::builder("w").channel(">").concurrency(4).order(Order::Key).start(&bus, handler).await.unwrap();
+    let begin = Instant::now();
+    for (key, payload) in [("a", "a1"), ("b", "b1"), ("a", "a2"), ("b", "b2"), ("a", "a3")] {
+        publish(&bus, "orders.created", key, payload).await;
+    }
+    for _ in 0..6 {
+        done.recv().await.unwrap();
+    }
+    let log = log.lock().unwrap().clone();
+    let of = |key: &str| log.iter().filter(|line| line.starts_with(key)).cloned().collect::<Vec<_>>();
+    assert_eq!(of("a"), ["a1 fails", "a1", "a2", "a3"]);
+    assert_eq!(of("b"), ["b1", "b2"]);
+    let place = |line: &str| log.iter().position(|other| other == line).unwrap();
+    assert!(place("b2") < place("a1"), "b did not wait for a: {log:?}");
+    assert_eq!(begin.elapsed().as_secs(), 1);
+    worker.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_is_an_error_of_that_event_not_of_the_worker() {
+    let bus = Bus::in_memory();
+    let (sender, mut done) = mpsc::unbounded_channel();
+    let worker = PushWorker::builder("w")
+        .channel("a")
+        .retries(0)
+        .start(&bus, move |event| {
+            assert_ne!(text(&event), "bad", "a bad one");
+            sender.send(text(&event)).unwrap();
+            async { Ok(()) }
+        })
+        .await
+        .unwrap();
+    for payload in ["bad", "good"] {
+        publish(&bus, "a", "", payload).await;
+    }
+    assert_eq!(done.recv().await.unwrap(), "good");
+    let letters = bus.dead_letters("a", 10).await.unwrap();
+    assert!(letters[0].error().contains("a bad one"), "{}", letters[0].error());
+    assert_eq!((worker.stats().state, worker.stats().errors_count), (WorkerState::Running, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn order_per_channel_and_concurrency_are_kept() {
+    let bus = Bus::in_memory();
+    let running = Arc::new(Mutex::new((Vec::<String>::new(), 0_usize)));
+    let (sender, mut done) = mpsc::unbounded_channel();
+    let handler = {
+        let running = Arc::clone(&running);
+        move |event: Arc<Event>| {
+            let (running, sender) = (Arc::clone(&running), sender.clone());
+            async move {
+                {
+                    let mut now = running.lock().unwrap();
+                    assert!(!now.0.contains(&event.channel.to_string()), "two of a channel at the same time");
+                    now.0.push(event.channel.to_string());
+                    now.1 = now.1.max(now.0.len());
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                running.lock().unwrap().0.retain(|channel| **channel != *event.channel);
+                sender.send(text(&event)).unwrap();
+                Ok(())
+            }
+        }
+    };
+    let worker = PushWorker::builder("w")
+        .channel("c.*")
+        .concurrency(2)
+        .order(Order::Channel)
+        .start(&bus, handler)
+        .await
+        .unwrap();
+    for round in 0..5 {
+        for channel in ["c.x", "c.y", "c.z"] {
+            publish(&bus, channel, "", &format!("{channel}{round}")).await;
+        }
+    }
+    let mut seen = Vec::new();
+    for _ in 0..15 {
+        seen.push(done.recv().await.unwrap());
+    }
+    for channel in ["c.x", "c.y", "c.z"] {
+        let own: Vec<_> = seen.iter().filter(|name| name.starts_with(channel)).cloned().collect();
+        assert_eq!(own, (0..5).map(|round| format!("{channel}{round}")).collect::<Vec<_>>());
+    }
+    assert_eq!(running.lock().unwrap().1, 2);
+    assert_eq!(worker.stats().errors_count, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_drains_within_its_limit_and_reports_what_it_left() {
+    let bus = Bus::in_memory();
+    let gate = Arc::new(Semaphore::new(0));
+    let handler = {
+        let gate = Arc::clone(&gate);
+        move |_| {
+            let gate = Arc::clone(&gate);
+            async move { gate.acquire().await.map_err(HandlerError::fatal).map(|permit| permit.forget()) }
+        }
+    };
+    let worker = PushWorker::builder("w").channel("a").concurrency(2).start(&bus, handler).await.unwrap();
+    for payload in ["1", "2", "3", "4", "5"] {
+        publish(&bus, "a", "", payload).await;
+    }
+    gate.add_permits(2);
+    let begin = Instant::now();
+    let report = worker.stop().await;
+    assert_eq!(begin.elapsed(), Duration::from_secs(30));
+    let mut left: Vec<_> = report.left.iter().map(|event| text(event)).collect();
+    left.sort();
+    assert_eq!((report.executed, left), (2, vec!["3".to_owned(), "4".to_owned(), "5".to_owned()]));
+    assert_eq!(bus.stats().dropped, 3, "counted, as nobody keeps them");
+    assert_eq!(bus.publish_confirmed("a", 1).await.unwrap().delivered, 0, "it takes no more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_waits_for_retries_that_are_due_in_time_only() {
+    let bus = Bus::in_memory();
+    let builder = PushWorker::builder("w").channel("a").stop_timeout(Duration::from_secs(2));
+    let worker = builder.start(&bus, |_| async { Err(HandlerError::retryable("no")) }).await.unwrap();
+    publish(&bus, "a", "", "x").await;
+    let begin = Instant::now();
+    let report = worker.stop().await;
+    assert_eq!((report.executed, report.left.len()), (2, 1), "the retry after 1 s, not the one after 2 s more");
+    assert_eq!(begin.elapsed(), Duration::from_secs(1), "there is nothing to wait for");
+    assert_eq!(report.left[0].metadata.get(Metadata::RETRY_COUNT), Some("2"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_that_wait_for_a_retry_take_room_in_the_queue() {
+    let bus = Bus::in_memory();
+    let (sender, mut tried) = mpsc::unbounded_channel();
+    let handler = move |_| {
+        sender.send(()).unwrap();
+        async { Err(HandlerError::retryable("no")) }
+    };
+    let builder = PushWorker::builder("w").channel("a").queue_capacity(2).backpressure(Backpressure::Drop);
+    let worker = builder.start(&bus, handler).await.unwrap();
+    for payload in ["1", "2"] {
+        publish(&bus, "a", "", payload).await;
+        tried.recv().await.unwrap();
+    }
+    while worker.stats().queue_size < 2 {
+        tokio::task::yield_now().await;
+    }
+    publish(&bus, "a", "", "3").await;
+    assert_eq!(bus.subscriptions()[0].dropped, 1);
+}
+
+struct Recorder(Log);
+
+impl Recorder {
+    fn note(&self, what: impl Into<String>) {
+        self.0.lock().unwrap().push(what.into());
+    }
+}
+
+#[async_trait]
+impl Hooks for Recorder {
+    async fn initialize(&self) -> Result<(), HandlerError> {
+        self.note("initialize");
+        Ok(())
+    }
+    async fn started(&self) {
+        self.note("started");
+    }
+    async fn stopping(&self) {
+        self.note("stopping");
+    }
+    async fn stopped(&self, report: &WorkerReport) {
+        self.note(format!("stopped after {}", report.executed));
+    }
+    async fn error(&self, event: &Event, error: &HandlerError, retry: Option<u32>) {
+        self.note(format!("{} {error} {retry:?}", event.channel));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn hooks_are_called_in_turn_and_a_stopping_bus_stops_its_workers() {
+    let (bus, log) = (Bus::in_memory(), Log::default());
+    let worker = PushWorker::builder("w")
+        .channel("a")
+        .retries(1)
+        .hooks(Recorder(Arc::clone(&log)))
+        .start(&bus, |_| async { Err(HandlerError::retryable("no")) })
+        .await
+        .unwrap();
+    publish(&bus, "a", "", "x").await;
+    assert_eq!(bus.stop().await.left, 0);
+    assert_eq!(worker.stats().state, WorkerState::Stopped);
+    assert_eq!(worker.stop().await.executed, 2);
+    let expected = ["initialize", "started", "stopping", "a no Some(1)", "a no None", "stopped after 2"];
+    let mut log = log.lock().unwrap().clone();
+    // Whether the first execution or the stop is noticed first is nobody's promise.
+    log[2..4].sort_by_key(|line| line != "stopping");
+    assert_eq!(log, expected);
+}
+
+struct Refuses;
+
+#[async_trait]
+impl Hooks for Refuses {
+    async fn initialize(&self) -> Result<(), HandlerError> {
+        Err(HandlerError::fatal("no database"))
+    }
+}
+
+#[tokio::test]
+async fn a_worker_whose_initialize_refuses_does_not_start() {
+    let bus = Bus::in_memory();
+    let started = PushWorker::builder("w").channel("a").hooks(Refuses).start(&bus, |_| async { Ok(()) }).await;
+    assert!(matches!(started, Err(BusError::Initialize(_))));
+    assert_eq!(bus.stats().subscriptions, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stats_have_exactly_the_keys_that_are_promised() {
+    let bus = Bus::in_memory();
+    let worker = PushWorker::builder("w").channel("a.*").channel("b").start(&bus, |_| async { Ok(()) }).await.unwrap();
+    let stats = serde_json::to_value(worker.stats()).unwrap();
+    let mut keys: Vec<_> = stats.as_object().unwrap().keys().map(String::as_str).collect();
+    keys.sort_unstable();
+    let mut promised = [
+        "state",
+        "execution_count",
+        "errors_count",
+        "last_execution",
+        "channels",
+        "concurrency",
+        "queue_size",
+        "queue_capacity",
+        "uptime_ms",
+        "avg_duration_ms",
+        "throughput_per_sec",
+        "subscriptions",
+    ];
+    promised.sort_unstable();
+    assert_eq!(keys, promised);
+    assert_eq!(
+        (&stats["channels"], &stats["subscriptions"]),
+        (&serde_json::json!(["a.*", "b"]), &serde_json::json!(2))
+    );
+    assert_eq!(
+        (&stats["queue_capacity"], &stats["state"]),
+        (&serde_json::json!(10_000), &serde_json::json!("running"))
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn channels_and_patterns_are_merged_and_a_wrong_type_is_a_dead_letter_at_once() {
+    let bus = Bus::in_memory();
+    let (sender, mut seen) = mpsc::unbounded_channel();
+    let builder = PushWorker::builder("w").channel("a.*").channel("a.b").channel("c");
+    let worker = builder
+        .start_typed(&bus, move |number: relais_bus::Received<u32>| {
+            sender.send((number.event.channel.to_string(), *number)).unwrap();
+            async { Ok(()) }
+        })
+        .await
+        .unwrap();
+    bus.publish("a.b", 1_u32).await.unwrap();
+    bus.publish("a.b", "one").await.unwrap();
+    bus.publish("c", 2_u32).await.unwrap();
+    assert_eq!(seen.recv().await.unwrap(), ("a.b".to_owned(), 1));
+    assert_eq!(seen.recv().await.unwrap(), ("c".to_owned(), 2), "the first came once");
+    assert_eq!(worker.stop().await.dead_lettered, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_on_dead_letters_does_not_bury_them_again() {
+    let bus = Bus::in_memory();
+    let fails = |_| async { Err(HandlerError::fatal("no")) };
+    let first = PushWorker::builder("first").channel(">").start(&bus, fails).await.unwrap();
+    let second = PushWorker::builder("second").channel("dlq.>").start(&bus, fails).await.unwrap();
+    publish(&bus, "a", "", "x").await;
+    let (first, second) = (first.stop().await, second.stop().await);
+    assert_eq!((first.executed, first.dead_lettered), (1, 1), "its own dead letter is no event to it");
+    assert_eq!((second.executed, second.dead_lettered), (1, 0));
+    assert_eq!(bus.dead_letters(">", 10).await.unwrap().len(), 1);
+}
