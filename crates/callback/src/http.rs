@@ -35,7 +35,7 @@ const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature
 const IDLE: Duration = Duration::from_secs(4);
 
 /// How many idle connections are kept for each endpoint.
-const MAX_IDLE: usize = 8;
+const MAX_IDLE: usize = 64;
 
 /// The longest deadline: whoever waits longer waits for nothing.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);

@@ -171,6 +171,7 @@ impl World {
     }
 
     /// Ends it, waits until everything is told, and judges what the server says and what came.
+    #[expect(clippy::print_stdout, reason = "the result of a run, also when it is good")]
     async fn verdict(mut self, url: &str, name: &str, faults: usize) -> Result<()> {
         self.stop.send_replace(true);
         while let Some(ended) = timeout(RECOVERY, self.consumers.join_next()).await.context("consumers hang")? {

@@ -106,6 +106,8 @@ pub(crate) async fn run(engine: Engine) {
         while let Some(back) = post.couriers.try_join_next() {
             post.came_back(back);
         }
+        // First what is here already: couriers need not wait for what is written of others.
+        post.send();
         loop {
             post.write().await;
             let more = post.take().await;
@@ -170,6 +172,8 @@ impl Post {
                 }
                 if ready <= now {
                     self.lanes.open(head.lane, head.parked_until.is_some());
+                    // What comes after its first is not seen from here.
+                    wait = wait.min(SOON);
                 } else {
                     wait = wait.min(ready.since(now));
                 }

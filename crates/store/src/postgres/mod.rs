@@ -69,11 +69,11 @@ impl Postgres {
                 let usable = trusted.covers(connection.age);
                 Box::pin(async move { Ok(usable) })
             })
-            // Statements are written so that one plan is right for all values; planning them each time would cost more
-            // than running them.
+            // Statements are written so that one plan is right for all values, and planning them each time would cost more
+            // than running them. That plan is made when tables may still be small: it must not be one that reads all of them.
             .after_connect(|connection, _| {
                 Box::pin(async move {
-                    connection.execute("SET plan_cache_mode = force_generic_plan").await?;
+                    connection.execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off").await?;
                     Ok(())
                 })
             })
