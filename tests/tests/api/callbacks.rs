@@ -23,6 +23,7 @@ on_both_stores!(
     an_endpoint_that_is_back_gets_all_that_waited,
     a_secret_that_is_replaced_signs_for_a_while,
     all_that_failed_are_sent_again_at_once,
+    what_is_due_a_little_later_than_the_first_is_not_forgotten,
 );
 
 on_one_store!(
@@ -412,4 +413,19 @@ async fn stopping_finishes_what_is_on_its_way(on: Backend) {
     app.engine.begin_stop();
     receiver.release();
     until(&app, &task, "SUCCESS").await;
+}
+
+async fn what_is_due_a_little_later_than_the_first_is_not_forgotten(on: Backend) {
+    let app = app_with(on, |options| options.retries = vec![Duration::from_secs(1)]).await;
+    let receiver = Receiver::start().await.unwrap();
+    // Fewer than it takes to leave the endpoint alone, and a 4xx does not count for that anyway.
+    receiver.will((0..4).map(|_| Reply::status(404)));
+    let alice = app.client("alice");
+    for _ in 0..4 {
+        let task = submit(&alice, to(&receiver)).await;
+        succeed(&app, &task).await;
+    }
+    receiver.wait_for(4).await;
+    // Each is due a second later, a fifth more or less.
+    receiver.wait_at_most(8, Duration::from_secs(5)).await;
 }

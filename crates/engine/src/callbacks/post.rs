@@ -32,8 +32,8 @@ const LOOK: Duration = Duration::from_secs(10);
 /// At least so long from one look to the next.
 const REST: Duration = Duration::from_millis(10);
 
-/// Where something was announced and is not due yet, it will be soon.
-const SOON: Duration = Duration::from_secs(1);
+/// After something was taken from a lane, so long until it is known when the next of it is due.
+const SOON: Duration = Duration::from_millis(100);
 
 /// After a failure of the store, so long until the next try.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -212,7 +212,7 @@ impl Post {
             match taken {
                 Ok(due) => {
                     found |= !due.is_empty();
-                    if due.len() < lanes.len() {
+                    if due.len() < each * lanes.len() {
                         self.next_look = self.next_look.min(tokio::time::Instant::now() + SOON);
                     }
                     self.lanes.took(&lanes, each, due, Instant::now());
