@@ -42,7 +42,7 @@ impl Outbox for PgSession {
                  DELETE FROM relais.callback WHERE task = ANY($1) AND event = 1 AND status = 0 AND NOT held
                  RETURNING id, task, due
              ), forgotten AS (
-                 DELETE FROM relais.callback_attempt WHERE callback IN (SELECT id FROM gone)
+                 DELETE FROM relais.callback_attempt WHERE callback = ANY(ARRAY(SELECT id FROM gone))
              )
              SELECT task, due FROM gone",
         )
@@ -108,7 +108,8 @@ impl Outbox for PgSession {
             callback_columns!("b.due"),
             ", ",
             task_columns!("'null'", "CASE WHEN b.event >= 2 THEN t.response END"),
-            " FROM b JOIN relais.task t ON t.id = b.task
+            // Fenced, so that it is looked up row by row whatever is known of the table when this is planned.
+            " FROM b CROSS JOIN LATERAL (SELECT * FROM relais.task WHERE id = b.task OFFSET 0) t
               JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
               ORDER BY b.id"
         ))
@@ -123,7 +124,7 @@ impl Outbox for PgSession {
 
     async fn lock_chains(&mut self, callbacks: &[i64]) -> Result<()> {
         sqlx::query(
-            "SELECT 1 FROM relais.task WHERE id IN (SELECT task FROM relais.callback WHERE id = ANY($1))
+            "SELECT 1 FROM relais.task WHERE id = ANY(ARRAY(SELECT task FROM relais.callback WHERE id = ANY($1)))
              ORDER BY id FOR NO KEY UPDATE",
         )
         .bind(callbacks)
@@ -143,7 +144,7 @@ impl Outbox for PgSession {
                      ended = CASE WHEN w.status <> 0 THEN clock_timestamp() END, gone = w.gone
                  FROM unnest($1::bigint[], $2::integer[], $3::smallint[], $4::bigint[], $5::integer[], $13::boolean[])
                       AS w (id, attempt, status, wait_ms, untried, gone)
-                 WHERE b.id = w.id AND b.attempts = w.attempt AND b.held
+                 WHERE b.id = ANY($1) AND b.id = w.id AND b.attempts = w.attempt AND b.held
                  RETURNING b.id
              ), kept AS (
                  INSERT INTO relais.callback_attempt (callback, number, at, duration_ms, http_status, error, answer)
@@ -176,10 +177,10 @@ impl Outbox for PgSession {
             "UPDATE relais.callback
              SET due = CASE event WHEN 1 THEN greatest(clock_timestamp(), created + make_interval(secs => $2))
                                   ELSE clock_timestamp() END
-             WHERE id IN (
+             WHERE id = ANY(ARRAY(
                  SELECT (SELECT n.id FROM relais.callback n WHERE n.task = b.task AND n.status = 0 ORDER BY n.id LIMIT 1)
                  FROM relais.callback b WHERE b.id = ANY($1) AND b.chain
-             ) AND due IS NULL
+             )) AND due IS NULL
              RETURNING lane",
         )
         .bind(callbacks)
@@ -192,10 +193,10 @@ impl Outbox for PgSession {
     async fn release_heads(&mut self, tasks: &[i64]) -> Result<()> {
         sqlx::query(
             "UPDATE relais.callback SET due = clock_timestamp()
-             WHERE id IN (
+             WHERE id = ANY(ARRAY(
                  SELECT (SELECT n.id FROM relais.callback n WHERE n.task = w.task AND n.status = 0 ORDER BY n.id LIMIT 1)
                  FROM unnest($1::bigint[]) AS w (task)
-             ) AND due IS NULL",
+             )) AND due IS NULL",
         )
         .bind(tasks)
         .execute(&mut *self.tx)
@@ -205,7 +206,7 @@ impl Outbox for PgSession {
     }
 
     async fn stop_chains(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
-        sqlx::query(given_up!("task IN (SELECT task FROM relais.callback WHERE id = ANY($1)) AND status = 0"))
+        sqlx::query(given_up!("task = ANY(ARRAY(SELECT task FROM relais.callback WHERE id = ANY($1))) AND status = 0"))
             .bind(callbacks)
             .bind(why)
             .execute(&mut *self.tx)
@@ -289,9 +290,9 @@ impl Outbox for PgSession {
             ($which:literal) => {
                 concat!(
                     "UPDATE relais.callback SET status = 0, due = clock_timestamp(), tries = 0, ended = NULL
-                     WHERE id IN (SELECT b.id FROM relais.callback b ",
+                     WHERE id = ANY(ARRAY(SELECT b.id FROM relais.callback b ",
                     $which,
-                    " FOR UPDATE OF b SKIP LOCKED) RETURNING id, lane"
+                    " FOR UPDATE OF b SKIP LOCKED)) RETURNING id, lane"
                 )
             };
         }
@@ -335,7 +336,7 @@ macro_rules! listing {
             "SELECT ",
             callback_columns!("CASE WHEN b.due IS NOT NULL THEN greatest(b.due, p.parked_until) END"),
             ", t.task_id, b.service_id, b.client_id, t.callback::text AS callback
-              FROM relais.callback b JOIN relais.task t ON t.id = b.task
+              FROM relais.callback b CROSS JOIN LATERAL (SELECT * FROM relais.task WHERE id = b.task OFFSET 0) t
               LEFT JOIN relais.callback_lane p ON p.lane = b.lane
               WHERE b.id < $1 AND b.id >= $2 AND ($3::smallint IS NULL OR b.status = $3)
                 AND ($4::integer IS NULL OR b.service_id = $4) AND ($5::integer IS NULL OR b.client_id = $5)

@@ -2,7 +2,9 @@
 //!
 //! Where tasks of one service and status are wanted in their order, the statement compares whole rows, `(service_id,
 //! status, id) > (…)`, instead of saying `service_id = … AND status = … ORDER BY id`. Both mean the same, but the latter
-//! lets the planner walk the primary key, past all that ever was, as soon as its statistics make that look short.
+//! lets the planner walk the primary key, past all that ever was, as soon as its statistics make that look short. Likewise
+//! rows of a batch are named by `id = ANY(…)` besides being joined: a plan that is made while a table is empty is kept, and
+//! must be right when it no longer is.
 
 use std::time::Duration;
 
@@ -161,7 +163,7 @@ impl Session for PgSession {
                          $7::text[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[])
                   AS w (id, status, attempt, losses, revision, progress, worker_host, started, ended, lease_until,
                         response, error_message)
-             WHERE t.id = w.id",
+             WHERE t.id = ANY($1) AND t.id = w.id",
         )
         .bind(column(tasks, |task| task.id))
         .bind(column(tasks, |task| task.state.status.code()))
@@ -239,15 +241,15 @@ impl Session for PgSession {
     async fn delete_tasks(&mut self, ids: &[i64], status: Status) -> Result<Vec<i64>> {
         sqlx::query_scalar(
             "WITH gone AS (
-                 DELETE FROM relais.task WHERE id IN (
+                 DELETE FROM relais.task WHERE id = ANY(ARRAY(
                      SELECT id FROM relais.task t WHERE id = ANY($1) AND status = $2
                          AND NOT EXISTS (SELECT 1 FROM relais.callback b WHERE b.task = t.id AND b.status = 0)
                      ORDER BY id FOR UPDATE SKIP LOCKED
-                 ) RETURNING id
+                 )) RETURNING id
              ), told AS (
-                 DELETE FROM relais.callback WHERE task IN (SELECT id FROM gone) RETURNING id
+                 DELETE FROM relais.callback WHERE task = ANY(ARRAY(SELECT id FROM gone)) RETURNING id
              ), tried AS (
-                 DELETE FROM relais.callback_attempt WHERE callback IN (SELECT id FROM told)
+                 DELETE FROM relais.callback_attempt WHERE callback = ANY(ARRAY(SELECT id FROM told))
              )
              SELECT id FROM gone",
         )
@@ -353,7 +355,10 @@ impl PgSession {
         }
         let rows = sqlx::query(
             "SELECT k.* FROM unnest($1::integer[], $2::integer[], $3::text[]) AS w (service_id, client_id, key)
-             JOIN relais.idempotency k USING (service_id, client_id, key)",
+             CROSS JOIN LATERAL (
+                 SELECT * FROM relais.idempotency i
+                 WHERE i.service_id = w.service_id AND i.client_id = w.client_id AND i.key = w.key OFFSET 0
+             ) k",
         )
         .bind(column(&keyed, |(task, _)| task.service.0))
         .bind(column(&keyed, |(task, _)| task.client.0))
