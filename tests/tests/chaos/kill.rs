@@ -55,7 +55,9 @@ async fn no_task_is_lost_when_postgresql_is_killed_under_two_servers() -> Result
     let mut postgres = PostgresServer::options().fsync(true).start().await?;
     let (mut one, two) = (Instance::start(postgres.url("postgres")).await?, postgres.url("postgres"));
     let two = Instance::start(two).await?;
+    // Both: whoever is only told of it by the other may be asked first.
     declare(&one.url(), LEASE).await?;
+    declare(&two.url(), LEASE).await?;
     let mut load = Load::start(&[one.url(), two.url()], LoadOptions::default())?;
     for _ in 0..faults {
         load.ledger().more(random.between(50, 250), RECOVERY).await?;

@@ -28,7 +28,9 @@ impl Pair {
         let database = TestDatabase::create().await?;
         let here = Instance::start(database.url()).await?;
         let there = Instance::start(database.url()).await?;
+        // Both: whoever is only told of it by the other may be asked first.
         declare(&here.url(), "60s").await?;
+        declare(&there.url(), "60s").await?;
         let pair = Self { _database: database, here, there };
         // Until the other one has heard of it; how soon is another test's business.
         let client = consumer(&pair.there.url())?;
