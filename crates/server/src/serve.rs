@@ -8,7 +8,7 @@ use relais_api::{AdminToken, ApiOptions};
 use relais_callback::{AmqpCourier, HttpCourier};
 use relais_core::{CallbackType, Courier, Store, StoreError};
 use relais_engine::{
-    AuthOptions, BatchOptions, CallbackOptions, Couriers, Engine, EngineError, Options, PurgeDefaults,
+    AuthOptions, BatchOptions, CallbackOptions, Couriers, DispatchOptions, Engine, EngineError, Options, PurgeDefaults,
     background::chain,
 };
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
@@ -213,6 +213,7 @@ fn engine_options(config: &Config, couriers: Couriers) -> Options {
             park_most: config.callbacks.park_most.0,
             give_up_after: config.callbacks.give_up_after.0,
         },
+        dispatch: DispatchOptions::default(),
     }
 }
 
