@@ -108,6 +108,7 @@ async fn publish_whatever_happens(broker: Broker, queue: String, count: usize) -
             .map(|number| Publish::new("", &queue, "x").message_id((batch * 100 + number).to_string()))
             .collect();
         while !messages.is_empty() {
+            broker.until(BrokerState::is_connected).await;
             let answers = broker.publish_all(messages.clone()).await;
             let mut answers = answers.into_iter();
             messages.retain(|_| match answers.next() {
@@ -133,6 +134,7 @@ async fn consume_whatever_happens(
     let mut found = HashSet::new();
     let mut ends = 0;
     loop {
+        broker.until(BrokerState::is_connected).await;
         let mut consumer = match broker.consume(queue, ConsumeOptions { prefetch: 200, tag: String::new() }).await {
             Ok(consumer) => consumer,
             Err(error) => {
