@@ -5,8 +5,8 @@ use std::{error::Error, time::Duration};
 use anyhow::Result;
 use futures::future::join_all;
 use relais_messaging::rabbitmq::{
-    Broker, BrokerOptions, Browser, ConsumeError, ConsumeOptions, Declared, HeaderValue, Management, ManagementError,
-    Publish, Queue, QueueKind,
+    Broker, BrokerOptions, BrokerState, Browser, ConsumeError, ConsumeOptions, Declared, HeaderValue, Management,
+    ManagementError, Publish, Queue, QueueKind,
 };
 use relais_testkit::{TcpProxy, TestVhost, free_port};
 use serde_json::json;
@@ -166,6 +166,9 @@ async fn a_browser_says_what_is_missing_and_never_hangs() -> Result<()> {
     let seen = browser.next().await?.unwrap();
     proxy.cut().await?;
     assert!(matches!(timeout(SOON, browser.next()).await?, Err(ConsumeError::Away { .. })));
+    timeout(SOON, broker.until(BrokerState::is_away)).await?;
+    let BrokerState::Away { why, .. } = broker.state() else { panic!("{:?}", broker.state()) };
+    assert!(!why.contains("NOT_FOUND"), "that was a channel's end: {why}");
     assert!(matches!(browser.ack(seen.tag), Err(ConsumeError::Away { .. })));
     assert!(matches!(timeout(SOON, browser.close()).await?, Err(ConsumeError::Away { .. })));
     Ok(())

@@ -43,8 +43,8 @@ impl Broker {
     /// that were not confirmed by then are sent again, one at a time, and may arrive twice.
     pub async fn publish_all(&self, messages: Vec<Publish>) -> Vec<Result<(), PublishError>> {
         let mut names = HashSet::with_capacity(messages.len());
-        let alone = |message: &Publish| message.message_id.as_ref().is_some_and(|id| names.insert(id.clone()));
-        let known: Vec<bool> = messages.iter().map(alone).collect();
+        let known = messages.iter().map(|message| message.message_id.as_deref().is_some_and(|id| names.insert(id)));
+        let known: Vec<bool> = known.collect();
         if known.iter().all(|known| *known) {
             return self.send(messages).await;
         }
@@ -88,8 +88,9 @@ impl Broker {
         let again = batch.answer(answers);
         match confirmed {
             Err(_) => Err(self.late()),
-            Ok(Some(())) => again,
-            Ok(None) => Err(PublishError::Away { why: LOST.to_owned() }),
+            // Also if the connection was lost over it: what closed the channel would do so again.
+            Ok(None) if again.is_empty() => Err(PublishError::Away { why: LOST.to_owned() }),
+            Ok(_) => Ok(again),
         }
     }
 
@@ -251,9 +252,9 @@ impl Batch {
         }
     }
 
-    /// Writes down what is known for sure. Gives those of which nothing is known and that should be sent again by
-    /// themselves, or why they should not.
-    fn answer(mut self, answers: &mut [Option<Answer>]) -> Result<Vec<Numbered>, PublishError> {
+    /// Writes down what is known for sure. If the broker closed the channel over one of them, gives those of which nothing
+    /// is known: each should be sent by itself.
+    fn answer(mut self, answers: &mut [Option<Answer>]) -> Vec<Numbered> {
         let complete = self.confirmed.len() == self.sent;
         let closed = self.failed.iter().any(|(_, error)| soft(error).is_some());
         let mut again = Vec::new();
@@ -279,8 +280,11 @@ impl Batch {
                 answers[number] = Some(Err(PublishError::Away { why: words(&error) }));
             }
         }
+        if !closed {
+            again.clear();
+        }
         again.sort_unstable_by_key(|(number, _)| *number);
-        if closed || again.is_empty() { Ok(again) } else { Err(PublishError::Away { why: LOST.to_owned() }) }
+        again
     }
 }
 

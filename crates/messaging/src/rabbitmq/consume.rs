@@ -92,8 +92,7 @@ impl Consumer {
         if let Some(end) = &self.end {
             return Err(end.clone());
         }
-        let link = Arc::clone(&self.acker.shared.link);
-        match link.unless_gone(self.stream.next()).await {
+        match self.acker.shared.link.unless_gone(self.stream.next()).await {
             Some(Some(Ok(delivery))) if self.acker.is_open() => Ok(Delivery::new(delivery)),
             Some(Some(Err(error))) => Err(self.over(ConsumeError::end(&error))),
             Some(None) => {

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     BrokerOptions,
-    error::words,
+    error::{soft, words},
     link::Link,
     options::Target,
     tls::Tls,
@@ -135,7 +135,8 @@ impl Keeper {
                     tracing::info!(broker = %self.target, "RabbitMQ takes messages again");
                     self.line.send_replace(Line::Up { since, link });
                 }
-                Event::Error(error) => {
+                // Why a channel was closed is for whoever used it.
+                Event::Error(error) if soft(&error).is_none() => {
                     reason = Some(words(&error));
                     if !link.is_open() {
                         break;

@@ -101,8 +101,8 @@ impl Link {
                 known().insert(exchange.to_owned());
                 Ok(true)
             }
-            Err(error) if soft(&error) == Some(&AMQPSoftError::NOTFOUND) => Ok(false),
-            Err(error) => Err(error),
+            // Any other refusal is for whoever publishes there.
+            Err(error) => soft(&error).map(|reason| *reason != AMQPSoftError::NOTFOUND).ok_or(error),
         }
     }
 
