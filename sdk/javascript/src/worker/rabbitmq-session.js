@@ -30,8 +30,9 @@ export class Session {
   #connection;
   /** @type {import('amqplib').Channel | undefined} */
   #consumer;
-  /** @type {string | undefined} */
-  #consumerTag;
+  #consumerTag = `relais-${randomUUID()}`;
+  #consumes = false;
+  #wantsMore = true;
   /** @type {Promise<Publisher> | undefined} */
   #publisher;
   #ended = new AbortController();
@@ -57,7 +58,7 @@ export class Session {
   }
 
   get isAlive() {
-    return this.#consumerTag !== undefined && !this.#ended.signal.aborted;
+    return this.#consumes && !this.#ended.signal.aborted;
   }
 
   /**
@@ -67,8 +68,9 @@ export class Session {
   async open(amqplib, deliver) {
     const clientProperties = { connection_name: this.#name };
     const socket = { timeout: CONNECT_LIMIT, noDelay: true, keepAlive: true, clientProperties };
-    const connection = await amqplib.connect(this.#url, socket);
+    const connection = await amqplib.connect(this.#url, socket).catch(hint);
     this.#connection = connection;
+    if (this.#ended.signal.aborted) void this.#hangUp();
     /** @type {unknown} */
     let reason = new Error('the connection was closed');
     connection.on('error', (error) => (reason = error));
@@ -82,11 +84,14 @@ export class Session {
       consumer.on('error', (error) => this.#lose(error));
       consumer.on('close', () => this.#lose(new Error('the channel was closed')));
       await consumer.prefetch(this.#prefetch);
-      const { consumerTag } = await consumer.consume(this.#in, (message) => {
+      if (!this.#wantsMore) return;
+      const consuming = consumer.consume(this.#in, (message) => {
         if (message) deliver(message);
         else this.#lose(new Error(`the broker takes ${this.#in} away`));
-      });
-      this.#consumerTag = consumerTag;
+      }, { consumerTag: this.#consumerTag });
+      // From now on tasks may come, even before the answer.
+      this.#consumes = true;
+      await consuming;
     } catch (error) {
       this.#lose(error);
       throw error;
@@ -131,7 +136,8 @@ export class Session {
   }
 
   stopConsuming() {
-    if (this.isAlive && this.#consumerTag) this.#consumer?.cancel(this.#consumerTag).catch(() => {});
+    this.#wantsMore = false;
+    if (this.isAlive) this.#consumer?.cancel(this.#consumerTag).catch(() => {});
   }
 
   /** Says goodbye, which makes sure that the broker has heard everything before it. */
@@ -273,4 +279,14 @@ function isTooLarge(error, size) {
   // The whole channel is closed for it: what went along is tried again.
   const limit = /message size .* max(?:imum)? size (\d+)/.exec(error instanceof Error ? error.message : '')?.[1];
   return limit !== undefined && size > Number(limit);
+}
+
+/**
+ * @param {Error} error
+ * @returns {never}
+ */
+function hint(error) {
+  // All that amqplib says of a virtual host that is not there, or is not for this user.
+  if (!/got <ConnectionClose/.test(error.message)) throw error;
+  throw new Error('the broker closes the connection: look at the virtual host and who may use it', { cause: error });
 }

@@ -48,17 +48,18 @@ export class RabbitMqTransport {
     const backoff = new Backoff();
     let welcome = false;
     while (!this.#stop.signal.aborted) {
+      const session = this.#begin(host);
       try {
-        const opening = this.#open(amqplib, host);
-        const session = await Promise.race([opening, this.#stopped]);
-        if (!session) return void opening.then((late) => late.close(), () => {});
-        this.#session = session;
+        const opening = session.open(amqplib, (message) => this.#deliver(host, session, message));
+        opening.catch(() => {});
+        await Promise.race([opening, this.#stopped]);
+        // Stopped: the session stays, for the results that are still to come.
+        if (this.#stop.signal.aborted) return;
         welcome = true;
         this.#outage.worked();
         const opened = performance.now();
         const error = await Promise.race([session.lost, this.#stopped]);
-        // Stopped: the session stays, for the results that are still to come.
-        if (!error) return;
+        if (this.#stop.signal.aborted) return;
         this.#outage.failed(error);
         if (performance.now() - opened >= GOOD) backoff.reset();
       } catch (error) {
@@ -144,11 +145,13 @@ export class RabbitMqTransport {
   }
 
   /**
-   * @param {import('./rabbitmq-session.js').Amqplib} amqplib
+   * A session whose tasks are lost when it is.
+   *
    * @param {import('./run.js').Host} host
    */
-  async #open(amqplib, host) {
+  #begin(host) {
     const session = new Session(this.#settings);
+    this.#session = session;
     void session.lost.then(() => {
       for (const [submission, held] of [...this.#held]) {
         if (held.session !== session) continue;
@@ -156,7 +159,6 @@ export class RabbitMqTransport {
         host.interrupt(submission, 'lost');
       }
     });
-    await session.open(amqplib, (message) => this.#deliver(host, session, message));
     return session;
   }
 
@@ -190,11 +192,11 @@ async function load(given) {
 }
 
 /**
- * Whether the broker is there but will not have us, however often we come: wrong credentials, no such virtual host, no
- * right to use the queues.
+ * Whether the broker is there but will not have us, however often we come: wrong credentials, no right to use the queues.
+ * A virtual host that is not there yet may come.
  *
  * @param {unknown} error
  */
 function isHopeless(error) {
-  return error instanceof Error && /ACCESS[-_]REFUSED|NOT[-_]ALLOWED|Expected amqp|need the package/.test(error.message);
+  return error instanceof Error && /ACCESS[-_]REFUSED|need the package/.test(error.message);
 }

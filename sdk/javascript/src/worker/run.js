@@ -109,12 +109,13 @@ export class Run {
       await this.#until(() => this.#held() === 0 || this.#stop.signal.aborted);
       this.#stop.abort();
       await Promise.all([taking, this.#drain()]);
+      // What becomes of the rest when the connection goes is nobody's to know.
+      return { ...this.#report };
     } finally {
       clearTimeout(this.#idle);
       this.#progress.close();
       await this.#transport.close();
     }
-    return this.#report;
   }
 
   async #room() {

@@ -61,6 +61,11 @@ export class Worker {
     try {
       server = health && (await serveHealth(health, () => run.isReady));
       this.#healthAddress = /** @type {import('node:net').AddressInfo} */ (server?.address() ?? undefined);
+      if (this.#healthAddress) {
+        const { address, port, family } = this.#healthAddress;
+        const url = `http://${family === 'IPv6' ? `[${address}]` : address}:${port}`;
+        this.#settings.logger.info('the health of this worker is served', { url });
+      }
       return await run.run();
     } finally {
       server?.close();

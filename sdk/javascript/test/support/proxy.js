@@ -11,9 +11,13 @@ export class Proxy {
   /** @type {string | undefined} */
   #answer;
   #swallows = false;
-  #losesNext = false;
+  /** @type {string | undefined} */
+  #losesNext;
+  #holds = false;
   /** How many answers were lost. */
   lost = 0;
+  /** The first lines of all requests. */
+  requests = /** @type {string[]} */ ([]);
   url = '';
 
   /**
@@ -46,7 +50,23 @@ export class Proxy {
 
   /** Passes the next request on, but not its answer. */
   loseNextAnswer() {
-    this.#losesNext = true;
+    this.#losesNext = '';
+  }
+
+  /** The same for the next request with this in it. @param {string} text */
+  loseNextAnswerTo(text) {
+    this.#losesNext = text;
+  }
+
+  /** Keeps what is sent, and passes nothing on. */
+  hold() {
+    this.#holds = true;
+    for (const socket of this.#sockets) socket.pause();
+  }
+
+  release() {
+    this.#holds = false;
+    for (const socket of this.#sockets) socket.resume();
   }
 
   /** Answers everything with this from now on. @param {string} text */
@@ -57,6 +77,12 @@ export class Proxy {
   /** Answers nothing any more. */
   swallow() {
     this.#swallows = true;
+  }
+
+  /** Takes connections again, after `close`. @param {number} port */
+  async open(port) {
+    this.#server.listen(port, '127.0.0.1');
+    await once(this.#server, 'listening');
   }
 
   async close() {
@@ -73,16 +99,22 @@ export class Proxy {
     if (this.#answer !== undefined) return void socket.once('data', () => socket.end(this.#answer ?? ''));
     const server = connect(this.#target);
     this.#watch(server);
-    socket.pipe(server);
-    server.on('data', (data) => {
-      if (this.#losesNext) {
-        this.#losesNext = false;
-        this.lost += 1;
-        socket.destroy();
-      } else {
-        socket.write(data);
+    let loses = false;
+    socket.on('data', (data) => {
+      const [line] = /^[A-Z]+ \/[^\r]*/.exec(data.toString('latin1')) ?? [];
+      if (line) this.requests.push(line);
+      if (this.#losesNext !== undefined && data.includes(this.#losesNext)) {
+        this.#losesNext = undefined;
+        loses = true;
       }
+      server.write(data);
     });
+    server.on('data', (data) => {
+      if (!loses) return void socket.write(data);
+      this.lost += 1;
+      socket.destroy();
+    });
+    if (this.#holds) for (const end of [socket, server]) end.pause();
     server.on('close', () => socket.destroy());
     socket.on('close', () => server.destroy());
   }
