@@ -12,7 +12,7 @@ import { Backoff, pause } from '../backoff.js';
 const CONNECT_LIMIT = 10_000;
 
 /** How long to wait for the broker to say goodbye. */
-const CLOSE_LIMIT = 2_000;
+const CLOSE_LIMIT = 1_000;
 
 /** The broker will never take this message. */
 export class TooLarge extends Error {}

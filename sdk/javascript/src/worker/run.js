@@ -36,11 +36,13 @@ import { Progress } from './progress.js';
  *   no longer ours
  */
 
+// Together with the default grace period, all of this fits into the 30 s that Kubernetes gives.
+
 /** How long handlers may take to notice that they are to stop, at the end of the grace period. */
 const ABORT_LIMIT = 3_000;
 
 /** How long to try to tell the last results and to give tasks back. */
-const FLUSH_LIMIT = 5_000;
+const FLUSH_LIMIT = 3_000;
 
 /** The same when there is no time at all. */
 const NOW_LIMIT = 1_000;

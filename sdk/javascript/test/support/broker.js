@@ -18,7 +18,7 @@ export class Vhost {
   url;
   queueName = 'print';
 
-  /** @param {import('node:test').TestContext} t */
+  /** @param {{ after: (end: () => Promise<void>) => void }} t a test */
   static async create(t) {
     const vhost = new Vhost();
     t.after(() => vhost.#delete());
