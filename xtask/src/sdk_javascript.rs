@@ -51,7 +51,7 @@ pub fn run(broker: &str) -> Result<()> {
     let start = Instant::now();
     execute(Command::new("npm").args(["run", "--silent", "check"]).current_dir(&copy))?;
     let mut tests = Command::new("node");
-    tests.args(["--test", "--test-reporter=spec"]).args(test_files(&copy)?).current_dir(&copy);
+    tests.args(["--test", "--test-concurrency=2", "--test-reporter=spec"]).args(test_files(&copy)?).current_dir(&copy);
     tests.env("RELAIS_BIN", cargo::binary("debug", "relais")?).env(rabbitmq::VARIABLE, broker);
     execute(&mut tests)?;
     println!("sdk-javascript: passed in {:.0} s", start.elapsed().as_secs_f64());

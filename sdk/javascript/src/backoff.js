@@ -1,5 +1,7 @@
 /** How long to wait before the next try. */
 
+import { onAbort } from './abort.js';
+
 const FIRST = 100;
 const LONGEST = 5_000;
 
@@ -29,15 +31,13 @@ export class Backoff {
  */
 export function pause(millis, signal) {
   return new Promise((resolve, reject) => {
-    if (signal?.aborted) return reject(signal.reason);
-    const aborted = () => {
-      clearTimeout(timer);
-      reject(signal?.reason);
-    };
     const timer = setTimeout(() => {
-      signal?.removeEventListener('abort', aborted);
+      unlisten();
       resolve();
     }, millis);
-    signal?.addEventListener('abort', aborted, { once: true });
+    const unlisten = onAbort(signal, () => {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    });
   });
 }

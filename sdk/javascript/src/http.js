@@ -2,6 +2,7 @@
  * One call to a server: address, credentials, deadline, envelope. Does not try again: its callers know what is safe.
  */
 
+import { onAbort } from './abort.js';
 import { RelaisError } from './error.js';
 
 /** Of these errors it is certain that the server got nothing. */
@@ -100,21 +101,18 @@ export class Http {
 /** A signal that fires when another one does, or when the time is up. */
 class Deadline {
   #controller = new AbortController();
-  #outer;
   #millis;
   #timer;
-  #forward = () => this.#controller.abort(this.#outer?.reason);
+  #unlisten;
 
   /**
    * @param {AbortSignal | undefined} outer
    * @param {number} millis
    */
   constructor(outer, millis) {
-    this.#outer = outer;
     this.#millis = millis;
     this.#timer = this.#start();
-    if (outer?.aborted) this.#forward();
-    outer?.addEventListener('abort', this.#forward, { once: true });
+    this.#unlisten = onAbort(outer, () => this.#controller.abort(outer?.reason));
   }
 
   get signal() {
@@ -128,7 +126,7 @@ class Deadline {
 
   clear() {
     clearTimeout(this.#timer);
-    this.#outer?.removeEventListener('abort', this.#forward);
+    this.#unlisten();
   }
 
   abort() {

@@ -139,6 +139,22 @@ test('a wait ends at its time, and at once when it is given up', async () => {
   await assert.rejects(client.wait(service, taskId, { timeout: 'soon' }), TypeError);
 });
 
+test('one signal may give up many calls, and Node does not take them for a leak', async (t) => {
+  if (!process.getBuiltinModule) return t.skip('this Node lets nobody say so');
+  const warnings = /** @type {Error[]} */ ([]);
+  const warned = (/** @type {Error} */ warning) => warnings.push(warning);
+  process.on('warning', warned);
+  t.after(() => process.off('warning', warned));
+  const { service, client } = await server.service();
+  const { taskId } = await client.submit(service, {});
+  const controller = new AbortController();
+  const { signal } = controller;
+  const calls = Array.from({ length: 30 }, () => client.wait(service, taskId, { signal }));
+  controller.abort(new Error('enough'));
+  for (const call of await Promise.allSettled(calls)) assert.equal(call.status, 'rejected');
+  assert.deepEqual(warnings, []);
+});
+
 test('a wait outlives the server that it began with', async (t) => {
   const own = await Server.start();
   t.after(() => own.close());

@@ -327,7 +327,7 @@ test('a result that is too large fails its task, and nobody else\'s', async (t) 
   /** @type {Event<void>} */
   const both = new Event('both run');
   let running = 0;
-  start(t, { ...options, concurrency: 2 }, async ({ size }) => {
+  const { stop } = start(t, { ...options, concurrency: 2 }, async ({ size }) => {
     running += 1;
     if (running === 2) both.happens();
     await both.wait();
@@ -339,6 +339,7 @@ test('a result that is too large fails its task, and nobody else\'s', async (t) 
   const task = await client.wait(service, large.taskId);
   assert.equal(task.status, 'FAILURE');
   assert.match(task.errorMessage ?? '', /did not take the worker's result.*413001/);
+  assert.deepEqual(await stop(), { done: 1, failed: 1, returned: 0, lost: 0, unsent: 0 });
 });
 
 test('who is not let in at the start ends with the reason', async () => {

@@ -5,6 +5,7 @@
  * doing harm. docs/guides/worker-http.md describes the protocol.
  */
 
+import { onAbort } from '../abort.js';
 import { Backoff, pause } from '../backoff.js';
 import { written } from '../duration.js';
 import { RelaisError } from '../error.js';
@@ -37,7 +38,9 @@ const ENDS = { cancelled: 'cancelled', lost: 'lost', ended: 'lost', notFound: 'l
  * result that the server did not want.
  *
  * @typedef {{ submission: Submission, verdict: import('./outcomes.js').Verdict, sentBefore: boolean,
- *   substitute: boolean, settle: (told: boolean) => void }} Parcel
+ *   substitute: boolean, settle: (ending: Ending) => void }} Parcel
+ *
+ * @typedef {'done' | 'failed' | 'lost'} Ending
  */
 
 /** @implements {Transport} @typedef {import('./run.js').Transport} Transport */
@@ -127,13 +130,13 @@ export class HttpTransport {
   /**
    * @param {Submission} submission
    * @param {import('./outcomes.js').Verdict} verdict
-   * @returns {Promise<boolean>}
+   * @returns {Promise<Ending>}
    */
   finish(submission, verdict) {
     return new Promise((resolve) => {
-      const settle = (/** @type {boolean} */ told) => {
+      const settle = (/** @type {Ending} */ ending) => {
         this.#held.delete(submission);
-        resolve(told);
+        resolve(ending);
       };
       this.#results.push({ submission, verdict, sentBefore: false, substitute: false, settle });
       if (!this.#telling) void this.#tell();
@@ -178,8 +181,7 @@ export class HttpTransport {
     // What is on its way is heard out; then there is nothing to be had, and nothing is lost by hanging up.
     /** @type {NodeJS.Timeout | undefined} */
     let timer;
-    const stopped = () => (timer = setTimeout(() => hangUp.abort(), HEAR_OUT));
-    this.#stop.signal.addEventListener('abort', stopped, { once: true });
+    const unlisten = onAbort(this.#stop.signal, () => (timer = setTimeout(() => hangUp.abort(), HEAR_OUT)));
     try {
       const path = ['services', this.#service, 'claims'];
       const options = { body: JSON.stringify(body), patience: wait, signal: hangUp.signal };
@@ -187,7 +189,7 @@ export class HttpTransport {
       return elements(member(text, 'data', 'tasks') ?? '[]');
     } finally {
       clearTimeout(timer);
-      this.#stop.signal.removeEventListener('abort', stopped);
+      unlisten();
     }
   }
 
@@ -288,7 +290,8 @@ export class HttpTransport {
   #settle(parcel, { outcome, reason }) {
     if (outcome === 'rejected') return this.#unwanted(parcel, reason ?? 'it was not understood');
     // Ended by this very message: the first call with it arrived, only its answer did not.
-    parcel.settle(outcome === 'accepted' || outcome === 'unchanged' || (outcome === 'ended' && parcel.sentBefore));
+    const told = outcome === 'accepted' || outcome === 'unchanged' || (outcome === 'ended' && parcel.sentBefore);
+    parcel.settle(told ? (parcel.verdict.success ? 'done' : 'failed') : 'lost');
   }
 
   /**
@@ -302,7 +305,7 @@ export class HttpTransport {
     const { taskId } = parcel.submission;
     if (parcel.substitute) {
       this.#logger.error('the server takes neither the result nor its failure', { taskId, reason });
-      return parcel.settle(false);
+      return parcel.settle('lost');
     }
     this.#logger.warn('the server does not take the result', { taskId, reason });
     const verdict = failure(`the server did not take the worker's result: ${reason}`);

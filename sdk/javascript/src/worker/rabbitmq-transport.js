@@ -5,6 +5,7 @@
  * for a worker to hear that a task was cancelled; its result is then ignored.
  */
 
+import { onAbort } from '../abort.js';
 import { Backoff, pause } from '../backoff.js';
 import { message as said, Outage } from './log.js';
 import { failure } from './outcomes.js';
@@ -35,7 +36,7 @@ export class RabbitMqTransport {
     this.#settings = settings;
     this.#logger = settings.logger;
     this.#outage = new Outage(settings.logger, 'the broker');
-    this.#stopped = new Promise((resolve) => this.#stop.signal.addEventListener('abort', () => resolve()));
+    this.#stopped = new Promise((resolve) => onAbort(this.#stop.signal, resolve));
   }
 
   get isConnected() {
@@ -95,25 +96,27 @@ export class RabbitMqTransport {
   /**
    * @param {Submission} submission
    * @param {import('./outcomes.js').Verdict} verdict
+   * @returns {Promise<'done' | 'failed' | 'lost'>}
    */
   async finish(submission, verdict) {
     const held = this.#held.get(submission);
-    if (!held) return false;
+    if (!held) return 'lost';
     const { session, message } = held;
+    let told = verdict;
     try {
-      await session.publish(submission.message(verdict.data)).catch((error) => {
+      await session.publish(submission.message(told.data)).catch((error) => {
         if (!(error instanceof TooLarge)) throw error;
         // Without an end the task would be handed out again, and end here again.
         this.#logger.warn('the broker does not take the result', { taskId: submission.taskId, reason: error.message });
-        const substitute = failure(`the broker did not take the worker's result: ${error.message}`);
-        return session.publish(submission.message(substitute.data));
+        told = failure(`the broker did not take the worker's result: ${error.message}`);
+        return session.publish(submission.message(told.data));
       });
     } catch {
-      return false;
+      return 'lost';
     }
     this.#held.delete(submission);
     session.ack(message);
-    return true;
+    return told.success ? 'done' : 'failed';
   }
 
   /** @param {Submission} submission */

@@ -4,6 +4,7 @@
  * Only here handlers are started and ended. How tasks come and how results are told is the transport's part.
  */
 
+import { onAbort } from '../abort.js';
 import { Backoff, pause } from '../backoff.js';
 import { message } from './log.js';
 import { described, failureOf, Interrupted, success, TryAgain } from './outcomes.js';
@@ -19,8 +20,8 @@ import { Progress } from './progress.js';
  * @property {() => void} stopTaking
  * @property {(submission: Submission) => void} started
  * @property {(batch: [Submission, number][]) => Promise<void>} progress
- * @property {(submission: Submission, verdict: import('./outcomes.js').Verdict) => Promise<boolean>} finish resolves when
- *   the other side has it for good: whether it was wanted
+ * @property {(submission: Submission, verdict: import('./outcomes.js').Verdict) => Promise<'done' | 'failed' | 'lost'>}
+ *   finish resolves when the other side has it for good; `lost` if it was not wanted
  * @property {(submission: Submission) => Promise<boolean>} giveBack whether it was still ours to give
  * @property {() => Promise<void>} close
  * @property {boolean} isConnected
@@ -204,9 +205,9 @@ export class Run {
       return;
     }
     this.#again.reset();
-    const told = await this.#transport.finish(submission, verdict);
-    if (!told) this.#options.logger.info('the result came too late', { taskId });
-    this.#report[told ? (verdict.success ? 'done' : 'failed') : 'lost'] += 1;
+    const ending = await this.#transport.finish(submission, verdict);
+    if (ending === 'lost') this.#options.logger.info('the result came too late', { taskId });
+    this.#report[ending] += 1;
   }
 
   /** @param {Submission} submission */
@@ -320,11 +321,10 @@ export class Run {
   async #atMost(millis, condition) {
     const enough = new AbortController();
     const hurry = () => enough.abort();
-    this.#now.signal.addEventListener('abort', hurry, { once: true });
-    if (this.#now.signal.aborted) hurry();
+    const unlisten = onAbort(this.#now.signal, hurry);
     const limit = pause(Math.min(millis, 2 ** 31 - 1), enough.signal).catch(() => {});
     await Promise.race([this.#until(condition), limit]);
-    this.#now.signal.removeEventListener('abort', hurry);
+    unlisten();
     hurry();
   }
 

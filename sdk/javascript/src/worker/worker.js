@@ -1,6 +1,7 @@
 /** A worker: its settings, and how it is run, as a part of a program or as the whole of it. */
 
 import { hostname } from 'node:os';
+import { onAbort } from '../abort.js';
 import { milliseconds } from '../duration.js';
 import { serveHealth } from './health.js';
 import { HttpTransport } from './http-transport.js';
@@ -51,9 +52,7 @@ export class Worker {
     if (this.#run) throw new Error('this worker runs already');
     const run = new Run(this.#settings, handler, this.#transport());
     this.#run = run;
-    const stop = () => run.stop();
-    if (signal?.aborted) stop();
-    signal?.addEventListener('abort', stop, { once: true });
+    const unlisten = onAbort(signal, () => run.stop());
     const endSurvival = surviveRejections(this.#settings.logger);
     const { health } = this.#settings;
     /** @type {import('node:http').Server | undefined} */
@@ -73,7 +72,7 @@ export class Worker {
       this.#healthAddress = undefined;
       this.#run = undefined;
       endSurvival();
-      signal?.removeEventListener('abort', stop);
+      unlisten();
     }
   }
 
