@@ -227,6 +227,20 @@ test('told to stop, it takes nothing new and finishes what it has', async (t) =>
   assert.equal((await client.get(service, second.taskId)).status, 'PENDING');
 });
 
+test('what comes when it is told to stop is given back at once', async (t) => {
+  const { service, client, options } = await server.service();
+  const proxy = await Proxy.start(t, server.url);
+  const { worker, stop } = start(t, { ...options, url: proxy.url }, () => assert.fail('it was to stop'));
+  await eventually('it waits for tasks', () => worker.isReady && proxy.requests.length === 2);
+  proxy.hold();
+  const { taskId } = await client.submit(service, {});
+  await eventually('it is handed out', async () => (await client.get(service, taskId)).status === 'IN_PROGRESS');
+  const stopped = stop();
+  proxy.release();
+  assert.deepEqual(await stopped, { done: 0, failed: 0, returned: 1, lost: 0, unsent: 0 });
+  assert.equal((await client.get(service, taskId)).status, 'PENDING');
+});
+
 test('what is not finished in its time is interrupted and given back at once', async (t) => {
   const { service, client, options } = await server.service({ deliveryLimit: 1 });
   /** @type {Event<void>} */

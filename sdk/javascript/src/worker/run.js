@@ -69,6 +69,8 @@ export class Run {
   #now = new AbortController();
   /** No more tasks are wanted. */
   #full = false;
+  /** How many tasks are on their way back. */
+  #returning = 0;
   #report = { done: 0, failed: 0, returned: 0, lost: 0, unsent: 0 };
   /** Called whenever something changed that somebody may wait for. */
   #watchers = /** @type {Set<() => void>} */ (new Set());
@@ -112,6 +114,8 @@ export class Run {
       await this.#until(() => this.#held() === 0 || this.#stop.signal.aborted);
       this.#stop.abort();
       await Promise.all([taking, this.#drain()]);
+      // The last claim may have brought something.
+      await this.#patiently(0, () => this.#returning === 0);
       // What becomes of the rest when the connection goes is nobody's to know.
       return { ...this.#report };
     } finally {
@@ -237,8 +241,11 @@ export class Run {
 
   /** @param {Submission} submission */
   async #giveBack(submission) {
+    this.#returning += 1;
     const given = await this.#transport.giveBack(submission);
+    this.#returning -= 1;
     this.#report[given ? 'returned' : 'lost'] += 1;
+    this.#changed();
   }
 
   #takeNoMore() {
@@ -251,7 +258,7 @@ export class Run {
 
   /** Lets the handlers finish within the grace period, then tells them to stop, then gives their tasks back. */
   async #drain() {
-    const waiting = this.#waiting.splice(0).map((submission) => this.#giveBack(submission));
+    for (const submission of this.#waiting.splice(0)) void this.#giveBack(submission);
     await this.#atMost(this.#options.grace, () => this.#held() === 0);
     const running = [...this.#jobs].filter(([, job]) => job.state === 'running');
     if (running.length > 0) {
@@ -262,17 +269,12 @@ export class Run {
       this.#progress.forget(submission);
       job.controller.abort(new Interrupted('stopping'));
       await Promise.race([job.handled, this.#atMost(ABORT_LIMIT, () => false)]);
-      await this.#giveBack(submission);
+      void this.#giveBack(submission);
     });
-    let returned = false;
-    void Promise.all([...waiting, ...given]).then(() => {
-      returned = true;
-      this.#changed();
-    });
-    const all = () => returned && [...this.#jobs.values()].every((job) => job.state !== 'ended');
-    await this.#atMost(ABORT_LIMIT + FLUSH_LIMIT, all);
-    if (!all()) await Promise.race([this.#until(all), pause(NOW_LIMIT)]);
-    this.#report.unsent = [...this.#jobs.values()].filter((job) => job.state === 'ended').length;
+    await Promise.all(given);
+    const isUntold = (/** @type {Job} */ job) => job.state === 'ended';
+    await this.#patiently(FLUSH_LIMIT, () => this.#returning === 0 && ![...this.#jobs.values()].some(isUntold));
+    this.#report.unsent = [...this.#jobs.values()].filter(isUntold).length;
     if (this.#report.unsent > 0) {
       this.#options.logger.error('results could not be told in time; their tasks will be handed out again', {
         tasks: this.#report.unsent,
@@ -326,6 +328,20 @@ export class Run {
     await Promise.race([this.#until(condition), limit]);
     unlisten();
     hurry();
+  }
+
+  /**
+   * The same, but with a moment even when there is no time: whatever is to be told must have a chance.
+   *
+   * @param {number} millis
+   * @param {() => boolean} condition
+   */
+  async #patiently(millis, condition) {
+    await this.#atMost(millis, condition);
+    if (condition()) return;
+    const enough = new AbortController();
+    await Promise.race([this.#until(condition), pause(NOW_LIMIT, enough.signal).catch(() => {})]);
+    enough.abort();
   }
 
   #changed() {
