@@ -15,6 +15,7 @@ mod gen_files;
 mod packages;
 mod postgres;
 mod rabbitmq;
+mod sdk_javascript;
 mod test;
 
 use std::{env, process::ExitCode};
@@ -32,6 +33,7 @@ Commands:
   gen [--check]     Write the committed contracts (docs/) anew from the binary; with --check, only
                     say whether they are current.
   fuzz-api          Fuzz a running server from its own OpenAPI document, with schemathesis.
+  sdk-javascript    Check and test the JavaScript library (sdk/javascript) with a private RabbitMQ.
   bench [ARGS…]     Build for release and run the benchmarks; ARGS go to relais-bench.
   help              This text.
 
@@ -44,12 +46,12 @@ Environment:
                          fuzz-api.
 
 As root on Debian or Ubuntu, `test` and `fuzz-api` install the packages they miss (postgresql,
-curl, jq, python3, python3-venv). Elsewhere they say what is missing and how to get it.
+curl, jq, python3, python3-venv, nodejs, npm). Elsewhere they say what is missing and how to get it.
 
 Exit status: 0 all is well, 1 something failed, 2 the command line was not understood.
 ";
 
-const COMMANDS: [&str; 6] = ["test", "check", "gen", "fuzz-api", "bench", "help"];
+const COMMANDS: [&str; 7] = ["test", "check", "gen", "fuzz-api", "sdk-javascript", "bench", "help"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -66,12 +68,13 @@ fn main() -> ExitCode {
             _ => return usage_error("gen takes no argument but --check"),
         },
         "fuzz-api" if rest.is_empty() => fuzz_api::run(),
+        "sdk-javascript" if rest.is_empty() => sdk_javascript::run_alone(),
         "bench" => bench::run(rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
             Ok(())
         }
-        "check" | "fuzz-api" => return usage_error(&format!("{command} takes no argument")),
+        "check" | "fuzz-api" | "sdk-javascript" => return usage_error(&format!("{command} takes no argument")),
         unknown => {
             let hint = nearest(unknown).map(|name| format!("; did you mean `{name}`?"));
             return usage_error(&format!("unknown command `{unknown}`{}", hint.unwrap_or_default()));

@@ -2,13 +2,13 @@
 //!
 //! From a fresh clone to a verdict. Does not lint: that is `cargo xtask check`.
 
-use std::{process::Command, time::Instant};
+use std::time::Instant;
 
 use anyhow::Result;
 
 use crate::{
     cargo::{self, cargo, run as execute},
-    fuzz_api, packages, postgres, rabbitmq,
+    fuzz_api, packages, postgres, rabbitmq, sdk_javascript,
 };
 
 /// Runs all tests, or those whose name contains one of `filters`, and says how long it took.
@@ -26,9 +26,7 @@ fn test(filters: &[String]) -> Result<()> {
     // The examples are workers in Python and in shell, and are run as they are.
     packages::ensure(&["curl", "jq", "python3", "redis-server"])?;
     // Receivers of callbacks are in JavaScript too.
-    if Command::new("node").arg("--version").output().is_err() {
-        packages::install("node", "nodejs")?;
-    }
+    sdk_javascript::ensure_installed()?;
     // RabbitMQ takes seconds to start, and does so while everything else is compiled. A test and the
     // whole workspace are named although this is for one binary: with them, dependencies get the
     // very features that `cargo test` wants, and are compiled once instead of twice.
@@ -48,6 +46,7 @@ fn test(filters: &[String]) -> Result<()> {
 
     if filters.is_empty() {
         fuzz_api::run_built()?;
+        sdk_javascript::run(&broker.url()?)?;
         // The transports of the bus are behind features that nothing else turns on.
         let mut bus = cargo("test --package relais-bus --all-features --test redis --test postgres".split(' '));
         execute(bus.env(postgres::VARIABLE, server.url()))?;

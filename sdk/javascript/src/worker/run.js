@@ -1,0 +1,364 @@
+/**
+ * One run of a worker: what it takes it does, and when told to stop it loses nothing.
+ *
+ * Only here handlers are started and ended. How tasks come and how results are told is the transport's part.
+ */
+
+import { onAbort } from '../abort.js';
+import { Backoff, pause } from '../backoff.js';
+import { message } from './log.js';
+import { described, failureOf, Interrupted, success, TryAgain } from './outcomes.js';
+import { Progress } from './progress.js';
+
+/** @typedef {import('./submission.js').Submission} Submission */
+
+/**
+ * How tasks come and results go.
+ *
+ * @typedef {object} Transport
+ * @property {(host: Host) => Promise<void>} take hands tasks to the host until told to stop; fails if it never will work
+ * @property {() => void} stopTaking
+ * @property {(submission: Submission) => void} started
+ * @property {(batch: [Submission, number][]) => Promise<void>} progress
+ * @property {(submission: Submission, verdict: import('./outcomes.js').Verdict) => Promise<'done' | 'failed' | 'lost'>}
+ *   finish resolves when the other side has it for good; `lost` if it was not wanted
+ * @property {(submission: Submission) => Promise<boolean>} giveBack whether it was still ours to give
+ * @property {() => Promise<void>} close
+ * @property {boolean} isConnected
+ */
+
+/**
+ * What a transport may ask of a run.
+ *
+ * @typedef {object} Host
+ * @property {() => Promise<number>} room waits until tasks can be started, and says how many; 0 if no more are wanted
+ * @property {(submission: Submission) => void} deliver
+ * @property {(submission: Submission, why: import('../../types/worker.js').InterruptedBecause) => void} interrupt it is
+ *   no longer ours
+ */
+
+// Together with the default grace period, all of this fits into the 30 s that Kubernetes gives.
+
+/** How long handlers may take to notice that they are to stop, at the end of the grace period. */
+const ABORT_LIMIT = 3_000;
+
+/** How long to try to tell the last results and to give tasks back. */
+const FLUSH_LIMIT = 3_000;
+
+/** The same when there is no time at all. */
+const NOW_LIMIT = 1_000;
+
+/**
+ * A task that a handler has. `gone`: somebody else's by now. `stopped`: will be given back. `ended`: its handler is done.
+ *
+ * @typedef {{ controller: AbortController, state: 'running' | 'gone' | 'stopped' | 'ended', handled: Promise<void> }} Job
+ */
+
+export class Run {
+  #options;
+  #handler;
+  #transport;
+  /** @type {Map<Submission, Job>} */
+  #jobs = new Map();
+  /** Came while every slot was still taken by handlers that did not notice that they lost their tasks. */
+  #waiting = /** @type {Submission[]} */ ([]);
+  /** @type {Progress<Submission>} */
+  #progress;
+  #again = new Backoff();
+  #stop = new AbortController();
+  #now = new AbortController();
+  /** No more tasks are wanted. */
+  #full = false;
+  /** How many tasks are on their way back. */
+  #returning = 0;
+  #report = { done: 0, failed: 0, returned: 0, lost: 0, unsent: 0 };
+  /** Called whenever something changed that somebody may wait for. */
+  #watchers = /** @type {Set<() => void>} */ (new Set());
+  /** @type {NodeJS.Timeout | undefined} */
+  #idle;
+
+  /**
+   * @param {import('./worker.js').Settings} options
+   * @param {import('../../types/worker.js').Handler<any, any>} handler
+   * @param {Transport} transport
+   */
+  constructor(options, handler, transport) {
+    this.#options = options;
+    this.#handler = handler;
+    this.#transport = transport;
+    this.#progress = new Progress((batch) => transport.progress(batch));
+  }
+
+  get isReady() {
+    return this.#transport.isConnected && !this.#full;
+  }
+
+  /** Takes nothing more, and ends when what there is has ended. A second time, or with `now`, everything is given back. */
+  stop({ now = this.#stop.signal.aborted } = {}) {
+    this.#stop.abort();
+    this.#takeNoMore();
+    if (now) this.#now.abort();
+    this.#changed();
+  }
+
+  async run() {
+    this.#startIdling();
+    const taking = this.#transport.take({
+      room: () => this.#room(),
+      deliver: (submission) => this.#deliver(submission),
+      interrupt: (submission, why) => this.#interrupt(submission, why),
+    });
+    try {
+      await Promise.race([taking, this.#until(() => this.#stop.signal.aborted)]);
+      // Where no more is taken because enough came, there is no hurry.
+      await this.#until(() => this.#held() === 0 || this.#stop.signal.aborted);
+      this.#stop.abort();
+      await Promise.all([taking, this.#drain()]);
+      // The last claim may have brought something.
+      await this.#patiently(0, () => this.#returning === 0);
+      // What becomes of the rest when the connection goes is nobody's to know.
+      return { ...this.#report };
+    } finally {
+      clearTimeout(this.#idle);
+      this.#progress.close();
+      await this.#transport.close();
+    }
+  }
+
+  async #room() {
+    await this.#until(() => this.#full || this.#free() > 0);
+    if (this.#full) return 0;
+    return this.#options.once ? 1 : this.#free();
+  }
+
+  #free() {
+    return this.#options.concurrency - this.#jobs.size - this.#waiting.length;
+  }
+
+  /** @param {Submission} submission */
+  #deliver(submission) {
+    if (this.#full) return void this.#giveBack(submission);
+    clearTimeout(this.#idle);
+    if (this.#options.once) this.#takeNoMore();
+    if (this.#jobs.size < this.#options.concurrency) this.#start(submission);
+    else this.#waiting.push(submission);
+  }
+
+  /** @param {Submission} submission */
+  #start(submission) {
+    /** @type {Job} */
+    const job = { controller: new AbortController(), state: 'running', handled: Promise.resolve() };
+    this.#jobs.set(submission, job);
+    this.#transport.started(submission);
+    const work = this.#work(submission, job);
+    job.handled = work.then(() => {});
+    void work.then((verdict) => this.#settle(submission, job, verdict)).finally(() => this.#release(submission));
+  }
+
+  /**
+   * Runs the handler. Never fails: whatever goes wrong is how the task ended.
+   *
+   * @param {Submission} submission
+   * @param {Job} job
+   */
+  async #work(submission, job) {
+    const { parse, stringify } = this.#options;
+    try {
+      const body = submission.body(parse);
+      const result = await this.#handler(body, this.#context(submission, job));
+      return success(stringify(result));
+    } catch (error) {
+      return error instanceof TryAgain ? error : failureOf(error);
+    }
+  }
+
+  /**
+   * @param {Submission} submission
+   * @param {Job} job
+   * @returns {import('../../types/worker.js').Context}
+   */
+  #context(submission, job) {
+    const { taskId, attempt, correlationId, redelivered } = submission;
+    const { signal } = job.controller;
+    const progress = (/** @type {number} */ percent) => {
+      if (job.state === 'running') this.#progress.put(submission, percent);
+    };
+    const context = { taskId, attempt, correlationId, redelivered, signal, progress, rawBody: '' };
+    return Object.defineProperty(context, 'rawBody', { get: () => submission.rawBody, enumerable: false });
+  }
+
+  /**
+   * A handler has ended.
+   *
+   * @param {Submission} submission
+   * @param {Job} job
+   * @param {import('./outcomes.js').Verdict | TryAgain} verdict
+   */
+  async #settle(submission, job, verdict) {
+    this.#progress.forget(submission);
+    if (job.state === 'gone') this.#report.lost += 1;
+    // Stopped: it is given back by whoever stopped it.
+    if (job.state !== 'running') return;
+    job.state = 'ended';
+    const { taskId } = submission;
+    if (verdict instanceof TryAgain) {
+      this.#options.logger.info('the handler gives the task back', { taskId, reason: described(verdict) });
+      // Not at once: the next to have it may well be this worker.
+      await pause(this.#again.next(), this.#stop.signal).catch(() => {});
+      await this.#giveBack(submission);
+      return;
+    }
+    this.#again.reset();
+    const ending = await this.#transport.finish(submission, verdict);
+    if (ending === 'lost') this.#options.logger.info('the result came too late', { taskId });
+    this.#report[ending] += 1;
+  }
+
+  /** @param {Submission} submission */
+  #release(submission) {
+    this.#jobs.delete(submission);
+    const next = this.#waiting.shift();
+    if (next) this.#start(next);
+    if (this.#jobs.size === 0) this.#startIdling();
+    this.#changed();
+  }
+
+  /**
+   * @param {Submission} submission
+   * @param {import('../../types/worker.js').InterruptedBecause} why
+   */
+  #interrupt(submission, why) {
+    const waiting = this.#waiting.indexOf(submission);
+    if (waiting >= 0) this.#waiting.splice(waiting, 1);
+    const job = this.#jobs.get(submission);
+    if (job?.state !== 'running') return;
+    this.#options.logger.info('told to stop working on the task', { taskId: submission.taskId, why });
+    job.state = 'gone';
+    this.#progress.forget(submission);
+    job.controller.abort(new Interrupted(why));
+    this.#changed();
+  }
+
+  /** @param {Submission} submission */
+  async #giveBack(submission) {
+    this.#returning += 1;
+    const given = await this.#transport.giveBack(submission);
+    this.#returning -= 1;
+    this.#report[given ? 'returned' : 'lost'] += 1;
+    this.#changed();
+  }
+
+  #takeNoMore() {
+    if (this.#full) return;
+    this.#full = true;
+    clearTimeout(this.#idle);
+    this.#transport.stopTaking();
+    this.#changed();
+  }
+
+  /** Lets the handlers finish within the grace period, then tells them to stop, then gives their tasks back. */
+  async #drain() {
+    for (const submission of this.#waiting.splice(0)) void this.#giveBack(submission);
+    await this.#atMost(this.#options.grace, () => this.#held() === 0);
+    const running = [...this.#jobs].filter(([, job]) => job.state === 'running');
+    if (running.length > 0) {
+      this.#options.logger.info('there is no more time: tasks that still run are given back', { tasks: running.length });
+    }
+    const given = running.map(async ([submission, job]) => {
+      job.state = 'stopped';
+      this.#progress.forget(submission);
+      job.controller.abort(new Interrupted('stopping'));
+      await Promise.race([job.handled, this.#atMost(ABORT_LIMIT, () => false)]);
+      void this.#giveBack(submission);
+    });
+    await Promise.all(given);
+    const isUntold = (/** @type {Job} */ job) => job.state === 'ended';
+    await this.#patiently(FLUSH_LIMIT, () => this.#returning === 0 && ![...this.#jobs.values()].some(isUntold));
+    this.#report.unsent = [...this.#jobs.values()].filter(isUntold).length;
+    if (this.#report.unsent > 0) {
+      this.#options.logger.error('results could not be told in time; their tasks will be handed out again', {
+        tasks: this.#report.unsent,
+      });
+    }
+  }
+
+  /** How many tasks are ours: running, or with a result that is not told yet. */
+  #held() {
+    return [...this.#jobs.values()].filter((job) => job.state !== 'gone').length + this.#waiting.length;
+  }
+
+  #startIdling() {
+    const { idle } = this.#options;
+    if (idle === undefined || this.#full) return;
+    this.#idle = setTimeout(() => {
+      this.#options.logger.info('nothing came for a while: the worker ends');
+      this.stop();
+    }, idle);
+  }
+
+  /**
+   * Waits until something is so.
+   *
+   * @param {() => boolean} condition
+   * @returns {Promise<void>}
+   */
+  #until(condition) {
+    return new Promise((resolve) => {
+      const look = () => {
+        if (!condition()) return;
+        this.#watchers.delete(look);
+        resolve();
+      };
+      this.#watchers.add(look);
+      look();
+    });
+  }
+
+  /**
+   * The same, but not for longer than this, nor when there is no time at all.
+   *
+   * @param {number} millis
+   * @param {() => boolean} condition
+   */
+  async #atMost(millis, condition) {
+    const enough = new AbortController();
+    const hurry = () => enough.abort();
+    const unlisten = onAbort(this.#now.signal, hurry);
+    const limit = pause(Math.min(millis, 2 ** 31 - 1), enough.signal).catch(() => {});
+    await Promise.race([this.#until(condition), limit]);
+    unlisten();
+    hurry();
+  }
+
+  /**
+   * The same, but with a moment even when there is no time: whatever is to be told must have a chance.
+   *
+   * @param {number} millis
+   * @param {() => boolean} condition
+   */
+  async #patiently(millis, condition) {
+    await this.#atMost(millis, condition);
+    if (condition()) return;
+    const enough = new AbortController();
+    await Promise.race([this.#until(condition), pause(NOW_LIMIT, enough.signal).catch(() => {})]);
+    enough.abort();
+  }
+
+  #changed() {
+    for (const look of [...this.#watchers]) look();
+  }
+}
+
+/**
+ * Keeps the process alive when a handler leaves a promise behind that fails. Whoever calls what comes back ends that.
+ *
+ * @param {import('../../types/worker.js').Logger} logger
+ */
+export function surviveRejections(logger) {
+  const told = (/** @type {unknown} */ reason) => {
+    const stack = reason instanceof Error ? reason.stack : undefined;
+    logger.error('a promise failed that nobody waited for', { error: message(reason), stack });
+  };
+  process.on('unhandledRejection', told);
+  return () => process.off('unhandledRejection', told);
+}

@@ -1,0 +1,45 @@
+/** Checked by the compiler, never run: the declared types are those of the code, and what users write has types. */
+
+import { Client, RelaisError, type Task } from '@relais/sdk';
+import { Failure, type Handler, TryAgain, Worker } from '@relais/sdk/worker';
+import * as code from '../src/index.js';
+import * as workerCode from '../src/worker/index.js';
+
+export const declared: typeof import('@relais/sdk') = code;
+export const declaredWorker: typeof import('@relais/sdk/worker') = workerCode;
+
+interface Pages {
+  pages: number;
+}
+
+export const handler: Handler<Pages, { sheets: number }> = async ({ pages }, { signal, progress, attempt, rawBody }) => {
+  signal.throwIfAborted();
+  progress(50);
+  if (rawBody.length === 0) throw new TryAgain();
+  if (attempt !== undefined && attempt > 2) throw new Failure('no paper', { retryable: false });
+  return { sheets: pages / 2 };
+};
+
+export async function use(): Promise<number> {
+  const client = new Client({ url: 'http://127.0.0.1:8080', clientId: 'me', clientSecret: 'secret', timeout: '10s' });
+  const { taskId } = await client.submit('print', { pages: 2 }, { correlationId: 'c', idempotencyKey: false });
+  const task: Task<{ sheets: number }> = await client.wait('print', taskId, { timeout: 1000 });
+  for await (const { event, task } of client.stream('print', taskId)) {
+    const kind: 'status' | 'progress' | 'position' = event;
+    void [kind, task.status];
+  }
+  for (const answer of await client.submitMany('print', [{ body: { pages: 1 } }])) {
+    if (answer instanceof RelaisError) throw answer;
+    void answer.taskPosition;
+  }
+  // @ts-expect-error there is no such status
+  for await (const task of client.list('print', { status: ['DONE'] })) void task.taskId;
+  // @ts-expect-error a client needs a secret
+  void new Client({ url: 'http://127.0.0.1:8080', clientId: 'me' });
+
+  const worker = new Worker({ url: 'amqp://127.0.0.1', service: 'print', concurrency: 4, health: 8081 });
+  await worker.run(handler, { signal: AbortSignal.timeout(1000) });
+  // @ts-expect-error a worker needs a service
+  void new Worker({ url: 'amqp://127.0.0.1' });
+  return task.response?.sheets ?? 0;
+}

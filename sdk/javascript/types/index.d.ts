@@ -1,0 +1,219 @@
+/** The consumer's side of Relais: submit tasks, follow them, cancel them. */
+
+/** Milliseconds, or text like `250ms`, `30s`, `5m`, `1h30m`. */
+export type Duration = number | string;
+
+export interface ClientOptions {
+  /** The server, e.g. `https://relais.example.org`. */
+  url: string;
+  clientId: string;
+  clientSecret: string;
+  /** How long an answer may take; 30 s if absent. */
+  timeout?: Duration;
+  /** How often a call is tried again where that is safe; 5 times if absent. */
+  retries?: number;
+  /** Another `fetch` than the runtime's. */
+  fetch?: typeof fetch;
+  /**
+   * Parses the responses of tasks, from their text; `JSON.parse` if absent, which loses the last digits of integers beyond
+   * 2^53. `rawResponse` of a task has the text in any case.
+   */
+  parse?: (text: string) => any;
+  /** Writes the bodies of tasks as JSON text; `JSON.stringify` if absent. */
+  stringify?: (value: any) => string | undefined;
+}
+
+export type TaskStatus = 'PENDING' | 'IN_PROGRESS' | 'SUCCESS' | 'FAILURE' | 'CANCELLED';
+
+/** A task. Which fields there are depends on its status. Dates are RFC 3339, UTC. */
+export interface Task<Response = any> {
+  taskId: string;
+  status: TaskStatus;
+  /** PENDING: its place in its service's queue, from 1. */
+  taskPosition?: number;
+  submitionDate: string;
+  /** PENDING: when it may start, judging by the last minutes. */
+  estimatedStartDate?: string;
+  startDate?: string;
+  endDate?: string;
+  /** From 0 to 100. */
+  progress?: number;
+  /** SUCCESS: the worker's result. Not in a listing. */
+  response?: Response;
+  /** The same as it was written: all digits of large numbers are there. */
+  readonly rawResponse?: string;
+  /** FAILURE: why. */
+  errorMessage?: string;
+  correlationId?: string;
+}
+
+/** Where to tell what becomes of a task. */
+export interface Callback {
+  /** `https`; `http` where the operator allows it; `amqp`. */
+  type: 'https' | 'http' | 'amqp' | (string & {});
+  /** `https`, `http`: where to. */
+  url?: string;
+  /** `amqp`: the name of a destination that the operator declared. */
+  destination?: string;
+  /** What is to be told; its end, whichever it is, if absent. */
+  events?: ('started' | 'progress' | 'success' | 'failure' | 'cancelled')[];
+  compression?: 'gzip';
+}
+
+/** A task to be done. */
+export interface Submission<Body = any> {
+  /** The arguments: an object that conforms to the service's JSON Schema. */
+  body: Body;
+  callback?: Callback;
+  /** One id through a chain of tasks. */
+  correlationId?: string;
+}
+
+export interface SubmitOptions extends Omit<Submission, 'body'>, CallOptions {
+  /**
+   * Repeating a submission with the same key makes no second task. One is made up if absent, so that a call without an
+   * answer can be tried again. `false`: none, and such a call is not tried again.
+   */
+  idempotencyKey?: string | false;
+}
+
+export interface Submitted {
+  taskId: string;
+  /** Its place in its service's queue, from 1. */
+  taskPosition: number;
+  estimatedStartDate?: string;
+}
+
+export interface CallOptions {
+  /** Gives the call up; it then fails with the signal's reason. */
+  signal?: AbortSignal;
+}
+
+export interface ListOptions extends CallOptions {
+  /** Only in these. */
+  status?: TaskStatus | TaskStatus[];
+  /** Submitted at this time or later. */
+  from?: Date | string;
+  /** Submitted before this time. */
+  before?: Date | string;
+  /** How many tasks a call brings, at most 200. */
+  pageSize?: number;
+  /** Where to begin: `nextCursor` of the page before. */
+  cursor?: string;
+}
+
+export interface TaskPage {
+  tasks: Task[];
+  /** Absent on the last page. */
+  nextCursor?: string;
+}
+
+/** Something changed: the status; or only the progress; or only the place in the queue. */
+export interface TaskEvent<Response = any> {
+  event: 'status' | 'progress' | 'position';
+  /** For `lastEventId`. */
+  id: string;
+  task: Task<Response>;
+}
+
+/** A service that the client may use. */
+export interface Service {
+  serviceName: string;
+  /** What a task's body must conform to. */
+  jsonSchema?: object | null;
+  roles: ('consume' | 'work')[];
+  /** Tasks are taken in but not handed out. */
+  paused: boolean;
+}
+
+/** What became of telling about a task. */
+export interface CallbackState {
+  callbackId: string;
+  event: string;
+  notificationStatus: 'PENDING' | 'SUCCESS' | 'FAILURE';
+  type: string;
+  target: string;
+  attempts: number;
+  createdDate: string;
+  endDate?: string;
+  nextAttemptDate?: string;
+  [more: string]: unknown;
+}
+
+/** What callbacks are signed with, by the convention of Standard Webhooks. */
+export interface SigningSecret {
+  secret: string;
+  [more: string]: unknown;
+}
+
+/** A consumer of services. Calls are tried again, a few times, where that is safe. They fail with `RelaisError`. */
+export class Client {
+  constructor(options: ClientOptions);
+  /** Submits a task. It is stored for good when this resolves. */
+  submit(service: string, body: any, options?: SubmitOptions): Promise<Submitted>;
+  /**
+   * Submits many tasks. One that is refused does not hold up the others: in its place there is the error. Not tried again
+   * without an answer, since that could make tasks twice.
+   */
+  submitMany(service: string, tasks: Iterable<Submission>, options?: CallOptions): Promise<(Submitted | RelaisError)[]>;
+  /** A task as it is now. */
+  get<Response = any>(service: string, taskId: string, options?: CallOptions): Promise<Task<Response>>;
+  /** Waits until a task has ended, or the time is up: look at its status. For ever if there is no `timeout`. */
+  wait<Response = any>(
+    service: string,
+    taskId: string,
+    options?: CallOptions & { timeout?: Duration },
+  ): Promise<Task<Response>>;
+  /** Follows a task to its end; goes on by itself after a lost connection. */
+  stream<Response = any>(
+    service: string,
+    taskId: string,
+    options?: CallOptions & { lastEventId?: string },
+  ): AsyncGenerator<TaskEvent<Response>, void, void>;
+  /** The client's own tasks, the newest first, without their responses. */
+  list(service: string, options?: ListOptions): AsyncGenerator<Task, void, void>;
+  /** One page of them. */
+  page(service: string, options?: ListOptions): Promise<TaskPage>;
+  /** Cancels a task. Once it has ended otherwise, this is refused with 409002. */
+  cancel(service: string, taskId: string, options?: CallOptions): Promise<Task>;
+  /** What was told of a task. */
+  callbacks(service: string, taskId: string, options?: CallOptions): Promise<CallbackState[]>;
+  /** The services that the client may use. */
+  services(options?: CallOptions): Promise<Service[]>;
+  /** One of them, with its JSON Schema. */
+  service(name: string, options?: CallOptions): Promise<Service>;
+  /** What the client's callbacks are signed with, the newest first. */
+  signingSecrets(options?: CallOptions): Promise<SigningSecret[]>;
+}
+
+/** One thing that is wrong with a request. */
+export interface ErrorDetail {
+  /** Where, as a JSON pointer. */
+  path: string;
+  message: string;
+}
+
+export interface Refusal {
+  number?: number;
+  description: string;
+  details?: ErrorDetail[];
+  status?: number;
+  retryAfter?: number;
+}
+
+/** A server refused, or did not answer. */
+export class RelaisError extends Error {
+  constructor(refusal: Refusal, options?: ErrorOptions);
+  /** The kind of refusal, e.g. 404001. Absent if the answer was not one of Relais, or if there was none. */
+  readonly number: number | undefined;
+  /** The same, for people. */
+  readonly description: string;
+  /** What exactly is wrong, where the server says so. */
+  readonly details: ErrorDetail[];
+  /** The HTTP status; absent if there was no answer. */
+  readonly status: number | undefined;
+  /** When it may be worth trying again, in milliseconds. */
+  readonly retryAfter: number | undefined;
+  /** Whether the same call may well succeed later. */
+  readonly isPassing: boolean;
+}
