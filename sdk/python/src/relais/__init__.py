@@ -14,13 +14,19 @@ from .model import (
     TaskEvent,
     TaskPage,
 )
+from .worker import Cancelled, Context, Failure, Http, RabbitMq, TryAgain, Worker, WorkerReport
 
 __all__ = [
     "AsyncClient",
     "Callback",
+    "Cancelled",
     "Client",
+    "Context",
     "Detail",
+    "Failure",
+    "Http",
     "NotDone",
+    "RabbitMq",
     "Refused",
     "RelaisError",
     "Service",
@@ -33,6 +39,9 @@ __all__ = [
     "TaskEvent",
     "TaskFailed",
     "TaskPage",
+    "TryAgain",
     "Unreachable",
     "Unreadable",
+    "Worker",
+    "WorkerReport",
 ]
