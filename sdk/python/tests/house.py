@@ -6,6 +6,7 @@ A missing one is a failure, never a silent skip.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import secrets
@@ -13,6 +14,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from base64 import b64decode
 from collections.abc import Callable, Mapping
@@ -202,6 +204,13 @@ class Vhost:
         """The next message, which must come."""
         return until(f"a message in {queue}", lambda: self.take(queue, 1))[0]
 
+    def queues(self) -> list[str]:
+        return [queue["name"] for queue in self._call("GET", f"queues/{self.name}")]
+
+    def policy(self, name: str, pattern: str, definition: dict[str, Any]) -> None:
+        wish = {"pattern": pattern, "definition": definition, "apply-to": "queues"}
+        self._call("PUT", f"policies/{self.name}/{name}", wish)
+
     def queue(self, queue: str) -> dict[str, Any]:
         answer: dict[str, Any] = self._call("GET", f"queues/{self.name}/{queue}")
         return answer
@@ -214,6 +223,47 @@ class Vhost:
         answer = self._http.request(method, path, json=body)
         assert answer.is_success, f"{method} {path}: {answer.status_code} {answer.text}"
         return answer.json() if answer.content else None
+
+
+class Proxy:
+    """Passes connections on to a port, until they are cut. Nobody is let in while it is closed."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self.port = free_port()
+        self._listener: socket.socket | None = None
+        self._connections: list[socket.socket] = []
+
+    def open(self) -> None:
+        listener = socket.create_server(("127.0.0.1", self.port))
+        self._listener = listener
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def cut(self) -> None:
+        """Cuts what there is, and lets nobody in."""
+        if self._listener is not None:
+            self._listener.shutdown(socket.SHUT_RDWR)
+            self._listener.close()
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+        self._connections.clear()
+
+    def _accept(self, listener: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = listener.accept()
+                far = socket.create_connection(("127.0.0.1", self._target))
+                self._connections += [near, far]
+                for source, sink in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass, args=(source, sink), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
 
 
 class WorkerProcess:

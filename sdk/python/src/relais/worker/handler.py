@@ -11,7 +11,6 @@ import contextvars
 import inspect
 import logging
 import threading
-import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -39,7 +38,7 @@ class Handler:
         if not positional or len([p for p in positional if p.default is p.empty]) > 2:
             raise TypeError("a handler takes a body, or a body and a context")
         self._with_context = len(positional) > 1
-        self._convert = converter(_annotation(function, positional[0].name))
+        self._convert = converter(_annotation(function, positional[0]))
 
     async def __call__(self, body: Any, context: Context) -> Verdict:
         """Does the work. Never raises, unless it is cancelled."""
@@ -68,13 +67,18 @@ def _success(result: Any) -> Verdict:
         return Failed(f"the handler's result can not be written as JSON: {error}", retryable=False)
 
 
-def _annotation(function: Callable[..., Any], parameter: str) -> Any:
-    target = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
-    try:
-        return typing.get_type_hints(inspect.unwrap(target)).get(parameter, Any)
-    except (NameError, TypeError):
-        # An annotation that can not be looked up, e.g. imported for type checkers only.
+def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+    """What the body is to be. Only that is looked up: other annotations may be there for type checkers alone."""
+    annotation = parameter.annotation
+    if annotation is inspect.Parameter.empty:
         return Any
+    if not isinstance(annotation, str):
+        return annotation
+    inner = inspect.unwrap(function if inspect.isroutine(function) else type(function).__call__)
+    try:
+        return eval(annotation, inner.__globals__, dict(inspect.getclosurevars(inner).nonlocals))
+    except (NameError, AttributeError, SyntaxError) as error:
+        raise TypeError(f"the annotation {annotation!r} of the handler's body can not be looked up: {error}") from error
 
 
 def _in_thread(function: Callable[..., Any], *arguments: Any) -> asyncio.Future[Any]:

@@ -31,6 +31,10 @@ class Job:
         """It has begun."""
         return self._message(dumps({"messageType": "started", "hostName": host_name}))
 
+    def returned(self, host_name: str) -> str:
+        """It is given back unfinished."""
+        return self._message(dumps({"messageType": "returned", "hostName": host_name}))
+
     def progress(self, progress: float) -> str:
         """It is so far."""
         return self._message(dumps({"messageType": "progress", "progress": progress}))

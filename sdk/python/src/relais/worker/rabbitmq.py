@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ..backoff import Backoff
@@ -29,8 +29,8 @@ log = logging.getLogger("relais.worker")
 
 _CONNECT_LIMIT = 15.0
 _CLOSE_LIMIT = 2.0
-_REMEMBERED = 10_000
-"""Of so many tasks that have ended it is known that they have, should the broker deliver them again."""
+_RETURN_LIMIT = 2.0
+"""How long to try to say that a task is given back."""
 
 
 class RabbitMq(Transport):
@@ -66,7 +66,7 @@ class RabbitMq(Transport):
         self._begun = asyncio.Event()
         self._deliveries: dict[Job, list[AbstractIncomingMessage]] = {}
         self._started: dict[Job, asyncio.Future[bool]] = {}
-        self._ended: OrderedDict[tuple[str, int], None] = OrderedDict()
+        self._telling: set[Job] = set()
         self._welcome = False
         self._hopeless: BaseException | None = None
         self._consuming = False
@@ -93,34 +93,31 @@ class RabbitMq(Transport):
 
     async def deliver(self, job: Job, verdict: Success | Failed) -> bool:
         """Publishes a result until it is confirmed, then acknowledges the submission."""
-        started = self._started.pop(job, None)
-        if started is not None:
-            await asyncio.wait({started})  # Its place is before the result.
+        self._telling.add(job)
+        await self._start_told(job)
         try:
             await self._publish_until_confirmed(job.ended(verdict))
         except ValueError as error:
             log.warning("the broker does not take the result of task %s: %s", job.task_id, error)
             substitute = Failed(f"the broker did not take the worker's result: {error}", retryable=False)
             await self._publish_until_confirmed(job.ended(substitute))
-        if job.attempt is not None:
-            self._ended[job.task_id, job.attempt] = None
-        while len(self._ended) > _REMEMBERED:
-            self._ended.popitem(last=False)
-        for delivery in self._deliveries.pop(job, []):
-            await _quietly(delivery.ack())
+        await self._settle(job, lambda delivery: delivery.ack())
         return True
 
     async def give_back(self, job: Job) -> None:
-        """Others can take it at once. If the connection is lost, the broker gives it to them by itself."""
-        self._started.pop(job, None)
-        for delivery in self._deliveries.pop(job, []):
-            await _quietly(delivery.nack(requeue=True))
+        """Says so, that it does not count as lost, then others can take it at once.
+
+        If the connection is lost, the broker gives it to them by itself.
+        """
+        self._telling.add(job)
+        await self._start_told(job)
+        if self._session is not None:
+            await _quietly(asyncio.wait_for(self._session.publish(job.returned(self.host_name)), _RETURN_LIMIT))
+        await self._settle(job, lambda delivery: delivery.nack(requeue=True))
 
     async def drop(self, job: Job) -> None:
         """Nobody is to do it."""
-        self._started.pop(job, None)
-        for delivery in self._deliveries.pop(job, []):
-            await _quietly(delivery.ack())
+        await self._settle(job, lambda delivery: delivery.ack())
 
     async def tell_progress(self, batch: dict[Job, float]) -> None:
         """One message per task."""
@@ -169,10 +166,10 @@ class RabbitMq(Transport):
             await _quietly(delivery.reject(requeue=False))
             return
         known = self._crew.find(lambda other: other.held == job.held)
-        if known is not None and known in self._deliveries:
+        if known in self._deliveries and (known not in self._telling or delivery.redelivered):
+            # Still in hand: delivered again after the connection was lost, or published twice. A new one that comes
+            # when the result is on its way already is another matter: somebody wants it done again.
             self._deliveries[known].append(delivery)
-        elif delivery.redelivered and job.attempt is not None and (job.task_id, job.attempt) in self._ended:
-            await _quietly(delivery.ack())
         elif self._crew.enough or not self._consuming:
             await _quietly(delivery.nack(requeue=True))
         else:
@@ -182,6 +179,18 @@ class RabbitMq(Transport):
             if self._crew.enough:
                 # Before anything is acknowledged: the next message is for somebody else.
                 await session.stop_consuming()
+
+    async def _start_told(self, job: Job) -> None:
+        """Waits for what is to be told before all the rest; it is tried once."""
+        started = self._started.pop(job, None)
+        if started is not None:
+            await asyncio.wait({started})
+
+    async def _settle(self, job: Job, how: Callable[[AbstractIncomingMessage], Awaitable[None]]) -> None:
+        self._started.pop(job, None)
+        self._telling.discard(job)
+        for delivery in self._deliveries.pop(job, []):
+            await _quietly(how(delivery))
 
     async def _publish_until_confirmed(self, message: str) -> None:
         backoff = Backoff()
@@ -243,10 +252,13 @@ class _Session:
         channel = await self._connection.channel(publisher_confirms=False)
         channel.close_callbacks.add(self._gone)
         underlay = await channel.get_underlay_channel()
-        underlay.on_consumer_cancel_callbacks.add(lambda *_: self._gone(None, ConnectionError("the queue is gone")))
+        underlay.on_consumer_cancel_callbacks.add(self._queue_gone)
         await channel.set_qos(prefetch_count=prefetch)
         self._queue = await channel.get_queue(queue_in, ensure=False)
-        self._tag = await self._queue.consume(lambda delivery: self._owner.arrived(self, delivery))
+        self._tag = await self._queue.consume(self._arrived)
+
+    async def _arrived(self, delivery: AbstractIncomingMessage) -> None:
+        await self._owner.arrived(self, delivery)
 
     async def _declare(self, queue: str) -> None:
         """Plain and durable, as everybody does; one that is there already may be of any kind."""
@@ -290,6 +302,9 @@ class _Session:
         if self._connection is not None:
             self._connection.close_callbacks.discard(self._gone)
             await _quietly(asyncio.wait_for(self._connection.close(), _CLOSE_LIMIT))
+
+    async def _queue_gone(self, _frame: Any) -> None:
+        self._gone(None, ConnectionError("the queue is gone"))
 
     def _gone(self, _sender: Any, error: Any) -> None:
         if not self.lost.done():

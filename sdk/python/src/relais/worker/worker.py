@@ -54,7 +54,12 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._health = None if health is None else Health(health, self._is_ready)
+        self._health = None if health is None else Health(health, lambda: self.ready)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it could take a task right now, as far as it knows."""
+        return self._transport.ready and not self._stop.is_set()
 
     def run(self) -> WorkerReport:
         """Takes tasks and does them until SIGTERM or SIGINT, then finishes or gives back what it has.
@@ -160,9 +165,6 @@ class Worker:
                 if not crew.busy:
                     log.info("no task for %g s", idle)
                     return
-
-    def _is_ready(self) -> bool:
-        return self._transport.ready and not self._stop.is_set()
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
