@@ -226,6 +226,7 @@ class _Session:
     def __init__(self, owner: RabbitMq) -> None:
         self._owner = owner
         self._connection: AbstractConnection | None = None
+        self._opening: asyncio.Future[None] | None = None
         self._publishing: AbstractChannel | None = None
         self._queue: AbstractQueue | None = None
         self._tag: str | None = None
@@ -233,11 +234,16 @@ class _Session:
 
     async def open(self, prefetch: int) -> None:
         """Connects, declares both queues, and listens to one."""
+        self._opening = asyncio.ensure_future(asyncio.wait_for(self._open(prefetch), _CONNECT_LIMIT))
+        # Not interrupted half way, which would leave a mess: `close` waits for it.
+        await asyncio.shield(self._opening)
+
+    async def _open(self, prefetch: int) -> None:
         import aio_pika
 
         url, queue_in, queue_out = self._owner.settings
         name: Any = {"connection_name": f"relais worker {self._owner.host_name} {queue_in}"}
-        connection = await asyncio.wait_for(aio_pika.connect(url, client_properties=name), _CONNECT_LIMIT)
+        connection = await aio_pika.connect(url, client_properties=name)
         self._connection = connection
         connection.close_callbacks.add(self._gone)
         for queue in (queue_out, queue_in):
@@ -299,6 +305,10 @@ class _Session:
 
     async def close(self) -> None:
         """Hangs up; the broker gives what was not acknowledged to others."""
+        if self._opening is not None and not self._opening.done():
+            await asyncio.wait({self._opening}, timeout=_CLOSE_LIMIT)
+            self._opening.cancel()
+            await _quietly(asyncio.gather(self._opening, return_exceptions=True))
         if self._connection is not None:
             self._connection.close_callbacks.discard(self._gone)
             await _quietly(asyncio.wait_for(self._connection.close(), _CLOSE_LIMIT))

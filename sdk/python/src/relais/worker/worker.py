@@ -7,7 +7,7 @@ import contextlib
 import logging
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from .crew import Crew, WorkerReport
@@ -16,6 +16,8 @@ from .health import Health
 from .transport import Transport
 
 log = logging.getLogger("relais.worker")
+
+_CANCEL_AGAIN = 1.0
 
 
 class Worker:
@@ -86,9 +88,7 @@ class Worker:
             await crew.drain(self._grace, self._hurry)
             return crew.report
         finally:
-            for part in beside:
-                part.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            await _end(beside)
             await self._transport.close()
             if self._health is not None:
                 self._health.close()
@@ -142,9 +142,7 @@ class Worker:
             if taking.done():
                 taking.result()
         finally:
-            for end in ends:
-                end.cancel()
-            await asyncio.gather(*ends, return_exceptions=True)
+            await _end(ends)
 
     async def _finish(self, crew: Crew) -> None:
         """The one task of `once` takes as long as it takes, unless the worker is told to stop."""
@@ -165,6 +163,15 @@ class Worker:
                 if not crew.busy:
                     log.info("no task for %g s", idle)
                     return
+
+
+async def _end(parts: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancels, until they have ended: a library underneath may lose a cancellation that comes at the wrong moment."""
+    left = set(parts)
+    while left:
+        for part in left:
+            part.cancel()
+        _, left = await asyncio.wait(left, timeout=_CANCEL_AGAIN)
 
 
 def _running_loop() -> asyncio.AbstractEventLoop | None:
