@@ -166,9 +166,8 @@ class Vhost:
         self.name = f"relais_python_{os.getpid()}_{secrets.token_hex(6)}"
         self.host, self.port = node.hostname or "127.0.0.1", node.port or 5672
         self._user, self._password = user, password
-        self._http = httpx.Client(
-            base_url=f"http://{self.host}:{management}/api/", auth=(user, password), timeout=DEADLINE
-        )
+        self.management = f"http://{quote(user)}:{quote(password)}@{self.host}:{management}"
+        self._http = httpx.Client(base_url=f"{self.management}/api/", timeout=DEADLINE)
         self._call("PUT", f"vhosts/{self.name}")
         self._call("PUT", f"permissions/{self.name}/{user}", {"configure": ".*", "write": ".*", "read": ".*"})
 
