@@ -23,7 +23,7 @@ def http(spawn: Spawn, server: RelaisServer, service: str) -> Spawn:
     """Workers over HTTP."""
 
     def start(handler: str, *arguments: str, **settings: str) -> WorkerProcess:
-        return spawn(handler, "--service", service, "--url", server.url, "--lease", "1", *arguments, **settings)
+        return spawn(handler, "--service", service, "--url", server.url, *arguments, **settings)
 
     return start
 
@@ -88,7 +88,7 @@ def test_what_a_killed_worker_had_is_done_by_another(
     http: Spawn, server: RelaisServer, client: Client, service: str, tmp_path: Path
 ) -> None:
     begun, go_on = tmp_path / "begun", tmp_path / "go on"
-    first = http("handlers:act")
+    first = http("handlers:act", "--lease", "1")
     task_id = client.submit(service, {"begun": str(begun), "until": str(go_on)}).task_id
     exists(begun)
     first.process.kill()
