@@ -37,9 +37,16 @@ def asking(carried: RelaisServer) -> Iterator[Client]:
 
 
 @pytest.fixture
-def images(carried: RelaisServer) -> str:
-    """A service of one's own, whose queues have its name."""
-    return carried.service(transport="rabbitmq")
+def images(carried: RelaisServer, broker: Vhost, request: pytest.FixtureRequest) -> str:
+    """A service of one's own, whose queues have its name.
+
+    They are there before it: into a queue that it has to make, the server puts everything that is not finished, which
+    may then be published twice.
+    """
+    name: str = request.node.name[:60]
+    for queue in (f"{name}-in", f"{name}-out"):
+        broker.declare(queue)
+    return carried.service(name, transport="rabbitmq")
 
 
 Build = Callable[..., Worker]
