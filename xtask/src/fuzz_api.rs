@@ -9,7 +9,7 @@ use std::{
     fs,
     io::{Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -19,7 +19,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::{
     cargo::{self, cargo, root, run as execute},
-    packages,
+    python,
 };
 
 /// Pinned: a new release may find something new, and that is a change of its own.
@@ -73,7 +73,7 @@ pub fn run_built() -> Result<()> {
         bail!("there is no {DOCUMENT}; `cargo xtask gen` writes it");
     }
     let target = cargo::target_directory()?;
-    let schemathesis = schemathesis(&target)?;
+    let schemathesis = python::environment(&target.join("fuzz-api-python"), SCHEMATHESIS)?.join("st");
     let data = target.join("fuzz-api-data");
     if data.exists() {
         fs::remove_dir_all(&data).with_context(|| format!("cannot clear {}", data.display()))?;
@@ -166,35 +166,6 @@ fn call(port: u16, method: &str, path: &str, body: &str) -> Result<String> {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).context("no answer")?;
     Ok(answer)
-}
-
-/// The `st` program, installed on first use.
-fn schemathesis(target: &Path) -> Result<PathBuf> {
-    let environment = target.join("fuzz-api-python");
-    let program = environment.join("bin/st");
-    let installed = environment.join("installed");
-    if fs::read_to_string(&installed).is_ok_and(|version| version == SCHEMATHESIS) {
-        return Ok(program);
-    }
-    let mut create = Command::new("python3");
-    create.args(["-m", "venv", "--clear"]).arg(&environment);
-    // Debian's python3 comes without the part that makes environments.
-    if !can_make_environments() {
-        packages::install("python3 with the module venv", "python3-venv")?;
-    }
-    execute(&mut create)?;
-    let mut install = Command::new(environment.join("bin/pip"));
-    install.args(["install", "--quiet", "--disable-pip-version-check", SCHEMATHESIS]);
-    execute(&mut install).context("cannot install schemathesis from PyPI")?;
-    // Written last: an interrupted installation is done again.
-    fs::write(&installed, SCHEMATHESIS).context("cannot note the installation")?;
-    Ok(program)
-}
-
-fn can_make_environments() -> bool {
-    let mut python = Command::new("python3");
-    python.args(["-c", "import venv, ensurepip"]).stderr(Stdio::null());
-    python.status().is_ok_and(|status| status.success())
 }
 
 fn free_port() -> Result<u16> {

@@ -14,8 +14,10 @@ mod fuzz_api;
 mod gen_files;
 mod packages;
 mod postgres;
+mod python;
 mod rabbitmq;
 mod sdk_javascript;
+mod sdk_python;
 mod test;
 
 use std::{env, process::ExitCode};
@@ -27,7 +29,8 @@ Usage: cargo xtask COMMAND
 
 Commands:
   test [FILTER…]    Build everything, start a private PostgreSQL and run all tests, documentation
-                    examples and the API fuzzing. With FILTER, only tests whose name contains one.
+                    examples, the API fuzzing and the Python library's tests. With FILTER, only
+                    Rust tests whose name contains one.
   check             Everything that needs no server: formatting, clippy, the rule of which crate
                     may know which, licences, committed contracts, tidiness.
   gen [--check]     Write the committed contracts (docs/) anew from the binary; with --check, only
@@ -42,8 +45,8 @@ Environment:
                          postgres://postgres@127.0.0.1:5432. Otherwise a private one is started.
   RELAIS_TEST_PG_BIN     The directory of `postgres` and `initdb`, when it is neither in
                          /usr/lib/postgresql/*/bin nor in PATH.
-  CARGO_TARGET_DIR       Where cargo builds, as always; also home to the Python environment of
-                         fuzz-api.
+  CARGO_TARGET_DIR       Where cargo builds, as always; also home to the Python environments
+                         of fuzz-api and of the Python library.
 
 As root on Debian or Ubuntu, `test` and `fuzz-api` install the packages they miss (postgresql,
 curl, jq, python3, python3-venv, nodejs, npm). Elsewhere they say what is missing and how to get it.

@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::{
     cargo::{self, cargo, run as execute},
-    fuzz_api, packages, postgres, rabbitmq, sdk_javascript,
+    fuzz_api, packages, postgres, rabbitmq, sdk_javascript, sdk_python,
 };
 
 /// Runs all tests, or those whose name contains one of `filters`, and says how long it took.
@@ -41,12 +41,14 @@ fn test(filters: &[String]) -> Result<()> {
         tests.arg("--").args(filters);
     }
     tests.env(postgres::VARIABLE, server.url()).env(rabbitmq::VARIABLE, broker.url()?);
-    tests.env("RELAIS_BIN", cargo::binary("debug", "relais")?);
+    let relais = cargo::binary("debug", "relais")?;
+    tests.env("RELAIS_BIN", &relais);
     execute(&mut tests)?;
 
     if filters.is_empty() {
         fuzz_api::run_built()?;
         sdk_javascript::run(&broker.url()?)?;
+        sdk_python::run(&relais, &broker.url()?)?;
         // The transports of the bus are behind features that nothing else turns on.
         let mut bus = cargo("test --package relais-bus --all-features --test redis --test postgres".split(' '));
         execute(bus.env(postgres::VARIABLE, server.url()))?;

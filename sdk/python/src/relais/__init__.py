@@ -1,0 +1,47 @@
+"""Relais in Python: `Client` and `AsyncClient` submit tasks and wait for them, `Worker` does them."""
+
+from .async_client import AsyncClient
+from .client import Client
+from .errors import Detail, NotDone, Refused, RelaisError, TaskCancelled, TaskFailed, Unreachable, Unreadable
+from .model import (
+    Callback,
+    Service,
+    Status,
+    Submission,
+    SubmitResult,
+    Submitted,
+    Task,
+    TaskEvent,
+    TaskPage,
+)
+from .worker import Cancelled, Context, Failure, Http, RabbitMq, TryAgain, Worker, WorkerReport
+
+__all__ = [
+    "AsyncClient",
+    "Callback",
+    "Cancelled",
+    "Client",
+    "Context",
+    "Detail",
+    "Failure",
+    "Http",
+    "NotDone",
+    "RabbitMq",
+    "Refused",
+    "RelaisError",
+    "Service",
+    "Status",
+    "Submission",
+    "SubmitResult",
+    "Submitted",
+    "Task",
+    "TaskCancelled",
+    "TaskEvent",
+    "TaskFailed",
+    "TaskPage",
+    "TryAgain",
+    "Unreachable",
+    "Unreadable",
+    "Worker",
+    "WorkerReport",
+]

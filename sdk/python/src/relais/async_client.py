@@ -1,0 +1,206 @@
+"""The consumer's side for asyncio. `Client` is the same for code that blocks."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterable, Sequence
+from datetime import datetime
+from types import TracebackType
+from typing import Any, TypeVar
+
+import httpx
+
+from . import calls
+from .backoff import Patience
+from .errors import NotDone, Refused, RelaisError, Unreachable
+from .model import Callback, Service, Status, Submission, SubmitResult, Submitted, Task, TaskEvent, TaskPage
+from .wire import ParseFloat
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """Calls the services of one server.
+
+    What is not given is taken from the environment: RELAIS_URL, RELAIS_CLIENT, RELAIS_SECRET.
+
+    `patience` is for how many seconds a call is tried again that brought nothing and may well succeed later: the
+    server is away, stopping or busy (503), or the service is full (429). Zero: never. Only what can not be done twice
+    by that is tried again. With `parse_float=Decimal`, numbers with a point keep every digit.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        client_id: str | None = None,
+        client_secret: str | None = None,
+        *,
+        patience: float = 10.0,
+        parse_float: ParseFloat = float,
+    ) -> None:
+        self._base, auth = calls.settings(url, client_id, client_secret)
+        self._http = httpx.AsyncClient(auth=httpx.BasicAuth(*auth))
+        self._patience = patience
+        self._parse_float = parse_float
+
+    async def submit(
+        self,
+        service: str,
+        body: Any,
+        *,
+        idempotency_key: str | None = None,
+        callback: Callback | None = None,
+        correlation_id: str | None = None,
+    ) -> Submitted:
+        """Submits a task; it is stored for good when this returns.
+
+        Submitting again under the same `idempotency_key` gives the same task. Without one, a key is made up for this
+        call, so that its own tries never make two tasks.
+        """
+        return await self._call(calls.submit(service, Submission(body, callback, correlation_id), idempotency_key))
+
+    async def submit_many(self, service: str, tasks: Iterable[Any]) -> list[SubmitResult]:
+        """Submits many tasks: bodies, or `Submission`s. Each has its own result, in the same order.
+
+        They go in calls of up to 1000. If the first one fails, that is raised; if a later one does, its tasks have the
+        error as their result.
+        """
+        results: list[SubmitResult] = []
+        for count, call in calls.submit_many(service, tasks):
+            try:
+                answers = await self._call(call)
+                results.extend(answers)
+            except RelaisError as error:
+                if not results:
+                    raise
+                results += [error] * count
+        return results
+
+    async def get(self, service: str, task_id: str) -> Task:
+        """A task as it is now."""
+        return await self._call(calls.get(service, task_id))
+
+    async def wait(self, service: str, task_id: str, timeout: float | None = None) -> Task:
+        """Waits until a task has ended, in whatever way. Raises NotDone, a TimeoutError, when the time is up."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            wait = calls.WAIT if left is None else min(left, calls.WAIT)
+            task = await self._call(calls.get(service, task_id, wait), max(self._patience, left or 0.0))
+            if task.done:
+                return task
+            if deadline is not None and time.monotonic() >= deadline:
+                raise NotDone(task)
+
+    async def run(self, service: str, body: Any, *, timeout: float | None = None, **options: Any) -> Any:
+        """Submits, waits, and returns the result. Raises what `Task.result` does. Options are `submit`'s."""
+        submitted = await self.submit(service, body, **options)
+        return (await self.wait(service, submitted.task_id, timeout)).result()
+
+    async def stream(self, service: str, task_id: str) -> AsyncIterator[TaskEvent]:
+        """Follows a task to its end: how it is now, then every change.
+
+        Changes that come faster than they can be sent come as one. A stream that breaks off is taken up again.
+        """
+        follow = calls.Follow(self._base, service, task_id, self._parse_float)
+        patience = Patience(self._patience)
+        while not follow.done:
+            error: RelaisError = Unreachable("the stream broke off")
+            try:
+                async with self._http.stream(**follow.request()) as response:
+                    if response.status_code == 204:
+                        return
+                    if response.status_code != 200:
+                        await response.aread()
+                        raise calls.refusal(response)
+                    async for chunk in response.aiter_bytes():
+                        for event in follow.feed(chunk):
+                            yield event
+                        patience.reset()
+            except httpx.TransportError as cause:
+                error = calls.unreachable(cause)
+            except Refused as refused:
+                if not refused.passing:
+                    raise
+                error = refused
+            if not follow.done:
+                wait = patience.wait_after(error)
+                if wait is None:
+                    raise error
+                await asyncio.sleep(wait)
+
+    async def list_tasks(
+        self,
+        service: str,
+        *,
+        status: Status | Sequence[Status] | None = None,
+        from_: datetime | None = None,
+        before: datetime | None = None,
+        limit: int | None = None,
+        cursor: str | None = None,
+    ) -> TaskPage:
+        """A page of one's own tasks, the newest first; `next_cursor` of one page is `cursor` of the next."""
+        return await self._call(calls.list_tasks(service, status, from_, before, limit, cursor))
+
+    async def iter_tasks(
+        self,
+        service: str,
+        *,
+        status: Status | Sequence[Status] | None = None,
+        from_: datetime | None = None,
+        before: datetime | None = None,
+    ) -> AsyncIterator[Task]:
+        """All of one's own tasks, the newest first, page after page."""
+        cursor: str | None = None
+        while True:
+            page = await self.list_tasks(service, status=status, from_=from_, before=before, limit=200, cursor=cursor)
+            for task in page.tasks:
+                yield task
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    async def cancel(self, service: str, task_id: str) -> Task:
+        """Cancels a task. Once it has ended otherwise, this is refused with 409002."""
+        return await self._call(calls.cancel(service, task_id))
+
+    async def services(self) -> list[Service]:
+        """The services that one may use."""
+        return await self._call(calls.services())
+
+    async def service(self, name: str) -> Service:
+        """One of them, with the JSON Schema of its bodies."""
+        return await self._call(calls.service(name))
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        await self._http.aclose()
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __repr__(self) -> str:
+        return f"AsyncClient({self._base!r})"
+
+    async def _call(self, call: calls.Call[T], patience: float | None = None) -> T:
+        tries = Patience(self._patience if patience is None else patience)
+        while True:
+            try:
+                return call.answer(await self._send(call), self._parse_float)
+            except RelaisError as error:
+                wait = tries.wait_after(error) if call.may_try_again(error) else None
+                if wait is None:
+                    raise
+            await asyncio.sleep(wait)
+
+    async def _send(self, call: calls.Call[T]) -> httpx.Response:
+        try:
+            return await self._http.request(**call.request(self._base))
+        except httpx.HTTPError as error:
+            raise calls.unreachable(error) from error

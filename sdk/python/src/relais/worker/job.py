@@ -1,0 +1,76 @@
+"""A task in a worker's hands, and what is said of it on the wire."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ..wire import dumps
+from .verdict import Failed, Success
+
+# What a consumer is shown need not be longer; a server may refuse what is.
+_LONGEST_MESSAGE = 10_000
+
+
+@dataclass(eq=False)
+class Job:
+    """A task that was taken. Two jobs are never equal, not even of the same task."""
+
+    task_id: str
+    body: Any
+    attempt: int | None = None
+    correlation_id: str | None = None
+    redelivered: bool = False
+
+    @property
+    def held(self) -> dict[str, Any]:
+        """How it is named in a call."""
+        return {"taskId": self.task_id} if self.attempt is None else {"taskId": self.task_id, "attempt": self.attempt}
+
+    def started(self, host_name: str) -> str:
+        """It has begun."""
+        return self._message(dumps({"messageType": "started", "hostName": host_name}))
+
+    def returned(self, host_name: str) -> str:
+        """It is given back unfinished."""
+        return self._message(dumps({"messageType": "returned", "hostName": host_name}))
+
+    def progress(self, progress: float) -> str:
+        """It is so far."""
+        return self._message(dumps({"messageType": "progress", "progress": progress}))
+
+    def ended(self, verdict: Success | Failed) -> str:
+        """It has a result."""
+        if isinstance(verdict, Success):
+            return self._message(f'{{"messageType":"success","response":{verdict.response}}}')
+        data: dict[str, Any] = {"messageType": "failure", "errorMessage": verdict.message[:_LONGEST_MESSAGE]}
+        if not verdict.retryable:
+            data["retryable"] = False
+        return self._message(dumps(data))
+
+    def _message(self, data: str) -> str:
+        return f'{dumps(self.held)[:-1]},"data":{data}}}'
+
+
+def read_submission(message: Any, *, redelivered: bool = False) -> Job:
+    """A task as it is handed to a worker, in either spelling. Raises ValueError if it is none."""
+    if not isinstance(message, dict):
+        raise ValueError("it is not a JSON object")
+    task_id = message.get("taskId", message.get("task_id"))
+    data = message.get("data")
+    if not isinstance(task_id, str) or not task_id:
+        raise ValueError("taskId is missing")
+    if not isinstance(data, dict) or "body" not in data:
+        raise ValueError("data.body is missing")
+    kind = data.get("messageType", data.get("message_type"))
+    if kind != "submission":
+        raise ValueError(f"messageType {kind!r} is not submission")
+    attempt = message.get("attempt")
+    redelivered = redelivered or (isinstance(attempt, int) and attempt > 1)
+    return Job(
+        task_id,
+        data["body"],
+        attempt if isinstance(attempt, int) else None,
+        message.get("correlationId"),
+        redelivered,
+    )

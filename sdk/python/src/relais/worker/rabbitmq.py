@@ -1,0 +1,345 @@
+"""Tasks over RabbitMQ: taken from `<queueName>-in`, told of on `<queueName>-out`.
+
+A submission is acknowledged only when its result has been confirmed by the broker, in a queue. A connection that is
+lost is made again, for ever; handlers go on meanwhile. When the broker then delivers a task again that is still in
+hand here, it is not begun a second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from ..backoff import Backoff
+from ..wire import ParseFloat, loads
+from .job import Job, read_submission
+from .outage import Outage
+from .transport import Transport, this_host
+from .verdict import Failed, Success
+
+if TYPE_CHECKING:
+    from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage, AbstractQueue
+
+    from .crew import Crew
+
+log = logging.getLogger("relais.worker")
+
+_CONNECT_LIMIT = 15.0
+_CLOSE_LIMIT = 2.0
+_RETURN_LIMIT = 2.0
+"""How long to try to say that a task is given back."""
+
+
+class RabbitMq(Transport):
+    """Tasks from the queue `<queue_name>-in` of the broker at `url` (`amqp://…`, `amqps://…`).
+
+    Without a URL, that of the environment is taken: RELAIS_BROKER_URL. Needs `pip install relais[rabbitmq]`. With
+    `parse_float=Decimal`, numbers with a point keep every digit.
+    """
+
+    def __init__(
+        self,
+        queue_name: str,
+        url: str | None = None,
+        *,
+        host_name: str | None = None,
+        parse_float: ParseFloat = float,
+    ) -> None:
+        try:
+            import aio_pika  # noqa: F401
+        except ImportError as error:
+            raise ImportError("a worker over RabbitMQ needs aio-pika: pip install 'relais[rabbitmq]'") from error
+        self._url = url or os.environ.get("RELAIS_BROKER_URL") or ""
+        if not self._url.startswith(("amqp://", "amqps://")):
+            raise ValueError(
+                "the broker's address is needed, like amqp://host/vhost: give it, or set RELAIS_BROKER_URL"
+            )
+        self._in, self._out = f"{queue_name}-in", f"{queue_name}-out"
+        self.host_name = host_name or this_host()
+        self._parse_float = parse_float
+        self._outage = Outage("the broker")
+        self._session: _Session | None = None
+        self._session_came = asyncio.Event()
+        self._begun = asyncio.Event()
+        self._deliveries: dict[Job, list[AbstractIncomingMessage]] = {}
+        self._started: dict[Job, asyncio.Future[bool]] = {}
+        self._telling: set[Job] = set()
+        self._welcome = False
+        self._hopeless: BaseException | None = None
+        self._consuming = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether it listens to its queue."""
+        return self._consuming and self._session is not None
+
+    async def take(self, crew: Crew) -> None:
+        """The broker pushes tasks; this only says when to stop."""
+        self._consuming = True
+        self._begun.set()
+        try:
+            while not crew.enough:
+                if self._hopeless is not None:
+                    raise self._hopeless
+                crew.changed.clear()
+                await crew.changed.wait()
+        finally:
+            self._consuming = False
+            if self._session is not None:
+                await self._session.stop_consuming()
+
+    async def deliver(self, job: Job, verdict: Success | Failed) -> bool:
+        """Publishes a result until it is confirmed, then acknowledges the submission."""
+        self._telling.add(job)
+        await self._start_told(job)
+        try:
+            await self._publish_until_confirmed(job.ended(verdict))
+        except ValueError as error:
+            log.warning("the broker does not take the result of task %s: %s", job.task_id, error)
+            substitute = Failed(f"the broker did not take the worker's result: {error}", retryable=False)
+            await self._publish_until_confirmed(job.ended(substitute))
+        await self._settle(job, lambda delivery: delivery.ack())
+        return True
+
+    async def give_back(self, job: Job) -> None:
+        """Says so, that it does not count as lost, then others can take it at once.
+
+        If the connection is lost, the broker gives it to them by itself.
+        """
+        self._telling.add(job)
+        await self._start_told(job)
+        if self._session is not None:
+            await _quietly(asyncio.wait_for(self._session.publish(job.returned(self.host_name)), _RETURN_LIMIT))
+        await self._settle(job, lambda delivery: delivery.nack(requeue=True))
+
+    async def drop(self, job: Job) -> None:
+        """Nobody is to do it."""
+        await self._settle(job, lambda delivery: delivery.ack())
+
+    async def tell_progress(self, batch: dict[Job, float]) -> None:
+        """One message per task."""
+        if self._session is None:
+            raise ConnectionError("there is no connection to the broker")
+        await asyncio.gather(*(self._session.publish(job.progress(percent)) for job, percent in batch.items()))
+
+    async def run_beside(self, crew: Crew) -> None:
+        """Keeps a connection to the broker."""
+        self._crew = crew
+        await self._begun.wait()
+        backoff = Backoff()
+        while True:
+            session = _Session(self)
+            try:
+                await session.open(crew.concurrency)
+                self._welcome = True
+                self._outage.worked("connection")
+                self._session = session
+                self._session_came.set()
+                backoff.reset()
+                await session.lost
+                self._outage.failed("connection", session.lost.result())
+            except Exception as error:
+                if not self._welcome and _is_refusal(error):
+                    self._hopeless = error
+                    crew.changed.set()
+                    return
+                self._outage.failed("connection", error or type(error).__name__)
+            finally:
+                self._session = None
+                await session.close()
+            await asyncio.sleep(backoff.next())
+
+    async def close(self) -> None:
+        """The session ends with `run_beside`."""
+
+    async def arrived(self, session: _Session, delivery: AbstractIncomingMessage) -> None:
+        """A message came from the broker."""
+        try:
+            message = loads(delivery.body, self._parse_float)
+            job = read_submission(message, redelivered=bool(delivery.redelivered))
+        except ValueError as error:
+            # Set aside where the queue has a place for it; never again here.
+            log.error("a message in %s is no submission and is set aside: %s", self._in, error)
+            await _quietly(delivery.reject(requeue=False))
+            return
+        known = self._crew.find(lambda other: other.held == job.held)
+        if known in self._deliveries and (known not in self._telling or delivery.redelivered):
+            # Still in hand: delivered again after the connection was lost, or published twice. A new one that comes
+            # when the result is on its way already is another matter: somebody wants it done again.
+            self._deliveries[known].append(delivery)
+        elif self._crew.enough or not self._consuming:
+            await _quietly(delivery.nack(requeue=True))
+        else:
+            self._deliveries[job] = [delivery]
+            self._started[job] = asyncio.ensure_future(_succeeds(session.publish(job.started(self.host_name))))
+            self._crew.start(job)
+            if self._crew.enough:
+                # Before anything is acknowledged: the next message is for somebody else.
+                await session.stop_consuming()
+
+    async def _start_told(self, job: Job) -> None:
+        """Waits for what is to be told before all the rest; it is tried once."""
+        started = self._started.pop(job, None)
+        if started is not None:
+            await asyncio.wait({started})
+
+    async def _settle(self, job: Job, how: Callable[[AbstractIncomingMessage], Awaitable[None]]) -> None:
+        self._started.pop(job, None)
+        self._telling.discard(job)
+        for delivery in self._deliveries.pop(job, []):
+            await _quietly(how(delivery))
+
+    async def _publish_until_confirmed(self, message: str) -> None:
+        backoff = Backoff()
+        while True:
+            while self._session is None:
+                self._session_came.clear()
+                await self._session_came.wait()
+            session = self._session
+            try:
+                await session.publish(message)
+                self._outage.worked("results")
+                return
+            except ValueError:
+                raise
+            except Exception as error:
+                self._outage.failed("results", error or type(error).__name__)
+            await asyncio.sleep(backoff.next())
+
+    @property
+    def settings(self) -> tuple[str, str, str]:
+        """The broker's address and the two queues."""
+        return self._url, self._in, self._out
+
+    @property
+    def consuming(self) -> bool:
+        """Whether tasks are to be taken."""
+        return self._consuming and not self._crew.enough
+
+
+class _Session:
+    """One connection, from its making to its loss."""
+
+    def __init__(self, owner: RabbitMq) -> None:
+        self._owner = owner
+        self._connection: AbstractConnection | None = None
+        self._opening: asyncio.Future[None] | None = None
+        self._publishing: AbstractChannel | None = None
+        self._queue: AbstractQueue | None = None
+        self._tag: str | None = None
+        self.lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    async def open(self, prefetch: int) -> None:
+        """Connects, declares both queues, and listens to one."""
+        self._opening = asyncio.ensure_future(asyncio.wait_for(self._open(prefetch), _CONNECT_LIMIT))
+        # Not interrupted half way, which would leave a mess: `close` waits for it.
+        await asyncio.shield(self._opening)
+
+    async def _open(self, prefetch: int) -> None:
+        import aio_pika
+
+        url, queue_in, queue_out = self._owner.settings
+        name: Any = {"connection_name": f"relais worker {self._owner.host_name} {queue_in}"}
+        connection = await aio_pika.connect(url, client_properties=name)
+        self._connection = connection
+        connection.close_callbacks.add(self._gone)
+        for queue in (queue_out, queue_in):
+            await self._declare(queue)
+        self._publishing = await connection.channel(publisher_confirms=True, on_return_raises=True)
+        self._publishing.close_callbacks.add(self._gone)
+        if self._owner.consuming:
+            await self._consume(queue_in, prefetch)
+
+    async def _consume(self, queue_in: str, prefetch: int) -> None:
+        assert self._connection is not None
+        channel = await self._connection.channel(publisher_confirms=False)
+        channel.close_callbacks.add(self._gone)
+        underlay = await channel.get_underlay_channel()
+        underlay.on_consumer_cancel_callbacks.add(self._queue_gone)
+        await channel.set_qos(prefetch_count=prefetch)
+        self._queue = await channel.get_queue(queue_in, ensure=False)
+        self._tag = await self._queue.consume(self._arrived)
+
+    async def _arrived(self, delivery: AbstractIncomingMessage) -> None:
+        await self._owner.arrived(self, delivery)
+
+    async def _declare(self, queue: str) -> None:
+        """Plain and durable, as everybody does; one that is there already may be of any kind."""
+        import aio_pika
+
+        assert self._connection is not None
+        channel = await self._connection.channel(publisher_confirms=False)
+        try:
+            await channel.declare_queue(queue, passive=True)
+        except aio_pika.exceptions.ChannelNotFoundEntity:
+            channel = await self._connection.channel(publisher_confirms=False)
+            await channel.declare_queue(queue, durable=True)
+        await channel.close()
+
+    async def publish(self, message: str) -> None:
+        """Returns when the broker has it in the queue. Raises ValueError if it will never take it."""
+        import aio_pika
+
+        assert self._publishing is not None
+        _, _, queue_out = self._owner.settings
+        wrapped = aio_pika.Message(
+            message.encode(), content_type="application/json", delivery_mode=aio_pika.DeliveryMode.PERSISTENT
+        )
+        try:
+            await self._publishing.default_exchange.publish(wrapped, routing_key=queue_out, mandatory=True)
+        except aio_pika.exceptions.PublishError as error:
+            # The queue is gone: the next session declares it again.
+            self._gone(None, error)
+            raise
+        except aio_pika.exceptions.ChannelPreconditionFailed as error:
+            raise ValueError(str(error)) from error
+
+    async def stop_consuming(self) -> None:
+        """No more messages come; those on their way are given back by whoever gets them."""
+        queue, tag, self._tag = self._queue, self._tag, None
+        if queue is not None and tag is not None:
+            await _quietly(queue.cancel(tag))
+
+    async def close(self) -> None:
+        """Hangs up; the broker gives what was not acknowledged to others."""
+        if self._opening is not None and not self._opening.done():
+            await asyncio.wait({self._opening}, timeout=_CLOSE_LIMIT)
+            self._opening.cancel()
+            await _quietly(asyncio.gather(self._opening, return_exceptions=True))
+        if self._connection is not None:
+            self._connection.close_callbacks.discard(self._gone)
+            await _quietly(asyncio.wait_for(self._connection.close(), _CLOSE_LIMIT))
+
+    async def _queue_gone(self, _frame: Any) -> None:
+        self._gone(None, ConnectionError("the queue is gone"))
+
+    def _gone(self, _sender: Any, error: Any) -> None:
+        if not self.lost.done():
+            self.lost.set_result(error or "it was closed")
+
+
+def _is_refusal(error: BaseException) -> bool:
+    """Whether the broker will never let us in."""
+    from aiormq.exceptions import AuthenticationError, ProbableAuthenticationError
+
+    return isinstance(error, (AuthenticationError, ProbableAuthenticationError))
+
+
+async def _succeeds(work: Any) -> bool:
+    try:
+        await work
+        return True
+    except Exception as error:
+        log.debug("a task's start could not be told: %s", error)
+        return False
+
+
+async def _quietly(work: Any) -> None:
+    """What can only fail because the connection is lost; the broker then does the right thing by itself."""
+    try:
+        await work
+    except Exception as error:
+        log.debug("the connection to the broker is lost: %s", error)

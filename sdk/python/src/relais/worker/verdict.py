@@ -1,0 +1,57 @@
+"""How a handler ends a task: with what it returns, or with one of these errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+class Failure(Exception):
+    """The task can not be done; the message is for the consumer to read.
+
+    With `retryable=False`, trying again would not help, whatever the service's policy says.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = True) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class TryAgain(Exception):
+    """Not now: the task is given back, and nothing is held against it.
+
+    It is kept for `after` seconds first, so that a task nobody can do now does not go round and round.
+    """
+
+    def __init__(self, after: float = 1.0) -> None:
+        super().__init__("the task is given back")
+        self.after = after
+
+
+class Cancelled(Exception):
+    """Raised by `Context.check`: the task is no longer wanted, or the worker has to stop."""
+
+
+@dataclass(frozen=True)
+class Success:
+    """It ended well."""
+
+    response: str
+    """The result, as JSON."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """It ended badly."""
+
+    message: str
+    retryable: bool = True
+
+
+@dataclass(frozen=True)
+class GiveBack:
+    """It did not end: somebody else is to do it."""
+
+    after: float = 0.0
+
+
+Verdict = Success | Failed | GiveBack
