@@ -23,6 +23,9 @@ use tokio::{
 /// How long the store may take to listen, and to take what is said.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// What a text begins with that is no event, but says that a bus begins to hear.
+const MARK: &str = "begin:";
+
 /// How much may wait to be delivered in this process.
 const WAITING: usize = 10_000;
 
@@ -115,11 +118,28 @@ impl Transport for StoreTransport {
     }
 
     async fn start(&self, inbox: Inbox) -> Result<(), BusError> {
-        let (out, heard) = mpsc::channel(WAITING);
+        let (out, mut heard) = mpsc::channel(WAITING);
         *self.ear.out.lock().unwrap_or_else(PoisonError::into_inner) = Some(out);
         let mut hears = self.ear.hears.subscribe();
         if tokio::time::timeout(PATIENCE, hears.wait_for(|hears| *hears)).await.is_err() {
             return Err(BusError::transport("listen", "the store does not hear other processes yet"));
+        }
+        // What was said before the start may still be on its way, and is over when our own word comes back.
+        let mark = format!("{MARK}{}", uuid::Uuid::now_v7());
+        self.tell(vec![mark.clone()]).await?;
+        let until_mark = async {
+            while let Some(next) = heard.recv().await {
+                match next {
+                    Heard::Text(text) if text == mark => return Ok(()),
+                    Heard::Text(_) | Heard::Listening => {}
+                    Heard::Lost(why) => return Err(BusError::transport("listen", why)),
+                }
+            }
+            Err(BusError::NotRunning)
+        };
+        match tokio::time::timeout(PATIENCE, until_mark).await {
+            Ok(heard) => heard?,
+            Err(late) => return Err(BusError::transport("listen", late)),
         }
         let delivering = tokio::spawn(deliver(heard, inbox, Arc::clone(&self.ear)));
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(delivering);
@@ -154,6 +174,7 @@ async fn deliver(mut heard: mpsc::Receiver<Heard>, inbox: Inbox, ear: Arc<Ear>) 
             inbox.connected(true).await;
         }
         match heard {
+            Heard::Text(text) if text.starts_with(MARK) => {}
             Heard::Text(text) => match Event::from_json(&text) {
                 Ok(event) => inbox.deliver(event).await,
                 Err(error) => tracing::warn!(error = %error, "something that is no event was told; ignored"),
