@@ -4,7 +4,7 @@
 //! One task publishes it: all that has come together since it last did, at once. What nobody follows is not written down.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
@@ -211,16 +211,15 @@ impl Names {
     fn take(&mut self, snapshot: &Snapshot, changes: &[TaskChange]) -> bool {
         let mut complete = true;
         for change in changes {
-            if !self.services.contains_key(&change.service) {
+            if let Entry::Vacant(unknown) = self.services.entry(change.service) {
                 match snapshot.declared.service_by_key(change.service) {
-                    // A segment has no dots, and a service's name has no tilde.
-                    Some(service) => drop(self.services.insert(change.service, service.name.to_string())),
+                    Some(service) => drop(unknown.insert(service.name.to_string())),
                     None => complete = false,
                 }
             }
-            if !self.clients.contains_key(&change.client) {
+            if let Entry::Vacant(unknown) = self.clients.entry(change.client) {
                 match snapshot.declared.client_by_key(change.client) {
-                    Some(client) => drop(self.clients.insert(change.client, client.client_id.to_string())),
+                    Some(client) => drop(unknown.insert(client.client_id.to_string())),
                     None => complete = false,
                 }
             }
