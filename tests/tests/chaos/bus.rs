@@ -142,7 +142,6 @@ async fn what_happens_here_is_known_there(pair: &Pair) -> Result<()> {
     let told = pair.receiver.wait_at_most(called + 1, PATIENCE).await;
     let called = begun.elapsed();
     ensure!(told.last().is_some_and(|told| told.json()["taskId"] == task_id.as_str()), "{told:?}");
-    println!("there: claimed after {claimed:?}, waited {waited:?}, streamed {streamed:?}, called back {called:?}");
     for (what, took) in [("claim", claimed), ("wait", waited), ("stream", streamed), ("callback", called)] {
         ensure!(took < AT_ONCE, "the {what} there took {took:?}");
     }
