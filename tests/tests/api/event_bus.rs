@@ -208,8 +208,8 @@ async fn a_bus_that_is_switched_off_says_so(on: Backend) {
     let app = TestApp::builder(on).engine(|engine| engine.bus.enabled = false).start().await;
     let off = stats(&app).await;
     assert_eq!((&off["state"], &off["healthy"]), (&json!("stopped"), &json!(false)), "{off}");
-    assert_eq!(app.caller().get("/admin/events").await.number(), 503_004);
+    assert_eq!(app.caller().get("/admin/events").await.number(), 503_005);
     let answer = app.caller().post("/admin/eventbus/publish", &json!({"channel": "a", "payload": 1})).await;
-    assert_eq!(answer.number(), 503_004);
+    assert_eq!(answer.number(), 503_005);
     app.client("alice").submit("resize", json!({})).await;
 }

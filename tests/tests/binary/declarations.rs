@@ -96,7 +96,7 @@ async fn a_server_is_not_ready_before_its_file_was_applied_once() -> Result<()> 
     let api = Api::admin(server.url())?;
     let says = async |why: &str| {
         let answer = api.get("/readyz").await?;
-        assert_eq!(answer.number(), 503_005, "{}", answer.body);
+        assert_eq!(answer.number(), 503_006, "{}", answer.body);
         anyhow::Ok(answer.body.to_string().contains(why))
     };
     until("it is said that the file is not there", async || says("can not be read").await).await?;

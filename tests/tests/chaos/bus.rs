@@ -263,7 +263,7 @@ async fn a_server_starts_without_its_redis_and_finds_it_later() -> Result<()> {
     let task = submit(&client, &json!({"body": {}})).await?;
     ensure!(claim(&client, "10s").await?["taskId"] == task.as_str());
     let refused = Api::admin(server.url())?.get("/admin/events").await?;
-    ensure!(refused.number() == 503_004, "{}", refused.body);
+    ensure!(refused.number() == 503_005, "{}", refused.body);
     redis.restart().await?;
     until(async || Ok(stats(&server).await?["connected"] == true)).await?;
     let mut tail = Tail::open(&server.url(), &["task.>"]).await?;
