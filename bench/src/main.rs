@@ -5,6 +5,7 @@
 
 mod bare;
 mod bulk;
+mod bus;
 mod callbacks;
 mod cpu;
 mod fill;
@@ -71,6 +72,7 @@ enum Name {
     Pickup,
     Bulk,
     Callbacks,
+    Bus,
     Idle,
 }
 
@@ -154,6 +156,7 @@ async fn main() -> Result<()> {
             Name::Pickup => pickup::run(&plan).await?,
             Name::Bulk => bulk::run(&plan).await?,
             Name::Callbacks => callbacks::run(&plan).await?,
+            Name::Bus => bus::run(&plan).await?,
             Name::Idle => idle::run(&plan).await?,
         };
         show(&section.text(&machine));

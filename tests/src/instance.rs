@@ -43,7 +43,9 @@ pub fn binary() -> Result<PathBuf> {
 pub fn command() -> Result<Command> {
     let mut command = Command::new(binary()?);
     for (name, _) in env::vars_os() {
-        if name.to_string_lossy().starts_with("RELAIS_") || name == "RUST_LOG" {
+        let text = name.to_string_lossy();
+        let ours = ["RELAIS_", "EVENTBUS_", "REDIS_"].iter().any(|prefix| text.starts_with(prefix));
+        if ours || name == "RUST_LOG" {
             command.env_remove(name);
         }
     }

@@ -7,3 +7,4 @@ pub mod app;
 pub mod chaos;
 pub mod instance;
 pub mod receiver;
+pub mod tail;

@@ -75,6 +75,11 @@ impl From<EngineError> for ApiError {
             EngineError::Conflict(why) => Self::at(N::Conflict, "", why),
             EngineError::Overloaded => Self::new(N::Overloaded).retry_after(1),
             EngineError::Stopping => Self::new(N::Stopping).retry_after(1),
+            EngineError::NotReady(why) => Self::at(N::NotReady, "", why).retry_after(1),
+            EngineError::Bus(_) => {
+                tracing::debug!(error = %chain(&error), "the event bus is unavailable");
+                Self::new(N::BusUnavailable).retry_after(2)
+            }
             EngineError::Store(ref cause) if matches!(**cause, relais_core::StoreError::Unavailable(_)) => {
                 tracing::debug!(error = %chain(&error), "the store is unavailable");
                 Self::new(N::StoreUnavailable).retry_after(2)

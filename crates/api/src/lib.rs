@@ -12,6 +12,7 @@ mod callbacks;
 mod consumer;
 mod docs;
 mod error;
+mod event_bus;
 mod events;
 mod openapi;
 mod operations;

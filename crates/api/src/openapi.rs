@@ -14,7 +14,7 @@ use utoipa::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{App, admin, admin_guard, broker, callbacks, consumer, events, operations, worker};
+use crate::{App, admin, admin_guard, broker, callbacks, consumer, event_bus, events, operations, worker};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -153,4 +153,9 @@ fn admin_routes() -> OpenApiRouter<App> {
         .routes(routes!(broker::discard))
         .routes(routes!(broker::redispatch))
         .routes(routes!(admin::purge))
+        .routes(routes!(event_bus::stats))
+        .routes(routes!(event_bus::channels))
+        .routes(routes!(event_bus::subscriptions))
+        .routes(routes!(event_bus::publish))
+        .routes(routes!(event_bus::follow))
 }

@@ -31,7 +31,8 @@ pub(crate) async fn healthz() -> Json<Health> {
 
 /// Can it take requests?
 ///
-/// Not while the store is away, nor once it is told to stop.
+/// Not while the store is away, nor before the declarations file, if there is one, was applied once, nor once the server
+/// is told to stop.
 #[utoipa::path(get, path = "/readyz", tag = "Operations", responses((status = 200, description = "It can", body = Health), Refusals))]
 pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Health>, ApiError> {
     app.engine.ready().await?;

@@ -33,6 +33,20 @@ impl Query {
         Ok(Self(parameters))
     }
 
+    /// Reads a query string that has one parameter only, as often as it likes up to `most`.
+    pub(crate) fn list(text: Option<&str>, known: &str, most: usize) -> Result<Vec<String>, ApiError> {
+        let mut values = Vec::new();
+        for pair in text.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
+            // Each by itself, as any query.
+            let one = Self::parse(Some(pair), &[known])?;
+            values.extend(one.0.into_values());
+        }
+        if values.len() > most {
+            return Err(invalid(known, &format!("is given more than {most} times")));
+        }
+        Ok(values)
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
@@ -139,6 +153,10 @@ mod tests {
         assert_eq!(listing.from.unwrap().to_string(), "2026-01-31T08:30:00.000Z");
         for bad in ["status=DONE", "limit=0", "limit=201", "limit=x", "cursor=!", "cursor=0", "from=now"] {
             assert!(Query::parse(Some(bad), &known).unwrap().listing().is_err(), "{bad}");
+        }
+        assert_eq!(Query::list(Some("c=a.%3E&c=b"), "c", 2).unwrap(), ["a.>", "b"]);
+        for bad in ["c=a&c=b&c=c", "d=a", "c=%zz"] {
+            assert!(Query::list(Some(bad), "c", 2).is_err(), "{bad}");
         }
         for bad in ["wait=9999h", "wait=-1s", "wait=soon", "wait="] {
             let query = Query::parse(Some(bad), &known).unwrap();

@@ -259,6 +259,23 @@ impl Bus {
         Ok(Confirmation { event_id, delivered, failed, duration: begin.elapsed() })
     }
 
+    /// Publishes events in their order, at the price of one where the transport can.
+    ///
+    /// # Errors
+    ///
+    /// As for [`publish`](Self::publish), and then none is published; but if the transport fails on the way, some may be.
+    pub async fn send_all(&self, events: impl IntoIterator<Item = Outgoing>) -> Result<(), BusError> {
+        let mut channels = Vec::new();
+        let mut ready = Vec::new();
+        for event in events {
+            let channel = self.channel(&event.channel)?;
+            let source = event.source.unwrap_or_else(|| Arc::clone(&self.hub.settings.source));
+            ready.push(Event::new(Arc::clone(&channel.name), source, event.payload, event.metadata));
+            channels.push(channel);
+        }
+        self.hub.send_all(&channels, ready).await
+    }
+
     async fn send_on(
         &self,
         channel: &str,

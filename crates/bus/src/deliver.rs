@@ -39,6 +39,25 @@ impl Hub {
         Ok(self.deliver(channel, event, tracker).await)
     }
 
+    /// The same for many, each with its channel.
+    pub(crate) async fn send_all(&self, channels: &[Arc<Channel>], events: Vec<Event>) -> Result<(), BusError> {
+        if events.is_empty() {
+            return Ok(());
+        }
+        if let Some(transport) = &self.transport {
+            transport.publish_all(&events).await?;
+            for (channel, event) in channels.iter().zip(&events) {
+                channel.published(event.timestamp);
+            }
+            self.totals.published.fetch_add(events.len() as u64, Ordering::Relaxed);
+            return Ok(());
+        }
+        for (channel, event) in channels.iter().zip(events) {
+            self.deliver(channel, event, None).await;
+        }
+        Ok(())
+    }
+
     /// An event that came in over the transport.
     pub(crate) async fn receive(&self, event: Event, tracker: Option<Arc<Tracker>>) {
         match self.channels.get(&event.channel, &self.telemetry) {

@@ -70,6 +70,8 @@ pub(crate) struct Hub {
     pub(crate) link: Mutex<Link>,
     /// Tasks of handlers and workers: a bus that stops waits for them.
     pub(crate) tasks: watch::Sender<usize>,
+    /// Tells that a subscription came or went.
+    pub(crate) subscriptions_changed: watch::Sender<()>,
     subscribers: Mutex<BTreeMap<u64, Arc<Subscriber>>>,
     /// How many subscribers want each pattern. Locked while the transport is told, so that it hears in order.
     wanted: Mutex<HashMap<Pattern, usize>>,
@@ -82,6 +84,7 @@ pub(crate) struct SubscriberOptions {
     pub(crate) name: Option<String>,
     pub(crate) capacity: Option<usize>,
     pub(crate) backpressure: Option<Backpressure>,
+    pub(crate) offer_timeout: Option<Duration>,
 }
 
 impl Hub {
@@ -98,6 +101,7 @@ impl Hub {
             dead_letters: kept.unwrap_or_else(|| Arc::new(MemoryDeadLetters::new(settings.max_dead_letters))),
             link: Mutex::new(Link { down: None, outages: 0 }),
             tasks: watch::channel(0).0,
+            subscriptions_changed: watch::channel(()).0,
             subscribers: Mutex::default(),
             wanted: Mutex::default(),
             next_id: AtomicU64::new(1),
@@ -132,7 +136,7 @@ impl Hub {
             kind,
             patterns,
             options.capacity.unwrap_or(self.settings.queue_capacity),
-            (backpressure, self.settings.offer_timeout),
+            (backpressure, options.offer_timeout.unwrap_or(self.settings.offer_timeout)),
             self.telemetry.queue_size.clone(),
         ));
         {
@@ -147,6 +151,7 @@ impl Hub {
         self.telemetry.queue_capacity.increment(subscriber.queue.capacity() as f64);
         // Local first: what the transport brings from the first moment on has somewhere to go.
         self.router.insert(subscriber.patterns.iter().map(Pattern::as_str), subscriber.id, &subscriber);
+        self.subscriptions_changed.send_replace(());
         let membership = Membership { hub: Arc::clone(self), subscriber: Arc::clone(&subscriber) };
         if let Some(transport) = &self.transport {
             let asked: Vec<_> = {
@@ -181,6 +186,7 @@ impl Hub {
             return;
         }
         self.router.remove(subscriber.patterns.iter().map(Pattern::as_str), subscriber.id);
+        self.subscriptions_changed.send_replace(());
         self.telemetry.subscriptions.decrement(1);
         self.telemetry.queue_capacity.decrement(subscriber.queue.capacity() as f64);
         subscriber.report_gone();

@@ -125,6 +125,7 @@ mod error;
 mod event;
 mod hub;
 mod id;
+mod interest;
 mod name;
 mod payload;
 #[cfg(feature = "postgres")]
@@ -152,6 +153,7 @@ pub use channels::ChannelStats;
 pub use dead_letters::{DeadLetter, DeadLetterStore};
 pub use error::{BusError, HandlerError};
 pub use event::{Event, Metadata};
+pub use interest::Interest;
 pub use name::{DEAD_LETTER_PREFIX, NameError, Pattern};
 pub use payload::{Payload, PayloadError};
 pub use receipt::Outcome;

@@ -79,6 +79,22 @@ impl Pattern {
         segments.next().is_none()
     }
 
+    /// Whether there is a channel that both match.
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let (mut ours, mut theirs) = (self.segments().enumerate(), other.segments());
+        loop {
+            match (ours.next(), theirs.next()) {
+                (None, None) => return true,
+                (None, _) | (_, None) => return false,
+                (Some((0, one)), Some(two)) if is_wildcard(one) && is_reserved(two) => return false,
+                (Some((0, one)), Some(two)) if is_wildcard(two) && is_reserved(one) => return false,
+                (Some((_, ">")), Some(_)) | (Some(_), Some(">")) => return true,
+                (Some((_, one)), Some(two)) if one == two || one == "*" || two == "*" => {}
+                _ => return false,
+            }
+        }
+    }
+
     pub(crate) fn segments(&self) -> impl Iterator<Item = &str> {
         self.0.split('.')
     }
@@ -186,6 +202,21 @@ mod tests {
         let error = Pattern::new("a.>.b").unwrap_err();
         assert_eq!(error.to_string(), r#""a.>.b" is not a pattern: > stands only at the end"#);
         assert!(check_channel(&"a".repeat(256)).is_err());
+    }
+
+    #[test]
+    fn patterns_overlap_where_a_channel_matches_both() {
+        let overlap = |one: &str, two: &str| {
+            let (one, two) = (Pattern::new(one).unwrap(), Pattern::new(two).unwrap());
+            assert_eq!(one.overlaps(&two), two.overlaps(&one), "{one} {two}");
+            one.overlaps(&two)
+        };
+        for (one, two) in [("a.>", ">"), ("a.>", "*.b"), ("a.*.c", "*.b.>"), ("a.b", "a.b"), ("dlq.>", "dlq.*")] {
+            assert!(overlap(one, two), "{one} {two}");
+        }
+        for (one, two) in [("a.>", "a"), ("a.>", "b.>"), ("a.*", "a.b.c"), ("dlq.a", "*.a"), (">", "$bus.lost")] {
+            assert!(!overlap(one, two), "{one} {two}");
+        }
     }
 
     #[test]

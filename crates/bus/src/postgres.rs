@@ -143,6 +143,23 @@ impl Transport for PostgresNotify {
         }
     }
 
+    /// In one statement, unless one of them is too large for a notification.
+    async fn publish_all(&self, events: &[Event]) -> Result<(), BusError> {
+        let texts: Vec<String> = events.iter().map(Event::to_json).collect::<Result<_, _>>()?;
+        if texts.iter().any(|text| text.len() > LIMIT) {
+            for event in events {
+                self.publish(event).await?;
+            }
+            return Ok(());
+        }
+        let send = sqlx::query("SELECT pg_notify($1, text) FROM unnest($2::text[]) AS text");
+        match timeout(PATIENCE, send.bind(&*self.channel).bind(texts).execute(&self.pool)).await {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(error)) => Err(BusError::transport("publish", error)),
+            Err(late) => Err(BusError::transport("publish", late)),
+        }
+    }
+
     async fn publish(&self, event: &Event) -> Result<usize, BusError> {
         let text = event.to_json()?;
         let channel = &self.channel;

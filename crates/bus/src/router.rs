@@ -46,6 +46,11 @@ impl<V: Clone> Router<V> {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
+    /// Grows whenever a subscriber was added or removed.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
     pub(crate) fn resolve(&self, channel: &str, reserved: bool) -> Route<V> {
         let trie = self.trie.read().unwrap_or_else(PoisonError::into_inner);
         let subscribers = trie.find(channel, reserved).into_iter().map(|(_, value)| value).collect();

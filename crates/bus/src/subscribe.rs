@@ -9,6 +9,7 @@ use std::{
     pin::Pin,
     sync::{Arc, atomic::Ordering},
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use futures::{FutureExt, Stream};
@@ -94,6 +95,12 @@ impl Subscribe<'_> {
     /// What happens when they can not; what the bus says unless set.
     pub fn backpressure(mut self, policy: Backpressure) -> Self {
         self.options.backpressure = Some(policy);
+        self
+    }
+
+    /// How long publishers wait while they can not; what the bus says unless set. Zero: not at all.
+    pub fn offer_timeout(mut self, timeout: Duration) -> Self {
+        self.options.offer_timeout = Some(timeout);
         self
     }
 

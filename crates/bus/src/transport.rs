@@ -72,6 +72,14 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// it, or 1.
     async fn publish(&self, event: &Event) -> Result<usize, BusError>;
 
+    /// Hands events over in their order, at the price of one where the transport can. After an error, some may have left.
+    async fn publish_all(&self, events: &[Event]) -> Result<(), BusError> {
+        for event in events {
+            self.publish(event).await?;
+        }
+        Ok(())
+    }
+
     /// Somebody here wants events of this pattern. Resolves when events that are published from then on will come in.
     /// Calls are in order; the future may be awaited later. A transport that gets everything anyway need not do anything.
     fn subscribe(&self, pattern: &Pattern) -> BoxFuture<'static, Result<(), BusError>> {

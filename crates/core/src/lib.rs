@@ -19,6 +19,7 @@
 mod admission;
 mod callback;
 mod carrier;
+mod change;
 mod declared;
 mod json;
 mod names;
@@ -27,6 +28,7 @@ mod store;
 mod task;
 mod time;
 mod transition;
+pub mod wakeup;
 
 pub use admission::{Admission, Refusal, Room};
 pub use callback::{
@@ -37,6 +39,7 @@ pub use callback::{
 pub use carrier::{
     Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Incoming, Mailbox, Rejected, Side,
 };
+pub use change::{Milestone, TaskChange};
 pub use declared::{
     Authorization, Client, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Destination, QueueKind, QueueSettings,
     Retention, Role, Roles, Service, ServiceLimits, SigningSecret, Transport,

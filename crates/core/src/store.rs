@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use crate::{
     Callback, CallbackAttempt, CallbackFilter, CallbackPage, ClientId, ClientKey, Declared, Destination, DueCallback,
     Ignored, Json, LaneChange, Lanes, QueueSettings, Refusal, Resend, Resent, Role, ServiceKey, ServiceLimits,
-    ServiceName, Settlement, State, Status, Task, TaskId, Timestamp, Transport,
+    ServiceName, Settlement, State, Status, Task, TaskChange, TaskId, Timestamp, Transport,
 };
 
 /// What a store can not do, whatever it was asked.
@@ -355,6 +355,26 @@ impl Wakeup {
 pub trait WakeupListener: Send + Sync {
     /// Something changed.
     fn wake(&self, wakeup: &Wakeup);
+
+    /// Whether it wants every single change too. Asked before each transaction: what nobody wants is not put together.
+    fn wants_changes(&self) -> bool {
+        false
+    }
+
+    /// This process committed these changes, in this order. Said only to those who want it.
+    fn changed(&self, changes: &[TaskChange]) {
+        let _ = changes;
+    }
+
+    /// A process on the same store, perhaps this one, has said this by [`Store::tell`].
+    fn told(&self, text: &str) {
+        let _ = text;
+    }
+
+    /// Whether other processes are heard from now on; if not, why.
+    fn hears(&self, hears: Result<(), &str>) {
+        let _ = hears;
+    }
 }
 
 /// Where everything is kept.
@@ -462,6 +482,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// From now on `listener` hears of changes made through this value.
     fn listen(&self, listener: Arc<dyn WakeupListener>);
+
+    /// Says something to all processes on the same store, in this order: up to [`wakeup::MAX_TEXT`](crate::wakeup::MAX_TEXT)
+    /// bytes each. Heard by those who listen, as a hint: a text may be lost. A store for one process says it to nobody.
+    async fn tell(&self, texts: Vec<String>) -> Result<(), StoreError>;
 
     /// Passes on the changes that other processes make. Runs until it is dropped, and reconnects by itself.
     async fn relay_wakeups(&self);

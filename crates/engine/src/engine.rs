@@ -14,12 +14,14 @@ use crate::{
     auth::{AuthOptions, Authenticator},
     background,
     batch::{BatchOptions, Batcher},
+    bus::{BusOptions, EventBus},
     callbacks::{CallbackOptions, Couriers},
     claims::ClaimsDesk,
     dispatch::{self, DispatchOptions, Dispatcher},
     hub::Hub,
     measured::Measured,
     pace::Pace,
+    readiness::Readiness,
     registry::{Registry, Snapshot},
 };
 
@@ -46,6 +48,8 @@ pub struct Options {
     pub callbacks: CallbackOptions,
     /// How tasks are carried to workers by a broker.
     pub dispatch: DispatchOptions,
+    /// The event bus.
+    pub bus: BusOptions,
 }
 
 impl Default for Options {
@@ -61,6 +65,7 @@ impl Default for Options {
             couriers: Couriers::default(),
             callbacks: CallbackOptions::default(),
             dispatch: DispatchOptions::default(),
+            bus: BusOptions::default(),
         }
     }
 }
@@ -79,7 +84,9 @@ pub(crate) struct Inner {
     pub(crate) options: Options,
     pub(crate) registry: Registry,
     pub(crate) hub: Arc<Hub>,
+    pub(crate) bus: EventBus,
     pub(crate) pace: Pace,
+    pub(crate) readiness: Arc<Readiness>,
     /// Whether this process took the turn to purge and has not done it yet.
     pub(crate) purge_owed: AtomicBool,
     pub(crate) auth: Authenticator,
@@ -140,7 +147,9 @@ impl Engine {
         let engine = Self(Arc::new(Inner {
             auth: Authenticator::new(options.auth)?,
             registry: Registry::default(),
+            bus: EventBus::new(&options.bus)?,
             pace: Pace::default(),
+            readiness: Arc::default(),
             purge_owed: AtomicBool::new(false),
             submissions,
             events,
@@ -153,6 +162,7 @@ impl Engine {
             closing,
             tracker,
         }));
+        EventBus::start(&engine);
         background::start(&engine);
         dispatch::start(&engine, parcels);
         Ok(engine)
@@ -169,6 +179,7 @@ impl Engine {
         self.0.closing.cancel();
         self.0.tracker.close();
         self.0.tracker.wait().await;
+        self.0.bus.finish().await;
         self.0.store.close().await;
     }
 
@@ -177,12 +188,13 @@ impl Engine {
         self.0.stopping.clone()
     }
 
-    /// Whether the store answers, and what is declared is known.
+    /// Whether the store answers, what is declared is known, and nobody has a reason [why not](Self::not_ready).
     pub async fn ready(&self) -> Result<(), EngineError> {
         if self.0.stopping.is_cancelled() {
             return Err(EngineError::Stopping);
         }
         self.0.registry.current()?;
+        self.0.readiness.check()?;
         self.0.store.ping().await?;
         Ok(())
     }

@@ -86,6 +86,12 @@ pub enum EngineError {
     /// The process is about to end.
     #[error("stopping")]
     Stopping,
+    /// The process has just begun.
+    #[error("not ready yet: {0}")]
+    NotReady(String),
+    /// The event bus could not do it.
+    #[error("the event bus could not do it")]
+    Bus(#[source] Arc<relais_bus::BusError>),
     /// The store could not do it.
     #[error("the store could not do it")]
     Store(#[source] Arc<StoreError>),

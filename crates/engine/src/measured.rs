@@ -92,6 +92,7 @@ measured! {
     settle_callbacks(settlements: Vec<Settlement>, lanes: Vec<(i64, LaneChange)>) -> ();
     give_up_callbacks(lane: i64, older_than: Duration, limit: usize) -> u64;
     list_callbacks(filter: CallbackFilter) -> CallbackPage;
+    tell(texts: Vec<String>) -> ();
     callback_attempts(rows: Vec<i64>) -> HashMap<i64, Vec<CallbackAttempt>>;
     resend_callbacks(resend: Resend) -> Resent;
     purge(rule: PurgeRule) -> PurgeReport;

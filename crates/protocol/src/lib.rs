@@ -9,6 +9,7 @@ pub mod callback;
 pub mod consumer;
 mod duration;
 mod envelope;
+pub mod events;
 mod numbers;
 pub mod worker;
 

@@ -59,6 +59,8 @@ numbers! {
     Overloaded = 503002, "Too much is waiting to be stored. Try again later.";
     Stopping = 503003, "The server is stopping. Try another one.";
     BrokerUnavailable = 503004, "The broker is unavailable. Try again later.";
+    BusUnavailable = 503005, "The event bus is unavailable. Try again later.";
+    NotReady = 503006, "The server is not ready yet.";
 }
 
 impl ErrorNumber {

@@ -7,6 +7,7 @@ mod cli;
 mod config;
 mod declarations;
 mod demo;
+mod events;
 mod http;
 mod limits;
 mod logging;

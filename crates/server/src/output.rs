@@ -16,6 +16,16 @@ pub fn data(text: &str) -> io::Result<()> {
     }
 }
 
+/// Prints one line of data that goes on; false when nobody reads it any more.
+pub fn line(text: &str) -> io::Result<bool> {
+    let mut stdout = io::stdout().lock();
+    match writeln!(stdout, "{text}").and_then(|()| stdout.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 /// Says something about the data.
 pub fn note(text: &str) {
     // There is nobody left to tell when stderr is gone.

@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cli::ServeArgs,
     config::{Config, Role, warnings},
+    events,
     http::{self, HttpOptions},
     limits, logging, signals, watcher,
 };
@@ -76,7 +77,9 @@ impl Server {
         let render = install_metrics()?;
         // Before the engine, whose background services would find no tables.
         let migrated = !config.database.migrate || migrate(&store, config.database.url.is_sqlite()).await?;
-        let engine = Engine::start(Arc::clone(&store), engine_options(config, couriers(config)?, carrier(config)?))?;
+        let mut options = engine_options(config, couriers(config)?, carrier(config)?);
+        options.bus = events::bus_options(config, &store)?;
+        let engine = Engine::start(Arc::clone(&store), options)?;
         if migrated {
             match engine.refresh().await {
                 Ok(()) => {}
@@ -110,7 +113,7 @@ impl Server {
             grace: config.server.shutdown_grace.0,
         };
         let watching = (!config.declarations.file.is_empty())
-            .then(|| tokio::spawn(watcher::watch(config.declarations.clone(), engine.clone(), stop.clone())));
+            .then(|| watcher::start(config.declarations.clone(), engine.clone(), stop.clone()));
         let waiting = (engine.clone(), stop.clone());
         tokio::spawn(async move {
             let (engine, stop) = waiting;
@@ -138,6 +141,7 @@ pub async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
     let options = relais_store::Options {
         max_connections: config.database.max_connections,
         acquire_timeout: config.database.acquire_timeout.0,
+        notify: !events::wakeups_on_bus(config)?,
     };
     relais_store::open(config.database.url.expose(), &options).await.map_err(|error| explain(error, config))
 }
@@ -220,6 +224,7 @@ fn engine_options(config: &Config, couriers: Couriers, carrier: Option<Arc<dyn C
             track: config.server.has(Role::Track),
             ahead: config.broker.prefetch,
         },
+        ..Options::default()
     }
 }
 
@@ -319,6 +324,10 @@ fn describe_metrics() {
     gauge!("relais_callback_lanes", "Endpoints, by client, that callbacks wait for.");
     gauge!("relais_callback_lanes_parked", "Those of them that are left alone.");
     gauge!("relais_callback_overdue_seconds", "How long the callback that is most overdue has been due.");
+    counter!(
+        "relais_events_unpublished_total",
+        "Events of tasks that could not be published: the bus was away or slow."
+    );
     histogram!("relais_callback_seconds", "Tries to send a callback, by type.");
     histogram!("relais_task_wait_seconds", "From submission to start.");
     histogram!("relais_task_run_seconds", "From start to end, by service and status.");

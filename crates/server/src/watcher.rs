@@ -5,14 +5,24 @@
 
 use std::path::Path;
 
-use relais_engine::{Engine, EngineError, background::chain};
+use relais_engine::{Engine, EngineError, NotReady, background::chain};
 use relais_protocol::admin::AppliedAction;
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{config::DeclarationsConfig, declarations};
 
+/// Begins to watch. Until the file was applied once the server is not ready: ready means that what it says is in force. So a
+/// new version whose file can not be applied takes no traffic, and the old one goes on.
+pub fn start(config: DeclarationsConfig, engine: Engine, stop: CancellationToken) -> JoinHandle<()> {
+    // Here and not in the task, which may begin after somebody has asked.
+    let not_ready = engine.not_ready(format!("the declarations in {} are not applied yet", config.file));
+    tokio::spawn(watch(config, engine, stop, not_ready))
+}
+
 /// Applies the file whenever its content changes, until `stop`.
-pub async fn watch(config: DeclarationsConfig, engine: Engine, stop: CancellationToken) {
+async fn watch(config: DeclarationsConfig, engine: Engine, stop: CancellationToken, not_ready: NotReady) {
+    let mut not_ready = Some(not_ready);
     let path = Path::new(&config.file);
     let mut applied: Option<Vec<u8>> = None;
     // What was refused is not tried again until it changes, and is told once.
@@ -27,14 +37,21 @@ pub async fn watch(config: DeclarationsConfig, engine: Engine, stop: Cancellatio
                 if applied.as_ref() != Some(&content) && refused.as_ref() != Some(&content) {
                     let first_time = tried.as_ref() != Some(&content);
                     match apply(path, &content, config.prune, &engine, first_time).await {
-                        Outcome::Applied => (applied, refused) = (Some(content), None),
-                        Outcome::Refused => refused = Some(content),
+                        Outcome::Applied => {
+                            (applied, refused) = (Some(content), None);
+                            not_ready = None;
+                        }
+                        Outcome::Refused => {
+                            refused = Some(content);
+                            because(not_ready.as_ref(), &config.file, "are not valid");
+                        }
                         Outcome::Later => tried = Some(content),
                     }
                 }
             }
             Err(error) if !unreadable => {
                 unreadable = true;
+                because(not_ready.as_ref(), &config.file, "can not be read");
                 tracing::error!(file = %path.display(), error = %error, "the declarations can not be read; what was declared stays");
             }
             Err(_) => {}
@@ -43,6 +60,13 @@ pub async fn watch(config: DeclarationsConfig, engine: Engine, stop: Cancellatio
             () = tokio::time::sleep(config.interval.0) => {}
             () = stop.cancelled() => return,
         }
+    }
+}
+
+/// Says better why the server is not ready, if it is not; the log has the details.
+fn because(not_ready: Option<&NotReady>, file: &str, why: &str) {
+    if let Some(not_ready) = not_ready {
+        not_ready.because(format!("the declarations in {file} {why}"));
     }
 }
 

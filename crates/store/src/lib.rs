@@ -24,7 +24,6 @@ mod row;
 mod session;
 mod sqlite;
 mod verbs;
-mod wakeup;
 
 use std::{sync::Arc, time::Duration};
 
@@ -37,11 +36,13 @@ pub struct Options {
     pub max_connections: u32,
     /// How long a call may wait for a connection before the store counts as unavailable.
     pub acquire_timeout: Duration,
+    /// Whether processes on the same database tell each other of changes through it. Not needed where something else does.
+    pub notify: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_connections: 10, acquire_timeout: Duration::from_secs(5) }
+        Self { max_connections: 10, acquire_timeout: Duration::from_secs(5), notify: true }
     }
 }
 

@@ -100,6 +100,8 @@ pub(crate) fn locked_task(row: &impl Columns) -> Result<LockedTask> {
         delivery_limit: narrow(row.int("delivery_limit")?),
         state: state(row)?,
         callback: callback(row)?,
+        submitted: row.moment("submitted")?,
+        correlation_id: row.text_if_any("correlation_id")?,
     })
 }
 

@@ -71,6 +71,8 @@ pub(crate) struct LockedTask {
     pub delivery_limit: u32,
     pub state: State,
     pub callback: Option<Callback>,
+    pub submitted: Timestamp,
+    pub correlation_id: Option<String>,
 }
 
 /// Rows that were locked, and the database's time when they were.
@@ -145,6 +147,19 @@ pub(crate) struct PurgeCandidate {
     pub too_old: bool,
 }
 
+/// What is heard from other processes.
+#[derive(Debug)]
+pub(crate) enum Heard<'a> {
+    /// Something changed.
+    Wakeup(&'a Wakeup),
+    /// What somebody told.
+    Text(&'a str),
+    /// From now on something is heard.
+    Listening,
+    /// Nothing is heard any more.
+    Lost(&'a str),
+}
+
 /// A database: how to begin a transaction, and reads that need none.
 pub(crate) trait Database: Told + 'static {
     type Session: Session;
@@ -187,7 +202,12 @@ pub(crate) trait Database: Told + 'static {
     fn migrate(&self) -> impl Future<Output = Result<usize>> + Send;
 
     /// Hears what other processes tell, for ever; each message is handed to `heard`.
-    fn hear(&self, heard: &(dyn Fn(&Wakeup) + Send + Sync)) -> impl Future<Output = ()> + Send;
+    fn hear(&self, heard: &(dyn Fn(Heard<'_>) + Send + Sync)) -> impl Future<Output = ()> + Send;
+
+    /// Says something to all processes that hear; to nobody where there is one process only.
+    fn tell(&self, _texts: &[String]) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
 
     fn close(&self) -> impl Future<Output = ()> + Send;
 }

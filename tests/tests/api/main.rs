@@ -43,6 +43,7 @@ mod bad_input;
 mod callbacks;
 mod capacity;
 mod claims;
+mod event_bus;
 mod events;
 mod idempotency;
 mod messages;

@@ -80,3 +80,45 @@ async fn a_link_that_is_swapped_is_an_edit_too() -> Result<()> {
     fs::rename(at("..data_tmp"), at("..data"))?;
     until_capacity(&server, 2).await
 }
+
+/// Ready means that what the file says is in force: a server that could not apply it yet takes no traffic.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_is_not_ready_before_its_file_was_applied_once() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("services.yaml");
+    let server = Instance::options(sqlite(folder.path()))
+        .arg("--declarations")
+        .arg(file.display().to_string())
+        .env("RELAIS_DECLARATIONS_INTERVAL", "50ms")
+        .alive_is_enough()
+        .start()
+        .await?;
+    let api = Api::admin(server.url())?;
+    let says = async |why: &str| {
+        let answer = api.get("/readyz").await?;
+        assert_eq!(answer.number(), 503_006, "{}", answer.body);
+        anyhow::Ok(answer.body.to_string().contains(why))
+    };
+    until("it is said that the file is not there", async || says("can not be read").await).await?;
+    fs::write(&file, "services:\n  - {serviceName: resize, capacty: 3}\n")?;
+    until("it is said that the file is wrong", async || says("are not valid").await).await?;
+    assert_eq!(api.get("/admin/services").await?.status, 200, "requests are taken all the same");
+    fs::write(&file, declare(3))?;
+    until("it is ready", async || Ok(api.get("/readyz").await?.status == 200)).await?;
+    assert_eq!(capacity(&server).await?, 3, "as soon as it is ready, what the file says is in force");
+    // What goes wrong later is told, and changes nothing.
+    fs::write(&file, "services: 3\n")?;
+    assert_eq!(api.get("/readyz").await?.status, 200);
+    Ok(())
+}
+
+/// However soon somebody asks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_ready_has_applied_its_file() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("services.yaml");
+    fs::write(&file, declare(1))?;
+    let server = start(folder.path(), &file).await?;
+    assert_eq!(capacity(&server).await?, 1, "without any waiting");
+    Ok(())
+}

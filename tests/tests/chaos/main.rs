@@ -4,6 +4,7 @@
 //! `tasks N, faults N, lost N, doubled N, stuck N`, and fail unless the last three are 0. `RELAIS_CHAOS_ROUNDS` makes
 //! them longer, `RELAIS_SEED` repeats one.
 
+mod bus;
 mod callbacks;
 mod disk;
 mod judge;

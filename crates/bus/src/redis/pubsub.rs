@@ -118,6 +118,17 @@ impl Transport for RedisPubSub {
         published.map_err(|error| BusError::transport("publish", error))
     }
 
+    /// In one pipeline.
+    async fn publish_all(&self, events: &[Event]) -> Result<(), BusError> {
+        let mut pipeline = redis::pipe();
+        for event in events {
+            pipeline.publish(self.server.key(&event.channel), event.to_json()?).ignore();
+        }
+        let mut connection = self.server.commands().await?;
+        let published = pipeline.query_async(&mut connection).await;
+        published.map_err(|error| BusError::transport("publish", error))
+    }
+
     fn subscribe(&self, pattern: &Pattern) -> BoxFuture<'static, Result<(), BusError>> {
         let (tell, told) = oneshot::channel();
         let asked = self.order(Order::Subscribe(pattern.clone(), tell));

@@ -243,6 +243,7 @@ impl PushWorkerBuilder {
             name: Some(self.name.clone()),
             capacity: Some(self.capacity),
             backpressure: self.backpressure,
+            offer_timeout: None,
         };
         let membership = bus.hub.subscribe(SubscriberKind::Worker, patterns, options).await?;
         let (subscriber, progress) = (Arc::clone(&membership.subscriber), Arc::new(Progress::new()));

@@ -119,6 +119,18 @@ pub async fn one_publishers_events_stay_in_order(harness: Harness) {
     assert_eq!(numbers(&mut orders, 500).await, (0..500).collect::<Vec<_>>());
 }
 
+pub async fn many_events_published_at_once_stay_in_order(harness: Harness) {
+    let bus = harness.bus("one").await;
+    let mut all = bus.subscribe("orders.*").await.unwrap();
+    let events = (0..500).map(|number: u32| Outgoing::new(format!("orders.{}", number % 3), number));
+    within(bus.send_all(events)).await.unwrap();
+    assert_eq!(numbers(&mut all, 500).await, (0..500).collect::<Vec<_>>());
+    within(bus.send_all([])).await.unwrap();
+    let reserved = bus.send_all([Outgoing::new("orders.1", 1), Outgoing::new("dlq.orders", 2)]).await;
+    assert!(matches!(reserved, Err(BusError::Reserved(_))));
+    assert_eq!(bus.stats().published, 500, "all or none");
+}
+
 pub async fn who_unsubscribes_gets_no_more_and_others_go_on(harness: Harness) {
     let bus = harness.bus("one").await;
     let mut stays = bus.subscribe("numbers").await.unwrap();
@@ -314,6 +326,7 @@ macro_rules! conformance {
             an_event_arrives_with_all_its_parts,
             patterns_match_by_segment,
             one_publishers_events_stay_in_order,
+            many_events_published_at_once_stay_in_order,
             who_unsubscribes_gets_no_more_and_others_go_on,
             a_confirmation_says_who_has_it,
             what_serde_does_not_know_is_carried_or_refused,

@@ -18,6 +18,9 @@ use crate::output;
 const TIMEOUT: Duration = Duration::from_secs(300);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// For what has no end of its own.
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+
 /// Where the server is, and how to print what it says.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Connection")]
@@ -89,6 +92,7 @@ fn hint(number: u32) -> Option<&'static str> {
         ErrorNumber::ClientNotFound => Some("`relais client list` shows what there is"),
         ErrorNumber::AuthorizationNotFound => Some("`relais authorization list` shows what there is"),
         ErrorNumber::TaskNotFound => Some("it may have been purged; `relais task list` shows what there is"),
+        ErrorNumber::BusUnavailable => Some("`relais events stats` says how the server's event bus does"),
         ErrorNumber::Internal => Some("the server's log says more"),
         ErrorNumber::StoreUnavailable => Some("the server can not reach its database; its log says more"),
         _ => None,
@@ -161,22 +165,47 @@ impl Connection {
         Ok(Some(answer))
     }
 
+    /// Asks for something that goes on for as long as it likes.
+    pub async fn stream(&self, request: Request<'_>) -> Result<reqwest::Response> {
+        let url = request.url(&self.url);
+        let response = self.begin(request, Some(FOR_EVER)).await?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(response);
+        }
+        let text = response.text().await.unwrap_or_default();
+        Err(match serde_json::from_str::<Failure>(&text) {
+            Ok(failure) => RequestError::Refused(failure.error),
+            Err(_) => RequestError::Strange { url: url.to_string(), status },
+        }
+        .into())
+    }
+
     /// Asks, and gives status and text, whatever they are.
     pub async fn send(&self, request: Request<'_>) -> Result<(Url, StatusCode, String), RequestError> {
         let url = request.url(&self.url);
-        let unreachable =
-            |error: reqwest::Error| RequestError::Unreachable { url: self.url.to_string(), reason: last_cause(&error) };
-        let mut builder = self.http.request(request.method, url.clone());
+        let answer = self.begin(request, None).await?;
+        let status = answer.status();
+        let text = answer.text().await.map_err(|error| self.unreachable(&error))?;
+        Ok((url, status, text))
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> RequestError {
+        RequestError::Unreachable { url: self.url.to_string(), reason: last_cause(error) }
+    }
+
+    async fn begin(&self, request: Request<'_>, timeout: Option<Duration>) -> Result<reqwest::Response, RequestError> {
+        let mut builder = self.http.request(request.method.clone(), request.url(&self.url));
+        if let Some(timeout) = timeout {
+            builder = builder.timeout(timeout);
+        }
         if let Some(token) = &self.token {
             builder = builder.bearer_auth(token);
         }
         if let Some(body) = request.body {
             builder = builder.header("content-type", "application/json").body(body);
         }
-        let answer = builder.send().await.map_err(unreachable)?;
-        let status = answer.status();
-        let text = answer.text().await.map_err(unreachable)?;
-        Ok((url, status, text))
+        builder.send().await.map_err(|error| self.unreachable(&error))
     }
 }
 

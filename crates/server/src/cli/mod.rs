@@ -11,6 +11,7 @@ mod client;
 mod config;
 mod connection;
 mod deadletter;
+mod events;
 mod health;
 mod purge;
 mod reference;
@@ -70,6 +71,8 @@ pub enum Command {
     Callback(callback::CallbackArgs),
     /// See messages of workers that could not be understood, and replay them
     Deadletter(deadletter::DeadLetterArgs),
+    /// Follow what happens, publish events, see how the event bus does
+    Events(events::EventsArgs),
     /// Make the server's services, clients and authorizations what a file says
     Apply(apply::ApplyArgs),
     /// Print the server's services, clients and authorizations as such a file, without secrets
@@ -98,6 +101,7 @@ pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> 
         Command::Task(args) => task::run(args).await?,
         Command::Callback(args) => callback::run(args).await?,
         Command::Deadletter(args) => deadletter::run(args).await?,
+        Command::Events(args) => events::run(args).await?,
         Command::Apply(args) => apply::apply(args).await?,
         Command::Export(args) => apply::export(args).await?,
         Command::Purge(args) => purge::run(args).await?,
@@ -152,6 +156,10 @@ mod tests {
             "serve --broker amqp://h",
             "apply -f - --dry-run --prune",
             "purge --dry-run",
+            "events tail",
+            "events tail task.resize.* task.*.failure --json",
+            "events publish orders.created {\"number\":7}",
+            "events stats --json",
             "completions bash",
             "help-all",
         ] {
@@ -179,6 +187,8 @@ mod tests {
             "authorization put c s",
             "authorization put c s --role dance",
             "serve --role dance",
+            "events publish orders.created {",
+            "events publish orders.created",
             "serve --listen nowhere",
             "apply",
         ] {

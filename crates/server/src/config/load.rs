@@ -10,7 +10,7 @@ use std::{
 
 use toml::{Table, Value};
 
-use super::{Config, ConfigError, DEFAULT, Origin, Origins, Secret, values};
+use super::{Config, ConfigError, DEFAULT, Origin, Origins, Secret, events, values};
 use crate::nearest::did_you_mean;
 
 /// The file that is read when none is named.
@@ -41,7 +41,7 @@ pub fn environment() -> Vec<(String, String)> {
     let text = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
     std::env::vars_os()
         .map(|(name, value)| (text(name), text(value)))
-        .filter(|(name, _)| name.starts_with("RELAIS_"))
+        .filter(|(name, _)| name.starts_with("RELAIS_") || alias(name).is_some())
         .collect()
 }
 
@@ -58,13 +58,26 @@ pub fn load(
     if let Some((path, named_by)) = choose_file(file, &environment) {
         loader.add_file(path, named_by)?;
     }
-    for (name, text) in environment {
+    // Names that others gave first: ours are more exact.
+    let (ours, others): (Vec<_>, Vec<_>) = environment.into_iter().partition(|(name, _)| alias(name).is_none());
+    for (name, text) in others {
+        let Some(key) = alias(&name) else { continue };
+        if let Some(text) = events::alias_value(key, &text) {
+            loader.add_text(key, &text, Origin::Variable(name))?;
+        }
+    }
+    for (name, text) in ours {
         loader.add_variable(name, &text)?;
     }
     for Setting { flag, key, text } in flags {
         loader.add_text(key, text, Origin::Flag(flag))?;
     }
     loader.finish()
+}
+
+/// The setting that a variable is under a name that others gave it.
+fn alias(name: &str) -> Option<&'static str> {
+    events::ALIASES.iter().find(|(alias, _)| *alias == name).map(|(_, key)| *key)
 }
 
 fn choose_file(flag: Option<&Path>, environment: &[(String, String)]) -> Option<(PathBuf, &'static str)> {
@@ -145,6 +158,9 @@ impl Loader {
 
     fn add_variable(&mut self, name: String, text: &str) -> Result<(), ConfigError> {
         if let Some(key) = self.known.iter().find(|key| variable(key) == name).cloned() {
+            if events::is_service_link(&key, text) {
+                return Ok(());
+            }
             return self.add_text(&key, text, Origin::Variable(name));
         }
         let other = OTHER_VARIABLES.contains(&name.as_str()) || name.starts_with(TEST_PREFIX) || is_service_link(&name);
@@ -290,8 +306,8 @@ fn kind(default: &Value) -> &'static str {
 
 fn shown(key: &str, value: &Value) -> String {
     match (key, value) {
-        ("admin.token", _) => values::MASK.to_owned(),
-        ("database.url" | "broker.url" | "broker.management_url", Value::String(url)) => {
+        ("admin.token" | "redis.password", _) => values::MASK.to_owned(),
+        ("database.url" | "broker.url" | "broker.management_url" | "redis.url", Value::String(url)) => {
             format!("{:?}", values::mask_url(url))
         }
         (_, value) => value.to_string(),

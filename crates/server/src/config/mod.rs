@@ -5,6 +5,7 @@
 //! authorizations) is not configuration and is not here.
 
 mod error;
+mod events;
 mod load;
 mod show;
 mod values;
@@ -17,6 +18,7 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     error::{ConfigError, Origin, Origins},
+    events::{EventsConfig, EventsMode, EventsPublish, RedisConfig},
     load::{Setting, environment, load},
     show::show,
     values::{BrokerUrl, DatabaseUrl, LogFormat, ManagementUrl, Role, Secret},
@@ -42,6 +44,10 @@ pub struct Config {
     pub broker: BrokerConfig,
     /// How callbacks are sent, and where they may go.
     pub callbacks: CallbacksConfig,
+    /// The event bus.
+    pub events: EventsConfig,
+    /// A Redis server.
+    pub redis: RedisConfig,
     /// What consumers may ask for.
     pub tasks: TasksConfig,
     /// How long tasks are kept.
@@ -284,6 +290,7 @@ impl Config {
         if !(4..=20).contains(&auth.bcrypt_cost) {
             return Err("expected 4 to 20".to_owned());
         }
+        self.check_events()?;
         crate::logging::check_level(&log.level)?;
         let endpoint = &telemetry.otlp_endpoint;
         if !endpoint.is_empty() && !endpoint.starts_with("http://") && !endpoint.starts_with("https://") {

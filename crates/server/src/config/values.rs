@@ -132,6 +132,33 @@ impl FromStr for ManagementUrl {
     }
 }
 
+/// Where Redis is; empty if that is not said by a URL. Shown without its password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisUrl(String);
+
+impl RedisUrl {
+    /// The whole of it, password included.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromStr for RedisUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.is_empty() || ["redis://", "rediss://"].iter().any(|scheme| text.starts_with(scheme)) {
+            true => Ok(Self(text.to_owned())),
+            false => Err("expected `redis://<user>:<password>@<host>:6379/<database>`, or rediss for TLS".to_owned()),
+        }
+    }
+}
+
 /// Read from a text, shown without its password.
 macro_rules! shown_without_password {
     ($($url:ident),*) => {
@@ -161,7 +188,7 @@ macro_rules! shown_without_password {
     };
 }
 
-shown_without_password!(DatabaseUrl, BrokerUrl, ManagementUrl);
+shown_without_password!(DatabaseUrl, BrokerUrl, ManagementUrl, RedisUrl);
 
 /// The URL with its passwords masked. Works on what is not a valid URL too, and then rather masks too much.
 pub fn mask_url(url: &str) -> String {

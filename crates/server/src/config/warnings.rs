@@ -4,7 +4,7 @@
 
 use relais_protocol::HumanDuration;
 
-use super::{Config, Origin, Role};
+use super::{Config, EventsMode, Origin, Role};
 
 /// What is risky about the configuration, one sentence each, for the log.
 pub fn warnings(config: &Config) -> Vec<String> {
@@ -52,6 +52,9 @@ fn store(config: &Config, found: &mut Vec<String>) {
              PostgreSQL to share the roles out",
             missing.join(", ")
         ));
+    }
+    if !database.url.is_sqlite() && config.events.enabled && config.events.mode == EventsMode::InMemory {
+        found.push("events.mode is in_memory: what other processes do is not seen on this one's event bus".to_owned());
     }
     if declarations.prune && declarations.file.is_empty() {
         found.push("declarations.prune is set without declarations.file and does nothing".to_owned());
@@ -115,8 +118,10 @@ fn readable_by_others(config: &Config) -> Option<String> {
 
     let from_file = |key: &str| matches!(config.origins.of(key), Some(Origin::File(_)));
     let token = from_file("admin.token") && !config.admin.token.is_empty();
+    let redis = from_file("redis.password") && !config.redis.password.is_empty()
+        || from_file("redis.url") && config.redis.url.to_string() != config.redis.url.expose();
     let password = from_file("database.url") && config.database.url.to_string() != config.database.url.expose();
-    let path = config.origins.file.as_ref().filter(|_| token || password)?;
+    let path = config.origins.file.as_ref().filter(|_| token || password || redis)?;
     let mode = std::fs::metadata(path).ok()?.permissions().mode();
     (mode & 0o004 != 0).then(|| path.display().to_string())
 }
@@ -155,6 +160,7 @@ mod tests {
             (&[("RELAIS_AUTH_BCRYPT_PARALLEL", "100000")], "more than this machine has cores"),
             (&[("RELAIS_AUTH_BCRYPT_COST", "4")], "cheap to guess"),
             (&[("RELAIS_DECLARATIONS_PRUNE", "true")], "does nothing"),
+            (&[("RELAIS_DATABASE_URL", "postgres://h/d"), ("EVENTBUS_MODE", "in_memory")], "is not seen"),
         ] {
             let found = warned(variables);
             assert!(found.len() == 1 && found[0].contains(said), "{variables:?} gave {found:?}");

@@ -10,7 +10,7 @@ mod submit;
 
 use std::{str::FromStr, time::Duration};
 
-use relais_core::{StoreError, Timestamp, Wakeup};
+use relais_core::{StoreError, Timestamp, Wakeup, wakeup};
 use sqlx::{
     Executor as _, PgPool,
     error::DatabaseError,
@@ -22,12 +22,14 @@ use self::lent::{Kept, Lent, Trust};
 use crate::{
     Options,
     migrations::{self, Steps},
-    session::Result,
-    wakeup,
+    session::{Heard, Result},
 };
 
 /// The channel on which processes tell each other what changed.
 const CHANNEL: &str = "relais";
+
+/// The channel of what they tell each other besides ([`relais_core::Store::tell`]).
+const TEXTS: &str = "relais_texts";
 
 /// How long to wait before the listening connection is tried again.
 const RECONNECT: Duration = Duration::from_millis(500);
@@ -52,6 +54,8 @@ pub(crate) struct Postgres {
     options: PgConnectOptions,
     /// Names this process in wake-ups.
     origin: String,
+    /// Whether other processes are told of what changes, and heard.
+    notify: bool,
 }
 
 impl Postgres {
@@ -86,12 +90,18 @@ impl Postgres {
             kept: Kept::new(options.max_connections, options.acquire_timeout),
             options: connect,
             origin: uuid::Uuid::now_v7().simple().to_string(),
+            notify: options.notify,
         })
     }
 
     /// A connection for one call.
     async fn lend(&self) -> Result<Lent> {
         Lent::take(&self.pool, &self.trust, &self.kept).await
+    }
+
+    /// The name under which other processes are told of what changes, if they are.
+    fn tells_as(&self) -> Option<&str> {
+        self.notify.then_some(self.origin.as_str())
     }
 
     async fn migrate_all(&self) -> Result<usize> {
@@ -116,14 +126,20 @@ impl Postgres {
     }
 
     /// Hears wake-ups on a connection of its own, for ever.
-    async fn hear_all(&self, heard: &(dyn Fn(&Wakeup) + Send + Sync)) {
+    async fn hear_all(&self, heard: &(dyn Fn(Heard<'_>) + Send + Sync)) {
+        if !self.notify {
+            return std::future::pending().await;
+        }
         // One line for each outage, however often it is tried.
         let mut told = false;
         loop {
-            if let Err(error) = self.hear_once(heard, &mut told).await
-                && !std::mem::replace(&mut told, true)
-            {
-                tracing::warn!(error = %error, "wake-ups of other processes are not heard; sweeps go on");
+            let why = match self.hear_once(heard, &mut told).await {
+                Ok(()) => "the connection was closed".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            if !std::mem::replace(&mut told, true) {
+                tracing::warn!(error = why, "wake-ups of other processes are not heard; sweeps go on");
+                heard(Heard::Lost(&why));
             }
             tokio::time::sleep(RECONNECT).await;
         }
@@ -131,24 +147,28 @@ impl Postgres {
 
     async fn hear_once(
         &self,
-        heard: &(dyn Fn(&Wakeup) + Send + Sync),
+        heard: &(dyn Fn(Heard<'_>) + Send + Sync),
         told: &mut bool,
     ) -> std::result::Result<(), sqlx::Error> {
         let mut listener = in_time(async {
             let pool = PgPoolOptions::new().max_connections(1).connect_with(self.options.clone()).await?;
             let mut listener = PgListener::connect_with(&pool).await?;
-            listener.listen(CHANNEL).await?;
+            listener.listen_all([CHANNEL, TEXTS]).await?;
             Ok(listener)
         })
         .await?;
         *told = false;
         // Whatever was told before we listened was missed.
-        heard(&Wakeup::anything());
+        heard(Heard::Wakeup(&Wakeup::anything()));
+        heard(Heard::Listening);
         loop {
             match timeout(QUIET, listener.try_recv()).await {
+                Ok(Ok(Some(notification))) if notification.channel() == TEXTS => {
+                    heard(Heard::Text(notification.payload()));
+                }
                 Ok(Ok(Some(notification))) => {
                     if let Some(wakeup) = wakeup::decode(&self.origin, notification.payload()) {
-                        heard(&wakeup);
+                        heard(Heard::Wakeup(&wakeup));
                     }
                 }
                 Ok(Ok(None)) => return Ok(()),

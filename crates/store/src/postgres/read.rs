@@ -5,11 +5,11 @@ use relais_core::{
 };
 use sqlx::{Row, postgres::PgRow};
 
-use super::{Postgres, error, from_sql, session::PgSession, to_sql};
+use super::{Postgres, TEXTS, error, from_sql, session::PgSession, to_sql};
 use crate::{
     place::place_column,
     row::{Columns, authorization, clients as clients_of, found_task, plain_columns, service, tally, task, wide},
-    session::{Database, Result},
+    session::{Database, Heard, Result},
 };
 
 /// The columns that [`state`] reads.
@@ -42,7 +42,7 @@ impl Database for Postgres {
     type Session = PgSession;
 
     async fn begin(&self) -> Result<PgSession> {
-        PgSession::begin(self.lend().await?, &self.origin).await
+        PgSession::begin(self.lend().await?, self.tells_as()).await
     }
 
     async fn submit_unlimited(&self, tasks: &[NewTask], wakeup: &Wakeup) -> Result<Option<u64>> {
@@ -219,8 +219,20 @@ impl Database for Postgres {
         self.migrate_all().await
     }
 
-    async fn hear(&self, heard: &(dyn Fn(&Wakeup) + Send + Sync)) {
+    async fn hear(&self, heard: &(dyn Fn(Heard<'_>) + Send + Sync)) {
         self.hear_all(heard).await;
+    }
+
+    async fn tell(&self, texts: &[String]) -> Result<()> {
+        let mut lent = self.lend().await?;
+        sqlx::query("SELECT pg_notify($1, text) FROM unnest($2::text[]) AS text")
+            .bind(TEXTS)
+            .bind(texts)
+            .execute(&mut *lent)
+            .await
+            .map_err(error)?;
+        lent.keep();
+        Ok(())
     }
 
     async fn close(&self) {

@@ -23,9 +23,8 @@ use crate::{
         Accounts, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, PurgeScan,
         QueueFacts, Result, Session, WrittenTask,
     },
-    wakeup,
 };
-use relais_core::{Change, NewTask, ServiceKey, Status, StoreError, TaskId, Wakeup};
+use relais_core::{Change, NewTask, ServiceKey, Status, StoreError, TaskId, Wakeup, wakeup};
 
 /// A process that vanishes in the midst of a transaction, with its machine or its network, must not keep its locks until
 /// PostgreSQL misses it, which takes hours: shorter than any caller waits. Said here, since a pooler may give every
@@ -35,13 +34,14 @@ const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '10s
 /// One transaction.
 pub(crate) struct PgSession {
     pub(super) tx: Lent,
-    origin: String,
+    /// Names this process in wake-ups; none where others are not told.
+    origin: Option<String>,
 }
 
 impl PgSession {
-    pub(super) async fn begin(mut tx: Lent, origin: &str) -> Result<Self> {
+    pub(super) async fn begin(mut tx: Lent, origin: Option<&str>) -> Result<Self> {
         tx.begin(BEGIN).await?;
-        Ok(Self { tx, origin: origin.to_owned() })
+        Ok(Self { tx, origin: origin.map(str::to_owned) })
     }
 }
 
@@ -124,7 +124,7 @@ impl Session for PgSession {
 
     async fn lock_tasks(&mut self, task_ids: &[TaskId]) -> Result<Locked<LockedTask>> {
         let rows = sqlx::query(concat!(
-            "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, 0 AS delivery_limit, t.callback::text AS callback, clock_timestamp() AS now, ",
+            "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, 0 AS delivery_limit, t.callback::text AS callback, t.submitted, t.correlation_id, clock_timestamp() AS now, ",
             state_columns!(),
             " FROM relais.task t WHERE t.task_id = ANY($1) ORDER BY t.id FOR NO KEY UPDATE OF t"
         ))
@@ -155,7 +155,7 @@ impl Session for PgSession {
 
     async fn lock_expired(&mut self, limit: usize) -> Result<Locked<LockedTask>> {
         let rows = sqlx::query(concat!(
-            "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback::text AS callback, clock_timestamp() AS now, ",
+            "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback::text AS callback, t.submitted, t.correlation_id, clock_timestamp() AS now, ",
             state_columns!(),
             " FROM relais.task t JOIN relais.service s ON s.id = t.service_id
               WHERE t.lease_until <= statement_timestamp()
@@ -201,7 +201,8 @@ impl Session for PgSession {
 
     async fn account(&mut self, accounts: &Accounts, wakeup: &Wakeup) -> Result<()> {
         let (counts, departures) = (&accounts.counts, &accounts.departures);
-        let payload = (!wakeup.is_empty()).then(|| wakeup::encode(&self.origin, wakeup));
+        let origin = self.origin.as_deref().filter(|_| !wakeup.is_empty());
+        let payload = origin.map(|origin| wakeup::encode(origin, wakeup));
         // All in one statement: it is one round trip, made while others wait for these rows. Which of its parts runs first
         // is PostgreSQL's choice, but always the same one: whoever writes to either table beside other writers does it here.
         sqlx::query(

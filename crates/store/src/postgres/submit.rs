@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use relais_core::{NewTask, Wakeup};
+use relais_core::{NewTask, Wakeup, wakeup};
 
 use super::{
     CHANNEL, Postgres, error,
@@ -11,7 +11,6 @@ use super::{
 use crate::{
     row::{Columns, wide},
     session::Result,
-    wakeup,
 };
 
 impl Postgres {
@@ -50,7 +49,7 @@ impl Postgres {
                  FROM queue CROSS JOIN unnest($8::integer[], $9::bigint[]) AS w (client_id, n)
                  ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = t.n + excluded.n
              )
-             SELECT q.arrived, pg_notify($10, $11)::text AS told,
+             SELECT q.arrived, CASE WHEN $11::text IS NOT NULL THEN pg_notify($10, $11)::text END AS told,
                     coalesce((SELECT n FROM relais.tally
                               WHERE service_id = $1 AND client_id = 0 AND status = 0 AND departed), 0) AS departed
              FROM queue q",
@@ -65,7 +64,7 @@ impl Postgres {
         .bind(clients)
         .bind(counts)
         .bind(CHANNEL)
-        .bind(wakeup::encode(&self.origin, wakeup))
+        .bind(self.tells_as().map(|origin| wakeup::encode(origin, wakeup)))
         .bind(held.as_secs_f64())
         .fetch_optional(&mut *lent)
         .await

@@ -1,6 +1,6 @@
 //! Reads that need no transaction of their own, on connections that cannot write.
 
-use relais_core::{Backlog, Declared, Page, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp, Wakeup};
+use relais_core::{Backlog, Declared, Page, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp};
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{Sqlite, batch::array, error, session::SqliteSession};
@@ -9,7 +9,7 @@ use crate::{
     row::{
         Columns, authorization, clients as clients_of, corrupt, found_task, plain_columns, service, tally, task, wide,
     },
-    session::{Database, Result, Session},
+    session::{Database, Heard, Result, Session},
 };
 
 /// The columns that [`crate::row::state`] reads.
@@ -199,7 +199,7 @@ impl Database for Sqlite {
     }
 
     /// Nobody else has the file open.
-    async fn hear(&self, _: &(dyn Fn(&Wakeup) + Send + Sync)) {
+    async fn hear(&self, _: &(dyn Fn(Heard<'_>) + Send + Sync)) {
         std::future::pending().await
     }
 

@@ -39,7 +39,7 @@ pub(super) const LOCK_PENDING: &str = concat!(
 );
 
 pub(super) const LOCK_TASKS: &str = concat!(
-    "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, 0 AS delivery_limit, t.callback, ",
+    "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, 0 AS delivery_limit, t.callback, t.submitted, t.correlation_id, ",
     now!(),
     " AS now, ",
     state_columns!(),
@@ -47,7 +47,7 @@ pub(super) const LOCK_TASKS: &str = concat!(
 );
 
 pub(super) const LOCK_EXPIRED: &str = concat!(
-    "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback, ",
+    "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback, t.submitted, t.correlation_id, ",
     now!(),
     " AS now, ",
     state_columns!(),

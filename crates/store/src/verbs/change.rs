@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use relais_core::{
-    CallbackEvent, ClaimRequest, Event, IdsChanged, Outcome, ServiceKey, State, Status, StoreError, Task, TaskEvent,
-    TaskId, Timestamp, Wakeup, apply,
+    CallbackEvent, ClaimRequest, Event, IdsChanged, Milestone, Outcome, ServiceKey, State, Status, StoreError, Task,
+    TaskChange, TaskEvent, TaskId, Timestamp, Wakeup, apply,
 };
 
 use super::{Verbs, ledger::Ledger, plain};
@@ -25,9 +25,15 @@ struct Changes {
     back: BTreeSet<(ServiceKey, TaskId)>,
     /// What is to be told, in the order in which it happened.
     told: Vec<NewCallback>,
+    /// Every change, where somebody in this process wants to hear of each.
+    heard: Option<Vec<TaskChange>>,
 }
 
 impl Changes {
+    fn new(wanted: bool) -> Self {
+        Self { heard: wanted.then(Vec::new), ..Self::default() }
+    }
+
     /// Applies an event to a locked task, which may have changed in this transaction before.
     fn apply(&mut self, task: &mut LockedTask, mut event: Event, now: Timestamp) -> Outcome {
         plain::event(&mut event);
@@ -60,6 +66,19 @@ impl Changes {
                 due: Some(now),
                 started: state.started.filter(|_| !event.is_end()),
                 progress: (!event.is_end()).then_some(state.progress),
+            });
+        }
+        if let Some(heard) = &mut self.heard
+            && let Some(milestone) = Milestone::of(&task.state, &state)
+        {
+            heard.push(TaskChange {
+                task_id: task.task_id,
+                service: task.service,
+                client: task.client,
+                milestone,
+                state: state.clone(),
+                submitted: Some(task.submitted),
+                correlation_id: task.correlation_id.clone(),
             });
         }
         let (response, error_message) = match event {
@@ -107,7 +126,9 @@ impl<D: Database> Verbs<D> {
         }
         let tasks = IdsChanged::These(changes.changed);
         let wakeup = Wakeup { work: changes.work.into_iter().collect(), tasks, declared: false, callbacks, dispatch };
-        self.finish(session, changes.ledger, wakeup).await
+        self.finish(session, changes.ledger, wakeup).await?;
+        self.changed(&changes.heard.unwrap_or_default());
+        Ok(())
     }
 
     /// Hands out pending tasks. Each service is asked once, for all who wish.
@@ -123,7 +144,7 @@ impl<D: Database> Verbs<D> {
             let locked = session.lock_pending(service, limit).await?;
             found.insert(service, (locked.now, locked.rows.into_iter()));
         }
-        let mut changes = Changes::default();
+        let mut changes = Changes::new(self.wants_changes());
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
             let mut tasks = Vec::new();
@@ -154,7 +175,7 @@ impl<D: Database> Verbs<D> {
             events.iter().map(|event| event.task_id).collect::<BTreeSet<_>>().into_iter().collect();
         let locked = session.lock_tasks(&names).await?;
         let mut tasks: HashMap<TaskId, LockedTask> = locked.rows.into_iter().map(|task| (task.task_id, task)).collect();
-        let mut changes = Changes::default();
+        let mut changes = Changes::new(self.wants_changes());
         let outcomes = events
             .into_iter()
             .map(|TaskEvent { task_id, service, client, event }| match tasks.get_mut(&task_id) {
@@ -172,7 +193,7 @@ impl<D: Database> Verbs<D> {
     pub(super) async fn expire(&self, limit: usize) -> Result<usize, StoreError> {
         let mut session = self.database.begin().await?;
         let locked = session.lock_expired(limit).await?;
-        let mut changes = Changes::default();
+        let mut changes = Changes::new(self.wants_changes());
         let found = locked.rows.len();
         for mut task in locked.rows {
             let event = Event::LeaseExpired { delivery_limit: task.delivery_limit };

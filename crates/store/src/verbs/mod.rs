@@ -22,13 +22,14 @@ use async_trait::async_trait;
 use relais_core::{
     Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, Dispatched, DueCallback,
     DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, Resend, Resent, ServiceKey,
-    Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
+    Settlement, Store, StoreError, Submission, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup,
+    WakeupListener,
 };
 
 use self::ledger::Ledger;
 use crate::{
     outbox::Outbox as _,
-    session::{Database, Session},
+    session::{Database, Heard, Session},
 };
 
 /// A store, over any database.
@@ -44,8 +45,24 @@ impl<D: Database> Verbs<D> {
 
     /// Wakes those who wait in this process.
     fn wake(&self, wakeup: &Wakeup) {
+        self.each_listener(|listener| listener.wake(wakeup));
+    }
+
+    /// Whether somebody in this process wants to hear of every change.
+    fn wants_changes(&self) -> bool {
+        self.listeners.read().unwrap_or_else(PoisonError::into_inner).iter().any(|listener| listener.wants_changes())
+    }
+
+    /// Tells them, after the commit.
+    fn changed(&self, changes: &[TaskChange]) {
+        if !changes.is_empty() {
+            self.each_listener(|listener| listener.changed(changes));
+        }
+    }
+
+    fn each_listener(&self, say: impl Fn(&dyn WakeupListener)) {
         for listener in self.listeners.read().unwrap_or_else(PoisonError::into_inner).iter() {
-            listener.wake(wakeup);
+            say(listener.as_ref());
         }
     }
 
@@ -207,8 +224,19 @@ impl<D: Database> Store for Verbs<D> {
         self.listeners.write().unwrap_or_else(PoisonError::into_inner).push(listener);
     }
 
+    async fn tell(&self, texts: Vec<String>) -> Result<(), StoreError> {
+        self.database.tell(&texts).await
+    }
+
     async fn relay_wakeups(&self) {
-        self.database.hear(&|wakeup| self.wake(wakeup)).await;
+        self.database
+            .hear(&|heard| match heard {
+                Heard::Wakeup(wakeup) => self.wake(wakeup),
+                Heard::Text(text) => self.each_listener(|listener| listener.told(text)),
+                Heard::Listening => self.each_listener(|listener| listener.hears(Ok(()))),
+                Heard::Lost(why) => self.each_listener(|listener| listener.hears(Err(why))),
+            })
+            .await;
     }
 
     async fn migrate(&self) -> Result<usize, StoreError> {

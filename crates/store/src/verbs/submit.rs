@@ -6,7 +6,8 @@ use std::{
 };
 
 use relais_core::{
-    Admission, ClientKey, NewTask, Refusal, Room, ServiceKey, StoreError, Submission, Submitted, Wakeup,
+    Admission, ClientKey, Milestone, NewTask, Refusal, Room, ServiceKey, State, StoreError, Submission, Submitted,
+    TaskChange, Wakeup,
 };
 
 use super::{Verbs, ledger::Ledger, plain};
@@ -69,6 +70,9 @@ impl<D: Database> Verbs<D> {
         session.insert_tasks(&inserted).await?;
         let wakeup = new_work(inserted.iter().map(|inserted| &inserted.task));
         self.finish(session, ledger, wakeup).await?;
+        if self.wants_changes() {
+            self.changed(&inserted.iter().map(|inserted| submitted(&inserted.task)).collect::<Vec<_>>());
+        }
         Ok(answers)
     }
 
@@ -82,6 +86,9 @@ impl<D: Database> Verbs<D> {
         let wakeup = new_work(tasks);
         let Some(first) = self.database.submit_unlimited(tasks, &wakeup).await? else { return Ok(None) };
         self.wake(&wakeup);
+        if self.wants_changes() {
+            self.changed(&tasks.iter().map(submitted).collect::<Vec<_>>());
+        }
         let answer =
             |(task, position): (&NewTask, u64)| Ok(Submitted { task_id: task.task_id, position, replayed: false });
         Ok(Some(tasks.iter().zip(first..).map(answer).collect()))
@@ -98,6 +105,19 @@ fn new_work<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Wakeup {
         }
     }
     Wakeup { work: work.into_iter().collect(), dispatch: dispatch.into_iter().collect(), ..Wakeup::default() }
+}
+
+/// A task that was just taken in.
+fn submitted(task: &NewTask) -> TaskChange {
+    TaskChange {
+        task_id: task.task_id,
+        service: task.service,
+        client: task.client,
+        milestone: Milestone::Submitted,
+        state: State::pending(),
+        submitted: None,
+        correlation_id: task.correlation_id.clone(),
+    }
 }
 
 fn room(pending: i64, capacity: Option<u32>) -> Room {

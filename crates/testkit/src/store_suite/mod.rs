@@ -150,6 +150,8 @@ macro_rules! store_suite {
                 listeners_hear_of_work_changes_and_declarations_after_the_commit,
                 nothing_changed_wakes_nobody,
                 other_processes_hear_too,
+                every_change_is_told_to_those_who_want_it,
+                texts_reach_every_process,
             }
             serve {
                 a_second_migration_does_nothing,

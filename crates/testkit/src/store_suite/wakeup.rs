@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use relais_core::{Change, Event, IdsChanged, ServiceKey, Store, Wakeup, WakeupListener};
+use relais_core::{Change, Event, IdsChanged, Milestone, ServiceKey, Store, TaskChange, Wakeup, WakeupListener};
 use tokio::sync::mpsc;
 
 use super::{
@@ -103,6 +103,114 @@ pub async fn other_processes_hear_too(harness: &Harness) -> Result<()> {
     until(&mut heard, |wakeup| wakeup.tasks == IdsChanged::These(vec![task.id])).await?;
     store.declare(vec![Change::PauseService { name: name("resize")?, paused: true }]).await?;
     until(&mut heard, |wakeup| wakeup.declared).await?;
+    relay.abort();
+    Ok(())
+}
+
+/// Keeps every change while it wants them, and what is told.
+#[derive(Default)]
+struct Curious {
+    wants: std::sync::atomic::AtomicBool,
+    changes: std::sync::Mutex<Vec<TaskChange>>,
+    texts: std::sync::Mutex<Vec<String>>,
+    bell: tokio::sync::Notify,
+}
+
+impl WakeupListener for Curious {
+    fn wake(&self, _: &Wakeup) {}
+
+    fn wants_changes(&self) -> bool {
+        self.wants.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    fn changed(&self, changes: &[TaskChange]) {
+        self.changes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend_from_slice(changes);
+    }
+
+    fn told(&self, text: &str) {
+        self.texts.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(text.to_owned());
+        self.bell.notify_one();
+    }
+
+    fn hears(&self, hears: Result<(), &str>) {
+        if hears.is_ok() {
+            self.bell.notify_one();
+        }
+    }
+}
+
+impl Curious {
+    fn heard(&self) -> Vec<TaskChange> {
+        std::mem::take(&mut *self.changes.lock().unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+
+    fn texts(&self) -> Vec<String> {
+        self.texts.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+}
+
+/// Each with its milestone, in the order in which they were committed, and nothing to those who do not want it.
+pub async fn every_change_is_told_to_those_who_want_it(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let ear = Arc::new(Curious::default());
+    store.listen(Arc::clone(&ear) as _);
+    submit(store, new_task(service, client)?).await?;
+    ensure!(ear.heard().is_empty(), "nobody wanted it");
+    ear.wants.store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut task = new_task(service, client)?;
+    task.correlation_id = Some("chain".to_owned());
+    let id = submit(store, task).await?.task_id;
+    claim(store, service, 2).await?;
+    change(store, id, service, Event::Progressed { attempt: Some(1), progress: 40.0, lease: Some(LONG) }).await?;
+    change(store, id, service, Event::Renewed { attempt: Some(1), lease: LONG }).await?;
+    record(store, id, service, Event::Returned { attempt: Some(9) }).await?;
+    change(store, id, service, Event::Returned { attempt: Some(1) }).await?;
+    change(store, id, service, Event::Cancelled).await?;
+    let heard: Vec<TaskChange> = ear.heard().into_iter().filter(|change| change.task_id == id).collect();
+    let milestones: Vec<Milestone> = heard.iter().map(|change| change.milestone).collect();
+    ensure!(
+        milestones
+            == [
+                Milestone::Submitted,
+                Milestone::Started,
+                Milestone::Progress,
+                Milestone::Returned,
+                Milestone::Cancelled
+            ],
+        "{milestones:?}"
+    );
+    ensure!(heard.iter().all(|change| change.service == service && change.client == client));
+    ensure!(heard.iter().all(|change| change.correlation_id.as_deref() == Some("chain")));
+    let stored = find(store, id).await?;
+    let last = heard.last().context("there is a last one")?;
+    ensure!(last.state == stored.state && last.submitted == Some(stored.submitted), "{last:?}");
+    Ok(())
+}
+
+/// Where there can be others; a store for one process says nothing to anybody.
+pub async fn texts_reach_every_process(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let other = Arc::clone(harness.handles.last().context("a handle")?);
+    let ear = Arc::new(Curious::default());
+    other.listen(Arc::clone(&ear) as _);
+    let relay = tokio::spawn({
+        let other = Arc::clone(&other);
+        async move { other.relay_wakeups().await }
+    });
+    let said: Vec<String> = (0..300).map(|number| format!("{number} {}", "é".repeat(100))).collect();
+    if !harness.features.many_processes {
+        relay.abort();
+        store.tell(said).await?;
+        ensure!(ear.texts().is_empty());
+        return Ok(());
+    }
+    tokio::time::timeout(DEADLINE, ear.bell.notified()).await.context("it never listens")?;
+    store.tell(said.clone()).await?;
+    while ear.texts().len() < said.len() {
+        tokio::time::timeout(DEADLINE, ear.bell.notified()).await.context("not all is heard")?;
+    }
+    ensure!(ear.texts() == said, "in their order");
     relay.abort();
     Ok(())
 }

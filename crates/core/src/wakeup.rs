@@ -1,17 +1,17 @@
-//! Wake-ups as a short text, for a database that can pass one on: `origin;w1,2;t1a,1b;d`.
+//! Wake-ups as a short text, for whatever carries them between processes: `origin;w1,2;t1a,1b;d`.
 //!
 //! Numbers are written in base 36, tasks as differences, so that a batch of hundreds fits where PostgreSQL allows 8,000
 //! bytes. What does not fit becomes "perhaps any": a hint may always be vaguer than the truth.
 
 use std::fmt::Write;
 
-use relais_core::{IdsChanged, ServiceKey, Wakeup};
+use crate::{IdsChanged, ServiceKey, Wakeup};
 
 /// PostgreSQL takes payloads shorter than 8,000 bytes.
-const MAX_PAYLOAD: usize = 7_900;
+pub const MAX_TEXT: usize = 7_900;
 
 /// Writes a wake-up as text; `origin` names the process, so that it can pass over its own.
-pub(crate) fn encode(origin: &str, wakeup: &Wakeup) -> String {
+pub fn encode(origin: &str, wakeup: &Wakeup) -> String {
     let mut head = String::from(origin);
     for (kind, services) in [(";w", &wakeup.work), (";p", &wakeup.dispatch)] {
         if !services.is_empty() {
@@ -48,10 +48,10 @@ pub(crate) fn encode(origin: &str, wakeup: &Wakeup) -> String {
         }
         IdsChanged::These(_) => {}
     }
-    if head.len() + tasks.len() > MAX_PAYLOAD {
+    if head.len() + tasks.len() > MAX_TEXT {
         tasks = ";t*".to_owned();
     }
-    if head.len() + tasks.len() > MAX_PAYLOAD {
+    if head.len() + tasks.len() > MAX_TEXT {
         // Thousands of services at once: say only that anything may have happened.
         return format!("{origin};*");
     }
@@ -59,7 +59,7 @@ pub(crate) fn encode(origin: &str, wakeup: &Wakeup) -> String {
 }
 
 /// Reads a wake-up; none if it is the process's own.
-pub(crate) fn decode(origin: &str, payload: &str) -> Option<Wakeup> {
+pub fn decode(origin: &str, payload: &str) -> Option<Wakeup> {
     let mut parts = payload.split(';');
     if parts.next() == Some(origin) {
         return None;
@@ -150,7 +150,7 @@ mod tests {
         let near = encode("a", &wakeup((5_000_000..5_000_500).collect()));
         assert!(near.len() < 2_000, "{}", near.len());
         let far = encode("a", &wakeup((0..10_000).map(|i| i * 1_000_003).collect()));
-        assert!(far.len() < MAX_PAYLOAD);
+        assert!(far.len() < MAX_TEXT);
         assert_eq!(decode("b", &far).unwrap().tasks, IdsChanged::Perhaps);
         let many = Wakeup { work: (0..9_000).map(ServiceKey).collect(), ..wakeup(vec![]) };
         assert_eq!(decode("b", &encode("a", &many)), Some(Wakeup::anything()));

@@ -1,0 +1,63 @@
+//! Reasons not to be ready yet, besides a store that does not answer.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use crate::{Engine, EngineError};
+
+/// The reasons that there are.
+#[derive(Debug, Default)]
+pub(crate) struct Readiness {
+    reasons: Mutex<BTreeMap<u64, String>>,
+    next: AtomicU64,
+}
+
+impl Readiness {
+    fn reasons(&self) -> MutexGuard<'_, BTreeMap<u64, String>> {
+        self.reasons.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), EngineError> {
+        match self.reasons().values().next() {
+            Some(why) => Err(EngineError::NotReady(why.clone())),
+            None => Ok(()),
+        }
+    }
+}
+
+/// As long as this is kept, the engine is not ready.
+#[derive(Debug)]
+#[must_use = "dropped, it is no reason any more"]
+pub struct NotReady {
+    readiness: Arc<Readiness>,
+    number: u64,
+}
+
+impl NotReady {
+    /// Says better why.
+    pub fn because(&self, why: impl Into<String>) {
+        self.readiness.reasons().insert(self.number, why.into());
+    }
+}
+
+impl Drop for NotReady {
+    fn drop(&mut self) {
+        self.readiness.reasons().remove(&self.number);
+    }
+}
+
+impl Engine {
+    /// A reason why [`Engine::ready`] says no, until it is dropped. Nothing else asks for it: requests are taken.
+    pub fn not_ready(&self, why: impl Into<String>) -> NotReady {
+        let readiness = Arc::clone(&self.0.readiness);
+        let number = readiness.next.fetch_add(1, Ordering::Relaxed);
+        let held = NotReady { readiness, number };
+        held.because(why);
+        held
+    }
+}
