@@ -11,6 +11,15 @@ pub enum WorkerError {
     /// The address, or the HTTP client for it, is not usable.
     #[error("failed to set up the worker")]
     Setup(#[from] CallError),
+    /// The address for health checks can not be had.
+    #[cfg(feature = "health")]
+    #[error("failed to listen on {address} for health checks")]
+    Health {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The server is there, but does not let this client work on this service.
     #[error("the server refused the worker: {description} ({number})")]
     Refused {

@@ -49,11 +49,16 @@
 //! # }
 //! ```
 
+mod again;
 mod backoff;
 mod client;
+#[cfg(all(feature = "command", unix))]
+pub mod command;
 mod context;
 mod error;
 mod handler;
+#[cfg(feature = "health")]
+mod health;
 mod heartbeat;
 mod http;
 mod outbox;
