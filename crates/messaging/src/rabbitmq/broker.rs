@@ -1,28 +1,25 @@
 //! The handle: what everybody who needs the broker holds.
 
 use std::{
+    future::Future,
     sync::{Arc, Once},
     time::Duration,
 };
 
 use tokio::{
     sync::watch,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use super::{
-    BrokerError, BrokerOptions, Publish, PublishError,
-    error::words,
+    BrokerError, BrokerOptions, ConsumeError, PublishError,
+    error::LOST,
     keeper::{Keeper, Line},
     link::Link,
     options::Target,
-    publish::Prepared,
     tls::Tls,
 };
-
-/// What is said when nobody knows better.
-const LOST: &str = "the connection was lost";
 
 /// A broker, connected when it is needed. Clones are cheap, and share the connection; it is closed with the last of them.
 #[derive(Clone)]
@@ -132,35 +129,34 @@ impl Broker {
         let _ = line.wait_for(|line| wanted(&BrokerState::from(line))).await;
     }
 
-    /// Publishes a message and waits until the broker has confirmed it.
-    ///
-    /// Any number may be called at once. A call that is dropped may or may not have sent its message.
-    pub async fn publish(&self, message: Publish) -> Result<(), PublishError> {
+    pub(super) fn options(&self) -> &BrokerOptions {
+        &self.shared.options
+    }
+
+    /// Asks something of the broker, in time.
+    pub(super) async fn request<T, F, R>(&self, ask: F) -> Result<T, ConsumeError>
+    where
+        F: FnOnce(Arc<Link>) -> R,
+        R: Future<Output = Result<T, ConsumeError>>,
+    {
         let limit = self.shared.options.publish_timeout;
-        let published = timeout_at(Instant::now() + limit, self.publish_in_time(&message)).await;
-        published.unwrap_or_else(|_| {
+        let asked = async {
+            let link = self.link().await.map_err(|error| match error {
+                PublishError::Away { why } | PublishError::Blocked { why } => ConsumeError::Away { why },
+                error => ConsumeError::Away { why: error.to_string() },
+            })?;
+            link.unless_gone(ask(Arc::clone(&link))).await.unwrap_or_else(|| Err(ConsumeError::lost()))
+        };
+        timeout(limit, asked).await.unwrap_or_else(|_| {
             Err(match self.state() {
-                BrokerState::Blocked { why, .. } => PublishError::Blocked { why },
-                BrokerState::Away { why, .. } => PublishError::Away { why },
-                BrokerState::Idle | BrokerState::Connected { .. } => PublishError::Late(limit),
+                BrokerState::Blocked { why, .. } | BrokerState::Away { why, .. } => ConsumeError::Away { why },
+                BrokerState::Idle | BrokerState::Connected { .. } => ConsumeError::Late(limit),
             })
         })
     }
 
-    async fn publish_in_time(&self, message: &Publish) -> Result<(), PublishError> {
-        let prepared = message.prepare()?;
-        let link = self.link().await?;
-        tokio::select! {
-            // In this order: what was confirmed before the end was confirmed.
-            biased;
-            sent = publish_in(&link, prepared) => sent,
-            // The library does not always tell those who wait.
-            () = link.wire.gone.cancelled() => Err(PublishError::Away { why: LOST.to_owned() }),
-        }
-    }
-
     /// The connection, as soon as it takes messages; or why it does not, if it has not for a while.
-    async fn link(&self) -> Result<Arc<Link>, PublishError> {
+    pub(super) async fn link(&self) -> Result<Arc<Link>, PublishError> {
         self.keep_connected();
         let mut line = self.shared.line.subscribe();
         loop {
@@ -193,15 +189,4 @@ impl Broker {
             tokio::spawn(keeper.run());
         });
     }
-}
-
-/// Publishes in a channel of one's own.
-async fn publish_in(link: &Arc<Link>, message: Prepared<'_>) -> Result<(), PublishError> {
-    let lent = link.lend().await.map_err(|error| PublishError::Away { why: words(&error) })?;
-    let sent = message.send(lent.channel()).await;
-    if matches!(sent, Ok(()) | Err(PublishError::Unroutable { .. } | PublishError::Refused { .. })) {
-        // If it was closed with the refusal, whoever gets it next will see.
-        lent.give_back();
-    }
-    sent
 }

@@ -1,6 +1,9 @@
-//! What can go wrong: [`BrokerError`] when a broker is set up, [`PublishError`] when a message is sent.
+//! What can go wrong: [`BrokerError`] when a broker is set up, [`PublishError`] when a message is sent, [`ConsumeError`] when
+//! a queue is declared or read.
 
 use std::{path::PathBuf, time::Duration};
+
+use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 
 /// Why there can be no broker.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +79,97 @@ impl PublishError {
     /// Whether there was nowhere to put the message.
     pub fn is_unroutable(&self) -> bool {
         matches!(self, Self::Unroutable { .. } | Self::NoExchange { .. })
+    }
+}
+
+/// Why a queue can not be declared or read, or what was read can not be settled.
+///
+/// After any of them the broker gives what was not settled to somebody else, or again to the same.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ConsumeError {
+    /// There is no connection, or it was lost.
+    #[error("the broker is away: {why}")]
+    Away {
+        /// What happened.
+        why: String,
+    },
+    /// The broker did not answer in time.
+    #[error("the broker did not answer within {0:?}")]
+    Late(Duration),
+    /// There is no such queue.
+    #[error("there is no queue {queue:?}")]
+    NoQueue {
+        /// The queue.
+        queue: String,
+    },
+    /// The queue was deleted while it was read, or the node that has it is down.
+    #[error("the queue {queue:?} is gone")]
+    QueueGone {
+        /// The queue.
+        queue: String,
+    },
+    /// The broker says no: this user may not, or somebody else has the queue for himself.
+    #[error("the broker refused: {why}")]
+    Refused {
+        /// The broker's reason.
+        why: String,
+    },
+    /// The broker closed the channel: something was settled twice, or not within the broker's time limit.
+    #[error("the broker closed the channel: {why}")]
+    Closed {
+        /// The broker's reason.
+        why: String,
+    },
+    /// The consumer was [cancelled](super::Consumer::cancel), and all that it had was handed out.
+    #[error("the consumer was cancelled")]
+    Cancelled,
+}
+
+impl ConsumeError {
+    /// Whether trying again later may help without anybody changing anything.
+    pub fn is_away(&self) -> bool {
+        matches!(self, Self::Away { .. } | Self::Late(_) | Self::Closed { .. })
+    }
+
+    /// Whether the queue is missing.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::NoQueue { .. } | Self::QueueGone { .. })
+    }
+
+    /// The end of a connection.
+    pub(super) fn lost() -> Self {
+        Self::Away { why: LOST.to_owned() }
+    }
+
+    /// What the broker answered to a request about a queue.
+    pub(super) fn answer(queue: &str, error: &lapin::Error) -> Self {
+        match soft(error) {
+            Some(AMQPSoftError::NOTFOUND) => Self::NoQueue { queue: queue.to_owned() },
+            Some(_) => Self::Refused { why: words(error) },
+            None => Self::Away { why: words(error) },
+        }
+    }
+
+    /// What ended a channel.
+    pub(super) fn end(error: &lapin::Error) -> Self {
+        match soft(error) {
+            Some(_) => Self::Closed { why: words(error) },
+            None => Self::Away { why: words(error) },
+        }
+    }
+}
+
+/// What is said when nobody knows better.
+pub(super) const LOST: &str = "the connection was lost";
+
+/// The broker's reason, if it closed a channel and not the whole connection, on behalf of whomever.
+pub(super) fn soft(error: &lapin::Error) -> Option<&AMQPSoftError> {
+    match error.kind() {
+        lapin::ErrorKind::ProtocolError(refusal) => match refusal.kind() {
+            AMQPErrorKind::Soft(soft) => Some(soft),
+            AMQPErrorKind::Hard(_) => None,
+        },
+        _ => None,
     }
 }
 

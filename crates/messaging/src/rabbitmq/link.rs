@@ -1,6 +1,9 @@
 //! A connection that is open, and its channels, lent to one user at a time.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use lapin::{Channel, Connection, options::ConfirmSelectOptions};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -31,6 +34,21 @@ impl Link {
         self.connection.status().connected() && !self.wire.gone.is_cancelled()
     }
 
+    /// Waits for something, but no longer than the connection lives: the library does not always tell those who wait. What
+    /// is there before the end counts.
+    pub(super) async fn unless_gone<T>(&self, what: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = what => Some(done),
+            () = self.wire.gone.cancelled() => None,
+        }
+    }
+
+    /// Opens a channel, which is closed when it is dropped.
+    pub(super) async fn open(&self) -> lapin::Result<Channel> {
+        self.connection.create_channel().await
+    }
+
     /// Lends a channel with confirmations on, once it is one's turn.
     pub(super) async fn lend(self: &Arc<Self>) -> lapin::Result<LentChannel> {
         // Never closed, so there is always a turn.
@@ -39,7 +57,7 @@ impl Link {
         let channel = match idle {
             Some(channel) => channel,
             None => {
-                let channel = self.connection.create_channel().await?;
+                let channel = self.open().await?;
                 channel.confirm_select(ConfirmSelectOptions::default()).await?;
                 channel
             }
@@ -69,6 +87,10 @@ pub(super) struct LentChannel {
 impl LentChannel {
     pub(super) fn channel(&self) -> &Channel {
         &self.channel
+    }
+
+    pub(super) fn link(&self) -> &Arc<Link> {
+        &self.link
     }
 
     /// Nothing is under way in it.

@@ -20,16 +20,42 @@
 //!
 //! What is not here: consuming, declaring, and any memory of what was not sent.
 
+mod batch;
 mod broker;
+mod browse;
+mod consume;
+mod delivery;
 mod error;
 mod keeper;
 mod link;
+mod management;
 mod options;
 mod publish;
+mod queue;
 mod tls;
 mod wire;
 
 pub use broker::{Broker, BrokerState};
-pub use error::{BrokerError, PublishError};
+pub use browse::Browser;
+pub use consume::{Acker, ConsumeOptions, Consumer};
+pub use delivery::{Delivery, HeaderValue};
+pub use error::{BrokerError, ConsumeError, PublishError};
+pub use management::{Management, ManagementError, QueueFacts};
 pub use options::BrokerOptions;
 pub use publish::Publish;
+pub use queue::{Declared, Queue, QueueKind};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_can_be_awaited_in_a_task_of_its_own() {
+        fn sent<T: Send>(_: impl FnOnce(Broker) -> T) {}
+        sent(|broker| async move { broker.publish_all(Vec::new()).await });
+        sent(|broker| async move { broker.declare(&Queue { name: String::new(), kind: QueueKind::Classic }).await });
+        sent(|broker| async move { broker.consume("", ConsumeOptions::default()).await?.next_batch(1).await });
+        sent(|broker| async move { broker.consume("", ConsumeOptions::default()).await?.cancel().await });
+        sent(|broker| async move { broker.browse("").await?.next().await });
+    }
+}

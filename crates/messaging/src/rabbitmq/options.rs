@@ -112,7 +112,7 @@ impl Target {
 }
 
 /// A part of a URL without its percent signs.
-fn decoded(text: &str) -> Result<String, BrokerError> {
+pub(super) fn decoded(text: &str) -> Result<String, BrokerError> {
     // Read as a form, which treats all but `+` the same way.
     let form = text.replace('+', "%2B");
     let value = url::form_urlencoded::parse(form.as_bytes()).next().map(|(name, _)| name.into_owned());

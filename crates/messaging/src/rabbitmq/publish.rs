@@ -1,13 +1,16 @@
-//! A message to be published, and publishing it in a channel that nobody else uses meanwhile.
+//! A message to be published.
 
 use lapin::{
-    BasicProperties, Channel, Confirmation, ErrorKind,
+    BasicProperties, Channel, Confirmation,
     options::BasicPublishOptions,
-    protocol::{AMQPErrorKind, AMQPSoftError},
+    protocol::AMQPSoftError,
     types::{AMQPValue, FieldTable, ShortString},
 };
 
-use super::{PublishError, error::words};
+use super::{
+    PublishError,
+    error::{soft, words},
+};
 
 /// AMQP's number for a message that outlives the broker's restart.
 const PERSISTENT: u8 = 2;
@@ -92,7 +95,7 @@ impl Publish {
     }
 
     /// As AMQP wants it. What is too long would break the connection, for everybody.
-    pub(super) fn prepare(&self) -> Result<Prepared<'_>, PublishError> {
+    pub(super) fn prepare(&self) -> Result<Prepared, PublishError> {
         let mut properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
         if let Some(id) = &self.message_id {
             properties = properties.with_message_id(short("message id", id)?);
@@ -117,59 +120,40 @@ impl Publish {
             properties = properties.with_headers(headers);
         }
         Ok(Prepared {
-            message: self,
             exchange: short("exchange", &self.exchange)?,
             routing_key: short("routing key", &self.routing_key)?,
+            mandatory: self.mandatory,
             properties,
         })
     }
 }
 
-/// A message that can be sent as it is.
-pub(super) struct Prepared<'a> {
-    message: &'a Publish,
+/// A message as AMQP wants it, but for its body.
+pub(super) struct Prepared {
     exchange: ShortString,
     routing_key: ShortString,
+    mandatory: bool,
     properties: BasicProperties,
 }
 
-impl Prepared<'_> {
-    /// Publishes and waits for the confirmation. Nothing else may be under way in `channel`, which is only good for another
-    /// message if this one was sent or [can not be routed](PublishError::Unroutable).
-    pub(super) async fn send(self, channel: &Channel) -> Result<(), PublishError> {
-        let Self { message, exchange, routing_key, properties } = self;
-        let options = BasicPublishOptions { mandatory: message.mandatory, ..BasicPublishOptions::default() };
-        let sent = channel.basic_publish(exchange, routing_key, options, &message.body, properties).await;
-        let confirmation = match sent {
-            Ok(confirmation) => confirmation.await,
-            Err(error) => Err(error),
-        };
-        match confirmation.map_err(|error| failure(message, &error))? {
-            Confirmation::Ack(None) => Ok(()),
-            Confirmation::Ack(Some(_)) => Err(PublishError::Unroutable {
-                exchange: message.exchange.clone(),
-                routing_key: message.routing_key.clone(),
-            }),
-            Confirmation::Nack(_) => {
-                Err(PublishError::Refused { why: "a queue is full, or could not store it".to_owned() })
-            }
-            Confirmation::NotRequested => {
-                Err(PublishError::Away { why: "the channel is not set up for confirmations".to_owned() })
-            }
-        }
+impl Prepared {
+    /// Publishes and waits for the confirmation. It is handed to the connection when this is first polled, so whoever polls
+    /// several publishes in a row sends them in that order.
+    ///
+    /// What the broker returned comes with whichever confirmation is next, not with the message's own.
+    pub(super) async fn send(self, channel: &Channel, body: &[u8]) -> lapin::Result<Confirmation> {
+        let Self { exchange, routing_key, mandatory, properties } = self;
+        let options = BasicPublishOptions { mandatory, ..BasicPublishOptions::default() };
+        channel.basic_publish(exchange, routing_key, options, body, properties).await?.await
     }
 }
 
-/// Why the channel or the connection was closed while a message was under way.
-fn failure(message: &Publish, error: &lapin::Error) -> PublishError {
-    let ErrorKind::ProtocolError(refusal) = error.kind() else {
-        return PublishError::Away { why: words(error) };
-    };
-    match refusal.kind() {
-        AMQPErrorKind::Soft(AMQPSoftError::NOTFOUND) => PublishError::NoExchange { exchange: message.exchange.clone() },
-        AMQPErrorKind::Soft(_) => PublishError::Refused { why: words(error) },
-        // The whole connection was closed, on behalf of whomever.
-        AMQPErrorKind::Hard(_) => PublishError::Away { why: words(error) },
+/// Why the channel or the connection was closed while `message` was alone in it.
+pub(super) fn failure(message: &Publish, error: &lapin::Error) -> PublishError {
+    match soft(error) {
+        Some(AMQPSoftError::NOTFOUND) => PublishError::NoExchange { exchange: message.exchange.clone() },
+        Some(_) => PublishError::Refused { why: words(error) },
+        None => PublishError::Away { why: words(error) },
     }
 }
 
