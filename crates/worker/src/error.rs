@@ -11,6 +11,10 @@ pub enum WorkerError {
     /// The address, or the HTTP client for it, is not usable.
     #[error("failed to set up the worker")]
     Setup(#[from] CallError),
+    /// The broker's URL is not usable.
+    #[cfg(feature = "rabbitmq")]
+    #[error("failed to set up the worker")]
+    Broker(#[from] relais_messaging::rabbitmq::BrokerError),
     /// The address for health checks can not be had.
     #[cfg(feature = "health")]
     #[error("failed to listen on {address} for health checks")]
@@ -62,6 +66,19 @@ pub enum CallError {
         /// How many came.
         got: usize,
     },
+    /// The broker did not take it.
+    #[cfg(feature = "rabbitmq")]
+    #[error("failed to publish")]
+    Broker(#[source] relais_messaging::rabbitmq::PublishError),
+    /// It is larger than a message may be.
+    #[cfg(feature = "rabbitmq")]
+    #[error("it has {bytes} bytes, and a message may have {most}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The largest that can be sent.
+        most: usize,
+    },
     /// The server refused.
     #[error("the server refused: {description} ({number})")]
     Refused {
@@ -88,13 +105,22 @@ impl CallError {
         match self {
             Self::Unreachable(_) | Self::Unreadable(_) | Self::Outcomes { .. } => true,
             Self::Refused { number, .. } => matches!(number / 1000, 408 | 429 | 500..),
+            #[cfg(feature = "rabbitmq")]
+            Self::Broker(_) => true,
+            #[cfg(feature = "rabbitmq")]
+            Self::TooLarge { .. } => false,
             Self::Address { .. } | Self::Setup(_) | Self::Unwritable(_) => false,
         }
     }
 
     /// Whether it is what was sent that the server does not want, whoever sends it and however often.
     pub(crate) fn is_about_the_content(&self) -> bool {
-        matches!(self, Self::Refused { number, .. } if matches!(number / 1000, 400 | 413 | 422))
+        match self {
+            #[cfg(feature = "rabbitmq")]
+            Self::TooLarge { .. } => true,
+            Self::Refused { number, .. } => matches!(number / 1000, 400 | 413 | 422),
+            _ => false,
+        }
     }
 
     /// The error and what is behind it, in one line for the log.

@@ -152,11 +152,9 @@ fn failed<E: Display + 'static>(error: &E) -> Return {
     let message = format!("{error:#}");
     match (error as &dyn Any).downcast_ref::<HandlerError>() {
         Some(error) if error.again => Return::Again(message),
-        Some(error) => Return::Ended(Verdict::Failure(Failure {
-            message,
-            retryable: error.retryable,
-            kind: error.kind.clone(),
-        })),
+        Some(error) => {
+            Return::Ended(Verdict::Failure(Failure { message, retryable: error.retryable, kind: error.kind.clone() }))
+        }
         None => Return::Ended(Verdict::Failure(Failure::new(message))),
     }
 }

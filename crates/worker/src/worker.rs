@@ -7,6 +7,8 @@ use std::{fmt::Display, time::Duration};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
 
+#[cfg(feature = "rabbitmq")]
+use crate::transport::rabbitmq::OverRabbitMq;
 use crate::{
     Context, WorkerError, handler,
     http::Http,
@@ -58,6 +60,15 @@ impl Worker {
         })
     }
 
+    /// A worker for the tasks on a broker: it takes submissions from `<queue_name>-in` and tells results to
+    /// `<queue_name>-out`. Both queues are declared, plain and durable, unless they exist.
+    ///
+    /// A broker that is away, or does not let this worker in, is tried again for as long as it takes.
+    #[cfg(feature = "rabbitmq")]
+    pub fn rabbitmq(url: impl Into<String>, queue_name: impl Into<String>) -> WorkerBuilder {
+        WorkerBuilder::new(Source::RabbitMq { url: url.into(), queue_name: queue_name.into() })
+    }
+
     /// Takes tasks and does them until `shutdown` is cancelled, then finishes or gives back what it has.
     ///
     /// The handler is an async function of a body and a [`Context`]. Up to the set concurrency, several run at the same
@@ -91,7 +102,17 @@ impl Worker {
 /// Where tasks come from.
 #[derive(Clone)]
 enum Source {
-    Http { url: String, client_id: String, client_secret: String, service: String },
+    Http {
+        url: String,
+        client_id: String,
+        client_secret: String,
+        service: String,
+    },
+    #[cfg(feature = "rabbitmq")]
+    RabbitMq {
+        url: String,
+        queue_name: String,
+    },
 }
 
 impl std::fmt::Debug for Source {
@@ -99,6 +120,9 @@ impl std::fmt::Debug for Source {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Http { url, client_id, service, .. } => write!(f, "{service} of {url} as {client_id}"),
+            // The URL may have a password.
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq { queue_name, .. } => write!(f, "{queue_name} on RabbitMQ"),
         }
     }
 }
@@ -190,6 +214,10 @@ impl WorkerBuilder {
             Source::Http { url, client_id, client_secret, service } => {
                 let http = Http::new(&url, &client_id, &client_secret, &service)?;
                 Box::new(OverHttp::new(http, self.lease, host_name))
+            }
+            #[cfg(feature = "rabbitmq")]
+            Source::RabbitMq { url, queue_name } => {
+                Box::new(OverRabbitMq::new(&url, &queue_name, concurrency, host_name)?)
             }
         };
         Ok(Worker {

@@ -4,6 +4,8 @@
 //! what a lost connection makes necessary: one call is one attempt, and the caller decides whether there is another.
 
 pub(crate) mod http;
+#[cfg(feature = "rabbitmq")]
+pub(crate) mod rabbitmq;
 
 use std::{fmt::Debug, time::Duration};
 
@@ -80,6 +82,9 @@ pub(crate) struct Delivery {
 pub(crate) enum News<'a> {
     Started,
     Progress(f64),
+    /// It is given back unfinished; said only where that is not what gives it back.
+    #[cfg_attr(not(feature = "rabbitmq"), expect(dead_code, reason = "only RabbitMQ needs it said"))]
+    Returned,
     /// The end; `untold` if nobody was told of its start.
     Verdict {
         verdict: &'a Verdict,
@@ -115,6 +120,7 @@ fn wire(key: &TaskKey, news: &News<'_>, host_name: Option<&str>) -> Result<WireM
     let host = || host_name.map(str::to_owned);
     let (kind, mut data) = match news {
         News::Started => ("started", WireReport { host_name: host(), ..WireReport::default() }),
+        News::Returned => ("returned", WireReport { host_name: host(), ..WireReport::default() }),
         News::Progress(progress) => ("progress", WireReport { progress: Some(*progress), ..WireReport::default() }),
         News::Verdict { verdict: Verdict::Success(response), untold } => (
             "success",
