@@ -56,6 +56,8 @@ impl From<EngineError> for ApiError {
             EngineError::ClientNotFound => Self::new(N::ClientNotFound),
             EngineError::AuthorizationNotFound => Self::new(N::AuthorizationNotFound),
             EngineError::CallbackNotFound => Self::new(N::CallbackNotFound),
+            EngineError::DeadLetterNotFound => Self::new(N::DeadLetterNotFound),
+            EngineError::Broker(error) => Self::at(N::BrokerUnavailable, "", error.to_string()).retry_after(5),
             EngineError::SchemaMismatch(problems) => with(N::SchemaMismatch, problems),
             EngineError::Invalid(problems) => with(N::InvalidRequest, problems),
             EngineError::TooDeep => Self::new(N::NestedTooDeep),

@@ -70,6 +70,91 @@ pub struct Retention {
     pub any: Option<Duration>,
 }
 
+/// How a service's tasks reach its workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Transport {
+    /// Workers take them from the built-in queue, over HTTP.
+    #[default]
+    Builtin,
+    /// They are published to `<queueName>-in` of a RabbitMQ broker, and followed from `<queueName>-out`.
+    RabbitMq,
+}
+
+impl Transport {
+    /// The name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Builtin => "builtin",
+            Self::RabbitMq => "rabbitmq",
+        }
+    }
+
+    /// The number in the store.
+    pub const fn code(self) -> i16 {
+        match self {
+            Self::Builtin => 0,
+            Self::RabbitMq => 1,
+        }
+    }
+
+    /// The transport with this number.
+    pub const fn from_code(code: i16) -> Option<Self> {
+        match code {
+            0 => Some(Self::Builtin),
+            1 => Some(Self::RabbitMq),
+            _ => None,
+        }
+    }
+}
+
+/// What kind of queue a broker is asked for, where there is none yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum QueueKind {
+    /// On one node. Workers that assert plain durable queues find what they expect.
+    #[default]
+    Classic,
+    /// Replicated, and counts deliveries.
+    Quorum,
+}
+
+impl QueueKind {
+    /// The name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Classic => "classic",
+            Self::Quorum => "quorum",
+        }
+    }
+
+    /// The number in the store.
+    pub const fn code(self) -> i16 {
+        match self {
+            Self::Classic => 0,
+            Self::Quorum => 1,
+        }
+    }
+
+    /// The kind with this number.
+    pub const fn from_code(code: i16) -> Option<Self> {
+        match code {
+            0 => Some(Self::Classic),
+            1 => Some(Self::Quorum),
+            _ => None,
+        }
+    }
+}
+
+/// The queues of a service on a broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct QueueSettings {
+    /// Which kind, where there is none yet.
+    pub kind: QueueKind,
+    /// How long a task may wait in the queue before it fails; for ever if absent.
+    pub message_ttl: Option<Duration>,
+    /// How many tasks may wait in the queue; the rest waits in the store.
+    pub max_length: Option<u32>,
+}
+
 /// The limits of a service that operators change while it runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceLimits {
@@ -106,6 +191,10 @@ pub struct Service {
     pub name: ServiceName,
     /// Prefix of its queues on a broker.
     pub queue_name: String,
+    /// How its tasks reach its workers.
+    pub transport: Transport,
+    /// Its queues on a broker.
+    pub queue: QueueSettings,
     /// A request that does not conform is refused at once.
     pub json_schema: Option<Json>,
     /// While it is paused, tasks are taken in but not handed out.

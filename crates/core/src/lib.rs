@@ -18,6 +18,7 @@
 
 mod admission;
 mod callback;
+mod carrier;
 mod declared;
 mod json;
 mod names;
@@ -33,15 +34,19 @@ pub use callback::{
     Courier, DueCallback, LaneChange, LaneHead, Lanes, Letter, NotAllowed, NotificationStatus, Reply, ReplyOutcome,
     Resend, Resent, Settlement, Verdict, lane,
 };
+pub use carrier::{
+    Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Incoming, Mailbox, Rejected, Side,
+};
 pub use declared::{
-    Authorization, Client, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Destination, Retention, Role, Roles,
-    Service, ServiceLimits, SigningSecret,
+    Authorization, Client, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Destination, QueueKind, QueueSettings,
+    Retention, Role, Roles, Service, ServiceLimits, SigningSecret, Transport,
 };
 pub use json::{Json, JsonError, MAX_DEPTH};
 pub use names::{ClientId, ClientKey, NameError, ServiceKey, ServiceName, TaskId};
 pub use store::{
-    Backlog, Change, ClaimRequest, IdempotencyKey, IdsChanged, NewTask, Outcome, Page, PurgeReport, PurgeRule, Store,
-    StoreError, Submission, Submitted, Tally, TaskEvent, TaskFilter, Wakeup, WakeupListener,
+    Backlog, Change, ClaimRequest, Dispatched, DueDispatch, IdempotencyKey, IdsChanged, NewTask, Outcome, Page,
+    PurgeReport, PurgeRule, Store, StoreError, Submission, Submitted, Tally, TaskEvent, TaskFilter, Wakeup,
+    WakeupListener,
 };
 pub use task::{Status, Task};
 pub use time::Timestamp;

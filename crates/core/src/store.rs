@@ -9,8 +9,8 @@ use async_trait::async_trait;
 
 use crate::{
     Callback, CallbackAttempt, CallbackFilter, CallbackPage, ClientId, ClientKey, Declared, Destination, DueCallback,
-    Ignored, Json, LaneChange, Lanes, Refusal, Resend, Resent, Role, ServiceKey, ServiceLimits, ServiceName,
-    Settlement, State, Status, Task, TaskId, Timestamp,
+    Ignored, Json, LaneChange, Lanes, QueueSettings, Refusal, Resend, Resent, Role, ServiceKey, ServiceLimits,
+    ServiceName, Settlement, State, Status, Task, TaskId, Timestamp, Transport,
 };
 
 /// What a store can not do, whatever it was asked.
@@ -57,6 +57,31 @@ pub struct NewTask {
     pub correlation_id: Option<String>,
     /// So that it can be repeated without fear.
     pub idempotency: Option<IdempotencyKey>,
+    /// Where the caller believes that it goes to a broker: how long that is left to the caller, before others find it. At
+    /// zero they are told at once.
+    pub dispatch: Option<Duration>,
+}
+
+/// A task that is to be dispatched to a broker.
+#[derive(Debug, Clone)]
+pub struct DueDispatch {
+    /// The task's public name.
+    pub task_id: TaskId,
+    /// The service.
+    pub service: ServiceKey,
+    /// The arguments; none if the task has ended, or is gone: there is nothing to be dispatched any more.
+    pub request: Option<Json>,
+    /// One id through a chain of tasks.
+    pub correlation_id: Option<String>,
+}
+
+/// What became of a dispatch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dispatched {
+    /// The broker has it, or nobody needs it any more.
+    Done,
+    /// It is to be tried again, by anybody.
+    Again,
 }
 
 /// The answer to a submission that was taken.
@@ -205,6 +230,10 @@ pub enum Change {
         name: ServiceName,
         /// Prefix of its queues on a broker.
         queue_name: String,
+        /// How its tasks reach its workers.
+        transport: Transport,
+        /// Its queues on a broker.
+        queue: QueueSettings,
         /// What a request must conform to.
         json_schema: Option<Json>,
         /// Whether it is to be paused; none leaves it as it is.
@@ -283,19 +312,33 @@ pub struct Wakeup {
     pub declared: bool,
     /// These lanes have callbacks to be sent.
     pub callbacks: Vec<i64>,
+    /// These services have tasks to be dispatched that nobody has in hand.
+    pub dispatch: Vec<ServiceKey>,
 }
 
 impl Default for Wakeup {
     /// Nothing to tell.
     fn default() -> Self {
-        Self { work: Vec::new(), tasks: IdsChanged::These(Vec::new()), declared: false, callbacks: Vec::new() }
+        Self {
+            work: Vec::new(),
+            tasks: IdsChanged::These(Vec::new()),
+            declared: false,
+            callbacks: Vec::new(),
+            dispatch: Vec::new(),
+        }
     }
 }
 
 impl Wakeup {
     /// Anything may have happened.
     pub const fn anything() -> Self {
-        Self { work: Vec::new(), tasks: IdsChanged::Perhaps, declared: true, callbacks: Vec::new() }
+        Self {
+            tasks: IdsChanged::Perhaps,
+            declared: true,
+            work: Vec::new(),
+            callbacks: Vec::new(),
+            dispatch: Vec::new(),
+        }
     }
 
     /// Whether there is nothing to tell.
@@ -303,6 +346,7 @@ impl Wakeup {
         self.work.is_empty()
             && !self.declared
             && self.callbacks.is_empty()
+            && self.dispatch.is_empty()
             && self.tasks == IdsChanged::These(Vec::new())
     }
 }
@@ -337,6 +381,28 @@ pub trait Store: Send + Sync + 'static {
 
     /// Takes away what silent workers held, at most `limit` tasks, and tells how many.
     async fn expire_leases(&self, limit: usize) -> Result<usize, StoreError>;
+
+    /// Hands out tasks of these services that are to be dispatched to a broker, the oldest first, at most `each` of each
+    /// service, each to one caller only. What is not settled within `lease` is handed out again.
+    async fn claim_dispatches(
+        &self,
+        services: Vec<ServiceKey>,
+        each: usize,
+        lease: Duration,
+    ) -> Result<Vec<DueDispatch>, StoreError>;
+
+    /// Writes what became of dispatches.
+    async fn settle_dispatches(
+        &self,
+        dispatches: Vec<(ServiceKey, TaskId)>,
+        outcome: Dispatched,
+    ) -> Result<(), StoreError>;
+
+    /// Notes that the unfinished tasks of a service are to be dispatched again, because the broker has lost them.
+    async fn dispatch_again(&self, service: ServiceKey) -> Result<(), StoreError>;
+
+    /// Makes some of what is to be dispatched again due, at most `limit`; tells whether there may be more.
+    async fn refill_dispatches(&self, limit: usize) -> Result<bool, StoreError>;
 
     /// Lanes in which callbacks wait, in the order of their names, after this one. The cost is that of the lanes, not of
     /// what waits in them.

@@ -67,6 +67,16 @@ pub enum Event {
         /// How long it may keep silent from now on. None where a broker watches the worker instead.
         lease: Option<Duration>,
     },
+    /// A worker to whom a broker gave it says that it has begun. The broker watches that worker, so there is no lease, and it
+    /// says nothing of its own: a second start is how one learns that the worker before was lost.
+    Delivered {
+        /// The host or pod that runs it.
+        worker_host: Option<String>,
+        /// Whether this may have been heard before.
+        again: bool,
+        /// After so many losses the task fails: it may be what kills its workers.
+        delivery_limit: u32,
+    },
     /// The worker says how far it is.
     Progressed {
         /// The attempt it speaks of.
@@ -101,6 +111,11 @@ pub enum Event {
     Returned {
         /// The attempt it speaks of.
         attempt: Option<u32>,
+    },
+    /// The worker gives it back to the broker, which gives it to another one.
+    GivenBack {
+        /// The host or pod that ran it.
+        worker_host: Option<String>,
     },
     /// The worker kept silent for too long.
     LeaseExpired {
@@ -152,6 +167,30 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
         Event::Started { worker_host, lease, .. } => {
             started(state, &mut next, event, worker_host, now)?;
             next.prolong(*lease, now);
+        }
+        Event::Delivered { worker_host, again, delivery_limit } => {
+            let same = worker_host.is_none() || *worker_host == state.worker_host;
+            match state.status {
+                Status::InProgress if *again && same => return Err(Ignored::NoEffect),
+                // Its first words were overtaken by others, which said no name.
+                Status::InProgress if state.worker_host.is_none() => next.worker_host.clone_from(worker_host),
+                Status::InProgress if state.losses + 1 >= *delivery_limit => {
+                    next.losses += 1;
+                    next.end(Status::Failure, now);
+                }
+                status => {
+                    next.losses += u32::from(status == Status::InProgress);
+                    next.attempt += 1;
+                    next.begin(worker_host.clone(), now);
+                    next.lease_until = None;
+                }
+            }
+        }
+        Event::GivenBack { worker_host } => {
+            if state.status != Status::InProgress || worker_host.is_some() && *worker_host != state.worker_host {
+                return Err(Ignored::NotHeld);
+            }
+            next.requeue();
         }
         Event::Progressed { progress, lease, .. } => {
             held(state, event)?;
@@ -275,7 +314,11 @@ impl Event {
             | Self::Failed { attempt, .. }
             | Self::Renewed { attempt, .. }
             | Self::Returned { attempt } => *attempt,
-            Self::Claimed { .. } | Self::LeaseExpired { .. } | Self::Cancelled => None,
+            Self::Claimed { .. }
+            | Self::Delivered { .. }
+            | Self::GivenBack { .. }
+            | Self::LeaseExpired { .. }
+            | Self::Cancelled => None,
         }
     }
 }

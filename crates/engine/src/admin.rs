@@ -5,12 +5,16 @@ mod declare;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use relais_core::{Backlog, Change, Event, PurgeRule, Role, Service, ServiceKey, Status, TaskEvent, TaskId};
+use relais_core::{
+    Backlog, Change, Event, PurgeRule, QueueKind, QueueSettings, Role, Service, ServiceKey, Status, TaskEvent, TaskId,
+    Transport,
+};
 use relais_protocol::{
     HumanDuration,
     admin::{
         AdminTaskView, AuthorizationDeclaration, ClientDeclaration, Declaration, PurgeAnswer, PurgedService,
-        RetentionDeclaration, RoleName, ServiceDeclaration, ServiceState,
+        QueueDeclaration, QueueTypeName, RetentionDeclaration, RoleName, ServiceDeclaration, ServiceState,
+        TransportName,
     },
     consumer::ServiceView,
 };
@@ -235,6 +239,18 @@ fn service_declaration(service: &Service) -> ServiceDeclaration {
     ServiceDeclaration {
         service_name: service.name.to_string(),
         queue_name: Some(service.queue_name.clone()),
+        transport: Some(match service.transport {
+            Transport::Builtin => TransportName::Builtin,
+            Transport::RabbitMq => TransportName::Rabbitmq,
+        }),
+        queue: (service.queue != QueueSettings::default()).then(|| QueueDeclaration {
+            kind: match service.queue.kind {
+                QueueKind::Classic => QueueTypeName::Classic,
+                QueueKind::Quorum => QueueTypeName::Quorum,
+            },
+            message_ttl: service.queue.message_ttl.map(HumanDuration),
+            max_length: service.queue.max_length,
+        }),
         capacity: limits.capacity,
         json_schema: service.json_schema.as_ref().and_then(|schema| schema.to_value().ok()),
         paused: Some(service.paused),

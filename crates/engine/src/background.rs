@@ -60,8 +60,13 @@ pub(crate) fn start(engine: &Engine) {
 
 /// Acts at once, then whenever `bell` rings or `period` has passed, until the engine stops. While acting fails it is tried
 /// again every second; one line is logged when it begins to fail, and one when it works again.
-async fn every<B, A>(engine: &Engine, name: &'static str, period: Duration, bell: impl Fn() -> B, act: impl Fn() -> A)
-where
+pub(crate) async fn every<B, A>(
+    engine: &Engine,
+    name: &'static str,
+    period: Duration,
+    bell: impl Fn() -> B,
+    act: impl Fn() -> A,
+) where
     B: Future<Output = ()>,
     A: Future<Output = Result<(), EngineError>>,
 {

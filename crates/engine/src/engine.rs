@@ -16,6 +16,7 @@ use crate::{
     batch::{BatchOptions, Batcher},
     callbacks::{CallbackOptions, Couriers},
     claims::ClaimsDesk,
+    dispatch::{self, DispatchOptions, Dispatcher},
     hub::Hub,
     measured::Measured,
     pace::Pace,
@@ -43,6 +44,8 @@ pub struct Options {
     pub couriers: Couriers,
     /// How callbacks are sent.
     pub callbacks: CallbackOptions,
+    /// How tasks are carried to workers by a broker.
+    pub dispatch: DispatchOptions,
 }
 
 impl Default for Options {
@@ -57,6 +60,7 @@ impl Default for Options {
             telling: true,
             couriers: Couriers::default(),
             callbacks: CallbackOptions::default(),
+            dispatch: DispatchOptions::default(),
         }
     }
 }
@@ -82,8 +86,9 @@ pub(crate) struct Inner {
     pub(crate) submissions: Batcher<NewTask, Submission>,
     pub(crate) events: Batcher<TaskEvent, Outcome>,
     pub(crate) claims: ClaimsDesk,
+    pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) stopping: CancellationToken,
-    closing: CancellationToken,
+    pub(crate) closing: CancellationToken,
     tracker: TaskTracker,
 }
 
@@ -98,16 +103,23 @@ impl Engine {
         let (tracker, stopping, closing) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
         let hub = Arc::new(Hub::default());
         store.listen(Arc::clone(&hub) as _);
+        let (dispatcher, parcels) = Dispatcher::new();
+        let dispatcher = Arc::new(dispatcher);
         let submissions = {
-            let store = Arc::clone(&store);
+            let (store, dispatcher) = (Arc::clone(&store), Arc::clone(&dispatcher));
             Batcher::start(
                 "submissions",
                 options.batching,
                 &tracker,
                 closing.clone(),
                 Arc::new(move |tasks| {
-                    let store = Arc::clone(&store);
-                    Box::pin(async move { store.submit_many(tasks).await })
+                    let (store, dispatcher) = (Arc::clone(&store), Arc::clone(&dispatcher));
+                    Box::pin(async move {
+                        let picked = Dispatcher::pick(&tasks);
+                        let answers = store.submit_many(tasks).await?;
+                        dispatcher.offer(picked, &answers);
+                        Ok(answers)
+                    })
                 }),
             )
         };
@@ -133,6 +145,7 @@ impl Engine {
             submissions,
             events,
             claims,
+            dispatcher,
             store,
             hub,
             options,
@@ -141,6 +154,7 @@ impl Engine {
             tracker,
         }));
         background::start(&engine);
+        dispatch::start(&engine, parcels);
         Ok(engine)
     }
 

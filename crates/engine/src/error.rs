@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use relais_core::{Status, StoreError};
+use relais_core::{CarrierError, Status, StoreError};
 
 /// One thing that is wrong with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +41,12 @@ pub enum EngineError {
     /// No such callback.
     #[error("callback not found")]
     CallbackNotFound,
+    /// No such message was set aside.
+    #[error("dead letter not found")]
+    DeadLetterNotFound,
+    /// The broker could not do it.
+    #[error("{0}")]
+    Broker(CarrierError),
     /// The body does not conform to the service's schema.
     #[error("the body does not conform to the service's schema")]
     SchemaMismatch(Vec<Problem>),

@@ -27,6 +27,8 @@ pub(crate) struct Hub {
     callbacks: Mutex<(HashSet<i64>, bool)>,
     /// Rings when `callbacks` has something.
     pub(crate) callbacks_bell: Notify,
+    /// Rings when there are tasks to be dispatched that nobody has in hand.
+    pub(crate) dispatch_bell: Notify,
     /// Rings when what is declared has changed.
     pub(crate) declared_bell: Notify,
     /// Rings when anything may have happened and everything should be looked at.
@@ -72,6 +74,9 @@ impl WakeupListener for Hub {
             callbacks.1 |= wakeup.tasks == IdsChanged::Perhaps;
             drop(callbacks);
             self.callbacks_bell.notify_one();
+        }
+        if !wakeup.dispatch.is_empty() || wakeup.tasks == IdsChanged::Perhaps || wakeup.declared {
+            self.dispatch_bell.notify_one();
         }
         match &wakeup.tasks {
             IdsChanged::These(ids) if ids.is_empty() => {}

@@ -11,9 +11,9 @@ use async_trait::async_trait;
 use tracing::Instrument as _;
 
 use relais_core::{
-    Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DueCallback, LaneChange,
-    Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, Resend, Resent, Settlement, Store, StoreError, Submission,
-    Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
+    Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, Dispatched, DueCallback,
+    DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, Resend, Resent, ServiceKey,
+    Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that takes longer is given up: a database that hangs is a database that is away.
@@ -83,6 +83,10 @@ measured! {
     claim(requests: Vec<ClaimRequest>) -> Vec<Vec<Task>>;
     record(events: Vec<TaskEvent>) -> Vec<Outcome>;
     expire_leases(limit: usize) -> usize;
+    claim_dispatches(services: Vec<ServiceKey>, each: usize, lease: Duration) -> Vec<DueDispatch>;
+    settle_dispatches(dispatches: Vec<(ServiceKey, TaskId)>, outcome: Dispatched) -> ();
+    dispatch_again(service: ServiceKey) -> ();
+    refill_dispatches(limit: usize) -> bool;
     callback_lanes(after: Option<i64>, limit: usize) -> Lanes;
     claim_callbacks(lanes: Vec<i64>, each: usize, lease: Duration) -> Vec<DueCallback>;
     settle_callbacks(settlements: Vec<Settlement>, lanes: Vec<(i64, LaneChange)>) -> ();

@@ -12,7 +12,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use relais_core::{Declared, ServiceKey, Store};
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 
 use crate::{EngineError, schema::Schema};
 
@@ -28,6 +28,8 @@ pub(crate) struct Snapshot {
 pub(crate) struct Registry {
     current: ArcSwap<Snapshot>,
     loaded: AtomicBool,
+    /// The number of the newest snapshot, for those who wait for the next one.
+    version: watch::Sender<i64>,
     /// One refresh at a time, so that an older reading never replaces a newer one.
     refreshing: Mutex<()>,
 }
@@ -40,6 +42,11 @@ impl Registry {
         } else {
             Err(EngineError::from(relais_core::StoreError::Unavailable("not read yet".into())))
         }
+    }
+
+    /// Tells when what is declared changes.
+    pub(crate) fn changes(&self) -> watch::Receiver<i64> {
+        self.version.subscribe()
     }
 
     /// Reads it again, if it has changed.
@@ -68,8 +75,10 @@ impl Registry {
             };
             schemas.insert(service.key, schema);
         }
+        let version = declared.version;
         self.current.store(Arc::new(Snapshot { declared, schemas }));
         self.loaded.store(true, Ordering::Release);
+        self.version.send_replace(version);
         Ok(())
     }
 }

@@ -41,7 +41,8 @@ impl Engine {
         idempotency: Option<Idempotency>,
     ) -> Result<Accepted, EngineError> {
         let snapshot = self.snapshot()?;
-        let result = match new_task(&snapshot, &self.0.options.couriers, access, request, idempotency) {
+        let judged = new_task(&snapshot, &self.0.options.couriers, access, request, idempotency);
+        let result = match judged.map(|task| NewTask { dispatch: self.dispatch_of(&access.service), ..task }) {
             Ok(task) => self.0.submissions.put(task).await.and_then(refused),
             Err(error) => Err(error),
         };
@@ -57,7 +58,9 @@ impl Engine {
     ) -> Result<Vec<Result<Accepted, EngineError>>, EngineError> {
         let snapshot = self.snapshot()?;
         let couriers = &self.0.options.couriers;
-        let judge = |request| new_task(&snapshot, couriers, access, request, None);
+        let dispatch = self.dispatch_of(&access.service);
+        let judge =
+            |request| new_task(&snapshot, couriers, access, request, None).map(|task| NewTask { dispatch, ..task });
         let judged: Vec<_> = requests.into_iter().map(judge).collect();
         let tasks: Vec<NewTask> = judged.iter().filter_map(|task| task.as_ref().ok().cloned()).collect();
         let submissions = self.0.submissions.put_each(tasks).await;
@@ -164,6 +167,7 @@ fn new_task(
         callback,
         correlation_id: request.correlation_id,
         idempotency: idempotency.map(|given| IdempotencyKey { key: given.key, fingerprint: given.fingerprint }),
+        dispatch: None,
     })
 }
 

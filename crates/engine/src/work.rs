@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use relais_core::{ClaimRequest, Event, Ignored, Outcome, ServiceKey, Status, TaskEvent, TaskId};
+use relais_core::{ClaimRequest, Event, Ignored, Outcome, ServiceKey, Status, TaskEvent, TaskId, Transport};
 use relais_protocol::worker::{
-    self, HeldTask, Misunderstood, OutcomeKind, Report, SubmissionMessage, TaskOutcome, WorkerMessage,
+    self, HeldTask, Misunderstood, OutcomeKind, SubmissionMessage, TaskOutcome, WorkerMessage,
 };
 
 use crate::{Access, Engine, EngineError, Problem, submit::payload, views::text};
@@ -28,6 +28,10 @@ impl Engine {
         request: worker::ClaimRequest,
         max_wait: Duration,
     ) -> Result<Vec<SubmissionMessage>, EngineError> {
+        if access.service.transport == Transport::RabbitMq {
+            let message = format!("the tasks of {} are handed out by the broker", access.service.name);
+            return Err(EngineError::Conflict(message));
+        }
         let invalid = |path: &str, message: String| Err(EngineError::Invalid(vec![Problem::at(path, message)]));
         let max = request.max.unwrap_or(1);
         if !(1..=worker::MAX_CLAIM).contains(&max) {
@@ -78,7 +82,7 @@ impl Engine {
         let judged = messages.into_iter().map(|message| {
             let message = message.map_err(|Misunderstood(why)| (None, why))?;
             let task_id = message.task_id.clone();
-            event(message, access.service.limits.lease).map_err(|why| (Some(task_id), why))
+            wording::event(message, Some(access.service.limits.lease)).map_err(|why| (Some(task_id), why))
         });
         self.outcomes(access, judged.collect()).await
     }
@@ -134,7 +138,7 @@ impl Engine {
             .collect())
     }
 
-    async fn record_all(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, EngineError> {
+    pub(crate) async fn record_all(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, EngineError> {
         let tasks: Vec<_> = events.iter().map(|event| (event.task_id, event.service)).collect();
         let outcomes = self.0.events.put_all(events).await?;
         for ((task_id, service), outcome) in tasks.into_iter().zip(&outcomes) {
@@ -173,6 +177,56 @@ impl Engine {
     }
 }
 
+/// From a worker's words to what happened to a task.
+pub(crate) mod wording {
+    use std::time::Duration;
+
+    use relais_core::{Event, TaskId};
+    use relais_protocol::worker::{Report, WorkerMessage};
+
+    use super::{MAX_ERROR_MESSAGE, MAX_HOST_NAME, payload};
+
+    /// The task that a message speaks of.
+    pub(crate) fn task_id(message: &WorkerMessage) -> Result<TaskId, String> {
+        TaskId::parse(&message.task_id).ok_or_else(|| "taskId is not a UUID".to_owned())
+    }
+
+    /// The name of a host, as a database takes it.
+    pub(crate) fn host(name: String) -> String {
+        clean(name, MAX_HOST_NAME)
+    }
+
+    /// What a worker says is also a sign of life: over HTTP it keeps the task for `lease`, as a heartbeat does.
+    pub(crate) fn event(message: WorkerMessage, lease: Option<Duration>) -> Result<(TaskId, Event), String> {
+        let task_id = task_id(&message)?;
+        let attempt = message.attempt;
+        let event = match message.report {
+            Report::Started => Event::Started { attempt, worker_host: message.host_name.map(host), lease },
+            Report::Returned => Event::Returned { attempt },
+            Report::Progress { progress } if progress.is_finite() => Event::Progressed { attempt, progress, lease },
+            Report::Progress { .. } => return Err("progress is not a number between 0 and 100".to_owned()),
+            Report::Success { response } => Event::Succeeded {
+                attempt,
+                response: payload(response, "/data/response").map_err(|error| error.to_string())?,
+            },
+            Report::Failure { error_message } => {
+                Event::Failed { attempt, error_message: clean(error_message, MAX_ERROR_MESSAGE) }
+            }
+        };
+        Ok((task_id, event))
+    }
+
+    /// Text from a worker as a database takes it: no NUL, not endless.
+    fn clean(text: String, most: usize) -> String {
+        let mut text = if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text };
+        if text.len() > most {
+            let end = (0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+            text.truncate(end);
+        }
+        text
+    }
+}
+
 /// What a worker says, ready for the store; or of which task it can not be understood, and why.
 type Judged = Result<(TaskId, Event), (Option<String>, String)>;
 
@@ -181,37 +235,6 @@ fn held(task: HeldTask, event: impl Fn(Option<u32>) -> Event) -> Judged {
         Some(task_id) => Ok((task_id, event(task.attempt))),
         None => Err((Some(task.task_id), "taskId is not a UUID".to_owned())),
     }
-}
-
-/// What a worker says is also a sign of life: over HTTP it keeps the task, as a heartbeat does.
-fn event(message: WorkerMessage, lease: Duration) -> Result<(TaskId, Event), String> {
-    let task_id = TaskId::parse(&message.task_id).ok_or("taskId is not a UUID")?;
-    let (attempt, lease) = (message.attempt, Some(lease));
-    let event = match message.report {
-        Report::Started { host_name } => {
-            Event::Started { attempt, worker_host: host_name.map(|host| clean(host, MAX_HOST_NAME)), lease }
-        }
-        Report::Progress { progress } if progress.is_finite() => Event::Progressed { attempt, progress, lease },
-        Report::Progress { .. } => return Err("progress is not a number between 0 and 100".to_owned()),
-        Report::Success { response } => Event::Succeeded {
-            attempt,
-            response: payload(response, "/data/response").map_err(|error| error.to_string())?,
-        },
-        Report::Failure { error_message } => {
-            Event::Failed { attempt, error_message: clean(error_message, MAX_ERROR_MESSAGE) }
-        }
-    };
-    Ok((task_id, event))
-}
-
-/// Text from a worker as a database takes it: no NUL, not endless.
-fn clean(text: String, most: usize) -> String {
-    let mut text = if text.contains('\0') { text.replace('\0', "\u{fffd}") } else { text };
-    if text.len() > most {
-        let end = (0..=most).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
-        text.truncate(end);
-    }
-    text
 }
 
 fn lease(asked: Option<relais_protocol::HumanDuration>) -> Result<Option<Duration>, EngineError> {

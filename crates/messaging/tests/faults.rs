@@ -3,22 +3,29 @@
 #![expect(clippy::unwrap_used, reason = "tests say what they expect")]
 
 use std::{
+    collections::HashSet,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use relais_messaging::rabbitmq::{Broker, BrokerError, BrokerOptions, BrokerState, Publish, PublishError};
+use relais_messaging::rabbitmq::{
+    Broker, BrokerError, BrokerOptions, BrokerState, ConsumeError, ConsumeOptions, Publish, PublishError, Queue,
+    QueueKind,
+};
 use relais_testkit::{RabbitMqServer, free_port};
 use tempfile::TempDir;
 use tokio::{
-    sync::{Mutex, MutexGuard, OnceCell},
+    sync::{Mutex, MutexGuard, OnceCell, watch},
     time::timeout,
 };
 
 /// Longer than a restart takes on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
+
+/// The largest message that the node takes.
+const MAX_SIZE: usize = 1_000_000;
 
 /// A node with TLS, for one test at a time: a start takes seconds.
 struct Node {
@@ -53,6 +60,7 @@ async fn start() -> Result<Node> {
         .set("ssl_options.cacertfile", file("authority.pem").to_str().unwrap())
         .set("ssl_options.certfile", file("certificate.pem").to_str().unwrap())
         .set("ssl_options.keyfile", file("key.pem").to_str().unwrap())
+        .set("max_message_size", &MAX_SIZE.to_string())
         .start()
         .await?;
     Ok(Node { server, tls_port, authority: file("authority.pem"), _certificates: certificates })
@@ -89,6 +97,138 @@ async fn what_was_confirmed_survives_a_kill_and_the_connection_comes_back() -> R
     let found = vhost.take("tasks", 100).await?;
     assert_eq!(found.len(), 21);
     assert_eq!(found.last().unwrap().properties["message_id"], "after");
+    Ok(())
+}
+
+/// Publishes in batches until all are confirmed, however often that takes.
+async fn publish_whatever_happens(broker: Broker, queue: String, count: usize) -> Result<()> {
+    for batch in 0..count / 100 {
+        let mut messages: Vec<Publish> = (0..100)
+            .map(|number| Publish::new("", &queue, "x").message_id((batch * 100 + number).to_string()))
+            .collect();
+        while !messages.is_empty() {
+            let answers = broker.publish_all(messages.clone()).await;
+            let mut answers = answers.into_iter();
+            messages.retain(|_| match answers.next() {
+                Some(Err(error)) => {
+                    // A queue that was not closed in good order takes a moment longer than its node to come back.
+                    assert!(error.is_away() || error.is_unroutable(), "{error}");
+                    true
+                }
+                _ => false,
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Consumes until `count` different messages were seen. Tells how often it began anew.
+async fn consume_whatever_happens(
+    broker: Broker,
+    queue: &str,
+    count: usize,
+    seen: &watch::Sender<usize>,
+) -> Result<usize> {
+    let mut found = HashSet::new();
+    let mut ends = 0;
+    loop {
+        let mut consumer = match broker.consume(queue, ConsumeOptions { prefetch: 200, tag: String::new() }).await {
+            Ok(consumer) => consumer,
+            Err(error) => {
+                assert!(!matches!(error, ConsumeError::Cancelled), "{error}");
+                continue;
+            }
+        };
+        loop {
+            let batch = match consumer.next_batch(50).await {
+                Ok(batch) => batch,
+                Err(error) => {
+                    assert!(error.is_away() || error.is_missing(), "{error}");
+                    break;
+                }
+            };
+            // A settling that fails is one that the next round does again.
+            let _ = consumer.ack_through(batch.last().unwrap().tag);
+            found.extend(batch.into_iter().filter_map(|delivery| delivery.message_id));
+            seen.send_replace(found.len());
+            if found.len() == count {
+                return Ok(ends);
+            }
+        }
+        ends += 1;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_is_killed_loses_nothing_and_neither_publisher_nor_consumer_hangs() -> Result<()> {
+    const COUNT: usize = 20_000;
+    let mut node = node().await?;
+    for kind in [QueueKind::Classic, QueueKind::Quorum] {
+        let vhost = node.server.vhost().await?;
+        let options = BrokerOptions { longest_pause: Duration::from_millis(100), ..BrokerOptions::default() };
+        let (publisher, consumer) = (Broker::new(vhost.url(), options.clone())?, Broker::new(vhost.url(), options)?);
+        consumer.declare(&Queue { name: "work".to_owned(), kind }).await?;
+        let (seen, mut progress) = watch::channel(0);
+        let publishing = tokio::spawn(publish_whatever_happens(publisher, "work".to_owned(), COUNT));
+        let consuming = tokio::spawn(async move { consume_whatever_happens(consumer, "work", COUNT, &seen).await });
+        timeout(SOON, progress.wait_for(|seen| *seen > COUNT / 10)).await??;
+        assert!(!publishing.is_finished() && !consuming.is_finished(), "{kind:?}: killed in the middle");
+        node.server.kill9()?;
+        node.server.restart().await?;
+        let ends = timeout(SOON, consuming).await???;
+        assert!(ends > 0, "{kind:?}: it was told");
+        timeout(SOON, publishing).await???;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_harms_nobody_else() -> Result<()> {
+    let node = node().await?;
+    let vhost = node.server.vhost().await?;
+    vhost.declare_queue("tasks").await?;
+    let options =
+        BrokerOptions { publish_timeout: SOON, longest_pause: Duration::from_millis(100), ..BrokerOptions::default() };
+    let broker = Broker::new(vhost.url(), options)?;
+    let messages = (0..200).map(|number| {
+        let size = if number == 50 { MAX_SIZE + 1 } else { 10 };
+        Publish { body: vec![b'x'; size], ..message(&number.to_string()) }
+    });
+    for (number, answer) in broker.publish_all(messages.collect()).await.into_iter().enumerate() {
+        match answer {
+            Err(PublishError::Refused { why }) => assert!(number == 50 && why.contains("size"), "{number}: {why}"),
+            answer => assert!(number != 50 && answer == Ok(()), "{number}: {answer:?}"),
+        }
+    }
+    let found = vhost.take("tasks", 1000).await?;
+    let found: HashSet<&str> = found.iter().map(|message| message.properties["message_id"].as_str().unwrap()).collect();
+    assert_eq!(found.len(), 199);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_starved_broker_is_still_consumed_from_on_a_connection_that_does_not_publish() -> Result<()> {
+    let node = node().await?;
+    let vhost = node.server.vhost().await?;
+    let options = BrokerOptions { publish_timeout: Duration::from_secs(1), ..BrokerOptions::default() };
+    let (publisher, reader) = (Broker::new(vhost.url(), options.clone())?, Broker::new(vhost.url(), options)?);
+    reader.declare(&Queue { name: "tasks".to_owned(), kind: QueueKind::Classic }).await?;
+    for answer in publisher.publish_all((0..3).map(|number| message(&number.to_string())).collect()).await {
+        answer?;
+    }
+    let mut consumer = reader.consume("tasks", ConsumeOptions { prefetch: 1, tag: String::new() }).await?;
+
+    node.server.memory_alarm(true).await?;
+    let answers = publisher.publish_all(vec![message("3"), message("4")]).await;
+    assert!(answers.iter().all(|answer| matches!(answer, Err(PublishError::Blocked { .. }))), "{answers:?}");
+    for number in 0..3 {
+        let delivery = timeout(SOON, consumer.next()).await??;
+        assert_eq!(delivery.message_id, Some(number.to_string()));
+        consumer.ack(delivery.tag)?;
+    }
+    assert!(reader.state().is_connected());
+    node.server.memory_alarm(false).await?;
+    until(&publisher, BrokerState::is_connected).await;
     Ok(())
 }
 

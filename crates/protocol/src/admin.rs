@@ -20,6 +20,43 @@ pub struct RetentionDeclaration {
     pub any: Option<HumanDuration>,
 }
 
+/// How a service's tasks reach its workers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TransportName {
+    /// Workers take them from the built-in queue, over HTTP.
+    Builtin,
+    /// They are published to `<queueName>-in` of the broker, and followed from `<queueName>-out`.
+    Rabbitmq,
+}
+
+/// A kind of queue of RabbitMQ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum QueueTypeName {
+    /// On one node; what workers find who assert plain durable queues.
+    #[default]
+    Classic,
+    /// Replicated, and counts deliveries.
+    Quorum,
+}
+
+/// The queues of a service on the broker. A queue that is there is used as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct QueueDeclaration {
+    /// Which kind; `classic` if absent.
+    #[serde(rename = "type", default)]
+    pub kind: QueueTypeName,
+    /// How long a task may wait in the queue before it fails; for ever if absent. Needs the broker's management API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1h")]
+    pub message_ttl: Option<HumanDuration>,
+    /// How many tasks may wait in the queue; the others wait in the database. Needs the broker's management API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_length: Option<u32>,
+}
+
 /// A service.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -29,6 +66,12 @@ pub struct ServiceDeclaration {
     /// Prefix of its queues on a broker; its name if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_name: Option<String>,
+    /// How its tasks reach its workers; if absent, by the broker where the server has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub transport: Option<TransportName>,
+    /// Its queues on the broker.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue: Option<QueueDeclaration>,
     /// A new task is taken only while there are fewer pending ones than this; no limit if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,

@@ -44,6 +44,7 @@ numbers! {
     ClientNotFound = 404004, "Client not found.";
     AuthorizationNotFound = 404005, "Authorization not found.";
     CallbackNotFound = 404006, "Callback not found.";
+    DeadLetterNotFound = 404007, "Dead letter not found.";
     MethodNotAllowed = 405001, "This address does not take that method.";
     RequestTimeout = 408001, "The request took too long to arrive.";
     IdempotencyKeyReused = 409001, "The Idempotency-Key was used with another request.";
@@ -57,6 +58,7 @@ numbers! {
     StoreUnavailable = 503001, "The store is unavailable. Try again later.";
     Overloaded = 503002, "Too much is waiting to be stored. Try again later.";
     Stopping = 503003, "The server is stopping. Try another one.";
+    BrokerUnavailable = 503004, "The broker is unavailable. Try again later.";
 }
 
 impl ErrorNumber {

@@ -112,10 +112,7 @@ pub struct ClaimAnswer {
 #[derive(Debug, Clone)]
 pub enum Report {
     /// It has begun.
-    Started {
-        /// The host or pod that runs it.
-        host_name: Option<String>,
-    },
+    Started,
     /// How far it is.
     Progress {
         /// From 0 to 100.
@@ -131,6 +128,8 @@ pub enum Report {
         /// Why.
         error_message: String,
     },
+    /// The worker gives it back unfinished.
+    Returned,
 }
 
 /// A message from a worker, understood.
@@ -140,6 +139,8 @@ pub struct WorkerMessage {
     pub task_id: String,
     /// The attempt it speaks of, where the worker says so.
     pub attempt: Option<u32>,
+    /// The host or pod that speaks, where the worker says so.
+    pub host_name: Option<String>,
     /// What it says.
     pub report: Report,
 }
@@ -168,14 +169,14 @@ pub struct WireMessage {
 /// What a worker says of a task, as it stands on the wire.
 #[derive(Debug, Default, Serialize, Deserialize, ToSchema)]
 pub struct WireReport {
-    /// `started`, `progress`, `success` or `failure`.
+    /// `started`, `progress`, `success`, `failure` or `returned`.
     #[serde(rename = "messageType", default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "progress")]
     pub message_type: Option<String>,
     /// The same, in the other spelling.
     #[serde(rename = "message_type", default, skip_serializing_if = "Option::is_none")]
     pub message_type_snake: Option<String>,
-    /// started: the host or pod that runs it.
+    /// The host or pod that runs it, for `started`; with a result it stands for a `started` that was not sent.
     #[serde(rename = "hostName", default, skip_serializing_if = "Option::is_none")]
     pub host_name: Option<String>,
     /// The same, in the other spelling.
@@ -212,7 +213,8 @@ impl WireMessage {
         let data = self.data;
         let kind = data.message_type.or(data.message_type_snake).ok_or_else(|| missing("data.messageType"))?;
         let report = match kind.as_str() {
-            "started" => Report::Started { host_name: data.host_name.or(data.host_name_lower) },
+            "started" => Report::Started,
+            "returned" => Report::Returned,
             "progress" => Report::Progress { progress: data.progress.ok_or_else(|| missing("data.progress"))? },
             "success" => Report::Success { response: data.response.unwrap_or_else(|| RawValue::NULL.to_owned()) },
             "failure" => Report::Failure {
@@ -224,7 +226,7 @@ impl WireMessage {
             },
             other => return Err(Misunderstood(format!("messageType {other:?} is unknown"))),
         };
-        Ok(WorkerMessage { task_id, attempt: self.attempt, report })
+        Ok(WorkerMessage { task_id, attempt: self.attempt, host_name: data.host_name.or(data.host_name_lower), report })
     }
 }
 
@@ -337,7 +339,8 @@ mod tests {
         ] {
             let message = understand(text).unwrap();
             assert_eq!(message.task_id, "t");
-            assert!(matches!(message.report, Report::Started { host_name: Some(host) } if host == "pod-1"));
+            assert!(matches!(message.report, Report::Started));
+            assert_eq!(message.host_name.as_deref(), Some("pod-1"));
         }
     }
 

@@ -11,6 +11,7 @@ use anyhow::Context as _;
 use relais_engine::generate_secret;
 use relais_protocol::admin::{
     AuthorizationDeclaration, ClientDeclaration, Declaration, RoleName, SecretDeclaration, ServiceDeclaration,
+    TransportName,
 };
 use relais_worker::{Client, Context, Worker};
 use serde::{Deserialize, Serialize};
@@ -149,6 +150,8 @@ fn declaration(secret: &str, worker_secret: &str) -> anyhow::Result<Declaration>
     let service = ServiceDeclaration {
         service_name: SERVICE.to_owned(),
         queue_name: None,
+        transport: Some(TransportName::Builtin),
+        queue: None,
         capacity: Some(1000),
         json_schema: Some(schema),
         paused: None,

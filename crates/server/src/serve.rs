@@ -6,12 +6,13 @@ use anyhow::Context as _;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use relais_api::{AdminToken, ApiOptions};
 use relais_callback::{AmqpCourier, HttpCourier};
-use relais_core::{CallbackType, Courier, Store, StoreError};
+use relais_core::{CallbackType, Carrier, Courier, Store, StoreError};
 use relais_engine::{
-    AuthOptions, BatchOptions, CallbackOptions, Couriers, Engine, EngineError, Options, PurgeDefaults,
+    AuthOptions, BatchOptions, CallbackOptions, Couriers, DispatchOptions, Engine, EngineError, Options, PurgeDefaults,
     background::chain,
 };
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
+use relais_transport::{RabbitMq, RabbitMqOptions};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -75,7 +76,7 @@ impl Server {
         let render = install_metrics()?;
         // Before the engine, whose background services would find no tables.
         let migrated = !config.database.migrate || migrate(&store, config.database.url.is_sqlite()).await?;
-        let engine = Engine::start(Arc::clone(&store), engine_options(config, couriers(config)?))?;
+        let engine = Engine::start(Arc::clone(&store), engine_options(config, couriers(config)?, carrier(config)?))?;
         if migrated {
             match engine.refresh().await {
                 Ok(()) => {}
@@ -179,7 +180,7 @@ async fn migrate_when_there(store: Arc<dyn Store>, stopping: CancellationToken) 
     }
 }
 
-fn engine_options(config: &Config, couriers: Couriers) -> Options {
+fn engine_options(config: &Config, couriers: Couriers, carrier: Option<Arc<dyn Carrier>>) -> Options {
     Options {
         batching: BatchOptions {
             max_batch: config.batching.max_batch,
@@ -213,6 +214,12 @@ fn engine_options(config: &Config, couriers: Couriers) -> Options {
             park_most: config.callbacks.park_most.0,
             give_up_after: config.callbacks.give_up_after.0,
         },
+        dispatch: DispatchOptions {
+            carrier,
+            publish: config.server.has(Role::Dispatch),
+            track: config.server.has(Role::Track),
+            ahead: config.broker.prefetch,
+        },
     }
 }
 
@@ -236,12 +243,33 @@ fn couriers(config: &Config) -> anyhow::Result<Couriers> {
         couriers = couriers.with(CallbackType::Http, http);
     }
     if !config.broker.url.is_empty() {
-        let options = BrokerOptions { publish_timeout: callbacks.timeout.0, ..BrokerOptions::default() };
+        let options = BrokerOptions { publish_timeout: callbacks.timeout.0, ..broker_options(config) };
         let broker = Broker::new(config.broker.url.expose(), options)
             .with_context(|| format!("the broker {} can not be used", config.broker.url))?;
         couriers = couriers.with(CallbackType::Amqp, Arc::new(AmqpCourier::new(broker)));
     }
     Ok(couriers)
+}
+
+/// Who carries tasks to workers, if there is a broker.
+fn carrier(config: &Config) -> anyhow::Result<Option<Arc<dyn Carrier>>> {
+    let broker = &config.broker;
+    if broker.url.is_empty() {
+        return Ok(None);
+    }
+    let management_url = (!broker.management_url.is_empty()).then(|| broker.management_url.expose().to_owned());
+    let options = RabbitMqOptions { broker: broker_options(config), management_url };
+    let carrier = RabbitMq::new(broker.url.expose(), options)
+        .with_context(|| format!("the broker {} can not be used", broker.url))?;
+    Ok(Some(Arc::new(carrier)))
+}
+
+fn broker_options(config: &Config) -> BrokerOptions {
+    let certificates = &config.broker.root_certificates;
+    BrokerOptions {
+        root_certificates: (!certificates.is_empty()).then(|| certificates.into()),
+        ..BrokerOptions::default()
+    }
 }
 
 fn api_options(config: &Config) -> ApiOptions {
@@ -271,6 +299,10 @@ fn describe_metrics() {
     counter!("relais_tasks_replayed_total", "Submissions answered again under their idempotency key.");
     counter!("relais_tasks_refused_total", "Submissions refused, by service and reason.");
     counter!("relais_tasks_claimed_total", "Tasks handed to workers.");
+    counter!("relais_tasks_dispatched_total", "Tasks published to the broker, by service.");
+    counter!("relais_dispatch_failures_total", "Tasks that the broker did not take, by reason.");
+    counter!("relais_dead_letters_total", "Messages of workers that were set aside, by service.");
+    gauge!("relais_broker_up", "Whether the broker takes messages.");
     counter!("relais_tasks_finished_total", "Tasks that ended, by service and status.");
     counter!("relais_tasks_purged_total", "Tasks removed because they were too old.");
     counter!("relais_leases_expired_total", "Tasks taken away from silent workers.");

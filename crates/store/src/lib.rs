@@ -15,6 +15,7 @@
 //! # });
 //! ```
 
+mod dispatch;
 mod migrations;
 mod outbox;
 mod place;

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use relais_core::{
     Authorization, Callback, CallbackAttempt, CallbackEvent, CallbackId, CallbackRecord, Client, ClientId, ClientKey,
-    DueCallback, Json, LaneHead, NotificationStatus, Retention, Roles, Service, ServiceKey, ServiceLimits, ServiceName,
-    SigningSecret, State, Status, StoreError, Tally, Task, TaskId, Timestamp, Verdict,
+    DueCallback, DueDispatch, Json, LaneHead, NotificationStatus, QueueKind, QueueSettings, Retention, Roles, Service,
+    ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status, StoreError, Tally, Task, TaskId, Timestamp,
+    Transport, Verdict,
 };
 
 use crate::outbox::Floor;
@@ -114,7 +115,7 @@ pub(crate) fn locked<R: Columns, T>(rows: &[R], read: impl Fn(&R) -> Result<T>) 
 }
 
 pub(crate) fn locked_queue(row: &impl Columns) -> Result<LockedQueue> {
-    Ok(LockedQueue { service: service_key(row)?, arrived: row.big("n")? })
+    Ok(LockedQueue { service: service_key(row)?, arrived: row.big("n")?, brokered: row.flag("brokered")? })
 }
 
 /// One row for each pair of service and client, of services that are there; the keys are found elsewhere.
@@ -172,6 +173,12 @@ pub(crate) fn service(row: &impl Columns) -> Result<Service> {
         key: ServiceKey(row.int("id")?),
         name: ServiceName::new(row.text("name")?).map_err(corrupt)?,
         queue_name: row.text("queue_name")?,
+        transport: Transport::from_code(row.small("transport")?).ok_or_else(|| corrupt("an unknown transport"))?,
+        queue: QueueSettings {
+            kind: QueueKind::from_code(row.small("queue_kind")?).ok_or_else(|| corrupt("an unknown kind of queue"))?,
+            message_ttl: row.big_if_any("message_ttl_ms")?.map(millis),
+            max_length: row.int_if_any("max_length")?.map(narrow),
+        },
         json_schema: json(row.text_if_any("schema_text")?)?,
         paused: row.flag("paused")?,
         limits: ServiceLimits {
@@ -189,6 +196,16 @@ pub(crate) fn service(row: &impl Columns) -> Result<Service> {
                 .map_err(corrupt)?
                 .map(|waits| waits.into_iter().map(millis).collect()),
         },
+    })
+}
+
+/// A task to be dispatched. Its own columns are empty if it is gone.
+pub(crate) fn due_dispatch(row: &impl Columns) -> Result<DueDispatch> {
+    Ok(DueDispatch {
+        task_id: row.task_id("task_id")?,
+        service: service_key(row)?,
+        request: json(row.text_if_any("request")?)?,
+        correlation_id: row.text_if_any("correlation_id")?,
     })
 }
 

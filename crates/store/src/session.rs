@@ -10,7 +10,10 @@ use relais_core::{
     TaskFilter, TaskId, Timestamp, Wakeup, position::Node,
 };
 
-use crate::outbox::{Outbox, Told};
+use crate::{
+    dispatch::Dispatch,
+    outbox::{Outbox, Told},
+};
 
 /// What a driver answers.
 pub(crate) type Result<T> = std::result::Result<T, StoreError>;
@@ -21,6 +24,8 @@ pub(crate) struct LockedQueue {
     pub service: ServiceKey,
     /// How many tasks came into it, ever: the number that the next one gets.
     pub arrived: i64,
+    /// Whether its tasks go to a broker.
+    pub brokered: bool,
 }
 
 /// What else a batch of submissions has to know, read after the queues were locked: only then is it the truth.
@@ -51,6 +56,8 @@ pub(crate) struct InsertedTask {
     pub task: NewTask,
     pub seq: i64,
     pub position: u64,
+    /// Whether it is to be dispatched to a broker.
+    pub brokered: bool,
 }
 
 /// A task that was locked, without its payloads.
@@ -186,14 +193,14 @@ pub(crate) trait Database: Told + 'static {
 }
 
 /// One transaction. Dropped without [`Session::commit`], it never was.
-pub(crate) trait Session: Outbox {
+pub(crate) trait Session: Outbox + Dispatch {
     /// Locks the queues of these services, in this order, against other submissions.
     fn lock_queues(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<LockedQueue>>> + Send;
 
     /// Reads what else these submissions have to know.
     fn queue_facts(&mut self, tasks: &[NewTask]) -> impl Future<Output = Result<QueueFacts>> + Send;
 
-    /// Inserts tasks, and the idempotency keys of those that have one.
+    /// Inserts tasks, the idempotency keys of those that have one, and what is to be dispatched.
     fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> impl Future<Output = Result<()>> + Send;
 
     /// Locks tasks by their public names.

@@ -13,11 +13,13 @@ const MAX_PAYLOAD: usize = 7_900;
 /// Writes a wake-up as text; `origin` names the process, so that it can pass over its own.
 pub(crate) fn encode(origin: &str, wakeup: &Wakeup) -> String {
     let mut head = String::from(origin);
-    if !wakeup.work.is_empty() {
-        head.push_str(";w");
-        for (i, service) in wakeup.work.iter().enumerate() {
-            head.push_str(if i == 0 { "" } else { "," });
-            base36(&mut head, i64::from(service.0));
+    for (kind, services) in [(";w", &wakeup.work), (";p", &wakeup.dispatch)] {
+        if !services.is_empty() {
+            head.push_str(kind);
+            for (i, service) in services.iter().enumerate() {
+                head.push_str(if i == 0 { "" } else { "," });
+                base36(&mut head, i64::from(service.0));
+            }
         }
     }
     if wakeup.declared {
@@ -79,9 +81,8 @@ pub(crate) fn decode(origin: &str, payload: &str) -> Option<Wakeup> {
                         .collect(),
                 );
             }
-            ("w", list) => {
-                wakeup.work = numbers(list).filter_map(|key| i32::try_from(key).ok()).map(ServiceKey).collect();
-            }
+            ("w", list) => wakeup.work = services(list),
+            ("p", list) => wakeup.dispatch = services(list),
             ("c", list) => {
                 let lanes = list.split(',').filter_map(|lane| u64::from_str_radix(lane, 16).ok());
                 wakeup.callbacks = lanes.map(u64::cast_signed).collect();
@@ -91,6 +92,10 @@ pub(crate) fn decode(origin: &str, payload: &str) -> Option<Wakeup> {
         }
     }
     Some(wakeup)
+}
+
+fn services(list: &str) -> Vec<ServiceKey> {
+    numbers(list).filter_map(|key| i32::try_from(key).ok()).map(ServiceKey).collect()
 }
 
 fn numbers(list: &str) -> impl Iterator<Item = i64> {
@@ -125,6 +130,7 @@ mod tests {
             tasks: IdsChanged::These(ids),
             declared: true,
             callbacks: vec![1, -1, i64::MIN, i64::MAX],
+            dispatch: vec![ServiceKey(2)],
         }
     }
 

@@ -11,13 +11,14 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 15] = [
+const MAY_KNOW: [(&str, &[&str]); 16] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     ("relais-store", &["relais-core", "relais-protocol"]),
     ("relais-bus", &["relais-core", "relais-protocol"]),
     ("relais-messaging", &["relais-core", "relais-protocol"]),
     ("relais-callback", &["relais-core", "relais-protocol", "relais-messaging"]),
+    ("relais-transport", &["relais-core", "relais-messaging"]),
     ("relais-engine", &["relais-core", "relais-protocol", "relais-bus"]),
     ("relais-notify", &["relais-core", "relais-protocol", "relais-bus"]),
     ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-notify", "relais-bus"]),
@@ -40,6 +41,7 @@ const ALL_THAT_SHIP: &[&str] = &[
     "relais-bus",
     "relais-callback",
     "relais-messaging",
+    "relais-transport",
     "relais-engine",
     "relais-notify",
     "relais-api",
@@ -53,6 +55,7 @@ const EVERYTHING: &[&str] = &[
     "relais-bus",
     "relais-callback",
     "relais-messaging",
+    "relais-transport",
     "relais-engine",
     "relais-notify",
     "relais-api",

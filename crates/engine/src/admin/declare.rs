@@ -3,17 +3,21 @@
 use std::{collections::HashSet, time::Duration};
 
 use relais_core::{
-    Change, ClientId, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Json, Retention, Role, Roles, ServiceLimits,
-    ServiceName,
+    Change, ClientId, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Json, QueueKind, QueueSettings, Retention, Role,
+    Roles, ServiceLimits, ServiceName, Transport,
 };
 use relais_protocol::admin::{
-    AppliedAction, AppliedEntry, ApplyReport, AuthorizationDeclaration, Declaration, RoleName, ServiceDeclaration,
+    AppliedAction, AppliedEntry, ApplyReport, AuthorizationDeclaration, Declaration, QueueTypeName, RoleName,
+    ServiceDeclaration, TransportName,
 };
 
 use crate::{Engine, EngineError, MAX_RETRIES, Problem, schema::Schema};
 
 /// So long may it be until a callback is tried again.
 const LONGEST_WAIT: Duration = Duration::from_secs(7 * 86_400);
+
+/// So long may a task wait in a queue of the broker.
+const LONGEST_TTL: Duration = Duration::from_secs(30 * 86_400);
 
 /// What is to be changed, and what will be said of it.
 #[derive(Default)]
@@ -49,7 +53,7 @@ impl Engine {
                 problems.push(Problem::at(path, format!("service {} is declared twice", service.service_name)));
                 continue;
             }
-            if let Some(change) = service_change(service, &path, &mut problems) {
+            if let Some(change) = service_change(service, self.default_transport(), &path, &mut problems) {
                 plan_service(&snapshot.declared, change, &mut plan);
             }
         }
@@ -129,7 +133,12 @@ fn deleted(kind: &str, name: String) -> ApplyReport {
 }
 
 /// Checks a service's declaration, and fills in the defaults.
-fn service_change(service: &ServiceDeclaration, path: &str, problems: &mut Vec<Problem>) -> Option<Change> {
+fn service_change(
+    service: &ServiceDeclaration,
+    default: Transport,
+    path: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<Change> {
     let before = problems.len();
     let mut wrong = |field: &str, message: String| problems.push(Problem::at(format!("{path}/{field}"), message));
     let name = ServiceName::new(service.service_name.clone());
@@ -179,16 +188,46 @@ fn service_change(service: &ServiceDeclaration, path: &str, problems: &mut Vec<P
     {
         wrong("callbackRetries", format!("must be at most {MAX_RETRIES} times, of at most 7d each"));
     }
-    let change = Change::PutService { name: name.ok()?, queue_name, json_schema, paused: service.paused, limits };
+    let queue = service.queue.unwrap_or_default();
+    if queue.message_ttl.is_some_and(|ttl| ttl.0.is_zero() || ttl.0 > LONGEST_TTL) {
+        wrong("queue/messageTtl", "must be more than 0s, and at most 30d".to_owned());
+    }
+    if queue.max_length.is_some_and(|length| length == 0 || i32::try_from(length).is_err()) {
+        wrong("queue/maxLength", format!("must be between 1 and {}", i32::MAX));
+    }
+    let change = Change::PutService {
+        name: name.ok()?,
+        queue_name,
+        transport: match service.transport {
+            Some(TransportName::Builtin) => Transport::Builtin,
+            Some(TransportName::Rabbitmq) => Transport::RabbitMq,
+            None => default,
+        },
+        queue: QueueSettings {
+            kind: match queue.kind {
+                QueueTypeName::Classic => QueueKind::Classic,
+                QueueTypeName::Quorum => QueueKind::Quorum,
+            },
+            message_ttl: queue.message_ttl.map(|ttl| ttl.0),
+            max_length: queue.max_length,
+        },
+        json_schema,
+        paused: service.paused,
+        limits,
+    };
     (problems.len() == before).then_some(change)
 }
 
 fn plan_service(declared: &Declared, change: Change, plan: &mut Plan) {
-    let Change::PutService { name, queue_name, json_schema, paused, limits } = &change else { return };
+    let Change::PutService { name, queue_name, transport, queue, json_schema, paused, limits } = &change else {
+        return;
+    };
     let action = match declared.services.get(name) {
         None => AppliedAction::Created,
         Some(known)
             if known.queue_name == *queue_name
+                && known.transport == *transport
+                && known.queue == *queue
                 && known.json_schema == *json_schema
                 && paused.is_none_or(|paused| paused == known.paused)
                 && known.limits == *limits =>

@@ -80,7 +80,8 @@ impl Broker {
         deadline: Instant,
         answers: &mut [Option<Answer>],
     ) -> Result<Vec<Numbered>, PublishError> {
-        let lent = timeout_at(deadline, self.lend()).await.map_err(|_| self.late())??;
+        let lending = timeout_at(deadline, self.lend(messages, answers)).await;
+        let (lent, messages) = lending.map_err(|_| self.late())??;
         let mut batch = Batch::send(lent, messages, answers);
         let confirmed = timeout_at(deadline, batch.confirmed()).await;
         batch.sweep();
@@ -92,12 +93,38 @@ impl Broker {
         }
     }
 
-    async fn lend(&self) -> Result<LentChannel, PublishError> {
+    /// A channel for messages; and those of them that have an exchange, if there are several. The broker would close the
+    /// channel over the others, to the disadvantage of all.
+    async fn lend(
+        &self,
+        mut messages: Vec<Numbered>,
+        answers: &mut [Option<Answer>],
+    ) -> Result<(LentChannel, Vec<Numbered>), PublishError> {
         let link = self.link().await?;
-        match link.unless_gone(link.lend()).await {
-            Some(lent) => lent.map_err(|error| PublishError::Away { why: words(&error) }),
-            None => Err(PublishError::Away { why: LOST.to_owned() }),
+        let lending = link.unless_gone(async {
+            let mut missing = HashSet::new();
+            if messages.len() > 1 {
+                for (_, Publish { exchange, .. }) in &messages {
+                    if !missing.contains(exchange) && !link.has_exchange(exchange).await? {
+                        missing.insert(exchange.clone());
+                    }
+                }
+            }
+            Ok((link.lend().await?, missing))
+        });
+        let lost = || PublishError::Away { why: LOST.to_owned() };
+        let lent: lapin::Result<_> = lending.await.ok_or_else(lost)?;
+        let (lent, missing) = lent.map_err(|error| PublishError::Away { why: words(&error) })?;
+        if !missing.is_empty() {
+            messages.retain(|(number, Publish { exchange, .. })| {
+                let exists = !missing.contains(exchange);
+                if !exists {
+                    answers[*number] = Some(Err(PublishError::NoExchange { exchange: exchange.clone() }));
+                }
+                exists
+            });
         }
+        Ok((lent, messages))
     }
 
     /// Why there is no answer in time.

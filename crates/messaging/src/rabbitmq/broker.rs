@@ -116,6 +116,11 @@ impl Broker {
         })
     }
 
+    /// The virtual host that the URL names.
+    pub fn vhost(&self) -> &str {
+        &self.shared.target.uri.vhost
+    }
+
     /// How the broker is. Does not connect.
     pub fn state(&self) -> BrokerState {
         BrokerState::from(&*self.shared.line.borrow())

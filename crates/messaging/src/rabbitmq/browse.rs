@@ -14,7 +14,8 @@ use super::{
 /// Looks at one message after the other, from the front of a queue. Nobody else is handed them meanwhile.
 ///
 /// What was not [acked](Self::ack) goes back to its old place with [`close`](Self::close), or when this is dropped. A quorum
-/// queue counts each look as a delivery: with a limit on deliveries, looking often enough makes dead letters.
+/// queue puts it in front of what nobody has seen yet, and counts each look as a delivery: with a limit on deliveries,
+/// looking often enough makes dead letters.
 pub struct Browser {
     acker: Acker,
     queue: ShortString,

@@ -1,14 +1,26 @@
 //! A connection that is open, and its channels, lent to one user at a time.
 
 use std::{
+    collections::HashSet,
     future::Future,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
-use lapin::{Channel, Connection, options::ConfirmSelectOptions};
+use lapin::{
+    Channel, Connection, ExchangeKind,
+    options::{ConfirmSelectOptions, ExchangeDeclareOptions},
+    protocol::AMQPSoftError,
+    types::{FieldTable, ShortString},
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::wire::Wire;
+use super::{error::soft, wire::Wire};
+
+/// How many numbers of channels may be found unusable before the connection is given up. A broker allows 2047 in all.
+const MAX_STALE: usize = 256;
 
 /// An open connection.
 pub(super) struct Link {
@@ -17,12 +29,23 @@ pub(super) struct Link {
     /// Channels that nobody uses, the last used one last.
     idle: Mutex<Vec<Channel>>,
     turns: Arc<Semaphore>,
+    /// Numbers of channels that were found unusable.
+    stale: AtomicUsize,
+    /// Exchanges that exist.
+    exchanges: Mutex<HashSet<String>>,
 }
 
 impl Link {
     pub(super) fn new(connection: Connection, wire: Wire, channels: usize) -> Self {
         let turns = Arc::new(Semaphore::new(channels.max(1)));
-        Self { connection, wire, idle: Mutex::default(), turns }
+        Self {
+            connection,
+            wire,
+            idle: Mutex::default(),
+            turns,
+            stale: AtomicUsize::new(0),
+            exchanges: Mutex::default(),
+        }
     }
 
     pub(super) fn connection(&self) -> &Connection {
@@ -46,7 +69,41 @@ impl Link {
 
     /// Opens a channel, which is closed when it is dropped.
     pub(super) async fn open(&self) -> lapin::Result<Channel> {
-        self.connection.create_channel().await
+        loop {
+            match self.connection.create_channel().await {
+                // The broker refuses no channel. The library remembers why it closed one, and holds that against the next
+                // one with the same number; a connection that has used up its numbers is of no use any more.
+                Err(error) if soft(&error).is_some() => {
+                    if self.stale.fetch_add(1, Ordering::Relaxed) >= MAX_STALE {
+                        self.wire.cut.cancel();
+                        return Err(error);
+                    }
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    /// Whether an exchange exists, as far as is known: one that did once is not asked for again.
+    pub(super) async fn has_exchange(self: &Arc<Self>, exchange: &str) -> lapin::Result<bool> {
+        let known = || self.exchanges.lock().unwrap_or_else(PoisonError::into_inner);
+        // A name that can not be one is refused where it is used.
+        let Ok(name) = ShortString::try_new(exchange) else { return Ok(true) };
+        if exchange.is_empty() || known().contains(exchange) {
+            return Ok(true);
+        }
+        let lent = self.lend().await?;
+        let options = ExchangeDeclareOptions { passive: true, ..ExchangeDeclareOptions::default() };
+        let declaring = lent.channel().exchange_declare(name, ExchangeKind::Direct, options, FieldTable::default());
+        match declaring.await {
+            Ok(()) => {
+                lent.give_back();
+                known().insert(exchange.to_owned());
+                Ok(true)
+            }
+            Err(error) if soft(&error) == Some(&AMQPSoftError::NOTFOUND) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Lends a channel with confirmations on, once it is one's turn.

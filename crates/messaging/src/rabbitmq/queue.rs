@@ -43,6 +43,12 @@ pub struct Declared {
 }
 
 impl Broker {
+    /// Looks at a queue, if there is one.
+    pub async fn find(&self, queue: &str) -> Result<Option<Declared>, ConsumeError> {
+        let name = short(queue)?;
+        self.request(async |link: Arc<Link>| find(&link, &name).await).await
+    }
+
     /// Makes sure that there is a queue. One that exists is left as it is.
     pub async fn declare(&self, queue: &Queue) -> Result<Declared, ConsumeError> {
         let name = short(&queue.name)?;

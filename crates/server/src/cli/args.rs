@@ -22,7 +22,7 @@ pub struct ServeArgs {
     /// Other users of the machine can see a command line. Give a password in RELAIS_DATABASE_URL instead.
     #[arg(long, value_name = "URL")]
     pub database: Option<String>,
-    /// RabbitMQ, for callbacks of the type amqp: amqp://… or amqps://… [setting: broker.url]
+    /// RabbitMQ, for tasks and for callbacks of the type amqp: amqp://… or amqps://… [setting: broker.url]
     ///
     /// Give a password in RELAIS_BROKER_URL instead.
     #[arg(long, value_name = "URL")]

@@ -9,7 +9,10 @@ use anyhow::{Context as _, Result, bail};
 use clap::{Args, Subcommand};
 use relais_protocol::{
     HumanDuration,
-    admin::{RetentionDeclaration, ServiceDeclaration, ServiceState, ServiceStates},
+    admin::{
+        QueueDeclaration, QueueTypeName, RetentionDeclaration, ServiceDeclaration, ServiceState, ServiceStates,
+        TransportName,
+    },
 };
 
 use super::{
@@ -75,6 +78,18 @@ struct PutArgs {
     /// Prefix of its queues on a broker; its name by default
     #[arg(long, value_name = "NAME")]
     queue_name: Option<String>,
+    /// How its tasks reach its workers: builtin, rabbitmq; by default, the broker where the server has one
+    #[arg(long, value_parser = transport)]
+    transport: Option<TransportName>,
+    /// The kind of its queues on the broker, where there are none yet: classic, quorum
+    #[arg(long, value_parser = queue_type)]
+    queue_type: Option<QueueTypeName>,
+    /// How long a task may wait in the broker's queue before it fails, e.g. 1h
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    message_ttl: Option<HumanDuration>,
+    /// How many tasks may wait in the broker's queue; the others wait in the database
+    #[arg(long, value_name = "N")]
+    max_length: Option<u32>,
     /// Refuse tasks while this many are pending; no limit by default
     #[arg(long, value_name = "N")]
     capacity: Option<u32>,
@@ -100,10 +115,17 @@ struct PutArgs {
 
 impl PutArgs {
     fn declaration(self) -> Result<ServiceDeclaration> {
+        let queue = QueueDeclaration {
+            kind: self.queue_type.unwrap_or_default(),
+            message_ttl: self.message_ttl,
+            max_length: self.max_length,
+        };
         let retention = RetentionDeclaration { finished: self.keep_finished, any: self.keep_any };
         Ok(ServiceDeclaration {
             service_name: self.name,
             queue_name: self.queue_name,
+            transport: self.transport,
+            queue: (queue != QueueDeclaration::default()).then_some(queue),
             capacity: self.capacity,
             json_schema: self.json_schema.as_deref().map(read_schema).transpose()?,
             paused: None,
@@ -112,6 +134,29 @@ impl PutArgs {
             retention: (retention != RetentionDeclaration::default()).then_some(retention),
             callback_retries: (!self.callback_retries.is_empty()).then_some(self.callback_retries),
         })
+    }
+}
+
+fn transport(text: &str) -> Result<TransportName, String> {
+    match text {
+        "builtin" => Ok(TransportName::Builtin),
+        "rabbitmq" => Ok(TransportName::Rabbitmq),
+        _ => Err("must be builtin or rabbitmq".to_owned()),
+    }
+}
+
+fn transport_name(transport: TransportName) -> &'static str {
+    match transport {
+        TransportName::Builtin => "builtin",
+        TransportName::Rabbitmq => "rabbitmq",
+    }
+}
+
+fn queue_type(text: &str) -> Result<QueueTypeName, String> {
+    match text {
+        "classic" => Ok(QueueTypeName::Classic),
+        "quorum" => Ok(QueueTypeName::Quorum),
+        _ => Err("must be classic or quorum".to_owned()),
     }
 }
 
@@ -204,6 +249,7 @@ fn show_service(state: &ServiceState) -> String {
     card([
         ("service", Some(declaration.service_name.clone())),
         ("state", Some(condition(state).to_owned())),
+        ("transport", declaration.transport.map(|transport| transport_name(transport).to_owned())),
         ("queue name", declaration.queue_name.clone()),
         ("capacity", Some(declaration.capacity.map_or("no limit".to_owned(), |capacity| capacity.to_string()))),
         ("lease", declaration.lease.map(|lease| lease.to_string())),

@@ -24,15 +24,15 @@ const BROKER_VARIABLE: &str = "RELAIS_BROKER_URL";
 const AFTER_HELP: &str = "\
 One process for each task:
   stdin         the body of the task, JSON
-  stdout        the response: all of it if it is one JSON value, else the last line that is JSON, else null
+  stdout        the response: all of it if it is one JSON value, else its last line that is JSON
   stderr        a line `progress 42` is progress; other lines go to the log
   exit code 0   success
   exit code 75  try again: the task is given back
   any other     failure, with the end of stderr as its message
   environment   RELAIS_TASK_ID, RELAIS_ATTEMPT, RELAIS_SERVICE, RELAIS_CORRELATION_ID
 
-At SIGTERM no more tasks are taken; what runs may finish within --grace, and is stopped and given back then. The exit
-code is 0, also with --once when the task failed: that was reported.";
+At SIGTERM no more tasks are taken; what runs may finish within --grace, and is then stopped and
+given back. The exit code is 0, also with --once when the task failed: that was reported.";
 
 /// `relais worker`
 #[derive(Debug, Args)]
@@ -73,7 +73,7 @@ pub struct WorkerArgs {
     #[command(flatten)]
     rabbitmq: RabbitMqArgs,
     /// The command and its arguments; there is no shell in between
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required = true, value_name = "COMMAND", help_heading = None)]
     command: Vec<OsString>,
 }
 

@@ -291,7 +291,9 @@ fn kind(default: &Value) -> &'static str {
 fn shown(key: &str, value: &Value) -> String {
     match (key, value) {
         ("admin.token", _) => values::MASK.to_owned(),
-        ("database.url" | "broker.url", Value::String(url)) => format!("{:?}", values::mask_url(url)),
+        ("database.url" | "broker.url" | "broker.management_url", Value::String(url)) => {
+            format!("{:?}", values::mask_url(url))
+        }
         (_, value) => value.to_string(),
     }
 }

@@ -19,7 +19,7 @@ pub use self::{
     error::{ConfigError, Origin, Origins},
     load::{Setting, environment, load},
     show::show,
-    values::{BrokerUrl, DatabaseUrl, LogFormat, Role, Secret},
+    values::{BrokerUrl, DatabaseUrl, LogFormat, ManagementUrl, Role, Secret},
     warnings::warnings,
 };
 
@@ -127,6 +127,12 @@ pub struct DeclarationsConfig {
 pub struct BrokerConfig {
     /// Where it is; empty: there is none.
     pub url: BrokerUrl,
+    /// Where its management API is; empty: no policies are set.
+    pub management_url: ManagementUrl,
+    /// How many messages of each service's workers are in hand at most.
+    pub prefetch: u16,
+    /// A file of root certificates.
+    pub root_certificates: String,
 }
 
 /// How callbacks are sent, and where they may go.

@@ -105,6 +105,33 @@ impl FromStr for BrokerUrl {
     }
 }
 
+/// Where the broker's management API is; empty if it is not used. Shown without its password.
+#[derive(Clone, PartialEq, Eq)]
+pub struct ManagementUrl(String);
+
+impl ManagementUrl {
+    /// The whole of it, password included.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl FromStr for ManagementUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.is_empty() || ["http://", "https://"].iter().any(|scheme| text.starts_with(scheme)) {
+            true => Ok(Self(text.to_owned())),
+            false => Err("expected `http://<user>:<password>@<host>:15672`, or https".to_owned()),
+        }
+    }
+}
+
 /// Read from a text, shown without its password.
 macro_rules! shown_without_password {
     ($($url:ident),*) => {
@@ -134,7 +161,7 @@ macro_rules! shown_without_password {
     };
 }
 
-shown_without_password!(DatabaseUrl, BrokerUrl);
+shown_without_password!(DatabaseUrl, BrokerUrl, ManagementUrl);
 
 /// The URL with its passwords masked. Works on what is not a valid URL too, and then rather masks too much.
 pub fn mask_url(url: &str) -> String {
@@ -194,11 +221,15 @@ pub enum Role {
     Purge,
     /// Sends callbacks.
     Notify,
+    /// Publishes tasks to the broker.
+    Dispatch,
+    /// Follows what workers say by way of the broker.
+    Track,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Api, Self::Rescue, Self::Purge, Self::Notify];
+    pub const ALL: [Self; 6] = [Self::Api, Self::Rescue, Self::Purge, Self::Notify, Self::Dispatch, Self::Track];
 
     /// As it stands in the configuration.
     pub const fn name(self) -> &'static str {
@@ -207,6 +238,8 @@ impl Role {
             Self::Rescue => "rescue",
             Self::Purge => "purge",
             Self::Notify => "notify",
+            Self::Dispatch => "dispatch",
+            Self::Track => "track",
         }
     }
 }

@@ -11,17 +11,26 @@ use crate::{
 
 pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()> {
     match change {
-        Change::PutService { name, queue_name, json_schema, paused, limits } => {
+        Change::PutService { name, queue_name, transport, queue, json_schema, paused, limits } => {
             sqlx::query(
                 "WITH s AS (
                      INSERT INTO relais.service AS s (name, queue_name, json_schema, paused, capacity, lease_ms,
-                                                      delivery_limit, keep_finished_ms, keep_any_ms, callback_retries)
-                     VALUES ($1, $2, $3::json, coalesce($4, false), $5, $6, $7, $8, $9, $10)
+                                                      delivery_limit, keep_finished_ms, keep_any_ms, callback_retries,
+                                                      transport, queue_kind, message_ttl_ms, max_length)
+                     VALUES ($1, $2, $3::json, coalesce($4, false), $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
                      ON CONFLICT (name) DO UPDATE SET queue_name = excluded.queue_name, json_schema = excluded.json_schema,
                          paused = CASE WHEN s.deleted THEN excluded.paused ELSE coalesce($4, s.paused) END,
                          capacity = excluded.capacity, lease_ms = excluded.lease_ms,
                          delivery_limit = excluded.delivery_limit, keep_finished_ms = excluded.keep_finished_ms,
                          keep_any_ms = excluded.keep_any_ms, callback_retries = excluded.callback_retries,
+                         transport = excluded.transport, queue_kind = excluded.queue_kind,
+                         message_ttl_ms = excluded.message_ttl_ms, max_length = excluded.max_length,
+                         -- What waits in the built-in queue goes to the broker.
+                         again_after = CASE WHEN excluded.transport = s.transport THEN s.again_after
+                                            WHEN excluded.transport = 1 THEN 0 END,
+                         again_until = CASE WHEN excluded.transport = s.transport THEN s.again_until
+                                            ELSE coalesce((SELECT max(id) FROM relais.task), 0) END,
+                         again_running = excluded.transport = s.transport AND s.again_running,
                          deleted = false
                      RETURNING id
                  )
@@ -39,6 +48,10 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
             .bind(limits.retention.finished.map(in_millis))
             .bind(limits.retention.any.map(in_millis))
             .bind(waits(limits.callback_retries.as_deref()))
+            .bind(transport.code())
+            .bind(queue.kind.code())
+            .bind(queue.message_ttl.map(in_millis))
+            .bind(queue.max_length.map(signed))
             .execute(&mut *tx)
             .await
             .map_err(error)?;
@@ -188,19 +201,24 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
     Ok(())
 }
 
-/// A queue is limited if its service has a capacity, or any client has one there. What is gone is limited too, so that its
+/// A queue's row says whether its tasks go to a broker. It is limited if its service has a capacity, or any client has one there. What is gone is limited too, so that its
 /// absence is noticed.
 pub(super) async fn note_limits(tx: &mut PgConnection) -> Result<()> {
     sqlx::query(
-        "UPDATE relais.tally t SET limited = w.limited
-         FROM (SELECT s.id, s.deleted OR s.capacity IS NOT NULL OR EXISTS (
+        "UPDATE relais.tally t SET limited = w.limited, brokered = w.brokered
+         FROM (SELECT s.id, s.transport = 1 AS brokered, s.deleted OR s.capacity IS NOT NULL OR EXISTS (
                    SELECT 1 FROM relais.authorization a WHERE a.service_id = s.id AND a.capacity IS NOT NULL
                ) AS limited
                FROM relais.service s) w
-         WHERE t.service_id = w.id AND t.client_id = 0 AND t.status = 0 AND NOT t.departed AND t.limited <> w.limited",
+         WHERE t.service_id = w.id AND t.client_id = 0 AND t.status = 0 AND NOT t.departed
+           AND (t.limited, t.brokered) <> (w.limited, w.brokered)",
     )
-    .execute(tx)
+    .execute(&mut *tx)
     .await
     .map_err(error)?;
+    sqlx::query("DELETE FROM relais.dispatch d USING relais.service s WHERE d.service_id = s.id AND s.transport = 0")
+        .execute(tx)
+        .await
+        .map_err(error)?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! PostgreSQL: for many processes. UNNEST for batches, SKIP LOCKED for claims, LISTEN/NOTIFY for wake-ups.
 
 mod declare;
+mod dispatch;
 mod lent;
 mod outbox;
 mod read;
@@ -40,6 +41,7 @@ const ANSWER: Duration = Duration::from_secs(5);
 const STEPS: Steps = &[
     ("tasks", include_str!("migrations/0001_tasks.sql")),
     ("callbacks", include_str!("migrations/0002_callbacks.sql")),
+    ("dispatch", include_str!("migrations/0003_dispatch.sql")),
 ];
 
 /// A PostgreSQL database.

@@ -48,7 +48,7 @@ impl PgSession {
 impl Session for PgSession {
     async fn lock_queues(&mut self, services: &[ServiceKey]) -> Result<Vec<LockedQueue>> {
         let rows = sqlx::query(
-            "SELECT service_id, n FROM relais.tally
+            "SELECT service_id, n, brokered FROM relais.tally
              WHERE service_id = ANY($1) AND client_id = 0 AND status = 0 AND NOT departed
              ORDER BY service_id
              FOR NO KEY UPDATE",
@@ -103,7 +103,23 @@ impl Session for PgSession {
         .execute(&mut *self.tx)
         .await
         .map_err(error)?;
-        self.insert_keys(tasks).await
+        self.insert_keys(tasks).await?;
+        let brokered: Vec<_> = tasks.iter().filter(|inserted| inserted.brokered).collect();
+        if brokered.is_empty() {
+            return Ok(());
+        }
+        sqlx::query(
+            "INSERT INTO relais.dispatch (service_id, task_id, due)
+             SELECT w.service_id, w.task_id, clock_timestamp() + make_interval(secs => w.held)
+             FROM unnest($1::integer[], $2::uuid[], $3::double precision[]) AS w (service_id, task_id, held)",
+        )
+        .bind(column(&brokered, |inserted| inserted.task.service.0))
+        .bind(column(&brokered, |inserted| inserted.task.task_id.0))
+        .bind(column(&brokered, |inserted| inserted.task.dispatch.unwrap_or_default().as_secs_f64()))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
     }
 
     async fn lock_tasks(&mut self, task_ids: &[TaskId]) -> Result<Locked<LockedTask>> {
@@ -125,7 +141,7 @@ impl Session for PgSession {
             task_columns!("t.request", "NULL"),
             " FROM relais.task t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
               WHERE (t.service_id, t.status, t.id) > ($1, 0, 0) AND (t.service_id, t.status, t.id) < ($1, 1, 0)
-                AND NOT s.paused AND NOT s.deleted
+                AND NOT s.paused AND NOT s.deleted AND s.transport = 0
               ORDER BY t.service_id, t.status, t.id LIMIT $2
               FOR NO KEY UPDATE OF t SKIP LOCKED"
         ))

@@ -24,12 +24,14 @@ impl Postgres {
             *shares.entry(task.client.0).or_default() += 1;
         }
         let (clients, counts): (Vec<i32>, Vec<i64>) = shares.into_iter().unzip();
+        // One caller's promise does not bind another.
+        let held = tasks.iter().map(|task| task.dispatch.unwrap_or_default()).min().unwrap_or_default();
         let mut lent = self.lend().await?;
         let row = sqlx::query(
             "WITH queue AS (
                  UPDATE relais.tally SET n = n + $2
                  WHERE service_id = $1 AND client_id = 0 AND status = 0 AND NOT departed AND NOT limited
-                 RETURNING n - $2 AS arrived
+                 RETURNING n - $2 AS arrived, brokered
              ), taken AS (
                  INSERT INTO relais.task
                      (task_id, service_id, client_id, seq, submitted, request, callback, correlation_id)
@@ -38,6 +40,10 @@ impl Postgres {
                  FROM queue q CROSS JOIN unnest($3::uuid[], $4::integer[], $5::text[], $6::text[], $7::text[])
                       WITH ORDINALITY AS w (task_id, client_id, request, callback, correlation_id, place)
                  ORDER BY w.place
+             ), due AS (
+                 INSERT INTO relais.dispatch (service_id, task_id, due)
+                 SELECT $1, w.task_id, clock_timestamp() + make_interval(secs => $12)
+                 FROM queue q CROSS JOIN unnest($3::uuid[]) AS w (task_id) WHERE q.brokered
              ), shares AS (
                  INSERT INTO relais.tally AS t (service_id, client_id, status, departed, n)
                  SELECT $1, w.client_id, 0, false, w.n
@@ -60,6 +66,7 @@ impl Postgres {
         .bind(counts)
         .bind(CHANNEL)
         .bind(wakeup::encode(&self.origin, wakeup))
+        .bind(held.as_secs_f64())
         .fetch_optional(&mut *lent)
         .await
         .map_err(error)?;

@@ -13,16 +13,26 @@ use crate::{
 
 pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change) -> Result<()> {
     match change {
-        Change::PutService { name, queue_name, json_schema, paused, limits } => {
+        Change::PutService { name, queue_name, transport, queue, json_schema, paused, limits } => {
             sqlx::query(
                 "INSERT INTO service (name, queue_name, json_schema, paused, capacity, lease_ms, delivery_limit,
-                                      keep_finished_ms, keep_any_ms, callback_retries)
-                 VALUES (?1, ?2, ?3, coalesce(?4, 0), ?5, ?6, ?7, ?8, ?9, ?10)
+                                      keep_finished_ms, keep_any_ms, callback_retries, transport, queue_kind,
+                                      message_ttl_ms, max_length)
+                 VALUES (?1, ?2, ?3, coalesce(?4, 0), ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
                  ON CONFLICT (name) DO UPDATE SET queue_name = excluded.queue_name, json_schema = excluded.json_schema,
                      paused = CASE WHEN deleted THEN excluded.paused ELSE coalesce(?4, paused) END,
                      capacity = excluded.capacity, lease_ms = excluded.lease_ms,
                      delivery_limit = excluded.delivery_limit, keep_finished_ms = excluded.keep_finished_ms,
-                     keep_any_ms = excluded.keep_any_ms, callback_retries = excluded.callback_retries, deleted = 0",
+                     keep_any_ms = excluded.keep_any_ms, callback_retries = excluded.callback_retries,
+                     transport = excluded.transport, queue_kind = excluded.queue_kind,
+                     message_ttl_ms = excluded.message_ttl_ms, max_length = excluded.max_length,
+                     -- What waits in the built-in queue goes to the broker.
+                     again_after = CASE WHEN excluded.transport = transport THEN again_after
+                                        WHEN excluded.transport = 1 THEN 0 END,
+                     again_until = CASE WHEN excluded.transport = transport THEN again_until
+                                        ELSE coalesce((SELECT max(id) FROM task), 0) END,
+                     again_running = excluded.transport = transport AND again_running,
+                     deleted = 0",
             )
             .bind(name.as_str())
             .bind(queue_name)
@@ -34,18 +44,21 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
             .bind(limits.retention.finished.map(in_millis))
             .bind(limits.retention.any.map(in_millis))
             .bind(waits(limits.callback_retries.as_deref()))
+            .bind(transport.code())
+            .bind(queue.kind.code())
+            .bind(queue.message_ttl.map(in_millis))
+            .bind(queue.max_length.map(signed))
             .execute(&mut **tx)
             .await
             .map_err(error)?;
-            sqlx::query(
+            for statement in [
                 "INSERT INTO tally (service_id, client_id, status, departed, n)
                  SELECT id, 0, 0, 0, 0 FROM service WHERE name = ?1
                  ON CONFLICT DO NOTHING",
-            )
-            .bind(name.as_str())
-            .execute(&mut **tx)
-            .await
-            .map_err(error)?;
+                "DELETE FROM dispatch WHERE service_id = (SELECT id FROM service WHERE name = ?1 AND transport = 0)",
+            ] {
+                sqlx::query(statement).bind(name.as_str()).execute(&mut **tx).await.map_err(error)?;
+            }
         }
         Change::PauseService { name, paused } => {
             let done = sqlx::query("UPDATE service SET paused = ?2 WHERE name = ?1 AND NOT deleted")

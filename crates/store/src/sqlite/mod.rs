@@ -12,6 +12,7 @@ macro_rules! now {
 
 mod batch;
 mod declare;
+mod dispatch;
 mod outbox;
 mod proof;
 mod read;
@@ -50,6 +51,7 @@ const MAPPED: &str = "1073741824";
 const STEPS: Steps = &[
     ("tasks", include_str!("migrations/0001_tasks.sql")),
     ("callbacks", include_str!("migrations/0002_callbacks.sql")),
+    ("dispatch", include_str!("migrations/0003_dispatch.sql")),
 ];
 
 /// A SQLite database.

@@ -34,7 +34,7 @@ pub(super) const LOCK_PENDING: &str = concat!(
     " AS now, s.lease_ms, s.delivery_limit, ",
     task_columns!("t.request", "NULL"),
     " FROM service s CROSS JOIN task t ON t.service_id = s.id CROSS JOIN client c ON c.id = t.client_id
-      WHERE s.id = ?1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted
+      WHERE s.id = ?1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted AND s.transport = 0
       ORDER BY t.id LIMIT ?2"
 );
 
@@ -189,8 +189,9 @@ impl Session for SqliteSession {
     async fn lock_queues(&mut self, services: &[ServiceKey]) -> Result<Vec<LockedQueue>> {
         let rows = self
             .fetch(
-                "SELECT a.service_id, a.n FROM json_each(?1) AS w
-                 CROSS JOIN tally a ON a.service_id = w.value AND a.client_id = 0 AND a.status = 0 AND a.departed = 0",
+                "SELECT a.service_id, a.n, s.transport = 1 AS brokered FROM json_each(?1) AS w
+                 CROSS JOIN tally a ON a.service_id = w.value AND a.client_id = 0 AND a.status = 0 AND a.departed = 0
+                 CROSS JOIN service s ON s.id = a.service_id",
                 &keys(services),
             )
             .await?;
@@ -236,7 +237,26 @@ impl Session for SqliteSession {
                 .bind(task.correlation_id.as_deref())
         });
         done.await.map_err(|failure| self.failed(failure))?;
-        self.insert_keys(tasks).await
+        self.insert_keys(tasks).await?;
+        let brokered: Vec<_> = tasks
+            .iter()
+            .filter(|inserted| inserted.brokered)
+            .map(|InsertedTask { task, .. }| {
+                (task.service.0, task.task_id, in_millis(task.dispatch.unwrap_or_default()))
+            })
+            .collect();
+        if brokered.is_empty() {
+            return Ok(());
+        }
+        self.execute(
+            concat!(
+                "INSERT INTO dispatch (service_id, task_id, due) SELECT value->>0, value->>1, ",
+                now!(),
+                " + (value->>2) FROM json_each(?1)"
+            ),
+            &brokered,
+        )
+        .await
     }
 
     async fn lock_tasks(&mut self, task_ids: &[TaskId]) -> Result<Locked<LockedTask>> {

@@ -21,6 +21,8 @@ fn put_service(name: &str, schema: Option<String>) -> Vec<Change> {
     vec![Change::PutService {
         name: ServiceName::new(name).unwrap(),
         queue_name: name.to_owned(),
+        transport: relais_core::Transport::Builtin,
+        queue: relais_core::QueueSettings::default(),
         json_schema: schema.map(|text| relais_core::Json::parse(text).unwrap()),
         paused: None,
         limits: relais_core::ServiceLimits::default(),

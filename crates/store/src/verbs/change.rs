@@ -9,6 +9,7 @@ use relais_core::{
 
 use super::{Verbs, ledger::Ledger, plain};
 use crate::{
+    dispatch::Dispatch as _,
     outbox::NewCallback,
     session::{Database, LockedTask, Session, WrittenTask},
 };
@@ -20,6 +21,8 @@ struct Changes {
     written: BTreeMap<i64, WrittenTask>,
     changed: Vec<i64>,
     work: BTreeSet<ServiceKey>,
+    /// Came back to their queue, and not by way of a broker.
+    back: BTreeSet<(ServiceKey, TaskId)>,
     /// What is to be told, in the order in which it happened.
     told: Vec<NewCallback>,
 }
@@ -38,6 +41,9 @@ impl Changes {
         }
         if state.status == Status::Pending {
             self.work.insert(task.service);
+            if !matches!(event, Event::GivenBack { .. }) {
+                self.back.insert((task.service, task.task_id));
+            }
         }
         if let Some(callback) = &task.callback
             && let Some(event) = what_to_tell(&task.state, &state)
@@ -59,7 +65,9 @@ impl Changes {
         let (response, error_message) = match event {
             Event::Succeeded { response, .. } => (Some(response), None),
             Event::Failed { error_message, .. } => (None, Some(error_message)),
-            Event::LeaseExpired { .. } if state.status == Status::Failure => (None, Some(lost(state.losses))),
+            Event::LeaseExpired { .. } | Event::Delivered { .. } if state.status == Status::Failure => {
+                (None, Some(lost(state.losses)))
+            }
             _ => (None, None),
         };
         task.state = state.clone();
@@ -93,8 +101,12 @@ impl<D: Database> Verbs<D> {
             session.write_tasks(&written).await?;
         }
         let callbacks = Self::tell(&mut session, changes.told).await?;
+        let mut dispatch = Vec::new();
+        if !changes.back.is_empty() {
+            dispatch = session.insert_dispatches(&changes.back.into_iter().collect::<Vec<_>>()).await?;
+        }
         let tasks = IdsChanged::These(changes.changed);
-        let wakeup = Wakeup { work: changes.work.into_iter().collect(), tasks, declared: false, callbacks };
+        let wakeup = Wakeup { work: changes.work.into_iter().collect(), tasks, declared: false, callbacks, dispatch };
         self.finish(session, changes.ledger, wakeup).await
     }
 

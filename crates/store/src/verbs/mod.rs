@@ -5,6 +5,7 @@
 
 mod callbacks;
 mod change;
+mod dispatch;
 mod ledger;
 mod list;
 mod plain;
@@ -19,9 +20,9 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DueCallback, LaneChange,
-    Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, Resend, Resent, Settlement, Store, StoreError, Submission,
-    Task, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
+    Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, Dispatched, DueCallback,
+    DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, Resend, Resent, ServiceKey,
+    Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
 };
 
 use self::ledger::Ledger;
@@ -87,6 +88,31 @@ impl<D: Database> Store for Verbs<D> {
 
     async fn expire_leases(&self, limit: usize) -> Result<usize, StoreError> {
         self.expire(limit).await
+    }
+
+    async fn claim_dispatches(
+        &self,
+        services: Vec<ServiceKey>,
+        each: usize,
+        lease: Duration,
+    ) -> Result<Vec<DueDispatch>, StoreError> {
+        self.hold_dispatches(&services, each, lease).await
+    }
+
+    async fn settle_dispatches(
+        &self,
+        dispatches: Vec<(ServiceKey, TaskId)>,
+        outcome: Dispatched,
+    ) -> Result<(), StoreError> {
+        Self::settle_dispatches(self, dispatches, outcome).await
+    }
+
+    async fn dispatch_again(&self, service: ServiceKey) -> Result<(), StoreError> {
+        self.note_dispatch_again(service).await
+    }
+
+    async fn refill_dispatches(&self, limit: usize) -> Result<bool, StoreError> {
+        self.dispatch_noted(limit).await
     }
 
     async fn callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<Lanes, StoreError> {

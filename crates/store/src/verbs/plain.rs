@@ -18,7 +18,10 @@ pub(super) fn submission(task: &mut NewTask) {
 /// The texts of an event.
 pub(super) fn event(event: &mut Event) {
     match event {
-        Event::Claimed { worker_host, .. } | Event::Started { worker_host, .. } => {
+        Event::Claimed { worker_host, .. }
+        | Event::Started { worker_host, .. }
+        | Event::Delivered { worker_host, .. }
+        | Event::GivenBack { worker_host } => {
             worker_host.iter_mut().for_each(without_nul);
         }
         Event::Failed { error_message, .. } => without_nul(error_message),

@@ -1,6 +1,9 @@
 //! Taking tasks in.
 
-use std::collections::{BTreeSet, HashMap};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use relais_core::{
     Admission, ClientKey, NewTask, Refusal, Room, ServiceKey, StoreError, Submission, Submitted, Wakeup,
@@ -26,6 +29,8 @@ impl<D: Database> Verbs<D> {
         // A second statement on purpose: it sees what was committed while the first one waited for the locks.
         let facts = session.queue_facts(&tasks).await?;
 
+        let brokered: BTreeSet<ServiceKey> =
+            queues.iter().filter(|queue| queue.brokered).map(|queue| queue.service).collect();
         let mut next: HashMap<ServiceKey, i64> =
             queues.into_iter().map(|queue| (queue.service, queue.arrived)).collect();
         let mut admission = Admission::default();
@@ -52,7 +57,7 @@ impl<D: Database> Verbs<D> {
                 ledger.arrived(service, client);
                 let seq = next.entry(service).or_default();
                 let submitted = Submitted { task_id: task.task_id, position, replayed: false };
-                inserted.push(InsertedTask { task, seq: *seq, position });
+                inserted.push(InsertedTask { task, seq: *seq, position, brokered: brokered.contains(&service) });
                 *seq += 1;
                 submitted
             }));
@@ -62,8 +67,8 @@ impl<D: Database> Verbs<D> {
             return Ok(answers);
         }
         session.insert_tasks(&inserted).await?;
-        let work: BTreeSet<ServiceKey> = inserted.iter().map(|inserted| inserted.task.service).collect();
-        self.finish(session, ledger, new_work(work)).await?;
+        let wakeup = new_work(inserted.iter().map(|inserted| &inserted.task));
+        self.finish(session, ledger, wakeup).await?;
         Ok(answers)
     }
 
@@ -74,7 +79,7 @@ impl<D: Database> Verbs<D> {
         if tasks.iter().any(|task| task.service != service || task.idempotency.is_some()) {
             return Ok(None);
         }
-        let wakeup = new_work([service]);
+        let wakeup = new_work(tasks);
         let Some(first) = self.database.submit_unlimited(tasks, &wakeup).await? else { return Ok(None) };
         self.wake(&wakeup);
         let answer =
@@ -83,8 +88,16 @@ impl<D: Database> Verbs<D> {
     }
 }
 
-fn new_work(services: impl IntoIterator<Item = ServiceKey>) -> Wakeup {
-    Wakeup { work: services.into_iter().collect(), ..Wakeup::default() }
+/// Tasks that their caller does not dispatch are somebody else's, if they have to be dispatched at all.
+fn new_work<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Wakeup {
+    let (mut work, mut dispatch) = (BTreeSet::new(), BTreeSet::new());
+    for task in tasks {
+        work.insert(task.service);
+        if task.dispatch == Some(Duration::ZERO) {
+            dispatch.insert(task.service);
+        }
+    }
+    Wakeup { work: work.into_iter().collect(), dispatch: dispatch.into_iter().collect(), ..Wakeup::default() }
 }
 
 fn room(pending: i64, capacity: Option<u32>) -> Room {

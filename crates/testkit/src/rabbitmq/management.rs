@@ -47,6 +47,10 @@ impl Management {
         Self { authority, authorization }
     }
 
+    pub(super) fn authority(&self) -> &str {
+        &self.authority
+    }
+
     pub(super) async fn get(&self, path: &str) -> Result<Value> {
         self.request("GET", path, None).await
     }

@@ -74,6 +74,12 @@ impl TestVhost {
         Ok(url.into())
     }
 
+    /// The node's management API, with credentials.
+    pub fn management_url(&self) -> String {
+        let password = self.url.password().unwrap_or_default();
+        format!("http://{}:{password}@{}", self.url.username(), self.management.authority())
+    }
+
     /// How to connect to it with another password.
     pub fn url_with_password(&self, password: &str) -> Result<String> {
         let mut url = self.url.clone();
@@ -90,6 +96,11 @@ impl TestVhost {
     pub async fn declare_queue_with(&self, queue: &str, arguments: serde_json::Value) -> Result<()> {
         let wish = json!({"durable": true, "arguments": arguments});
         self.management.put(&self.path("queues", &[queue]), wish).await
+    }
+
+    /// What the management API says of a queue.
+    pub async fn queue(&self, queue: &str) -> Result<serde_json::Value> {
+        self.management.get(&self.path("queues", &[queue])).await
     }
 
     /// Deletes a queue with all that is in it.

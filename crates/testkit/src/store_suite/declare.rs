@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use relais_core::{Change, ClientId, Event, Refusal, Retention, Role, Roles, ServiceLimits, Status, Store, StoreError};
+use relais_core::{
+    Change, ClientId, Event, QueueKind, QueueSettings, Refusal, Retention, Role, Roles, ServiceLimits, Status, Store,
+    StoreError, Transport,
+};
 
 use super::{
     Harness,
@@ -53,24 +56,38 @@ pub async fn what_is_declared_is_read_back(harness: &Harness) -> Result<()> {
         retention: Retention { finished: Some(Duration::from_secs(60)), any: Some(Duration::from_secs(86_400)) },
         callback_retries: Some(vec![Duration::from_secs(5), Duration::from_secs(172_800)]),
     };
-    let put = |queue: &str, schema, paused, limits| -> Result<Change> {
+    let queues = QueueSettings {
+        kind: QueueKind::Quorum,
+        message_ttl: Some(Duration::from_secs(3_600)),
+        max_length: Some(100_000),
+    };
+    let put = |queue: &str, transport, schema, paused, limits| -> Result<Change> {
         Ok(Change::PutService {
             name: name("resize")?,
             queue_name: queue.to_owned(),
+            transport,
+            queue: if transport == Transport::RabbitMq { queues } else { QueueSettings::default() },
             json_schema: schema,
             paused,
             limits,
         })
     };
-    store.declare(vec![put("images", Some(schema.clone()), Some(true), full.clone())?, put_client("alice")?]).await?;
+    store
+        .declare(vec![
+            put("images", Transport::RabbitMq, Some(schema.clone()), Some(true), full.clone())?,
+            put_client("alice")?,
+        ])
+        .await?;
     let first = store.declared().await?.services["resize"].clone();
     ensure!(first.queue_name == "images" && first.json_schema == Some(schema) && first.paused && first.limits == full);
+    ensure!(first.transport == Transport::RabbitMq && first.queue == queues);
 
-    store.declare(vec![put("pictures", None, None, limits(None))?]).await?;
+    store.declare(vec![put("pictures", Transport::Builtin, None, None, limits(None))?]).await?;
     let second = store.declared().await?.services["resize"].clone();
     ensure!(second.key == first.key && second.queue_name == "pictures" && second.json_schema.is_none());
     ensure!(second.paused, "what was not said stays");
     ensure!(second.limits == ServiceLimits::default());
+    ensure!(second.transport == Transport::Builtin && second.queue == QueueSettings::default());
 
     let alice = ClientId::new("alice")?;
     let roles = vec![Role::Work, Role::Consume];

@@ -7,6 +7,7 @@
 pub mod callback;
 pub mod claim;
 pub mod declare;
+pub mod dispatch;
 pub mod lease;
 pub mod list;
 pub mod model;
@@ -91,6 +92,17 @@ macro_rules! store_suite {
                 a_silent_worker_loses_its_task_and_a_task_its_last_chance,
                 leases_that_run_are_left_alone,
                 at_most_so_many_are_taken_away_at_once,
+            }
+            dispatch {
+                what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settled,
+                what_its_caller_dispatches_is_left_to_it_for_a_while,
+                a_task_that_has_ended_is_not_dispatched,
+                tasks_of_a_broker_are_not_claimed_and_those_of_others_not_dispatched,
+                every_way_of_submitting_writes_what_is_to_be_dispatched,
+                a_task_that_comes_back_is_dispatched_again_unless_the_broker_has_it,
+                what_the_broker_has_lost_is_dispatched_again_in_batches,
+                a_service_may_change_to_a_broker_and_back,
+                a_task_that_loses_worker_after_worker_fails,
             }
             position {
                 the_place_is_exact_after_claims_cancels_and_returns,

@@ -8,8 +8,9 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
-    Change, ClaimRequest, ClientId, ClientKey, Event, Json, NewTask, Outcome, Role, ServiceKey, ServiceLimits,
-    ServiceName, Store, Submission, Submitted, Task, TaskEvent, TaskFilter, TaskId, Timestamp,
+    Change, ClaimRequest, ClientId, ClientKey, Event, Json, NewTask, Outcome, QueueSettings, Role, ServiceKey,
+    ServiceLimits, ServiceName, Store, Submission, Submitted, Task, TaskEvent, TaskFilter, TaskId, Timestamp,
+    Transport,
 };
 use tokio::task::JoinSet;
 
@@ -33,10 +34,21 @@ pub(super) fn put_service(service: &str, limits: ServiceLimits) -> Result<Change
     Ok(Change::PutService {
         name: name(service)?,
         queue_name: service.to_owned(),
+        transport: Transport::Builtin,
+        queue: QueueSettings::default(),
         json_schema: None,
         paused: None,
         limits,
     })
+}
+
+/// The same, with its tasks carried by a broker.
+pub(super) fn put_brokered(service: &str, limits: ServiceLimits) -> Result<Change> {
+    let Change::PutService { name, queue_name, queue, json_schema, paused, limits, .. } = put_service(service, limits)?
+    else {
+        bail!("a service is put");
+    };
+    Ok(Change::PutService { name, queue_name, transport: Transport::RabbitMq, queue, json_schema, paused, limits })
 }
 
 pub(super) fn put_client(client: &str) -> Result<Change> {
@@ -88,6 +100,7 @@ pub(super) fn new_task(service: ServiceKey, client: ClientKey) -> Result<NewTask
         callback: None,
         correlation_id: None,
         idempotency: None,
+        dispatch: None,
     })
 }
 

@@ -1,0 +1,175 @@
+//! The port to a message broker that carries tasks to workers and brings back what they say.
+//!
+//! A carrier knows queues and bytes. What is to be carried, when, and what a message means is decided above it; what is
+//! carried may arrive twice, and what comes back may be anything.
+
+use async_trait::async_trait;
+
+use crate::{QueueSettings, TaskId};
+
+/// Why something could not be carried.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CarrierError {
+    /// The broker is away, blocked or too slow. Nobody knows whether it was carried.
+    #[error("the broker is away: {0}")]
+    Away(String),
+    /// There is no such queue. It was not carried.
+    #[error("there is no queue {0}")]
+    NoQueue(String),
+    /// The broker refused it: the queue is full, or it is not allowed. It was not carried.
+    #[error("the broker refused: {0}")]
+    Refused(String),
+}
+
+/// How the broker is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CarrierState {
+    /// It takes messages.
+    Up,
+    /// It takes none for now.
+    Blocked(String),
+    /// There is no connection.
+    Away(String),
+}
+
+/// The queues of one service.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mailbox {
+    /// The prefix: tasks go to `<name>-in`, what workers say comes from `<name>-out`.
+    pub name: String,
+    /// What they are to be like, where there are none yet.
+    pub settings: QueueSettings,
+    /// How often a task may be delivered.
+    pub delivery_limit: u32,
+}
+
+impl Mailbox {
+    /// Where tasks go.
+    pub fn tasks(&self) -> String {
+        format!("{}-in", self.name)
+    }
+
+    /// Where workers' messages come from.
+    pub fn reports(&self) -> String {
+        format!("{}-out", self.name)
+    }
+
+    /// Where tasks end that no worker takes.
+    pub fn refused_tasks(&self) -> String {
+        format!("{}-in.rejected", self.name)
+    }
+
+    /// Where messages are set aside that can not be understood.
+    pub fn rejected(&self) -> String {
+        format!("{}-out.rejected", self.name)
+    }
+}
+
+/// A task on its way to a worker.
+#[derive(Debug, Clone)]
+pub struct Consignment {
+    /// The task's public name.
+    pub task_id: TaskId,
+    /// The queue.
+    pub queue: String,
+    /// The message.
+    pub body: Vec<u8>,
+    /// One id through a chain of tasks.
+    pub correlation_id: Option<String>,
+}
+
+/// Which of a service's queues is followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// What workers say.
+    Reports,
+    /// Tasks that no worker takes: rejected, expired, or delivered too often.
+    RefusedTasks,
+}
+
+/// A message from a queue.
+#[derive(Debug, Clone)]
+pub struct Incoming {
+    /// Its place in the follower's order.
+    pub tag: u64,
+    /// The message.
+    pub body: Vec<u8>,
+    /// Whether it may have been seen before.
+    pub redelivered: bool,
+    /// Why it is here, where the broker says so.
+    pub reason: Option<String>,
+}
+
+/// Follows one queue. Dropped, it gives back what was not done.
+#[async_trait]
+pub trait Follower: Send {
+    /// Waits for messages, and takes what else is there, at most `max`.
+    async fn next(&mut self, max: usize) -> Result<Vec<Incoming>, CarrierError>;
+
+    /// All messages up to this one are done with.
+    async fn done(&mut self, through: u64) -> Result<(), CarrierError>;
+}
+
+/// A message that can not be understood, and why.
+#[derive(Debug, Clone)]
+pub struct Rejected {
+    /// As it was.
+    pub body: Vec<u8>,
+    /// Why it was set aside.
+    pub reason: String,
+}
+
+/// A message that was set aside.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Its name.
+    pub id: String,
+    /// Why it was set aside.
+    pub reason: String,
+    /// When, as RFC 3339; empty if it is not known.
+    pub at: String,
+    /// The message.
+    pub body: Vec<u8>,
+}
+
+/// Carries tasks to workers, and brings back what they say.
+#[async_trait]
+pub trait Carrier: Send + Sync + 'static {
+    /// How the broker is.
+    fn state(&self) -> CarrierState;
+
+    /// Returns when the broker takes messages.
+    async fn until_up(&self);
+
+    /// Returns when the broker does not take messages.
+    async fn until_down(&self);
+
+    /// Whether there is no queue for a service's tasks: whatever was in it is lost.
+    async fn is_missing(&self, mailbox: &Mailbox) -> Result<bool, CarrierError>;
+
+    /// Makes sure that a service's queues are there.
+    async fn prepare(&self, mailbox: &Mailbox) -> Result<(), CarrierError>;
+
+    /// Sends tasks, in their order, and tells what became of each.
+    async fn send(&self, consignments: Vec<Consignment>) -> Vec<Result<(), CarrierError>>;
+
+    /// Follows a queue, with at most `ahead` messages in hand; none if this broker has no such queue.
+    async fn follow(
+        &self,
+        mailbox: &Mailbox,
+        side: Side,
+        ahead: u16,
+    ) -> Result<Option<Box<dyn Follower>>, CarrierError>;
+
+    /// Sets messages aside where an operator can see them.
+    async fn set_aside(&self, mailbox: &Mailbox, rejected: Vec<Rejected>) -> Result<(), CarrierError>;
+
+    /// The messages that were set aside, the oldest first, at most `limit`.
+    async fn dead_letters(&self, mailbox: &Mailbox, limit: usize) -> Result<Vec<DeadLetter>, CarrierError>;
+
+    /// Puts messages that were set aside back where they came from: those with these names, or all. Tells how many.
+    async fn replay(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, CarrierError>;
+
+    /// Forgets messages that were set aside: those with these names, or all. Tells how many.
+    async fn discard(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, CarrierError>;
+}

@@ -1,0 +1,174 @@
+//! Publishing: from memory after a commit, and what the sweep found. A row goes when the broker has confirmed.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use relais_core::{Carrier, CarrierError, Consignment, Dispatched, DueDispatch, ServiceKey, TaskId};
+use relais_protocol::worker::SubmissionMessage;
+use tokio::sync::mpsc;
+
+use super::{Parcel, mailbox};
+use crate::{Engine, background::chain};
+
+/// So many tasks are published together...
+const BATCH: usize = 500;
+
+/// ...of so many bytes.
+const BATCH_BYTES: usize = 8 << 20;
+
+/// How long a service is left alone whose queue is full, or may not be published to.
+const REFUSED: Duration = Duration::from_secs(5);
+
+/// The same, while its queue is missing.
+const MISSING: Duration = Duration::from_secs(1);
+
+/// Those that the broker has.
+pub(super) type Settled = mpsc::Sender<Vec<(ServiceKey, TaskId)>>;
+
+/// Publishes what was just taken in, until the engine closes; then what is left.
+pub(super) async fn run(
+    engine: Engine,
+    carrier: Arc<dyn Carrier>,
+    mut parcels: mpsc::Receiver<Parcel>,
+    settled: Settled,
+) {
+    let mut batch = Vec::with_capacity(BATCH);
+    let mut last = false;
+    while !last {
+        tokio::select! {
+            biased;
+            taken = parcels.recv_many(&mut batch, BATCH) => last = taken == 0,
+            () = engine.0.closing.cancelled() => {
+                last = true;
+                while let Ok(parcel) = parcels.try_recv() {
+                    batch.push(parcel);
+                }
+            }
+        }
+        let mut rest = batch.drain(..).peekable();
+        while rest.peek().is_some() {
+            let mut bytes = 0;
+            let mut part: Vec<Parcel> = Vec::new();
+            while let Some(parcel) = rest.next_if(|_| bytes < BATCH_BYTES) {
+                bytes += parcel.task.request.as_ref().map_or(0, |request| request.get().len());
+                part.push(parcel);
+            }
+            // Their room is free when they are published.
+            let (tasks, _rooms): (Vec<_>, Vec<_>) =
+                part.into_iter().map(|Parcel { task, _room }| (task, _room)).unzip();
+            post(&engine, carrier.as_ref(), tasks, &settled).await;
+        }
+    }
+}
+
+/// Publishes tasks; tells whether the broker took all that it was given.
+pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueDispatch>, settled: &Settled) -> bool {
+    let Ok(snapshot) = engine.snapshot() else { return false };
+    let mut queues: HashMap<ServiceKey, Option<(String, String)>> = HashMap::new();
+    let (mut named, mut consignments, mut done, mut again) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for task in tasks {
+        let name = (task.service, task.task_id);
+        // It ended before it was dispatched: nobody needs it any more.
+        let Some(request) = task.request else {
+            done.push(name);
+            continue;
+        };
+        let queue = queues.entry(task.service).or_insert_with(|| {
+            let service = snapshot.declared.service_by_key(task.service).filter(|service| !service.paused)?;
+            Some((mailbox(service).tasks(), service.name.to_string()))
+        });
+        let Some((queue, _)) = queue else {
+            again.push(name);
+            continue;
+        };
+        named.push(name);
+        consignments.push(Consignment {
+            task_id: task.task_id,
+            queue: queue.clone(),
+            body: encode(task.task_id, &request, task.correlation_id.clone()),
+            correlation_id: task.correlation_id,
+        });
+    }
+    let results = if consignments.is_empty() { Vec::new() } else { carrier.send(consignments).await };
+    let mut all = again.is_empty();
+    let mut sent: HashMap<ServiceKey, u64> = HashMap::new();
+    for (name, result) in named.into_iter().zip(results) {
+        match result {
+            Ok(()) => {
+                *sent.entry(name.0).or_default() += 1;
+                done.push(name);
+            }
+            Err(error) => {
+                all = false;
+                again.push(name);
+                troubled(engine, name.0, &error);
+            }
+        }
+    }
+    for (service, count) in sent {
+        if let Some(Some((_, service))) = queues.get(&service) {
+            metrics::counter!("relais_tasks_dispatched_total", "service" => service.clone()).increment(count);
+        }
+    }
+    if !done.is_empty() {
+        // The other end outlives this one.
+        let _ = settled.send(done).await;
+    }
+    if !again.is_empty()
+        && let Err(error) = engine.0.store.settle_dispatches(again, Dispatched::Again).await
+    {
+        // They are found when their lease is over.
+        tracing::debug!(error = %chain(&error), "tasks that could not be dispatched could not be given back");
+    }
+    all
+}
+
+/// What a worker gets, in both spellings.
+fn encode(task_id: TaskId, request: &relais_core::Json, correlation_id: Option<String>) -> Vec<u8> {
+    let message = SubmissionMessage {
+        correlation_id,
+        ..SubmissionMessage::new(task_id.to_string(), request.as_raw().to_owned())
+    };
+    // Texts and JSON always can be written.
+    serde_json::to_vec(&message).unwrap_or_default()
+}
+
+/// What follows from a task that could not be published.
+fn troubled(engine: &Engine, service: ServiceKey, error: &CarrierError) {
+    let dispatcher = &engine.0.dispatcher;
+    let (reason, news) = match error {
+        // Everybody waits for the broker; whoever keeps the connection says so.
+        CarrierError::Away(_) => ("away", false),
+        CarrierError::NoQueue(_) => {
+            dispatcher.queues_bell.notify_one();
+            ("no_queue", dispatcher.park(service, MISSING))
+        }
+        CarrierError::Refused(_) => ("refused", dispatcher.park(service, REFUSED)),
+    };
+    metrics::counter!("relais_dispatch_failures_total", "reason" => reason).increment(1);
+    if news {
+        let name = engine.snapshot().ok();
+        let name = name.as_ref().and_then(|snapshot| snapshot.declared.service_by_key(service));
+        tracing::warn!(service = name.map(|service| service.name.as_str()), %error, "tasks wait: the broker does not take them");
+    }
+}
+
+/// Removes the rows of what the broker has.
+pub(super) async fn settle(engine: Engine, mut settled: mpsc::Receiver<Vec<(ServiceKey, TaskId)>>) {
+    const MOST: usize = 4 * BATCH;
+    // Ends when those who publish have.
+    while let Some(mut done) = settled.recv().await {
+        while done.len() < MOST
+            && let Ok(more) = settled.try_recv()
+        {
+            done.extend(more);
+        }
+        while let Err(error) = engine.0.store.settle_dispatches(done.clone(), Dispatched::Done).await {
+            tracing::debug!(error = %chain(&error), "what was dispatched could not be noted; tried again");
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_secs(1)) => {}
+                // They will be published once more.
+                () = engine.0.closing.cancelled() => return,
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Tasks that go to workers by way of a broker, and what the workers say.
+//!
+//! That a task is to be published is a row of the store, written with the task. After the commit the process that took the
+//! task in publishes it straight from memory ([`clerk`]); a sweep finds what was left behind, by a process that died or a
+//! broker that was away ([`sweep`]). The queues are kept there ([`queues`]), and what workers say is followed ([`track`]).
+//!
+//! A task may be published twice, never before its commit, and never too seldom: a row goes when the broker has confirmed.
+
+mod clerk;
+mod letters;
+mod queues;
+mod sweep;
+mod track;
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use relais_core::{Carrier, CarrierState, DueDispatch, Mailbox, NewTask, Service, ServiceKey, Submission, Transport};
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
+    time::Instant,
+};
+
+use crate::Engine;
+
+pub use letters::MOST_LETTERS;
+
+/// How long a task that was just taken in is left to the process that took it.
+const HOLD: Duration = Duration::from_secs(15);
+
+/// So many tasks wait in memory to be published; what is too much is left to the sweep.
+const MOST_PARCELS: usize = 20_000;
+
+/// So many bytes of them, in KiB.
+const MOST_KIB: usize = 64 * 1024;
+
+/// How tasks are carried to workers.
+#[derive(Clone)]
+pub struct DispatchOptions {
+    /// Who carries them; none if there is no broker.
+    pub carrier: Option<Arc<dyn Carrier>>,
+    /// Whether this process publishes.
+    pub publish: bool,
+    /// Whether this process follows what workers say.
+    pub track: bool,
+    /// How many messages of workers it has in hand at most, of each service.
+    pub ahead: u16,
+}
+
+impl Default for DispatchOptions {
+    fn default() -> Self {
+        Self { carrier: None, publish: true, track: true, ahead: 256 }
+    }
+}
+
+impl std::fmt::Debug for DispatchOptions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DispatchOptions")
+            .field("carrier", &self.carrier.as_ref().map(|carrier| carrier.state()))
+            .field("publish", &self.publish)
+            .field("track", &self.track)
+            .field("ahead", &self.ahead)
+            .finish()
+    }
+}
+
+/// A task that was just taken in, in memory.
+pub(crate) struct Parcel {
+    task: DueDispatch,
+    /// Its share of the memory.
+    _room: OwnedSemaphorePermit,
+}
+
+/// Where tasks wait to be published.
+pub(crate) struct Dispatcher {
+    parcels: mpsc::Sender<Parcel>,
+    room: Arc<Semaphore>,
+    /// Services whose tasks the broker does not take for now.
+    parked: Mutex<HashMap<ServiceKey, Instant>>,
+    /// Rings when a queue may be missing.
+    queues_bell: Notify,
+}
+
+impl Dispatcher {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Parcel>) {
+        let (parcels, waiting) = mpsc::channel(MOST_PARCELS);
+        let room = Arc::new(Semaphore::new(MOST_KIB));
+        (Self { parcels, room, parked: Mutex::default(), queues_bell: Notify::new() }, waiting)
+    }
+
+    /// Those tasks of a batch that this process is to publish, before the batch is handed to the store.
+    pub(crate) fn pick(tasks: &[NewTask]) -> Vec<Option<DueDispatch>> {
+        let ours = |task: &&NewTask| task.dispatch.is_some_and(|left| !left.is_zero());
+        let due = |task: &NewTask| DueDispatch {
+            task_id: task.task_id,
+            service: task.service,
+            request: Some(task.request.clone()),
+            correlation_id: task.correlation_id.clone(),
+        };
+        tasks.iter().map(|task| Some(task).filter(ours).map(due)).collect()
+    }
+
+    /// Takes those that were committed. What there is no room for is found by the sweep.
+    pub(crate) fn offer(&self, picked: Vec<Option<DueDispatch>>, answers: &[Submission]) {
+        for (task, answer) in picked.into_iter().zip(answers) {
+            let (Some(task), Ok(submitted)) = (task, answer) else { continue };
+            if submitted.replayed {
+                continue;
+            }
+            let kib = task.request.as_ref().map_or(1, |request| 1 + request.get().len() / 1024);
+            let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(u32::try_from(kib).unwrap_or(u32::MAX)) else {
+                return;
+            };
+            if self.parcels.try_send(Parcel { task, _room: room }).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Leaves a service alone for a while. Tells whether that is news.
+    fn park(&self, service: ServiceKey, pause: Duration) -> bool {
+        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        parked.insert(service, now + pause).is_none_or(|until| until < now)
+    }
+
+    fn is_parked(&self, service: ServiceKey) -> bool {
+        let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        parked.get(&service).is_some_and(|until| *until > Instant::now())
+    }
+
+    fn unpark(&self, service: ServiceKey) {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner).remove(&service);
+    }
+}
+
+/// The queues of a service.
+pub(crate) fn mailbox(service: &Service) -> Mailbox {
+    Mailbox { name: service.queue_name.clone(), settings: service.queue, delivery_limit: service.limits.delivery_limit }
+}
+
+/// Starts what the options ask for.
+pub(crate) fn start(engine: &Engine, parcels: mpsc::Receiver<Parcel>) {
+    let options = &engine.0.options.dispatch;
+    let Some(carrier) = &options.carrier else { return };
+    if options.publish {
+        let (settled, to_settle) = mpsc::channel(64);
+        engine.spawn(clerk::run(engine.clone(), Arc::clone(carrier), parcels, settled.clone()));
+        engine.spawn(clerk::settle(engine.clone(), to_settle));
+        engine.spawn(sweep::run(engine.clone(), Arc::clone(carrier), settled));
+        engine.spawn(queues::run(engine.clone(), Arc::clone(carrier)));
+    }
+    if options.track {
+        engine.spawn(track::run(engine.clone(), Arc::clone(carrier)));
+    }
+}
+
+impl Engine {
+    /// How tasks of a service that does not say reach its workers.
+    pub(crate) fn default_transport(&self) -> Transport {
+        if self.0.options.dispatch.carrier.is_some() { Transport::RabbitMq } else { Transport::Builtin }
+    }
+
+    /// Who publishes a new task of this service, and how long that is left to us.
+    pub(crate) fn dispatch_of(&self, service: &Service) -> Option<Duration> {
+        if service.transport != Transport::RabbitMq || service.paused {
+            return None;
+        }
+        let options = &self.0.options.dispatch;
+        let ours = options.publish
+            && options.carrier.as_ref().is_some_and(|carrier| carrier.state() == CarrierState::Up)
+            && !self.0.dispatcher.is_parked(service.key);
+        Some(if ours { HOLD } else { Duration::ZERO })
+    }
+
+    /// The services whose tasks go to a broker.
+    fn brokered(&self) -> Vec<Arc<Service>> {
+        let Ok(snapshot) = self.snapshot() else { return Vec::new() };
+        snapshot
+            .declared
+            .services_by_name()
+            .into_iter()
+            .filter(|service| service.transport == Transport::RabbitMq)
+            .cloned()
+            .collect()
+    }
+}

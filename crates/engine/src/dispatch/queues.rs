@@ -1,0 +1,79 @@
+//! Keeps the queues of all services there: at the start, when something was declared, when the broker is back, when a task
+//! found no queue, and now and then.
+
+use std::{sync::Arc, time::Duration};
+
+use relais_core::{Carrier, CarrierError, CarrierState, Service};
+
+use super::mailbox;
+use crate::{Engine, EngineError, background::chain};
+
+/// How often it looks by itself.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// Of several processes that find a queue gone, one has its tasks dispatched again.
+const TURN: Duration = Duration::from_secs(5);
+
+/// Keeps queues until the engine stops.
+pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>) {
+    let mut declared = engine.0.registry.changes();
+    loop {
+        tokio::select! {
+            () = carrier.until_up() => {}
+            () = engine.0.stopping.cancelled() => return,
+        }
+        for service in engine.brokered() {
+            let kept = tokio::select! {
+                kept = keep(&engine, carrier.as_ref(), &service) => kept,
+                () = engine.0.stopping.cancelled() => return,
+            };
+            if let Err(error) = kept {
+                tracing::debug!(service = %service.name, error, "its queues could not be looked at");
+            }
+        }
+        metrics::gauge!("relais_broker_up").set(if carrier.state() == CarrierState::Up { 1.0 } else { 0.0 });
+        tokio::select! {
+            () = engine.0.dispatcher.queues_bell.notified() => {}
+            // The other end is the engine's.
+            _ = declared.changed() => {}
+            () = carrier.until_down() => metrics::gauge!("relais_broker_up").set(0.0),
+            () = tokio::time::sleep(PERIOD) => {}
+            () = engine.0.stopping.cancelled() => return,
+        }
+    }
+}
+
+/// Makes sure that a service's queues are there. What was in one that is gone is dispatched again: that is noted before there
+/// is a queue again, so that a process that dies in between leaves the trace for the next one.
+async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Result<(), String> {
+    let words = |error: CarrierError| error.to_string();
+    let store = |error: EngineError| chain(&error);
+    let mailbox = mailbox(service);
+    let missing = carrier.is_missing(&mailbox).await.map_err(words)?;
+    if missing && take_turn(engine, &mailbox.name).await.map_err(store)? {
+        tracing::info!(service = %service.name, queue = mailbox.tasks(), "there is no queue: made, and filled with what is not finished");
+        engine.0.store.dispatch_again(service.key).await.map_err(|error| store(error.into()))?;
+    }
+    carrier.prepare(&mailbox).await.map_err(words)?;
+    if missing {
+        engine.0.dispatcher.unpark(service.key);
+        engine.0.hub.dispatch_bell.notify_one();
+    }
+    Ok(())
+}
+
+async fn take_turn(engine: &Engine, queue: &str) -> Result<bool, EngineError> {
+    Ok(engine.0.store.take_turn(&format!("dispatch again: {queue}"), TURN).await?)
+}
+
+impl Engine {
+    /// Has all unfinished tasks of a service published again, for an operator who knows that the broker has lost them.
+    pub async fn redispatch(&self, service: &str) -> Result<(), EngineError> {
+        let service = self.declared_service(service).await?;
+        if service.transport != relais_core::Transport::RabbitMq {
+            return Err(EngineError::Conflict(format!("service {} does not use a broker", service.name)));
+        }
+        self.0.store.dispatch_again(service.key).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! Finds tasks that are to be dispatched and that nobody has in hand: their process died, the broker was away, the service
+//! was paused, or the broker has lost them.
+
+use std::{sync::Arc, time::Duration};
+
+use relais_core::{Carrier, CarrierState, ServiceKey};
+
+use super::clerk::{Settled, post};
+use crate::{Engine, EngineError, background};
+
+/// How often it looks by itself.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// At most so many of each service at a time, so that a long queue does not hold up a short one.
+const EACH: usize = 200;
+
+/// How long whoever has taken some may be silent.
+const LEASE: Duration = Duration::from_secs(60);
+
+/// So many that the broker has lost are made due at once.
+const REFILL: usize = 2000;
+
+/// Sweeps until the engine stops.
+pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>, settled: Settled) {
+    let bell = || async {
+        tokio::select! {
+            () = engine.0.hub.dispatch_bell.notified() => {}
+            () = back(carrier.as_ref()) => {}
+        }
+    };
+    background::every(&engine, "dispatch", PERIOD, bell, || sweep(&engine, carrier.as_ref(), &settled)).await;
+}
+
+/// Returns when the broker is back, if it is away.
+async fn back(carrier: &dyn Carrier) {
+    if carrier.state() == CarrierState::Up {
+        carrier.until_down().await;
+    }
+    carrier.until_up().await;
+}
+
+async fn sweep(engine: &Engine, carrier: &dyn Carrier, settled: &Settled) -> Result<(), EngineError> {
+    loop {
+        if carrier.state() != CarrierState::Up {
+            return Ok(());
+        }
+        let more = engine.0.store.refill_dispatches(REFILL).await?;
+        let services: Vec<ServiceKey> = engine
+            .brokered()
+            .into_iter()
+            .filter(|service| !service.paused && !engine.0.dispatcher.is_parked(service.key))
+            .map(|service| service.key)
+            .collect();
+        if services.is_empty() {
+            return Ok(());
+        }
+        let tasks = engine.0.store.claim_dispatches(services, EACH, LEASE).await?;
+        if tasks.is_empty() && !more {
+            return Ok(());
+        }
+        post(engine, carrier, tasks, settled).await;
+    }
+}

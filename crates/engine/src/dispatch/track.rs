@@ -1,0 +1,283 @@
+//! Follows what workers say, one follower for each service and queue.
+//!
+//! A batch is recorded, what can not be understood is set aside, and then the broker is told that it is done with. Whatever
+//! fails before that comes again; what was recorded already is then ignored, by the rules of [`relais_core::apply`].
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use relais_core::{
+    Carrier, CarrierError, Event, Ignored, Incoming, Mailbox, Outcome, Rejected, Service, ServiceKey, Side, TaskEvent,
+    TaskId,
+};
+use relais_protocol::worker::{Report, SubmissionMessage, WireMessage, WorkerMessage};
+use serde_json::value::RawValue;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::mailbox;
+use crate::{Engine, EngineError, background::chain, work::wording};
+
+/// How long to wait before something that did not work is tried again.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A worker may put so many messages into one.
+const MOST_IN_ONE: usize = 1000;
+
+/// Follows all services that use the broker, whichever these are.
+pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>) {
+    let mut declared = engine.0.registry.changes();
+    let mut running: BTreeMap<ServiceKey, (Mailbox, CancellationToken)> = BTreeMap::new();
+    let mut followers = JoinSet::new();
+    loop {
+        let services: BTreeMap<ServiceKey, Arc<Service>> =
+            engine.brokered().into_iter().map(|service| (service.key, service)).collect();
+        running.retain(|key, (known, over)| {
+            let keep = services.get(key).is_some_and(|service| mailbox(service) == *known);
+            if !keep {
+                over.cancel();
+            }
+            keep
+        });
+        for (key, service) in services {
+            running.entry(key).or_insert_with(|| {
+                let (mailbox, over) = (mailbox(&service), engine.0.stopping.child_token());
+                for side in [Side::Reports, Side::RefusedTasks] {
+                    let follower = Track {
+                        engine: engine.clone(),
+                        carrier: Arc::clone(&carrier),
+                        service: Arc::clone(&service),
+                        mailbox: mailbox.clone(),
+                        side,
+                    };
+                    let over = over.clone();
+                    followers.spawn(async move {
+                        tokio::select! {
+                            () = follower.follow() => {}
+                            () = over.cancelled() => {}
+                        }
+                    });
+                }
+                (mailbox, over)
+            });
+        }
+        tokio::select! {
+            // The other end is the engine's.
+            _ = declared.changed() => {}
+            Some(_) = followers.join_next(), if !followers.is_empty() => {}
+            () = engine.0.stopping.cancelled() => break,
+        }
+    }
+    while followers.join_next().await.is_some() {}
+}
+
+/// Follows one queue of one service.
+struct Track {
+    engine: Engine,
+    carrier: Arc<dyn Carrier>,
+    service: Arc<Service>,
+    mailbox: Mailbox,
+    side: Side,
+}
+
+impl Track {
+    /// Follows until it is dropped.
+    async fn follow(&self) {
+        let mut reported = None;
+        loop {
+            self.carrier.until_up().await;
+            let Err(error) = self.follow_once().await else { return };
+            // Said once, not at every attempt.
+            if reported.as_ref() != Some(&error) {
+                tracing::debug!(service = %self.service.name, %error, "does not follow its workers for now");
+                reported = Some(error);
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// Follows until something breaks. A side that the broker does not have ends without an error.
+    async fn follow_once(&self) -> Result<(), CarrierError> {
+        self.carrier.prepare(&self.mailbox).await?;
+        let ahead = self.engine.0.options.dispatch.ahead;
+        let Some(mut follower) = self.carrier.follow(&self.mailbox, self.side, ahead).await? else { return Ok(()) };
+        loop {
+            let batch = follower.next(ahead.into()).await?;
+            let Some(last) = batch.last().map(|incoming| incoming.tag) else { continue };
+            self.take_in(batch).await?;
+            follower.done(last).await?;
+        }
+    }
+
+    /// Records a batch, however long the store takes, and sets aside what can not be understood.
+    async fn take_in(&self, batch: Vec<Incoming>) -> Result<(), CarrierError> {
+        let mut understood = Understood::default();
+        for incoming in batch {
+            match self.side {
+                Side::Reports => self.read_reports(&incoming, &mut understood),
+                Side::RefusedTasks => self.read_refused(&incoming, &mut understood),
+            }
+        }
+        let (events, bodies) = understood.close();
+        let mut rejected = bodies.rejected;
+        if !events.is_empty() {
+            let outcomes = loop {
+                match self.engine.record_all(events.clone()).await {
+                    Ok(outcomes) => break outcomes,
+                    Err(EngineError::Stopping) => return Err(CarrierError::Away("the process stops".to_owned())),
+                    Err(error) => {
+                        tracing::debug!(error = %chain(&error), "what workers said could not be recorded; tried again");
+                        tokio::time::sleep(PAUSE).await;
+                    }
+                }
+            };
+            for ((event, body), outcome) in events.iter().zip(bodies.of_events).zip(outcomes) {
+                if outcome == Outcome::NotFound {
+                    let reason = format!("there is no task {} of this service", event.task_id);
+                    rejected.push(Rejected { body, reason });
+                }
+                self.count(&outcome);
+            }
+        }
+        if rejected.is_empty() {
+            return Ok(());
+        }
+        let service = self.service.name.as_str();
+        for letter in &rejected {
+            tracing::warn!(service, reason = letter.reason, "a worker's message was set aside");
+        }
+        metrics::counter!("relais_dead_letters_total", "service" => service.to_owned())
+            .increment(rejected.len() as u64);
+        metrics::counter!("relais_worker_messages_total", "service" => service.to_owned(), "outcome" => "rejected")
+            .increment(rejected.len() as u64);
+        self.carrier.set_aside(&self.mailbox, rejected).await
+    }
+
+    fn count(&self, outcome: &Outcome) {
+        let outcome = match outcome {
+            Outcome::Applied(_) => "accepted",
+            Outcome::Ignored(Ignored::Ended(relais_core::Status::Cancelled)) => "cancelled",
+            Outcome::Ignored(Ignored::Ended(_)) => "ended",
+            Outcome::Ignored(Ignored::NoEffect) => "unchanged",
+            Outcome::Ignored(Ignored::OtherAttempt(_) | Ignored::NotHeld) => "lost",
+            Outcome::NotFound => return,
+        };
+        metrics::counter!("relais_worker_messages_total", "service" => self.service.name.to_string(), "outcome" => outcome)
+            .increment(1);
+    }
+
+    /// What a worker says: one message, or a list of them.
+    fn read_reports(&self, incoming: &Incoming, understood: &mut Understood) {
+        let body = &incoming.body;
+        let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
+        if first != Some(&b'[') {
+            return self.read_report(body, incoming.redelivered, understood);
+        }
+        match serde_json::from_slice::<Vec<&RawValue>>(body) {
+            Ok(messages) if messages.len() <= MOST_IN_ONE => {
+                for message in messages {
+                    self.read_report(message.get().as_bytes(), incoming.redelivered, understood);
+                }
+            }
+            Ok(_) => understood.reject(body, format!("a list of more than {MOST_IN_ONE} messages")),
+            Err(error) => understood.reject(body, format!("not JSON: {error}")),
+        }
+    }
+
+    fn read_report(&self, body: &[u8], again: bool, understood: &mut Understood) {
+        let message = match serde_json::from_slice::<WireMessage>(body) {
+            Ok(message) => message,
+            Err(error) => return understood.reject(body, format!("not a message: {error}")),
+        };
+        let read = message.understand().map_err(|why| why.0).and_then(|message| self.events(message, again));
+        match read {
+            Ok((task_id, events)) => {
+                for event in events {
+                    understood.add(self.service.key, task_id, event, body);
+                }
+            }
+            Err(why) => understood.reject(body, why),
+        }
+    }
+
+    /// What a message means where a broker watches the workers.
+    fn events(&self, message: WorkerMessage, again: bool) -> Result<(TaskId, Vec<Event>), String> {
+        let delivery_limit = self.service.limits.delivery_limit;
+        let worker_host = message.host_name.clone().map(wording::host);
+        let delivered = |again| Event::Delivered { worker_host: worker_host.clone(), again, delivery_limit };
+        match &message.report {
+            Report::Started => Ok((wording::task_id(&message)?, vec![delivered(again)])),
+            Report::Returned => Ok((wording::task_id(&message)?, vec![Event::GivenBack { worker_host }])),
+            Report::Progress { .. } | Report::Success { .. } | Report::Failure { .. } => {
+                let named = worker_host.is_some();
+                let (task_id, event) = wording::event(message, None)?;
+                // A result that says who has it stands for the `started` that was not sent.
+                Ok((task_id, if named { vec![delivered(true), event] } else { vec![event] }))
+            }
+        }
+    }
+
+    /// A task that no worker takes: it fails, and says why.
+    fn read_refused(&self, incoming: &Incoming, understood: &mut Understood) {
+        let message = match serde_json::from_slice::<SubmissionMessage>(&incoming.body) {
+            Ok(message) => message,
+            Err(error) => return understood.reject(&incoming.body, format!("not a submission: {error}")),
+        };
+        let Some(task_id) = TaskId::parse(&message.task_id) else {
+            return understood.reject(&incoming.body, "taskId is not a UUID".to_owned());
+        };
+        let error_message = match incoming.reason.as_deref() {
+            Some("expired") => "It was not started in time: it expired in the broker's queue.".to_owned(),
+            Some("delivery_limit") => {
+                format!("Delivered {} times without a result.", self.service.limits.delivery_limit)
+            }
+            Some("rejected") | None => "A worker rejected it without saying why.".to_owned(),
+            Some(other) => format!("The broker gave it up: {other}."),
+        };
+        let event = Event::Failed { attempt: None, error_message };
+        understood.add(self.service.key, task_id, event, &incoming.body);
+    }
+}
+
+/// What a batch says.
+#[derive(Default)]
+struct Understood {
+    events: Vec<Option<(TaskEvent, Vec<u8>)>>,
+    /// Where the last word of each task is, if it is its progress: the next word makes it stale.
+    progress: HashMap<TaskId, usize>,
+    rejected: Vec<Rejected>,
+}
+
+/// The messages behind the events, and those behind none.
+struct Bodies {
+    of_events: Vec<Vec<u8>>,
+    rejected: Vec<Rejected>,
+}
+
+impl Understood {
+    fn add(&mut self, service: ServiceKey, task_id: TaskId, event: Event, body: &[u8]) {
+        let progress = matches!(event, Event::Progressed { .. });
+        let stale = self.progress.remove(&task_id);
+        if let Some(at) = stale
+            && (progress || matches!(event, Event::Succeeded { .. } | Event::Failed { .. }))
+        {
+            self.events[at] = None;
+        }
+        if progress {
+            self.progress.insert(task_id, self.events.len());
+        }
+        self.events.push(Some((TaskEvent { task_id, service, client: None, event }, body.to_vec())));
+    }
+
+    fn reject(&mut self, body: &[u8], reason: String) {
+        self.rejected.push(Rejected { body: body.to_vec(), reason });
+    }
+
+    fn close(self) -> (Vec<TaskEvent>, Bodies) {
+        let (events, of_events) = self.events.into_iter().flatten().unzip();
+        (events, Bodies { of_events, rejected: self.rejected })
+    }
+}

@@ -1,0 +1,39 @@
+//! What a driver says in SQL about tasks that are to be dispatched to a broker.
+//!
+//! A row says that a task is still to be published. It is written with the task and removed when the broker has confirmed;
+//! meanwhile it is in somebody's hand until it is due, and anybody's from then on.
+
+use std::{future::Future, time::Duration};
+
+use relais_core::{Dispatched, DueDispatch, ServiceKey, TaskId};
+
+use crate::session::Result;
+
+/// Dispatches within a transaction.
+pub(crate) trait Dispatch: Send {
+    /// Has tasks that came back to their queue dispatched again, where their service has a broker; tells which services do.
+    fn insert_dispatches(
+        &mut self,
+        tasks: &[(ServiceKey, TaskId)],
+    ) -> impl Future<Output = Result<Vec<ServiceKey>>> + Send;
+
+    /// Takes what is due of these services, the oldest first, at most `each` of each.
+    fn hold_dispatches(
+        &mut self,
+        services: &[ServiceKey],
+        each: usize,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Vec<DueDispatch>>> + Send;
+
+    fn settle_dispatches(
+        &mut self,
+        tasks: &[(ServiceKey, TaskId)],
+        outcome: Dispatched,
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Notes that the unfinished tasks of a service are to be dispatched again; those that a worker has too, if it says so.
+    fn note_dispatch_again(&mut self, service: ServiceKey, running: bool) -> impl Future<Output = Result<()>> + Send;
+
+    /// Makes the next of what was noted so due, at most `limit` of one service; tells which service, if there was any.
+    fn dispatch_noted(&mut self, limit: usize) -> impl Future<Output = Result<Option<ServiceKey>>> + Send;
+}

@@ -1,0 +1,160 @@
+//! Tasks that are to be dispatched to a broker, on PostgreSQL.
+
+use std::time::Duration;
+
+use relais_core::{Dispatched, DueDispatch, ServiceKey, TaskId};
+use sqlx::Row as _;
+
+use super::{
+    error,
+    session::{PgSession, column},
+};
+use crate::{
+    dispatch::Dispatch,
+    row::{due_dispatch, wide},
+    session::Result,
+};
+
+impl Dispatch for PgSession {
+    async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)]) -> Result<Vec<ServiceKey>> {
+        let services: Vec<i32> = sqlx::query_scalar(
+            "WITH back AS (
+                 INSERT INTO relais.dispatch (service_id, task_id, due)
+                 SELECT w.service_id, w.task_id, statement_timestamp()
+                 FROM unnest($1::integer[], $2::uuid[]) AS w (service_id, task_id)
+                 JOIN relais.service s ON s.id = w.service_id AND s.transport = 1
+                 ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due
+                 RETURNING service_id
+             )
+             SELECT DISTINCT service_id FROM back",
+        )
+        .bind(column(tasks, |(service, _)| service.0))
+        .bind(column(tasks, |(_, task_id)| task_id.0))
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(services.into_iter().map(ServiceKey).collect())
+    }
+
+    async fn hold_dispatches(
+        &mut self,
+        services: &[ServiceKey],
+        each: usize,
+        lease: Duration,
+    ) -> Result<Vec<DueDispatch>> {
+        let rows = sqlx::query(
+            "WITH held AS (
+                 UPDATE relais.dispatch d SET due = clock_timestamp() + make_interval(secs => $3)
+                 FROM unnest($1::integer[]) AS w (service_id)
+                 CROSS JOIN LATERAL (
+                     SELECT service_id, task_id FROM relais.dispatch
+                     WHERE service_id = w.service_id AND due <= statement_timestamp()
+                     ORDER BY service_id, task_id LIMIT $2
+                     FOR UPDATE SKIP LOCKED
+                 ) next
+                 WHERE d.service_id = next.service_id AND d.task_id = next.task_id
+                 RETURNING d.service_id, d.task_id
+             )
+             SELECT h.service_id, h.task_id, t.request::text AS request, t.correlation_id
+             FROM held h LEFT JOIN LATERAL (
+                 SELECT request, correlation_id FROM relais.task
+                 WHERE task_id = h.task_id AND status IN (0, 1) OFFSET 0
+             ) t ON true
+             ORDER BY h.service_id, h.task_id",
+        )
+        .bind(column(services, |service| service.0))
+        .bind(wide(each))
+        .bind(lease.as_secs_f64())
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        rows.iter().map(due_dispatch).collect()
+    }
+
+    async fn settle_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)], outcome: Dispatched) -> Result<()> {
+        sqlx::query(match outcome {
+            Dispatched::Done => {
+                "DELETE FROM relais.dispatch d USING (
+                     SELECT d.service_id, d.task_id FROM unnest($1::integer[], $2::uuid[]) AS w (service_id, task_id)
+                     CROSS JOIN LATERAL (
+                         SELECT service_id, task_id FROM relais.dispatch
+                         WHERE service_id = w.service_id AND task_id = w.task_id OFFSET 0
+                     ) d
+                 ) gone
+                 WHERE d.task_id = ANY($2) AND d.service_id = gone.service_id AND d.task_id = gone.task_id"
+            }
+            Dispatched::Again => {
+                "UPDATE relais.dispatch d SET due = statement_timestamp()
+                 FROM unnest($1::integer[], $2::uuid[]) AS w (service_id, task_id)
+                 WHERE d.service_id = ANY($1) AND d.task_id = ANY($2)
+                   AND d.service_id = w.service_id AND d.task_id = w.task_id"
+            }
+        })
+        .bind(column(tasks, |(service, _)| service.0))
+        .bind(column(tasks, |(_, task_id)| task_id.0))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
+    async fn note_dispatch_again(&mut self, service: ServiceKey, running: bool) -> Result<()> {
+        sqlx::query(
+            "UPDATE relais.service SET again_after = 0, again_running = $2,
+                 again_until = coalesce((SELECT max(id) FROM relais.task), 0)
+             WHERE id = $1 AND transport = 1",
+        )
+        .bind(service.0)
+        .bind(running)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
+    async fn dispatch_noted(&mut self, limit: usize) -> Result<Option<ServiceKey>> {
+        let noted = sqlx::query(
+            "SELECT id, again_after, again_until, again_running FROM relais.service
+             WHERE again_after IS NOT NULL AND transport = 1 AND NOT deleted
+             ORDER BY id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED",
+        )
+        .fetch_optional(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        let Some(noted) = noted else { return Ok(None) };
+        let service: i32 = noted.try_get("id").map_err(error)?;
+        // The oldest of each status; what has changed its status meanwhile is with a worker, or has ended.
+        let last: Option<i64> = sqlx::query_scalar(
+            "WITH next AS (
+                 SELECT t.id, t.task_id FROM unnest(CASE WHEN $4 THEN '{0,1}' ELSE '{0}' END::smallint[]) AS s (status)
+                 CROSS JOIN LATERAL (
+                     SELECT id, task_id FROM relais.task
+                     WHERE (service_id, status, id) > ($1, s.status, $2) AND (service_id, status, id) <= ($1, s.status, $3)
+                     ORDER BY service_id, status, id LIMIT $5
+                 ) t
+                 ORDER BY t.id LIMIT $5
+             ), due AS (
+                 INSERT INTO relais.dispatch (service_id, task_id, due)
+                 SELECT $1, task_id, statement_timestamp() FROM next
+                 ON CONFLICT (service_id, task_id) DO NOTHING
+             )
+             SELECT max(id) FROM next HAVING count(*) = $5",
+        )
+        .bind(service)
+        .bind(noted.try_get::<i64, _>("again_after").map_err(error)?)
+        .bind(noted.try_get::<i64, _>("again_until").map_err(error)?)
+        .bind(noted.try_get::<bool, _>("again_running").map_err(error)?)
+        .bind(wide(limit))
+        .fetch_optional(&mut *self.tx)
+        .await
+        .map_err(error)?
+        .flatten();
+        sqlx::query("UPDATE relais.service SET again_after = $2 WHERE id = $1")
+            .bind(service)
+            .bind(last)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        Ok(Some(ServiceKey(service)))
+    }
+}

@@ -1,0 +1,55 @@
+//! Dispatching tasks to a broker: what is still to be published, and by whom.
+
+use std::time::Duration;
+
+use relais_core::{Dispatched, DueDispatch, ServiceKey, StoreError, TaskId, Wakeup};
+
+use super::{Verbs, ledger::Ledger};
+use crate::{
+    dispatch::Dispatch as _,
+    session::{Database, Session},
+};
+
+impl<D: Database> Verbs<D> {
+    pub(super) async fn hold_dispatches(
+        &self,
+        services: &[ServiceKey],
+        each: usize,
+        lease: Duration,
+    ) -> Result<Vec<DueDispatch>, StoreError> {
+        let mut session = self.database.begin().await?;
+        let held = session.hold_dispatches(services, each, lease).await?;
+        session.commit().await?;
+        Ok(held)
+    }
+
+    pub(super) async fn settle_dispatches(
+        &self,
+        mut tasks: Vec<(ServiceKey, TaskId)>,
+        outcome: Dispatched,
+    ) -> Result<(), StoreError> {
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        // In the order of their keys, so that two sessions never wait for each other in a circle.
+        tasks.sort_unstable();
+        let mut session = self.database.begin().await?;
+        session.settle_dispatches(&tasks, outcome).await?;
+        session.commit().await
+    }
+
+    pub(super) async fn note_dispatch_again(&self, service: ServiceKey) -> Result<(), StoreError> {
+        let mut session = self.database.begin().await?;
+        session.note_dispatch_again(service, true).await?;
+        let wakeup = Wakeup { dispatch: vec![service], ..Wakeup::default() };
+        self.finish(session, Ledger::default(), wakeup).await
+    }
+
+    pub(super) async fn dispatch_noted(&self, limit: usize) -> Result<bool, StoreError> {
+        let mut session = self.database.begin().await?;
+        let service = session.dispatch_noted(limit).await?;
+        let wakeup = Wakeup { dispatch: service.into_iter().collect(), ..Wakeup::default() };
+        self.finish(session, Ledger::default(), wakeup).await?;
+        Ok(service.is_some())
+    }
+}

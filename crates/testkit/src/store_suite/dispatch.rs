@@ -1,0 +1,221 @@
+//! Tasks that a broker carries.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Result, ensure};
+use relais_core::{
+    ClientKey, Dispatched, DueDispatch, Event, IdempotencyKey, NewTask, ServiceKey, ServiceLimits, Status, Store,
+    TaskId,
+};
+
+use super::{
+    Harness,
+    world::{
+        LONG, change, claim, client, find, json, limits, new_task, new_tasks, put_brokered, put_service, service_key,
+        submit, submit_all,
+    },
+};
+
+/// A service whose tasks a broker carries, and a client.
+async fn brokered(store: &dyn Store, limits: ServiceLimits) -> Result<(ServiceKey, ClientKey)> {
+    store.declare(vec![put_brokered("resize", limits)?]).await?;
+    Ok((service_key(store, "resize").await?, client(store, "alice").await?))
+}
+
+/// What anybody may take now, for long.
+async fn take(store: &dyn Store, service: ServiceKey, most: usize) -> Result<Vec<DueDispatch>> {
+    Ok(store.claim_dispatches(vec![service], most, LONG).await?)
+}
+
+fn names(due: &[DueDispatch]) -> Vec<TaskId> {
+    due.iter().map(|due| due.task_id).collect()
+}
+
+async fn settle(store: &dyn Store, service: ServiceKey, tasks: &[TaskId], outcome: Dispatched) -> Result<()> {
+    Ok(store.settle_dispatches(tasks.iter().map(|task| (service, *task)).collect(), outcome).await?)
+}
+
+/// The oldest first, with all that a worker gets.
+pub async fn what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settled(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = brokered(store, limits(None)).await?;
+    let mut tasks = new_tasks(service, client, 50)?;
+    tasks[0].request = json(r#"{"n": 12345678901234567890}"#)?;
+    tasks[0].correlation_id = Some("chain".to_owned());
+    let all = submit_all(store, tasks).await?;
+
+    let mut takers = tokio::task::JoinSet::new();
+    for i in 0..4 {
+        let store = std::sync::Arc::clone(&harness.handles[i % harness.handles.len()]);
+        takers.spawn(async move { store.claim_dispatches(vec![service], 20, LONG).await });
+    }
+    let mut taken = Vec::new();
+    while let Some(some) = takers.join_next().await {
+        taken.extend(some??);
+    }
+    let mut found = names(&taken);
+    found.extend(names(&take(store, service, 100).await?));
+    let distinct: BTreeSet<TaskId> = found.iter().copied().collect();
+    ensure!(found.len() == 50 && distinct.len() == 50, "each was found once: {} {}", found.len(), distinct.len());
+    let first = taken.iter().find(|due| due.task_id == all[0]);
+    if let Some(first) = first {
+        ensure!(first.request.as_ref().map(relais_core::Json::get) == Some(r#"{"n": 12345678901234567890}"#));
+        ensure!(first.correlation_id.as_deref() == Some("chain"));
+    }
+    ensure!(take(store, service, 100).await?.is_empty(), "they are in somebody's hand");
+
+    settle(store, service, &all[10..], Dispatched::Done).await?;
+    settle(store, service, &all[..10], Dispatched::Again).await?;
+    let again = take(store, service, 100).await?;
+    ensure!(names(&again) == all[..10], "those that are to be tried again, in their order");
+    settle(store, service, &all, Dispatched::Done).await?;
+    settle(store, service, &all, Dispatched::Again).await?;
+    ensure!(take(store, service, 100).await?.is_empty(), "what is done stays done");
+    Ok(())
+}
+
+/// A caller that dies leaves it to others; so does one that has taken it and falls silent.
+pub async fn what_its_caller_dispatches_is_left_to_it_for_a_while(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = brokered(store, limits(None)).await?;
+    let held = NewTask { dispatch: Some(LONG), ..new_task(service, client)? };
+    let anybodys = NewTask { dispatch: Some(Duration::ZERO), ..new_task(service, client)? };
+    let held = submit(store, held).await?.task_id;
+    let anybodys = submit(store, anybodys).await?.task_id;
+    let due = store.claim_dispatches(vec![service], 10, Duration::ZERO).await?;
+    ensure!(names(&due) == [anybodys], "the other one is its caller's");
+    ensure!(names(&take(store, service, 10).await?) == [anybodys], "whoever took it was silent for too long");
+    settle(store, service, &[held], Dispatched::Again).await?;
+    ensure!(names(&take(store, service, 10).await?) == [held], "its caller gave it up");
+    Ok(())
+}
+
+/// Its row is found, so that it can be removed, and nothing else.
+pub async fn a_task_that_has_ended_is_not_dispatched(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = brokered(store, limits(None)).await?;
+    let all = submit_all(store, new_tasks(service, client, 3)?).await?;
+    change(store, all[1], service, Event::Cancelled).await?;
+    let due = take(store, service, 10).await?;
+    ensure!(names(&due) == all);
+    ensure!(due.iter().map(|due| due.request.is_some()).collect::<Vec<_>>() == [true, false, true]);
+    Ok(())
+}
+
+/// Neither way is there a second one.
+pub async fn tasks_of_a_broker_are_not_claimed_and_those_of_others_not_dispatched(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = brokered(store, limits(None)).await?;
+    store.declare(vec![put_service("print", limits(None))?]).await?;
+    let print = service_key(store, "print").await?;
+    let carried = submit_all(store, new_tasks(service, client, 2)?).await?;
+    // Whatever the caller believes.
+    let believed = NewTask { dispatch: Some(Duration::ZERO), ..new_task(print, client)? };
+    let claimed = submit(store, believed).await?.task_id;
+    ensure!(claim(store, service, 10).await?.is_empty());
+    ensure!(claim(store, print, 10).await?[0].task_id == claimed);
+    ensure!(names(&store.claim_dispatches(vec![print, service], 10, LONG).await?) == carried);
+    Ok(())
+}
+
+/// In one statement, under a capacity, and under a key.
+pub async fn every_way_of_submitting_writes_what_is_to_be_dispatched(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = brokered(store, limits(None)).await?;
+    let mut all = submit_all(store, new_tasks(service, client, 2)?).await?;
+    let key = IdempotencyKey { key: "once".to_owned(), fingerprint: b"a".to_vec() };
+    let keyed = NewTask { idempotency: Some(key), ..new_task(service, client)? };
+    all.push(submit(store, keyed.clone()).await?.task_id);
+    ensure!(submit(store, keyed).await?.replayed, "a replay is not dispatched again");
+    store.declare(vec![put_brokered("resize", limits(Some(5)))?]).await?;
+    let answers = store.submit_many(new_tasks(service, client, 4)?).await?;
+    all.extend(answers.iter().flatten().map(|submitted| submitted.task_id));
+    ensure!(all.len() == 5, "two were refused");
+    ensure!(names(&take(store, service, 10).await?) == all);
+    Ok(())
+}
+
+/// A worker that gives it back to the broker leaves it there.
+pub async fn a_task_that_comes_back_is_dispatched_again_unless_the_broker_has_it(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = brokered(store, limits(None)).await?;
+    let all = submit_all(store, new_tasks(service, client, 2)?).await?;
+    settle(store, service, &all, Dispatched::Done).await?;
+    let started = || Event::Delivered { worker_host: Some("a".to_owned()), again: false, delivery_limit: 9 };
+    for task in &all {
+        change(store, *task, service, started()).await?;
+    }
+    change(store, all[0], service, Event::Returned { attempt: None }).await?;
+    change(store, all[1], service, Event::GivenBack { worker_host: Some("a".to_owned()) }).await?;
+    for task in &all {
+        ensure!(find(store, *task).await?.state.status == Status::Pending);
+    }
+    ensure!(names(&take(store, service, 10).await?) == all[..1]);
+    Ok(())
+}
+
+/// All that is not finished, a worker's or not, once; what came later is not.
+pub async fn what_the_broker_has_lost_is_dispatched_again_in_batches(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = brokered(store, limits(None)).await?;
+    let all = submit_all(store, new_tasks(service, client, 25)?).await?;
+    settle(store, service, &all, Dispatched::Done).await?;
+    ensure!(!store.refill_dispatches(10).await?, "nothing is lost");
+    let started = Event::Delivered { worker_host: None, again: false, delivery_limit: 9 };
+    change(store, all[3], service, started).await?;
+    change(store, all[4], service, Event::Failed { attempt: None, error_message: "no".to_owned() }).await?;
+    store.dispatch_again(service).await?;
+    let later = submit_all(store, new_tasks(service, client, 1)?).await?;
+    settle(store, service, &later, Dispatched::Done).await?;
+    let mut batches = 0;
+    while store.refill_dispatches(10).await? {
+        batches += 1;
+        ensure!(batches <= 3, "24 in batches of 10");
+    }
+    let due = names(&take(store, service, 100).await?);
+    let expected: Vec<TaskId> = all.iter().copied().filter(|task| *task != all[4]).collect();
+    ensure!(due == expected, "{} instead of {}", due.len(), expected.len());
+    Ok(())
+}
+
+/// What waits goes along; what a worker has stays with it.
+pub async fn a_service_may_change_to_a_broker_and_back(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    store.declare(vec![put_service("resize", limits(None))?]).await?;
+    let service = service_key(store, "resize").await?;
+    let client = client(store, "alice").await?;
+    let all = submit_all(store, new_tasks(service, client, 5)?).await?;
+    claim(store, service, 1).await?;
+    store.declare(vec![put_brokered("resize", limits(None))?]).await?;
+    while store.refill_dispatches(10).await? {}
+    ensure!(names(&take(store, service, 10).await?) == all[1..]);
+    // Declared once more, it is the same: nothing is published twice.
+    store.declare(vec![put_brokered("resize", limits(Some(100)))?]).await?;
+    ensure!(!store.refill_dispatches(10).await?);
+    store.declare(vec![put_service("resize", limits(None))?]).await?;
+    ensure!(claim(store, service, 10).await?.len() == 4);
+    ensure!(take(store, service, 10).await?.is_empty());
+    Ok(())
+}
+
+/// Each new start without an end is a loss; the same start heard again is not.
+pub async fn a_task_that_loses_worker_after_worker_fails(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = brokered(store, limits(None)).await?;
+    let task = submit(store, new_task(service, client)?).await?.task_id;
+    let delivered =
+        |host: &str, again| Event::Delivered { worker_host: Some(host.to_owned()), again, delivery_limit: 3 };
+    for (host, again, attempt, losses) in
+        [("a", false, 1, 0), ("a", true, 1, 0), ("b", false, 2, 1), ("b", false, 3, 2)]
+    {
+        super::world::record(store, task, service, delivered(host, again)).await?;
+        let state = find(store, task).await?.state;
+        ensure!(state.status == Status::InProgress && state.worker_host.as_deref() == Some(host));
+        ensure!((state.attempt, state.losses) == (attempt, losses), "{} {}", state.attempt, state.losses);
+    }
+    change(store, task, service, delivered("c", false)).await?;
+    let found = find(store, task).await?;
+    ensure!(found.state.status == Status::Failure && found.state.losses == 3);
+    ensure!(found.error_message.is_some_and(|message| message.contains('3')), "it says why");
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! Following one queue.
+
+use async_trait::async_trait;
+use relais_core::{CarrierError, Follower, Incoming};
+use relais_messaging::rabbitmq::{Consumer, Delivery};
+
+use crate::error::consumed;
+
+/// Follows a queue with a consumer of its own. Dropped, its channel is closed, and the broker gives what was not done to
+/// another one.
+pub(crate) struct Queue(pub(crate) Consumer);
+
+#[async_trait]
+impl Follower for Queue {
+    async fn next(&mut self, max: usize) -> Result<Vec<Incoming>, CarrierError> {
+        let deliveries = self.0.next_batch(max).await.map_err(consumed)?;
+        Ok(deliveries.into_iter().map(incoming).collect())
+    }
+
+    async fn done(&mut self, through: u64) -> Result<(), CarrierError> {
+        self.0.ack_through(through).map_err(consumed)
+    }
+}
+
+fn incoming(delivery: Delivery) -> Incoming {
+    // The broker writes each queue that a message died in, the last one first.
+    let death = delivery.header("x-death").and_then(|deaths| deaths.items().first());
+    let reason = death.and_then(|death| death.get("reason")).and_then(|reason| reason.as_text()).map(str::to_owned);
+    Incoming { tag: delivery.tag, redelivered: delivery.redelivered, reason, body: delivery.body }
+}

@@ -1,0 +1,162 @@
+//! RabbitMQ as a carrier.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use async_trait::async_trait;
+use relais_core::{Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Mailbox, Rejected, Side};
+use relais_messaging::rabbitmq::{
+    Broker, BrokerError, BrokerOptions, BrokerState, ConsumeOptions, Management, ManagementError, Publish, Queue,
+};
+
+use crate::{
+    error::{consumed, published},
+    follow, letters,
+    letters::{Fate, kind},
+    policy,
+};
+
+/// Which broker, and how.
+#[derive(Debug, Clone, Default)]
+pub struct RabbitMqOptions {
+    /// How patiently it is talked to.
+    pub broker: BrokerOptions,
+    /// Its management API, where policies are to be set: `http://user:password@host:15672`.
+    pub management_url: Option<String>,
+}
+
+/// Why a broker can not be used, whether it is there or not.
+#[derive(Debug, thiserror::Error)]
+pub enum RabbitMqError {
+    /// Its URL, or its certificates.
+    #[error(transparent)]
+    Broker(#[from] BrokerError),
+    /// The management API's URL.
+    #[error(transparent)]
+    Management(#[from] ManagementError),
+}
+
+/// Carries tasks by way of RabbitMQ.
+///
+/// Two connections: the broker reads nothing from one that publishes while it lacks memory, and what workers say must still
+/// be settled then.
+#[derive(Clone)]
+pub struct RabbitMq {
+    publisher: Broker,
+    reader: Broker,
+    management: Option<Management>,
+    /// The policies that were set, so that each is set once. What an operator changes by hand stays until the next start.
+    policies: Arc<Mutex<HashMap<String, Mailbox>>>,
+}
+
+impl RabbitMq {
+    /// A carrier at `amqp://user:password@host:port/vhost`. Does not connect yet.
+    pub fn new(url: &str, options: RabbitMqOptions) -> Result<Self, RabbitMqError> {
+        let named = |name: &str| BrokerOptions {
+            connection_name: format!("{} {name}", options.broker.connection_name),
+            ..options.broker.clone()
+        };
+        let publisher = Broker::new(url, named("dispatch"))?;
+        let management =
+            options.management_url.as_deref().map(|url| Management::new(url, publisher.vhost())).transpose()?;
+        Ok(Self { reader: Broker::new(url, named("track"))?, publisher, management, policies: Arc::default() })
+    }
+
+    /// Sets a service's policy, if it is not set. That it can not be keeps nobody from working.
+    async fn put_policy(&self, mailbox: &Mailbox) {
+        let Some(management) = &self.management else { return };
+        let known = self.policies.lock().unwrap_or_else(PoisonError::into_inner).get(&mailbox.name).cloned();
+        if known.as_ref() == Some(mailbox) {
+            return;
+        }
+        match policy::put(management, mailbox).await {
+            Ok(()) => {
+                let mut policies = self.policies.lock().unwrap_or_else(PoisonError::into_inner);
+                policies.insert(mailbox.name.clone(), mailbox.clone());
+            }
+            Err(error) => tracing::warn!(queue = mailbox.tasks(), %error, "its policy could not be set"),
+        }
+    }
+}
+
+#[async_trait]
+impl Carrier for RabbitMq {
+    fn state(&self) -> CarrierState {
+        match self.publisher.state() {
+            BrokerState::Connected { .. } => CarrierState::Up,
+            BrokerState::Blocked { why, .. } => CarrierState::Blocked(why),
+            BrokerState::Away { why, .. } => CarrierState::Away(why),
+            BrokerState::Idle => CarrierState::Away("not connected yet".to_owned()),
+        }
+    }
+
+    async fn until_up(&self) {
+        self.publisher.until(BrokerState::is_connected).await;
+    }
+
+    async fn until_down(&self) {
+        self.publisher.until(|state| !state.is_connected()).await;
+    }
+
+    async fn is_missing(&self, mailbox: &Mailbox) -> Result<bool, CarrierError> {
+        Ok(self.reader.find(&mailbox.tasks()).await.map_err(consumed)?.is_none())
+    }
+
+    async fn prepare(&self, mailbox: &Mailbox) -> Result<(), CarrierError> {
+        let mut queues = vec![mailbox.tasks(), mailbox.reports()];
+        if self.management.is_some() {
+            queues.push(mailbox.refused_tasks());
+        }
+        for name in queues {
+            self.reader.declare(&Queue { name, kind: kind(mailbox) }).await.map_err(consumed)?;
+        }
+        self.put_policy(mailbox).await;
+        Ok(())
+    }
+
+    async fn send(&self, consignments: Vec<Consignment>) -> Vec<Result<(), CarrierError>> {
+        let message = |consignment: Consignment| Publish {
+            correlation_id: consignment.correlation_id,
+            ..Publish::new("", consignment.queue, consignment.body)
+                .message_id(consignment.task_id.to_string())
+                .content_type("application/json")
+        };
+        let answers = self.publisher.publish_all(consignments.into_iter().map(message).collect()).await;
+        answers.into_iter().map(|answer| answer.map_err(published)).collect()
+    }
+
+    async fn follow(
+        &self,
+        mailbox: &Mailbox,
+        side: Side,
+        ahead: u16,
+    ) -> Result<Option<Box<dyn Follower>>, CarrierError> {
+        let queue = match side {
+            Side::Reports => mailbox.reports(),
+            // Nothing goes there without a policy.
+            Side::RefusedTasks if self.management.is_none() => return Ok(None),
+            Side::RefusedTasks => mailbox.refused_tasks(),
+        };
+        let options = ConsumeOptions { prefetch: ahead, ..ConsumeOptions::default() };
+        let consumer = self.reader.consume(&queue, options).await.map_err(consumed)?;
+        Ok(Some(Box::new(follow::Queue(consumer))))
+    }
+
+    async fn set_aside(&self, mailbox: &Mailbox, rejected: Vec<Rejected>) -> Result<(), CarrierError> {
+        letters::set_aside(&self.publisher, mailbox, rejected).await
+    }
+
+    async fn dead_letters(&self, mailbox: &Mailbox, limit: usize) -> Result<Vec<DeadLetter>, CarrierError> {
+        letters::list(&self.reader, mailbox, limit).await
+    }
+
+    async fn replay(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, CarrierError> {
+        letters::take_out((&self.reader, &self.publisher), mailbox, ids, Fate::Replayed).await
+    }
+
+    async fn discard(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, CarrierError> {
+        letters::take_out((&self.reader, &self.publisher), mailbox, ids, Fate::Discarded).await
+    }
+}
