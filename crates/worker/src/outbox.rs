@@ -4,7 +4,7 @@
 //! tells it, only the newest is sent, and none once the task has its result. Nothing here talks to the server.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -58,7 +58,7 @@ impl Verdict {
 pub(crate) struct Parcel {
     pub key: TaskKey,
     pub verdict: Verdict,
-    /// Nobody was told that the task was started.
+    /// Nobody was told that the task was started, as far as is known.
     pub untold: bool,
     /// A call with it had no answer: the server may have it already.
     pub sent_before: bool,
@@ -79,6 +79,8 @@ struct Waiting {
     notes: HashMap<TaskKey, Note>,
     /// How many of the notes say that a task was started.
     starts: usize,
+    /// Tasks whose start is being told: it may yet fail, or be overtaken.
+    telling: HashSet<TaskKey>,
 }
 
 impl Waiting {
@@ -111,8 +113,9 @@ impl Outbox {
     /// A task has ended. What was not told of it before is not told any more.
     pub fn put_result(&self, key: TaskKey, verdict: Verdict) {
         let mut waiting = self.lock();
-        let untold = waiting.notes.remove(&key).is_some_and(|note| note.started);
-        waiting.starts -= usize::from(untold);
+        let waits = waiting.notes.remove(&key).is_some_and(|note| note.started);
+        waiting.starts -= usize::from(waits);
+        let untold = waits || waiting.telling.contains(&key);
         waiting.results.push_back(Parcel { key, verdict, untold, sent_before: false, substitute: false });
         drop(waiting);
         self.results_came.notify_one();
@@ -177,18 +180,22 @@ impl Outbox {
         }
     }
 
-    /// Notes that could not be told wait again, unless there is newer. `still` says whether a task wants it at all; the
-    /// result of one that has ended tells its start instead.
+    /// The call with these notes is over.
+    pub fn told_notes(&self, batch: &[(TaskKey, Note)]) {
+        let mut waiting = self.lock();
+        for (key, _) in batch {
+            waiting.telling.remove(key);
+        }
+    }
+
+    /// Notes that could not be told wait again, unless there is newer. `still` says whether a task wants it at all.
     pub fn put_back_notes(&self, batch: Vec<(TaskKey, Note)>, still: impl Fn(&TaskKey) -> bool) {
         let mut waiting = self.lock();
         for (key, note) in batch {
+            waiting.telling.remove(&key);
             if still(&key) {
                 let newer = waiting.notes.get(&key).and_then(|newer| newer.progress);
                 waiting.add(key, Note { progress: newer.or(note.progress), ..note });
-            } else if note.started
-                && let Some(parcel) = waiting.results.iter_mut().find(|parcel| parcel.key == key)
-            {
-                parcel.untold = true;
             }
         }
         drop(waiting);
@@ -226,7 +233,9 @@ impl Outbox {
         }
         // A note can be two messages.
         let batch: Vec<_> = waiting.notes.extract_if(|_, _| true).take(MAX_MESSAGES / 2).collect();
-        waiting.starts -= batch.iter().filter(|(_, note)| note.started).count();
+        let starts: Vec<_> = batch.iter().filter(|(_, note)| note.started).map(|(key, _)| key.clone()).collect();
+        waiting.starts -= starts.len();
+        waiting.telling.extend(starts);
         if !waiting.notes.is_empty() {
             self.notes_came.notify_one();
         }
@@ -357,7 +366,7 @@ mod tests {
         for name in ["told", "untold", "failed to tell"] {
             outbox.put_started(&key(name));
             if name == "told" {
-                outbox.take_notes(Instant::now()).await;
+                outbox.told_notes(&outbox.take_notes(Instant::now()).await);
             }
         }
         outbox.put_result(key("told"), failure("1"));

@@ -71,13 +71,16 @@ pub(crate) async fn tell_notes(shared: Arc<Shared>) {
         match shared.transport.report(&news).await {
             Ok(outcomes) => {
                 backoff.reset();
+                shared.outbox.told_notes(&batch);
                 heed(&shared, news.iter().map(|(key, _)| *key), &outcomes);
                 progress_from = Instant::now() + PROGRESS_PAUSE;
             }
             Err(error) => {
                 tracing::debug!(error = error.chain(), "progress could not be told");
                 // What the server does not want now, it will not want later; newer progress will come.
-                if !error.is_about_the_content() {
+                if error.is_about_the_content() {
+                    shared.outbox.told_notes(&batch);
+                } else {
                     shared.outbox.put_back_notes(batch, |key| shared.slots.is_running(key));
                 }
                 tokio::time::sleep(backoff.next()).await;

@@ -237,7 +237,6 @@ async fn try_again(shared: &Shared, key: TaskKey, why: &str, cancel: &Cancellati
     }
     match shared.slots.hand_over(&key) {
         Ending::Report => {
-            shared.outbox.forget(&key);
             give_back_by(Instant::now() + AGAIN_LIMIT, shared, std::slice::from_ref(&key)).await;
             shared.slots.settle(&key);
         }
@@ -287,6 +286,8 @@ async fn give_back(shared: &Shared, keys: Vec<TaskKey>) {
 }
 
 async fn give_back_by(deadline: Instant, shared: &Shared, keys: &[TaskKey]) {
+    // What was not told of them yet would be wrong afterwards.
+    keys.iter().for_each(|key| shared.outbox.forget(key));
     if timeout_at(deadline, give_back_all(shared, keys)).await.is_err() {
         tracing::warn!(tasks = keys.len(), "tasks could not be given back in time; their leases will run out");
         shared.tally(|tally| tally.lost += keys.len() as u64);

@@ -7,6 +7,7 @@ mod demo;
 mod examples;
 mod operations;
 mod start;
+mod worker;
 
 use std::{
     path::Path,

@@ -3,6 +3,7 @@
 //! The server is a real one in each case: over HTTP, by way of RabbitMQ (classic and quorum queues), and in the same process.
 
 mod cases;
+mod guide;
 mod health;
 mod rabbitmq;
 mod stage;
@@ -55,7 +56,7 @@ impl World {
         let may = |client: &str, role: &str| json!({"clientId": client, "serviceName": SERVICE, "roles": [role]});
         let client = |id: &str| json!({"clientId": id, "clientSecret": secret(id)});
         let mut builder = TestApp::builder(Backend::Sqlite).declaring(json!({
-            "services": [service],
+            "services": [&service],
             "clients": [client("alice"), client("worker")],
             "authorizations": [may("alice", "consume"), may("worker", "work")],
         }));
@@ -64,6 +65,11 @@ impl World {
             Way::Http | Way::Embedded => None,
         };
         if let Some(vhost) = &vhost {
+            // As they are on every day but the first: what is submitted while they are made may be handed out twice.
+            let kind = service["queue"]["type"].as_str().unwrap_or("classic");
+            for queue in ["resize-in", "resize-out"] {
+                vhost.declare_queue_with(queue, json!({"x-queue-type": kind})).await?;
+            }
             let carrier = RabbitMq::new(vhost.url(), RabbitMqOptions::default())?;
             builder = builder.engine(|options| options.dispatch.carrier = Some(Arc::new(carrier)));
         }

@@ -84,10 +84,9 @@ async fn what_is_said_on_the_wire() -> Result<()> {
     assert!(first.message_id.is_some());
     stage.let_go(1);
     let last = timeout(DEADLINE, consumer.next()).await??;
-    assert_eq!(
-        String::from_utf8_lossy(&last.body),
-        r#"{"taskId":"a","data":{"messageType":"success","response":{"redelivered":false}}}"#
-    );
+    let last: Value = serde_json::from_slice(&last.body)?;
+    assert_eq!((&last["taskId"], &last["data"]["messageType"]), (&json!("a"), &json!("success")));
+    assert_eq!(last["data"]["response"], json!({"redelivered": false}));
     drop(consumer);
     worker.stop().await;
     // Not settled by this test, so they are back. Persistent: they would survive a restart.
@@ -137,8 +136,8 @@ async fn a_start_is_told_before_its_result_or_with_it() -> Result<()> {
         match kinds.as_slice() {
             ["success"] => assert_eq!(host(0), "pod-1"),
             // Two calls at the same time may arrive in any order.
-            ["started", "success"] => assert_eq!((host(0), host(1)), (&json!("pod-1"), &Value::Null)),
-            ["success", "started"] => assert_eq!((host(0), host(1)), (&Value::Null, &json!("pod-1"))),
+            ["started", "success"] => assert_eq!(host(0), "pod-1"),
+            ["success", "started"] => assert_eq!(host(0), "pod-1", "it can not rely on what comes after it"),
             other => panic!("{n}: {other:?}"),
         }
     }

@@ -34,6 +34,8 @@ pub(crate) struct OverRabbitMq {
     intake: Arc<Intake>,
     out: Queue,
     host_name: Option<String>,
+    /// Held while starts are told: what takes them back must not overtake them.
+    telling: tokio::sync::Mutex<()>,
 }
 
 impl OverRabbitMq {
@@ -49,7 +51,7 @@ impl OverRabbitMq {
         let queue = |end: &str| Queue { name: format!("{queue_name}-{end}"), kind: QueueKind::Classic };
         let prefetch = u16::try_from(prefetch).unwrap_or(u16::MAX);
         let intake = Intake::new(broker("takes")?, [queue("in"), queue("out")], prefetch);
-        Ok(Self { publisher: broker("tells")?, intake: Arc::new(intake), out: queue("out"), host_name })
+        Ok(Self { publisher: broker("tells")?, intake: Arc::new(intake), out: queue("out"), host_name, telling: tokio::sync::Mutex::default() })
     }
 
     /// One message to the queue, and the confirmation that it has it.
@@ -99,11 +101,12 @@ impl Transport for OverRabbitMq {
     }
 
     async fn report(&self, news: &[(&TaskKey, News<'_>)]) -> Result<Vec<TaskOutcome>, CallError> {
-        for (key, news) in news {
-            if matches!(news, News::Started) {
-                self.intake.mark_told(key);
-            }
-        }
+        let starts = || news.iter().filter(|(_, news)| matches!(news, News::Started));
+        let _telling = match starts().next() {
+            Some(_) => Some(self.telling.lock().await),
+            None => None,
+        };
+        starts().for_each(|(key, _)| self.intake.mark_told(key));
         self.publish(news).await?;
         for (key, news) in news {
             if matches!(news, News::Verdict { .. }) {
@@ -115,6 +118,7 @@ impl Transport for OverRabbitMq {
 
     /// What the server was told of is taken back from it first, so that it counts no loss.
     async fn give_back(&self, keys: &[TaskKey]) -> Result<Vec<TaskOutcome>, CallError> {
+        let _telling = self.telling.lock().await;
         let told: Vec<_> =
             keys.iter().filter(|key| self.intake.was_told(key)).map(|key| (key, News::Returned)).collect();
         if !told.is_empty() {
