@@ -7,6 +7,7 @@ mod access;
 mod admin;
 mod admin_guard;
 mod body;
+mod broker;
 mod callbacks;
 mod consumer;
 mod docs;

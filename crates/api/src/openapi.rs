@@ -14,7 +14,7 @@ use utoipa::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{App, admin, admin_guard, callbacks, consumer, events, operations, worker};
+use crate::{App, admin, admin_guard, broker, callbacks, consumer, events, operations, worker};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -146,5 +146,11 @@ fn admin_routes() -> OpenApiRouter<App> {
         .routes(routes!(callbacks::redeliver_failed))
         .routes(routes!(callbacks::show))
         .routes(routes!(callbacks::redeliver))
+        .routes(routes!(broker::show))
+        .routes(routes!(broker::letters))
+        .routes(routes!(broker::letter))
+        .routes(routes!(broker::replay))
+        .routes(routes!(broker::discard))
+        .routes(routes!(broker::redispatch))
         .routes(routes!(admin::purge))
 }

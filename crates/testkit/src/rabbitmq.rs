@@ -171,9 +171,19 @@ impl RabbitMqServer {
         // Asked of the alarm handler itself: through the memory monitor it would take a second or two more.
         let change = if on { "set_alarm" } else { "clear_alarm" };
         let value = if on { "{{resource_limit, memory, node()}, []}" } else { "{resource_limit, memory, node()}" };
-        let expression = format!("rabbit_alarm:{change}({value}).");
+        self.evaluate(&format!("rabbit_alarm:{change}({value}).")).await
+    }
+
+    /// Has the node write down which queues, users and virtual hosts there are. It keeps the news of the last two seconds in
+    /// memory, confirmed or not, and a kill loses them with all messages in them.
+    pub async fn write_down(&self) -> Result<()> {
+        self.evaluate("ok = mnesia:sync_log().").await
+    }
+
+    /// Has the node evaluate something in Erlang.
+    async fn evaluate(&self, expression: &str) -> Result<()> {
         let mut command = self.command(&self.programs.control());
-        command.args(["-n", &self.node_name(), "eval", &expression]).stdin(Stdio::null());
+        command.args(["-n", &self.node_name(), "eval", expression]).stdin(Stdio::null());
         let output = tokio::task::spawn_blocking(move || command.output()).await?.context("run rabbitmqctl")?;
         if !output.status.success() {
             bail!("rabbitmqctl failed ({})\n{}", output.status, String::from_utf8_lossy(&output.stderr));
@@ -334,6 +344,7 @@ mod tests {
         let url = server.url("/");
         let vhost = server.vhost().await?;
         vhost.declare_queue("a queue").await?;
+        server.write_down().await?;
         let Ports { amqp, epmd, .. } = server.ports;
         assert!(answers(amqp) && answers(epmd));
 

@@ -2,33 +2,64 @@
 
 use std::sync::Arc;
 
-use relais_core::{Carrier, CarrierError, DeadLetter, Mailbox, Transport};
+use relais_core::{Carrier, CarrierError, CarrierState, DeadLetter, Mailbox, Transport};
+use relais_protocol::broker::{BrokerView, DeadLetterView};
 
 use super::mailbox;
-use crate::{Engine, EngineError};
+use crate::{Engine, EngineError, Problem};
 
-/// At most so many are shown.
+/// At most so many of a service are looked through.
 pub const MOST_LETTERS: usize = 1000;
 
+/// A list shows so much of a message.
+const SHOWN: usize = 200;
+
 impl Engine {
-    /// The messages of a service's workers that were set aside, the oldest first.
-    pub async fn dead_letters(&self, service: &str, limit: usize) -> Result<Vec<DeadLetter>, EngineError> {
-        match self.letterbox(service).await? {
-            Some((carrier, mailbox)) => {
-                carrier.dead_letters(&mailbox, limit.min(MOST_LETTERS)).await.map_err(EngineError::Broker)
-            }
-            None => Ok(Vec::new()),
-        }
+    /// How the broker is, and what it carries.
+    pub fn broker(&self) -> Result<BrokerView, EngineError> {
+        self.snapshot()?;
+        let (state, reason) = match self.0.options.dispatch.carrier.as_ref().map(|carrier| carrier.state()) {
+            None => ("none", None),
+            Some(CarrierState::Up) => ("up", None),
+            Some(CarrierState::Blocked(why)) => ("blocked", Some(why)),
+            Some(CarrierState::Away(why)) => ("away", Some(why)),
+        };
+        let services = self.brokered().iter().map(|service| service.name.to_string()).collect();
+        Ok(BrokerView { state: state.to_owned(), reason, services })
     }
 
-    /// One of them.
-    pub async fn dead_letter(&self, service: &str, id: &str) -> Result<DeadLetter, EngineError> {
-        let letters = self.dead_letters(service, MOST_LETTERS).await?;
-        letters.into_iter().find(|letter| letter.id == id).ok_or(EngineError::DeadLetterNotFound)
+    /// The messages of workers that were set aside, of one service or of all, the oldest of each first.
+    pub async fn dead_letters(&self, service: Option<&str>, limit: usize) -> Result<Vec<DeadLetterView>, EngineError> {
+        let services = match service {
+            Some(service) => vec![service.to_owned()],
+            None => self.brokered().iter().map(|service| service.name.to_string()).collect(),
+        };
+        let mut shown = Vec::new();
+        for service in services {
+            let Some((carrier, mailbox)) = self.letterbox(&service).await? else { continue };
+            let left = limit.min(MOST_LETTERS) - shown.len();
+            let letters = carrier.dead_letters(&mailbox, left).await.map_err(EngineError::Broker)?;
+            shown.extend(letters.into_iter().map(|letter| view(&service, letter, SHOWN)));
+            if shown.len() == limit {
+                break;
+            }
+        }
+        Ok(shown)
+    }
+
+    /// One of them, whole.
+    pub async fn dead_letter(&self, service: &str, id: &str) -> Result<DeadLetterView, EngineError> {
+        let Some((carrier, mailbox)) = self.letterbox(service).await? else {
+            return Err(EngineError::DeadLetterNotFound);
+        };
+        let letters = carrier.dead_letters(&mailbox, MOST_LETTERS).await.map_err(EngineError::Broker)?;
+        let letter = letters.into_iter().find(|letter| letter.id == id).ok_or(EngineError::DeadLetterNotFound)?;
+        Ok(view(service, letter, usize::MAX))
     }
 
     /// Puts messages back to be understood once more: those with these names, or all. Tells how many.
     pub async fn replay_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
+        judge(ids.as_deref())?;
         match self.letterbox(service).await? {
             Some((carrier, mailbox)) => carrier.replay(&mailbox, ids).await.map_err(EngineError::Broker),
             None => Ok(0),
@@ -37,6 +68,7 @@ impl Engine {
 
     /// Forgets messages: those with these names, or all. Tells how many.
     pub async fn discard_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
+        judge(ids.as_deref())?;
         match self.letterbox(service).await? {
             Some((carrier, mailbox)) => carrier.discard(&mailbox, ids).await.map_err(EngineError::Broker),
             None => Ok(0),
@@ -52,5 +84,27 @@ impl Engine {
         let none = || EngineError::Broker(CarrierError::Away("this server has none".to_owned()));
         let carrier = self.0.options.dispatch.carrier.clone().ok_or_else(none)?;
         Ok(Some((carrier, mailbox(&service))))
+    }
+}
+
+fn judge(ids: Option<&[String]>) -> Result<(), EngineError> {
+    match ids {
+        Some(ids) if ids.is_empty() || ids.len() > MOST_LETTERS => {
+            let message = format!("must have between 1 and {MOST_LETTERS} entries");
+            Err(EngineError::Invalid(vec![Problem::at("/ids", message)]))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn view(service: &str, letter: DeadLetter, most: usize) -> DeadLetterView {
+    let message: String = String::from_utf8_lossy(&letter.body).chars().take(most).collect();
+    DeadLetterView {
+        id: letter.id,
+        service: service.to_owned(),
+        reason: letter.reason,
+        date: Some(letter.at).filter(|at| !at.is_empty()),
+        bytes: letter.body.len(),
+        message,
     }
 }

@@ -14,7 +14,10 @@ mod track;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -80,6 +83,8 @@ pub(crate) struct Dispatcher {
     room: Arc<Semaphore>,
     /// Services whose tasks the broker does not take for now.
     parked: Mutex<HashMap<ServiceKey, Instant>>,
+    /// Whether tasks may wait in the store to be published: what comes later must not overtake them.
+    behind: AtomicBool,
     /// Rings when a queue may be missing.
     queues_bell: Notify,
 }
@@ -88,7 +93,9 @@ impl Dispatcher {
     pub(crate) fn new() -> (Self, mpsc::Receiver<Parcel>) {
         let (parcels, waiting) = mpsc::channel(MOST_PARCELS);
         let room = Arc::new(Semaphore::new(MOST_KIB));
-        (Self { parcels, room, parked: Mutex::default(), queues_bell: Notify::new() }, waiting)
+        let dispatcher =
+            Self { parcels, room, parked: Mutex::default(), behind: AtomicBool::new(true), queues_bell: Notify::new() };
+        (dispatcher, waiting)
     }
 
     /// Those tasks of a batch that this process is to publish, before the batch is handed to the store.
@@ -118,6 +125,13 @@ impl Dispatcher {
                 return;
             }
         }
+    }
+
+    /// Whether what is taken in now can be published from memory.
+    fn keeps_up(&self) -> bool {
+        !self.behind.load(Ordering::Relaxed)
+            && self.parcels.capacity() > MOST_PARCELS / 2
+            && self.room.available_permits() > MOST_KIB / 2
     }
 
     /// Leaves a service alone for a while. Tells whether that is news.
@@ -172,6 +186,7 @@ impl Engine {
         let options = &self.0.options.dispatch;
         let ours = options.publish
             && options.carrier.as_ref().is_some_and(|carrier| carrier.state() == CarrierState::Up)
+            && self.0.dispatcher.keeps_up()
             && !self.0.dispatcher.is_parked(service.key);
         Some(if ours { HOLD } else { Duration::ZERO })
     }

@@ -1,7 +1,10 @@
 //! Finds tasks that are to be dispatched and that nobody has in hand: their process died, the broker was away, the service
 //! was paused, or the broker has lost them.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use relais_core::{Carrier, CarrierState, ServiceKey};
 
@@ -40,8 +43,10 @@ async fn back(carrier: &dyn Carrier) {
 }
 
 async fn sweep(engine: &Engine, carrier: &dyn Carrier, settled: &Settled) -> Result<(), EngineError> {
+    let behind = &engine.0.dispatcher.behind;
     loop {
         if carrier.state() != CarrierState::Up {
+            behind.store(true, Ordering::Relaxed);
             return Ok(());
         }
         let more = engine.0.store.refill_dispatches(REFILL).await?;
@@ -52,9 +57,11 @@ async fn sweep(engine: &Engine, carrier: &dyn Carrier, settled: &Settled) -> Res
             .map(|service| service.key)
             .collect();
         if services.is_empty() {
+            behind.store(more, Ordering::Relaxed);
             return Ok(());
         }
         let tasks = engine.0.store.claim_dispatches(services, EACH, LEASE).await?;
+        behind.store(!tasks.is_empty() || more, Ordering::Relaxed);
         if tasks.is_empty() && !more {
             return Ok(());
         }

@@ -5,13 +5,16 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use relais_core::{
-    Carrier, CarrierError, Event, Ignored, Incoming, Mailbox, Outcome, Rejected, Service, ServiceKey, Side, TaskEvent,
-    TaskId,
+    Carrier, CarrierError, Event, Ignored, Incoming, Mailbox, Outcome, Rejected, Service, ServiceKey, Side, State,
+    TaskEvent, TaskId,
 };
 use relais_protocol::worker::{Report, SubmissionMessage, WireMessage, WorkerMessage};
 use serde_json::value::RawValue;
@@ -23,6 +26,10 @@ use crate::{Engine, EngineError, background::chain, work::wording};
 
 /// How long to wait before something that did not work is tried again.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// A worker that acknowledges at the end is taken for lost after 30 minutes, as RabbitMQ comes. Somewhat before that there is
+/// reason to say so.
+const LONG: Duration = Duration::from_secs(25 * 60);
 
 /// A worker may put so many messages into one.
 const MOST_IN_ONE: usize = 1000;
@@ -52,6 +59,7 @@ pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>) {
                         service: Arc::clone(&service),
                         mailbox: mailbox.clone(),
                         side,
+                        warned: AtomicBool::new(false),
                     };
                     let over = over.clone();
                     followers.spawn(async move {
@@ -67,7 +75,14 @@ pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>) {
         tokio::select! {
             // The other end is the engine's.
             _ = declared.changed() => {}
-            Some(_) = followers.join_next(), if !followers.is_empty() => {}
+            Some(ended) = followers.join_next(), if !followers.is_empty() => {
+                if let Err(error) = ended {
+                    // A fault of ours. Whoever it was about is followed anew.
+                    tracing::error!(%error, "following workers ended badly");
+                    running.clear();
+                    followers.shutdown().await;
+                }
+            }
             () = engine.0.stopping.cancelled() => break,
         }
     }
@@ -81,6 +96,8 @@ struct Track {
     service: Arc<Service>,
     mailbox: Mailbox,
     side: Side,
+    /// Whether it was said that tasks run for long.
+    warned: AtomicBool,
 }
 
 impl Track {
@@ -140,6 +157,7 @@ impl Track {
                     rejected.push(Rejected { body, reason });
                 }
                 self.count(&outcome);
+                self.warn_of_long_runs(&outcome);
             }
         }
         if rejected.is_empty() {
@@ -154,6 +172,19 @@ impl Track {
         metrics::counter!("relais_worker_messages_total", "service" => service.to_owned(), "outcome" => "rejected")
             .increment(rejected.len() as u64);
         self.carrier.set_aside(&self.mailbox, rejected).await
+    }
+
+    fn warn_of_long_runs(&self, outcome: &Outcome) {
+        let Outcome::Applied(State { started: Some(started), ended: Some(ended), .. }) = outcome else { return };
+        let ran = ended.since(*started);
+        if ran > LONG && !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                service = %self.service.name,
+                minutes = ran.as_secs() / 60,
+                "a task ran for long: RabbitMQ gives a message to another worker that was not acknowledged within its \
+                 consumer_timeout, 30 minutes unless it is set"
+            );
+        }
     }
 
     fn count(&self, outcome: &Outcome) {

@@ -13,7 +13,7 @@ use super::BrokerError;
 /// How patiently a broker is talked to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerOptions {
-    /// How long a publish may take, from the first wait for a connection to the confirmation.
+    /// How long a publish may take, from the first wait for a connection to the last confirmation; and any other request.
     pub publish_timeout: Duration,
     /// How long somebody who needs the broker waits while it is away. Counted from when it went, so that a short absence is
     /// not noticed and a long one is answered at once.
@@ -27,7 +27,8 @@ pub struct BrokerOptions {
     pub first_pause: Duration,
     /// The longest pause between two attempts.
     pub longest_pause: Duration,
-    /// At most so many publishes are under way at once; others wait for their turn.
+    /// At most so many publishes are under way at once, a batch counted as one; others wait for their turn. Consumers and
+    /// browsers have channels of their own.
     pub channels: usize,
     /// What the connection is called in the broker's own list.
     pub connection_name: String,

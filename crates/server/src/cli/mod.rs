@@ -10,6 +10,7 @@ mod callback;
 mod client;
 mod config;
 mod connection;
+mod deadletter;
 mod health;
 mod purge;
 mod reference;
@@ -72,6 +73,8 @@ pub enum Command {
     Task(task::TaskArgs),
     /// See what became of callbacks, and send them again
     Callback(callback::CallbackArgs),
+    /// See messages of workers that could not be understood, and replay them
+    Deadletter(deadletter::DeadLetterArgs),
     /// Make the server's services, clients and authorizations what a file says
     Apply(apply::ApplyArgs),
     /// Print the server's services, clients and authorizations as such a file, without secrets
@@ -101,6 +104,7 @@ pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> 
         Command::Authorization(args) => authorization::run(args).await?,
         Command::Task(args) => task::run(args).await?,
         Command::Callback(args) => callback::run(args).await?,
+        Command::Deadletter(args) => deadletter::run(args).await?,
         Command::Apply(args) => apply::apply(args).await?,
         Command::Export(args) => apply::export(args).await?,
         Command::Purge(args) => purge::run(args).await?,
@@ -145,6 +149,12 @@ mod tests {
             "task show 01890a5d-ac96-774b-bcce-b302099a8057",
             "callback list --status failure --since 2h --task 01890a5d-ac96-774b-bcce-b302099a8057",
             "callback show 01890a5d-ac96-774b-bcce-b302099a8057-3",
+            "deadletter list --service s --limit 7",
+            "deadletter show s 01890a5d-ac96-774b-bcce-b302099a8057",
+            "deadletter replay s --all",
+            "deadletter discard s a b",
+            "service redispatch s",
+            "service put s --transport rabbitmq --queue-type quorum --message-ttl 1h --max-length 1000",
             "callback redeliver 01890a5d-ac96-774b-bcce-b302099a8057-3",
             "callback redeliver --failed-since 2026-01-01T00:00:00Z --service s --client c",
             "client signing-secret c --rotate --overlap 2d",
@@ -171,6 +181,9 @@ mod tests {
             "task list --status WAITING",
             "callback show 12",
             "callback redeliver",
+            "deadletter replay s",
+            "deadletter replay s a --all",
+            "service put s --transport carrier-pigeon",
             "callback redeliver 01890a5d-ac96-774b-bcce-b302099a8057-3 --failed-since 2h",
             "client signing-secret c --overlap 2d",
             "authorization put c s",

@@ -59,6 +59,12 @@ enum ServiceCommand {
         #[arg(value_parser = service_name)]
         name: String,
     },
+    /// Publish a service's unfinished tasks again, for a broker that has lost them
+    Redispatch {
+        /// The service
+        #[arg(value_parser = service_name)]
+        name: String,
+    },
     /// Delete a service that has no unfinished tasks
     Delete {
         /// The service
@@ -185,6 +191,9 @@ pub async fn run(args: ServiceArgs) -> Result<()> {
         }
         ServiceCommand::Resume { name } => {
             server.print(Request::call(["admin", "services", &name, "resume"]), show_service).await?;
+        }
+        ServiceCommand::Redispatch { name } => {
+            server.print(Request::call(["admin", "services", &name, "redispatch"]), show_service).await?;
         }
         ServiceCommand::Delete { name, yes } => {
             if !yes {

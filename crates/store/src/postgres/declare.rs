@@ -216,9 +216,11 @@ pub(super) async fn note_limits(tx: &mut PgConnection) -> Result<()> {
     .execute(&mut *tx)
     .await
     .map_err(error)?;
-    sqlx::query("DELETE FROM relais.dispatch d USING relais.service s WHERE d.service_id = s.id AND s.transport = 0")
-        .execute(tx)
-        .await
-        .map_err(error)?;
+    sqlx::query(
+        "DELETE FROM relais.dispatch WHERE service_id = ANY(ARRAY(SELECT id FROM relais.service WHERE transport = 0))",
+    )
+    .execute(tx)
+    .await
+    .map_err(error)?;
     Ok(())
 }

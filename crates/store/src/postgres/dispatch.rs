@@ -44,16 +44,17 @@ impl Dispatch for PgSession {
     ) -> Result<Vec<DueDispatch>> {
         let rows = sqlx::query(
             "WITH held AS (
-                 UPDATE relais.dispatch d SET due = clock_timestamp() + make_interval(secs => $3)
-                 FROM unnest($1::integer[]) AS w (service_id)
-                 CROSS JOIN LATERAL (
-                     SELECT service_id, task_id FROM relais.dispatch
-                     WHERE service_id = w.service_id AND due <= statement_timestamp()
-                     ORDER BY service_id, task_id LIMIT $2
-                     FOR UPDATE SKIP LOCKED
-                 ) next
-                 WHERE d.service_id = next.service_id AND d.task_id = next.task_id
-                 RETURNING d.service_id, d.task_id
+                 UPDATE relais.dispatch SET due = clock_timestamp() + make_interval(secs => $3)
+                 WHERE ctid = ANY(ARRAY(
+                     SELECT next.ctid FROM unnest($1::integer[]) AS w (service_id)
+                     CROSS JOIN LATERAL (
+                         SELECT ctid FROM relais.dispatch
+                         WHERE service_id = w.service_id AND due <= statement_timestamp()
+                         ORDER BY service_id, task_id LIMIT $2
+                         FOR UPDATE SKIP LOCKED
+                     ) next
+                 ))
+                 RETURNING service_id, task_id
              )
              SELECT h.service_id, h.task_id, t.request::text AS request, t.correlation_id
              FROM held h LEFT JOIN LATERAL (
@@ -72,29 +73,20 @@ impl Dispatch for PgSession {
     }
 
     async fn settle_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)], outcome: Dispatched) -> Result<()> {
-        sqlx::query(match outcome {
-            Dispatched::Done => {
-                "DELETE FROM relais.dispatch d USING (
-                     SELECT d.service_id, d.task_id FROM unnest($1::integer[], $2::uuid[]) AS w (service_id, task_id)
-                     CROSS JOIN LATERAL (
-                         SELECT service_id, task_id FROM relais.dispatch
-                         WHERE service_id = w.service_id AND task_id = w.task_id OFFSET 0
-                     ) d
-                 ) gone
-                 WHERE d.task_id = ANY($2) AND d.service_id = gone.service_id AND d.task_id = gone.task_id"
-            }
-            Dispatched::Again => {
-                "UPDATE relais.dispatch d SET due = statement_timestamp()
-                 FROM unnest($1::integer[], $2::uuid[]) AS w (service_id, task_id)
-                 WHERE d.service_id = ANY($1) AND d.task_id = ANY($2)
-                   AND d.service_id = w.service_id AND d.task_id = w.task_id"
-            }
-        })
-        .bind(column(tasks, |(service, _)| service.0))
-        .bind(column(tasks, |(_, task_id)| task_id.0))
-        .execute(&mut *self.tx)
-        .await
-        .map_err(error)?;
+        // A statement for each service, so that rows are found by their whole key; most batches are of one.
+        for tasks in tasks.chunk_by(|(one, _), (other, _)| one == other) {
+            sqlx::query(match outcome {
+                Dispatched::Done => "DELETE FROM relais.dispatch WHERE service_id = $1 AND task_id = ANY($2)",
+                Dispatched::Again => {
+                    "UPDATE relais.dispatch SET due = statement_timestamp() WHERE service_id = $1 AND task_id = ANY($2)"
+                }
+            })
+            .bind(tasks[0].0.0)
+            .bind(column(tasks, |(_, task_id)| task_id.0))
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        }
         Ok(())
     }
 
