@@ -128,6 +128,7 @@ pub(crate) async fn run(
     if unsent > 0 {
         tracing::error!(unsent, "results could not be told in time; the server will hand their tasks out again");
     }
+    shared.transport.close().await;
     shared.tally(|tally| tally.unsent += unsent);
     Ok(shared.report())
 }

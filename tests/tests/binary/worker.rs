@@ -107,7 +107,8 @@ impl Scene {
     }
 
     async fn until_status(&self, task: &str, status: &str) -> Result<Value> {
-        until(&format!("the task is {status}"), async || Ok(self.seen(task).await?["task"]["status"] == status)).await?;
+        until(&format!("the task is {status}"), async || Ok(self.seen(task).await?["task"]["status"] == status))
+            .await?;
         self.seen(task).await
     }
 }
@@ -130,6 +131,9 @@ async fn does_what_the_guide_says(scene: &Scene, flags: &str) -> Result<()> {
     assert_eq!(worker.wait_exit(PATIENCE).await?.code(), Some(0));
     assert!(worker.stderr()?.contains(&format!("task {task} of resize")), "{}", worker.stderr()?);
     assert_eq!(scene.seen(&task).await?["workerHost"], "pod-1");
+    if let Some(vhost) = &scene.broker {
+        assert!(vhost.take("images-in", 9).await?.is_empty(), "the process ended before its acknowledgement was out");
+    }
 
     let task = scene.submit(json!({"percent": 0})).await?;
     let worker = scene.run(&once, &[&script])?;
@@ -206,7 +210,8 @@ async fn sigterm_interrupts_commands_that_may_be() -> Result<()> {
 async fn a_second_signal_ends_at_once_and_leaves_nothing_behind() -> Result<()> {
     let scene = Scene::over_http().await?;
     scene.submit(json!({})).await?;
-    let mut worker = scene.worker("--grace 1h", "trap '' TERM; sleep 1000 & echo $! >$0/child; echo $$ >$0/pid; wait")?;
+    let mut worker =
+        scene.worker("--grace 1h", "trap '' TERM; sleep 1000 & echo $! >$0/child; echo $$ >$0/pid; wait")?;
     scene.written("pid").await?;
     worker.terminate()?;
     until("the first signal was heard", async || {
@@ -222,7 +227,8 @@ async fn a_second_signal_ends_at_once_and_leaves_nothing_behind() -> Result<()> 
 /// The worker alone is killed: its commands go too, and another worker does the task.
 async fn survives_a_kill(scene: &Scene, flags: &str) -> Result<()> {
     let task = scene.submit(json!({})).await?;
-    let script = "if [ -e $0/pid ]; then echo '\"second\"'; else sleep 1000 & echo $! >$0/child; echo $$ >$0/pid; wait; fi";
+    let script =
+        "if [ -e $0/pid ]; then echo '\"second\"'; else sleep 1000 & echo $! >$0/child; echo $$ >$0/pid; wait; fi";
     let mut worker = scene.worker(flags, script)?;
     scene.written("pid").await?;
     let killed = Command::new("kill").args(["-s", "KILL", &worker.id().to_string()]).status()?;

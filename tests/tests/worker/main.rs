@@ -92,7 +92,8 @@ impl World {
 
     /// A task that has ended.
     async fn ended(&self, task_id: &str) -> Value {
-        let view = self.app.client("alice").get(&format!("/v1/services/{SERVICE}/tasks/{task_id}?wait=30s")).await.data();
+        let view =
+            self.app.client("alice").get(&format!("/v1/services/{SERVICE}/tasks/{task_id}?wait=30s")).await.data();
         assert!(view["endDate"].is_string(), "it has not ended: {view}");
         view
     }

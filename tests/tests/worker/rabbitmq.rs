@@ -79,7 +79,10 @@ async fn what_is_said_on_the_wire() -> Result<()> {
     let started = other.0.clone();
     let mut consumer = started.consume("q-out", ConsumeOptions::default()).await?;
     let first = timeout(DEADLINE, consumer.next()).await??;
-    assert_eq!(String::from_utf8_lossy(&first.body), r#"{"taskId":"a","data":{"messageType":"started","hostName":"pod-1"}}"#);
+    assert_eq!(
+        String::from_utf8_lossy(&first.body),
+        r#"{"taskId":"a","data":{"messageType":"started","hostName":"pod-1"}}"#
+    );
     assert_eq!(first.content_type.as_deref(), Some("application/json"));
     assert!(first.message_id.is_some());
     stage.let_go(1);
@@ -106,7 +109,10 @@ async fn a_failure_says_its_kind_and_a_return_says_itself() -> Result<()> {
     other.submit("a", json!({"do": "fail", "message": "no"})).await?;
     let messages = other.results(1).await?;
     let failure = &messages.last().context("nothing")?["data"];
-    assert_eq!((&failure["errorMessage"], &failure["retryable"], &failure["errorKind"]), (&json!("no"), &json!(false), &json!("told")));
+    assert_eq!(
+        (&failure["errorMessage"], &failure["retryable"], &failure["errorKind"]),
+        (&json!("no"), &json!(false), &json!("told"))
+    );
     other.submit("b", json!({"do": "wait"})).await?;
     stage.starts(2).await;
     let mut consumer = other.0.consume("q-out", ConsumeOptions::default()).await?;
@@ -114,7 +120,10 @@ async fn a_failure_says_its_kind_and_a_return_says_itself() -> Result<()> {
     consumer.ack(started.tag)?;
     assert_eq!(worker.stop().await.returned, 1);
     let returned = timeout(DEADLINE, consumer.next()).await??;
-    assert_eq!(String::from_utf8_lossy(&returned.body), r#"{"taskId":"b","data":{"messageType":"returned","hostName":"pod-1"}}"#);
+    assert_eq!(
+        String::from_utf8_lossy(&returned.body),
+        r#"{"taskId":"b","data":{"messageType":"returned","hostName":"pod-1"}}"#
+    );
     let back = vhost.take("q-in", 9).await?;
     assert!(back.len() == 1 && back[0].redelivered, "{back:?}");
     Ok(())

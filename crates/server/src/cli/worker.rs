@@ -151,7 +151,9 @@ fn source(args: &WorkerArgs) -> Result<WorkerBuilder> {
         return Ok(Worker::rabbitmq(broker, args.rabbitmq.queue.as_ref().unwrap_or(&args.service)));
     }
     let Some(client) = &args.http.client else {
-        bail!("say who works with `--client` or RELAIS_CLIENT, or where RabbitMQ is with `--broker` or {BROKER_VARIABLE}")
+        bail!(
+            "say who works with `--client` or RELAIS_CLIENT, or where RabbitMQ is with `--broker` or {BROKER_VARIABLE}"
+        )
     };
     let secret = match &args.http.secret_file {
         Some(file) => std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?,

@@ -34,6 +34,9 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
     /// Gives tasks back unfinished.
     async fn give_back(&self, keys: &[TaskKey]) -> Result<Vec<TaskOutcome>, CallError>;
 
+    /// The end: makes sure that all that was said has arrived. The process may be gone a moment later.
+    async fn close(&self) {}
+
     /// What keeps held tasks this worker's.
     fn keeping(&self) -> Keeping;
 

@@ -51,7 +51,13 @@ impl OverRabbitMq {
         let queue = |end: &str| Queue { name: format!("{queue_name}-{end}"), kind: QueueKind::Classic };
         let prefetch = u16::try_from(prefetch).unwrap_or(u16::MAX);
         let intake = Intake::new(broker("takes")?, [queue("in"), queue("out")], prefetch);
-        Ok(Self { publisher: broker("tells")?, intake: Arc::new(intake), out: queue("out"), host_name, telling: tokio::sync::Mutex::default() })
+        Ok(Self {
+            publisher: broker("tells")?,
+            intake: Arc::new(intake),
+            out: queue("out"),
+            host_name,
+            telling: tokio::sync::Mutex::default(),
+        })
     }
 
     /// One message to the queue, and the confirmation that it has it.
@@ -97,6 +103,12 @@ impl Transport for OverRabbitMq {
     async fn stop_claiming(&self) {
         if timeout(STOP_LIMIT, self.intake.stop()).await.is_err() {
             tracing::warn!("the broker does not answer; what it hands out now will be handed out again");
+        }
+    }
+
+    async fn close(&self) {
+        if timeout(STOP_LIMIT, self.intake.close()).await.is_err() {
+            tracing::warn!("the broker does not answer; what was done last may be done again");
         }
     }
 

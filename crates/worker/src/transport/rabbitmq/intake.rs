@@ -41,6 +41,10 @@ struct Desk {
     stop: CancellationToken,
     /// Nothing more will arrive.
     stopped: CancellationToken,
+    /// Nothing more will be settled.
+    close: CancellationToken,
+    /// The broker knows all that was settled, or never will.
+    closed: CancellationToken,
 }
 
 /// A task that was handed out and is not settled.
@@ -70,6 +74,8 @@ impl Intake {
             is_consuming: AtomicBool::new(false),
             stop: CancellationToken::new(),
             stopped: CancellationToken::new(),
+            close: CancellationToken::new(),
+            closed: CancellationToken::new(),
         };
         Self {
             broker,
@@ -116,6 +122,14 @@ impl Intake {
         let mut arrived = self.arrived.lock().await;
         while let Ok(delivery) = arrived.try_recv() {
             self.give_back(&delivery.key);
+        }
+    }
+
+    /// Waits until the broker knows what was settled.
+    pub async fn close(&self) {
+        self.desk.close.cancel();
+        if self.consuming.get().is_some() {
+            self.desk.closed.cancelled().await;
         }
     }
 
@@ -176,6 +190,9 @@ impl Desk {
                     let end = self.follow(consumer, prefetch).await;
                     self.is_consuming.store(false, Ordering::Relaxed);
                     self.lose_all();
+                    if self.stop.is_cancelled() {
+                        break;
+                    }
                     tracing::warn!(queue = queues[0].name, error = %end, "no longer consuming; trying again");
                 }
                 // Said once, not at every attempt.
@@ -191,10 +208,11 @@ impl Desk {
             }
         }
         self.stopped.cancel();
+        self.closed.cancel();
     }
 
-    /// Takes what a consumer hands out, until its end. Once nothing more is wanted there is no end: what was handed out is
-    /// to be settled in its channel.
+    /// Takes what a consumer hands out, until its end. Once nothing more is wanted it only stays: what was handed out is to
+    /// be settled in its channel.
     async fn follow(&self, mut consumer: Consumer, prefetch: u16) -> ConsumeError {
         let acker = consumer.acker();
         let batch = usize::from(prefetch.max(1));
@@ -222,7 +240,9 @@ impl Desk {
             }
         }
         self.stopped.cancel();
-        std::future::pending().await
+        self.close.cancelled().await;
+        // It is cancelled already. But whoever gets the answer knows that the broker has seen all that was settled before.
+        consumer.cancel().await.err().unwrap_or(ConsumeError::Cancelled)
     }
 
     fn arrived(&self, delivery: rabbitmq::Delivery, acker: &Acker) {
