@@ -74,6 +74,10 @@ pub struct SubmissionMessage {
     /// One id through a chain of tasks, where one was given.
     #[serde(rename = "correlationId", default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
+    /// Until when the result is of use, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub deadline: Option<String>,
     /// What is to be done.
     pub data: SubmissionData,
 }
@@ -87,6 +91,7 @@ impl SubmissionMessage {
             attempt: None,
             lease_expires: None,
             correlation_id: None,
+            deadline: None,
             data: SubmissionData {
                 message_type: SUBMISSION.to_owned(),
                 message_type_snake: SUBMISSION.to_owned(),
@@ -192,6 +197,12 @@ pub struct WireReport {
     #[serde(rename = "error_message", default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<serde_json::Value>)]
     pub error_message_snake: Option<Box<RawValue>>,
+    /// failure: false if trying again would not help.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retryable: Option<bool>,
+    /// failure: what kind of error it is, a word for programs.
+    #[serde(rename = "errorKind", default, skip_serializing_if = "Option::is_none")]
+    pub error_kind: Option<String>,
 }
 
 impl WireMessage {
@@ -352,6 +363,14 @@ mod tests {
         );
         let Report::Success { response } = message.unwrap().report else { panic!("not a success") };
         assert_eq!(response.get(), r#"{"z":1e400,"a":9223372036854775808}"#);
+    }
+
+    #[test]
+    fn what_a_failure_says_of_its_kind_does_not_stand_in_the_way() {
+        let message = understand(
+            r#"{"taskId":"t","data":{"messageType":"failure","errorMessage":"no","retryable":false,"errorKind":"paper"}}"#,
+        );
+        assert!(matches!(message.unwrap().report, Report::Failure { error_message } if error_message == "no"));
     }
 
     #[test]

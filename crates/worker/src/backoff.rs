@@ -66,6 +66,12 @@ impl Outage {
         }
     }
 
+    /// Whether any of the calls fails.
+    #[cfg(feature = "health")]
+    pub fn is_on(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != 0
+    }
+
     fn begins(&self, call: Call) -> bool {
         self.0.fetch_or(call as u8, Ordering::Relaxed) == 0
     }

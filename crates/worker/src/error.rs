@@ -11,6 +11,19 @@ pub enum WorkerError {
     /// The address, or the HTTP client for it, is not usable.
     #[error("failed to set up the worker")]
     Setup(#[from] CallError),
+    /// The broker's URL is not usable.
+    #[cfg(feature = "rabbitmq")]
+    #[error("failed to set up the worker")]
+    Broker(#[from] relais_messaging::rabbitmq::BrokerError),
+    /// The address for health checks can not be had.
+    #[cfg(feature = "health")]
+    #[error("failed to listen on {address} for health checks")]
+    Health {
+        /// The address.
+        address: std::net::SocketAddr,
+        /// Why.
+        source: std::io::Error,
+    },
     /// The server is there, but does not let this client work on this service.
     #[error("the server refused the worker: {description} ({number})")]
     Refused {
@@ -53,6 +66,23 @@ pub enum CallError {
         /// How many came.
         got: usize,
     },
+    /// The broker did not take it.
+    #[cfg(feature = "rabbitmq")]
+    #[error("failed to publish")]
+    Broker(#[source] relais_messaging::rabbitmq::PublishError),
+    /// The engine in this process could not do it.
+    #[cfg(feature = "embedded")]
+    #[error("the engine refused")]
+    Engine(#[source] relais_engine::EngineError),
+    /// It is larger than a message may be.
+    #[cfg(feature = "rabbitmq")]
+    #[error("it has {bytes} bytes, and a message may have {most}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The largest that can be sent.
+        most: usize,
+    },
     /// The server refused.
     #[error("the server refused: {description} ({number})")]
     Refused {
@@ -79,13 +109,32 @@ impl CallError {
         match self {
             Self::Unreachable(_) | Self::Unreadable(_) | Self::Outcomes { .. } => true,
             Self::Refused { number, .. } => matches!(number / 1000, 408 | 429 | 500..),
+            #[cfg(feature = "rabbitmq")]
+            Self::Broker(_) => true,
+            #[cfg(feature = "rabbitmq")]
+            Self::TooLarge { .. } => false,
+            #[cfg(feature = "embedded")]
+            Self::Engine(error) => {
+                use relais_engine::EngineError::{Overloaded, Stopping, Store};
+                matches!(error, Overloaded | Stopping | Store(_))
+            }
             Self::Address { .. } | Self::Setup(_) | Self::Unwritable(_) => false,
         }
     }
 
     /// Whether it is what was sent that the server does not want, whoever sends it and however often.
     pub(crate) fn is_about_the_content(&self) -> bool {
-        matches!(self, Self::Refused { number, .. } if matches!(number / 1000, 400 | 413 | 422))
+        match self {
+            #[cfg(feature = "rabbitmq")]
+            Self::TooLarge { .. } => true,
+            #[cfg(feature = "embedded")]
+            Self::Engine(error) => {
+                use relais_engine::EngineError::{Invalid, TooDeep};
+                matches!(error, Invalid(_) | TooDeep)
+            }
+            Self::Refused { number, .. } => matches!(number / 1000, 400 | 413 | 422),
+            _ => false,
+        }
     }
 
     /// The error and what is behind it, in one line for the log.

@@ -9,31 +9,69 @@ use futures::{FutureExt, future::BoxFuture};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::{Context, outbox::Verdict};
+use crate::{
+    Context,
+    outbox::{Failure, Verdict},
+};
 
 /// Why a handler could not do its task. Any error becomes one with `?`, and its message names the errors behind it.
 ///
-/// A handler may return any other error type that can be shown, too.
-pub struct HandlerError(Box<dyn Error + Send + Sync>);
+/// A handler may return any other error type that can be shown, too. What only this one can say: whether trying again may
+/// help, what kind of error it is, and that the task is to be [given back](Self::again) instead of failed.
+pub struct HandlerError {
+    error: Box<dyn Error + Send + Sync>,
+    retryable: Option<bool>,
+    kind: Option<String>,
+    again: bool,
+}
 
 impl HandlerError {
-    /// An error that is just a message.
+    /// An error that is just a message. Whether the task is tried again is up to its service.
     pub fn new(message: impl Display) -> Self {
-        Self(message.to_string().into())
+        Self::of(message.to_string().into())
+    }
+
+    /// An error that no other try would get around.
+    pub fn permanent(message: impl Display) -> Self {
+        Self::new(message).retryable(false)
+    }
+
+    /// It can not be done now, but it is no failure: the task is given back, and handed out again to whoever is there.
+    ///
+    /// Not at once: the worker holds it for half a second first, twice as long every time the same task comes back, up to
+    /// half a minute. Its slot is taken meanwhile.
+    pub fn again(message: impl Display) -> Self {
+        Self { again: true, ..Self::new(message) }
+    }
+
+    /// Whether another try may help.
+    pub fn retryable(mut self, retryable: bool) -> Self {
+        self.retryable = Some(retryable);
+        self
+    }
+
+    /// What kind of error it is: a word for programs, `errorKind` on the wire.
+    pub fn kind(mut self, kind: impl Into<String>) -> Self {
+        self.kind = Some(kind.into());
+        self
+    }
+
+    fn of(error: Box<dyn Error + Send + Sync>) -> Self {
+        Self { error, retryable: None, kind: None, again: false }
     }
 }
 
 // Not an `Error` itself: that would stand in the way of this conversion.
 impl<E: Error + Send + Sync + 'static> From<E> for HandlerError {
     fn from(error: E) -> Self {
-        Self(Box::new(error))
+        Self::of(Box::new(error))
     }
 }
 
 impl Display for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut source = self.0.source();
+        write!(f, "{}", self.error)?;
+        let mut source = self.error.source();
         while let Some(error) = source {
             write!(f, ": {error}")?;
             source = error.source();
@@ -44,12 +82,26 @@ impl Display for HandlerError {
 
 impl fmt::Debug for HandlerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&self.0, f)
+        fmt::Debug::fmt(&self.error, f)
+    }
+}
+
+/// What came of running a handler.
+#[derive(Debug)]
+pub(crate) enum Return {
+    Ended(Verdict),
+    /// The task is to be given back, for this reason.
+    Again(String),
+}
+
+impl Return {
+    fn failure(kind: &str, retryable: Option<bool>, message: String) -> Self {
+        Self::Ended(Verdict::Failure(Failure { message, retryable, kind: Some(kind.to_owned()) }))
     }
 }
 
 /// A handler whose types are forgotten.
-pub(crate) type Handler = Arc<dyn Fn(Box<RawValue>, Context) -> BoxFuture<'static, Verdict> + Send + Sync>;
+pub(crate) type Handler = Arc<dyn Fn(Box<RawValue>, Context) -> BoxFuture<'static, Return> + Send + Sync>;
 
 /// Wraps a typed handler.
 pub(crate) fn erase<B, R, E, H, F>(handler: H) -> Handler
@@ -69,54 +121,68 @@ where
     })
 }
 
-async fn call<B, R, E, H, F>(handler: &H, body: &RawValue, context: Context) -> Verdict
+async fn call<B, R, E, H, F>(handler: &H, body: &RawValue, context: Context) -> Return
 where
     H: Fn(B, Context) -> F,
     F: Future<Output = Result<R, E>>,
     B: DeserializeOwned,
     R: Serialize,
-    E: Display,
+    E: Display + 'static,
 {
     let body = match serde_json::from_str(body.get()) {
         Ok(body) => body,
         Err(error) => {
-            return Verdict::Failure(format!("the body is not what the handler expects: {error}"));
+            let message = format!("the body is not what the handler expects: {error}");
+            return Return::failure("body", Some(false), message);
         }
     };
     match handler(body, context).await {
         Ok(result) => match to_raw_value(&result) {
-            Ok(response) => Verdict::Success(response),
-            Err(error) => Verdict::Failure(format!("the handler's result can not be written as JSON: {error}")),
+            Ok(response) => Return::Ended(Verdict::Success(response)),
+            Err(error) => {
+                Return::failure("result", None, format!("the handler's result can not be written as JSON: {error}"))
+            }
         },
-        // The alternate form shows what is behind an `anyhow::Error`, and changes nothing for most others.
-        Err(error) => Verdict::Failure(format!("{error:#}")),
+        Err(error) => failed(&error),
     }
 }
 
-fn panicked(payload: Box<dyn Any + Send>) -> Verdict {
+fn failed<E: Display + 'static>(error: &E) -> Return {
+    // The alternate form shows what is behind an `anyhow::Error`, and changes nothing for most others.
+    let message = format!("{error:#}");
+    match (error as &dyn Any).downcast_ref::<HandlerError>() {
+        Some(error) if error.again => Return::Again(message),
+        Some(error) => {
+            Return::Ended(Verdict::Failure(Failure { message, retryable: error.retryable, kind: error.kind.clone() }))
+        }
+        None => Return::Ended(Verdict::Failure(Failure::new(message))),
+    }
+}
+
+fn panicked(payload: Box<dyn Any + Send>) -> Return {
     let text = match (payload.downcast_ref::<&str>(), payload.downcast_ref::<String>()) {
         (Some(text), _) => text,
         (_, Some(text)) => text.as_str(),
         _ => "no message",
     };
-    Verdict::Failure(format!("the handler panicked: {text}"))
+    Return::failure("panic", None, format!("the handler panicked: {text}"))
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
-    use tokio_util::sync::CancellationToken;
-
     use super::*;
-    use crate::slots::TaskKey;
+
+    async fn returned(handler: Handler, body: &str) -> Return {
+        handler(RawValue::from_string(body.to_owned()).unwrap(), Context::for_tests()).await
+    }
 
     async fn run(handler: Handler, body: &str) -> Result<String, String> {
-        let key = TaskKey { task_id: "t".into(), attempt: Some(1) };
-        let context = Context::new(key, None, CancellationToken::new(), Arc::default());
-        match handler(RawValue::from_string(body.to_owned()).unwrap(), context).await {
-            Verdict::Success(response) => Ok(response.get().to_owned()),
-            Verdict::Failure(message) => Err(message),
+        match returned(handler, body).await {
+            Return::Ended(Verdict::Success(response)) => Ok(response.get().to_owned()),
+            Return::Ended(Verdict::Failure(failure)) => Err(failure.message),
+            Return::Again(why) => panic!("to be given back: {why}"),
         }
     }
 
@@ -169,5 +235,25 @@ mod tests {
     async fn a_result_that_is_not_json_fails_the_task() {
         let handler = erase(async |_: (), _: Context| Ok::<_, HandlerError>(BTreeMap::from([((1, 2), 3)])));
         assert!(run(handler, "null").await.unwrap_err().starts_with("the handler's result can not be written as JSON"));
+    }
+
+    #[tokio::test]
+    async fn an_error_says_whether_to_try_again_and_of_what_kind_it_is() {
+        async fn of(error: fn() -> HandlerError) -> Failure {
+            match returned(erase(move |(), _| async move { Err::<(), _>(error()) }), "null").await {
+                Return::Ended(Verdict::Failure(failure)) => failure,
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(of(|| HandlerError::new("no")).await, Failure::new("no"));
+        assert_eq!(of(|| HandlerError::permanent("no")).await.retryable, Some(false));
+        let failure = of(|| HandlerError::from(std::fmt::Error).retryable(true).kind("ink")).await;
+        assert_eq!((failure.retryable, failure.kind.as_deref()), (Some(true), Some("ink")));
+    }
+
+    #[tokio::test]
+    async fn an_error_may_ask_for_another_time() {
+        let handler = erase(async |_: (), _: Context| Err::<(), _>(HandlerError::again("no paper yet")));
+        assert!(matches!(returned(handler, "null").await, Return::Again(why) if why == "no paper yet"));
     }
 }

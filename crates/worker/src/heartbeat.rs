@@ -1,5 +1,6 @@
-//! Keeps the leases of all held tasks alive, and learns from the answers which ones to stop.
+//! Keeps the held tasks this worker's, and learns which ones to stop.
 //!
+//! Where there are leases, they are renewed, and the answers tell. Where a connection keeps the tasks, its loss tells.
 //! A worker that can not reach the server goes on working: its result may still be in time, and if it is not, the attempt's
 //! number keeps it from doing harm.
 
@@ -12,15 +13,31 @@ use crate::{
     backoff::{Backoff, Call},
     run::Shared,
     slots::TaskKey,
+    transport::Keeping,
 };
 
 /// Runs until it is dropped.
-pub(crate) async fn run(shared: Arc<Shared>, period: Duration) {
+pub(crate) async fn run(shared: Arc<Shared>) {
+    match shared.transport.keeping() {
+        Keeping::Lease(period) => keep_leases(&shared, period).await,
+        Keeping::Connection => loop {
+            for key in shared.transport.lost().await {
+                if shared.slots.is_running(&key) {
+                    tracing::info!(task_id = %key.task_id, "the task was lost with the connection; told to stop");
+                }
+                shared.slots.gone(&key);
+                shared.outbox.forget(&key);
+            }
+        },
+    }
+}
+
+async fn keep_leases(shared: &Shared, period: Duration) {
     let mut backoff = Backoff::default();
     let mut wait = period;
     loop {
         tokio::time::sleep(wait).await;
-        wait = match renew(&shared).await {
+        wait = match renew(shared).await {
             Ok(()) => {
                 shared.outage.worked(Call::Heartbeat);
                 backoff.reset();

@@ -1,9 +1,13 @@
 //! The worker's side of Relais in Rust: take tasks of one service, do them, tell what became of them.
 //!
-//! A [`Worker`] claims tasks over HTTP, runs a handler for each, keeps their leases alive, and reports progress and
-//! results until the server has them. Tasks are done *at least once*: a worker that loses its lease is replaced, and what
+//! A [`Worker`] takes tasks [over HTTP](Worker::builder), from RabbitMQ (`Worker::rabbitmq`, feature `rabbitmq`, on by
+//! default) or from an engine in the same process (`Worker::embedded`, feature `embedded`), runs a handler for each, keeps
+//! them, and reports progress and results until the server has them. The handler is the same on each of them. Tasks are done *at least once*: a worker that loses its lease is replaced, and what
 //! it reports afterwards is refused by the number of its attempt. A handler should therefore do no harm when it is run
 //! twice for the same task.
+//!
+//! With the feature `command`, any program is a handler: `command::CommandRunner`. With `health`, a worker answers its
+//! orchestrator's probes. `docs/guides/workers.md` tells which transport is for what.
 //!
 //! A [`Client`] is the consumer's side, kept thin: submit, wait, look, cancel, list.
 //!
@@ -49,11 +53,16 @@
 //! # }
 //! ```
 
+mod again;
 mod backoff;
 mod client;
+#[cfg(all(feature = "command", unix))]
+pub mod command;
 mod context;
 mod error;
 mod handler;
+#[cfg(feature = "health")]
+mod health;
 mod heartbeat;
 mod http;
 mod outbox;

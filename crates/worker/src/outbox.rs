@@ -1,16 +1,19 @@
-//! What waits to be told to the server: results, and the newest progress of each task.
+//! What waits to be told to the server: results, and notes: that a task was started, and its newest progress.
 //!
 //! Results are kept until somebody takes them, in order. Progress is a value that is overwritten: however often a handler
 //! tells it, only the newest is sent, and none once the task has its result. Nothing here talks to the server.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use relais_protocol::worker::MAX_MESSAGES;
 use serde_json::value::RawValue;
-use tokio::sync::Notify;
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::slots::TaskKey;
@@ -22,14 +25,30 @@ const BATCH_BYTES: usize = 256 * 1024;
 #[derive(Debug, Clone)]
 pub(crate) enum Verdict {
     Success(Box<RawValue>),
-    Failure(String),
+    Failure(Failure),
+}
+
+/// Why a task could not be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub message: String,
+    /// Whether trying again may help, where that is known.
+    pub retryable: Option<bool>,
+    /// A word for programs.
+    pub kind: Option<String>,
+}
+
+impl Failure {
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), retryable: None, kind: None }
+    }
 }
 
 impl Verdict {
     fn size(&self) -> usize {
         match self {
             Self::Success(response) => response.get().len(),
-            Self::Failure(message) => message.len(),
+            Self::Failure(failure) => failure.message.len(),
         }
     }
 }
@@ -39,16 +58,38 @@ impl Verdict {
 pub(crate) struct Parcel {
     pub key: TaskKey,
     pub verdict: Verdict,
+    /// Nobody was told that the task was started, as far as is known.
+    pub untold: bool,
     /// A call with it had no answer: the server may have it already.
     pub sent_before: bool,
     /// It stands for a result that the server did not want.
     pub substitute: bool,
 }
 
+/// What is to be told of a task that has not ended.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub(crate) struct Note {
+    pub started: bool,
+    pub progress: Option<f64>,
+}
+
 #[derive(Debug, Default)]
 struct Waiting {
     results: VecDeque<Parcel>,
-    progress: HashMap<TaskKey, f64>,
+    notes: HashMap<TaskKey, Note>,
+    /// How many of the notes say that a task was started.
+    starts: usize,
+    /// Tasks whose start is being told: it may yet fail, or be overtaken.
+    telling: HashSet<TaskKey>,
+}
+
+impl Waiting {
+    fn add(&mut self, key: TaskKey, note: Note) {
+        let waiting = self.notes.entry(key).or_default();
+        self.starts += usize::from(note.started && !waiting.started);
+        waiting.started |= note.started;
+        waiting.progress = note.progress.or(waiting.progress);
+    }
 }
 
 /// What waits to be told.
@@ -57,17 +98,25 @@ pub(crate) struct Outbox {
     /// Locked for moments only, never across an await.
     waiting: Mutex<Waiting>,
     results_came: Notify,
-    progress_came: Notify,
+    notes_came: Notify,
     /// No more results will come.
     closing: CancellationToken,
 }
 
 impl Outbox {
-    /// A task has ended.
+    /// A task was started.
+    pub fn put_started(&self, key: &TaskKey) {
+        self.lock().add(key.clone(), Note { started: true, progress: None });
+        self.notes_came.notify_one();
+    }
+
+    /// A task has ended. What was not told of it before is not told any more.
     pub fn put_result(&self, key: TaskKey, verdict: Verdict) {
         let mut waiting = self.lock();
-        waiting.progress.remove(&key);
-        waiting.results.push_back(Parcel { key, verdict, sent_before: false, substitute: false });
+        let waits = waiting.notes.remove(&key).is_some_and(|note| note.started);
+        waiting.starts -= usize::from(waits);
+        let untold = waits || waiting.telling.contains(&key);
+        waiting.results.push_back(Parcel { key, verdict, untold, sent_before: false, substitute: false });
         drop(waiting);
         self.results_came.notify_one();
     }
@@ -75,9 +124,16 @@ impl Outbox {
     /// A task is so far. What is not a number is ignored, the rest brought between 0 and 100.
     pub fn put_progress(&self, key: &TaskKey, progress: f64) {
         if !progress.is_nan() {
-            self.lock().progress.insert(key.clone(), progress.clamp(0.0, 100.0));
-            self.progress_came.notify_one();
+            self.lock().add(key.clone(), Note { started: false, progress: Some(progress.clamp(0.0, 100.0)) });
+            self.notes_came.notify_one();
         }
+    }
+
+    /// A task is no longer this worker's: there is nothing to tell of it.
+    pub fn forget(&self, key: &TaskKey) {
+        let mut waiting = self.lock();
+        let started = waiting.notes.remove(key).is_some_and(|note| note.started);
+        waiting.starts -= usize::from(started);
     }
 
     /// Waits for results and takes as many as go into one call, at most `limit`. None once there are no more to come.
@@ -108,26 +164,42 @@ impl Outbox {
         self.results_came.notify_one();
     }
 
-    /// Waits for progress and takes what goes into one call.
-    pub async fn take_progress(&self) -> Vec<(TaskKey, f64)> {
+    /// Waits for notes and takes what goes into one call. Starts are told at once, mere progress only from a time on.
+    pub async fn take_notes(&self, progress_from: Instant) -> Vec<(TaskKey, Note)> {
         loop {
-            let came = self.progress_came.notified();
-            let batch = self.take_progress_batch();
+            let came = self.notes_came.notified();
+            let due = Instant::now() >= progress_from;
+            let batch = self.take_notes_batch(due);
             if !batch.is_empty() {
                 return batch;
             }
-            came.await;
+            tokio::select! {
+                () = came => {}
+                () = sleep_until(progress_from), if !due => {}
+            }
         }
     }
 
-    /// Progress that could not be told waits again, unless there is newer. `still` says whether a task wants it at all.
-    pub fn put_back_progress(&self, batch: Vec<(TaskKey, f64)>, still: impl Fn(&TaskKey) -> bool) {
+    /// The call with these notes is over.
+    pub fn told_notes(&self, batch: &[(TaskKey, Note)]) {
         let mut waiting = self.lock();
-        for (key, progress) in batch.into_iter().filter(|(key, _)| still(key)) {
-            waiting.progress.entry(key).or_insert(progress);
+        for (key, _) in batch {
+            waiting.telling.remove(key);
+        }
+    }
+
+    /// Notes that could not be told wait again, unless there is newer. `still` says whether a task wants it at all.
+    pub fn put_back_notes(&self, batch: Vec<(TaskKey, Note)>, still: impl Fn(&TaskKey) -> bool) {
+        let mut waiting = self.lock();
+        for (key, note) in batch {
+            waiting.telling.remove(&key);
+            if still(&key) {
+                let newer = waiting.notes.get(&key).and_then(|newer| newer.progress);
+                waiting.add(key, Note { progress: newer.or(note.progress), ..note });
+            }
         }
         drop(waiting);
-        self.progress_came.notify_one();
+        self.notes_came.notify_one();
     }
 
     /// No more results will come: the takers end when there are none left.
@@ -154,11 +226,18 @@ impl Outbox {
         waiting.results.drain(..count).collect()
     }
 
-    fn take_progress_batch(&self) -> Vec<(TaskKey, f64)> {
+    fn take_notes_batch(&self, progress_too: bool) -> Vec<(TaskKey, Note)> {
         let mut waiting = self.lock();
-        let batch = waiting.progress.extract_if(|_, _| true).take(MAX_MESSAGES).collect();
-        if !waiting.progress.is_empty() {
-            self.progress_came.notify_one();
+        if !progress_too && waiting.starts == 0 {
+            return Vec::new();
+        }
+        // A note can be two messages.
+        let batch: Vec<_> = waiting.notes.extract_if(|_, _| true).take(MAX_MESSAGES / 2).collect();
+        let starts: Vec<_> = batch.iter().filter(|(_, note)| note.started).map(|(key, _)| key.clone()).collect();
+        waiting.starts -= starts.len();
+        waiting.telling.extend(starts);
+        if !waiting.notes.is_empty() {
+            self.notes_came.notify_one();
         }
         batch
     }
@@ -171,14 +250,27 @@ impl Outbox {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt;
+
     use super::*;
 
     fn key(name: &str) -> TaskKey {
-        TaskKey { task_id: name.into(), attempt: Some(1) }
+        TaskKey { task_id: name.into(), attempt: Some(1), delivery: 0 }
     }
 
     fn failure(text: &str) -> Verdict {
-        Verdict::Failure(text.to_owned())
+        Verdict::Failure(Failure::new(text))
+    }
+
+    /// What is to be told of each task, by its name.
+    async fn notes(outbox: &Outbox) -> Vec<(String, Note)> {
+        let mut notes: Vec<_> = outbox.take_notes(Instant::now()).await;
+        notes.sort_by(|a, b| a.0.task_id.cmp(&b.0.task_id));
+        notes.into_iter().map(|(key, note)| (key.task_id.to_string(), note)).collect()
+    }
+
+    fn so_far(name: &str, percent: f64) -> (String, Note) {
+        (name.to_owned(), Note { started: false, progress: Some(percent) })
     }
 
     fn names(batch: &[Parcel]) -> Vec<&str> {
@@ -193,8 +285,8 @@ mod tests {
         }
         outbox.put_progress(&key("a"), 42.0);
         outbox.put_progress(&key("a"), f64::NAN);
-        assert_eq!(outbox.take_progress().await, [(key("a"), 42.0)]);
-        assert!(outbox.take_progress_batch().is_empty());
+        assert_eq!(notes(&outbox).await, [so_far("a", 42.0)]);
+        assert!(outbox.take_notes_batch(true).is_empty());
     }
 
     #[tokio::test]
@@ -203,7 +295,7 @@ mod tests {
         outbox.put_progress(&key("a"), 10.0);
         outbox.put_progress(&key("b"), f64::INFINITY);
         outbox.put_result(key("a"), failure("no"));
-        assert_eq!(outbox.take_progress().await, [(key("b"), 100.0)]);
+        assert_eq!(notes(&outbox).await, [so_far("b", 100.0)]);
         assert_eq!(names(&outbox.take_results(9).await.unwrap()), ["a"]);
     }
 
@@ -213,12 +305,10 @@ mod tests {
         outbox.put_progress(&key("a"), 10.0);
         outbox.put_progress(&key("b"), 20.0);
         outbox.put_progress(&key("c"), 30.0);
-        let batch = outbox.take_progress().await;
+        let batch = outbox.take_notes(Instant::now()).await;
         outbox.put_progress(&key("a"), 11.0);
-        outbox.put_back_progress(batch, |task| *task != key("c"));
-        let mut batch = outbox.take_progress().await;
-        batch.sort_by(|a, b| a.1.total_cmp(&b.1));
-        assert_eq!(batch, [(key("a"), 11.0), (key("b"), 20.0)]);
+        outbox.put_back_notes(batch, |task| *task != key("c"));
+        assert_eq!(notes(&outbox).await, [so_far("a", 11.0), so_far("b", 20.0)]);
     }
 
     #[tokio::test]
@@ -228,8 +318,9 @@ mod tests {
             outbox.put_progress(&key(&n.to_string()), 1.0);
             outbox.put_result(key(&format!("r{n}")), failure("no"));
         }
-        assert_eq!(outbox.take_progress().await.len(), MAX_MESSAGES);
-        assert_eq!(outbox.take_progress().await.len(), 1);
+        assert_eq!(notes(&outbox).await.len(), MAX_MESSAGES / 2, "each may be two messages");
+        assert_eq!(notes(&outbox).await.len(), MAX_MESSAGES / 2);
+        assert_eq!(notes(&outbox).await.len(), 1);
         assert_eq!(outbox.take_results(usize::MAX).await.unwrap().len(), MAX_MESSAGES);
         assert_eq!(outbox.take_results(usize::MAX).await.unwrap().len(), 1);
     }
@@ -257,5 +348,34 @@ mod tests {
         assert_eq!(names(&outbox.take_results(1).await.unwrap()), ["a"]);
         assert_eq!(names(&outbox.take_results(9).await.unwrap()), ["b", "c"]);
         assert!(outbox.take_results(9).await.is_none());
+    }
+
+    #[tokio::test]
+    async fn a_start_waits_for_nothing_and_takes_the_progress_along() {
+        let outbox = Outbox::default();
+        let much_later = Instant::now() + std::time::Duration::from_secs(3600);
+        outbox.put_progress(&key("a"), 10.0);
+        assert!(outbox.take_notes(much_later).now_or_never().is_none());
+        outbox.put_started(&key("b"));
+        assert_eq!(outbox.take_notes(much_later).await.len(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_result_tells_the_start_that_nobody_was_told_of() {
+        let outbox = Outbox::default();
+        for name in ["told", "untold", "failed to tell"] {
+            outbox.put_started(&key(name));
+            if name == "told" {
+                outbox.told_notes(&outbox.take_notes(Instant::now()).await);
+            }
+        }
+        outbox.put_result(key("told"), failure("1"));
+        outbox.put_result(key("untold"), failure("2"));
+        let under_way = outbox.take_notes(Instant::now()).await;
+        outbox.put_result(key("failed to tell"), failure("3"));
+        outbox.put_back_notes(under_way, |_| false);
+        let untold: Vec<_> = outbox.take_results(9).await.unwrap().iter().map(|parcel| parcel.untold).collect();
+        assert_eq!(untold, [false, true, true]);
+        assert!(outbox.take_notes_batch(true).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Tells the server what waits in the outbox: results in one lane, progress in another.
+//! Tells the server what waits in the outbox: results in one lane, starts and progress in another.
 //!
 //! Two lanes, so that a result never waits for a call that only carries progress. In each there is one call at a time, and
 //! what comes meanwhile goes together in the next. Results are told until the server has them, or the process ends; they
@@ -8,10 +8,12 @@ use std::{sync::Arc, time::Duration};
 
 use relais_protocol::worker::{OutcomeKind, TaskOutcome};
 
+use tokio::time::Instant;
+
 use crate::{
     backoff::{Backoff, Call},
     heartbeat::heed,
-    outbox::{Parcel, Verdict},
+    outbox::{Failure, Parcel, Verdict},
     run::Shared,
     transport::News,
 };
@@ -26,7 +28,7 @@ pub(crate) async fn tell_results(shared: Arc<Shared>) {
     let mut alone = 0_usize;
     while let Some(mut batch) = shared.outbox.take_results(if alone > 0 { 1 } else { usize::MAX }).await {
         alone = alone.saturating_sub(batch.len());
-        let news: Vec<_> = batch.iter().map(|parcel| (&parcel.key, News::Verdict(&parcel.verdict))).collect();
+        let news: Vec<_> = batch.iter().map(|parcel| (&parcel.key, verdict(parcel))).collect();
         match shared.transport.report(&news).await {
             Ok(outcomes) => {
                 shared.outage.worked(Call::Results);
@@ -53,23 +55,33 @@ pub(crate) async fn tell_results(shared: Arc<Shared>) {
     }
 }
 
-/// Tells progress, until it is dropped.
-pub(crate) async fn tell_progress(shared: Arc<Shared>) {
+fn verdict(parcel: &Parcel) -> News<'_> {
+    News::Verdict { verdict: &parcel.verdict, untold: parcel.untold }
+}
+
+/// Tells starts and progress, until it is dropped.
+pub(crate) async fn tell_notes(shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
+    let mut progress_from = Instant::now();
     loop {
-        let batch = shared.outbox.take_progress().await;
-        let news: Vec<_> = batch.iter().map(|(key, progress)| (key, News::Progress(*progress))).collect();
+        let batch = shared.outbox.take_notes(progress_from).await;
+        let starts = batch.iter().filter(|(_, note)| note.started).map(|(key, _)| (key, News::Started));
+        let progress = batch.iter().filter_map(|(key, note)| Some((key, News::Progress(note.progress?))));
+        let news: Vec<_> = starts.chain(progress).collect();
         match shared.transport.report(&news).await {
             Ok(outcomes) => {
                 backoff.reset();
-                heed(&shared, batch.iter().map(|(key, _)| key), &outcomes);
-                tokio::time::sleep(PROGRESS_PAUSE).await;
+                shared.outbox.told_notes(&batch);
+                heed(&shared, news.iter().map(|(key, _)| *key), &outcomes);
+                progress_from = Instant::now() + PROGRESS_PAUSE;
             }
             Err(error) => {
                 tracing::debug!(error = error.chain(), "progress could not be told");
                 // What the server does not want now, it will not want later; newer progress will come.
-                if !error.is_about_the_content() {
-                    shared.outbox.put_back_progress(batch, |key| shared.slots.is_running(key));
+                if error.is_about_the_content() {
+                    shared.outbox.told_notes(&batch);
+                } else {
+                    shared.outbox.put_back_notes(batch, |key| shared.slots.is_running(key));
                 }
                 tokio::time::sleep(backoff.next()).await;
             }
@@ -110,7 +122,8 @@ fn unwanted(shared: &Shared, mut parcel: Parcel, reason: &str) {
         return;
     }
     tracing::warn!(task_id = %parcel.key.task_id, reason, "the server does not take the result");
-    parcel.verdict = Verdict::Failure(format!("the server did not take the worker's result: {reason}"));
+    let message = format!("the server did not take the worker's result: {reason}");
+    parcel.verdict = Verdict::Failure(Failure { kind: Some("result".to_owned()), ..Failure::new(message) });
     parcel.substitute = true;
     shared.outbox.put_back_results(vec![parcel]);
 }

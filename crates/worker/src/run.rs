@@ -9,7 +9,7 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
-use relais_protocol::worker::{MAX_CLAIM, MAX_MESSAGES, OutcomeKind, SubmissionMessage};
+use relais_protocol::worker::{MAX_CLAIM, MAX_MESSAGES, OutcomeKind};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout, timeout_at},
@@ -19,13 +19,14 @@ use tracing::Instrument;
 
 use crate::{
     CallError, Context, Worker, WorkerError, WorkerReport,
+    again::Agains,
     backoff::{Backoff, Call, Outage},
-    handler::Handler,
+    handler::{Handler, Return},
     heartbeat,
     outbox::Outbox,
     reporter,
     slots::{Ending, Slots, TaskKey},
-    transport::Transport,
+    transport::{Delivery, Transport},
 };
 
 /// How long a claim waits at the server for a first task.
@@ -38,19 +39,27 @@ const EARLY: Duration = Duration::from_secs(1);
 /// there are none, nothing is lost by hanging up.
 const CLAIM_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long handlers may take to notice that they are cancelled at the end of the grace period, and then to be dropped.
-const CANCEL_LIMIT: Duration = Duration::from_secs(1);
+/// How long a handler that was told to stop and then dropped may take to be gone.
+const DROP_LIMIT: Duration = Duration::from_secs(1);
 
 /// How long to try to tell the last results and to give tasks back.
 const FLUSH_LIMIT: Duration = Duration::from_secs(7);
 
+/// How long to try to give back a task that is to be tried again. The worker goes on meanwhile.
+const AGAIN_LIMIT: Duration = Duration::from_secs(60);
+
 /// What the parts of a running worker have in common.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    pub transport: Transport,
+    pub transport: Box<dyn Transport>,
     pub slots: Slots,
     pub outbox: Arc<Outbox>,
     pub outage: Outage,
+    agains: Agains,
+    /// Cancelled when nothing more is taken.
+    pub stopping: CancellationToken,
+    /// Cancelled when the worker is told to stop.
+    shutdown: CancellationToken,
     tally: Mutex<WorkerReport>,
 }
 
@@ -58,10 +67,15 @@ impl Shared {
     pub fn tally(&self, count: impl FnOnce(&mut WorkerReport)) {
         count(&mut self.tally.lock().unwrap_or_else(PoisonError::into_inner));
     }
+
+    /// What was done so far.
+    pub fn report(&self) -> WorkerReport {
+        *self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// A claim on its way.
-type Claim = BoxFuture<'static, Result<Vec<SubmissionMessage>, CallError>>;
+type Claim = BoxFuture<'static, Result<Vec<Delivery>, CallError>>;
 
 pub(crate) async fn run(
     worker: Worker,
@@ -73,22 +87,34 @@ pub(crate) async fn run(
         slots: Slots::new(worker.concurrency),
         outbox: Arc::default(),
         outage: Outage::default(),
+        agains: Agains::default(),
+        stopping: CancellationToken::new(),
+        shutdown: shutdown.clone(),
         tally: Mutex::default(),
     });
     // Dropped with this future, and with them whatever runs in them.
     let mut beside = JoinSet::new();
-    beside.spawn(heartbeat::run(shared.clone(), worker.heartbeat));
-    beside.spawn(reporter::tell_progress(shared.clone()));
+    #[cfg(feature = "health")]
+    if let Some(address) = worker.health {
+        beside.spawn(crate::health::listen(address).await?.serve(shared.clone()));
+    }
+    beside.spawn(heartbeat::run(shared.clone()));
+    beside.spawn(reporter::tell_notes(shared.clone()));
     let mut results = JoinSet::new();
     results.spawn(reporter::tell_results(shared.clone()));
     let mut running = JoinSet::new();
 
-    let claim = take_tasks(&shared, &handler, &mut running, &shutdown).await?;
+    let claim = take_tasks(&shared, &handler, &mut running, worker.once, &shutdown).await?;
+    shared.stopping.cancel();
 
     // A claim on its way may bring tasks until the server knows that nobody waits: it is heard out while there is time.
     let drained = CancellationToken::new();
-    tokio::join!(hear_out(&shared, claim, &drained), async {
-        drain(&shared, &mut running, worker.grace).await;
+    tokio::join!(shared.transport.stop_claiming(), hear_out(&shared, claim, &drained), async {
+        // The one task of a worker that takes only one has all the time that it needs.
+        tokio::select! {
+            () = all_ended(&mut running) => {}
+            () = shutdown.cancelled() => drain(&shared, &mut running, worker.grace, worker.stop_limit).await,
+        }
         drained.cancel();
         let leftovers = shared.slots.leftovers();
         shared.tally(|tally| tally.lost += leftovers.gone);
@@ -102,19 +128,18 @@ pub(crate) async fn run(
     if unsent > 0 {
         tracing::error!(unsent, "results could not be told in time; the server will hand their tasks out again");
     }
-    let mut report = WorkerReport::default();
-    shared.tally(|tally| {
-        tally.unsent += unsent;
-        report = *tally;
-    });
-    Ok(report)
+    shared.transport.close().await;
+    shared.tally(|tally| tally.unsent += unsent);
+    Ok(shared.report())
 }
 
-/// Claims and starts tasks until told to stop. What comes back is the claim that was on its way then.
+/// Claims and starts tasks until told to stop, or until there was one. What comes back is the claim that was on its way
+/// then.
 async fn take_tasks(
     shared: &Arc<Shared>,
     handler: &Handler,
     running: &mut JoinSet<()>,
+    once: bool,
     shutdown: &CancellationToken,
 ) -> Result<Option<Claim>, WorkerError> {
     let mut backoff = Backoff::default();
@@ -127,7 +152,7 @@ async fn take_tasks(
         };
         while running.try_join_next().is_some() {}
         let asked = Instant::now();
-        let mut claim = claim(shared.clone(), free.min(MAX_CLAIM));
+        let mut claim = claim(shared.clone(), if once { 1 } else { free.min(MAX_CLAIM) });
         let answer = tokio::select! {
             answer = &mut claim => answer,
             () = shutdown.cancelled() => return Ok(Some(claim)),
@@ -138,7 +163,10 @@ async fn take_tasks(
                 shared.outage.worked(Call::Claim);
                 if !tasks.is_empty() || asked.elapsed() >= EARLY {
                     backoff.reset();
-                    tasks.into_iter().for_each(|task| start(shared, handler, running, task));
+                    let started = tasks.into_iter().filter_map(|task| start(shared, handler, running, task)).count();
+                    if once && started > 0 {
+                        return Ok(None);
+                    }
                     continue;
                 }
                 backoff.next()
@@ -168,25 +196,54 @@ fn claim(shared: Arc<Shared>, max: usize) -> Claim {
 }
 
 /// Starts the handler of a task that was claimed.
-fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, task: SubmissionMessage) {
-    let key = key_of(&task);
+fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, delivery: Delivery) -> Option<()> {
+    let key = delivery.key.clone();
     let Some(cancel) = shared.slots.take(key.clone()) else {
         tracing::warn!(task_id = %key.task_id, attempt = key.attempt, "the server handed out the same attempt twice");
-        return;
+        return None;
     };
+    if shared.transport.tells_start() {
+        shared.outbox.put_started(&key);
+    }
     let span = tracing::info_span!("task", task_id = %key.task_id, attempt = key.attempt);
-    let context = Context::new(key.clone(), task.correlation_id, cancel, shared.outbox.clone());
-    let work = handler(task.data.body, context);
+    let context = Context::new(&delivery, cancel.clone(), shared.outbox.clone());
+    let work = handler(delivery.task.data.body, context);
     let shared = shared.clone();
     let work = async move {
-        let verdict = work.await;
-        match shared.slots.finish(&key) {
-            Ending::Report => shared.outbox.put_result(key, verdict),
-            Ending::Gone => shared.tally(|tally| tally.lost += 1),
-            Ending::Stopped => {}
+        match work.await {
+            Return::Again(why) => try_again(&shared, key, &why, &cancel).await,
+            Return::Ended(verdict) => match shared.slots.finish(&key) {
+                Ending::Report => {
+                    shared.agains.forget(&key);
+                    shared.outbox.put_result(key, verdict);
+                }
+                Ending::Gone => shared.tally(|tally| tally.lost += 1),
+                Ending::Stopped => {}
+            },
         }
     };
     running.spawn(work.instrument(span));
+    Some(())
+}
+
+/// Holds a task for a while and gives it back. Held, because it would be back at once otherwise; not any longer once the
+/// worker stops.
+async fn try_again(shared: &Shared, key: TaskKey, why: &str, cancel: &CancellationToken) {
+    let pause = shared.agains.pause(&key);
+    tracing::info!(why, pause_ms = pause.as_millis() as u64, "the task is to be tried again");
+    tokio::select! {
+        () = sleep(pause) => {}
+        () = cancel.cancelled() => {}
+        () = shared.shutdown.cancelled() => {}
+    }
+    match shared.slots.hand_over(&key) {
+        Ending::Report => {
+            give_back_by(Instant::now() + AGAIN_LIMIT, shared, std::slice::from_ref(&key)).await;
+            shared.slots.settle(&key);
+        }
+        Ending::Gone => shared.tally(|tally| tally.lost += 1),
+        Ending::Stopped => {}
+    }
 }
 
 /// Gives back what the last claim brings, if it brings something before everything else has ended.
@@ -200,20 +257,20 @@ async fn hear_out(shared: &Shared, claim: Option<Claim>, drained: &CancellationT
         answer = claim => answer.unwrap_or_default(),
         () = limit => return,
     };
-    give_back(shared, tasks.iter().map(key_of).collect()).await;
+    give_back(shared, tasks.into_iter().map(|delivery| delivery.key).collect()).await;
 }
 
 /// Lets the handlers finish within the grace period, then tells them to stop, then drops them.
-async fn drain(shared: &Shared, running: &mut JoinSet<()>, grace: Duration) {
+async fn drain(shared: &Shared, running: &mut JoinSet<()>, grace: Duration, stop_limit: Duration) {
     if timeout(grace, all_ended(running)).await.is_ok() {
         return;
     }
     tracing::info!(running = running.len(), "the grace period is over: the tasks that still run are given back");
     shared.slots.stop();
-    if timeout(CANCEL_LIMIT, all_ended(running)).await.is_err() {
+    if timeout(stop_limit, all_ended(running)).await.is_err() {
         running.abort_all();
         // A handler that never awaits can not be dropped, and must not keep the worker either.
-        let _ = timeout(CANCEL_LIMIT, all_ended(running)).await;
+        let _ = timeout(DROP_LIMIT, all_ended(running)).await;
     }
 }
 
@@ -225,10 +282,16 @@ async fn all_ended(running: &mut JoinSet<()>) {
 async fn give_back(shared: &Shared, keys: Vec<TaskKey>) {
     let deadline = Instant::now() + FLUSH_LIMIT;
     for keys in keys.chunks(MAX_MESSAGES) {
-        if timeout_at(deadline, give_back_all(shared, keys)).await.is_err() {
-            tracing::warn!(tasks = keys.len(), "tasks could not be given back in time; their leases will run out");
-            shared.tally(|tally| tally.lost += keys.len() as u64);
-        }
+        give_back_by(deadline, shared, keys).await;
+    }
+}
+
+async fn give_back_by(deadline: Instant, shared: &Shared, keys: &[TaskKey]) {
+    // What was not told of them yet would be wrong afterwards.
+    keys.iter().for_each(|key| shared.outbox.forget(key));
+    if timeout_at(deadline, give_back_all(shared, keys)).await.is_err() {
+        tracing::warn!(tasks = keys.len(), "tasks could not be given back in time; their leases will run out");
+        shared.tally(|tally| tally.lost += keys.len() as u64);
     }
 }
 
@@ -254,8 +317,4 @@ async fn give_back_all(shared: &Shared, keys: &[TaskKey]) {
             }
         }
     }
-}
-
-fn key_of(task: &SubmissionMessage) -> TaskKey {
-    TaskKey { task_id: task.task_id.as_str().into(), attempt: task.attempt }
 }

@@ -17,6 +17,8 @@ use tokio_util::sync::CancellationToken;
 pub(crate) struct TaskKey {
     pub task_id: Arc<str>,
     pub attempt: Option<u32>,
+    /// Which delivery it came with, where the transport tells them apart by this and not by the attempt.
+    pub delivery: u64,
 }
 
 /// What is to be done with what a handler returned.
@@ -147,6 +149,24 @@ impl Slots {
         self.lock().get(key).is_some_and(|entry| entry.phase == Phase::Running)
     }
 
+    /// Its handler wants it to be given back. It stays held until that is done: see [`Slots::settle`].
+    pub fn hand_over(&self, key: &TaskKey) -> Ending {
+        match self.lock().get_mut(key) {
+            Some(entry) if entry.phase == Phase::Running => {
+                entry.phase = Phase::Stopped;
+                return Ending::Report;
+            }
+            Some(entry) if entry.phase == Phase::Stopped => return Ending::Stopped,
+            _ => {}
+        }
+        self.finish(key)
+    }
+
+    /// How many handlers run.
+    pub fn running(&self) -> usize {
+        self.lock().values().filter(|entry| entry.phase != Phase::Finished).count()
+    }
+
     /// Tells every running handler to stop; their tasks will be given back.
     pub fn stop(&self) {
         for entry in self.lock().values_mut() {
@@ -187,7 +207,7 @@ mod tests {
     use super::*;
 
     fn key(task_id: &str, attempt: u32) -> TaskKey {
-        TaskKey { task_id: task_id.into(), attempt: Some(attempt) }
+        TaskKey { task_id: task_id.into(), attempt: Some(attempt), delivery: 0 }
     }
 
     #[test]

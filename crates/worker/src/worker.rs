@@ -1,11 +1,22 @@
 //! The worker as its user sees it: settings with defaults, one method that runs, and what it says in the end.
 
+#[cfg(feature = "health")]
+use std::net::SocketAddr;
 use std::{fmt::Display, time::Duration};
 
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
 
-use crate::{Context, WorkerError, handler, http::Http, run, transport::Transport};
+#[cfg(feature = "embedded")]
+use crate::transport::embedded::Embedded;
+#[cfg(feature = "rabbitmq")]
+use crate::transport::rabbitmq::OverRabbitMq;
+use crate::{
+    Context, WorkerError, handler,
+    http::Http,
+    run,
+    transport::{Transport, http::OverHttp},
+};
 
 /// What a worker did, from its start to its end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
@@ -15,7 +26,7 @@ pub struct WorkerReport {
     pub done: u64,
     /// Tasks that ended badly.
     pub failed: u64,
-    /// Tasks given back unfinished when the worker was stopped.
+    /// Tasks given back unfinished: when the worker was stopped, or because their handlers wanted another try.
     pub returned: u64,
     /// Tasks that were taken away: cancelled, or handed to another worker because the lease was lost.
     pub lost: u64,
@@ -26,10 +37,13 @@ pub struct WorkerReport {
 /// Does the tasks of one service.
 #[derive(Debug)]
 pub struct Worker {
-    pub(crate) transport: Transport,
+    pub(crate) transport: Box<dyn Transport>,
     pub(crate) concurrency: usize,
-    pub(crate) heartbeat: Duration,
+    pub(crate) once: bool,
     pub(crate) grace: Duration,
+    pub(crate) stop_limit: Duration,
+    #[cfg(feature = "health")]
+    pub(crate) health: Option<SocketAddr>,
 }
 
 impl Worker {
@@ -40,16 +54,32 @@ impl Worker {
         client_secret: impl Into<String>,
         service: impl Into<String>,
     ) -> WorkerBuilder {
-        WorkerBuilder {
+        WorkerBuilder::new(Source::Http {
             url: url.into(),
             client_id: client_id.into(),
             client_secret: client_secret.into(),
             service: service.into(),
-            concurrency: 1,
-            lease: Duration::from_secs(60),
-            host_name: None,
-            grace: Duration::from_secs(20),
-        }
+        })
+    }
+
+    /// A worker for the tasks on a broker: it takes submissions from `<queue_name>-in` and tells results to
+    /// `<queue_name>-out`. Both queues are declared, plain and durable, unless they exist.
+    ///
+    /// A broker that is away, or does not let this worker in, is tried again for as long as it takes.
+    #[cfg(feature = "rabbitmq")]
+    pub fn rabbitmq(url: impl Into<String>, queue_name: impl Into<String>) -> WorkerBuilder {
+        WorkerBuilder::new(Source::RabbitMq { url: url.into(), queue_name: queue_name.into() })
+    }
+
+    /// A worker for a service of an engine in this very process, without any server: the same queue, leases and rules. The
+    /// client needs the role `work`; its secret is not asked for.
+    #[cfg(feature = "embedded")]
+    pub fn embedded(
+        engine: relais_engine::Engine,
+        client_id: impl Into<String>,
+        service: impl Into<String>,
+    ) -> WorkerBuilder {
+        WorkerBuilder::new(Source::Embedded { engine, client_id: client_id.into(), service: service.into() })
     }
 
     /// Takes tasks and does them until `shutdown` is cancelled, then finishes or gives back what it has.
@@ -60,7 +90,7 @@ impl Worker {
     ///
     /// A server that is away, at the start or later, is waited for. At `shutdown`, no new task is taken; running ones have
     /// the grace period to finish; then their contexts are cancelled, and one second later they are dropped and their
-    /// tasks given back. What there is to tell is told for up to seven seconds more. With the default grace period of
+    /// tasks given back, which burns no attempt. What there is to tell is told for up to seven seconds more. With the default grace period of
     /// 20 s the whole fits into the 30 s that Kubernetes gives.
     ///
     /// Dropping the future stops everything at once; the leases then run out by themselves.
@@ -82,29 +112,86 @@ impl Worker {
     }
 }
 
-/// The settings of a [`Worker`].
+/// Where tasks come from.
 #[derive(Clone)]
+enum Source {
+    Http {
+        url: String,
+        client_id: String,
+        client_secret: String,
+        service: String,
+    },
+    #[cfg(feature = "rabbitmq")]
+    RabbitMq {
+        url: String,
+        queue_name: String,
+    },
+    #[cfg(feature = "embedded")]
+    Embedded {
+        engine: relais_engine::Engine,
+        client_id: String,
+        service: String,
+    },
+}
+
+impl std::fmt::Debug for Source {
+    /// Without the secret.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Http { url, client_id, service, .. } => write!(f, "{service} of {url} as {client_id}"),
+            // The URL may have a password.
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq { queue_name, .. } => write!(f, "{queue_name} on RabbitMQ"),
+            #[cfg(feature = "embedded")]
+            Self::Embedded { client_id, service, .. } => write!(f, "{service} of this process as {client_id}"),
+        }
+    }
+}
+
+/// The settings of a [`Worker`].
+#[derive(Debug, Clone)]
 #[must_use]
 pub struct WorkerBuilder {
-    url: String,
-    client_id: String,
-    client_secret: String,
-    service: String,
+    source: Source,
     concurrency: usize,
+    once: bool,
     lease: Duration,
     host_name: Option<String>,
     grace: Duration,
+    stop_limit: Duration,
+    #[cfg(feature = "health")]
+    health: Option<SocketAddr>,
 }
 
 impl WorkerBuilder {
+    fn new(source: Source) -> Self {
+        Self {
+            source,
+            concurrency: 1,
+            once: false,
+            lease: Duration::from_secs(60),
+            host_name: None,
+            grace: Duration::from_secs(20),
+            stop_limit: Duration::from_secs(1),
+            #[cfg(feature = "health")]
+            health: None,
+        }
+    }
+
     /// How many tasks at the same time; 1 unless set, and at least 1.
     pub fn concurrency(mut self, concurrency: usize) -> Self {
         self.concurrency = concurrency.max(1);
         self
     }
 
+    /// Takes exactly one task, waits for it if need be, does it, and ends: for a Job that is started for each task.
+    pub fn once(mut self, once: bool) -> Self {
+        self.once = once;
+        self
+    }
+
     /// How long the server waits for a sign of life before it hands a task to another worker; 60 s unless set. Signs of
-    /// life are sent three times as often.
+    /// life are sent three times as often. Over RabbitMQ there is no lease: the broker watches the connection.
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
@@ -122,34 +209,51 @@ impl WorkerBuilder {
         self
     }
 
+    /// How long a handler may take to end once its context is cancelled because the worker stops; 1 s unless set. Then it is
+    /// dropped.
+    pub fn stop_limit(mut self, limit: Duration) -> Self {
+        self.stop_limit = limit;
+        self
+    }
+
+    /// Answers `/livez`, `/readyz` and `/metrics` at this address while the worker runs.
+    #[cfg(feature = "health")]
+    pub fn health(mut self, address: SocketAddr) -> Self {
+        self.health = Some(address);
+        self
+    }
+
     /// Checks the settings. Does not talk to the server yet.
     ///
     /// # Errors
     ///
     /// If the address is not one, or the HTTP client can not be set up (over https: no certificates on this machine).
     pub fn build(self) -> Result<Worker, WorkerError> {
-        let http = Http::new(&self.url, &self.client_id, &self.client_secret, &self.service)?;
+        let host_name = self.host_name.or_else(this_host);
+        let concurrency = if self.once { 1 } else { self.concurrency };
+        let transport: Box<dyn Transport> = match self.source {
+            Source::Http { url, client_id, client_secret, service } => {
+                let http = Http::new(&url, &client_id, &client_secret, &service)?;
+                Box::new(OverHttp::new(http, self.lease, host_name))
+            }
+            #[cfg(feature = "rabbitmq")]
+            Source::RabbitMq { url, queue_name } => {
+                Box::new(OverRabbitMq::new(&url, &queue_name, concurrency, host_name)?)
+            }
+            #[cfg(feature = "embedded")]
+            Source::Embedded { engine, client_id, service } => {
+                Box::new(Embedded::new(engine, client_id, service, self.lease, host_name))
+            }
+        };
         Ok(Worker {
-            transport: Transport::new(http, self.lease, self.host_name.or_else(this_host)),
-            concurrency: self.concurrency,
-            heartbeat: (self.lease / 3).max(Duration::from_millis(10)),
+            transport,
+            concurrency,
+            once: self.once,
             grace: self.grace,
+            stop_limit: self.stop_limit,
+            #[cfg(feature = "health")]
+            health: self.health,
         })
-    }
-}
-
-impl std::fmt::Debug for WorkerBuilder {
-    /// Without the secret.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("WorkerBuilder")
-            .field("url", &self.url)
-            .field("client_id", &self.client_id)
-            .field("service", &self.service)
-            .field("concurrency", &self.concurrency)
-            .field("lease", &self.lease)
-            .field("host_name", &self.host_name)
-            .field("grace", &self.grace)
-            .finish_non_exhaustive()
     }
 }
 
@@ -163,6 +267,7 @@ fn this_host() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::transport::Keeping;
 
     #[test]
     fn a_worker_has_at_least_one_slot_and_heartbeats_thrice_a_lease() {
@@ -171,7 +276,7 @@ mod tests {
             .lease(Duration::from_secs(30))
             .build()
             .unwrap();
-        assert_eq!((worker.concurrency, worker.heartbeat), (1, Duration::from_secs(10)));
+        assert_eq!((worker.concurrency, worker.transport.keeping()), (1, Keeping::Lease(Duration::from_secs(10))));
     }
 
     #[test]

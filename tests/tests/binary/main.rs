@@ -8,6 +8,7 @@ mod events;
 mod examples;
 mod operations;
 mod start;
+mod worker;
 
 use std::{
     path::Path,

@@ -22,7 +22,8 @@ const MAY_KNOW: [(&str, &[&str]); 16] = [
     ("relais-engine", &["relais-core", "relais-protocol", "relais-bus"]),
     ("relais-notify", &["relais-core", "relais-protocol", "relais-bus"]),
     ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-notify", "relais-bus"]),
-    ("relais-worker", &["relais-core", "relais-protocol"]),
+    // Above the broker's client, and above the engine for programs that have both in one process.
+    ("relais-worker", &["relais-core", "relais-protocol", "relais-messaging", "relais-engine"]),
     ("relais-server", ALL_THAT_SHIP),
     // For tests only: conformance suites speak the ports, never a driver.
     ("relais-testkit", &["relais-core", "relais-protocol"]),

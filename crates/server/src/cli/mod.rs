@@ -18,6 +18,8 @@ mod reference;
 mod service;
 mod table;
 mod task;
+#[cfg(unix)]
+mod worker;
 mod yaml;
 
 use std::process::ExitCode;
@@ -56,6 +58,9 @@ pub enum Command {
     Demo(DemoArgs),
     /// Bring the database's schema up to date
     Migrate(MigrateArgs),
+    /// Do the tasks of a service: run a command for each
+    #[cfg(unix)]
+    Worker(worker::WorkerArgs),
     /// Look at the configuration
     Config(config::ConfigArgs),
     /// Declare services, pause them, see how full they are
@@ -94,6 +99,8 @@ pub enum Command {
 /// The commands that the binary wires itself (`serve`, `demo`, `migrate`, `openapi`) are handed back.
 pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> {
     match command {
+        #[cfg(unix)]
+        Command::Worker(args) => worker::run(args).await?,
         Command::Config(args) => config::run(args)?,
         Command::Service(args) => service::run(args).await?,
         Command::Client(args) => client::run(args).await?,
@@ -133,6 +140,9 @@ mod tests {
             "demo --exit",
             "migrate --database postgres://h/d",
             "config show --config relais.toml",
+            "worker --service s --client c --url http://h:1 --secret-file f --lease 30s -- ./resize.sh -x --once",
+            "worker --service s --broker amqp://h --queue q --concurrency 4 --timeout 10m --kill-after 5s --grace 1m -- cat",
+            "worker --service s --once --interruptible --health 127.0.0.1:9 --host-name h --log-format json -- cat",
             "service list --json --url http://h:1",
             "service put s --queue-name q --capacity 3 --lease 60s --delivery-limit 2 --keep-finished 7d --keep-any 9d",
             "service --token t delete s --yes",
@@ -191,6 +201,13 @@ mod tests {
             "events publish orders.created",
             "serve --listen nowhere",
             "apply",
+            "worker --service s",
+            "worker --service s cat",
+            "worker -- cat",
+            "worker --service a/b -- cat",
+            "worker --service s --concurrency 0 -- cat",
+            "worker --service s --queue q -- cat",
+            "worker --service s --grace 1s --interruptible -- cat",
         ] {
             let words = std::iter::once("relais").chain(line.split(' '));
             let error = Cli::try_parse_from(words).expect_err(line);

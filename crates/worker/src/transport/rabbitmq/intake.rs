@@ -1,0 +1,293 @@
+//! What comes in: a consumer that is kept, the tasks that it brought, and how they are settled.
+//!
+//! A task of its own consumes, also while nobody waits for more: this is how a lost connection is noticed. What it brings is
+//! at most as many as the prefetch, so it need not be bounded once more here.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use relais_messaging::rabbitmq::{self, Acker, Broker, ConsumeError, ConsumeOptions, Consumer, Queue};
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
+
+use super::submission::understand;
+use crate::{backoff::Backoff, slots::TaskKey, transport::Delivery};
+
+/// What comes in, and what was taken.
+pub(super) struct Intake {
+    broker: Broker,
+    queues: [Queue; 2],
+    prefetch: u16,
+    desk: Arc<Desk>,
+    arrived: AsyncMutex<mpsc::UnboundedReceiver<Delivery>>,
+    lost: AsyncMutex<mpsc::UnboundedReceiver<Vec<TaskKey>>>,
+    consuming: OnceLock<AbortOnDropHandle<()>>,
+}
+
+/// What the consuming task and those who settle share.
+struct Desk {
+    /// Locked for moments only, never across an await.
+    held: Mutex<HashMap<TaskKey, Held>>,
+    deliveries: AtomicU64,
+    arrive: mpsc::UnboundedSender<Delivery>,
+    lose: mpsc::UnboundedSender<Vec<TaskKey>>,
+    is_consuming: AtomicBool,
+    /// Nothing more is wanted.
+    stop: CancellationToken,
+    /// Nothing more will arrive.
+    stopped: CancellationToken,
+    /// Nothing more will be settled.
+    close: CancellationToken,
+    /// The broker knows all that was settled, or never will.
+    closed: CancellationToken,
+}
+
+/// A task that was handed out and is not settled.
+struct Held {
+    acker: Acker,
+    tag: u64,
+    /// The server was told that it was started.
+    told: bool,
+}
+
+impl std::fmt::Debug for Intake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {:?}", self.queues[0].name, self.broker)
+    }
+}
+
+impl Intake {
+    /// Consumes the first of the queues, once both are there.
+    pub fn new(broker: Broker, queues: [Queue; 2], prefetch: u16) -> Self {
+        let (arrive, arrived) = mpsc::unbounded_channel();
+        let (lose, lost) = mpsc::unbounded_channel();
+        let desk = Desk {
+            held: Mutex::default(),
+            deliveries: AtomicU64::new(0),
+            arrive,
+            lose,
+            is_consuming: AtomicBool::new(false),
+            stop: CancellationToken::new(),
+            stopped: CancellationToken::new(),
+            close: CancellationToken::new(),
+            closed: CancellationToken::new(),
+        };
+        Self {
+            broker,
+            queues,
+            prefetch,
+            desk: Arc::new(desk),
+            arrived: AsyncMutex::new(arrived),
+            lost: AsyncMutex::new(lost),
+            consuming: OnceLock::new(),
+        }
+    }
+
+    /// Begins to consume, the first time.
+    pub fn start(&self) {
+        self.consuming.get_or_init(|| {
+            let (broker, queues, prefetch) = (self.broker.clone(), self.queues.clone(), self.prefetch);
+            AbortOnDropHandle::new(tokio::spawn(self.desk.clone().consume(broker, queues, prefetch)))
+        });
+    }
+
+    /// Waits for tasks and takes up to `max` of those that are there. None once nothing more is wanted.
+    pub async fn take(&self, max: usize) -> Vec<Delivery> {
+        let mut arrived = self.arrived.lock().await;
+        let mut taken = Vec::new();
+        while taken.is_empty() {
+            let first = tokio::select! {
+                biased;
+                () = self.desk.stop.cancelled() => break,
+                first = arrived.recv() => first,
+            };
+            let rest = std::iter::from_fn(|| arrived.try_recv().ok());
+            // What was lost before anybody took it is no longer ours to take.
+            taken.extend(first.into_iter().chain(rest.take(max - 1)).filter(|delivery| self.desk.has(&delivery.key)));
+        }
+        taken
+    }
+
+    /// Wants nothing more, and puts back what nobody took.
+    pub async fn stop(&self) {
+        self.desk.stop.cancel();
+        if self.consuming.get().is_some() {
+            self.desk.stopped.cancelled().await;
+        }
+        let mut arrived = self.arrived.lock().await;
+        while let Ok(delivery) = arrived.try_recv() {
+            self.give_back(&delivery.key);
+        }
+    }
+
+    /// Waits until the broker knows what was settled.
+    pub async fn close(&self) {
+        self.desk.close.cancel();
+        if self.consuming.get().is_some() {
+            self.desk.closed.cancelled().await;
+        }
+    }
+
+    /// Waits until tasks are lost.
+    pub async fn lost(&self) -> Vec<TaskKey> {
+        match self.lost.lock().await.recv().await {
+            Some(keys) => keys,
+            None => std::future::pending().await,
+        }
+    }
+
+    pub fn is_consuming(&self) -> bool {
+        self.desk.is_consuming.load(Ordering::Relaxed)
+    }
+
+    /// The server is being told that the task was started.
+    pub fn mark_told(&self, key: &TaskKey) {
+        if let Some(held) = self.desk.held().get_mut(key) {
+            held.told = true;
+        }
+    }
+
+    pub fn was_told(&self, key: &TaskKey) -> bool {
+        self.desk.held().get(key).is_some_and(|held| held.told)
+    }
+
+    /// The task is done with. One that was lost can not be acknowledged, and need not be.
+    pub fn ack(&self, key: &TaskKey) {
+        if let Some(held) = self.desk.held().remove(key)
+            && let Err(error) = held.acker.ack(held.tag)
+        {
+            tracing::debug!(task_id = %key.task_id, %error, "a task could not be acknowledged");
+        }
+    }
+
+    /// Puts a task back into its queue; false if it was lost.
+    pub fn give_back(&self, key: &TaskKey) -> bool {
+        let held = self.desk.held().remove(key);
+        held.is_some_and(|held| held.acker.nack(held.tag, true).is_ok())
+    }
+}
+
+impl Desk {
+    /// Consumes for as long as something is wanted, however often the connection is lost.
+    async fn consume(self: Arc<Self>, broker: Broker, queues: [Queue; 2], prefetch: u16) {
+        let mut backoff = Backoff::default();
+        let mut reported = None;
+        while !self.stop.is_cancelled() {
+            let opened = tokio::select! {
+                opened = open(&broker, &queues, prefetch) => opened,
+                () = self.stop.cancelled() => break,
+            };
+            match opened {
+                Ok(consumer) => {
+                    tracing::info!(queue = queues[0].name, prefetch, "consuming");
+                    (backoff, reported) = (Backoff::default(), None);
+                    self.is_consuming.store(true, Ordering::Relaxed);
+                    let end = self.follow(consumer, prefetch).await;
+                    self.is_consuming.store(false, Ordering::Relaxed);
+                    self.lose_all();
+                    if self.stop.is_cancelled() {
+                        break;
+                    }
+                    tracing::warn!(queue = queues[0].name, error = %end, "no longer consuming; trying again");
+                }
+                // Said once, not at every attempt.
+                Err(error) if reported.as_ref() == Some(&error) => {}
+                Err(error) => {
+                    tracing::warn!(queue = queues[0].name, %error, "failed to consume; trying again");
+                    reported = Some(error);
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(backoff.next()) => {}
+                () = self.stop.cancelled() => {}
+            }
+        }
+        self.stopped.cancel();
+        self.closed.cancel();
+    }
+
+    /// Takes what a consumer hands out, until its end. Once nothing more is wanted it only stays: what was handed out is to
+    /// be settled in its channel.
+    async fn follow(&self, mut consumer: Consumer, prefetch: u16) -> ConsumeError {
+        let acker = consumer.acker();
+        let batch = usize::from(prefetch.max(1));
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = self.stop.cancelled() => break,
+                next = consumer.next_batch(batch) => next,
+            };
+            match next {
+                Ok(deliveries) => deliveries.into_iter().for_each(|delivery| self.arrived(delivery, &acker)),
+                Err(end) => return end,
+            }
+        }
+        self.is_consuming.store(false, Ordering::Relaxed);
+        if let Err(error) = consumer.cancel().await {
+            return error;
+        }
+        loop {
+            match consumer.next_batch(batch).await {
+                // Never begun: nobody need be told.
+                Ok(deliveries) => deliveries.iter().for_each(|delivery| drop(acker.nack(delivery.tag, true))),
+                Err(ConsumeError::Cancelled) => break,
+                Err(end) => return end,
+            }
+        }
+        self.stopped.cancel();
+        self.close.cancelled().await;
+        // It is cancelled already. But whoever gets the answer knows that the broker has seen all that was settled before.
+        consumer.cancel().await.err().unwrap_or(ConsumeError::Cancelled)
+    }
+
+    fn arrived(&self, delivery: rabbitmq::Delivery, acker: &Acker) {
+        let mut task = match understand(&delivery.body) {
+            Ok(task) => task,
+            Err(why) => {
+                let (message_id, bytes) = (delivery.message_id, delivery.body.len());
+                tracing::error!(message_id, bytes, why, "a message is no submission and is rejected");
+                let _ = acker.nack(delivery.tag, false);
+                return;
+            }
+        };
+        task.correlation_id = task.correlation_id.or(delivery.correlation_id);
+        let key = TaskKey {
+            task_id: task.task_id.as_str().into(),
+            attempt: task.attempt,
+            delivery: self.deliveries.fetch_add(1, Ordering::Relaxed) + 1,
+        };
+        self.held().insert(key.clone(), Held { acker: acker.clone(), tag: delivery.tag, told: false });
+        // Nobody is there to receive it only when everything is being dropped.
+        let _ = self.arrive.send(Delivery { key, task, redelivered: delivery.redelivered });
+    }
+
+    /// The connection is gone, and with it everything that it brought.
+    fn lose_all(&self) {
+        let lost: Vec<_> = self.held().drain().map(|(key, _)| key).collect();
+        if !lost.is_empty() {
+            let _ = self.lose.send(lost);
+        }
+    }
+
+    fn has(&self, key: &TaskKey) -> bool {
+        self.held().contains_key(key)
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashMap<TaskKey, Held>> {
+        // Nothing in here panics half way: a poisoned map is still a good one.
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes sure of the queues, and consumes the first one.
+async fn open(broker: &Broker, queues: &[Queue; 2], prefetch: u16) -> Result<Consumer, ConsumeError> {
+    for queue in queues {
+        broker.declare(queue).await?;
+    }
+    broker.consume(&queues[0].name, ConsumeOptions { prefetch, tag: String::new() }).await
+}

@@ -1,0 +1,160 @@
+//! Workers of the Rust library: one set of promises on every transport, then what is special about each.
+//!
+//! The server is a real one in each case: over HTTP, by way of RabbitMQ (classic and quorum queues), and in the same process.
+
+mod cases;
+mod guide;
+mod health;
+mod rabbitmq;
+mod stage;
+
+use std::sync::Arc;
+
+use anyhow::Result;
+use relais_testkit::TestVhost;
+use relais_tests::app::{Backend, TestApp, secret};
+use relais_transport::{RabbitMq, RabbitMqOptions};
+use relais_worker::{Worker, WorkerBuilder};
+use serde_json::{Value, json};
+
+const SERVICE: &str = "resize";
+
+/// How tasks come to the worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Http,
+    RabbitMq,
+    Embedded,
+}
+
+/// A Relais, and a way to its tasks.
+struct World {
+    app: TestApp,
+    way: Way,
+    vhost: Option<TestVhost>,
+}
+
+impl World {
+    async fn http() -> Result<Self> {
+        Self::start(Way::Http, json!({"serviceName": SERVICE})).await
+    }
+
+    async fn embedded() -> Result<Self> {
+        Self::start(Way::Embedded, json!({"serviceName": SERVICE})).await
+    }
+
+    async fn rabbitmq_classic() -> Result<Self> {
+        Self::start(Way::RabbitMq, json!({"serviceName": SERVICE, "transport": "rabbitmq"})).await
+    }
+
+    async fn rabbitmq_quorum() -> Result<Self> {
+        let queue = json!({"type": "quorum"});
+        Self::start(Way::RabbitMq, json!({"serviceName": SERVICE, "transport": "rabbitmq", "queue": queue})).await
+    }
+
+    async fn start(way: Way, service: Value) -> Result<Self> {
+        let may = |client: &str, role: &str| json!({"clientId": client, "serviceName": SERVICE, "roles": [role]});
+        let client = |id: &str| json!({"clientId": id, "clientSecret": secret(id)});
+        let mut builder = TestApp::builder(Backend::Sqlite).declaring(json!({
+            "services": [&service],
+            "clients": [client("alice"), client("worker")],
+            "authorizations": [may("alice", "consume"), may("worker", "work")],
+        }));
+        let vhost = match way {
+            Way::RabbitMq => Some(TestVhost::create().await?),
+            Way::Http | Way::Embedded => None,
+        };
+        if let Some(vhost) = &vhost {
+            // As they are on every day but the first: what is submitted while they are made may be handed out twice.
+            let kind = service["queue"]["type"].as_str().unwrap_or("classic");
+            for queue in ["resize-in", "resize-out"] {
+                vhost.declare_queue_with(queue, json!({"x-queue-type": kind})).await?;
+            }
+            let carrier = RabbitMq::new(vhost.url(), RabbitMqOptions::default())?;
+            builder = builder.engine(|options| options.dispatch.carrier = Some(Arc::new(carrier)));
+        }
+        Ok(Self { app: builder.start().await, way, vhost })
+    }
+
+    /// A worker for the service, which is not to be waited for long.
+    fn worker(&self) -> WorkerBuilder {
+        let builder = match (self.way, &self.vhost) {
+            (Way::RabbitMq, Some(vhost)) => Worker::rabbitmq(vhost.url(), SERVICE),
+            (Way::Embedded, _) => Worker::embedded(self.app.engine.clone(), "worker", SERVICE),
+            _ => Worker::builder(format!("http://{}", self.app.address()), "worker", secret("worker"), SERVICE),
+        };
+        builder.lease(std::time::Duration::from_secs(1)).host_name("pod-1")
+    }
+
+    async fn submit(&self, body: Value) -> String {
+        self.app.client("alice").submit(SERVICE, body).await
+    }
+
+    /// A task that has ended.
+    async fn ended(&self, task_id: &str) -> Value {
+        let view =
+            self.app.client("alice").get(&format!("/v1/services/{SERVICE}/tasks/{task_id}?wait=30s")).await.data();
+        assert!(view["endDate"].is_string(), "it has not ended: {view}");
+        view
+    }
+
+    /// A task as an operator sees it.
+    async fn seen(&self, task_id: &str) -> Value {
+        self.app.caller().get(&format!("/admin/tasks/{task_id}")).await.data()
+    }
+
+    /// Looks at a task until it is as wanted.
+    async fn until(&self, task_id: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let looking = async {
+            loop {
+                let seen = self.seen(task_id).await;
+                if wanted(&seen) {
+                    break seen;
+                }
+                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            }
+        };
+        match tokio::time::timeout(relais_tests::app::DEADLINE, looking).await {
+            Ok(seen) => seen,
+            Err(_) => panic!("it was never {what}: {}", self.seen(task_id).await),
+        }
+    }
+}
+
+/// Every promise on every transport.
+macro_rules! suite {
+    ($worlds:tt, $cases:tt) => { suite!(@each $worlds, $cases); };
+    (@each [$($world:ident),*], $cases:tt) => { $(suite!(@one $world, $cases);)* };
+    (@one $world:ident, [$($case:ident),*]) => {
+        mod $world {
+            $(
+                #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+                async fn $case() -> anyhow::Result<()> {
+                    crate::cases::$case(&crate::World::$world().await?).await
+                }
+            )*
+        }
+    };
+}
+
+suite!(
+    [http, rabbitmq_classic, rabbitmq_quorum, embedded],
+    [
+        a_result_comes_back_with_the_host_that_made_it,
+        a_handler_knows_its_task,
+        a_failure_comes_back_with_its_message,
+        a_panic_fails_its_task_and_no_other,
+        a_body_of_another_shape_fails_its_task,
+        progress_comes_back_and_a_flood_of_it_is_no_trouble,
+        a_cancelled_task_is_stopped_where_that_can_be_told,
+        as_many_at_once_as_there_are_slots,
+        many_tasks_are_each_done_once,
+        a_stop_lets_tasks_finish,
+        a_stop_gives_back_what_does_not_finish,
+        a_stop_gives_back_what_will_not_stop,
+        once_is_exactly_once,
+        once_may_be_told_to_stop,
+        a_task_that_is_to_be_tried_again_comes_back_after_a_while,
+        what_a_killed_worker_had_is_done_by_another
+    ]
+);
