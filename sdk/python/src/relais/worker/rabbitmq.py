@@ -319,7 +319,6 @@ class _Session:
         if self._connection is not None:
             self._connection.close_callbacks.discard(self._gone)
             await _quietly(asyncio.wait_for(self._connection.close(), _CLOSE_LIMIT))
-            await asyncio.sleep(0)  # For the socket underneath, which is closed a moment later.
 
     async def _watch(self, underlay: Any, tag: str) -> None:
         """Before version 10, aio-pika only forgets a consumer when the broker ends it, e.g. since its queue is gone."""
