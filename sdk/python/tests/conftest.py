@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,6 +10,12 @@ import pytest
 
 from house import CONSUMER, WORKER, Hands, RelaisServer, Vhost, WorkerProcess
 from relais import Client
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if sys.version_info < (3, 11):
+        # The last aio-pika for this version leaves closing the socket to the garbage collector.
+        config.addinivalue_line("filterwarnings", "ignore:unclosed transport:ResourceWarning")
 
 
 @pytest.fixture(scope="module")

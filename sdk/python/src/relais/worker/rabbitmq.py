@@ -29,6 +29,7 @@ log = logging.getLogger("relais.worker")
 
 _CONNECT_LIMIT = 15.0
 _CLOSE_LIMIT = 2.0
+_WATCH = 1.0
 _RETURN_LIMIT = 2.0
 """How long to try to say that a task is given back."""
 
@@ -230,6 +231,7 @@ class _Session:
         self._publishing: AbstractChannel | None = None
         self._queue: AbstractQueue | None = None
         self._tag: str | None = None
+        self._watching: asyncio.Future[None] | None = None
         self.lost: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def open(self, prefetch: int) -> None:
@@ -257,11 +259,14 @@ class _Session:
         assert self._connection is not None
         channel = await self._connection.channel(publisher_confirms=False)
         channel.close_callbacks.add(self._gone)
-        underlay = await channel.get_underlay_channel()
-        underlay.on_consumer_cancel_callbacks.add(self._queue_gone)
+        underlay: Any = await channel.get_underlay_channel()
         await channel.set_qos(prefetch_count=prefetch)
         self._queue = await channel.get_queue(queue_in, ensure=False)
         self._tag = await self._queue.consume(self._arrived)
+        if hasattr(underlay, "on_consumer_cancel_callbacks"):
+            underlay.on_consumer_cancel_callbacks.add(self._queue_gone)
+        else:
+            self._watching = asyncio.ensure_future(self._watch(underlay, self._tag))
 
     async def _arrived(self, delivery: AbstractIncomingMessage) -> None:
         await self._owner.arrived(self, delivery)
@@ -309,9 +314,18 @@ class _Session:
             await asyncio.wait({self._opening}, timeout=_CLOSE_LIMIT)
             self._opening.cancel()
             await _quietly(asyncio.gather(self._opening, return_exceptions=True))
+        if self._watching is not None:
+            self._watching.cancel()
         if self._connection is not None:
             self._connection.close_callbacks.discard(self._gone)
             await _quietly(asyncio.wait_for(self._connection.close(), _CLOSE_LIMIT))
+
+    async def _watch(self, underlay: Any, tag: str) -> None:
+        """Before version 10, aio-pika only forgets a consumer when the broker ends it, e.g. since its queue is gone."""
+        while self._tag is not None and tag in underlay.consumers:  # noqa: ASYNC110
+            await asyncio.sleep(_WATCH)
+        if self._tag is not None:
+            await self._queue_gone(None)
 
     async def _queue_gone(self, _frame: Any) -> None:
         self._gone(None, ConnectionError("the queue is gone"))
