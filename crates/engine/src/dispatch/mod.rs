@@ -13,7 +13,7 @@ mod sweep;
 mod track;
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -83,6 +83,8 @@ pub(crate) struct Dispatcher {
     room: Arc<Semaphore>,
     /// Services whose tasks the broker does not take for now.
     parked: Mutex<HashMap<ServiceKey, Instant>>,
+    /// Services whose queues this process has looked after.
+    known: Mutex<HashSet<ServiceKey>>,
     /// Whether tasks may wait in the store to be published: what comes later must not overtake them.
     behind: AtomicBool,
     /// Rings when a queue may be missing.
@@ -93,8 +95,14 @@ impl Dispatcher {
     pub(crate) fn new() -> (Self, mpsc::Receiver<Parcel>) {
         let (parcels, waiting) = mpsc::channel(MOST_PARCELS);
         let room = Arc::new(Semaphore::new(MOST_KIB));
-        let dispatcher =
-            Self { parcels, room, parked: Mutex::default(), behind: AtomicBool::new(true), queues_bell: Notify::new() };
+        let dispatcher = Self {
+            parcels,
+            room,
+            parked: Mutex::default(),
+            known: Mutex::default(),
+            behind: AtomicBool::new(true),
+            queues_bell: Notify::new(),
+        };
         (dispatcher, waiting)
     }
 
@@ -132,6 +140,15 @@ impl Dispatcher {
         !self.behind.load(Ordering::Relaxed)
             && self.parcels.capacity() > MOST_PARCELS / 2
             && self.room.available_permits() > MOST_KIB / 2
+    }
+
+    /// Whether this process looks after a service's queues for the first time.
+    fn is_new(&self, service: ServiceKey) -> bool {
+        !self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(&service)
+    }
+
+    fn is_known(&self, service: ServiceKey) {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(service);
     }
 
     /// Leaves a service alone for a while. Tells whether that is news.

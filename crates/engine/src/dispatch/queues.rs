@@ -14,6 +14,9 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// Of several processes that find a queue gone, one has its tasks dispatched again.
 const TURN: Duration = Duration::from_secs(5);
 
+/// What was done once for a service is not done again.
+const EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
+
 /// Keeps queues until the engine stops.
 pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>) {
     let mut declared = engine.0.registry.changes();
@@ -50,7 +53,11 @@ async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Resu
     let store = |error: EngineError| chain(&error);
     let mailbox = mailbox(service);
     let missing = carrier.is_missing(&mailbox).await.map_err(words)?;
-    if missing && take_turn(engine, &mailbox.name).await.map_err(store)? {
+    // A service that never had queues has lost nothing with them.
+    let new = engine.0.dispatcher.is_new(service.key)
+        && take_turn(engine, format!("queues of service {}", service.key.0), EVER).await.map_err(store)?;
+    engine.0.dispatcher.is_known(service.key);
+    if missing && !new && take_turn(engine, format!("dispatch again: {}", mailbox.name), TURN).await.map_err(store)? {
         tracing::info!(service = %service.name, queue = mailbox.tasks(), "there is no queue: made, and filled with what is not finished");
         engine.0.store.dispatch_again(service.key).await.map_err(|error| store(error.into()))?;
     }
@@ -62,8 +69,8 @@ async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Resu
     Ok(())
 }
 
-async fn take_turn(engine: &Engine, queue: &str) -> Result<bool, EngineError> {
-    Ok(engine.0.store.take_turn(&format!("dispatch again: {queue}"), TURN).await?)
+async fn take_turn(engine: &Engine, chore: String, period: Duration) -> Result<bool, EngineError> {
+    Ok(engine.0.store.take_turn(&chore, period).await?)
 }
 
 impl Engine {
