@@ -181,7 +181,9 @@ export class HttpTransport {
     // What is on its way is heard out; then there is nothing to be had, and nothing is lost by hanging up.
     /** @type {NodeJS.Timeout | undefined} */
     let timer;
-    const unlisten = onAbort(this.#stop.signal, () => (timer = setTimeout(() => hangUp.abort(), HEAR_OUT)));
+    // Once more after everything that has arrived meanwhile.
+    const hangUpSoon = () => (timer = setTimeout(() => setImmediate(() => hangUp.abort()), HEAR_OUT));
+    const unlisten = onAbort(this.#stop.signal, hangUpSoon);
     try {
       const path = ['services', this.#service, 'claims'];
       const options = { body: JSON.stringify(body), patience: wait, signal: hangUp.signal };
