@@ -140,9 +140,9 @@ fn troubled(engine: &Engine, service: ServiceKey, error: &CarrierError) {
         CarrierError::Away(_) => ("away", false),
         CarrierError::NoQueue(_) => {
             dispatcher.queues_bell.notify_one();
-            ("no_queue", dispatcher.park(service, MISSING))
+            ("no_queue", dispatcher.park(service, MISSING, true))
         }
-        CarrierError::Refused(_) => ("refused", dispatcher.park(service, REFUSED)),
+        CarrierError::Refused(_) => ("refused", dispatcher.park(service, REFUSED, false)),
     };
     metrics::counter!("relais_dispatch_failures_total", "reason" => reason).increment(1);
     if news {

@@ -15,7 +15,7 @@ mod track;
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -81,8 +81,8 @@ pub(crate) struct Parcel {
 pub(crate) struct Dispatcher {
     parcels: mpsc::Sender<Parcel>,
     room: Arc<Semaphore>,
-    /// Services whose tasks the broker does not take for now.
-    parked: Mutex<HashMap<ServiceKey, Instant>>,
+    /// Services whose tasks the broker does not take for now: until when, and whether it is because a queue is missing.
+    parked: Mutex<HashMap<ServiceKey, (Instant, bool)>>,
     /// Services whose queues this process has looked after.
     known: Mutex<HashSet<ServiceKey>>,
     /// Whether tasks may wait in the store to be published: what comes later must not overtake them.
@@ -152,19 +152,27 @@ impl Dispatcher {
     }
 
     /// Leaves a service alone for a while. Tells whether that is news.
-    fn park(&self, service: ServiceKey, pause: Duration) -> bool {
-        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+    fn park(&self, service: ServiceKey, pause: Duration, missing: bool) -> bool {
         let now = Instant::now();
-        parked.insert(service, now + pause).is_none_or(|until| until < now)
+        self.parked().insert(service, (now + pause, missing)).is_none_or(|(until, _)| until < now)
     }
 
     fn is_parked(&self, service: ServiceKey) -> bool {
-        let parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
-        parked.get(&service).is_some_and(|until| *until > Instant::now())
+        self.parked().get(&service).is_some_and(|(until, _)| *until > Instant::now())
     }
 
-    fn unpark(&self, service: ServiceKey) {
-        self.parked.lock().unwrap_or_else(PoisonError::into_inner).remove(&service);
+    /// The queue of a service is there again. Tells whether somebody has missed it.
+    fn is_found(&self, service: ServiceKey) -> bool {
+        let mut parked = self.parked();
+        let missed = parked.get(&service).is_some_and(|(_, missing)| *missing);
+        if missed {
+            parked.remove(&service);
+        }
+        missed
+    }
+
+    fn parked(&self) -> MutexGuard<'_, HashMap<ServiceKey, (Instant, bool)>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -62,8 +62,8 @@ async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Resu
         engine.0.store.dispatch_again(service.key).await.map_err(|error| store(error.into()))?;
     }
     carrier.prepare(&mailbox).await.map_err(words)?;
-    if missing {
-        engine.0.dispatcher.unpark(service.key);
+    // It may be there because somebody else made it.
+    if engine.0.dispatcher.is_found(service.key) || missing {
         engine.0.hub.dispatch_bell.notify_one();
     }
     Ok(())
