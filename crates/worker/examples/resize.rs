@@ -46,7 +46,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         terminate.recv().await;
         stop.cancel();
     });
-    let report = worker.concurrency(4).build()?.run(resize, shutdown).await?;
-    tracing::info!(?report, "stopped");
+    worker.concurrency(4).build()?.run(resize, shutdown).await?;
     Ok(())
 }
