@@ -119,7 +119,8 @@ proptest! {
             let Ok(next) = apply(&before, &event, at(second as i64)) else { continue };
             prop_assert!(next.lease_until.is_none());
             let lost = next.losses - before.losses;
-            prop_assert!(lost == 0 || before.status == Status::InProgress && matches!(event, Event::Delivered { .. }));
+            let delivery = matches!(event, Event::Delivered { .. });
+            prop_assert!(lost == 0 || before.status == Status::InProgress && delivery);
             match &event {
                 Event::GivenBack { .. } => prop_assert_eq!((next.status, lost), (Status::Pending, 0)),
                 Event::Delivered { delivery_limit, .. } => {
