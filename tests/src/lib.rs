@@ -3,6 +3,7 @@
 //! Nothing here knows how Relais works inside: an [`app::TestApp`] is the real store, the real engine and the real routes
 //! behind a real TCP port, and a test talks to it as a stranger would.
 
+pub mod amqp;
 pub mod app;
 pub mod chaos;
 pub mod instance;

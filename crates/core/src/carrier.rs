@@ -153,7 +153,8 @@ pub trait Carrier: Send + Sync + 'static {
     /// Sends tasks, in their order, and tells what became of each.
     async fn send(&self, consignments: Vec<Consignment>) -> Vec<Result<(), CarrierError>>;
 
-    /// Follows a queue, with at most `ahead` messages in hand; none if this broker has no such queue.
+    /// Follows a queue, which is made if need be, with at most `ahead` messages in hand; none if this broker has no such
+    /// queue. Makes no other: a queue of tasks that is gone must be found missing, or nobody knows what was in it.
     async fn follow(
         &self,
         mailbox: &Mailbox,

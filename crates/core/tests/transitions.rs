@@ -21,6 +21,14 @@ fn host() -> impl Strategy<Value = Option<String>> {
     prop_oneof![Just(None), Just(Some("pod-1".to_owned())), Just(Some("pod-2".to_owned()))]
 }
 
+fn delivered() -> impl Strategy<Value = Event> {
+    (host(), any::<bool>(), 1u32..4).prop_map(|(worker_host, again, delivery_limit)| Event::Delivered {
+        worker_host,
+        again,
+        delivery_limit,
+    })
+}
+
 fn event() -> impl Strategy<Value = Event> {
     let progress = prop_oneof![0.0..100.0f64, Just(-5.0), Just(250.0), Just(f64::NAN), Just(f64::INFINITY)];
     prop_oneof![
@@ -31,6 +39,8 @@ fn event() -> impl Strategy<Value = Event> {
         1 => attempt().prop_map(|attempt| Event::Failed { attempt, error_message: "no".to_owned() }),
         2 => attempt().prop_map(|attempt| Event::Renewed { attempt, lease: LEASE }),
         2 => attempt().prop_map(|attempt| Event::Returned { attempt }),
+        3 => delivered(),
+        2 => host().prop_map(|worker_host| Event::GivenBack { worker_host }),
         2 => (1u32..4).prop_map(|delivery_limit| Event::LeaseExpired { delivery_limit }),
         1 => Just(Event::Cancelled),
     ]
@@ -89,6 +99,52 @@ proptest! {
             }
         }
         prop_assert!(results <= 1, "more than one result was accepted");
+    }
+
+    /// Only what a broker's workers say: nobody has a lease, and nothing counts as lost that was given back.
+    #[test]
+    fn with_a_broker_there_is_no_lease_and_each_loss_is_a_start_that_nobody_gave_back(
+        steps in proptest::collection::vec(
+            prop_oneof![
+                3 => delivered(),
+                2 => host().prop_map(|worker_host| Event::GivenBack { worker_host }),
+                1 => Just(Event::Progressed { attempt: None, progress: 10.0, lease: None }),
+            ],
+            1..40,
+        ),
+    ) {
+        let mut state = State::pending();
+        for (second, event) in steps.into_iter().enumerate() {
+            let before = state.clone();
+            let Ok(next) = apply(&before, &event, at(second as i64)) else { continue };
+            prop_assert!(next.lease_until.is_none());
+            let lost = next.losses - before.losses;
+            let delivery = matches!(event, Event::Delivered { .. });
+            prop_assert!(lost == 0 || before.status == Status::InProgress && delivery);
+            match &event {
+                Event::GivenBack { .. } => prop_assert_eq!((next.status, lost), (Status::Pending, 0)),
+                Event::Delivered { delivery_limit, .. } => {
+                    prop_assert_eq!(next.status == Status::Failure, lost == 1 && next.losses >= *delivery_limit);
+                    if lost == 1 && next.status == Status::InProgress {
+                        prop_assert_eq!((next.progress, next.started), (0.0, Some(at(second as i64))));
+                        prop_assert_eq!(next.attempt, before.attempt + 1);
+                    }
+                }
+                _ => prop_assert_eq!(next.status, Status::InProgress),
+            }
+            // Whatever was heard once and is heard again says nothing new.
+            if let Event::Delivered { worker_host, delivery_limit, .. } = &event {
+                let again = Event::Delivered {
+                    worker_host: worker_host.clone(),
+                    again: true,
+                    delivery_limit: *delivery_limit,
+                };
+                if next.worker_host.is_some() || worker_host.is_none() {
+                    prop_assert!(apply(&next, &again, at(second as i64)).is_err(), "{next:?} by {again:?}");
+                }
+            }
+            state = next;
+        }
     }
 
     #[test]
@@ -181,4 +237,46 @@ fn a_result_that_comes_after_its_lease_is_taken_unless_somebody_else_has_the_tas
     let progress = Event::Progressed { attempt: Some(1), progress: 70.0, lease: None };
     assert_eq!(apply(&lost, &progress, at(61)), Err(Ignored::NotHeld));
     assert_eq!(apply(&claimed(&lost, at(61)), &late, at(62)), Err(Ignored::OtherAttempt(2)));
+}
+
+fn delivered_to(host: &str, again: bool, delivery_limit: u32) -> Event {
+    Event::Delivered { worker_host: Some(host.to_owned()), again, delivery_limit }
+}
+
+#[test]
+fn a_start_by_way_of_a_broker_is_counted_as_the_loss_of_the_one_before() {
+    let first = apply(&State::pending(), &delivered_to("pod-1", false, 3), at(1)).unwrap();
+    assert_eq!((first.status, first.attempt, first.losses), (Status::InProgress, 1, 0));
+    let half = apply(&first, &Event::Progressed { attempt: None, progress: 50.0, lease: None }, at(2)).unwrap();
+    assert_eq!(apply(&half, &delivered_to("pod-1", true, 3), at(3)), Err(Ignored::NoEffect), "heard before");
+    let second = apply(&half, &delivered_to("pod-1", false, 3), at(3)).unwrap();
+    assert_eq!((second.attempt, second.losses, second.progress, second.started), (2, 1, 0.0, Some(at(3))));
+    let third = apply(&second, &delivered_to("pod-2", true, 3), at(4)).unwrap();
+    assert_eq!((third.worker_host.as_deref(), third.losses), (Some("pod-2"), 2));
+    let fourth = apply(&third, &delivered_to("pod-3", false, 3), at(5)).unwrap();
+    assert_eq!((fourth.status, fourth.losses, fourth.ended), (Status::Failure, 3, Some(at(5))));
+}
+
+#[test]
+fn what_is_given_back_to_a_broker_is_pending_and_nobody_else_can_give_it_back() {
+    let given_back = |host: Option<&str>| Event::GivenBack { worker_host: host.map(str::to_owned) };
+    let mut state = State::pending();
+    assert_eq!(apply(&state, &given_back(Some("pod-1")), at(0)), Err(Ignored::NotHeld));
+    for round in 1..=30 {
+        let running = apply(&state, &delivered_to("pod-1", false, 1), at(round)).unwrap();
+        assert_eq!(apply(&running, &given_back(Some("pod-2")), at(round)), Err(Ignored::NotHeld));
+        let host = (round % 2 == 0).then_some("pod-1");
+        state = apply(&running, &given_back(host), at(round)).unwrap();
+        assert_eq!((state.status, state.losses, state.worker_host.as_deref()), (Status::Pending, 0, None));
+    }
+    assert_eq!(state.attempt, 30);
+}
+
+#[test]
+fn a_start_that_was_overtaken_is_no_loss() {
+    let early =
+        apply(&State::pending(), &Event::Progressed { attempt: None, progress: 30.0, lease: None }, at(1)).unwrap();
+    let named = apply(&early, &delivered_to("pod-1", false, 1), at(2)).unwrap();
+    assert_eq!((named.status, named.losses, named.progress), (Status::InProgress, 0, 30.0));
+    assert_eq!(named.worker_host.as_deref(), Some("pod-1"));
 }

@@ -36,4 +36,8 @@ pub(crate) trait Dispatch: Send {
 
     /// Makes the next of what was noted so due, at most `limit` of one service; tells which service, if there was any.
     fn dispatch_noted(&mut self, limit: usize) -> impl Future<Output = Result<Option<ServiceKey>>> + Send;
+
+    /// Gives the running tasks of services that leave the broker a lease: nobody follows there any more what their workers
+    /// say, and nobody else would take them away.
+    fn lease_running(&mut self, services: &[&str]) -> impl Future<Output = Result<()>> + Send;
 }

@@ -8,19 +8,30 @@ use serde_json::{Map, Value, json};
 /// Above what operators usually say of all queues, below what they say of this one.
 const PRIORITY: i64 = 50;
 
-/// Sets the policy of a service's queue of tasks: what no worker takes goes where it is seen, and fails.
+/// Sets the policies of a service's queue of tasks: what no worker takes goes where it is seen, and fails.
+///
+/// There are two of them, because a broker applies a policy only to queues that know all of it, and classic queues do not
+/// know a delivery limit. Which kind a queue is of is not ours alone: one that exists is used as it is.
 pub(crate) async fn put(management: &Management, mailbox: &Mailbox) -> Result<(), ManagementError> {
     let queue = mailbox.tasks();
     let pattern = format!("^{}$", escape(&queue));
-    management.put_policy(&format!("relais-{queue}"), &pattern, "queues", definition(mailbox), PRIORITY).await
+    let (any, counting) = (format!("relais-{queue}"), format!("relais-{queue}-deliveries"));
+    management.put_policy(&counting, &pattern, "queues", Value::Object(counted(mailbox)), PRIORITY + 1).await?;
+    management.put_policy(&any, &pattern, "queues", Value::Object(definition(mailbox)), PRIORITY).await
 }
 
-fn definition(mailbox: &Mailbox) -> Value {
+/// For queues that count how often a task was delivered.
+fn counted(mailbox: &Mailbox) -> Map<String, Value> {
+    let mut definition = definition(mailbox);
+    definition.insert("delivery-limit".to_owned(), json!(mailbox.delivery_limit));
+    definition
+}
+
+/// For those that do not.
+fn definition(mailbox: &Mailbox) -> Map<String, Value> {
     let mut definition = Map::new();
     definition.insert("dead-letter-exchange".to_owned(), json!(""));
     definition.insert("dead-letter-routing-key".to_owned(), json!(mailbox.refused_tasks()));
-    // Quorum queues count deliveries; the others do not know this one.
-    definition.insert("delivery-limit".to_owned(), json!(mailbox.delivery_limit));
     if let Some(ttl) = mailbox.settings.message_ttl {
         definition.insert("message-ttl".to_owned(), json!(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)));
     }
@@ -29,7 +40,7 @@ fn definition(mailbox: &Mailbox) -> Value {
         // What does not fit waits in the store. The default would drop the oldest.
         definition.insert("overflow".to_owned(), json!("reject-publish"));
     }
-    Value::Object(definition)
+    definition
 }
 
 /// A name as a regular expression that means itself.
@@ -55,13 +66,13 @@ mod tests {
             ..QueueSettings::default()
         };
         let mailbox = Mailbox { name: "a.b".to_owned(), settings, delivery_limit: 7 };
-        assert_eq!(
-            definition(&mailbox),
-            json!({
-                "dead-letter-exchange": "", "dead-letter-routing-key": "a.b-in.rejected", "delivery-limit": 7,
-                "message-ttl": 60_000, "max-length": 10, "overflow": "reject-publish",
-            })
-        );
+        let mut expected = json!({
+            "dead-letter-exchange": "", "dead-letter-routing-key": "a.b-in.rejected",
+            "message-ttl": 60_000, "max-length": 10, "overflow": "reject-publish",
+        });
+        assert_eq!(Value::Object(definition(&mailbox)), expected);
+        expected["delivery-limit"] = json!(7);
+        assert_eq!(Value::Object(counted(&mailbox)), expected);
         assert_eq!(escape("a.b-in"), "a\\.b\\-in");
     }
 }

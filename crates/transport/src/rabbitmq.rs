@@ -139,6 +139,7 @@ impl Carrier for RabbitMq {
             Side::RefusedTasks if self.management.is_none() => return Ok(None),
             Side::RefusedTasks => mailbox.refused_tasks(),
         };
+        self.reader.declare(&Queue { name: queue.clone(), kind: kind(mailbox) }).await.map_err(consumed)?;
         let options = ConsumeOptions { prefetch: ahead, ..ConsumeOptions::default() };
         let consumer = self.reader.consume(&queue, options).await.map_err(consumed)?;
         Ok(Some(Box::new(follow::Queue(consumer))))

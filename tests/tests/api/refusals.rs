@@ -1,10 +1,11 @@
 //! Every number of a refusal, provoked and kept as a snapshot. A number that nothing provokes fails the test.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::stream;
 use relais_protocol::ErrorNumber;
 use relais_tests::app::{Answer, Backend, TestApp, redacted, world};
+use relais_transport::{RabbitMq, RabbitMqOptions};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -71,6 +72,7 @@ async fn operators(on: Backend, met: &mut BTreeSet<u64>) {
     keep(met, 404_004, &operator.delete("/admin/clients/nobody").await);
     keep(met, 404_005, &operator.delete("/admin/authorizations/stranger/resize").await);
     keep(met, 404_006, &operator.get("/admin/callbacks/nothing").await);
+    keep(met, 404_007, &operator.get("/admin/deadletters/resize/nothing").await);
     app.client("alice").submit("resize", json!({})).await;
     keep(met, 409_003, &operator.delete("/admin/services/resize").await);
 }
@@ -99,6 +101,12 @@ async fn conditions(on: Backend, met: &mut BTreeSet<u64>) {
 
     app.engine.begin_stop();
     keep(met, 503_003, &app.caller().get("/readyz").await);
+
+    // Nobody listens there, and the port is nobody's to use.
+    let carrier = RabbitMq::new("amqp://127.0.0.1:1", RabbitMqOptions::default());
+    let carrier = carrier.unwrap_or_else(|error| panic!("{error}"));
+    let alone = TestApp::builder(on).engine(|engine| engine.dispatch.carrier = Some(Arc::new(carrier))).start().await;
+    keep(met, 503_004, &alone.caller().get("/admin/deadletters/resize/nothing").await);
 
     let early = TestApp::builder(on).unmigrated().start().await;
     keep(met, 503_001, &early.client("alice").post(TASKS, &request).await);

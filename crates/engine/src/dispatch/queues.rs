@@ -11,6 +11,9 @@ use crate::{Engine, EngineError, background::chain};
 /// How often it looks by itself.
 const PERIOD: Duration = Duration::from_secs(10);
 
+/// How soon it looks again while something is missing.
+const SOON: Duration = Duration::from_secs(1);
+
 /// Of several processes that find a queue gone, one has its tasks dispatched again.
 const TURN: Duration = Duration::from_secs(5);
 
@@ -25,13 +28,19 @@ pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>) {
             () = carrier.until_up() => {}
             () = engine.0.stopping.cancelled() => return,
         }
+        let mut period = PERIOD;
         for service in engine.brokered() {
             let kept = tokio::select! {
                 kept = keep(&engine, carrier.as_ref(), &service) => kept,
                 () = engine.0.stopping.cancelled() => return,
             };
-            if let Err(error) = kept {
-                tracing::debug!(service = %service.name, error, "its queues could not be looked at");
+            match kept {
+                Ok(Kept::There) => {}
+                Ok(Kept::Soon) => period = SOON,
+                Err(error) => {
+                    period = SOON;
+                    tracing::debug!(service = %service.name, error, "its queues could not be looked at");
+                }
             }
         }
         metrics::gauge!("relais_broker_up").set(if carrier.state() == CarrierState::Up { 1.0 } else { 0.0 });
@@ -40,15 +49,22 @@ pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>) {
             // The other end is the engine's.
             _ = declared.changed() => {}
             () = carrier.until_down() => metrics::gauge!("relais_broker_up").set(0.0),
-            () = tokio::time::sleep(PERIOD) => {}
+            () = tokio::time::sleep(period) => {}
             () = engine.0.stopping.cancelled() => return,
         }
     }
 }
 
+/// Whether a service's queues are there.
+enum Kept {
+    There,
+    /// Somebody else is about to make them.
+    Soon,
+}
+
 /// Makes sure that a service's queues are there. What was in one that is gone is dispatched again: that is noted before there
 /// is a queue again, so that a process that dies in between leaves the trace for the next one.
-async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Result<(), String> {
+async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Result<Kept, String> {
     let words = |error: CarrierError| error.to_string();
     let store = |error: EngineError| chain(&error);
     let mailbox = mailbox(service);
@@ -57,7 +73,12 @@ async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Resu
     let new = engine.0.dispatcher.is_new(service.key)
         && take_turn(engine, format!("queues of service {}", service.key.0), EVER).await.map_err(store)?;
     engine.0.dispatcher.is_known(service.key);
-    if missing && !new && take_turn(engine, format!("dispatch again: {}", mailbox.name), TURN).await.map_err(store)? {
+    if missing && !new {
+        // Not made without its turn: if it was another process that did so, the queue is there when one looks again, and if
+        // it is gone for the second time, what was in it is still to be noted.
+        if !take_turn(engine, format!("dispatch again: {}", mailbox.name), TURN).await.map_err(store)? {
+            return Ok(Kept::Soon);
+        }
         tracing::info!(service = %service.name, queue = mailbox.tasks(), "there is no queue: made, and filled with what is not finished");
         engine.0.store.dispatch_again(service.key).await.map_err(|error| store(error.into()))?;
     }
@@ -66,7 +87,7 @@ async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Resu
     if engine.0.dispatcher.is_found(service.key) || missing {
         engine.0.hub.dispatch_bell.notify_one();
     }
-    Ok(())
+    Ok(Kept::There)
 }
 
 async fn take_turn(engine: &Engine, chore: String, period: Duration) -> Result<bool, EngineError> {

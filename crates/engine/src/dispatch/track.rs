@@ -118,7 +118,6 @@ impl Track {
 
     /// Follows until something breaks. A side that the broker does not have ends without an error.
     async fn follow_once(&self) -> Result<(), CarrierError> {
-        self.carrier.prepare(&self.mailbox).await?;
         let ahead = self.engine.0.options.dispatch.ahead;
         let Some(mut follower) = self.carrier.follow(&self.mailbox, self.side, ahead).await? else { return Ok(()) };
         loop {
@@ -238,15 +237,23 @@ impl Track {
     fn events(&self, message: WorkerMessage, again: bool) -> Result<(TaskId, Vec<Event>), String> {
         let delivery_limit = self.service.limits.delivery_limit;
         let worker_host = message.host_name.clone().map(wording::host);
-        let delivered = |again| Event::Delivered { worker_host: worker_host.clone(), again, delivery_limit };
         match &message.report {
-            Report::Started => Ok((wording::task_id(&message)?, vec![delivered(again)])),
+            Report::Started => {
+                let task_id = wording::task_id(&message)?;
+                Ok((task_id, vec![Event::Delivered { worker_host, again, delivery_limit }]))
+            }
             Report::Returned => Ok((wording::task_id(&message)?, vec![Event::GivenBack { worker_host }])),
-            Report::Progress { .. } | Report::Success { .. } | Report::Failure { .. } => {
-                let named = worker_host.is_some();
+            Report::Progress { .. } => wording::event(message, None).map(|(task_id, event)| (task_id, vec![event])),
+            Report::Success { .. } | Report::Failure { .. } => {
                 let (task_id, event) = wording::event(message, None)?;
-                // A result that says who has it stands for the `started` that was not sent.
-                Ok((task_id, if named { vec![delivered(true), event] } else { vec![event] }))
+                // A result that says who has it stands for the `started` that was not sent. Whoever had it before was lost,
+                // but a result is there, so that no limit matters any more.
+                let named = worker_host.map(|host| Event::Delivered {
+                    worker_host: Some(host),
+                    again: true,
+                    delivery_limit: u32::MAX,
+                });
+                Ok((task_id, named.into_iter().chain([event]).collect()))
             }
         }
     }

@@ -25,12 +25,15 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
                          keep_any_ms = excluded.keep_any_ms, callback_retries = excluded.callback_retries,
                          transport = excluded.transport, queue_kind = excluded.queue_kind,
                          message_ttl_ms = excluded.message_ttl_ms, max_length = excluded.max_length,
-                         -- What waits in the built-in queue goes to the broker.
-                         again_after = CASE WHEN excluded.transport = s.transport THEN s.again_after
-                                            WHEN excluded.transport = 1 THEN 0 END,
-                         again_until = CASE WHEN excluded.transport = s.transport THEN s.again_until
+                         -- What waits elsewhere goes to the new queue: in the built-in one, or in another of the broker.
+                         again_after = CASE WHEN excluded.transport = 0 THEN NULL
+                                            WHEN s.transport = 1 AND s.queue_name = excluded.queue_name THEN s.again_after
+                                            ELSE 0 END,
+                         again_until = CASE WHEN s.transport = 1 AND s.queue_name = excluded.queue_name THEN s.again_until
                                             ELSE coalesce((SELECT max(id) FROM relais.task), 0) END,
-                         again_running = excluded.transport = s.transport AND s.again_running,
+                         -- What a worker has, too, where nobody follows any more what it says.
+                         again_running = CASE WHEN s.transport = 1 AND s.queue_name = excluded.queue_name THEN s.again_running
+                                              ELSE s.transport = 1 END,
                          deleted = false
                      RETURNING id
                  )

@@ -149,4 +149,20 @@ impl Dispatch for PgSession {
             .map_err(error)?;
         Ok(Some(ServiceKey(service)))
     }
+
+    async fn lease_running(&mut self, services: &[&str]) -> Result<()> {
+        sqlx::query(
+            "UPDATE relais.task t SET lease_until = clock_timestamp() + w.lease
+             FROM (SELECT t.id, s.lease_ms * interval '1 ms' AS lease
+                   FROM relais.service s JOIN relais.task t ON t.service_id = s.id AND t.status = 1
+                   WHERE s.name = ANY($1) AND s.transport = 1 AND t.lease_until IS NULL
+                   ORDER BY t.id FOR NO KEY UPDATE OF t) w
+             WHERE t.id = w.id",
+        )
+        .bind(services)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
 }

@@ -26,12 +26,15 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
                      keep_any_ms = excluded.keep_any_ms, callback_retries = excluded.callback_retries,
                      transport = excluded.transport, queue_kind = excluded.queue_kind,
                      message_ttl_ms = excluded.message_ttl_ms, max_length = excluded.max_length,
-                     -- What waits in the built-in queue goes to the broker.
-                     again_after = CASE WHEN excluded.transport = transport THEN again_after
-                                        WHEN excluded.transport = 1 THEN 0 END,
-                     again_until = CASE WHEN excluded.transport = transport THEN again_until
+                     -- What waits elsewhere goes to the new queue: in the built-in one, or in another of the broker.
+                     again_after = CASE WHEN excluded.transport = 0 THEN NULL
+                                        WHEN transport = 1 AND queue_name = excluded.queue_name THEN again_after
+                                        ELSE 0 END,
+                     again_until = CASE WHEN transport = 1 AND queue_name = excluded.queue_name THEN again_until
                                         ELSE coalesce((SELECT max(id) FROM task), 0) END,
-                     again_running = excluded.transport = transport AND again_running,
+                     -- What a worker has, too, where nobody follows any more what it says.
+                     again_running = CASE WHEN transport = 1 AND queue_name = excluded.queue_name THEN again_running
+                                          ELSE transport = 1 END,
                      deleted = 0",
             )
             .bind(name.as_str())

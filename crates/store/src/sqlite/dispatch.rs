@@ -147,6 +147,19 @@ impl Dispatch for SqliteSession {
             .map_err(|failure| self.failed(failure))?;
         Ok(Some(ServiceKey(service)))
     }
+
+    async fn lease_running(&mut self, services: &[&str]) -> Result<()> {
+        self.execute(
+            concat!(
+                "UPDATE task SET lease_until = ",
+                now!(),
+                " + s.lease_ms FROM json_each(?1) w JOIN service s ON s.name = w.value AND s.transport = 1
+                  WHERE task.service_id = s.id AND task.status = 1 AND task.lease_until IS NULL"
+            ),
+            services,
+        )
+        .await
+    }
 }
 
 fn named(tasks: &[(ServiceKey, TaskId)]) -> Vec<(i32, TaskId)> {

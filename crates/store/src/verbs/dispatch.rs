@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{Dispatched, DueDispatch, ServiceKey, StoreError, TaskId, Wakeup};
+use relais_core::{Change, Dispatched, DueDispatch, ServiceKey, StoreError, TaskId, Transport, Wakeup};
 
 use super::{Verbs, ledger::Ledger};
 use crate::{
@@ -51,5 +51,20 @@ impl<D: Database> Verbs<D> {
         let wakeup = Wakeup { dispatch: service.into_iter().collect(), ..Wakeup::default() };
         self.finish(session, Ledger::default(), wakeup).await?;
         Ok(service.is_some())
+    }
+
+    /// A transaction of its own: tasks are locked before the counters that a declaration locks.
+    pub(super) async fn lease_what_leaves_the_broker(&self, changes: &[Change]) -> Result<(), StoreError> {
+        let leaving = |change| match change {
+            &Change::PutService { ref name, transport: Transport::Builtin, .. } => Some(name.as_str()),
+            _ => None,
+        };
+        let services: Vec<&str> = changes.iter().filter_map(leaving).collect();
+        if services.is_empty() {
+            return Ok(());
+        }
+        let mut session = self.database.begin().await?;
+        session.lease_running(&services).await?;
+        session.commit().await
     }
 }

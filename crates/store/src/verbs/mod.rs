@@ -204,6 +204,7 @@ impl<D: Database> Store for Verbs<D> {
     }
 
     async fn declare(&self, changes: Vec<Change>) -> Result<(), StoreError> {
+        self.lease_what_leaves_the_broker(&changes).await?;
         let mut session = self.database.begin().await?;
         // First, so that two declarations take turns instead of meeting half-way.
         session.bump_declared().await?;

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Result, ensure};
 use relais_core::{
-    ClientKey, Dispatched, DueDispatch, Event, IdempotencyKey, NewTask, ServiceKey, ServiceLimits, Status, Store,
-    TaskId,
+    Change, ClientKey, Dispatched, DueDispatch, Event, IdempotencyKey, NewTask, ServiceKey, ServiceLimits, Status,
+    Store, TaskId,
 };
 
 use super::{
@@ -178,7 +178,7 @@ pub async fn what_the_broker_has_lost_is_dispatched_again_in_batches(harness: &H
     Ok(())
 }
 
-/// What waits goes along; what a worker has stays with it.
+/// What waits goes along. What a worker has stays with it, for as long as a lease where nobody hears it any more.
 pub async fn a_service_may_change_to_a_broker_and_back(harness: &Harness) -> Result<()> {
     let store = harness.store();
     store.declare(vec![put_service("resize", limits(None))?]).await?;
@@ -192,9 +192,33 @@ pub async fn a_service_may_change_to_a_broker_and_back(harness: &Harness) -> Res
     // Declared once more, it is the same: nothing is published twice.
     store.declare(vec![put_brokered("resize", limits(Some(100)))?]).await?;
     ensure!(!store.refill_dispatches(10).await?);
+    let started = Event::Delivered { worker_host: None, again: false, delivery_limit: 9 };
+    change(store, all[4], service, started).await?;
+    ensure!(find(store, all[4]).await?.state.lease_until.is_none(), "the broker watches its worker");
     store.declare(vec![put_service("resize", limits(None))?]).await?;
-    ensure!(claim(store, service, 10).await?.len() == 4);
+    ensure!(find(store, all[4]).await?.state.lease_until.is_some(), "nobody would notice that its worker is gone");
+    ensure!(claim(store, service, 10).await?.len() == 3);
     ensure!(take(store, service, 10).await?.is_empty());
+    Ok(())
+}
+
+/// All that is not finished is dispatched to the new one: nobody follows the old one any more.
+pub async fn what_waits_in_a_queue_of_another_name_is_dispatched_again(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = brokered(store, limits(None)).await?;
+    let all = submit_all(store, new_tasks(service, client, 3)?).await?;
+    settle(store, service, &all, Dispatched::Done).await?;
+    change(store, all[1], service, Event::Delivered { worker_host: None, again: false, delivery_limit: 9 }).await?;
+    let mut moved = put_brokered("resize", limits(None))?;
+    if let Change::PutService { queue_name, .. } = &mut moved {
+        "elsewhere".clone_into(queue_name);
+    }
+    store.declare(vec![moved.clone()]).await?;
+    while store.refill_dispatches(10).await? {}
+    ensure!(names(&take(store, service, 10).await?) == all);
+    settle(store, service, &all, Dispatched::Done).await?;
+    store.declare(vec![moved]).await?;
+    ensure!(!store.refill_dispatches(10).await?, "declared once more, it is the same");
     Ok(())
 }
 

@@ -1,0 +1,48 @@
+//! Tasks over RabbitMQ, from the outside: a real node, a worker that knows two queues and JSON, a consumer that knows HTTP.
+//!
+//! What a store could break runs on both: it is written once, as a function of a
+//! [`Backend`](relais_tests::app::Backend), and listed in `on_both_stores!`. Every test has a virtual host of its own.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+/// Makes a test of each function, on SQLite and on PostgreSQL.
+macro_rules! on_both_stores {
+    ($($promise:ident),* $(,)?) => {
+        mod sqlite {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $promise() {
+                super::$promise(relais_tests::app::Backend::Sqlite).await;
+            })*
+        }
+
+        mod postgres {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $promise() {
+                super::$promise(relais_tests::app::Backend::Postgres).await;
+            })*
+        }
+    };
+}
+
+/// Makes a test of each function, on SQLite alone: what it holds does not depend on the store.
+macro_rules! on_one_store {
+    ($($promise:ident),* $(,)?) => {
+        mod one_store {
+            $(#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn $promise() {
+                super::$promise(relais_tests::app::Backend::Sqlite).await;
+            })*
+        }
+    };
+}
+
+mod absence;
+mod existing_workers;
+mod limits;
+mod operators;
+mod processes;
+mod queues;
+mod redelivery;
+mod set_aside;
+mod stage;
+mod volume;
