@@ -53,8 +53,9 @@ fn test(filters: &[String]) -> Result<()> {
         // The transports of the bus are behind features that nothing else turns on.
         let mut bus = cargo("test --package relais-bus --all-features --test redis --test postgres".split(' '));
         execute(bus.env(postgres::VARIABLE, server.url()))?;
-        // Last, since it replaces the binary by one with traces, which nobody else needs.
-        execute(&mut cargo(["test", "--package", "relais-server", "--features", "otlp", "--test", "otlp"]))?;
+        // Last, since it replaces the binary by one with traces and KEDA's scaler, which nobody else needs.
+        let features = "test --package relais-server --features otlp,keda --test otlp --test scaler";
+        execute(&mut cargo(features.split(' ')))?;
     }
     Ok(())
 }
