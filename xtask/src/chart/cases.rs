@@ -60,7 +60,7 @@ const ACCEPTED: [(&str, &str); 18] = [
     ),
     (
         "rabbitmq-by-amqp",
-        "broker: {enabled: true, existingSecret: bunny}\nworkers: [{name: a, {W}, transport: rabbitmq, queueName: images, timeoutSeconds: 60, scale: {trigger: rabbitmq}}, {name: b, {W}, transport: rabbitmq, kind: job, timeoutSeconds: 1800, scale: {trigger: rabbitmq}}]",
+        "broker: {enabled: true, existingSecret: bunny}\nworkers: [{name: a, {W}, transport: rabbitmq, queueName: images, timeoutSeconds: 60, scale: {trigger: rabbitmq}}, {name: b, {W}, transport: rabbitmq, kind: job, timeoutSeconds: 1800, scale: {trigger: rabbitmq}}]\nserver: {roles: [api, dispatch, track, rescue], split: [{name: rest, roles: [purge, notify]}]}",
     ),
     (
         "rabbitmq-by-http",

@@ -58,6 +58,12 @@ fn compose_complaints(compose: &Value, example: &str, declared: &Value) -> Vec<S
         }
     }
     let relais = &compose["services"]["relais"];
+    for service in list(&declared["services"]) {
+        // With a broker, tasks go there unless a service says otherwise, and the worker here comes over HTTP.
+        if service["transport"] != "builtin" {
+            found.push(format!("the tasks of {} never reach the worker", service["serviceName"]));
+        }
+    }
     for client in list(&declared["clients"]) {
         let secret = text(&client["clientSecret"]["env"]);
         if relais["environment"][secret].is_null() {

@@ -48,18 +48,32 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
+    /// The flags of `relais worker`; what comes after them is the command's own.
+    fn flags(&self) -> impl Iterator<Item = &str> {
+        list(&self.container["args"]).iter().map(text).take_while(|word| *word != "--")
+    }
+
     /// What the worker is told, by a flag of `relais worker` or by its variable.
     fn told(&self, flag: &str, name: &str) -> Option<&str> {
-        let by_flag = list(&self.container["args"])
-            .iter()
-            .map(text)
-            .take_while(|word| *word != "--")
-            .find_map(|word| word.strip_prefix("--")?.strip_prefix(flag)?.strip_prefix('='));
+        let by_flag = self.flags().find_map(|word| word.strip_prefix("--")?.strip_prefix(flag)?.strip_prefix('='));
         by_flag.or_else(|| variable(self.container, name)?["value"].as_str())
     }
 
+    /// How long it may take to stop: `relais worker` lets its commands go on for its grace, unless they are interruptible,
+    /// and kills what is left.
+    fn longest_stop(&self) -> Option<u64> {
+        let of = |flag| self.told(flag, "").and_then(seconds);
+        if self.flags().any(|word| word == "--interruptible") {
+            return if of("grace").is_none() { of("kill-after") } else { None };
+        }
+        match of("grace") {
+            Some(grace) => Some(grace + of("kill-after")?),
+            None => variable(self.container, "RELAIS_GRACE")?["value"].as_str().and_then(seconds),
+        }
+    }
+
     fn once(&self) -> bool {
-        list(&self.container["args"]).iter().any(|word| word == "--once")
+        self.flags().any(|word| word == "--once")
             || variable(self.container, "RELAIS_ONCE").is_some_and(|one| one["value"] == "true")
     }
 
@@ -70,10 +84,11 @@ impl Worker<'_> {
     fn complaints(&self, rendering: &Rendering) -> Vec<String> {
         let mut found = Vec::new();
         let allowed = self.template["spec"]["terminationGracePeriodSeconds"].as_u64().unwrap_or(30);
-        match self.told("grace", "RELAIS_GRACE").and_then(seconds) {
+        match self.longest_stop() {
             None => found.push("is not told how long it may go on".to_owned()),
-            Some(grace) if grace + 5 > allowed => {
-                found.push(format!("is killed after {allowed} s, and told that it has {grace} s"));
+            // Some seconds are left to say what became of the tasks.
+            Some(longest) if longest + 5 > allowed => {
+                found.push(format!("is killed after {allowed} s, and may take {longest} s to stop"));
             }
             Some(_) => {}
         }
@@ -84,8 +99,9 @@ impl Worker<'_> {
         if job && self.template["spec"]["restartPolicy"] != "Never" {
             found.push("a process that ended must not be started again in the same Job".to_owned());
         }
+        let over_broker = variable(self.container, "RELAIS_BROKER_URL").is_some();
         for name in ["RELAIS_URL", "RELAIS_CLIENT", "RELAIS_SECRET"] {
-            if variable(self.container, name).is_none() {
+            if variable(self.container, name).is_none() && (name == "RELAIS_URL" || !over_broker) {
                 found.push(format!("is not told {name}"));
             }
         }
@@ -106,6 +122,15 @@ impl Worker<'_> {
             match service {
                 None => found.push(format!("works on {}, which is not declared", self.service())),
                 Some(service) => {
+                    let broker = rendering.values["broker"]["enabled"] == true;
+                    let usual = if broker { "rabbitmq" } else { "builtin" };
+                    let transport = service["transport"].as_str().unwrap_or(usual);
+                    if (transport == "rabbitmq") != over_broker {
+                        found.push(format!(
+                            "the tasks of {} come by {transport}, and it listens elsewhere",
+                            self.service()
+                        ));
+                    }
                     let declared = service["queueName"].as_str().unwrap_or_else(|| self.service());
                     if let Some(queue) = self.told("queue", "RELAIS_QUEUE")
                         && queue != declared
@@ -117,16 +142,15 @@ impl Worker<'_> {
             let may = list(&declared["authorizations"]).iter().any(|one| {
                 one["serviceName"] == self.service() && list(&one["roles"]).iter().any(|role| role == "work")
             });
-            if !may {
+            if !may && !over_broker {
                 found.push(format!("nobody may work on {}", self.service()));
             }
         }
         for cluster in of_kind(&rendering.documents, "RabbitmqCluster") {
             let config = text(&cluster["spec"]["rabbitmq"]["additionalConfig"]);
             let limit = config.lines().find_map(|line| line.strip_prefix("consumer_timeout = ")?.parse::<u64>().ok());
-            let over_it = variable(self.container, "RELAIS_BROKER_URL").is_some();
             let longest = self.told("timeout", "RELAIS_TIMEOUT").and_then(seconds).unwrap_or_default();
-            if over_it && limit.is_none_or(|limit| longest * 1000 > limit) {
+            if over_broker && limit.is_none_or(|limit| longest * 1000 > limit) {
                 found.push(format!("tasks may take {longest} s, longer than RabbitMQ waits for an acknowledgement"));
             }
         }

@@ -8,6 +8,8 @@
 mod cases;
 mod files;
 mod judge;
+#[cfg(test)]
+mod judge_tests;
 mod judge_workers;
 mod tools;
 
@@ -186,6 +188,7 @@ fn settings(rendering: &Rendering, space: &Path) -> Result<Vec<String>> {
             let value = match (name, variable["value"].as_str()) {
                 ("RELAIS_CONFIG", _) => continue,
                 (_, Some(value)) => value,
+                ("RELAIS_BROKER_MANAGEMENT_URL", None) => "http://relais:secret@mq.production.svc:15672/",
                 ("RELAIS_DATABASE_URL", None) => "postgresql://relais:secret@db-rw.production:5432/relais",
                 ("RELAIS_BROKER_URL", None) => "amqp://relais:secret@mq.production.svc:5672/",
                 (_, None) => "0123456789abcdef0123456789abcdef",

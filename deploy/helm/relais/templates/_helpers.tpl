@@ -103,6 +103,29 @@ relais/tier: {{ . }}
 {{- end }}
 {{- end }}
 
+{{/* The broker's management API, where it is known; for servers only. */}}
+{{- define "relais.managementEnv" -}}
+{{- if .Values.broker.enabled }}
+{{- if not .Values.broker.existingSecret }}
+{{- range list "username" "password" }}
+- name: BROKER_{{ upper . }}
+  valueFrom:
+    secretKeyRef:
+      name: {{ include "relais.brokerCluster" $ }}-default-user
+      key: {{ . }}
+{{- end }}
+- name: RELAIS_BROKER_MANAGEMENT_URL
+  value: http://$(BROKER_USERNAME):$(BROKER_PASSWORD)@{{ include "relais.brokerCluster" . }}.{{ .Release.Namespace }}.svc:{{ int .Values.broker.managementPort }}
+{{- else if .Values.broker.managementKey }}
+- name: RELAIS_BROKER_MANAGEMENT_URL
+  valueFrom:
+    secretKeyRef:
+      name: {{ .Values.broker.existingSecret }}
+      key: {{ .Values.broker.managementKey }}
+{{- end }}
+{{- end }}
+{{- end }}
+
 {{/* Where the API is, from anywhere in the cluster. */}}
 {{- define "relais.url" -}}
 {{- printf "http://%s.%s.svc:%d" (include "relais.fullname" .) .Release.Namespace (int .Values.server.service.port) }}
@@ -128,9 +151,11 @@ relais/tier: {{ . }}
 {{/* What can not be meant. Called once. */}}
 {{- define "relais.validate" -}}
 {{- $v := .Values }}
-{{- range $section, $key := dict "database" "url" "broker" "url" "admin" "token" }}
-{{- if hasKey (index $v.server.settings $section | default dict) $key }}
-{{- fail (printf "server.settings.%s.%s would put a secret into a ConfigMap: name a Secret in %s.existingSecret instead" $section $key $section) }}
+{{- range $section, $keys := dict "database" (list "url") "broker" (list "url" "management_url") "admin" (list "token") }}
+{{- range $keys }}
+{{- if hasKey (index $v.server.settings $section | default dict) . }}
+{{- fail (printf "server.settings.%s.%s would put a secret into a ConfigMap: name a Secret in %s.existingSecret instead" $section . $section) }}
+{{- end }}
 {{- end }}
 {{- end }}
 {{- range $section, $keys := dict "server" (list "listen" "roles" "shutdown_grace") "database" (list "migrate") "declarations" (list "file" "prune") "scaler" (list "listen" "certificate" "key") }}
@@ -191,7 +216,7 @@ relais/tier: {{ . }}
 {{- fail (printf "the name %s is taken: names of split processes and workers are all different" .name) }}
 {{- end }}
 {{- $names = append $names .name }}
-{{- if not $w.client.existingSecret }}
+{{- if and (not $w.client.existingSecret) (or (eq $w.transport "http") (eq $w.scale.trigger "metrics-api")) }}
 {{- fail (printf "worker %s: client.existingSecret is missing, the Secret with the credentials of a client that may work on %s" .name .service) }}
 {{- end }}
 {{- if and (or (eq $w.transport "rabbitmq") (eq $w.scale.trigger "rabbitmq")) (not $v.broker.enabled) }}

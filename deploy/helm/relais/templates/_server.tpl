@@ -17,6 +17,9 @@
 {{- with include "relais.brokerEnv" .root }}
 {{ . }}
 {{- end }}
+{{- with include "relais.managementEnv" .root | trim }}
+{{ . }}
+{{- end }}
 {{- if .api }}
 {{- with $v.admin.existingSecret }}
 - name: RELAIS_ADMIN_TOKEN

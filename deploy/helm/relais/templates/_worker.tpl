@@ -3,7 +3,7 @@
 {{- $w := mergeOverwrite (deepCopy .root.Values.workerDefaults) (deepCopy .worker) }}
 {{- $job := eq $w.kind "job" }}
 {{- if not (int $w.graceSeconds) }}
-{{- $_ := set $w "graceSeconds" (ternary 1790 110 $job) }}
+{{- $_ := set $w "graceSeconds" (ternary 1780 100 $job) }}
 {{- end }}
 {{- $_ := set $w "queueName" ($w.queueName | default $w.service) }}
 {{- $_ := set $w "fullname" (printf "%s-%s" (include "relais.fullname" .root) $w.name) }}
@@ -19,6 +19,7 @@
 {{- $w := .worker }}
 - name: RELAIS_URL
   value: {{ include "relais.url" .root }}
+{{- if eq $w.transport "http" }}
 - name: RELAIS_CLIENT
   valueFrom:
     secretKeyRef:
@@ -29,7 +30,7 @@
     secretKeyRef:
       name: {{ $w.client.existingSecret }}
       key: {{ $w.client.secretKey }}
-{{- if eq $w.transport "rabbitmq" }}
+{{- else }}
 {{ include "relais.brokerEnv" .root }}
 {{- end }}
 {{- if not $w.runner }}
@@ -97,8 +98,8 @@ spec:
   {{- end }}
   securityContext:
     {{- toYaml $v.podSecurityContext | nindent 4 }}
-  # The grace of the worker, and ten seconds to say what became of its tasks.
-  terminationGracePeriodSeconds: {{ add (int $w.graceSeconds) 10 }}
+  # The grace of the worker, ten seconds for what must be stopped after it, and ten to say what became of the tasks.
+  terminationGracePeriodSeconds: {{ add (int $w.graceSeconds) 20 }}
   {{- if $w.inject }}
   initContainers:
     - name: relais
@@ -125,12 +126,15 @@ spec:
         - --queue={{ $w.queueName }}
         {{- end }}
         - --concurrency={{ int $w.concurrency }}
-        - --grace={{ int $w.graceSeconds }}s
-        {{- if int $w.timeoutSeconds }}
-        - --timeout={{ int $w.timeoutSeconds }}s
-        {{- end }}
         {{- if $w.interruptible }}
         - --interruptible
+        - --kill-after={{ int $w.graceSeconds }}s
+        {{- else }}
+        - --grace={{ int $w.graceSeconds }}s
+        - --kill-after=10s
+        {{- end }}
+        {{- if int $w.timeoutSeconds }}
+        - --timeout={{ int $w.timeoutSeconds }}s
         {{- end }}
         {{- if $job }}
         - --once
@@ -157,7 +161,7 @@ spec:
         - {name: health, containerPort: {{ int $w.healthPort }}, protocol: TCP}
       {{- if not $job }}
       livenessProbe:
-        httpGet: {path: /healthz, port: health}
+        httpGet: {path: /livez, port: health}
         periodSeconds: 10
         timeoutSeconds: 3
         failureThreshold: 6
@@ -225,8 +229,13 @@ spec:
     value: {{ $target | quote }}
     activationValue: {{ int $w.scale.activation | quote }}
     {{- if $v.broker.existingSecret }}
-    # The Secret's URL says which virtual host.
-    protocol: {{ ternary "http" "amqp" (not (empty $v.broker.managementKey)) }}
+    {{- if $v.broker.managementKey }}
+    protocol: http
+    vhostName: {{ $v.broker.vhost }}
+    {{- else }}
+    # Only what waits is counted, not what workers have taken.
+    protocol: amqp
+    {{- end }}
     {{- else }}
     # Over http what workers have taken is counted too; over amqp it is not.
     protocol: http
