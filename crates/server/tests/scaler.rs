@@ -193,7 +193,7 @@ async fn a_service_is_active_from_its_first_task_to_the_end_of_its_last() {
         assert_eq!(next(&mut stream).await, Some(false), "told once, when the last has ended");
     }
     // Without the wake-ups each of the twenty would have waited for a sweep, every five seconds.
-    assert!(begun.elapsed() < Duration::from_secs(40), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

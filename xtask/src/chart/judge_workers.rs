@@ -238,7 +238,8 @@ impl Worker<'_> {
 /// Whether `<service>.<namespace>.svc:<port>` is a Service of the rendering.
 fn leads_to_service(rendering: &Rendering, place: &str) -> bool {
     let Some((host, port)) = place.split_once(':') else { return false };
+    let Ok(port) = port.parse::<u64>() else { return false };
     let Some(name) = host.strip_suffix(&format!(".{NAMESPACE}.svc")) else { return false };
     named(&rendering.documents, "Service", name)
-        .is_some_and(|service| list(&service["spec"]["ports"]).iter().any(|open| open["port"].to_string() == port))
+        .is_some_and(|service| list(&service["spec"]["ports"]).iter().any(|open| open["port"].as_u64() == Some(port)))
 }
