@@ -1,4 +1,4 @@
-//! The developer's commands: `cargo xtask test`, `check`, `gen`, `bench`, `fuzz-api`.
+//! The developer's commands: `cargo xtask test`, `check`, `gen`, `bench`, `fuzz-api`, `chart`.
 //!
 //! Everything that the project asks of a change is one of these, so that a laptop and the
 //! continuous integration run the same thing, from a fresh clone. Compiled before every command,
@@ -9,6 +9,7 @@
 
 mod bench;
 mod cargo;
+mod chart;
 mod check;
 mod fuzz_api;
 mod gen_files;
@@ -35,6 +36,8 @@ Commands:
                     may know which, licences, committed contracts, tidiness.
   gen [--check]     Write the committed contracts (docs/) anew from the binary; with --check, only
                     say whether they are current.
+  chart             Render the Helm chart in every way it offers, and judge what comes of it; the compose
+                    file and the systemd unit too.
   fuzz-api          Fuzz a running server from its own OpenAPI document, with schemathesis.
   sdk-javascript    Check and test the JavaScript library (sdk/javascript) with a private RabbitMQ.
   bench [ARGS…]     Build for release and run the benchmarks; ARGS go to relais-bench.
@@ -45,8 +48,8 @@ Environment:
                          postgres://postgres@127.0.0.1:5432. Otherwise a private one is started.
   RELAIS_TEST_PG_BIN     The directory of `postgres` and `initdb`, when it is neither in
                          /usr/lib/postgresql/*/bin nor in PATH.
-  CARGO_TARGET_DIR       Where cargo builds, as always; also home to the Python environments
-                         of fuzz-api and of the Python library.
+  CARGO_TARGET_DIR       Where cargo builds, as always; also home to what is fetched: Python
+                         environments of fuzz-api, chart and the Python library, helm.
 
 As root on Debian or Ubuntu, `test` and `fuzz-api` install the packages they miss (postgresql,
 curl, jq, python3, python3-venv, nodejs, npm). Elsewhere they say what is missing and how to get it.
@@ -54,7 +57,7 @@ curl, jq, python3, python3-venv, nodejs, npm). Elsewhere they say what is missin
 Exit status: 0 all is well, 1 something failed, 2 the command line was not understood.
 ";
 
-const COMMANDS: [&str; 7] = ["test", "check", "gen", "fuzz-api", "sdk-javascript", "bench", "help"];
+const COMMANDS: [&str; 8] = ["test", "check", "gen", "chart", "fuzz-api", "sdk-javascript", "bench", "help"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
             [flag] if flag == "--check" => gen_files::check(),
             _ => return usage_error("gen takes no argument but --check"),
         },
+        "chart" if rest.is_empty() => chart::run(),
         "fuzz-api" if rest.is_empty() => fuzz_api::run(),
         "sdk-javascript" if rest.is_empty() => sdk_javascript::run_alone(),
         "bench" => bench::run(rest),
@@ -77,7 +81,9 @@ fn main() -> ExitCode {
             print!("{HELP}");
             Ok(())
         }
-        "check" | "fuzz-api" | "sdk-javascript" => return usage_error(&format!("{command} takes no argument")),
+        "chart" | "check" | "fuzz-api" | "sdk-javascript" => {
+            return usage_error(&format!("{command} takes no argument"));
+        }
         unknown => {
             let hint = nearest(unknown).map(|name| format!("; did you mean `{name}`?"));
             return usage_error(&format!("unknown command `{unknown}`{}", hint.unwrap_or_default()));

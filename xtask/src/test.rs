@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::{
     cargo::{self, cargo, run as execute},
-    fuzz_api, packages, postgres, rabbitmq, sdk_javascript, sdk_python,
+    chart, fuzz_api, packages, postgres, rabbitmq, sdk_javascript, sdk_python,
 };
 
 /// Runs all tests, or those whose name contains one of `filters`, and says how long it took.
@@ -49,11 +49,13 @@ fn test(filters: &[String]) -> Result<()> {
         fuzz_api::run_built()?;
         sdk_javascript::run(&broker.url()?)?;
         sdk_python::run(&relais, &broker.url()?)?;
+        chart::run_built()?;
         // The transports of the bus are behind features that nothing else turns on.
         let mut bus = cargo("test --package relais-bus --all-features --test redis --test postgres".split(' '));
         execute(bus.env(postgres::VARIABLE, server.url()))?;
-        // Last, since it replaces the binary by one with traces, which nobody else needs.
-        execute(&mut cargo(["test", "--package", "relais-server", "--features", "otlp", "--test", "otlp"]))?;
+        // Last, since it replaces the binary by one with traces and KEDA's scaler, which nobody else needs.
+        let features = "test --package relais-server --features otlp,keda --test otlp --test scaler";
+        execute(&mut cargo(features.split(' ')))?;
     }
     Ok(())
 }

@@ -11,8 +11,8 @@ use relais_engine::{Accepted, EngineError, Idempotency, task_view};
 use relais_protocol::{
     ErrorNumber, Success,
     consumer::{
-        BatchAnswer, BatchEntry, BatchRequest, ServiceList, ServiceView, SubmitAnswer, SubmitRequest, TaskPage,
-        TaskView,
+        BacklogView, BatchAnswer, BatchEntry, BatchRequest, ServiceList, ServiceView, SubmitAnswer, SubmitRequest,
+        TaskPage, TaskView,
     },
 };
 use sha2::{Digest, Sha256};
@@ -50,6 +50,28 @@ pub(crate) async fn show_service(
     app.engine.declared_service_name(&service)?;
     let found = app.engine.services_of(&client)?.into_iter().find(|view| view.service_name == service);
     Ok(Json(Success::new(found.ok_or(EngineError::Forbidden)?)))
+}
+
+/// How full a service's queue is
+///
+/// For consumers and workers of the service, and for whatever scales the workers: `backlog` is what waits and what is being
+/// worked on, so that a worker that is busy is not taken away. Costs the same however many tasks there are.
+#[utoipa::path(get, path = "/v1/services/{service}/backlog", tag = "Consumers", security(("basic" = [])),
+    params(("service" = String, Path, description = "The service's name")),
+    responses((status = 200, description = "Now", body = Success<BacklogView>), Refusals))]
+pub(crate) async fn show_backlog(
+    State(app): State<App>,
+    Path(service): Path<String>,
+    headers: HeaderMap,
+) -> Result<Json<Success<BacklogView>>, ApiError> {
+    app.access_by_any_role(&headers, &service).await?;
+    let depth = app.engine.queue_depth(&service).await?;
+    Ok(Json(Success::new(BacklogView {
+        queued: depth.pending,
+        running: depth.in_progress,
+        backlog: depth.backlog(),
+        oldest_pending_seconds: depth.oldest_pending.unwrap_or_default().as_secs_f64(),
+    })))
 }
 
 /// Submit a task

@@ -111,6 +111,7 @@ fn open_routes() -> OpenApiRouter<App> {
     OpenApiRouter::with_openapi(Document::openapi())
         .routes(routes!(consumer::list_services))
         .routes(routes!(consumer::show_service))
+        .routes(routes!(consumer::show_backlog))
         .routes(routes!(consumer::submit, consumer::list_tasks))
         .routes(routes!(consumer::submit_batch))
         .routes(routes!(consumer::show_task, consumer::cancel_task))

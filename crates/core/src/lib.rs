@@ -48,7 +48,7 @@ pub use json::{Json, JsonError, MAX_DEPTH};
 pub use names::{ClientId, ClientKey, NameError, ServiceKey, ServiceName, TaskId};
 pub use store::{
     Backlog, Change, ClaimRequest, Dispatched, DueDispatch, IdempotencyKey, IdsChanged, NewTask, Outcome, Page,
-    PurgeReport, PurgeRule, Store, StoreError, Submission, Submitted, Tally, TaskEvent, TaskFilter, Wakeup,
+    PurgeReport, PurgeRule, QueueDepth, Store, StoreError, Submission, Submitted, Tally, TaskEvent, TaskFilter, Wakeup,
     WakeupListener,
 };
 pub use task::{Status, Task};

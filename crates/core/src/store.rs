@@ -195,6 +195,26 @@ pub struct Backlog {
     pub now: Option<Timestamp>,
 }
 
+/// How full one queue is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueDepth {
+    /// The service.
+    pub service: ServiceKey,
+    /// Tasks that wait.
+    pub pending: u64,
+    /// Tasks that a worker has.
+    pub in_progress: u64,
+    /// How long the oldest that waits has been waiting; none if none does.
+    pub oldest_pending: Option<Duration>,
+}
+
+impl QueueDepth {
+    /// All that is not finished.
+    pub const fn backlog(&self) -> u64 {
+        self.pending.saturating_add(self.in_progress)
+    }
+}
+
 /// What is too old, for one service.
 #[derive(Debug, Clone, Copy)]
 pub struct PurgeRule {
@@ -467,6 +487,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// How full the queues are.
     async fn backlog(&self) -> Result<Backlog, StoreError>;
+
+    /// How full these queues are, in the order in which they are asked for. The cost is that of the queues, not of what is
+    /// in them.
+    async fn queue_depths(&self, services: Vec<ServiceKey>) -> Result<Vec<QueueDepth>, StoreError>;
 
     /// Everything that is declared.
     async fn declared(&self) -> Result<Declared, StoreError>;

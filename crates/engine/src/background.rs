@@ -6,7 +6,7 @@ use std::{future::Future, sync::atomic::Ordering, time::Duration};
 use relais_core::{ServiceKey, Status};
 use tokio::time::Instant;
 
-use crate::{Engine, EngineError, callbacks};
+use crate::{Engine, EngineError, callbacks, depth};
 
 /// How often what is declared is looked at, in case a wake-up was lost.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -41,6 +41,7 @@ pub(crate) fn start(engine: &Engine) {
     engine.spawn(async move {
         every(&observe, "observe", OBSERVE, std::future::pending::<()>, || observe.observe()).await;
     });
+    engine.spawn(depth::run(engine.clone()));
     if engine.0.options.rescue {
         let rescue = engine.clone();
         engine.spawn(async move {

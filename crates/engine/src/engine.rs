@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use relais_core::{Client, NewTask, Outcome, Role, Service, Store, StoreError, Submission, TaskEvent};
+use relais_core::{Client, NewTask, Outcome, Role, Roles, Service, Store, StoreError, Submission, TaskEvent};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -218,6 +218,26 @@ impl Engine {
         service: &str,
         role: Role,
     ) -> Result<Access, EngineError> {
+        self.enter(client_id, secret, service, |roles| roles.has(role)).await
+    }
+
+    /// The same for whoever has any role at all on it.
+    pub async fn access_by_any_role(
+        &self,
+        client_id: &str,
+        secret: &str,
+        service: &str,
+    ) -> Result<Access, EngineError> {
+        self.enter(client_id, secret, service, |roles| !roles.to_vec().is_empty()).await
+    }
+
+    async fn enter(
+        &self,
+        client_id: &str,
+        secret: &str,
+        service: &str,
+        allowed: impl Fn(Roles) -> bool,
+    ) -> Result<Access, EngineError> {
         let client = self.authenticate(client_id, secret).await?;
         self.allow(client, service, role)
     }
@@ -232,7 +252,7 @@ impl Engine {
     fn allow(&self, client: Arc<Client>, service: &str, role: Role) -> Result<Access, EngineError> {
         let snapshot = self.snapshot()?;
         let service = snapshot.declared.services.get(service).ok_or(EngineError::ServiceNotFound)?;
-        if !snapshot.declared.roles(client.key, service.key).has(role) {
+        if !allowed(snapshot.declared.roles(client.key, service.key)) {
             return Err(EngineError::Forbidden);
         }
         Ok(Access { client, service: Arc::clone(service) })

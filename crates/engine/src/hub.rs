@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use relais_core::{IdsChanged, ServiceKey, Wakeup, WakeupListener};
+use relais_core::{IdsChanged, QueueDepth, ServiceKey, Wakeup, WakeupListener};
 use tokio::sync::{Notify, watch};
 
 /// So many lanes are remembered by name.
@@ -29,6 +29,10 @@ pub(crate) struct Hub {
     pub(crate) callbacks_bell: Notify,
     /// Rings when there are tasks to be dispatched that nobody has in hand.
     pub(crate) dispatch_bell: Notify,
+    /// Queues that somebody watches.
+    queues: Mutex<Queues>,
+    /// Rings when a queue that is watched is to be looked at.
+    pub(crate) queues_bell: Notify,
     /// Rings when what is declared has changed.
     pub(crate) declared_bell: Notify,
     /// Rings when anything may have happened and everything should be looked at.
@@ -52,14 +56,87 @@ impl Hub {
         std::mem::take(&mut *lock(&self.callbacks))
     }
 
+    /// Watches a queue: it is looked at now, and whenever it may have changed.
+    pub(crate) fn watch_queue(&self, service: ServiceKey) -> watch::Receiver<Option<QueueDepth>> {
+        let mut queues = lock(&self.queues);
+        let receiver = queues.watched.entry(service).or_insert_with(|| watch::channel(None).0).subscribe();
+        queues.due.insert(service);
+        drop(queues);
+        self.queues_bell.notify_one();
+        receiver
+    }
+
+    /// Forgets a queue that nobody watches any more.
+    pub(crate) fn forget_queue(&self, service: ServiceKey) {
+        let mut queues = lock(&self.queues);
+        if queues.watched.get(&service).is_some_and(|sender| sender.receiver_count() == 0) {
+            queues.watched.remove(&service);
+            queues.due.remove(&service);
+        }
+    }
+
+    /// The watched queues that may have changed since the last call; with `all`, those that have not as well.
+    pub(crate) fn take_queues(&self, all: bool) -> Vec<ServiceKey> {
+        let mut queues = lock(&self.queues);
+        let due = std::mem::take(&mut queues.due);
+        if all { queues.watched.keys().copied().collect() } else { due.into_iter().collect() }
+    }
+
+    /// Whether any queue is watched.
+    pub(crate) fn watches_queues(&self) -> bool {
+        !lock(&self.queues).watched.is_empty()
+    }
+
+    /// Tells those who watch how full these queues are.
+    pub(crate) fn tell_depths(&self, depths: &[QueueDepth]) {
+        let queues = lock(&self.queues);
+        for depth in depths {
+            if let Some(sender) = queues.watched.get(&depth.service) {
+                sender.send_if_modified(|last| {
+                    let before = last.replace(*depth);
+                    before.map(|before| (before.pending, before.in_progress))
+                        != Some((depth.pending, depth.in_progress))
+                });
+            }
+        }
+    }
+
     /// How many tasks are watched.
     pub(crate) fn watched(&self) -> usize {
         lock(&self.watched).len()
     }
 }
 
+/// The queues that are watched, and those of them that are to be looked at.
+#[derive(Default)]
+struct Queues {
+    watched: HashMap<ServiceKey, watch::Sender<Option<QueueDepth>>>,
+    due: HashSet<ServiceKey>,
+}
+
+impl Queues {
+    /// Notes what may have changed. A wake-up names tasks, not their services: whichever has any may be the one.
+    fn hear(&mut self, wakeup: &Wakeup) {
+        let tasks_changed = wakeup.tasks != IdsChanged::These(Vec::new());
+        for (service, sender) in &self.watched {
+            let busy = || sender.borrow().is_none_or(|depth| depth.backlog() > 0);
+            if wakeup.work.contains(service) || wakeup.tasks == IdsChanged::Perhaps || (tasks_changed && busy()) {
+                self.due.insert(*service);
+            }
+        }
+    }
+}
+
 impl WakeupListener for Hub {
     fn wake(&self, wakeup: &Wakeup) {
+        let mut queues = lock(&self.queues);
+        if !queues.watched.is_empty() {
+            queues.hear(wakeup);
+            if !queues.due.is_empty() {
+                self.queues_bell.notify_one();
+            }
+        }
+        drop(queues);
         if !wakeup.work.is_empty() {
             lock(&self.work).extend(wakeup.work.iter().copied());
             self.work_bell.notify_one();

@@ -12,8 +12,9 @@ use tracing::Instrument as _;
 
 use relais_core::{
     Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, Dispatched, DueCallback,
-    DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, Resend, Resent, ServiceKey,
-    Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
+    DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, QueueDepth, Resend, Resent,
+    ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp,
+    WakeupListener,
 };
 
 /// A call that takes longer is given up: a database that hangs is a database that is away.
@@ -99,6 +100,7 @@ measured! {
     tidy(idempotency_age: Duration) -> u64;
     take_turn(chore: &str, period: Duration) -> bool;
     backlog() -> Backlog;
+    queue_depths(services: Vec<ServiceKey>) -> Vec<QueueDepth>;
     declared() -> Declared;
     declared_version() -> i64;
     declare(changes: Vec<Change>) -> ();

@@ -70,6 +70,21 @@ pub struct BatchAnswer {
     pub tasks: Vec<BatchEntry>,
 }
 
+/// How full a service's queue is.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct BacklogView {
+    /// Tasks that wait for a worker.
+    pub queued: u64,
+    /// Tasks that a worker has.
+    pub running: u64,
+    /// Both together: what workers are needed for.
+    pub backlog: u64,
+    /// How long the oldest task that waits has been waiting; 0 if none does.
+    #[schema(minimum = 0)]
+    pub oldest_pending_seconds: f64,
+}
+
 /// Where a task is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]

@@ -14,6 +14,7 @@ mod logging;
 mod migrate;
 mod nearest;
 mod output;
+mod scaler;
 mod serve;
 mod signals;
 mod telemetry;

@@ -21,7 +21,7 @@ use crate::{
     config::{Config, Role, warnings},
     events,
     http::{self, HttpOptions},
-    limits, logging, signals, watcher,
+    limits, logging, scaler, signals, watcher,
 };
 
 /// How long to wait before a database that is away is asked again.
@@ -51,11 +51,14 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
         .await
         .with_context(|| format!("could not listen on {} (choose another with --listen)", config.server.listen))?;
     let address = listener.local_addr()?;
+    let scaler = scaler::listen(&config.scaler).await?;
     let stop = signals::stop()?;
     let server = Server::start(&config, listener, stop.clone()).await?;
+    let scaling = scaler::serve(scaler, &server.engine, &config.scaler, &stop).await?;
     tracing::info!(%address, database = %config.database.url, "Relais serves; API documentation at /docs");
     stop.cancelled().await;
     tracing::info!("told to stop: nothing new is taken, what is under way is finished");
+    scaling.finished(config.server.shutdown_grace.0).await;
     server.finished().await;
     logging::flush();
     tracing::info!("stopped");

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use relais_core::{
     Authorization, Callback, CallbackAttempt, CallbackEvent, CallbackId, CallbackRecord, Client, ClientId, ClientKey,
-    DueCallback, DueDispatch, Json, LaneHead, NotificationStatus, QueueKind, QueueSettings, Retention, Roles, Service,
-    ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status, StoreError, Tally, Task, TaskId, Timestamp,
-    Transport, Verdict,
+    DueCallback, DueDispatch, Json, LaneHead, NotificationStatus, QueueDepth, QueueKind, QueueSettings, Retention,
+    Roles, Service, ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status, StoreError, Tally, Task,
+    TaskId, Timestamp, Transport, Verdict,
 };
 
 use crate::outbox::Floor;
@@ -167,6 +167,16 @@ pub(crate) fn tally(row: &impl Columns) -> Result<Tally> {
         status: status(code)?,
         arrived: unsigned(row.big("arrived")?),
         departed: unsigned(row.big("departed")?),
+    })
+}
+
+pub(crate) fn queue_depth(row: &impl Columns) -> Result<QueueDepth> {
+    let now = row.moment("now")?;
+    Ok(QueueDepth {
+        service: service_key(row)?,
+        pending: unsigned(row.big("pending")?),
+        in_progress: unsigned(row.big("in_progress")?),
+        oldest_pending: row.moment_if_any("submitted")?.map(|submitted| now.since(submitted)),
     })
 }
 

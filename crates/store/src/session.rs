@@ -6,8 +6,8 @@
 use std::{future::Future, time::Duration};
 
 use relais_core::{
-    Backlog, Callback, Change, ClientKey, Declared, Json, NewTask, Page, ServiceKey, State, Status, StoreError, Task,
-    TaskFilter, TaskId, Timestamp, Wakeup, position::Node,
+    Backlog, Callback, Change, ClientKey, Declared, Json, NewTask, Page, QueueDepth, ServiceKey, State, Status,
+    StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup, position::Node,
 };
 
 use crate::{
@@ -191,6 +191,9 @@ pub(crate) trait Database: Told + 'static {
     fn last_id(&self) -> impl Future<Output = Result<i64>> + Send;
 
     fn backlog(&self) -> impl Future<Output = Result<Backlog>> + Send;
+
+    /// How full these queues are, in this order.
+    fn queue_depths(&self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<QueueDepth>>> + Send;
 
     fn declared(&self) -> impl Future<Output = Result<Declared>> + Send;
 

@@ -11,7 +11,7 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 16] = [
+const MAY_KNOW: [(&str, &[&str]); 17] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     ("relais-store", &["relais-core", "relais-protocol"]),
@@ -24,6 +24,7 @@ const MAY_KNOW: [(&str, &[&str]); 16] = [
     ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-notify", "relais-bus"]),
     // Above the broker's client, and above the engine for programs that have both in one process.
     ("relais-worker", &["relais-core", "relais-protocol", "relais-messaging", "relais-engine"]),
+    ("relais-scaler", &["relais-core", "relais-protocol", "relais-engine"]),
     ("relais-server", ALL_THAT_SHIP),
     // For tests only: conformance suites speak the ports, never a driver.
     ("relais-testkit", &["relais-core", "relais-protocol"]),
@@ -46,6 +47,7 @@ const ALL_THAT_SHIP: &[&str] = &[
     "relais-notify",
     "relais-api",
     "relais-worker",
+    "relais-scaler",
 ];
 
 const EVERYTHING: &[&str] = &[
@@ -60,6 +62,7 @@ const EVERYTHING: &[&str] = &[
     "relais-notify",
     "relais-api",
     "relais-worker",
+    "relais-scaler",
     "relais-server",
     "relais-testkit",
 ];

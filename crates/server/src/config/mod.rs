@@ -60,6 +60,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Where traces go.
     pub telemetry: TelemetryConfig,
+    /// KEDA's external scaler.
+    pub scaler: ScalerConfig,
     /// Where each setting came from.
     #[serde(skip)]
     pub origins: Origins,
@@ -244,6 +246,18 @@ pub struct TelemetryConfig {
     pub service_name: String,
 }
 
+/// KEDA's external scaler.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ScalerConfig {
+    /// Where it listens; empty: nowhere.
+    pub listen: String,
+    /// The file of its certificate; empty: no TLS.
+    pub certificate: String,
+    /// The file of the key to it.
+    pub key: String,
+}
+
 impl Config {
     /// Checks what a type can not say. The error is what was expected instead.
     ///
@@ -258,7 +272,20 @@ impl Config {
             true => Ok(()),
             false => Err("expected a duration above zero".to_owned()),
         };
-        let Self { server, database, declarations, tasks, purge, batching, auth, log, telemetry, callbacks, .. } = self;
+        let Self {
+            server,
+            database,
+            declarations,
+            tasks,
+            purge,
+            batching,
+            auth,
+            log,
+            telemetry,
+            callbacks,
+            scaler,
+            ..
+        } = self;
         if server.roles.is_empty() {
             return Err(format!("expected at least one of {}", Role::ALL.map(Role::name).join(", ")));
         }
@@ -292,6 +319,9 @@ impl Config {
         }
         self.check_events()?;
         crate::logging::check_level(&log.level)?;
+        if !scaler.listen.is_empty() && scaler.listen.parse::<SocketAddr>().is_err() {
+            return Err("expected an address and a port, like 0.0.0.0:9090".to_owned());
+        }
         let endpoint = &telemetry.otlp_endpoint;
         if !endpoint.is_empty() && !endpoint.starts_with("http://") && !endpoint.starts_with("https://") {
             return Err("expected a URL like http://localhost:4318".to_owned());

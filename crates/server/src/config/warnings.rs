@@ -13,6 +13,7 @@ pub fn warnings(config: &Config) -> Vec<String> {
     store(config, &mut found);
     keeping(config, &mut found);
     load(config, &mut found);
+    scaling(config, &mut found);
     found
 }
 
@@ -111,6 +112,13 @@ fn load(config: &Config, found: &mut Vec<String>) {
     }
 }
 
+fn scaling(config: &Config, found: &mut Vec<String>) {
+    let scaler = &config.scaler;
+    if scaler.listen.is_empty() && !(scaler.certificate.is_empty() && scaler.key.is_empty()) {
+        found.push("scaler.certificate and scaler.key are set without scaler.listen and do nothing".to_owned());
+    }
+}
+
 /// The configuration file, if a secret stands in it and others can read it.
 #[cfg(unix)]
 fn readable_by_others(config: &Config) -> Option<String> {
@@ -161,6 +169,7 @@ mod tests {
             (&[("RELAIS_AUTH_BCRYPT_COST", "4")], "cheap to guess"),
             (&[("RELAIS_DECLARATIONS_PRUNE", "true")], "does nothing"),
             (&[("RELAIS_DATABASE_URL", "postgres://h/d"), ("EVENTBUS_MODE", "in_memory")], "is not seen"),
+            (&[("RELAIS_SCALER_KEY", "tls.key")], "do nothing"),
         ] {
             let found = warned(variables);
             assert!(found.len() == 1 && found[0].contains(said), "{variables:?} gave {found:?}");

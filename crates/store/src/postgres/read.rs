@@ -1,14 +1,18 @@
 //! Reads that need no transaction.
 
 use relais_core::{
-    Backlog, Declared, NewTask, Page, ServiceKey, Status, StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup,
+    Backlog, Declared, NewTask, Page, QueueDepth, ServiceKey, Status, StoreError, Task, TaskFilter, TaskId, Timestamp,
+    Wakeup,
 };
 use sqlx::{Row, postgres::PgRow};
 
 use super::{Postgres, TEXTS, error, from_sql, session::PgSession, to_sql};
 use crate::{
     place::place_column,
-    row::{Columns, authorization, clients as clients_of, found_task, plain_columns, service, tally, task, wide},
+    row::{
+        Columns, authorization, clients as clients_of, found_task, plain_columns, queue_depth, service, tally, task,
+        wide,
+    },
     session::{Database, Heard, Result},
 };
 
@@ -166,6 +170,29 @@ impl Database for Postgres {
             rows.iter().map(|row| Ok((ServiceKey(row.int("id")?), row.moment("submitted")?))).collect::<Result<_>>()?;
         let now = self.ping().await?;
         Ok(Backlog { tallies, oldest_pending, now: Some(now) })
+    }
+
+    async fn queue_depths(&self, services: &[ServiceKey]) -> Result<Vec<QueueDepth>> {
+        let rows = sqlx::query(
+            "SELECT s.id AS service_id, c.pending, c.in_progress, t.submitted, clock_timestamp() AS now
+             FROM unnest($1::integer[]) WITH ORDINALITY AS s (id, place)
+             CROSS JOIN LATERAL (
+                 SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END) FILTER (WHERE status = 0), 0)::bigint AS pending,
+                        coalesce(sum(CASE WHEN departed THEN -n ELSE n END) FILTER (WHERE status = 1), 0)::bigint AS in_progress
+                 FROM relais.tally WHERE service_id = s.id AND client_id = 0
+             ) c
+             LEFT JOIN LATERAL (
+                 SELECT submitted FROM relais.task
+                 WHERE (service_id, status, id) > (s.id, 0, 0) AND (service_id, status, id) < (s.id, 1, 0)
+                 ORDER BY service_id, status, id LIMIT 1
+             ) t ON true
+             ORDER BY s.place",
+        )
+        .bind(services.iter().map(|service| service.0).collect::<Vec<_>>())
+        .fetch_all(&mut *self.lend().await?)
+        .await
+        .map_err(error)?;
+        rows.iter().map(queue_depth).collect()
     }
 
     async fn declared(&self) -> Result<Declared> {

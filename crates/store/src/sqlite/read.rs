@@ -1,13 +1,14 @@
 //! Reads that need no transaction of their own, on connections that cannot write.
 
-use relais_core::{Backlog, Declared, Page, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp};
+use relais_core::{Backlog, Declared, Page, QueueDepth, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp};
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{Sqlite, batch::array, error, session::SqliteSession};
 use crate::{
     place::place_column,
     row::{
-        Columns, authorization, clients as clients_of, corrupt, found_task, plain_columns, service, tally, task, wide,
+        Columns, authorization, clients as clients_of, corrupt, found_task, plain_columns, queue_depth, service, tally,
+        task, wide,
     },
     session::{Database, Heard, Result, Session},
 };
@@ -75,6 +76,17 @@ pub(super) const FIND_TASK: &str = concat!(
 pub(super) const OLDEST_PENDING: &str = "
     SELECT s.id, t.submitted FROM service s CROSS JOIN task t
         ON t.id = (SELECT id FROM task WHERE service_id = s.id AND status = 0 ORDER BY id LIMIT 1)";
+
+pub(super) const QUEUE_DEPTHS: &str = concat!(
+    "SELECT s.value AS service_id,
+            (SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0) FROM tally
+             WHERE service_id = s.value AND client_id = 0 AND status = 0) AS pending,
+            (SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0) FROM tally
+             WHERE service_id = s.value AND client_id = 0 AND status = 1) AS in_progress,
+            (SELECT submitted FROM task WHERE service_id = s.value AND status = 0 ORDER BY id LIMIT 1) AS submitted, ",
+    now!(),
+    " AS now FROM json_each(?1) AS s ORDER BY s.key"
+);
 
 impl Database for Sqlite {
     type Session = SqliteSession;
@@ -149,6 +161,15 @@ impl Database for Sqlite {
                 .collect::<Result<_>>()?,
             now: Some(now),
         })
+    }
+
+    async fn queue_depths(&self, services: &[ServiceKey]) -> Result<Vec<QueueDepth>> {
+        let rows = sqlx::query(QUEUE_DEPTHS)
+            .bind(array(&services.iter().map(|service| service.0).collect::<Vec<_>>())?)
+            .fetch_all(&self.read)
+            .await
+            .map_err(error)?;
+        rows.iter().map(queue_depth).collect()
     }
 
     async fn declared(&self) -> Result<Declared> {

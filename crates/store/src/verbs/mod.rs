@@ -21,9 +21,9 @@ use std::{
 use async_trait::async_trait;
 use relais_core::{
     Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, Dispatched, DueCallback,
-    DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, Resend, Resent, ServiceKey,
-    Settlement, Store, StoreError, Submission, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup,
-    WakeupListener,
+    DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, QueueDepth, Resend, Resent,
+    ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp,
+    Wakeup, WakeupListener,
 };
 
 use self::ledger::Ledger;
@@ -193,6 +193,10 @@ impl<D: Database> Store for Verbs<D> {
 
     async fn backlog(&self) -> Result<Backlog, StoreError> {
         self.database.backlog().await
+    }
+
+    async fn queue_depths(&self, services: Vec<ServiceKey>) -> Result<Vec<QueueDepth>, StoreError> {
+        self.database.queue_depths(&services).await
     }
 
     async fn declared(&self) -> Result<Declared, StoreError> {

@@ -307,6 +307,26 @@ impl Model {
             };
             ensure!(told == expected, "the oldest waits since {told:?} instead of {expected:?}");
         }
+        self.depths(store, &backlog).await?;
+        Ok(())
+    }
+
+    /// Queues asked for by name say the same as all of them together, in the order asked for.
+    async fn depths(&self, store: &dyn Store, backlog: &relais_core::Backlog) -> Result<()> {
+        let mut asked: Vec<_> = self.services.iter().map(|&(key, ..)| key).rev().collect();
+        asked.push(relais_core::ServiceKey(i32::MAX));
+        let depths = store.queue_depths(asked.clone()).await?;
+        ensure!(depths.iter().map(|depth| depth.service).eq(asked), "{depths:?}");
+        for depth in depths {
+            let current = |status| {
+                let tally = backlog.tallies.iter().find(|one| one.service == depth.service && one.status == status);
+                tally.map_or(0, relais_core::Tally::current)
+            };
+            let told = (depth.pending, depth.in_progress);
+            let expected = (current(Status::Pending), current(Status::InProgress));
+            ensure!(told == expected, "{told:?} instead of {expected:?} wait and run");
+            ensure!(depth.oldest_pending.is_some() == (depth.pending > 0), "{depth:?}");
+        }
         Ok(())
     }
 
