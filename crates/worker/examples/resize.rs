@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
+/// What a task is about.
 #[derive(Deserialize)]
 pub struct Image {
     width: u32,
@@ -12,12 +13,14 @@ pub struct Image {
     percent: u32,
 }
 
+/// What comes of it.
 #[derive(Serialize)]
 pub struct Resized {
     width: u32,
     height: u32,
 }
 
+/// Does one task.
 pub async fn resize(image: Image, context: Context) -> Result<Resized, HandlerError> {
     if image.percent == 0 {
         // No other try would help.

@@ -163,6 +163,7 @@ impl Slots {
     }
 
     /// How many handlers run.
+    #[cfg_attr(not(feature = "health"), expect(dead_code, reason = "only probes ask"))]
     pub fn running(&self) -> usize {
         self.lock().values().filter(|entry| entry.phase != Phase::Finished).count()
     }

@@ -52,6 +52,7 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
     fn tells_start(&self) -> bool;
 
     /// Whether the other side is there, as far as the transport itself knows.
+    #[cfg_attr(not(feature = "health"), expect(dead_code, reason = "only probes ask"))]
     fn is_connected(&self) -> bool {
         true
     }
@@ -63,6 +64,7 @@ pub(crate) enum Keeping {
     /// Leases, which are to be renewed so often.
     Lease(Duration),
     /// The connection that brought them: with it they are lost.
+    #[cfg_attr(not(feature = "rabbitmq"), expect(dead_code, reason = "only brokers do so"))]
     Connection,
 }
 
