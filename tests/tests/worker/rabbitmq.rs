@@ -144,7 +144,8 @@ async fn a_start_is_told_before_its_result_or_with_it() -> Result<()> {
     }
     let messages = other.results(300).await?;
     for n in 0..300 {
-        let of: Vec<_> = messages.iter().filter(|message| message["taskId"] == n.to_string()).collect();
+        let name = n.to_string();
+        let of: Vec<_> = messages.iter().filter(|message| message["taskId"] == *name).collect();
         let kinds: Vec<_> = of.iter().filter_map(|message| message["data"]["messageType"].as_str()).collect();
         let host = |at: usize| &of[at]["data"]["hostName"];
         match kinds.as_slice() {
