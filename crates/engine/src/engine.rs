@@ -239,17 +239,22 @@ impl Engine {
         allowed: impl Fn(Roles) -> bool,
     ) -> Result<Access, EngineError> {
         let client = self.authenticate(client_id, secret).await?;
-        self.allow(client, service, role)
+        self.allow(client, service, allowed)
     }
 
     /// Lets a program that embeds the engine act as one of the clients. It needs no secret: it has the store. The client's
     /// rights count all the same.
     pub fn insider(&self, client_id: &str, service: &str, role: Role) -> Result<Access, EngineError> {
         let client = self.snapshot()?.declared.clients.get(client_id).cloned().ok_or(EngineError::Forbidden)?;
-        self.allow(client, service, role)
+        self.allow(client, service, |roles| roles.has(role))
     }
 
-    fn allow(&self, client: Arc<Client>, service: &str, role: Role) -> Result<Access, EngineError> {
+    fn allow(
+        &self,
+        client: Arc<Client>,
+        service: &str,
+        allowed: impl Fn(Roles) -> bool,
+    ) -> Result<Access, EngineError> {
         let snapshot = self.snapshot()?;
         let service = snapshot.declared.services.get(service).ok_or(EngineError::ServiceNotFound)?;
         if !allowed(snapshot.declared.roles(client.key, service.key)) {
