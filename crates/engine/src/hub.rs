@@ -79,7 +79,8 @@ impl Hub {
     pub(crate) fn take_queues(&self, all: bool) -> Vec<ServiceKey> {
         let mut queues = lock(&self.queues);
         let due = std::mem::take(&mut queues.due);
-        if all { queues.watched.keys().copied().collect() } else { due.into_iter().collect() }
+        queues.looking = if all { queues.watched.keys().copied().collect() } else { due };
+        queues.looking.iter().copied().collect()
     }
 
     /// Whether any queue is watched.
@@ -89,7 +90,8 @@ impl Hub {
 
     /// Tells those who watch how full these queues are.
     pub(crate) fn tell_depths(&self, depths: &[QueueDepth]) {
-        let queues = lock(&self.queues);
+        let mut queues = lock(&self.queues);
+        queues.looking.clear();
         for depth in depths {
             if let Some(sender) = queues.watched.get(&depth.service) {
                 sender.send_if_modified(|last| {
@@ -112,6 +114,8 @@ impl Hub {
 struct Queues {
     watched: HashMap<ServiceKey, watch::Sender<Option<QueueDepth>>>,
     due: HashSet<ServiceKey>,
+    /// Being looked at: what is known of them may be older than the change that is heard of.
+    looking: HashSet<ServiceKey>,
 }
 
 impl Queues {
@@ -119,7 +123,7 @@ impl Queues {
     fn hear(&mut self, wakeup: &Wakeup) {
         let tasks_changed = wakeup.tasks != IdsChanged::These(Vec::new());
         for (service, sender) in &self.watched {
-            let busy = || sender.borrow().is_none_or(|depth| depth.backlog() > 0);
+            let busy = || self.looking.contains(service) || sender.borrow().is_none_or(|depth| depth.backlog() > 0);
             if wakeup.work.contains(service) || wakeup.tasks == IdsChanged::Perhaps || (tasks_changed && busy()) {
                 self.due.insert(*service);
             }
@@ -237,5 +241,31 @@ mod tests {
         assert_eq!(hub.watched(), 1);
         drop(same);
         assert_eq!(hub.watched(), 0);
+    }
+
+    #[test]
+    fn a_queue_that_is_watched_is_looked_at_when_it_may_have_changed() {
+        let (hub, service, other) = (Hub::default(), ServiceKey(1), ServiceKey(2));
+        let depth = |pending| QueueDepth { service, pending, in_progress: 0, oldest_pending: None };
+        let work = |service| Wakeup { work: vec![service], ..Wakeup::default() };
+        let mut seen = hub.watch_queue(service);
+        assert_eq!(hub.take_queues(false), [service], "to begin with");
+        // Ended while it is being looked at: what was read may be older.
+        hub.wake(&changed(vec![7]));
+        hub.tell_depths(&[depth(1)]);
+        assert_eq!(*seen.borrow_and_update(), Some(depth(1)));
+        assert_eq!(hub.take_queues(false), [service]);
+        hub.tell_depths(&[depth(0)]);
+        assert!(seen.has_changed().is_ok_and(|changed| changed));
+        // An empty queue has no tasks that could change, and other services' work is not its own.
+        hub.wake(&changed(vec![8]));
+        hub.wake(&work(other));
+        assert_eq!(hub.take_queues(false), []);
+        hub.wake(&work(service));
+        assert_eq!(hub.take_queues(false), [service]);
+        drop(seen);
+        hub.forget_queue(service);
+        hub.wake(&Wakeup::anything());
+        assert!(!hub.watches_queues() && hub.take_queues(true).is_empty());
     }
 }
