@@ -144,7 +144,7 @@ pub trait Carrier: Send + Sync + 'static {
     /// Returns when the broker does not take messages.
     async fn until_down(&self);
 
-    /// Whether there is no queue for a service's tasks: whatever was in it is lost.
+    /// Whether there is no queue for a service's tasks, or another one than there was: whatever was in it is lost.
     async fn is_missing(&self, mailbox: &Mailbox) -> Result<bool, CarrierError>;
 
     /// Makes sure that a service's queues are there.

@@ -257,3 +257,24 @@ fn said(error: &dyn Error) -> String {
     }
     said
 }
+
+#[tokio::test]
+async fn a_witness_goes_with_its_queue_however_soon_that_is_made_again() -> Result<()> {
+    let vhost = TestVhost::create().await?;
+    let broker = Broker::new(vhost.url(), options())?;
+    for kind in [QueueKind::Classic, QueueKind::Quorum] {
+        assert!(!broker.has_witness("tasks.witness").await?);
+        let placed = broker.place_witness("tasks.witness", "tasks").await;
+        assert!(matches!(placed, Err(ConsumeError::NoQueue { .. })), "{placed:?}");
+        broker.declare(&queue("tasks", kind)).await?;
+        for _ in 0..2 {
+            broker.place_witness("tasks.witness", "tasks").await?;
+            assert!(broker.has_witness("tasks.witness").await?);
+        }
+        vhost.delete_queue("tasks").await?;
+        broker.declare(&queue("tasks", kind)).await?;
+        assert!(!broker.has_witness("tasks.witness").await?, "it is another one");
+        vhost.delete_queue("tasks").await?;
+    }
+    Ok(())
+}

@@ -7,9 +7,8 @@ use relais_messaging::rabbitmq::{ConsumeError, PublishError};
 pub(crate) fn published(error: PublishError) -> CarrierError {
     match error {
         PublishError::Unroutable { routing_key, .. } => CarrierError::NoQueue(routing_key),
-        PublishError::Away { .. } | PublishError::Blocked { .. } | PublishError::Late(_) => {
-            CarrierError::Away(error.to_string())
-        }
+        PublishError::Away { why } => CarrierError::Away(why),
+        PublishError::Blocked { .. } | PublishError::Late(_) => CarrierError::Away(error.to_string()),
         PublishError::NoExchange { .. } | PublishError::Refused { .. } => CarrierError::Refused(error.to_string()),
     }
 }
@@ -19,7 +18,8 @@ pub(crate) fn consumed(error: ConsumeError) -> CarrierError {
     match error {
         ConsumeError::NoQueue { queue } | ConsumeError::QueueGone { queue } => CarrierError::NoQueue(queue),
         ConsumeError::Refused { .. } => CarrierError::Refused(error.to_string()),
-        ConsumeError::Away { .. } | ConsumeError::Late(_) | ConsumeError::Closed { .. } | ConsumeError::Cancelled => {
+        ConsumeError::Away { why } => CarrierError::Away(why),
+        ConsumeError::Late(_) | ConsumeError::Closed { .. } | ConsumeError::Cancelled => {
             CarrierError::Away(error.to_string())
         }
     }

@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use async_trait::async_trait;
@@ -49,6 +52,8 @@ pub struct RabbitMq {
     management: Option<Management>,
     /// The policies that were set, so that each is set once. What an operator changes by hand stays until the next start.
     policies: Arc<Mutex<HashMap<String, Mailbox>>>,
+    /// Whether witnesses may not be placed: then nothing follows from there being none.
+    unwitnessed: Arc<AtomicBool>,
 }
 
 impl RabbitMq {
@@ -61,7 +66,13 @@ impl RabbitMq {
         let publisher = Broker::new(url, named("dispatch"))?;
         let management =
             options.management_url.as_deref().map(|url| Management::new(url, publisher.vhost())).transpose()?;
-        Ok(Self { reader: Broker::new(url, named("track"))?, publisher, management, policies: Arc::default() })
+        Ok(Self {
+            reader: Broker::new(url, named("track"))?,
+            publisher,
+            management,
+            policies: Arc::default(),
+            unwitnessed: Arc::default(),
+        })
     }
 
     /// Sets a service's policy, if it is not set. That it can not be keeps nobody from working.
@@ -79,6 +90,26 @@ impl RabbitMq {
             Err(error) => tracing::warn!(queue = mailbox.tasks(), %error, "its policy could not be set"),
         }
     }
+
+    /// Has the broker remember the queue of tasks. That it may not keeps nobody from working.
+    async fn place_witness(&self, mailbox: &Mailbox) -> Result<(), CarrierError> {
+        if self.unwitnessed.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        match self.reader.place_witness(&witness(mailbox), &mailbox.tasks()).await.map_err(consumed) {
+            Err(CarrierError::Refused(why)) => {
+                self.unwitnessed.store(true, Ordering::Relaxed);
+                tracing::warn!(queue = mailbox.tasks(), why, "if it is deleted and made again, that is not noticed");
+                Ok(())
+            }
+            placed => placed,
+        }
+    }
+}
+
+/// What goes when the queue of tasks does, however soon that is made again.
+fn witness(mailbox: &Mailbox) -> String {
+    format!("{}.witness", mailbox.tasks())
 }
 
 #[async_trait]
@@ -101,7 +132,12 @@ impl Carrier for RabbitMq {
     }
 
     async fn is_missing(&self, mailbox: &Mailbox) -> Result<bool, CarrierError> {
-        Ok(self.reader.find(&mailbox.tasks()).await.map_err(consumed)?.is_none())
+        if self.reader.find(&mailbox.tasks()).await.map_err(consumed)?.is_none() {
+            return Ok(true);
+        }
+        // A worker that asserts its queues may have made it again before anybody looked.
+        let witnessed = !self.unwitnessed.load(Ordering::Relaxed);
+        Ok(witnessed && !self.reader.has_witness(&witness(mailbox)).await.map_err(consumed)?)
     }
 
     async fn prepare(&self, mailbox: &Mailbox) -> Result<(), CarrierError> {
@@ -113,7 +149,7 @@ impl Carrier for RabbitMq {
             self.reader.declare(&Queue { name, kind: kind(mailbox) }).await.map_err(consumed)?;
         }
         self.put_policy(mailbox).await;
-        Ok(())
+        self.place_witness(mailbox).await
     }
 
     async fn send(&self, consignments: Vec<Consignment>) -> Vec<Result<(), CarrierError>> {

@@ -11,7 +11,11 @@ on_both_stores!(
     a_queue_that_is_deleted_is_made_again_with_all_that_is_not_finished,
     queues_that_are_deleted_under_load_lose_nothing,
 );
-on_one_store!(a_queue_that_exists_is_used_as_it_is, a_service_may_move_to_another_queue);
+on_one_store!(
+    a_queue_that_a_worker_makes_again_is_filled_again,
+    a_queue_that_exists_is_used_as_it_is,
+    a_service_may_move_to_another_queue
+);
 
 /// Takes until each of these was there, and tells the order of their first coming.
 async fn all_of(worker: &AmqpWorker, ids: &[String]) -> Vec<String> {
@@ -70,6 +74,19 @@ async fn queues_that_are_deleted_under_load_lose_nothing(on: Backend) {
     for id in &ids {
         stage.success(id).await;
     }
+}
+
+/// Workers assert their queues: one of them is likely to be faster than Relais.
+async fn a_queue_that_a_worker_makes_again_is_filled_again(on: Backend) {
+    let stage = Stage::start(on).await;
+    let ids = stage.submit_many(0..20).await;
+    let mut listening = stage.worker.listen(50).await;
+    for id in &ids {
+        assert_eq!(&listening.take().await.task_id, id, "the broker has it");
+    }
+    stage.vhost.delete_queue("resize-in").await.unwrap();
+    stage.vhost.declare_queue("resize-in").await.unwrap();
+    assert_eq!(all_of(&stage.worker, &ids).await, ids);
 }
 
 async fn a_queue_that_exists_is_used_as_it_is(on: Backend) {

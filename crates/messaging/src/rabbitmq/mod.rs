@@ -110,6 +110,7 @@ mod publish;
 mod queue;
 mod tls;
 mod wire;
+mod witness;
 
 pub use broker::{Broker, BrokerState};
 pub use browse::Browser;
