@@ -7,6 +7,7 @@
 #[expect(dead_code, reason = "not all of it is needed here")]
 mod queue;
 #[path = "../src/router.rs"]
+#[expect(dead_code, reason = "not all of it is needed here")]
 mod router;
 #[path = "../src/trie.rs"]
 mod trie;
