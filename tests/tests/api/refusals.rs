@@ -108,6 +108,12 @@ async fn conditions(on: Backend, met: &mut BTreeSet<u64>) {
     let alone = TestApp::builder(on).engine(|engine| engine.dispatch.carrier = Some(Arc::new(carrier))).start().await;
     keep(met, 503_004, &alone.caller().get("/admin/deadletters/resize/nothing").await);
 
+    let silent = TestApp::builder(on).engine(|engine| engine.bus.enabled = false).start().await;
+    keep(met, 503_005, &silent.caller().get("/admin/events").await);
+    let waits = silent.engine.not_ready("the declarations were not applied yet");
+    keep(met, 503_006, &silent.caller().get("/readyz").await);
+    drop(waits);
+
     let early = TestApp::builder(on).unmigrated().start().await;
     keep(met, 503_001, &early.client("alice").post(TASKS, &request).await);
 }
