@@ -18,7 +18,7 @@ const PERIOD: Duration = Duration::from_secs(5);
 const EACH: usize = 200;
 
 /// How long whoever has taken some may be silent.
-const LEASE: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(20);
 
 /// So many that the broker has lost are made due at once.
 const REFILL: usize = 2000;
