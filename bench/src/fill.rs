@@ -107,6 +107,9 @@ pub async fn postgres(url: &str, queue: Queue, service: &str, client: &str) -> R
              FROM {ids}, (VALUES {}) AS t (own, status, departed, n)",
             tallies(all, finished)
         ),
+        "UPDATE relais.tally t SET brokered = true FROM relais.service s
+         WHERE s.id = t.service_id AND s.transport = 1 AND t.client_id = 0 AND t.status = 0 AND NOT t.departed"
+            .to_owned(),
     ];
     for statement in statements {
         sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await?;

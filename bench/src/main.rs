@@ -7,6 +7,7 @@ mod bare;
 mod bulk;
 mod bus;
 mod callbacks;
+mod celery;
 mod cpu;
 mod fill;
 mod idle;
@@ -15,6 +16,7 @@ mod machine;
 mod pickup;
 mod poll;
 mod profile;
+mod rabbitmq;
 mod receiver;
 mod report;
 mod sample;
@@ -73,6 +75,7 @@ enum Name {
     Bulk,
     Callbacks,
     Bus,
+    Rabbitmq,
     Idle,
 }
 
@@ -93,6 +96,8 @@ pub struct Plan {
     pub samples: usize,
     /// How many callbacks wait to be sent.
     pub callbacks: usize,
+    /// How many tasks go by way of a broker.
+    pub tasks: usize,
     /// How long nothing is done.
     pub idle: Duration,
     /// Whether to tell where the time goes.
@@ -110,6 +115,7 @@ impl Plan {
                 time: Duration::from_millis(300),
                 samples: 30,
                 callbacks: 500,
+                tasks: 300,
                 idle: Duration::from_secs(2),
                 profile: arguments.profile,
             }
@@ -122,6 +128,7 @@ impl Plan {
                 time: Duration::from_secs(2),
                 samples: 500,
                 callbacks: 20_000,
+                tasks: 10_000,
                 idle: Duration::from_secs(20),
                 profile: arguments.profile,
             }
@@ -157,6 +164,7 @@ async fn main() -> Result<()> {
             Name::Bulk => bulk::run(&plan).await?,
             Name::Callbacks => callbacks::run(&plan).await?,
             Name::Bus => bus::run(&plan).await?,
+            Name::Rabbitmq => rabbitmq::run(&plan).await?,
             Name::Idle => idle::run(&plan).await?,
         };
         show(&section.text(&machine));

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// What others need on this kind of machine, in milliseconds at p50 and p99: graphile_worker, the fastest of them.
-const OTHERS: (f64, f64) = (2.8, 7.2);
+pub const OTHERS: (f64, f64) = (2.8, 7.2);
 
 /// Runs it.
 pub async fn run(plan: &Plan) -> Result<Section> {

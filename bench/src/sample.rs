@@ -28,6 +28,11 @@ impl Sample {
         self.latencies.get(index.saturating_sub(1).min(last)).copied().unwrap_or_default()
     }
 
+    /// How many calls were timed.
+    pub fn len(&self) -> usize {
+        self.latencies.len()
+    }
+
     /// Rounds in one: the median rate with its round's processor times, all latencies.
     pub fn median(mut rounds: Vec<Self>) -> Self {
         rounds.sort_by(|a, b| a.rate.total_cmp(&b.rate));

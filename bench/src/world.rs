@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use relais_testkit::{PostgresServer, ServerProcess, free_port};
 use serde_json::{Value, json};
@@ -244,6 +244,15 @@ impl World {
     /// The server's own database, if that is PostgreSQL.
     pub fn postgres_url(&self) -> Option<String> {
         matches!(self.database, Database::Postgres(..)).then(|| self.url())
+    }
+
+    /// An empty database beside the server's own, on PostgreSQL.
+    pub async fn another_database(&self, name: &str) -> Result<String> {
+        let Database::Postgres(server, _) = &self.database else { bail!("a file has no databases") };
+        let mut connection = PgConnection::connect(&server.url("postgres")).await?;
+        sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut connection).await?;
+        connection.close().await?;
+        Ok(server.url(name))
     }
 
     fn database_url(&self, name: &str) -> String {

@@ -6,7 +6,13 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::cargo::{self, cargo, run as execute};
+use crate::{
+    cargo::{self, cargo, run as execute},
+    python,
+};
+
+/// What the benchmark `rabbitmq` is held against. Pinned, so that figures can be compared.
+const CELERY: &str = "celery==5.7.0\nsqlalchemy==2.1.8\npsycopg2-binary==2.9.13\n";
 
 /// Builds for release and runs relais-bench with `arguments`.
 pub fn run(arguments: &[String]) -> Result<()> {
@@ -14,5 +20,10 @@ pub fn run(arguments: &[String]) -> Result<()> {
     execute(&mut cargo(["build", "--release", "-p", "relais-server", "-p", "relais-bench"]))?;
     let mut bench = Command::new(cargo::binary("release", "relais-bench")?);
     bench.args(arguments).env("RELAIS_BIN", cargo::binary("release", "relais")?);
+    let named = arguments.iter().any(|argument| !argument.starts_with('-'));
+    if !named || arguments.iter().any(|argument| argument == "rabbitmq") {
+        let programs = python::environment(&cargo::target_directory()?.join("bench-python"), CELERY)?;
+        bench.env("BENCH_PYTHON", programs);
+    }
     execute(&mut bench)
 }

@@ -117,6 +117,11 @@ impl RabbitMqServer {
         loopback(self.ports.amqp)
     }
 
+    /// The first of its processes, and the parent of the others, while it runs.
+    pub fn id(&self) -> Option<u32> {
+        self.group.as_ref().map(Group::id)
+    }
+
     /// The management API, with its credentials.
     pub fn management_url(&self) -> String {
         format!("http://{USER}:{USER}@{}", loopback(self.ports.management))
@@ -163,6 +168,13 @@ impl RabbitMqServer {
     /// the same data; stops it first if it runs.
     pub async fn restart(&mut self) -> Result<()> {
         self.stop().await?;
+        self.launch().await
+    }
+
+    /// Kills it and starts it again on the same ports, with nothing of what it had: a node that lost its disk.
+    pub async fn start_anew(&mut self) -> Result<()> {
+        self.kill9()?;
+        fs::remove_dir_all(self.directory.path().join("data")).context("remove RabbitMQ's data")?;
         self.launch().await
     }
 
