@@ -6,6 +6,7 @@
 //! servers say. What a fault is, is the test's business; nothing here knows.
 
 mod api;
+mod broker;
 mod judge;
 mod ledger;
 mod load;
@@ -13,9 +14,10 @@ mod random;
 
 pub use self::{
     api::{Answer, Api},
+    broker::{BrokerWorkers, Watchers},
     judge::{Verdict, judge, wait_until_drained},
     ledger::Ledger,
-    load::{Load, LoadOptions, SERVICE, consumer, declare},
+    load::{Load, LoadOptions, SERVICE, consumer, declare, declare_service},
     random::Random,
 };
 

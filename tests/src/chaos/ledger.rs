@@ -21,6 +21,8 @@ pub struct Ledger {
 pub(super) struct Book {
     /// The tasks that were answered 201, with their marks.
     pub accepted: HashMap<String, String>,
+    /// The same tasks, in the order in which they were answered.
+    pub order: Vec<String>,
     /// Results that were sent for a task, whether or not an answer came.
     pub sent: HashMap<String, HashSet<String>>,
     /// Results that a worker was told to be the accepted ones.
@@ -47,13 +49,54 @@ impl Ledger {
 
     /// Notes a 201.
     pub fn accepted(&self, task_id: &str, mark: &str) {
-        self.enter(|book| {
-            if let Some(other) = book.accepted.insert(task_id.to_owned(), mark.to_owned())
-                && other != mark
-            {
+        self.enter(|book| match book.accepted.insert(task_id.to_owned(), mark.to_owned()) {
+            None => book.order.push(task_id.to_owned()),
+            Some(other) if other != mark => {
                 book.wrong.push(format!("task {task_id} was given to {other} and to {mark}"));
             }
+            Some(_) => {}
         });
+    }
+
+    /// Notes a result that is sent for a task, whether or not it will count.
+    pub fn sent(&self, task_id: &str, result: &str) {
+        self.enter(|book| {
+            book.sent.entry(task_id.to_owned()).or_default().insert(result.to_owned());
+        });
+    }
+
+    /// Notes a result that somebody was told to be the task's.
+    pub fn seen(&self, task_id: &str, result: &str) {
+        self.enter(|book| {
+            book.told.entry(task_id.to_owned()).or_default().push(result.to_owned());
+            book.ended.insert(task_id.to_owned());
+        });
+    }
+
+    /// Notes what a worker that writes nothing down would say of each task, told by its mark.
+    pub fn sent_of_each(&self, result: impl Fn(&str) -> String) {
+        self.enter(|book| {
+            for (task_id, mark) in &book.accepted {
+                book.sent.entry(task_id.clone()).or_default().insert(result(mark));
+            }
+        });
+    }
+
+    /// How often tasks were done once more, as far as was noted.
+    pub fn repeats(&self) -> usize {
+        self.book().sent.values().map(|results| results.len() - 1).sum()
+    }
+
+    /// The task that was answered 201 as the nth one, as soon as there is one.
+    pub(super) async fn nth(&self, number: usize) -> String {
+        let mut entries = self.entries.subscribe();
+        loop {
+            if let Some(task_id) = self.book().order.get(number) {
+                return task_id.clone();
+            }
+            // The other end is ours.
+            let _ = entries.changed().await;
+        }
     }
 
     /// How many tasks were answered 201 so far.

@@ -27,8 +27,13 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Declares the service and a client that may do everything on it.
 pub async fn declare(url: &str, lease: &str) -> Result<()> {
+    declare_service(url, json!({"serviceName": SERVICE, "lease": lease})).await
+}
+
+/// The same, with a service of other settings.
+pub async fn declare_service(url: &str, service: Value) -> Result<()> {
     let declaration = json!({
-        "services": [{"serviceName": SERVICE, "lease": lease}],
+        "services": [service],
         "clients": [{"clientId": CLIENT, "clientSecret": SECRET}],
         "authorizations": [{"clientId": CLIENT, "serviceName": SERVICE, "roles": ["consume", "work"]}],
     });

@@ -11,5 +11,6 @@ mod judge;
 mod kill;
 mod network;
 mod pair;
+mod rabbitmq;
 mod stop;
 mod worker;
