@@ -356,7 +356,7 @@ async fn work(
         };
         let mut messages = Vec::new();
         match telling {
-            Telling::OneByOne => {
+            Telling::OneByOne | Telling::Library => {
                 for task in tasks {
                     messages.push(message(format!(
                         r#"{{"taskId":"{task}","data":{{"messageType":"started","hostName":"bench"}}}}"#

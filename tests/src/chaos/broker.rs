@@ -125,7 +125,7 @@ impl BrokerWorker {
         for delivery in &deliveries {
             messages.extend(self.messages(delivery, turn));
         }
-        let bodies = if turn % 3 == 0 { vec![Value::Array(messages)] } else { messages };
+        let bodies = if turn.is_multiple_of(3) { vec![Value::Array(messages)] } else { messages };
         let publishes = bodies.iter().enumerate().map(|(place, body)| {
             Publish::new("", format!("{SERVICE}-out"), body.to_string()).message_id(format!("{turn}-{place}"))
         });

@@ -114,6 +114,7 @@ impl World {
     }
 
     /// Each fault alone, in a random order, then two at a time, until there were so many rounds.
+    #[expect(clippy::print_stdout, reason = "what a run did, shown when it fails")]
     async fn strike_all(&mut self, faults: &[Fault], rounds: usize) -> Result<usize> {
         let mut struck = 0;
         let mut alone = faults.to_vec();
@@ -137,6 +138,7 @@ impl World {
     }
 
     /// Lets everything come to its end, and judges it.
+    #[expect(clippy::print_stdout, reason = "what a run did, shown when it fails")]
     async fn verdict(mut self, name: &str, faults: usize) -> Result<()> {
         self.load.ledger().more(100, RECOVERY).await?;
         self.load.stop_consumers().await?;
