@@ -44,9 +44,14 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
+    /// Where tasks go, by the prefix.
+    pub fn tasks_of(name: &str) -> String {
+        format!("{name}-in")
+    }
+
     /// Where tasks go.
     pub fn tasks(&self) -> String {
-        format!("{}-in", self.name)
+        Self::tasks_of(&self.name)
     }
 
     /// Where workers' messages come from.
@@ -147,8 +152,9 @@ pub trait Carrier: Send + Sync + 'static {
     /// Whether there is no queue for a service's tasks, or another one than there was: whatever was in it is lost.
     async fn is_missing(&self, mailbox: &Mailbox) -> Result<bool, CarrierError>;
 
-    /// Makes sure that a service's queues are there.
-    async fn prepare(&self, mailbox: &Mailbox) -> Result<(), CarrierError>;
+    /// Makes sure that a service's queues are there: the one for tasks only if it is `missing`, since whoever makes it must know
+    /// what was in it.
+    async fn prepare(&self, mailbox: &Mailbox, missing: bool) -> Result<(), CarrierError>;
 
     /// Sends tasks, in their order, and tells what became of each.
     async fn send(&self, consignments: Vec<Consignment>) -> Vec<Result<(), CarrierError>>;

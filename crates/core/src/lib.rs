@@ -47,9 +47,9 @@ pub use declared::{
 pub use json::{Json, JsonError, MAX_DEPTH};
 pub use names::{ClientId, ClientKey, NameError, ServiceKey, ServiceName, TaskId};
 pub use store::{
-    Backlog, Change, ClaimRequest, Dispatched, DueDispatch, IdempotencyKey, IdsChanged, NewTask, Outcome, Page,
-    PurgeReport, PurgeRule, QueueDepth, Store, StoreError, Submission, Submitted, Tally, TaskEvent, TaskFilter, Wakeup,
-    WakeupListener,
+    Backlog, Change, ClaimRequest, DispatchName, Dispatched, DueDispatch, IdempotencyKey, IdsChanged, NewTask, Outcome,
+    Page, Publisher, PurgeReport, PurgeRule, QueueDepth, Store, StoreError, Submission, Submitted, Tally, TaskEvent,
+    TaskFilter, Wakeup, WakeupListener,
 };
 pub use task::{Status, Task};
 pub use time::Timestamp;

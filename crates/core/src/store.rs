@@ -57,18 +57,37 @@ pub struct NewTask {
     pub correlation_id: Option<String>,
     /// So that it can be repeated without fear.
     pub idempotency: Option<IdempotencyKey>,
-    /// Where the caller believes that it goes to a broker: how long that is left to the caller, before others find it. At
-    /// zero they are told at once.
-    pub dispatch: Option<Duration>,
+    /// Where the caller believes that it goes to a broker: who publishes it.
+    pub dispatch: Option<Publisher>,
+}
+
+/// Who publishes a new task.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publisher {
+    /// How long it is left to the caller, before others find it. At zero they are told at once.
+    pub held: Duration,
+    /// The prefix of the queue to which the caller would publish it.
+    pub queue: Arc<str>,
+}
+
+/// A task that is to be published, as whoever does so knows it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DispatchName {
+    /// The service.
+    pub service: ServiceKey,
+    /// The prefix of the queue. A service may get another one meanwhile.
+    pub queue: Arc<str>,
+    /// How often the broker has lost it meanwhile.
+    pub round: i32,
+    /// The task's public name.
+    pub task_id: TaskId,
 }
 
 /// A task that is to be dispatched to a broker.
 #[derive(Debug, Clone)]
 pub struct DueDispatch {
-    /// The task's public name.
-    pub task_id: TaskId,
-    /// The service.
-    pub service: ServiceKey,
+    /// What it is called.
+    pub name: DispatchName,
     /// The arguments; none if the task has ended, or is gone: there is nothing to be dispatched any more.
     pub request: Option<Json>,
     /// One id through a chain of tasks.
@@ -431,12 +450,12 @@ pub trait Store: Send + Sync + 'static {
         lease: Duration,
     ) -> Result<Vec<DueDispatch>, StoreError>;
 
-    /// Writes what became of dispatches.
-    async fn settle_dispatches(
-        &self,
-        dispatches: Vec<(ServiceKey, TaskId)>,
-        outcome: Dispatched,
-    ) -> Result<(), StoreError>;
+    /// Writes what became of dispatches. One that was published to a queue that is not the service's any more, or that the
+    /// broker has lost meanwhile, is not done.
+    async fn settle_dispatches(&self, dispatches: Vec<DispatchName>, outcome: Dispatched) -> Result<(), StoreError>;
+
+    /// Gives a lease to tasks that a worker has and that nobody watches: their service has left the broker. Tells how many.
+    async fn lease_strays(&self, limit: usize) -> Result<usize, StoreError>;
 
     /// Notes that the unfinished tasks of a service are to be dispatched again, because the broker has lost them.
     async fn dispatch_again(&self, service: ServiceKey) -> Result<(), StoreError>;

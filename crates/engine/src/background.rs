@@ -14,6 +14,9 @@ const REFRESH: Duration = Duration::from_secs(5);
 /// How often expired leases are looked for.
 const RESCUE: Duration = Duration::from_secs(1);
 
+/// How often tasks that nobody watches are looked for.
+const STRAYS: Duration = Duration::from_secs(10);
+
 /// The most tasks taken away in one transaction.
 const RESCUE_BATCH: usize = 500;
 
@@ -46,6 +49,10 @@ pub(crate) fn start(engine: &Engine) {
         let rescue = engine.clone();
         engine.spawn(async move {
             every(&rescue, "rescue", RESCUE, std::future::pending::<()>, || rescue.rescue()).await;
+        });
+        let strays = engine.clone();
+        engine.spawn(async move {
+            every(&strays, "watch strays", STRAYS, std::future::pending::<()>, || strays.watch_strays()).await;
         });
     }
     if engine.0.options.telling {
@@ -143,6 +150,12 @@ impl Engine {
             metrics::gauge!("relais_queue_age_seconds", "service" => service.name.to_string()).set(age);
         }
         metrics::gauge!("relais_tasks_watched").set(self.0.hub.watched() as f64);
+        Ok(())
+    }
+
+    /// Has what services that left the broker had running watched like all else.
+    async fn watch_strays(&self) -> Result<(), EngineError> {
+        while self.0.store.lease_strays(RESCUE_BATCH).await? == RESCUE_BATCH {}
         Ok(())
     }
 

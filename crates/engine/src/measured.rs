@@ -11,9 +11,9 @@ use async_trait::async_trait;
 use tracing::Instrument as _;
 
 use relais_core::{
-    Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, Dispatched, DueCallback,
-    DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, QueueDepth, Resend, Resent,
-    ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp,
+    Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DispatchName, Dispatched,
+    DueCallback, DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, QueueDepth, Resend,
+    Resent, ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp,
     WakeupListener,
 };
 
@@ -85,7 +85,8 @@ measured! {
     record(events: Vec<TaskEvent>) -> Vec<Outcome>;
     expire_leases(limit: usize) -> usize;
     claim_dispatches(services: Vec<ServiceKey>, each: usize, lease: Duration) -> Vec<DueDispatch>;
-    settle_dispatches(dispatches: Vec<(ServiceKey, TaskId)>, outcome: Dispatched) -> ();
+    settle_dispatches(dispatches: Vec<DispatchName>, outcome: Dispatched) -> ();
+    lease_strays(limit: usize) -> usize;
     dispatch_again(service: ServiceKey) -> ();
     refill_dispatches(limit: usize) -> bool;
     callback_lanes(after: Option<i64>, limit: usize) -> Lanes;

@@ -59,8 +59,10 @@ impl Engine {
         let snapshot = self.snapshot()?;
         let couriers = &self.0.options.couriers;
         let dispatch = self.dispatch_of(&access.service);
-        let judge =
-            |request| new_task(&snapshot, couriers, access, request, None).map(|task| NewTask { dispatch, ..task });
+        let judge = |request| {
+            new_task(&snapshot, couriers, access, request, None)
+                .map(|task| NewTask { dispatch: dispatch.clone(), ..task })
+        };
         let judged: Vec<_> = requests.into_iter().map(judge).collect();
         let tasks: Vec<NewTask> = judged.iter().filter_map(|task| task.as_ref().ok().cloned()).collect();
         let submissions = self.0.submissions.put_each(tasks).await;

@@ -5,7 +5,7 @@
 
 use std::{future::Future, time::Duration};
 
-use relais_core::{Dispatched, DueDispatch, ServiceKey, TaskId};
+use relais_core::{DispatchName, Dispatched, DueDispatch, ServiceKey, TaskId};
 
 use crate::session::Result;
 
@@ -25,9 +25,10 @@ pub(crate) trait Dispatch: Send {
         lease: Duration,
     ) -> impl Future<Output = Result<Vec<DueDispatch>>> + Send;
 
+    /// Writes what became of dispatches, which are in the order of their names.
     fn settle_dispatches(
         &mut self,
-        tasks: &[(ServiceKey, TaskId)],
+        tasks: &[DispatchName],
         outcome: Dispatched,
     ) -> impl Future<Output = Result<()>> + Send;
 
@@ -37,7 +38,7 @@ pub(crate) trait Dispatch: Send {
     /// Makes the next of what was noted so due, at most `limit` of one service; tells which service, if there was any.
     fn dispatch_noted(&mut self, limit: usize) -> impl Future<Output = Result<Option<ServiceKey>>> + Send;
 
-    /// Gives the running tasks of services that leave the broker a lease: nobody follows there any more what their workers
-    /// say, and nobody else would take them away.
-    fn lease_running(&mut self, services: &[&str]) -> impl Future<Output = Result<()>> + Send;
+    /// Gives running tasks of services that left the broker a lease: nobody follows there any more what their workers say, and
+    /// nobody else would take them away. Tells how many.
+    fn lease_strays(&mut self, limit: usize) -> impl Future<Output = Result<usize>> + Send;
 }

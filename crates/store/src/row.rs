@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use relais_core::{
     Authorization, Callback, CallbackAttempt, CallbackEvent, CallbackId, CallbackRecord, Client, ClientId, ClientKey,
-    DueCallback, DueDispatch, Json, LaneHead, NotificationStatus, QueueDepth, QueueKind, QueueSettings, Retention,
-    Roles, Service, ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status, StoreError, Tally, Task,
-    TaskId, Timestamp, Transport, Verdict,
+    DispatchName, DueCallback, DueDispatch, Json, LaneHead, NotificationStatus, QueueDepth, QueueKind, QueueSettings,
+    Retention, Roles, Service, ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status, StoreError, Tally,
+    Task, TaskId, Timestamp, Transport, Verdict,
 };
 
 use crate::outbox::Floor;
@@ -214,8 +214,12 @@ pub(crate) fn service(row: &impl Columns) -> Result<Service> {
 /// A task to be dispatched. Its own columns are empty if it is gone.
 pub(crate) fn due_dispatch(row: &impl Columns) -> Result<DueDispatch> {
     Ok(DueDispatch {
-        task_id: row.task_id("task_id")?,
-        service: service_key(row)?,
+        name: DispatchName {
+            service: service_key(row)?,
+            queue: row.text("queue_name")?.into(),
+            round: row.int("round")?,
+            task_id: row.task_id("task_id")?,
+        },
         request: json(row.text_if_any("request")?)?,
         correlation_id: row.text_if_any("correlation_id")?,
     })

@@ -140,8 +140,11 @@ impl Carrier for RabbitMq {
         Ok(witnessed && !self.reader.has_witness(&witness(mailbox)).await.map_err(consumed)?)
     }
 
-    async fn prepare(&self, mailbox: &Mailbox) -> Result<(), CarrierError> {
-        let mut queues = vec![mailbox.tasks(), mailbox.reports()];
+    async fn prepare(&self, mailbox: &Mailbox, missing: bool) -> Result<(), CarrierError> {
+        let mut queues = vec![mailbox.reports()];
+        if missing {
+            queues.push(mailbox.tasks());
+        }
         if self.management.is_some() {
             queues.push(mailbox.refused_tasks());
         }
@@ -149,12 +152,13 @@ impl Carrier for RabbitMq {
             self.reader.declare(&Queue { name, kind: kind(mailbox) }).await.map_err(consumed)?;
         }
         self.put_policy(mailbox).await;
-        self.place_witness(mailbox).await
+        if missing { self.place_witness(mailbox).await } else { Ok(()) }
     }
 
     async fn send(&self, consignments: Vec<Consignment>) -> Vec<Result<(), CarrierError>> {
         let message = |consignment: Consignment| Publish {
-            correlation_id: consignment.correlation_id,
+            // AMQP has room for a short one; the message has it in any case.
+            correlation_id: consignment.correlation_id.filter(|id| id.len() <= 255),
             ..Publish::new("", consignment.queue, consignment.body)
                 .message_id(consignment.task_id.to_string())
                 .content_type("application/json")

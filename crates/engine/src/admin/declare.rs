@@ -1,6 +1,9 @@
 //! Applying a declaration: check all of it, compare it with what is there, change what differs, all or none.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use relais_core::{
     Change, ClientId, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Json, QueueKind, QueueSettings, Retention, Role,
@@ -81,6 +84,7 @@ impl Engine {
             }
             plan_authorization(&snapshot.declared, authorization, &path, &mut problems, &mut plan);
         }
+        shared_queues(&snapshot.declared, &plan.changes, &mut problems);
         if !problems.is_empty() {
             return Err(EngineError::InvalidDeclaration(problems));
         }
@@ -216,6 +220,32 @@ fn service_change(
         limits,
     };
     (problems.len() == before).then_some(change)
+}
+
+/// Two services that follow one queue would set aside each other's messages.
+fn shared_queues(declared: &Declared, changes: &[Change], problems: &mut Vec<Problem>) {
+    let mut queues: HashMap<&str, &ServiceName> = HashMap::new();
+    let mut put = HashSet::new();
+    for change in changes {
+        let Change::PutService { name, queue_name, transport, .. } = change else { continue };
+        put.insert(name);
+        if *transport == Transport::RabbitMq
+            && let Some(other) = queues.insert(queue_name, name)
+        {
+            problems.push(shared(name, other, queue_name));
+        }
+    }
+    for service in declared.services.values().filter(|service| !put.contains(&service.name)) {
+        if service.transport == Transport::RabbitMq
+            && let Some(name) = queues.get(service.queue_name.as_str())
+        {
+            problems.push(shared(name, &service.name, &service.queue_name));
+        }
+    }
+}
+
+fn shared(service: &ServiceName, other: &ServiceName, queue: &str) -> Problem {
+    Problem::at("/services", format!("{service} and {other} can not share the queues {queue}-in and {queue}-out"))
 }
 
 fn plan_service(declared: &Declared, change: Change, plan: &mut Plan) {

@@ -2,11 +2,13 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use relais_core::{Carrier, CarrierError, Consignment, Dispatched, DueDispatch, ServiceKey, TaskId};
+use relais_core::{
+    Carrier, CarrierError, Consignment, DispatchName, Dispatched, DueDispatch, Mailbox, ServiceKey, TaskId,
+};
 use relais_protocol::worker::SubmissionMessage;
 use tokio::sync::mpsc;
 
-use super::{Parcel, mailbox};
+use super::Parcel;
 use crate::{Engine, background::chain};
 
 /// So many tasks are published together...
@@ -22,7 +24,7 @@ const REFUSED: Duration = Duration::from_secs(5);
 const MISSING: Duration = Duration::from_secs(1);
 
 /// Those that the broker has.
-pub(super) type Settled = mpsc::Sender<Vec<(ServiceKey, TaskId)>>;
+pub(super) type Settled = mpsc::Sender<Vec<DispatchName>>;
 
 /// Publishes what was just taken in, until the engine closes; then what is left.
 pub(super) async fn run(
@@ -63,30 +65,30 @@ pub(super) async fn run(
 /// Publishes tasks; tells whether the broker took all that it was given.
 pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueDispatch>, settled: &Settled) -> bool {
     let Ok(snapshot) = engine.snapshot() else { return false };
-    let mut queues: HashMap<ServiceKey, Option<(String, String)>> = HashMap::new();
+    let mut services: HashMap<ServiceKey, Option<String>> = HashMap::new();
     let (mut named, mut consignments, mut done, mut again) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for task in tasks {
-        let name = (task.service, task.task_id);
+        let name = task.name;
         // It ended before it was dispatched: nobody needs it any more.
         let Some(request) = task.request else {
             done.push(name);
             continue;
         };
-        let queue = queues.entry(task.service).or_insert_with(|| {
-            let service = snapshot.declared.service_by_key(task.service).filter(|service| !service.paused)?;
-            Some((mailbox(service).tasks(), service.name.to_string()))
+        let service = services.entry(name.service).or_insert_with(|| {
+            let service = snapshot.declared.service_by_key(name.service).filter(|service| !service.paused)?;
+            Some(service.name.to_string())
         });
-        let Some((queue, _)) = queue else {
+        if service.is_none() {
             again.push(name);
             continue;
-        };
-        named.push(name);
+        }
         consignments.push(Consignment {
-            task_id: task.task_id,
-            queue: queue.clone(),
-            body: encode(task.task_id, &request, task.correlation_id.clone()),
+            task_id: name.task_id,
+            queue: Mailbox::tasks_of(&name.queue),
+            body: encode(name.task_id, &request, task.correlation_id.clone()),
             correlation_id: task.correlation_id,
         });
+        named.push(name);
     }
     let results = if consignments.is_empty() { Vec::new() } else { carrier.send(consignments).await };
     let mut all = again.is_empty();
@@ -94,18 +96,18 @@ pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueD
     for (name, result) in named.into_iter().zip(results) {
         match result {
             Ok(()) => {
-                *sent.entry(name.0).or_default() += 1;
+                *sent.entry(name.service).or_default() += 1;
                 done.push(name);
             }
             Err(error) => {
                 all = false;
+                troubled(engine, name.service, &error);
                 again.push(name);
-                troubled(engine, name.0, &error);
             }
         }
     }
     for (service, count) in sent {
-        if let Some(Some((_, service))) = queues.get(&service) {
+        if let Some(Some(service)) = services.get(&service) {
             metrics::counter!("relais_tasks_dispatched_total", "service" => service.clone()).increment(count);
         }
     }
@@ -153,7 +155,7 @@ fn troubled(engine: &Engine, service: ServiceKey, error: &CarrierError) {
 }
 
 /// Removes the rows of what the broker has.
-pub(super) async fn settle(engine: Engine, mut settled: mpsc::Receiver<Vec<(ServiceKey, TaskId)>>) {
+pub(super) async fn settle(engine: Engine, mut settled: mpsc::Receiver<Vec<DispatchName>>) {
     const MOST: usize = 4 * BATCH;
     // Ends when those who publish have.
     while let Some(mut done) = settled.recv().await {

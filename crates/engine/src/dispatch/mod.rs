@@ -21,7 +21,10 @@ use std::{
     time::Duration,
 };
 
-use relais_core::{Carrier, CarrierState, DueDispatch, Mailbox, NewTask, Service, ServiceKey, Submission, Transport};
+use relais_core::{
+    Carrier, CarrierState, DispatchName, DueDispatch, Mailbox, NewTask, Publisher, Service, ServiceKey, Submission,
+    Transport,
+};
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
     time::Instant,
@@ -108,14 +111,18 @@ impl Dispatcher {
 
     /// Those tasks of a batch that this process is to publish, before the batch is handed to the store.
     pub(crate) fn pick(tasks: &[NewTask]) -> Vec<Option<DueDispatch>> {
-        let ours = |task: &&NewTask| task.dispatch.is_some_and(|left| !left.is_zero());
-        let due = |task: &NewTask| DueDispatch {
-            task_id: task.task_id,
-            service: task.service,
-            request: Some(task.request.clone()),
-            correlation_id: task.correlation_id.clone(),
+        let ours = |task: &NewTask| {
+            let publisher = task.dispatch.as_ref().filter(|publisher| !publisher.held.is_zero())?;
+            let name = DispatchName {
+                service: task.service,
+                queue: Arc::clone(&publisher.queue),
+                round: 0,
+                task_id: task.task_id,
+            };
+            let (request, correlation_id) = (Some(task.request.clone()), task.correlation_id.clone());
+            Some(DueDispatch { name, request, correlation_id })
         };
-        tasks.iter().map(|task| Some(task).filter(ours).map(due)).collect()
+        tasks.iter().map(ours).collect()
     }
 
     /// Takes those that were committed. What there is no room for is found by the sweep.
@@ -204,7 +211,7 @@ impl Engine {
     }
 
     /// Who publishes a new task of this service, and how long that is left to us.
-    pub(crate) fn dispatch_of(&self, service: &Service) -> Option<Duration> {
+    pub(crate) fn dispatch_of(&self, service: &Service) -> Option<Publisher> {
         if service.transport != Transport::RabbitMq || service.paused {
             return None;
         }
@@ -213,7 +220,8 @@ impl Engine {
             && options.carrier.as_ref().is_some_and(|carrier| carrier.state() == CarrierState::Up)
             && self.0.dispatcher.keeps_up()
             && !self.0.dispatcher.is_parked(service.key);
-        Some(if ours { HOLD } else { Duration::ZERO })
+        let held = if ours { HOLD } else { Duration::ZERO };
+        Some(Publisher { held, queue: service.queue_name.as_str().into() })
     }
 
     /// The services whose tasks go to a broker.

@@ -82,7 +82,7 @@ async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Resu
         tracing::info!(service = %service.name, queue = mailbox.tasks(), "there is no queue: made, and filled with what is not finished");
         engine.0.store.dispatch_again(service.key).await.map_err(|error| store(error.into()))?;
     }
-    carrier.prepare(&mailbox).await.map_err(words)?;
+    carrier.prepare(&mailbox, missing).await.map_err(words)?;
     // It may be there because somebody else made it.
     if engine.0.dispatcher.is_found(service.key) || missing {
         engine.0.hub.dispatch_bell.notify_one();

@@ -14,8 +14,8 @@ use crate::{Engine, EngineError, background};
 /// How often it looks by itself.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// At most so many of each service at a time, so that a long queue does not hold up a short one.
-const EACH: usize = 200;
+/// At most about so many at a time, as many of each service, so that a long queue does not hold up a short one.
+const MOST: usize = 200;
 
 /// How long whoever has taken some may be silent.
 const LEASE: Duration = Duration::from_secs(20);
@@ -60,7 +60,8 @@ async fn sweep(engine: &Engine, carrier: &dyn Carrier, settled: &Settled) -> Res
             behind.store(more, Ordering::Relaxed);
             return Ok(());
         }
-        let tasks = engine.0.store.claim_dispatches(services, EACH, LEASE).await?;
+        let each = (MOST / services.len()).max(1);
+        let tasks = engine.0.store.claim_dispatches(services, each, LEASE).await?;
         behind.store(!tasks.is_empty() || more, Ordering::Relaxed);
         if tasks.is_empty() && !more {
             return Ok(());

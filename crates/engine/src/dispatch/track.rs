@@ -31,6 +31,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// reason to say so.
 const LONG: Duration = Duration::from_secs(25 * 60);
 
+/// So many bytes are recorded at once.
+const MOST_BYTES: usize = 8 << 20;
+
 /// A worker may put so many messages into one.
 const MOST_IN_ONE: usize = 1000;
 
@@ -121,10 +124,17 @@ impl Track {
         let ahead = self.engine.0.options.dispatch.ahead;
         let Some(mut follower) = self.carrier.follow(&self.mailbox, self.side, ahead).await? else { return Ok(()) };
         loop {
-            let batch = follower.next(ahead.into()).await?;
-            let Some(last) = batch.last().map(|incoming| incoming.tag) else { continue };
-            self.take_in(batch).await?;
-            follower.done(last).await?;
+            let mut rest = follower.next(ahead.into()).await?.into_iter().peekable();
+            // One transaction is not made longer than this by large messages.
+            while rest.peek().is_some() {
+                let (mut part, mut bytes, mut last) = (Vec::new(), 0, 0);
+                while let Some(incoming) = rest.next_if(|_| bytes < MOST_BYTES) {
+                    (bytes, last) = (bytes + incoming.body.len(), incoming.tag);
+                    part.push(incoming);
+                }
+                self.take_in(part).await?;
+                follower.done(last).await?;
+            }
         }
     }
 
@@ -137,7 +147,7 @@ impl Track {
                 Side::RefusedTasks => self.read_refused(&incoming, &mut understood),
             }
         }
-        let (events, bodies) = understood.close();
+        let (mut events, bodies) = understood.close();
         let mut rejected = bodies.rejected;
         if !events.is_empty() {
             let outcomes = loop {
@@ -146,6 +156,12 @@ impl Track {
                     Err(EngineError::Stopping) => return Err(CarrierError::Away("the process stops".to_owned())),
                     Err(error) => {
                         tracing::debug!(error = %chain(&error), "what workers said could not be recorded; tried again");
+                        // Some of it may have been.
+                        for event in &mut events {
+                            if let Event::Delivered { again, .. } = &mut event.event {
+                                *again = true;
+                            }
+                        }
                         tokio::time::sleep(PAUSE).await;
                     }
                 }

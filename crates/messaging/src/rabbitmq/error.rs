@@ -144,6 +144,8 @@ impl ConsumeError {
     /// What the broker answered to a request about a queue.
     pub(super) fn answer(queue: &str, error: &lapin::Error) -> Self {
         match soft(error) {
+            // A queue whose node is down is not found either, and comes back with all that is in it.
+            Some(AMQPSoftError::NOTFOUND) if words(error).contains("home node") => Self::Away { why: words(error) },
             Some(AMQPSoftError::NOTFOUND) => Self::NoQueue { queue: queue.to_owned() },
             Some(_) => Self::Refused { why: words(error) },
             None => Self::Away { why: words(error) },

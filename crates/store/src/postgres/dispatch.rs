@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{Dispatched, DueDispatch, ServiceKey, TaskId};
+use relais_core::{DispatchName, Dispatched, DueDispatch, ServiceKey, TaskId};
 use sqlx::Row as _;
 
 use super::{
@@ -22,7 +22,10 @@ impl Dispatch for PgSession {
                  INSERT INTO relais.dispatch (service_id, task_id, due)
                  SELECT w.service_id, w.task_id, statement_timestamp()
                  FROM unnest($1::integer[], $2::uuid[]) AS w (service_id, task_id)
-                 JOIN relais.service s ON s.id = w.service_id AND s.transport = 1
+                 -- Shared: a declaration that makes it use a broker waits, and then finds these tasks in their queue.
+                 JOIN (SELECT id, transport FROM relais.service WHERE id = ANY($1) ORDER BY id FOR SHARE) s
+                     ON s.id = w.service_id AND s.transport = 1
+                 ORDER BY w.service_id, w.task_id
                  ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due
                  RETURNING service_id
              )
@@ -54,10 +57,10 @@ impl Dispatch for PgSession {
                          FOR UPDATE SKIP LOCKED
                      ) next
                  ))
-                 RETURNING service_id, task_id
+                 RETURNING service_id, task_id, round
              )
-             SELECT h.service_id, h.task_id, t.request::text AS request, t.correlation_id
-             FROM held h LEFT JOIN LATERAL (
+             SELECT h.service_id, h.task_id, h.round, s.queue_name, t.request::text AS request, t.correlation_id
+             FROM held h JOIN relais.service s ON s.id = h.service_id LEFT JOIN LATERAL (
                  SELECT request, correlation_id FROM relais.task
                  WHERE task_id = h.task_id AND status IN (0, 1) OFFSET 0
              ) t ON true
@@ -72,17 +75,27 @@ impl Dispatch for PgSession {
         rows.iter().map(due_dispatch).collect()
     }
 
-    async fn settle_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)], outcome: Dispatched) -> Result<()> {
+    async fn settle_dispatches(&mut self, tasks: &[DispatchName], outcome: Dispatched) -> Result<()> {
         // A statement for each service, so that rows are found by their whole key; most batches are of one.
-        for tasks in tasks.chunk_by(|(one, _), (other, _)| one == other) {
+        let alike = |one: &DispatchName, other: &DispatchName| {
+            (one.service, &one.queue, one.round) == (other.service, &other.queue, other.round)
+        };
+        for tasks in tasks.chunk_by(alike) {
             sqlx::query(match outcome {
-                Dispatched::Done => "DELETE FROM relais.dispatch WHERE service_id = $1 AND task_id = ANY($2)",
+                Dispatched::Done => {
+                    "DELETE FROM relais.dispatch
+                     WHERE service_id = $1 AND task_id = ANY($2) AND round = $4
+                       AND (SELECT queue_name FROM relais.service WHERE id = $1) = $3"
+                }
                 Dispatched::Again => {
-                    "UPDATE relais.dispatch SET due = statement_timestamp() WHERE service_id = $1 AND task_id = ANY($2)"
+                    "UPDATE relais.dispatch SET due = statement_timestamp()
+                     WHERE service_id = $1 AND task_id = ANY($2) AND $3::text IS NOT NULL AND round = $4"
                 }
             })
-            .bind(tasks[0].0.0)
-            .bind(column(tasks, |(_, task_id)| task_id.0))
+            .bind(tasks[0].service.0)
+            .bind(column(tasks, |task| task.task_id.0))
+            .bind(&*tasks[0].queue)
+            .bind(tasks[0].round)
             .execute(&mut *self.tx)
             .await
             .map_err(error)?;
@@ -126,9 +139,10 @@ impl Dispatch for PgSession {
                  ) t
                  ORDER BY t.id LIMIT $5
              ), due AS (
-                 INSERT INTO relais.dispatch (service_id, task_id, due)
-                 SELECT $1, task_id, statement_timestamp() FROM next
-                 ON CONFLICT (service_id, task_id) DO NOTHING
+                 INSERT INTO relais.dispatch AS d (service_id, task_id, due)
+                 SELECT $1, task_id, statement_timestamp() FROM next ORDER BY task_id
+                 -- Somebody may just be publishing it to what is gone.
+                 ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = d.round + 1
              )
              SELECT max(id) FROM next HAVING count(*) = $5",
         )
@@ -150,19 +164,22 @@ impl Dispatch for PgSession {
         Ok(Some(ServiceKey(service)))
     }
 
-    async fn lease_running(&mut self, services: &[&str]) -> Result<()> {
-        sqlx::query(
+    async fn lease_strays(&mut self, limit: usize) -> Result<usize> {
+        let done = sqlx::query(
             "UPDATE relais.task t SET lease_until = clock_timestamp() + w.lease
-             FROM (SELECT t.id, s.lease_ms * interval '1 ms' AS lease
-                   FROM relais.service s JOIN relais.task t ON t.service_id = s.id AND t.status = 1
-                   WHERE s.name = ANY($1) AND s.transport = 1 AND t.lease_until IS NULL
-                   ORDER BY t.id FOR NO KEY UPDATE OF t) w
+             FROM (SELECT t.id, s.lease_ms * interval '1 ms' AS lease FROM relais.service s CROSS JOIN LATERAL (
+                       SELECT id FROM relais.task
+                       WHERE (service_id, status, id) > (s.id, 1, 0) AND (service_id, status, id) < (s.id, 2, 0)
+                         AND lease_until IS NULL
+                       ORDER BY service_id, status, id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
+                   ) t
+                   WHERE s.transport = 0 LIMIT $1) w
              WHERE t.id = w.id",
         )
-        .bind(services)
+        .bind(wide(limit))
         .execute(&mut *self.tx)
         .await
         .map_err(error)?;
-        Ok(())
+        Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
     }
 }

@@ -115,7 +115,7 @@ impl Session for PgSession {
         )
         .bind(column(&brokered, |inserted| inserted.task.service.0))
         .bind(column(&brokered, |inserted| inserted.task.task_id.0))
-        .bind(column(&brokered, |inserted| inserted.task.dispatch.unwrap_or_default().as_secs_f64()))
+        .bind(column(&brokered, |inserted| held(&inserted.task)))
         .execute(&mut *self.tx)
         .await
         .map_err(error)?;
@@ -407,6 +407,11 @@ impl PgSession {
         .map_err(error)?;
         Ok(())
     }
+}
+
+/// How long a new task is left to its caller to publish, in seconds.
+pub(super) fn held(task: &NewTask) -> f64 {
+    task.dispatch.as_ref().map_or(0.0, |publisher| publisher.held.as_secs_f64())
 }
 
 /// One column of a batch, for UNNEST.

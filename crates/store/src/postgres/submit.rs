@@ -6,7 +6,7 @@ use relais_core::{NewTask, Wakeup, wakeup};
 
 use super::{
     CHANNEL, Postgres, error,
-    session::{callbacks, column},
+    session::{callbacks, column, held},
 };
 use crate::{
     row::{Columns, wide},
@@ -23,8 +23,6 @@ impl Postgres {
             *shares.entry(task.client.0).or_default() += 1;
         }
         let (clients, counts): (Vec<i32>, Vec<i64>) = shares.into_iter().unzip();
-        // One caller's promise does not bind another.
-        let held = tasks.iter().map(|task| task.dispatch.unwrap_or_default()).min().unwrap_or_default();
         let mut lent = self.lend().await?;
         let row = sqlx::query(
             "WITH queue AS (
@@ -41,8 +39,8 @@ impl Postgres {
                  ORDER BY w.place
              ), due AS (
                  INSERT INTO relais.dispatch (service_id, task_id, due)
-                 SELECT $1, w.task_id, clock_timestamp() + make_interval(secs => $12)
-                 FROM queue q CROSS JOIN unnest($3::uuid[]) AS w (task_id) WHERE q.brokered
+                 SELECT $1, w.task_id, clock_timestamp() + make_interval(secs => w.held)
+                 FROM queue q CROSS JOIN unnest($3::uuid[], $12::double precision[]) AS w (task_id, held) WHERE q.brokered
              ), shares AS (
                  INSERT INTO relais.tally AS t (service_id, client_id, status, departed, n)
                  SELECT $1, w.client_id, 0, false, w.n
@@ -65,7 +63,7 @@ impl Postgres {
         .bind(counts)
         .bind(CHANNEL)
         .bind(self.tells_as().map(|origin| wakeup::encode(origin, wakeup)))
-        .bind(held.as_secs_f64())
+        .bind(column(tasks, held))
         .fetch_optional(&mut *lent)
         .await
         .map_err(error)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{Dispatched, DueDispatch, ServiceKey, TaskId};
+use relais_core::{DispatchName, Dispatched, DueDispatch, ServiceKey, TaskId};
 use sqlx::Row as _;
 
 use super::{batch::array, error, session::SqliteSession};
@@ -39,10 +39,11 @@ impl Dispatch for SqliteSession {
         let mut held = Vec::new();
         for service in services {
             let rows = sqlx::query(concat!(
-                "SELECT d.service_id, d.task_id, t.request, t.correlation_id
-                 FROM (SELECT service_id, task_id FROM dispatch WHERE service_id = ?1 AND due <= ",
+                "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id
+                 FROM (SELECT service_id, task_id, round FROM dispatch WHERE service_id = ?1 AND due <= ",
                 now!(),
                 " ORDER BY task_id LIMIT ?2) d
+                 JOIN service s ON s.id = d.service_id
                  LEFT JOIN task t ON t.task_id = d.task_id AND t.status IN (0, 1) ORDER BY d.task_id"
             ))
             .bind(service.0)
@@ -55,7 +56,7 @@ impl Dispatch for SqliteSession {
         if held.is_empty() {
             return Ok(held);
         }
-        let tasks: Vec<_> = held.iter().map(|due| (due.service, due.task_id)).collect();
+        let tasks: Vec<_> = held.iter().map(|due| (due.name.service, due.name.task_id)).collect();
         sqlx::query(concat!(
             "UPDATE dispatch SET due = ",
             now!(),
@@ -69,18 +70,22 @@ impl Dispatch for SqliteSession {
         Ok(held)
     }
 
-    async fn settle_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)], outcome: Dispatched) -> Result<()> {
+    async fn settle_dispatches(&mut self, tasks: &[DispatchName], outcome: Dispatched) -> Result<()> {
         let statement = match outcome {
             Dispatched::Done => {
-                "DELETE FROM dispatch WHERE (service_id, task_id) IN (SELECT value->>0, value->>1 FROM json_each(?1))"
+                "DELETE FROM dispatch WHERE (service_id, task_id, round) IN (
+                     SELECT w.value->>0, w.value->>1, w.value->>2 FROM json_each(?1) AS w
+                     JOIN service s ON s.id = w.value->>0 AND s.queue_name = w.value->>3
+                 )"
             }
             Dispatched::Again => concat!(
                 "UPDATE dispatch SET due = ",
                 now!(),
-                " WHERE (service_id, task_id) IN (SELECT value->>0, value->>1 FROM json_each(?1))"
+                " WHERE (service_id, task_id, round) IN (SELECT value->>0, value->>1, value->>2 FROM json_each(?1))"
             ),
         };
-        self.execute(statement, &named(tasks)).await
+        let rows: Vec<_> = tasks.iter().map(|task| (task.service.0, task.task_id, task.round, &*task.queue)).collect();
+        self.execute(statement, &rows).await
     }
 
     async fn note_dispatch_again(&mut self, service: ServiceKey, running: bool) -> Result<()> {
@@ -133,7 +138,8 @@ impl Dispatch for SqliteSession {
             concat!(
                 "INSERT INTO dispatch (service_id, task_id, due) SELECT value->>0, value->>1, ",
                 now!(),
-                " FROM json_each(?1) WHERE true ON CONFLICT DO NOTHING"
+                " FROM json_each(?1) WHERE true
+                  ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = round + 1"
             ),
             &rows,
         )
@@ -148,17 +154,19 @@ impl Dispatch for SqliteSession {
         Ok(Some(ServiceKey(service)))
     }
 
-    async fn lease_running(&mut self, services: &[&str]) -> Result<()> {
-        self.execute(
-            concat!(
-                "UPDATE task SET lease_until = ",
-                now!(),
-                " + s.lease_ms FROM json_each(?1) w JOIN service s ON s.name = w.value AND s.transport = 1
-                  WHERE task.service_id = s.id AND task.status = 1 AND task.lease_until IS NULL"
-            ),
-            services,
-        )
+    async fn lease_strays(&mut self, limit: usize) -> Result<usize> {
+        let done = sqlx::query(concat!(
+            "UPDATE task SET lease_until = ",
+            now!(),
+            " + (SELECT lease_ms FROM service WHERE id = task.service_id)
+              WHERE id IN (SELECT t.id FROM service s CROSS JOIN task t ON t.service_id = s.id AND t.status = 1
+                           WHERE s.transport = 0 AND t.lease_until IS NULL LIMIT ?1)"
+        ))
+        .bind(wide(limit))
+        .execute(&mut *self.tx)
         .await
+        .map_err(|failure| self.failed(failure))?;
+        Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
     }
 }
 

@@ -242,7 +242,11 @@ impl Session for SqliteSession {
             .iter()
             .filter(|inserted| inserted.brokered)
             .map(|InsertedTask { task, .. }| {
-                (task.service.0, task.task_id, in_millis(task.dispatch.unwrap_or_default()))
+                (
+                    task.service.0,
+                    task.task_id,
+                    in_millis(task.dispatch.as_ref().map_or(Duration::ZERO, |publisher| publisher.held)),
+                )
             })
             .collect();
         if brokered.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{Change, Dispatched, DueDispatch, ServiceKey, StoreError, TaskId, Transport, Wakeup};
+use relais_core::{DispatchName, Dispatched, DueDispatch, ServiceKey, StoreError, Wakeup};
 
 use super::{Verbs, ledger::Ledger};
 use crate::{
@@ -25,7 +25,7 @@ impl<D: Database> Verbs<D> {
 
     pub(super) async fn settle_dispatches(
         &self,
-        mut tasks: Vec<(ServiceKey, TaskId)>,
+        mut tasks: Vec<DispatchName>,
         outcome: Dispatched,
     ) -> Result<(), StoreError> {
         if tasks.is_empty() {
@@ -53,18 +53,10 @@ impl<D: Database> Verbs<D> {
         Ok(service.is_some())
     }
 
-    /// A transaction of its own: tasks are locked before the counters that a declaration locks.
-    pub(super) async fn lease_what_leaves_the_broker(&self, changes: &[Change]) -> Result<(), StoreError> {
-        let leaving = |change| match change {
-            &Change::PutService { ref name, transport: Transport::Builtin, .. } => Some(name.as_str()),
-            _ => None,
-        };
-        let services: Vec<&str> = changes.iter().filter_map(leaving).collect();
-        if services.is_empty() {
-            return Ok(());
-        }
+    pub(super) async fn lease_some_strays(&self, limit: usize) -> Result<usize, StoreError> {
         let mut session = self.database.begin().await?;
-        session.lease_running(&services).await?;
-        session.commit().await
+        let found = session.lease_strays(limit).await?;
+        session.commit().await?;
+        Ok(found)
     }
 }

@@ -20,10 +20,10 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, Dispatched, DueCallback,
-    DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, QueueDepth, Resend, Resent,
-    ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp,
-    Wakeup, WakeupListener,
+    Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DispatchName, Dispatched,
+    DueCallback, DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, QueueDepth, Resend,
+    Resent, ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskChange, TaskEvent, TaskFilter, TaskId,
+    Timestamp, Wakeup, WakeupListener,
 };
 
 use self::ledger::Ledger;
@@ -116,12 +116,12 @@ impl<D: Database> Store for Verbs<D> {
         self.hold_dispatches(&services, each, lease).await
     }
 
-    async fn settle_dispatches(
-        &self,
-        dispatches: Vec<(ServiceKey, TaskId)>,
-        outcome: Dispatched,
-    ) -> Result<(), StoreError> {
+    async fn settle_dispatches(&self, dispatches: Vec<DispatchName>, outcome: Dispatched) -> Result<(), StoreError> {
         Self::settle_dispatches(self, dispatches, outcome).await
+    }
+
+    async fn lease_strays(&self, limit: usize) -> Result<usize, StoreError> {
+        self.lease_some_strays(limit).await
     }
 
     async fn dispatch_again(&self, service: ServiceKey) -> Result<(), StoreError> {
@@ -208,7 +208,6 @@ impl<D: Database> Store for Verbs<D> {
     }
 
     async fn declare(&self, changes: Vec<Change>) -> Result<(), StoreError> {
-        self.lease_what_leaves_the_broker(&changes).await?;
         let mut session = self.database.begin().await?;
         // First, so that two declarations take turns instead of meeting half-way.
         session.bump_declared().await?;

@@ -1,9 +1,6 @@
 //! Taking tasks in.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::collections::{BTreeSet, HashMap};
 
 use relais_core::{
     Admission, ClientKey, Milestone, NewTask, Refusal, Room, ServiceKey, State, StoreError, Submission, Submitted,
@@ -100,7 +97,7 @@ fn new_work<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Wakeup {
     let (mut work, mut dispatch) = (BTreeSet::new(), BTreeSet::new());
     for task in tasks {
         work.insert(task.service);
-        if task.dispatch == Some(Duration::ZERO) {
+        if task.dispatch.as_ref().is_some_and(|publisher| publisher.held.is_zero()) {
             dispatch.insert(task.service);
         }
     }

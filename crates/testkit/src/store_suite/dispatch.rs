@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Result, ensure};
 use relais_core::{
-    Change, ClientKey, Dispatched, DueDispatch, Event, IdempotencyKey, NewTask, ServiceKey, ServiceLimits, Status,
-    Store, TaskId,
+    Change, ClientKey, DispatchName, Dispatched, DueDispatch, Event, IdempotencyKey, NewTask, Publisher, ServiceKey,
+    ServiceLimits, Status, Store, TaskId,
 };
 
 use super::{
@@ -28,11 +28,21 @@ async fn take(store: &dyn Store, service: ServiceKey, most: usize) -> Result<Vec
 }
 
 fn names(due: &[DueDispatch]) -> Vec<TaskId> {
-    due.iter().map(|due| due.task_id).collect()
+    due.iter().map(|due| due.name.task_id).collect()
 }
 
 async fn settle(store: &dyn Store, service: ServiceKey, tasks: &[TaskId], outcome: Dispatched) -> Result<()> {
-    Ok(store.settle_dispatches(tasks.iter().map(|task| (service, *task)).collect(), outcome).await?)
+    let name = |task_id: &TaskId| dispatch_name(service, *task_id);
+    Ok(store.settle_dispatches(tasks.iter().map(name).collect(), outcome).await?)
+}
+
+/// A task as whoever took it in would name it.
+fn dispatch_name(service: ServiceKey, task_id: TaskId) -> DispatchName {
+    DispatchName { service, queue: "resize".into(), round: 0, task_id }
+}
+
+fn publisher(held: Duration) -> Option<Publisher> {
+    Some(Publisher { held, queue: "resize".into() })
 }
 
 /// The oldest first, with all that a worker gets.
@@ -57,7 +67,7 @@ pub async fn what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settl
     found.extend(names(&take(store, service, 100).await?));
     let distinct: BTreeSet<TaskId> = found.iter().copied().collect();
     ensure!(found.len() == 50 && distinct.len() == 50, "each was found once: {} {}", found.len(), distinct.len());
-    let first = taken.iter().find(|due| due.task_id == all[0]);
+    let first = taken.iter().find(|due| due.name.task_id == all[0]);
     if let Some(first) = first {
         ensure!(first.request.as_ref().map(relais_core::Json::get) == Some(r#"{"n": 12345678901234567890}"#));
         ensure!(first.correlation_id.as_deref() == Some("chain"));
@@ -78,8 +88,8 @@ pub async fn what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settl
 pub async fn what_its_caller_dispatches_is_left_to_it_for_a_while(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
-    let held = NewTask { dispatch: Some(LONG), ..new_task(service, client)? };
-    let anybodys = NewTask { dispatch: Some(Duration::ZERO), ..new_task(service, client)? };
+    let held = NewTask { dispatch: publisher(LONG), ..new_task(service, client)? };
+    let anybodys = NewTask { dispatch: publisher(Duration::ZERO), ..new_task(service, client)? };
     let held = submit(store, held).await?.task_id;
     let anybodys = submit(store, anybodys).await?.task_id;
     let due = store.claim_dispatches(vec![service], 10, Duration::ZERO).await?;
@@ -110,7 +120,7 @@ pub async fn tasks_of_a_broker_are_not_claimed_and_those_of_others_not_dispatche
     let print = service_key(store, "print").await?;
     let carried = submit_all(store, new_tasks(service, client, 2)?).await?;
     // Whatever the caller believes.
-    let believed = NewTask { dispatch: Some(Duration::ZERO), ..new_task(print, client)? };
+    let believed = NewTask { dispatch: publisher(Duration::ZERO), ..new_task(print, client)? };
     let claimed = submit(store, believed).await?.task_id;
     ensure!(claim(store, service, 10).await?.is_empty());
     ensure!(claim(store, print, 10).await?[0].task_id == claimed);
@@ -178,6 +188,31 @@ pub async fn what_the_broker_has_lost_is_dispatched_again_in_batches(harness: &H
     Ok(())
 }
 
+/// Whoever was about to say that it is done with a task speaks of a queue that is gone.
+pub async fn what_was_published_before_the_broker_lost_it_is_not_done(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = brokered(store, limits(None)).await?;
+    let held = NewTask { dispatch: publisher(LONG), ..new_task(service, client)? };
+    let lost = submit(store, held).await?.task_id;
+    // It is published; the broker loses its queue; only then is it noted that it was published.
+    store.dispatch_again(service).await?;
+    while store.refill_dispatches(10).await? {}
+    settle(store, service, &[lost], Dispatched::Done).await?;
+    let due = take(store, service, 10).await?;
+    ensure!(names(&due) == [lost], "it is to be published again");
+    store.settle_dispatches(due.into_iter().map(|due| due.name).collect(), Dispatched::Done).await?;
+    ensure!(take(store, service, 10).await?.is_empty(), "now it is done");
+
+    // To a queue that is not the service's any more, likewise.
+    let old = NewTask { dispatch: publisher(Duration::ZERO), ..new_task(service, client)? };
+    let old = submit(store, old).await?.task_id;
+    let renamed = DispatchName { queue: "images".into(), ..dispatch_name(service, old) };
+    store.settle_dispatches(vec![renamed], Dispatched::Done).await?;
+    let due = take(store, service, 10).await?;
+    ensure!(names(&due) == [old] && &*due[0].name.queue == "resize", "and whoever takes it learns the right one");
+    Ok(())
+}
+
 /// What waits goes along. What a worker has stays with it, for as long as a lease where nobody hears it any more.
 pub async fn a_service_may_change_to_a_broker_and_back(harness: &Harness) -> Result<()> {
     let store = harness.store();
@@ -196,6 +231,7 @@ pub async fn a_service_may_change_to_a_broker_and_back(harness: &Harness) -> Res
     change(store, all[4], service, started).await?;
     ensure!(find(store, all[4]).await?.state.lease_until.is_none(), "the broker watches its worker");
     store.declare(vec![put_service("resize", limits(None))?]).await?;
+    ensure!(store.lease_strays(10).await? == 1 && store.lease_strays(10).await? == 0);
     ensure!(find(store, all[4]).await?.state.lease_until.is_some(), "nobody would notice that its worker is gone");
     ensure!(claim(store, service, 10).await?.len() == 3);
     ensure!(take(store, service, 10).await?.is_empty());

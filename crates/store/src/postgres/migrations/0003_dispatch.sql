@@ -19,6 +19,8 @@ CREATE TABLE relais.dispatch (
     task_id    uuid NOT NULL,
     -- When anybody may take it; before that it is in somebody's hand.
     due        timestamptz NOT NULL,
+    -- How often the broker has lost it: what was published before that is not done.
+    round      integer NOT NULL DEFAULT 0,
     -- Public names begin with the time, so this is the order of arrival. `due` is in no index: what is not due is in
     -- somebody's hand, which is little.
     PRIMARY KEY (service_id, task_id)

@@ -16,6 +16,8 @@ CREATE TABLE dispatch (
     task_id    TEXT NOT NULL,
     -- When anybody may take it; before that it is in somebody's hand.
     due        INTEGER NOT NULL,
+    -- How often the broker has lost it: what was published before that is not done.
+    round      INTEGER NOT NULL DEFAULT 0,
     -- Public names begin with the time, so this is the order of arrival.
     PRIMARY KEY (service_id, task_id)
 ) WITHOUT ROWID;
