@@ -189,7 +189,8 @@ impl RabbitMqServer {
     /// Has the node write down which queues, users and virtual hosts there are. It keeps the news of the last two seconds in
     /// memory, confirmed or not, and a kill loses them with all messages in them.
     pub async fn write_down(&self) -> Result<()> {
-        self.evaluate("ok = mnesia:sync_log().").await
+        // Classic queues are written by Mnesia, which servers of quorum queues there are by a table of Ra's own.
+        self.evaluate("ok = mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()], ok.").await
     }
 
     /// Has the node evaluate something in Erlang.

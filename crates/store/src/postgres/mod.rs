@@ -156,6 +156,8 @@ impl Postgres {
         let mut listener = in_time(async {
             let pool = PgPoolOptions::new().max_connections(1).connect_with(self.options.clone()).await?;
             let mut listener = PgListener::connect_with(&pool).await?;
+            // That the connection is lost is to be known at once, not when there is another one.
+            listener.eager_reconnect(false);
             listener.listen_all([CHANNEL, TEXTS]).await?;
             Ok(listener)
         })

@@ -41,13 +41,17 @@ enum State {
 }
 
 impl Guardian {
-    /// A group has begun.
-    pub fn begun(&self, group: Pid) {
+    /// Is there before the first command is, so that hardly a moment is left in which that has no guardian.
+    pub fn stand_by(&self) {
         let mut state = self.lock();
         if let State::NotStarted = *state {
             *state = start();
         }
-        tell(&mut state, '+', group);
+    }
+
+    /// A group has begun.
+    pub fn begun(&self, group: Pid) {
+        tell(&mut self.lock(), '+', group);
     }
 
     /// A group has ended: its number may be another's from now on.

@@ -29,6 +29,7 @@ pub(super) struct Group {
 impl Group {
     pub fn spawn(mut command: Command, guardian: Arc<Guardian>) -> io::Result<Self> {
         let children = signal(SignalKind::child())?;
+        guardian.stand_by();
         let leader = command.process_group(0).spawn()?;
         let id = leader.id().and_then(|id| Pid::from_raw(id.cast_signed()));
         let Some(id) = id else { return Err(io::Error::other("the process has no number")) };
