@@ -69,16 +69,16 @@ async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Resu
     let store = |error: EngineError| chain(&error);
     let mailbox = mailbox(service);
     let missing = carrier.is_missing(&mailbox).await.map_err(words)?;
+    // Not made without its turn: if it was another process that did so, the queue is there when one looks again, and if it is
+    // gone for the second time, what was in it is still to be noted.
+    if missing && !take_turn(engine, format!("dispatch again: {}", mailbox.name), TURN).await.map_err(store)? {
+        return Ok(Kept::Soon);
+    }
     // A service that never had queues has lost nothing with them.
     let new = engine.0.dispatcher.is_new(service.key)
         && take_turn(engine, format!("queues of service {}", service.key.0), EVER).await.map_err(store)?;
     engine.0.dispatcher.is_known(service.key);
     if missing && !new {
-        // Not made without its turn: if it was another process that did so, the queue is there when one looks again, and if
-        // it is gone for the second time, what was in it is still to be noted.
-        if !take_turn(engine, format!("dispatch again: {}", mailbox.name), TURN).await.map_err(store)? {
-            return Ok(Kept::Soon);
-        }
         tracing::info!(service = %service.name, queue = mailbox.tasks(), "there is no queue: made, and filled with what is not finished");
         engine.0.store.dispatch_again(service.key).await.map_err(|error| store(error.into()))?;
     }
