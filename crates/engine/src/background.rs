@@ -42,6 +42,14 @@ pub(crate) fn start(engine: &Engine) {
     });
     let observe = engine.clone();
     engine.spawn(async move {
+        // Queues have no names before it was read what is declared.
+        let mut declared = observe.0.registry.changes();
+        if observe.snapshot().is_err() {
+            tokio::select! {
+                _ = declared.changed() => {}
+                () = observe.0.stopping.cancelled() => return,
+            }
+        }
         every(&observe, "observe", OBSERVE, std::future::pending::<()>, || observe.observe()).await;
     });
     engine.spawn(depth::run(engine.clone()));
