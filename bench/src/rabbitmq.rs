@@ -79,6 +79,10 @@ pub async fn run(plan: &Plan) -> Result<Section> {
     let world = World::with(plan, Kind::Postgres, 0, settings).await?;
     let place = Place { plan, node, vhost, world };
 
+    // First: after the load the disk is busy for a while with what it left.
+    let idle = place.pick_up().await?;
+    row_of_idle(&mut section, "Relais, idle", &idle);
+
     let mut rates = Vec::new();
     for telling in [Telling::OneByOne, Telling::Lists, Telling::Library] {
         for filled in [false, true] {
@@ -99,9 +103,6 @@ pub async fn run(plan: &Plan) -> Result<Section> {
             rates.push((telling, filled, sample.rate));
         }
     }
-    let idle = place.pick_up().await?;
-    row_of_idle(&mut section, "Relais, idle", &idle);
-
     let database = place.world.another_database("celery").await?;
     let mut celery_best: BTreeMap<bool, f64> = BTreeMap::new();
     let mut celery_idle = None;

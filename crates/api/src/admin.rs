@@ -8,8 +8,8 @@ use relais_protocol::{
     ErrorNumber, Success,
     admin::{
         AdminTaskPage, AdminTaskView, ApplyReport, AuthorizationDeclaration, AuthorizationStates, ClientDeclaration,
-        ClientSecret, ClientStates, Declaration, PurgeAnswer, PurgeRequest, ServiceDeclaration, ServiceState,
-        ServiceStates,
+        ClientSecret, ClientStates, Declaration, PurgeAnswer, PurgeRequest, RetryAnswer, RetryRequest,
+        ServiceDeclaration, ServiceState, ServiceStates,
     },
 };
 
@@ -252,6 +252,28 @@ pub(crate) async fn show_task(State(app): State<App>, Path(task_id): Path<String
     responses((status = 200, description = "The task, CANCELLED", body = Success<AdminTaskView>), Refusals))]
 pub(crate) async fn cancel_task(State(app): State<App>, Path(task_id): Path<String>) -> Answer<AdminTaskView> {
     answer(app.engine.admin_cancel(parse_task_id(&task_id)?).await?)
+}
+
+/// Do a task once more
+///
+/// One that has ended begins anew, with all its retries; one that is to start later comes into its queue now.
+#[utoipa::path(post, path = "/admin/tasks/{taskId}/retry", tag = "Operators", security(("admin" = []), ()),
+    params(("taskId" = String, Path, description = "The task's public name", format = "uuid")),
+    responses((status = 200, description = "The task, PENDING", body = Success<AdminTaskView>), Refusals))]
+pub(crate) async fn retry_task(State(app): State<App>, Path(task_id): Path<String>) -> Answer<AdminTaskView> {
+    answer(app.engine.admin_retry(parse_task_id(&task_id)?).await?)
+}
+
+/// Do many tasks once more
+///
+/// Those that are named, or those that match, a batch of 500 at a time: `nextCursor` of one answer is `cursor` of the next.
+/// With `dryRun`, only counts.
+#[utoipa::path(post, path = "/admin/tasks/retry", tag = "Operators", security(("admin" = []), ()),
+    request_body = RetryRequest,
+    responses((status = 200, description = "How many", body = Success<RetryAnswer>), Refusals))]
+pub(crate) async fn retry_tasks(State(app): State<App>, request: Request) -> Answer<RetryAnswer> {
+    let asked: RetryRequest = app.json(request).await?;
+    answer(app.engine.admin_retry_many(asked).await?)
 }
 
 /// Purge now

@@ -77,7 +77,8 @@ pub(crate) async fn show_backlog(
 /// Submit a task
 ///
 /// The answer comes once the task is stored for good. With an `Idempotency-Key`, repeating the same request within 24
-/// hours gives the same answer and makes no second task.
+/// hours gives the same answer and makes no second task. With a `uniqueKey`, the answer is the task that you have already
+/// under that key, if there is one, and `duplicate` says so.
 #[utoipa::path(post, path = "/v1/services/{service}/tasks", tag = "Consumers", security(("basic" = [])),
     params(
         ("service" = String, Path, description = "The service's name"),
@@ -213,6 +214,26 @@ pub(crate) async fn cancel_task(
     Ok(Json(Success::new(app.engine.view(&task))))
 }
 
+/// Do a task once more
+///
+/// One that has ended begins anew, with all its retries; one that is to start later comes into its queue now. Refused while
+/// it waits for a worker, or runs.
+#[utoipa::path(post, path = "/v1/services/{service}/tasks/{taskId}/retry", tag = "Consumers", security(("basic" = [])),
+    params(
+        ("service" = String, Path, description = "The service's name"),
+        ("taskId" = String, Path, description = "The task's public name", format = "uuid"),
+    ),
+    responses((status = 200, description = "The task, PENDING", body = Success<TaskView>), Refusals))]
+pub(crate) async fn retry_task(
+    State(app): State<App>,
+    Path((service, task_id)): Path<(String, String)>,
+    headers: HeaderMap,
+) -> Result<Json<Success<TaskView>>, ApiError> {
+    let access = app.access(&headers, &service, Role::Consume).await?;
+    let task = app.engine.retry(&access, parse_task_id(&task_id)?).await?;
+    Ok(Json(Success::new(app.engine.view(&task))))
+}
+
 impl App {
     /// A refusal for lack of room says when there may be some.
     fn full(&self, access: &relais_engine::Access, error: EngineError) -> ApiError {
@@ -232,6 +253,7 @@ fn answer(accepted: Accepted) -> SubmitAnswer {
         task_id: accepted.submitted.task_id.to_string(),
         task_position: accepted.submitted.position,
         estimated_start_date: accepted.estimated_start.map(|moment| moment.to_string()),
+        duplicate: accepted.submitted.duplicate,
     }
 }
 

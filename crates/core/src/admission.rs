@@ -30,13 +30,15 @@ pub enum Refusal {
 pub struct Room {
     /// The pending tasks.
     pub pending: u64,
+    /// Those that are not to be handed out before their time. They need room as well.
+    pub waiting: u64,
     /// As many as there may be; none means no limit.
     pub capacity: Option<u64>,
 }
 
 impl Room {
     fn is_full(self) -> bool {
-        self.capacity.is_some_and(|capacity| self.pending >= capacity)
+        self.capacity.is_some_and(|capacity| self.pending + self.waiting >= capacity)
     }
 }
 
@@ -58,19 +60,22 @@ impl Admission {
         self.clients.insert((service, client), room);
     }
 
-    /// Takes a place for one task, and tells its position in the queue; or refuses, and takes nothing.
-    pub fn admit(&mut self, service: ServiceKey, client: ClientKey) -> Result<u64, Refusal> {
+    /// Takes a place for one task, and tells its position in the queue; or refuses, and takes nothing. One that is `waiting`
+    /// is told the position that it would have.
+    pub fn admit(&mut self, service: ServiceKey, client: ClientKey, waiting: bool) -> Result<u64, Refusal> {
         let room = self.services.get_mut(&service).ok_or(Refusal::ServiceGone)?;
         if room.is_full() {
             return Err(Refusal::ServiceFull);
         }
-        let share = self.clients.entry((service, client)).or_insert(Room { pending: 0, capacity: None });
+        let share = self.clients.entry((service, client)).or_insert(Room { pending: 0, waiting: 0, capacity: None });
         if share.is_full() {
             return Err(Refusal::ClientFull);
         }
-        share.pending += 1;
-        room.pending += 1;
-        Ok(room.pending)
+        let position = room.pending + 1;
+        for room in [share, room] {
+            *(if waiting { &mut room.waiting } else { &mut room.pending }) += 1;
+        }
+        Ok(position)
     }
 }
 
@@ -85,22 +90,22 @@ mod tests {
     #[test]
     fn a_client_that_is_full_leaves_the_room_to_the_others() {
         let mut admission = Admission::default();
-        admission.set_service(RESIZE, Room { pending: 7, capacity: Some(10) });
-        admission.set_client(RESIZE, ALICE, Room { pending: 4, capacity: Some(5) });
-        assert_eq!(admission.admit(RESIZE, ALICE), Ok(8));
-        assert_eq!(admission.admit(RESIZE, ALICE), Err(Refusal::ClientFull));
-        assert_eq!(admission.admit(RESIZE, BOB), Ok(9));
-        assert_eq!(admission.admit(RESIZE, BOB), Ok(10));
-        assert_eq!(admission.admit(RESIZE, BOB), Err(Refusal::ServiceFull));
+        admission.set_service(RESIZE, Room { pending: 6, waiting: 1, capacity: Some(10) });
+        admission.set_client(RESIZE, ALICE, Room { pending: 4, waiting: 0, capacity: Some(5) });
+        assert_eq!(admission.admit(RESIZE, ALICE, true), Ok(7));
+        assert_eq!(admission.admit(RESIZE, ALICE, false), Err(Refusal::ClientFull));
+        assert_eq!(admission.admit(RESIZE, BOB, false), Ok(7));
+        assert_eq!(admission.admit(RESIZE, BOB, false), Ok(8));
+        assert_eq!(admission.admit(RESIZE, BOB, false), Err(Refusal::ServiceFull));
     }
 
     #[test]
     fn without_a_capacity_there_is_always_room_and_with_zero_never() {
         let mut admission = Admission::default();
-        admission.set_service(RESIZE, Room { pending: u64::from(u32::MAX), capacity: None });
-        assert!(admission.admit(RESIZE, ALICE).is_ok());
-        admission.set_service(RESIZE, Room { pending: 0, capacity: Some(0) });
-        assert_eq!(admission.admit(RESIZE, ALICE), Err(Refusal::ServiceFull));
-        assert_eq!(admission.admit(ServiceKey(9), ALICE), Err(Refusal::ServiceGone));
+        admission.set_service(RESIZE, Room { waiting: 0, pending: u64::from(u32::MAX), capacity: None });
+        assert!(admission.admit(RESIZE, ALICE, false).is_ok());
+        admission.set_service(RESIZE, Room { pending: 0, waiting: 0, capacity: Some(0) });
+        assert_eq!(admission.admit(RESIZE, ALICE, false), Err(Refusal::ServiceFull));
+        assert_eq!(admission.admit(ServiceKey(9), ALICE, false), Err(Refusal::ServiceGone));
     }
 }

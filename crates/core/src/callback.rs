@@ -101,7 +101,7 @@ impl CallbackEvent {
             Status::Success => Some(Self::Success),
             Status::Failure => Some(Self::Failure),
             Status::Cancelled => Some(Self::Cancelled),
-            Status::Pending | Status::InProgress => None,
+            Status::Pending | Status::InProgress | Status::Waiting => None,
         }
     }
 }

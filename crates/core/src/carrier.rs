@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 
-use crate::{QueueSettings, TaskId};
+use crate::{Priority, QueueSettings, TaskId};
 
 /// Why something could not be carried.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -81,6 +81,8 @@ pub struct Consignment {
     pub body: Vec<u8>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
+    /// How urgent it is, for queues that care.
+    pub priority: Priority,
 }
 
 /// Which of a service's queues is followed.

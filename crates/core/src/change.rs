@@ -11,8 +11,10 @@ pub enum Milestone {
     Started,
     /// A worker said how far it is.
     Progress,
-    /// Its worker gave it back or fell silent: it waits again.
+    /// Its worker gave it back or fell silent, or its time has come: it waits for a worker again.
     Returned,
+    /// It failed, and is tried again later.
+    Retrying,
     /// It ended well.
     Success,
     /// It ended badly.
@@ -23,8 +25,16 @@ pub enum Milestone {
 
 impl Milestone {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Submitted, Self::Started, Self::Progress, Self::Returned, Self::Success, Self::Failure, Self::Cancelled];
+    pub const ALL: [Self; 8] = [
+        Self::Submitted,
+        Self::Started,
+        Self::Progress,
+        Self::Returned,
+        Self::Retrying,
+        Self::Success,
+        Self::Failure,
+        Self::Cancelled,
+    ];
 
     /// Its name: the last word of the channel on which it is published.
     pub const fn as_str(self) -> &'static str {
@@ -33,6 +43,7 @@ impl Milestone {
             Self::Started => "started",
             Self::Progress => "progress",
             Self::Returned => "returned",
+            Self::Retrying => "retrying",
             Self::Success => "success",
             Self::Failure => "failure",
             Self::Cancelled => "cancelled",
@@ -46,6 +57,7 @@ impl Milestone {
         }
         Some(match after.status {
             Status::Pending => Self::Returned,
+            Status::Waiting => Self::Retrying,
             Status::InProgress if before.status != Status::InProgress || before.started != after.started => {
                 Self::Started
             }

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ClientId, ClientKey, Json, ServiceKey, ServiceName, Timestamp};
+use crate::{ClientId, ClientKey, DEFAULT_PRIORITY_STEP, Json, RetryPolicy, ServiceKey, ServiceName, Timestamp};
 
 /// How long a worker may keep silent, unless the service or the worker says otherwise.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(60);
@@ -168,6 +168,12 @@ pub struct ServiceLimits {
     pub retention: Retention,
     /// How long to wait before each new try of a callback; none means the server's setting.
     pub callback_retries: Option<Vec<Duration>>,
+    /// How often a task that failed is tried again.
+    pub retry: RetryPolicy,
+    /// How long an attempt may take.
+    pub timeout: Option<Duration>,
+    /// How long a head start each level of priority gives.
+    pub priority_step: Duration,
 }
 
 impl Default for ServiceLimits {
@@ -178,6 +184,9 @@ impl Default for ServiceLimits {
             delivery_limit: DEFAULT_DELIVERY_LIMIT,
             retention: Retention::default(),
             callback_retries: None,
+            retry: RetryPolicy::none(),
+            timeout: None,
+            priority_step: DEFAULT_PRIORITY_STEP,
         }
     }
 }

@@ -10,13 +10,14 @@
 //!
 //! let pending = State::pending();
 //! let now = Timestamp::from_millis(1_000);
-//! let event = Event::Failed { attempt: None, error_message: "no such file".into() };
+//! let event = Event::failed(None, "no such file");
 //! let failed = apply(&pending, &event, now).expect("a first result is accepted");
 //! assert_eq!(failed.status, Status::Failure);
 //! assert!(apply(&failed, &event, now).is_err(), "the second one changes nothing");
 //! ```
 
 mod admission;
+mod attempt;
 mod callback;
 mod carrier;
 mod change;
@@ -24,6 +25,8 @@ mod declared;
 mod json;
 mod names;
 pub mod position;
+mod priority;
+mod retry;
 mod store;
 mod task;
 mod time;
@@ -31,6 +34,7 @@ mod transition;
 pub mod wakeup;
 
 pub use admission::{Admission, Refusal, Room};
+pub use attempt::{Attempt, AttemptOutcome};
 pub use callback::{
     Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId, CallbackPage, CallbackRecord, CallbackType,
     Courier, DueCallback, LaneChange, LaneHead, Lanes, Letter, NotAllowed, NotificationStatus, Reply, ReplyOutcome,
@@ -46,11 +50,13 @@ pub use declared::{
 };
 pub use json::{Json, JsonError, MAX_DEPTH};
 pub use names::{ClientId, ClientKey, NameError, ServiceKey, ServiceName, TaskId};
+pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
+pub use retry::{Failure, LONGEST_RETRY, MOST_RETRIES, RetryPolicy};
 pub use store::{
     Backlog, Change, ClaimRequest, DispatchName, Dispatched, DueDispatch, IdempotencyKey, IdsChanged, NewTask, Outcome,
-    Page, Publisher, PurgeReport, PurgeRule, QueueDepth, Store, StoreError, Submission, Submitted, Tally, TaskEvent,
-    TaskFilter, Wakeup, WakeupListener,
+    Page, Passed, Publisher, PurgeReport, PurgeRule, QueueDepth, Store, StoreError, Submission, Submitted, Tally,
+    TaskEvent, TaskFilter, Terms, UniqueKey, Wakeup, WakeupListener, When,
 };
 pub use task::{Status, Task};
 pub use time::Timestamp;
-pub use transition::{Event, Ignored, State, apply};
+pub use transition::{Event, GRACE, Ignored, State, apply};

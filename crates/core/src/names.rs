@@ -116,6 +116,16 @@ impl TaskId {
     pub fn parse(text: &str) -> Option<Self> {
         (text.len() == 36).then(|| Uuid::try_parse(text).ok().map(Self)).flatten()
     }
+
+    /// A number from 0 to 1 that nobody chose, the same each time it is asked for.
+    pub fn chance(self, number: u32) -> f64 {
+        // The finaliser of splitmix64, over the part of the name that is random.
+        let mut bits = (self.0.as_u128() as u64).wrapping_add(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bits ^= bits >> 31;
+        (bits >> 11) as f64 / (1u64 << 53) as f64
+    }
 }
 
 impl fmt::Display for TaskId {
@@ -127,6 +137,17 @@ impl fmt::Display for TaskId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn chance_is_spread_evenly() {
+        let mut tenths = [0; 10];
+        for number in 0..1_000 {
+            let chance = TaskId::generate().chance(number);
+            assert!((0.0..1.0).contains(&chance));
+            tenths[(chance * 10.0) as usize] += 1;
+        }
+        assert!(tenths.iter().all(|&n| n > 40), "{tenths:?}");
+    }
 
     #[test]
     fn names_that_would_need_escaping_are_refused() {

@@ -8,9 +8,9 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    Callback, CallbackAttempt, CallbackFilter, CallbackPage, ClientId, ClientKey, Declared, Destination, DueCallback,
-    Ignored, Json, LaneChange, Lanes, QueueSettings, Refusal, Resend, Resent, Role, ServiceKey, ServiceLimits,
-    ServiceName, Settlement, State, Status, Task, TaskChange, TaskId, Timestamp, Transport,
+    Attempt, Callback, CallbackAttempt, CallbackFilter, CallbackPage, ClientId, ClientKey, Declared, Destination,
+    DueCallback, Ignored, Json, LaneChange, Lanes, Priority, QueueSettings, Refusal, Resend, Resent, RetryPolicy, Role,
+    ServiceKey, ServiceLimits, ServiceName, Settlement, State, Status, Task, TaskChange, TaskId, Timestamp, Transport,
 };
 
 /// What a store can not do, whatever it was asked.
@@ -40,6 +40,53 @@ pub struct IdempotencyKey {
     pub fingerprint: Vec<u8>,
 }
 
+/// A moment, as a consumer says it: by the calendar, or from now on. Now is the database's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum When {
+    /// At this moment.
+    At(Timestamp),
+    /// After so long.
+    After(Duration),
+}
+
+impl When {
+    /// The moment that is meant.
+    pub fn moment(self, now: Timestamp) -> Timestamp {
+        match self {
+            Self::At(moment) => moment,
+            Self::After(wait) => now.after(wait),
+        }
+    }
+}
+
+/// A word of a client's, of which a service has one task at a time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UniqueKey {
+    /// The word.
+    pub key: String,
+    /// For how long from the submission on; none means until the task has ended.
+    pub lasting: Option<Duration>,
+}
+
+/// On what terms a task is to be done.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Terms {
+    /// How urgent it is.
+    pub priority: Priority,
+    /// By how many milliseconds its rank comes before its submission; see [`Priority::head_start`].
+    pub head_start: i64,
+    /// Not to be handed out before; none means at once.
+    pub due: Option<When>,
+    /// Not to be started later than this after it is due.
+    pub expires: Option<Duration>,
+    /// How long an attempt may take; none means the service's setting.
+    pub timeout: Option<Duration>,
+    /// How often to try again; none means the service's setting.
+    pub retry: Option<RetryPolicy>,
+    /// If there is such a task already, that one is the answer.
+    pub unique: Option<UniqueKey>,
+}
+
 /// A task to be taken in.
 #[derive(Debug, Clone)]
 pub struct NewTask {
@@ -57,6 +104,8 @@ pub struct NewTask {
     pub correlation_id: Option<String>,
     /// So that it can be repeated without fear.
     pub idempotency: Option<IdempotencyKey>,
+    /// On what terms it is to be done.
+    pub terms: Terms,
     /// Where the caller believes that it goes to a broker: who publishes it.
     pub dispatch: Option<Publisher>,
 }
@@ -92,6 +141,8 @@ pub struct DueDispatch {
     pub request: Option<Json>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
+    /// How urgent it is.
+    pub priority: Priority,
 }
 
 /// What became of a dispatch.
@@ -112,6 +163,15 @@ pub struct Submitted {
     pub position: u64,
     /// Whether the task was there before, under the same idempotency key.
     pub replayed: bool,
+    /// Whether the task was there before, under the same unique key.
+    pub duplicate: bool,
+}
+
+impl Submitted {
+    /// Whether the task is a new one.
+    pub const fn is_new(&self) -> bool {
+        !self.replayed && !self.duplicate
+    }
 }
 
 /// Taken, or why not.
@@ -212,6 +272,17 @@ pub struct Backlog {
     pub oldest_pending: Vec<(ServiceKey, Timestamp)>,
     /// The database's time.
     pub now: Option<Timestamp>,
+}
+
+/// What happened to tasks because time passed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// So many tasks changed.
+    pub changed: usize,
+    /// So many of them were lost by their workers.
+    pub lost: usize,
+    /// How long until something happens to the next one, if nothing comes before; zero if there is more to do at once.
+    pub next: Option<Duration>,
 }
 
 /// How full one queue is.
@@ -353,6 +424,8 @@ pub struct Wakeup {
     pub callbacks: Vec<i64>,
     /// These services have tasks to be dispatched that nobody has in hand.
     pub dispatch: Vec<ServiceKey>,
+    /// Something happens to a task at this moment, by itself.
+    pub timer: Option<Timestamp>,
 }
 
 impl Default for Wakeup {
@@ -364,6 +437,7 @@ impl Default for Wakeup {
             declared: false,
             callbacks: Vec::new(),
             dispatch: Vec::new(),
+            timer: None,
         }
     }
 }
@@ -377,6 +451,7 @@ impl Wakeup {
             work: Vec::new(),
             callbacks: Vec::new(),
             dispatch: Vec::new(),
+            timer: None,
         }
     }
 
@@ -386,6 +461,7 @@ impl Wakeup {
             && !self.declared
             && self.callbacks.is_empty()
             && self.dispatch.is_empty()
+            && self.timer.is_none()
             && self.tasks == IdsChanged::These(Vec::new())
     }
 }
@@ -431,15 +507,19 @@ pub trait Store: Send + Sync + 'static {
     /// The tasks that match, the newest first. The cost grows with the page, not with what is stored.
     async fn list_tasks(&self, filter: TaskFilter) -> Result<Page, StoreError>;
 
-    /// Hands out pending tasks, the oldest first, each to one caller only. Requests for the same service share them in
+    /// The attempts of a task before its current or last one, in their order. `id` is the task's row.
+    async fn attempts(&self, id: i64) -> Result<Vec<Attempt>, StoreError>;
+
+    /// Hands out pending tasks in the order of their ranks, each to one caller only. Requests for the same service share them in
     /// their order. A paused service has none.
     async fn claim(&self, requests: Vec<ClaimRequest>) -> Result<Vec<Vec<Task>>, StoreError>;
 
     /// Applies events in their order by [`crate::apply`], and tells what became of each.
     async fn record(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, StoreError>;
 
-    /// Takes away what silent workers held, at most `limit` tasks, and tells how many.
-    async fn expire_leases(&self, limit: usize) -> Result<usize, StoreError>;
+    /// Does what time does, to at most `limit` tasks: those that are due come into their queues, those that nobody started in
+    /// time fail, those that ran for too long fail or are tried again, and those of silent workers are taken away.
+    async fn pass_time(&self, limit: usize) -> Result<Passed, StoreError>;
 
     /// Hands out tasks of these services that are to be dispatched to a broker, the oldest first, at most `each` of each
     /// service, each to one caller only. What is not settled within `lease` is handed out again.

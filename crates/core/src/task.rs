@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Callback, ClientId, Json, NotificationStatus, ServiceName, State, TaskId, Timestamp};
+use crate::{Callback, ClientId, Json, NotificationStatus, Priority, ServiceName, State, TaskId, Timestamp};
 
 /// Where a task is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -18,16 +18,20 @@ pub enum Status {
     Failure,
     /// Its consumer, or an operator, gave it up.
     Cancelled,
+    /// Pending, but not to be handed out before its time: it was scheduled, or it failed and is tried again. On the wire it is
+    /// PENDING; only the queue knows it apart.
+    Waiting,
 }
 
 impl Status {
     /// All of them, in the order of their codes.
-    pub const ALL: [Self; 5] = [Self::Pending, Self::InProgress, Self::Success, Self::Failure, Self::Cancelled];
+    pub const ALL: [Self; 6] =
+        [Self::Pending, Self::InProgress, Self::Success, Self::Failure, Self::Cancelled, Self::Waiting];
 
     /// The name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Pending => "PENDING",
+            Self::Pending | Self::Waiting => "PENDING",
             Self::InProgress => "IN_PROGRESS",
             Self::Success => "SUCCESS",
             Self::Failure => "FAILURE",
@@ -38,6 +42,11 @@ impl Status {
     /// Reads the name on the wire.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
+    }
+
+    /// All that have the same name on the wire.
+    pub fn alike(self) -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(move |other| other.as_str() == self.as_str())
     }
 
     /// The number that stands for it in a row.
@@ -75,6 +84,12 @@ pub struct Task {
     pub response: Option<Json>,
     /// Why it failed.
     pub error_message: Option<String>,
+    /// What kind of failure it was, a word for programs.
+    pub error_kind: Option<String>,
+    /// Where it happened, as the worker's language tells it.
+    pub error_trace: Option<String>,
+    /// How urgent it is.
+    pub priority: Priority,
     /// Where to tell what becomes of it.
     pub callback: Option<Callback>,
     /// What became of telling its end, where that is to be told.
@@ -83,6 +98,8 @@ pub struct Task {
     pub correlation_id: Option<String>,
     /// When it was taken in.
     pub submitted: Timestamp,
+    /// For when it was asked, if not for at once.
+    pub scheduled: Option<Timestamp>,
     /// Its place in its service's queue, counted from 1, while it is pending and where it was asked for.
     pub position: Option<u64>,
 }

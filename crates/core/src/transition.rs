@@ -6,7 +6,10 @@
 
 use std::time::Duration;
 
-use crate::{Json, Status, Timestamp};
+use crate::{Failure, Json, Status, Timestamp};
+
+/// A worker whose task has run for too long is told so, and has this long to stop by itself.
+pub const GRACE: Duration = Duration::from_secs(10);
 
 /// The part of a task that changes.
 #[derive(Debug, Clone, PartialEq)]
@@ -17,6 +20,8 @@ pub struct State {
     pub attempt: u32,
     /// How many times a worker lost it without a word.
     pub losses: u32,
+    /// How many attempts have failed: what a retry policy counts.
+    pub failures: u32,
     /// From 0 to 100, as the worker reports it.
     pub progress: f64,
     /// The host or pod that runs it.
@@ -27,6 +32,14 @@ pub struct State {
     pub ended: Option<Timestamp>,
     /// Until when its worker may keep silent. None where a broker watches the worker instead.
     pub lease_until: Option<Timestamp>,
+    /// When it comes into its queue, while it is waiting.
+    pub due: Option<Timestamp>,
+    /// When it is too late to start, while nobody has started it.
+    pub expires: Option<Timestamp>,
+    /// How long an attempt may take. It does not change.
+    pub timeout: Option<Duration>,
+    /// When the current attempt has taken too long.
+    pub deadline: Option<Timestamp>,
     /// Counts the changes; watchers use it to know whether they have seen this one.
     pub revision: u64,
 }
@@ -38,14 +51,54 @@ impl State {
             status: Status::Pending,
             attempt: 0,
             losses: 0,
+            failures: 0,
             progress: 0.0,
             worker_host: None,
             started: None,
             ended: None,
             lease_until: None,
+            due: None,
+            expires: None,
+            timeout: None,
+            deadline: None,
             revision: 0,
         }
     }
+
+    /// A task that was just taken in, and is not to be handed out before this moment.
+    pub fn waiting(due: Timestamp) -> Self {
+        Self { status: Status::Waiting, due: Some(due), ..Self::pending() }
+    }
+
+    /// When something happens to it by itself, if nothing else does before.
+    pub fn timer(&self) -> Option<Timestamp> {
+        let (one, other) = match self.status {
+            Status::Waiting => (self.due, self.expires),
+            Status::Pending => (self.expires, None),
+            Status::InProgress => (self.lease_until, self.deadline.map(|deadline| deadline.after(GRACE))),
+            Status::Success | Status::Failure | Status::Cancelled => (None, None),
+        };
+        [one, other].into_iter().flatten().min()
+    }
+
+    /// What happens to it by itself at this moment. `delivery_limit` is that of [`Event::LeaseExpired`].
+    pub fn overdue(&self, now: Timestamp, delivery_limit: u32) -> Option<Event> {
+        let passed = |moment: Option<Timestamp>| moment.is_some_and(|moment| moment <= now);
+        match self.status {
+            Status::Waiting | Status::Pending if passed(self.expires) => Some(Event::Expired),
+            Status::Waiting if passed(self.due) => Some(Event::Due),
+            Status::InProgress if passed(self.deadline.map(|deadline| deadline.after(GRACE))) => {
+                Some(Event::Failed { attempt: None, failure: timed_out(), again_after: None })
+            }
+            Status::InProgress if passed(self.lease_until) => Some(Event::LeaseExpired { delivery_limit }),
+            _ => None,
+        }
+    }
+}
+
+/// Why a task fails whose attempt took too long.
+fn timed_out() -> Failure {
+    Failure::new("It ran for longer than it may.").of_kind("timeout")
 }
 
 /// Something that happened to a task. `attempt` is the fencing number; workers that know none send none.
@@ -93,12 +146,15 @@ pub enum Event {
         /// The result.
         response: Json,
     },
-    /// The worker could not do it.
+    /// The worker could not do it, or took too long.
     Failed {
         /// The attempt it speaks of.
         attempt: Option<u32>,
         /// Why.
-        error_message: String,
+        failure: Failure,
+        /// How long until it is tried again; none if this is the end. Decided by the policy
+        /// ([`RetryPolicy::again`](crate::RetryPolicy::again)) when it is recorded.
+        again_after: Option<Duration>,
     },
     /// The worker is alive and still has it.
     Renewed {
@@ -122,8 +178,14 @@ pub enum Event {
         /// After so many losses the task fails: it may be what kills its workers.
         delivery_limit: u32,
     },
+    /// Its time has come: it comes into its queue.
+    Due,
+    /// Nobody has started it in time.
+    Expired,
     /// Its consumer, or an operator, gives it up.
     Cancelled,
+    /// Its consumer, or an operator, wants it done once more, or at last: the one event that a final state knows.
+    Revived,
 }
 
 /// Why an event changed nothing.
@@ -138,6 +200,9 @@ pub enum Ignored {
     /// Nobody holds the task at the moment.
     #[error("the lease was lost")]
     NotHeld,
+    /// The attempt has taken longer than it may.
+    #[error("the task has run for longer than it may")]
+    Overdue,
     /// The event does not fit the state, e.g. a claim of what is not pending.
     #[error("nothing to do in this state")]
     NoEffect,
@@ -145,13 +210,17 @@ pub enum Ignored {
 
 /// What a task becomes when something happens to it, or why it stays as it is.
 pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Ignored> {
-    if state.status.is_final() {
+    if state.status.is_final() && !matches!(event, Event::Revived) {
         return Err(Ignored::Ended(state.status));
     }
     if let Some(attempt) = event.attempt()
         && attempt != state.attempt
     {
         return Err(Ignored::OtherAttempt(state.attempt));
+    }
+    if state.status == Status::Waiting && event.is_of_worker() {
+        // Whoever speaks of a task that waits was replaced, or says the same thing twice.
+        return Err(Ignored::NotHeld);
     }
     let mut next = state.clone();
     next.revision += 1;
@@ -203,13 +272,28 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
             next.progress = if progress.is_nan() { state.progress } else { progress.clamp(0.0, 100.0) };
         }
         Event::Succeeded { .. } => {
+            next.overtaken(event);
             next.end(Status::Success, now);
             next.progress = 100.0;
         }
-        Event::Failed { .. } => next.end(Status::Failure, now),
+        Event::Failed { again_after, .. } => {
+            next.overtaken(event);
+            next.failures += 1;
+            match again_after {
+                Some(wait) => {
+                    next.requeue();
+                    next.status = Status::Waiting;
+                    next.due = Some(now.after(*wait));
+                }
+                None => next.end(Status::Failure, now),
+            }
+        }
         Event::Renewed { lease, .. } => {
             if state.status != Status::InProgress {
                 return Err(Ignored::NotHeld);
+            }
+            if state.deadline.is_some_and(|deadline| deadline <= now) {
+                return Err(Ignored::Overdue);
             }
             next.lease_until = Some(now.after(*lease));
             // Nobody waits for a renewal.
@@ -228,7 +312,26 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
             next.losses += 1;
             if next.losses >= *delivery_limit { next.end(Status::Failure, now) } else { next.requeue() }
         }
+        Event::Due => {
+            if state.status != Status::Waiting || state.due.is_none_or(|due| due > now) {
+                return Err(Ignored::NoEffect);
+            }
+            next.requeue();
+        }
+        Event::Expired => {
+            if state.expires.is_none_or(|expires| expires > now) {
+                return Err(Ignored::NoEffect);
+            }
+            next.end(Status::Failure, now);
+        }
         Event::Cancelled => next.end(Status::Cancelled, now),
+        Event::Revived => {
+            if matches!(state.status, Status::Pending | Status::InProgress) {
+                return Err(Ignored::NoEffect);
+            }
+            next.requeue();
+            (next.failures, next.losses) = (0, 0);
+        }
     }
     Ok(next)
 }
@@ -279,7 +382,14 @@ impl State {
         self.status = Status::InProgress;
         self.worker_host = worker_host;
         self.started = Some(now);
+        self.expires = None;
+        self.deadline = self.timeout.map(|timeout| now.after(timeout));
         self.progress = 0.0;
+    }
+
+    /// A result that came before its `started` is of an attempt all the same.
+    fn overtaken(&mut self, event: &Event) {
+        self.attempt += u32::from(self.status == Status::Pending && event.attempt().is_none());
     }
 
     /// Whoever says something is alive. A longer lease, as a claim may have asked for, stays as long.
@@ -290,7 +400,15 @@ impl State {
     }
 
     fn requeue(&mut self) {
-        *self = Self { attempt: self.attempt, losses: self.losses, revision: self.revision, ..Self::pending() };
+        *self = Self {
+            attempt: self.attempt,
+            losses: self.losses,
+            failures: self.failures,
+            expires: self.expires,
+            timeout: self.timeout,
+            revision: self.revision,
+            ..Self::pending()
+        };
     }
 
     fn end(&mut self, status: Status, now: Timestamp) {
@@ -300,11 +418,16 @@ impl State {
         }
         self.status = status;
         self.ended = Some(now);
-        self.lease_until = None;
+        (self.lease_until, self.due, self.expires, self.deadline) = (None, None, None, None);
     }
 }
 
 impl Event {
+    /// A failure of which nothing is known but its message.
+    pub fn failed(attempt: Option<u32>, message: impl Into<String>) -> Self {
+        Self::Failed { attempt, failure: Failure::new(message), again_after: None }
+    }
+
     /// The attempt that the event speaks of, where it says so.
     pub const fn attempt(&self) -> Option<u32> {
         match self {
@@ -318,7 +441,15 @@ impl Event {
             | Self::Delivered { .. }
             | Self::GivenBack { .. }
             | Self::LeaseExpired { .. }
-            | Self::Cancelled => None,
+            | Self::Due
+            | Self::Expired
+            | Self::Cancelled
+            | Self::Revived => None,
         }
+    }
+
+    /// Whether a worker says it, or the want of one.
+    const fn is_of_worker(&self) -> bool {
+        !matches!(self, Self::Due | Self::Expired | Self::Cancelled | Self::Revived)
     }
 }

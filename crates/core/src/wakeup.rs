@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::{IdsChanged, ServiceKey, Wakeup};
+use crate::{IdsChanged, ServiceKey, Timestamp, Wakeup};
 
 /// PostgreSQL takes payloads shorter than 8,000 bytes.
 pub const MAX_TEXT: usize = 7_900;
@@ -24,6 +24,10 @@ pub fn encode(origin: &str, wakeup: &Wakeup) -> String {
     }
     if wakeup.declared {
         head.push_str(";d");
+    }
+    if let Some(timer) = wakeup.timer {
+        head.push_str(";s");
+        base36(&mut head, timer.as_millis());
     }
     if !wakeup.callbacks.is_empty() {
         // Lanes are spread over all 64 bits: sixteen digits each, whatever the base.
@@ -81,6 +85,7 @@ pub fn decode(origin: &str, payload: &str) -> Option<Wakeup> {
                         .collect(),
                 );
             }
+            ("s", moment) => wakeup.timer = numbers(moment).next().map(Timestamp::from_millis),
             ("w", list) => wakeup.work = services(list),
             ("p", list) => wakeup.dispatch = services(list),
             ("c", list) => {
@@ -131,6 +136,7 @@ mod tests {
             declared: true,
             callbacks: vec![1, -1, i64::MIN, i64::MAX],
             dispatch: vec![ServiceKey(2)],
+            timer: Some(Timestamp::from_millis(1_769_848_200_125)),
         }
     }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use relais_core::{Event, Ignored, Json, State, Status, Timestamp, apply};
+use relais_core::{Event, Failure, Ignored, Json, State, Status, Timestamp, apply};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -36,7 +36,14 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (attempt(), host()).prop_map(|(attempt, worker_host)| Event::Started { attempt, worker_host, lease: None }),
         3 => (attempt(), progress).prop_map(|(attempt, progress)| Event::Progressed { attempt, progress, lease: None }),
         1 => attempt().prop_map(|attempt| Event::Succeeded { attempt, response: json() }),
-        1 => attempt().prop_map(|attempt| Event::Failed { attempt, error_message: "no".to_owned() }),
+        2 => (attempt(), proptest::option::of(0u64..100)).prop_map(|(attempt, seconds)| Event::Failed {
+            attempt,
+            failure: Failure::new("no"),
+            again_after: seconds.map(Duration::from_secs),
+        }),
+        3 => Just(Event::Due),
+        1 => Just(Event::Expired),
+        1 => Just(Event::Revived),
         2 => attempt().prop_map(|attempt| Event::Renewed { attempt, lease: LEASE }),
         2 => attempt().prop_map(|attempt| Event::Returned { attempt }),
         3 => delivered(),
@@ -53,15 +60,27 @@ fn check(state: &State) {
     match state.status {
         Status::Pending => {
             assert!(state.started.is_none() && state.lease_until.is_none() && state.worker_host.is_none(), "{state:?}");
+            assert!(state.deadline.is_none() && state.due.is_none(), "{state:?}");
             assert_eq!(state.progress, 0.0);
         }
-        Status::InProgress => assert!(state.started.is_some(), "{state:?}"),
+        Status::Waiting => {
+            assert!(state.started.is_none() && state.lease_until.is_none() && state.worker_host.is_none(), "{state:?}");
+            assert!(state.deadline.is_none() && state.due.is_some() && state.timer().is_some(), "{state:?}");
+        }
+        Status::InProgress => {
+            assert!(state.started.is_some() && state.expires.is_none() && state.due.is_none(), "{state:?}");
+            assert_eq!(
+                state.deadline,
+                state.timeout.and_then(|timeout| Some(state.started?.after(timeout))),
+                "{state:?}"
+            );
+        }
         Status::Success => assert!(state.progress == 100.0 && state.started.is_some(), "{state:?}"),
         Status::Failure => assert!(state.started.is_some(), "{state:?}"),
         Status::Cancelled => {}
     }
     if state.status.is_final() {
-        assert!(state.lease_until.is_none(), "{state:?}");
+        assert!(state.lease_until.is_none() && state.timer().is_none(), "{state:?}");
     }
 }
 
@@ -72,19 +91,29 @@ proptest! {
     fn whatever_arrives_in_whatever_order_the_promises_hold(
         steps in proptest::collection::vec((event(), 0i64..90_000), 1..40),
     ) {
-        let mut state = State::pending();
+        let mut state = State { timeout: Some(LEASE), expires: Some(Timestamp::from_millis(1_100_000)), ..State::pending() };
         let mut now = 1_000_000i64;
-        let mut results = 0;
+        let (mut results, mut revivals) = (0, 0);
         for (event, later) in steps {
             now += later;
             let before = state.clone();
             match apply(&before, &event, Timestamp::from_millis(now)) {
                 Ok(next) => {
-                    prop_assert!(!before.status.is_final(), "a final state changed: {before:?} by {event:?}");
+                    let revived = matches!(event, Event::Revived);
+                    prop_assert!(!before.status.is_final() || revived, "a final state changed: {before:?} by {event:?}");
+                    if before.status == Status::Waiting {
+                        let by_itself = matches!(event, Event::Due | Event::Expired | Event::Cancelled);
+                        prop_assert!(by_itself || revived, "somebody had it while it waited: {event:?}");
+                    }
+                    revivals += u32::from(before.status.is_final());
                     if let Some(attempt) = event.attempt() {
                         prop_assert_eq!(attempt, before.attempt, "another attempt was believed");
                     }
-                    prop_assert!(next.attempt >= before.attempt && next.losses >= before.losses);
+                    prop_assert!(next.attempt >= before.attempt && (next.losses >= before.losses || revived));
+                    // Only a failure counts as one: who gives a task back, or is lost, has not failed.
+                    let failed = u32::from(matches!(event, Event::Failed { .. }));
+                    prop_assert!(revived || next.failures == before.failures + failed);
+                    prop_assert_eq!(next.timeout, before.timeout);
                     let quiet = matches!(event, Event::Renewed { .. });
                     prop_assert_eq!(next.revision, before.revision + u64::from(!quiet));
                     results += u32::from(next.status.is_final());
@@ -98,7 +127,31 @@ proptest! {
                 }
             }
         }
-        prop_assert!(results <= 1, "more than one result was accepted");
+        prop_assert!(results <= 1 + revivals, "more than one result was accepted");
+    }
+
+    /// Whatever state a task is in, time brings it to an end or to a queue: nothing waits for ever but for a worker.
+    #[test]
+    fn time_moves_whatever_has_a_timer(steps in proptest::collection::vec((event(), 0i64..90_000), 0..20)) {
+        let mut state = State { timeout: Some(LEASE), expires: Some(Timestamp::from_millis(1_100_000)), ..State::pending() };
+        let mut now = 1_000_000i64;
+        for (event, later) in steps {
+            now += later;
+            state = apply(&state, &event, Timestamp::from_millis(now)).unwrap_or(state);
+        }
+        for _ in 0..50 {
+            let Some(timer) = state.timer() else { break };
+            prop_assert!(state.overdue(timer.before(Duration::from_millis(1)), 3).is_none(), "too early: {state:?}");
+            let event = state.overdue(timer, 3);
+            prop_assert!(event.is_some(), "nothing happens at its time: {state:?}");
+            let next = apply(&state, &event.unwrap(), timer);
+            prop_assert!(next.is_ok(), "{next:?}");
+            state = next.unwrap();
+            check(&state);
+        }
+        prop_assert!(state.timer().is_none(), "{state:?}");
+        let watched_by_a_broker = state.status == Status::InProgress && state.lease_until.is_none();
+        prop_assert!(state.status.is_final() || state.status == Status::Pending || watched_by_a_broker, "{state:?}");
     }
 
     /// Only what a broker's workers say: nobody has a lease, and nothing counts as lost that was given back.
@@ -237,6 +290,38 @@ fn a_result_that_comes_after_its_lease_is_taken_unless_somebody_else_has_the_tas
     let progress = Event::Progressed { attempt: Some(1), progress: 70.0, lease: None };
     assert_eq!(apply(&lost, &progress, at(61)), Err(Ignored::NotHeld));
     assert_eq!(apply(&claimed(&lost, at(61)), &late, at(62)), Err(Ignored::OtherAttempt(2)));
+}
+
+#[test]
+fn a_failure_that_is_tried_again_waits_and_a_second_word_of_it_changes_nothing() {
+    let again = |attempt| Event::Failed { attempt, failure: Failure::new("no"), again_after: Some(LEASE) };
+    let waiting = apply(&claimed(&State::pending(), at(0)), &again(Some(1)), at(5)).unwrap();
+    assert_eq!((waiting.status, waiting.due, waiting.failures), (Status::Waiting, Some(at(65)), 1));
+    for late in [again(Some(1)), again(None), started("pod-2"), Event::Succeeded { attempt: None, response: json() }] {
+        assert_eq!(apply(&waiting, &late, at(6)), Err(Ignored::NotHeld), "{late:?}");
+    }
+    assert_eq!(apply(&waiting, &Event::Due, at(64)), Err(Ignored::NoEffect));
+    let back = apply(&waiting, &Event::Due, at(65)).unwrap();
+    assert_eq!((back.status, back.attempt, back.failures, back.due), (Status::Pending, 1, 1, None));
+    // A result that came before its `started` is an attempt of its own.
+    let overtaken = apply(&State::pending(), &again(None), at(5)).unwrap();
+    assert_eq!((overtaken.attempt, overtaken.failures), (1, 1));
+}
+
+#[test]
+fn an_attempt_that_takes_too_long_is_told_so_and_then_taken_away() {
+    let state = State { timeout: Some(Duration::from_secs(5)), ..State::pending() };
+    let running = claimed(&state, at(0));
+    let renew = Event::Renewed { attempt: Some(1), lease: LEASE };
+    assert_eq!(running.deadline, Some(at(5)));
+    assert!(apply(&running, &renew, at(4)).is_ok());
+    assert_eq!(apply(&running, &renew, at(5)), Err(Ignored::Overdue));
+    let done = apply(&running, &Event::Succeeded { attempt: Some(1), response: json() }, at(6)).unwrap();
+    assert_eq!(done.status, Status::Success, "a result is worth more than a deadline");
+    assert!(running.overdue(at(14), 9).is_none(), "it has a while to stop by itself");
+    let event = running.overdue(at(15), 9).unwrap();
+    assert!(matches!(&event, Event::Failed { failure, .. } if failure.kind.as_deref() == Some("timeout")));
+    assert_eq!(apply(&running, &event, at(15)).unwrap().status, Status::Failure);
 }
 
 fn delivered_to(host: &str, again: bool, delivery_limit: u32) -> Event {

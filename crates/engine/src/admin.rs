@@ -22,8 +22,9 @@ use relais_protocol::{
 use crate::{
     Engine, EngineError, ListQuery,
     auth::hash_secret,
-    follow::{filter, paged},
-    views::{admin_task_view, text},
+    follow::paged,
+    terms,
+    views::{admin_task_view, attempt_views, text},
 };
 
 /// How long tasks are kept, where their service does not say.
@@ -126,8 +127,8 @@ impl Engine {
     /// Any task.
     pub async fn admin_task(&self, task_id: TaskId) -> Result<AdminTaskView, EngineError> {
         let task = self.0.store.find_task(task_id).await?.ok_or(EngineError::TaskNotFound)?;
-        let view = self.view(&task);
-        Ok(AdminTaskView { task: view, ..admin_task_view(&task, true) })
+        let (view, attempts) = (self.view(&task), self.0.store.attempts(task.id).await?);
+        Ok(AdminTaskView { task: view, attempts: Some(attempt_views(&task, attempts)), ..admin_task_view(&task, true) })
     }
 
     /// The tasks that match, the newest first, and the cursor of the next page.
@@ -137,27 +138,14 @@ impl Engine {
         client_id: Option<&str>,
         query: ListQuery,
     ) -> Result<(Vec<AdminTaskView>, Option<String>), EngineError> {
-        let snapshot = self.snapshot()?;
-        let declared = &snapshot.declared;
-        let services = match service {
-            Some(name) => vec![declared.services.get(name).ok_or(EngineError::ServiceNotFound)?.key],
-            None => Vec::new(),
-        };
-        let client = match client_id {
-            Some(id) => Some(declared.clients.get(id).ok_or(EngineError::ClientNotFound)?.key),
-            None => None,
-        };
-        let mut filter = filter(query, services)?;
-        filter.client = client;
+        let filter = self.found(service, client_id, query)?;
         let (tasks, cursor) = paged(self.0.store.list_tasks(filter).await?);
         Ok((tasks.iter().map(|task| admin_task_view(task, false)).collect(), cursor))
     }
 
     /// Gives up any task.
     pub async fn admin_cancel(&self, task_id: TaskId) -> Result<AdminTaskView, EngineError> {
-        let task = self.0.store.find_task(task_id).await?.ok_or(EngineError::TaskNotFound)?;
-        let snapshot = self.snapshot()?;
-        let service = snapshot.declared.services.get(&task.service).ok_or(EngineError::ServiceNotFound)?.key;
+        let service = self.service_of(task_id).await?;
         self.cancel_by(TaskEvent { task_id, service, client: None, event: Event::Cancelled }).await?;
         self.admin_task(task_id).await
     }
@@ -261,6 +249,9 @@ fn service_declaration(service: &Service) -> ServiceDeclaration {
             .callback_retries
             .as_ref()
             .map(|waits| waits.iter().copied().map(HumanDuration).collect()),
+        retry: Some(terms::declared(&limits.retry)),
+        timeout: limits.timeout.map(HumanDuration),
+        priority_step: Some(HumanDuration(limits.priority_step)),
     }
 }
 
@@ -273,6 +264,7 @@ fn service_state(service: &Service, backlog: &Backlog) -> ServiceState {
     ServiceState {
         declaration: service_declaration(service),
         pending: current(Status::Pending),
+        waiting: current(Status::Waiting),
         in_progress: current(Status::InProgress),
         success: ever(Status::Success),
         failure: ever(Status::Failure),

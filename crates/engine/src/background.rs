@@ -11,14 +11,14 @@ use crate::{Engine, EngineError, callbacks, depth};
 /// How often what is declared is looked at, in case a wake-up was lost.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// How often expired leases are looked for.
-const RESCUE: Duration = Duration::from_secs(1);
+/// How often it is looked for what time has done, in case nobody said when to look.
+const TIME: Duration = Duration::from_secs(1);
 
 /// How often tasks that nobody watches are looked for.
 const STRAYS: Duration = Duration::from_secs(10);
 
-/// The most tasks taken away in one transaction.
-const RESCUE_BATCH: usize = 500;
+/// The most tasks that time changes in one transaction.
+const TIME_BATCH: usize = 500;
 
 /// How often the queues are looked at for the gauges and the pace.
 const OBSERVE: Duration = Duration::from_secs(10);
@@ -54,9 +54,10 @@ pub(crate) fn start(engine: &Engine) {
     });
     engine.spawn(depth::run(engine.clone()));
     if engine.0.options.rescue {
-        let rescue = engine.clone();
+        let clock = engine.clone();
         engine.spawn(async move {
-            every(&rescue, "rescue", RESCUE, std::future::pending::<()>, || rescue.rescue()).await;
+            let hub = clock.0.hub.clone();
+            paced(&clock, "clock", || hub.timer_bell.notified(), || clock.pass_time()).await;
         });
         let strays = engine.clone();
         engine.spawn(async move {
@@ -74,8 +75,7 @@ pub(crate) fn start(engine: &Engine) {
     }
 }
 
-/// Acts at once, then whenever `bell` rings or `period` has passed, until the engine stops. While acting fails it is tried
-/// again every second; one line is logged when it begins to fail, and one when it works again.
+/// Acts at once, then whenever `bell` rings or `period` has passed, until the engine stops. See [`paced`].
 pub(crate) async fn every<B, A>(
     engine: &Engine,
     name: &'static str,
@@ -86,6 +86,16 @@ pub(crate) async fn every<B, A>(
     B: Future<Output = ()>,
     A: Future<Output = Result<(), EngineError>>,
 {
+    paced(engine, name, bell, || async { act().await.map(|()| period) }).await;
+}
+
+/// Acts at once, then whenever `bell` rings or so much time has passed as acting said, until the engine stops. While acting
+/// fails it is tried again every second; one line is logged when it begins to fail, and one when it works again.
+async fn paced<B, A>(engine: &Engine, name: &'static str, bell: impl Fn() -> B, act: impl Fn() -> A)
+where
+    B: Future<Output = ()>,
+    A: Future<Output = Result<Duration, EngineError>>,
+{
     let mut failing_since: Option<Instant> = None;
     loop {
         let acted = tokio::select! {
@@ -93,8 +103,10 @@ pub(crate) async fn every<B, A>(
             // Whatever it was about is one transaction at a time: what is not done stays to be done.
             () = engine.0.stopping.cancelled() => return,
         };
+        let mut pause = Duration::from_secs(1);
         match acted {
-            Ok(()) => {
+            Ok(next) => {
+                pause = next;
                 if let Some(since) = failing_since.take() {
                     tracing::info!(service = name, seconds = since.elapsed().as_secs_f64(), "works again");
                 }
@@ -105,7 +117,6 @@ pub(crate) async fn every<B, A>(
             }
             Err(_) => {}
         }
-        let pause = if failing_since.is_some() { Duration::from_secs(1) } else { period };
         tokio::select! {
             () = bell() => {}
             () = tokio::time::sleep(pause) => {}
@@ -163,20 +174,21 @@ impl Engine {
 
     /// Has what services that left the broker had running watched like all else.
     async fn watch_strays(&self) -> Result<(), EngineError> {
-        while self.0.store.lease_strays(RESCUE_BATCH).await? == RESCUE_BATCH {}
+        while self.0.store.lease_strays(TIME_BATCH).await? == TIME_BATCH {}
         Ok(())
     }
 
-    /// Takes away what silent workers held.
-    async fn rescue(&self) -> Result<(), EngineError> {
+    /// Does what time does to tasks, and tells when to look again.
+    async fn pass_time(&self) -> Result<Duration, EngineError> {
         loop {
-            let found = self.0.store.expire_leases(RESCUE_BATCH).await?;
-            if found > 0 {
-                metrics::counter!("relais_leases_expired_total").increment(found as u64);
-                tracing::info!(tasks = found, "leases expired: their workers were not heard of");
+            let passed = self.0.store.pass_time(TIME_BATCH).await?;
+            if passed.lost > 0 {
+                metrics::counter!("relais_leases_expired_total").increment(passed.lost as u64);
+                tracing::info!(tasks = passed.lost, "leases expired: their workers were not heard of");
             }
-            if found < RESCUE_BATCH {
-                return Ok(());
+            match passed.next {
+                Some(next) if next.is_zero() && passed.changed > 0 => {}
+                next => return Ok(next.map_or(TIME, |next| next.min(TIME))),
             }
         }
     }

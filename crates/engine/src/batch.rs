@@ -51,7 +51,7 @@ impl Weigh for TaskEvent {
     fn bytes(&self) -> usize {
         match &self.event {
             Event::Succeeded { response, .. } => response.get().len(),
-            Event::Failed { error_message, .. } => error_message.len(),
+            Event::Failed { failure, .. } => failure.message.len() + failure.trace.as_ref().map_or(0, String::len),
             _ => 0,
         }
     }

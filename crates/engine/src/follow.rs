@@ -129,7 +129,7 @@ pub(crate) fn filter(query: ListQuery, services: Vec<ServiceKey>) -> Result<Task
     Ok(TaskFilter {
         services,
         client: None,
-        statuses: query.statuses,
+        statuses: query.statuses.iter().flat_map(|status| status.alike()).collect(),
         submitted_from: query.from,
         submitted_before: query.before,
         before_id,

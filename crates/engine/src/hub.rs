@@ -33,6 +33,8 @@ pub(crate) struct Hub {
     queues: Mutex<Queues>,
     /// Rings when a queue that is watched is to be looked at.
     pub(crate) queues_bell: Notify,
+    /// Rings when something happens to a task by itself sooner than was known.
+    pub(crate) timer_bell: Notify,
     /// Rings when what is declared has changed.
     pub(crate) declared_bell: Notify,
     /// Rings when anything may have happened and everything should be looked at.
@@ -158,6 +160,9 @@ impl WakeupListener for Hub {
         }
         if !wakeup.dispatch.is_empty() || wakeup.tasks == IdsChanged::Perhaps || wakeup.declared {
             self.dispatch_bell.notify_one();
+        }
+        if wakeup.timer.is_some() || wakeup.tasks == IdsChanged::Perhaps {
+            self.timer_bell.notify_one();
         }
         match &wakeup.tasks {
             IdsChanged::These(ids) if ids.is_empty() => {}

@@ -24,8 +24,10 @@ mod measured;
 mod pace;
 mod readiness;
 mod registry;
+mod retry;
 mod schema;
 mod submit;
+mod terms;
 mod views;
 mod work;
 

@@ -11,10 +11,10 @@ use async_trait::async_trait;
 use tracing::Instrument as _;
 
 use relais_core::{
-    Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DispatchName, Dispatched,
-    DueCallback, DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, QueueDepth, Resend,
-    Resent, ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp,
-    WakeupListener,
+    Attempt, Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DispatchName,
+    Dispatched, DueCallback, DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule,
+    QueueDepth, Resend, Resent, ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter,
+    TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that takes longer is given up: a database that hangs is a database that is away.
@@ -83,7 +83,8 @@ measured! {
     list_tasks(filter: TaskFilter) -> Page;
     claim(requests: Vec<ClaimRequest>) -> Vec<Vec<Task>>;
     record(events: Vec<TaskEvent>) -> Vec<Outcome>;
-    expire_leases(limit: usize) -> usize;
+    pass_time(limit: usize) -> Passed;
+    attempts(id: i64) -> Vec<Attempt>;
     claim_dispatches(services: Vec<ServiceKey>, each: usize, lease: Duration) -> Vec<DueDispatch>;
     settle_dispatches(dispatches: Vec<DispatchName>, outcome: Dispatched) -> ();
     lease_strays(limit: usize) -> usize;

@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use relais_core::{
-    Callback, CallbackEvent, CallbackType, Client, IdempotencyKey, Json, JsonError, NewTask, Refusal, Submission,
-    Submitted, TaskId, Timestamp, lane,
+    Callback, CallbackEvent, CallbackType, Client, IdempotencyKey, Json, JsonError, NewTask, Publisher, Refusal,
+    Submission, Submitted, TaskId, Timestamp, lane,
 };
 use relais_protocol::{callback::CallbackRequest, consumer::SubmitRequest};
 use serde_json::value::RawValue;
 
-use crate::{Access, Couriers, Engine, EngineError, Problem, registry::Snapshot};
+use crate::{Access, Couriers, Engine, EngineError, Problem, registry::Snapshot, terms};
 
 const MAX_CORRELATION_ID: usize = 200;
 const MAX_TARGET: usize = 2000;
@@ -42,7 +42,7 @@ impl Engine {
     ) -> Result<Accepted, EngineError> {
         let snapshot = self.snapshot()?;
         let judged = new_task(&snapshot, &self.0.options.couriers, access, request, idempotency);
-        let result = match judged.map(|task| NewTask { dispatch: self.dispatch_of(&access.service), ..task }) {
+        let result = match judged.map(|task| dispatched(task, self.dispatch_of(&access.service))) {
             Ok(task) => self.0.submissions.put(task).await.and_then(refused),
             Err(error) => Err(error),
         };
@@ -60,8 +60,7 @@ impl Engine {
         let couriers = &self.0.options.couriers;
         let dispatch = self.dispatch_of(&access.service);
         let judge = |request| {
-            new_task(&snapshot, couriers, access, request, None)
-                .map(|task| NewTask { dispatch: dispatch.clone(), ..task })
+            new_task(&snapshot, couriers, access, request, None).map(|task| dispatched(task, dispatch.clone()))
         };
         let judged: Vec<_> = requests.into_iter().map(judge).collect();
         let tasks: Vec<NewTask> = judged.iter().filter_map(|task| task.as_ref().ok().cloned()).collect();
@@ -90,8 +89,11 @@ impl Engine {
         let service = access.service.name.to_string();
         match result {
             Ok(submitted) => {
-                let name =
-                    if submitted.replayed { "relais_tasks_replayed_total" } else { "relais_tasks_submitted_total" };
+                let name = match submitted {
+                    Submitted { replayed: true, .. } => "relais_tasks_replayed_total",
+                    Submitted { duplicate: true, .. } => "relais_tasks_duplicate_total",
+                    _ => "relais_tasks_submitted_total",
+                };
                 metrics::counter!(name, "service" => service).increment(1);
                 tracing::debug!(
                     task_id = %submitted.task_id,
@@ -110,6 +112,16 @@ impl Engine {
             }
         }
     }
+}
+
+/// Who publishes a task. One that may have to wait is nobody's until then.
+fn dispatched(task: NewTask, mut publisher: Option<Publisher>) -> NewTask {
+    if let Some(publisher) = &mut publisher
+        && task.terms.due.is_some()
+    {
+        publisher.held = Duration::ZERO;
+    }
+    NewTask { dispatch: publisher, ..task }
 }
 
 fn refused(submission: Submission) -> Result<Submitted, EngineError> {
@@ -144,10 +156,12 @@ fn new_task(
     request: SubmitRequest,
     idempotency: Option<Idempotency>,
 ) -> Result<NewTask, EngineError> {
+    let terms = terms::terms(&request, &access.service);
     let body = payload(request.body, "/body")?;
     if !body.is_object() {
         return Err(EngineError::Invalid(vec![Problem::at("/body", "must be a JSON object")]));
     }
+    let terms = terms?;
     let callback = request.callback.map(|asked| callback(couriers, &access.client, asked)).transpose()?;
     if let Some(id) = &request.correlation_id
         && (id.chars().count() > MAX_CORRELATION_ID || id.chars().any(char::is_control))
@@ -169,6 +183,7 @@ fn new_task(
         callback,
         correlation_id: request.correlation_id,
         idempotency: idempotency.map(|given| IdempotencyKey { key: given.key, fingerprint: given.fingerprint }),
+        terms,
         dispatch: None,
     })
 }

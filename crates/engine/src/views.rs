@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use relais_core::{Status, Task, Timestamp};
+use relais_core::{Attempt, Failure, Priority, Status, Task, Timestamp};
 use relais_protocol::{
-    admin::AdminTaskView,
+    admin::{AdminTaskView, AttemptView},
     consumer::{TaskStatus, TaskView},
 };
 
@@ -24,11 +24,12 @@ impl Engine {
 /// A task as its consumer sees it.
 pub fn task_view(task: &Task) -> TaskView {
     let state = &task.state;
-    let begun = state.status != Status::Pending;
+    let begun = !matches!(state.status, Status::Pending | Status::Waiting);
+    let retried = state.status == Status::Waiting && state.attempt > 0;
     TaskView {
         task_id: task.task_id.to_string(),
         status: match state.status {
-            Status::Pending => TaskStatus::Pending,
+            Status::Pending | Status::Waiting => TaskStatus::Pending,
             Status::InProgress => TaskStatus::InProgress,
             Status::Success => TaskStatus::Success,
             Status::Failure => TaskStatus::Failure,
@@ -37,11 +38,15 @@ pub fn task_view(task: &Task) -> TaskView {
         task_position: task.position.filter(|_| !begun),
         estimated_start_date: None,
         submition_date: text(task.submitted),
+        scheduled_date: task.scheduled.map(text),
+        retry_date: state.due.filter(|_| retried).map(text),
+        priority: (task.priority != Priority::default()).then(|| task.priority.level()),
         start_date: state.started.map(text),
         end_date: state.ended.map(text),
         progress: begun.then_some(state.progress),
         response: task.response.as_ref().map(|response| response.as_raw().to_owned()),
         error_message: task.error_message.clone(),
+        error_kind: task.error_kind.clone(),
         correlation_id: task.correlation_id.clone(),
     }
 }
@@ -54,11 +59,41 @@ pub fn admin_task_view(task: &Task, with_request: bool) -> AdminTaskView {
         client_id: task.client_id.to_string(),
         attempt: task.state.attempt,
         losses: task.state.losses,
+        failures: task.state.failures,
         worker_host: task.state.worker_host.clone(),
         lease_expires: task.state.lease_until.map(text),
+        deadline: task.state.deadline.map(text),
+        attempts: None,
         notification_status: task.notification.map(|status| status.as_str().to_owned()),
         request: with_request.then(|| task.request.as_raw().to_owned()),
         task: task_view(task),
+    }
+}
+
+/// All attempts of a task: those before, and the one that it tells of itself.
+pub(crate) fn attempt_views(task: &Task, before: Vec<Attempt>) -> Vec<AttemptView> {
+    let failure = task.error_message.clone().map(|message| Failure {
+        kind: task.error_kind.clone(),
+        trace: task.error_trace.clone(),
+        ..Failure::new(message)
+    });
+    let last = Attempt::of(&task.state, failure);
+    // A result that came late is of an attempt that had been given up.
+    let before = before.into_iter().filter(|attempt| last.as_ref().is_none_or(|last| last.number != attempt.number));
+    before.collect::<Vec<_>>().into_iter().chain(last.clone()).map(attempt_view).collect()
+}
+
+fn attempt_view(attempt: Attempt) -> AttemptView {
+    let Failure { message, kind, trace, .. } = attempt.failure.clone().unwrap_or_default();
+    AttemptView {
+        number: attempt.number,
+        outcome: attempt.outcome.as_str().to_owned(),
+        start_date: attempt.started.map(text),
+        end_date: attempt.ended.map(text),
+        worker_host: attempt.worker_host,
+        error_message: attempt.failure.is_some().then_some(message),
+        error_kind: kind,
+        error_trace: trace,
     }
 }
 

@@ -20,6 +20,9 @@ const MAX_HOST_NAME: usize = 255;
 /// Longer error messages are cut: they are for people.
 const MAX_ERROR_MESSAGE: usize = 64 * 1024;
 
+/// Longer ones are no words for programs.
+const MAX_ERROR_KIND: usize = 100;
+
 impl Engine {
     /// Hands tasks to a worker, waiting for the first one as long as it asks.
     pub async fn claim(
@@ -61,12 +64,13 @@ impl Engine {
                 tracing::debug!(task_id = %task.task_id, service, attempt = task.state.attempt, "claimed");
                 if let Some(started) = task.state.started {
                     metrics::histogram!("relais_task_wait_seconds", "service" => service.to_owned())
-                        .record(started.since(task.submitted).as_secs_f64());
+                        .record(started.since(task.scheduled.unwrap_or(task.submitted)).as_secs_f64());
                 }
                 SubmissionMessage {
                     attempt: Some(task.state.attempt),
                     lease_expires: task.state.lease_until.map(text),
                     correlation_id: task.correlation_id,
+                    deadline: task.state.deadline.map(text),
                     ..SubmissionMessage::new(task.task_id.to_string(), task.request.as_raw().to_owned())
                 }
             })
@@ -181,10 +185,10 @@ impl Engine {
 pub(crate) mod wording {
     use std::time::Duration;
 
-    use relais_core::{Event, TaskId};
-    use relais_protocol::worker::{Report, WorkerMessage};
+    use relais_core::{Event, Failure, TaskId};
+    use relais_protocol::worker::{FailureReport, Report, WorkerMessage};
 
-    use super::{MAX_ERROR_MESSAGE, MAX_HOST_NAME, payload};
+    use super::{MAX_ERROR_KIND, MAX_ERROR_MESSAGE, MAX_HOST_NAME, payload};
 
     /// The task that a message speaks of.
     pub(crate) fn task_id(message: &WorkerMessage) -> Result<TaskId, String> {
@@ -209,11 +213,19 @@ pub(crate) mod wording {
                 attempt,
                 response: payload(response, "/data/response").map_err(|error| error.to_string())?,
             },
-            Report::Failure { error_message } => {
-                Event::Failed { attempt, error_message: clean(error_message, MAX_ERROR_MESSAGE) }
-            }
+            Report::Failure(report) => Event::Failed { attempt, failure: failure(report), again_after: None },
         };
         Ok((task_id, event))
+    }
+
+    fn failure(report: FailureReport) -> Failure {
+        Failure {
+            message: clean(report.error_message, MAX_ERROR_MESSAGE),
+            kind: report.error_kind.map(|kind| clean(kind, MAX_ERROR_KIND)),
+            trace: report.error_trace.map(|trace| clean(trace, MAX_ERROR_MESSAGE)),
+            retryable: report.retryable,
+            retry_after: report.retry_after.map(|wait| wait.0),
+        }
     }
 
     /// Text from a worker as a database takes it: no NUL, not endless.
@@ -252,7 +264,7 @@ fn tell(task_id: TaskId, outcome: Outcome, renewed: bool) -> TaskOutcome {
         Outcome::Applied(state) => (OutcomeKind::Accepted, None, state.lease_until.filter(|_| renewed).map(text)),
         Outcome::Ignored(ignored) => {
             let kind = match ignored {
-                Ignored::Ended(Status::Cancelled) => OutcomeKind::Cancelled,
+                Ignored::Ended(Status::Cancelled) | Ignored::Overdue => OutcomeKind::Cancelled,
                 Ignored::Ended(_) => OutcomeKind::Ended,
                 Ignored::OtherAttempt(_) | Ignored::NotHeld => OutcomeKind::Lost,
                 Ignored::NoEffect => OutcomeKind::Unchanged,

@@ -4,7 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::{HumanDuration, consumer::TaskView};
+use crate::{
+    HumanDuration,
+    consumer::{TaskStatus, TaskView},
+    retry::RetryDeclaration,
+};
 
 /// How long tasks are kept; what is absent is the server's setting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
@@ -97,6 +101,17 @@ pub struct ServiceDeclaration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>, example = json!(["10s", "1m", "6m"]))]
     pub callback_retries: Option<Vec<HumanDuration>>,
+    /// How often a task that failed is tried again: `none`, `classic` or a rule; `none` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetryDeclaration>,
+    /// How long an attempt may take before it is taken away from its worker and fails; for ever if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "10m")]
+    pub timeout: Option<HumanDuration>,
+    /// How much earlier a task goes for each level of its priority; `1m` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, example = "1m")]
+    pub priority_step: Option<HumanDuration>,
 }
 
 /// A secret: the text itself, or the environment variable of whoever reads the file.
@@ -234,6 +249,9 @@ pub struct ServiceState {
     pub declaration: ServiceDeclaration,
     /// Tasks that wait.
     pub pending: u64,
+    /// Tasks that are to start later: they were scheduled, or failed and are tried again.
+    #[serde(default)]
+    pub waiting: u64,
     /// Tasks that a worker has.
     pub in_progress: u64,
     /// Tasks that ended well, ever.
@@ -306,6 +324,9 @@ pub struct AdminTaskView {
     pub attempt: u32,
     /// How many workers lost it without a word.
     pub losses: u32,
+    /// How many attempts failed.
+    #[serde(default)]
+    pub failures: u32,
     /// The host or pod that runs it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_host: Option<String>,
@@ -313,6 +334,13 @@ pub struct AdminTaskView {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = "date-time")]
     pub lease_expires: Option<String>,
+    /// When its attempt has taken too long.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub deadline: Option<String>,
+    /// Its attempts, in their order; absent in a listing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attempts: Option<Vec<AttemptView>>,
     /// What became of telling its end, where that is to be told: `PENDING`, `SUCCESS` or `FAILURE`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notification_status: Option<String>,
@@ -322,6 +350,82 @@ pub struct AdminTaskView {
     pub request: Option<Box<RawValue>>,
     /// What its consumer sees.
     pub task: TaskView,
+}
+
+/// One execution of a task.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AttemptView {
+    /// Counted from 1.
+    pub number: u32,
+    /// `running`, `success`, `failure`, `cancelled`, `returned` (the worker gave it back) or `lost` (it was not heard of again).
+    pub outcome: String,
+    /// When it began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub start_date: Option<String>,
+    /// When it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub end_date: Option<String>,
+    /// The host or pod that ran it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_host: Option<String>,
+    /// Why it failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_message: Option<String>,
+    /// What kind of error it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_kind: Option<String>,
+    /// Where it happened, as the worker's language tells it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_trace: Option<String>,
+}
+
+/// Which tasks to do once more.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RetryRequest {
+    /// These; at most 1000. With them, nothing else is said.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 1000)]
+    pub tasks: Vec<String>,
+    /// Or those of this service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// Of this client.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<String>,
+    /// In one of these statuses; `FAILURE` if absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub statuses: Vec<TaskStatus>,
+    /// Submitted at this time or later.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub from: Option<String>,
+    /// Submitted before this time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub before: Option<String>,
+    /// Where the answer before left off.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// Only count.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dry_run: bool,
+}
+
+/// What a wish to do tasks once more came to.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct RetryAnswer {
+    /// So many are done once more, or would be.
+    pub retried: u64,
+    /// So many were passed over: they wait or run already, or are gone.
+    pub passed_over: u64,
+    /// Give this as `cursor` to go on; absent when all were looked at.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_cursor: Option<String>,
 }
 
 /// A page of tasks, the newest first.

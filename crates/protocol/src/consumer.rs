@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use utoipa::ToSchema;
 
-use crate::{ErrorBody, HumanDuration, callback::CallbackRequest};
+use crate::{ErrorBody, HumanDuration, callback::CallbackRequest, retry::RetryDeclaration};
 
 /// A task to be done.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -20,6 +20,38 @@ pub struct SubmitRequest {
     #[serde(default)]
     #[schema(max_length = 200)]
     pub correlation_id: Option<String>,
+    /// How urgent it is, from 0 to 9; 4 if absent. More urgent ones go first, and none waits for ever.
+    #[serde(default)]
+    #[schema(minimum = 0, maximum = 9)]
+    pub priority: Option<u8>,
+    /// Not to be started before this time.
+    #[serde(default)]
+    #[schema(format = "date-time")]
+    pub scheduled_date: Option<String>,
+    /// Not to be started before so long from now, e.g. `10m`; instead of a date.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]{1,6}(d|h|m|s|ms))+$", example = "10m")]
+    pub delay: Option<HumanDuration>,
+    /// If no worker has started it so long after it was to start, it fails; e.g. `1h`.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]{1,6}(d|h|m|s|ms))+$", example = "1h")]
+    pub expires_after: Option<HumanDuration>,
+    /// How long an attempt may take; the service's setting if absent.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]{1,6}(d|h|m|s|ms))+$", example = "5m")]
+    pub timeout: Option<HumanDuration>,
+    /// How often to try again if it fails: `none`, `classic` or a rule; the service's setting if absent.
+    #[serde(default)]
+    pub retry: Option<RetryDeclaration>,
+    /// If you have a task with this key on the service that has not ended, that one is the answer, and no new one is made; at
+    /// most 200 characters.
+    #[serde(default)]
+    #[schema(min_length = 1, max_length = 200)]
+    pub unique_key: Option<String>,
+    /// With `uniqueKey`: for so long after the submission, whether that task has ended or not; e.g. `1d`.
+    #[serde(default)]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]{1,6}(d|h|m|s|ms))+$", example = "1d")]
+    pub unique_for: Option<HumanDuration>,
 }
 
 /// The answer to a submission.
@@ -36,6 +68,9 @@ pub struct SubmitAnswer {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = "date-time")]
     pub estimated_start_date: Option<String>,
+    /// True if this is a task that was there before, with the same `uniqueKey`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub duplicate: bool,
 }
 
 /// Many tasks to be done.
@@ -128,6 +163,18 @@ pub struct TaskView {
     /// When it was taken in.
     #[schema(format = "date-time")]
     pub submition_date: String,
+    /// For when it was asked, if not for at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub scheduled_date: Option<String>,
+    /// PENDING after a failure: when it is tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "date-time")]
+    pub retry_date: Option<String>,
+    /// How urgent it is, where that was said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 9)]
+    pub priority: Option<u8>,
     /// When a worker started it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = "date-time")]
@@ -147,6 +194,9 @@ pub struct TaskView {
     /// FAILURE: why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
+    /// FAILURE: what kind of error it was, where that is known: a word for programs. `timeout`, `expired` and `lost` are ours.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_kind: Option<String>,
     /// One id through a chain of tasks, where one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,

@@ -11,6 +11,7 @@ mod duration;
 mod envelope;
 pub mod events;
 mod numbers;
+pub mod retry;
 pub mod worker;
 
 pub use duration::{DurationError, HumanDuration};

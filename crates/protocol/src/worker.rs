@@ -123,13 +123,25 @@ pub enum Report {
         /// The result.
         response: Box<RawValue>,
     },
-    /// It could not be done.
-    Failure {
-        /// Why.
-        error_message: String,
-    },
+    /// It could not be done; why.
+    Failure(FailureReport),
     /// The worker gives it back unfinished.
     Returned,
+}
+
+/// Why a task could not be done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FailureReport {
+    /// For people.
+    pub error_message: String,
+    /// A word for programs.
+    pub error_kind: Option<String>,
+    /// Where it happened, as the worker's language tells it.
+    pub error_trace: Option<String>,
+    /// Whether trying again may help; the service's policy decides if the worker does not say.
+    pub retryable: Option<bool>,
+    /// How long to wait before it is tried again; the service's policy decides if the worker does not say.
+    pub retry_after: Option<HumanDuration>,
 }
 
 /// A message from a worker, understood.
@@ -203,6 +215,13 @@ pub struct WireReport {
     /// failure: what kind of error it is, a word for programs.
     #[serde(rename = "errorKind", default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<String>,
+    /// failure: where it happened, as the worker's language tells it.
+    #[serde(rename = "errorTrace", default, skip_serializing_if = "Option::is_none")]
+    pub error_trace: Option<String>,
+    /// failure: how long to wait before it is tried again, if it is; e.g. `30s`.
+    #[serde(rename = "retryAfter", default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]{1,6}(d|h|m|s|ms))+$", example = "30s")]
+    pub retry_after: Option<HumanDuration>,
 }
 
 impl WireMessage {
@@ -217,13 +236,17 @@ impl WireMessage {
             "returned" => Report::Returned,
             "progress" => Report::Progress { progress: data.progress.ok_or_else(|| missing("data.progress"))? },
             "success" => Report::Success { response: data.response.unwrap_or_else(|| RawValue::NULL.to_owned()) },
-            "failure" => Report::Failure {
+            "failure" => Report::Failure(FailureReport {
                 error_message: data
                     .error_message
                     .or(data.error_message_snake)
                     .map(|raw| as_text(&raw))
                     .unwrap_or_default(),
-            },
+                error_kind: data.error_kind,
+                error_trace: data.error_trace,
+                retryable: data.retryable,
+                retry_after: data.retry_after,
+            }),
             other => return Err(Misunderstood(format!("messageType {other:?} is unknown"))),
         };
         Ok(WorkerMessage { task_id, attempt: self.attempt, host_name: data.host_name.or(data.host_name_lower), report })
@@ -351,8 +374,8 @@ mod tests {
         {
             let message =
                 understand(&format!(r#"{{"task_id":"t","data":{{"message_type":"failure","error_message":{json}}}}}"#));
-            let Report::Failure { error_message } = message.unwrap().report else { panic!("not a failure") };
-            assert_eq!(error_message, text);
+            let Report::Failure(failure) = message.unwrap().report else { panic!("not a failure") };
+            assert_eq!(failure.error_message, text);
         }
     }
 
@@ -366,11 +389,22 @@ mod tests {
     }
 
     #[test]
-    fn what_a_failure_says_of_its_kind_does_not_stand_in_the_way() {
+    fn a_failure_says_what_is_known_of_it() {
         let message = understand(
-            r#"{"taskId":"t","data":{"messageType":"failure","errorMessage":"no","retryable":false,"errorKind":"paper"}}"#,
+            r#"{"taskId":"t","data":{"messageType":"failure","errorMessage":"no","retryable":true,"retryAfter":"30s",
+                "errorKind":"paper","errorTrace":"tray 2"}}"#,
         );
-        assert!(matches!(message.unwrap().report, Report::Failure { error_message } if error_message == "no"));
+        let Report::Failure(failure) = message.unwrap().report else { panic!("not a failure") };
+        assert_eq!(
+            failure,
+            FailureReport {
+                error_message: "no".to_owned(),
+                error_kind: Some("paper".to_owned()),
+                error_trace: Some("tray 2".to_owned()),
+                retryable: Some(true),
+                retry_after: Some(HumanDuration(std::time::Duration::from_secs(30))),
+            }
+        );
     }
 
     #[test]

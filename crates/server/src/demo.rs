@@ -159,6 +159,9 @@ fn declaration(secret: &str, worker_secret: &str) -> anyhow::Result<Declaration>
         delivery_limit: None,
         retention: None,
         callback_retries: None,
+        retry: None,
+        timeout: None,
+        priority_step: None,
     };
     let client = |id: &str, secret: &str| ClientDeclaration {
         client_id: id.to_owned(),

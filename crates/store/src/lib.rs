@@ -16,6 +16,7 @@
 //! ```
 
 mod dispatch;
+mod history;
 mod migrations;
 mod outbox;
 mod place;

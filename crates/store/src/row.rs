@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use relais_core::{
-    Authorization, Callback, CallbackAttempt, CallbackEvent, CallbackId, CallbackRecord, Client, ClientId, ClientKey,
-    DispatchName, DueCallback, DueDispatch, Json, LaneHead, NotificationStatus, QueueDepth, QueueKind, QueueSettings,
-    Retention, Roles, Service, ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status, StoreError, Tally,
-    Task, TaskId, Timestamp, Transport, Verdict,
+    Attempt, AttemptOutcome, Authorization, Callback, CallbackAttempt, CallbackEvent, CallbackId, CallbackRecord,
+    Client, ClientId, ClientKey, DispatchName, DueCallback, DueDispatch, Failure, Json, LaneHead, NotificationStatus,
+    Priority, QueueDepth, QueueKind, QueueSettings, Retention, RetryPolicy, Roles, Room, Service, ServiceKey,
+    ServiceLimits, ServiceName, SigningSecret, State, Status, StoreError, Tally, Task, TaskId, Timestamp, Transport,
+    Verdict,
 };
 
 use crate::outbox::Floor;
@@ -58,12 +59,17 @@ pub(crate) fn state(row: &impl Columns) -> Result<State> {
         status: status(code)?,
         attempt: narrow(row.int("attempt")?),
         losses: narrow(row.int("losses")?),
+        failures: narrow(row.int("failures")?),
         revision: unsigned(row.big("revision")?),
         progress: row.real("progress")?,
         worker_host: row.text_if_any("worker_host")?,
         started: row.moment_if_any("started")?,
         ended: row.moment_if_any("ended")?,
         lease_until: row.moment_if_any("lease_until")?,
+        due: row.moment_if_any("due")?,
+        expires: row.moment_if_any("expires")?,
+        timeout: row.big_if_any("timeout_ms")?.map(millis),
+        deadline: row.moment_if_any("deadline")?,
     })
 }
 
@@ -77,10 +83,14 @@ pub(crate) fn task(row: &impl Columns) -> Result<Task> {
         request: Json::parse(row.text("request")?).map_err(corrupt)?,
         response: json(row.text_if_any("response")?)?,
         error_message: row.text_if_any("error_message")?,
+        error_kind: row.text_if_any("error_kind")?,
+        error_trace: row.text_if_any("error_trace")?,
+        priority: priority(row.small_if_any("priority")?),
         callback: callback(row)?,
         notification: row.small_if_any("notification")?.map(notification).transpose()?,
         correlation_id: row.text_if_any("correlation_id")?,
         submitted: row.moment("submitted")?,
+        scheduled: row.moment_if_any("scheduled")?,
         position: None,
     })
 }
@@ -101,8 +111,41 @@ pub(crate) fn locked_task(row: &impl Columns) -> Result<LockedTask> {
         state: state(row)?,
         callback: callback(row)?,
         submitted: row.moment("submitted")?,
+        scheduled: row.moment_if_any("scheduled")?,
         correlation_id: row.text_if_any("correlation_id")?,
+        retry: row.text_if_any("retry")?,
+        unique_key: row.text_if_any("unique_key")?,
     })
+}
+
+/// An attempt that is over.
+pub(crate) fn attempt(row: &impl Columns) -> Result<Attempt> {
+    let code = row.small("outcome")?;
+    let failure = row.text_if_any("error_message")?.map(|message| {
+        Ok::<_, StoreError>(Failure {
+            message,
+            kind: row.text_if_any("error_kind")?,
+            trace: row.text_if_any("error_trace")?,
+            ..Failure::default()
+        })
+    });
+    Ok(Attempt {
+        number: narrow(row.int("number")?),
+        started: row.moment_if_any("started")?,
+        ended: row.moment_if_any("ended")?,
+        outcome: AttemptOutcome::from_code(code).ok_or_else(|| corrupt(format!("outcome {code}")))?,
+        worker_host: row.text_if_any("worker_host")?,
+        failure: failure.transpose()?,
+        response: json(row.text_if_any("response")?)?,
+    })
+}
+
+/// What is written of an attempt's failure: the message, the kind and the trace.
+pub(crate) fn failure_of(attempt: &Attempt) -> (Option<String>, (Option<String>, Option<String>)) {
+    match attempt.failure.clone() {
+        Some(failure) => (Some(failure.message), (failure.kind, failure.trace)),
+        None => (None, (None, None)),
+    }
 }
 
 pub(crate) fn locked_pending(row: &impl Columns) -> Result<LockedPending> {
@@ -117,7 +160,12 @@ pub(crate) fn locked<R: Columns, T>(rows: &[R], read: impl Fn(&R) -> Result<T>) 
 }
 
 pub(crate) fn locked_queue(row: &impl Columns) -> Result<LockedQueue> {
-    Ok(LockedQueue { service: service_key(row)?, arrived: row.big("n")?, brokered: row.flag("brokered")? })
+    Ok(LockedQueue {
+        service: service_key(row)?,
+        arrived: row.big("n")?,
+        brokered: row.flag("brokered")?,
+        now: row.moment("now")?,
+    })
 }
 
 /// One row for each pair of service and client, of services that are there; the keys are found elsewhere.
@@ -125,10 +173,30 @@ pub(crate) fn queue_facts(rows: &[impl Columns], known: Vec<KnownKey>) -> Result
     let mut facts = QueueFacts { known, ..QueueFacts::default() };
     for row in rows {
         let (service, client) = (service_key(row)?, client_key(row)?);
-        facts.queues.push((service, row.big("departed")?, row.int_if_any("capacity")?.map(narrow)));
-        facts.shares.push((service, client, row.big("pending")?, row.int_if_any("share")?.map(narrow)));
+        let room = |waiting, capacity| {
+            Ok::<_, StoreError>(Room {
+                pending: 0,
+                waiting: unsigned(row.big(waiting)?),
+                capacity: row.int_if_any(capacity)?.map(|capacity| narrow(capacity).into()),
+            })
+        };
+        facts.queues.push((service, row.big("departed")?, room("waiting", "capacity")?));
+        let share = Room { pending: unsigned(row.big("pending")?), ..room("share_waiting", "share")? };
+        facts.shares.push((service, client, share));
     }
     Ok(facts)
+}
+
+/// The key of which there is one task at a time.
+pub(crate) fn unique_key(row: &impl Columns) -> Result<KnownKey> {
+    Ok(KnownKey {
+        service: service_key(row)?,
+        client: client_key(row)?,
+        key: row.text("key")?,
+        fingerprint: Vec::new(),
+        task_id: row.task_id("task_id")?,
+        position: unsigned(row.big("position")?),
+    })
 }
 
 pub(crate) fn known_key(row: &impl Columns) -> Result<KnownKey> {
@@ -207,8 +275,21 @@ pub(crate) fn service(row: &impl Columns) -> Result<Service> {
                 .transpose()
                 .map_err(corrupt)?
                 .map(|waits| waits.into_iter().map(millis).collect()),
+            retry: retry_policy(row.text_if_any("retry")?.as_deref())?,
+            timeout: row.big_if_any("timeout_ms")?.map(millis),
+            priority_step: millis(row.big("priority_step_ms")?),
         },
     })
+}
+
+/// How often to try again, as it is read.
+pub(crate) fn retry_policy(text: Option<&str>) -> Result<RetryPolicy> {
+    text.map_or(Ok(RetryPolicy::none()), |text| serde_json::from_str(text).map_err(corrupt))
+}
+
+/// How often to try again, as it is written.
+pub(crate) fn retry_text(policy: &RetryPolicy) -> Result<String> {
+    serde_json::to_string(policy).map_err(corrupt)
 }
 
 /// A task to be dispatched. Its own columns are empty if it is gone.
@@ -222,6 +303,7 @@ pub(crate) fn due_dispatch(row: &impl Columns) -> Result<DueDispatch> {
         },
         request: json(row.text_if_any("request")?)?,
         correlation_id: row.text_if_any("correlation_id")?,
+        priority: priority(row.small_if_any("priority")?),
     })
 }
 
@@ -379,6 +461,10 @@ pub(crate) fn no_client(client_id: &ClientId) -> String {
 
 fn json(text: Option<String>) -> Result<Option<Json>> {
     text.map(Json::parse).transpose().map_err(corrupt)
+}
+
+fn priority(level: Option<i16>) -> Priority {
+    level.and_then(|level| u8::try_from(level).ok()).and_then(Priority::new).unwrap_or_default()
 }
 
 fn status(code: i16) -> Result<Status> {

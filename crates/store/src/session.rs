@@ -6,12 +6,13 @@
 use std::{future::Future, time::Duration};
 
 use relais_core::{
-    Backlog, Callback, Change, ClientKey, Declared, Json, NewTask, Page, QueueDepth, ServiceKey, State, Status,
-    StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup, position::Node,
+    Attempt, Backlog, Callback, Change, ClientKey, Declared, Failure, Json, NewTask, Page, QueueDepth, Room,
+    ServiceKey, State, Status, StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup, position::Node,
 };
 
 use crate::{
     dispatch::Dispatch,
+    history::History,
     outbox::{Outbox, Told},
 };
 
@@ -26,15 +27,17 @@ pub(crate) struct LockedQueue {
     pub arrived: i64,
     /// Whether its tasks go to a broker.
     pub brokered: bool,
+    /// The database's time.
+    pub now: Timestamp,
 }
 
 /// What else a batch of submissions has to know, read after the queues were locked: only then is it the truth.
 #[derive(Debug, Default)]
 pub(crate) struct QueueFacts {
-    /// How many tasks left each queue, and how many may be in it. Services that are gone are left out.
-    pub queues: Vec<(ServiceKey, i64, Option<u32>)>,
-    /// Pending tasks and capacity of each client on each service of the batch.
-    pub shares: Vec<(ServiceKey, ClientKey, i64, Option<u32>)>,
+    /// How many tasks left each queue, and the room in it but for those that are pending. Services that are gone are left out.
+    pub queues: Vec<(ServiceKey, i64, Room)>,
+    /// The room of each client on each service of the batch.
+    pub shares: Vec<(ServiceKey, ClientKey, Room)>,
     /// The idempotency keys of the batch that are known.
     pub known: Vec<KnownKey>,
 }
@@ -58,6 +61,8 @@ pub(crate) struct InsertedTask {
     pub position: u64,
     /// Whether it is to be dispatched to a broker.
     pub brokered: bool,
+    /// As it is at first: pending, or waiting until it is due.
+    pub state: State,
 }
 
 /// A task that was locked, without its payloads.
@@ -72,7 +77,11 @@ pub(crate) struct LockedTask {
     pub state: State,
     pub callback: Option<Callback>,
     pub submitted: Timestamp,
+    pub scheduled: Option<Timestamp>,
     pub correlation_id: Option<String>,
+    /// How often to try again, as it is written; its own, or else its service's.
+    pub retry: Option<String>,
+    pub unique_key: Option<String>,
 }
 
 /// Rows that were locked, and the database's time when they were.
@@ -97,7 +106,7 @@ pub(crate) struct WrittenTask {
     pub id: i64,
     pub state: State,
     pub response: Option<Json>,
-    pub error_message: Option<String>,
+    pub failure: Option<Failure>,
 }
 
 /// So many tasks came into a status, or left it. Client 0 stands for all.
@@ -181,6 +190,9 @@ pub(crate) trait Database: Told + 'static {
     /// A task, with its place if it is pending.
     fn find_task(&self, task_id: TaskId) -> impl Future<Output = Result<Option<Task>>> + Send;
 
+    /// The attempts of a task that are over, in their order.
+    fn attempts(&self, id: i64) -> impl Future<Output = Result<Vec<Attempt>>> + Send;
+
     /// The tasks that match. Dates are given as bounds on `id` too: `from_id` is the lowest that can match.
     fn list_tasks(&self, filter: &TaskFilter, from_id: i64) -> impl Future<Output = Result<Page>> + Send;
 
@@ -216,7 +228,7 @@ pub(crate) trait Database: Told + 'static {
 }
 
 /// One transaction. Dropped without [`Session::commit`], it never was.
-pub(crate) trait Session: Outbox + Dispatch {
+pub(crate) trait Session: Outbox + Dispatch + History {
     /// Locks the queues of these services, in this order, against other submissions.
     fn lock_queues(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<LockedQueue>>> + Send;
 
@@ -236,8 +248,11 @@ pub(crate) trait Session: Outbox + Dispatch {
         limit: usize,
     ) -> impl Future<Output = Result<Locked<LockedPending>>> + Send;
 
-    /// Locks tasks whose lease has expired, passing over those that others have locked.
-    fn lock_expired(&mut self, limit: usize) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;
+    /// Locks tasks to which something happens by itself about now, passing over those that others have locked.
+    fn lock_overdue(&mut self, limit: usize) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;
+
+    /// How long until something happens to the next task by itself. What happens about now is left out.
+    fn next_timer(&mut self) -> impl Future<Output = Result<Option<Duration>>> + Send;
 
     fn write_tasks(&mut self, tasks: &[WrittenTask]) -> impl Future<Output = Result<()>> + Send;
 

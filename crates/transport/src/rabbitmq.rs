@@ -159,6 +159,7 @@ impl Carrier for RabbitMq {
         let message = |consignment: Consignment| Publish {
             // AMQP has room for a short one; the message has it in any case.
             correlation_id: consignment.correlation_id.filter(|id| id.len() <= 255),
+            priority: Some(consignment.priority.level()),
             ..Publish::new("", consignment.queue, consignment.body)
                 .message_id(consignment.task_id.to_string())
                 .content_type("application/json")

@@ -3,7 +3,7 @@
 //! A panic, a body of another shape and a result that is not JSON are failures of that one task. None of them ends the
 //! worker.
 
-use std::{any::Any, error::Error, fmt, fmt::Display, panic::AssertUnwindSafe, sync::Arc};
+use std::{any::Any, error::Error, fmt, fmt::Display, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::{FutureExt, future::BoxFuture};
 use serde::{Serialize, de::DeserializeOwned};
@@ -22,6 +22,7 @@ pub struct HandlerError {
     error: Box<dyn Error + Send + Sync>,
     retryable: Option<bool>,
     kind: Option<String>,
+    retry_after: Option<Duration>,
     again: bool,
 }
 
@@ -56,8 +57,14 @@ impl HandlerError {
         self
     }
 
+    /// How long to wait before the next try, if the service's policy has one.
+    pub fn retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+
     fn of(error: Box<dyn Error + Send + Sync>) -> Self {
-        Self { error, retryable: None, kind: None, again: false }
+        Self { error, retryable: None, kind: None, retry_after: None, again: false }
     }
 }
 
@@ -96,7 +103,7 @@ pub(crate) enum Return {
 
 impl Return {
     fn failure(kind: &str, retryable: Option<bool>, message: String) -> Self {
-        Self::Ended(Verdict::Failure(Failure { message, retryable, kind: Some(kind.to_owned()) }))
+        Self::Ended(Verdict::Failure(Failure { retryable, kind: Some(kind.to_owned()), ..Failure::new(message) }))
     }
 }
 
@@ -152,9 +159,12 @@ fn failed<E: Display + 'static>(error: &E) -> Return {
     let message = format!("{error:#}");
     match (error as &dyn Any).downcast_ref::<HandlerError>() {
         Some(error) if error.again => Return::Again(message),
-        Some(error) => {
-            Return::Ended(Verdict::Failure(Failure { message, retryable: error.retryable, kind: error.kind.clone() }))
-        }
+        Some(error) => Return::Ended(Verdict::Failure(Failure {
+            message,
+            retryable: error.retryable,
+            kind: error.kind.clone(),
+            retry_after: error.retry_after,
+        })),
         None => Return::Ended(Verdict::Failure(Failure::new(message))),
     }
 }

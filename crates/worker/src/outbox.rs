@@ -6,6 +6,7 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use relais_protocol::worker::MAX_MESSAGES;
@@ -36,11 +37,13 @@ pub(crate) struct Failure {
     pub retryable: Option<bool>,
     /// A word for programs.
     pub kind: Option<String>,
+    /// How long to wait before it is tried again, if it is.
+    pub retry_after: Option<Duration>,
 }
 
 impl Failure {
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), retryable: None, kind: None }
+        Self { message: message.into(), retryable: None, kind: None, retry_after: None }
     }
 }
 

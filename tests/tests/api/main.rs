@@ -38,6 +38,7 @@ mod admin_access;
 mod admin_answers;
 mod admin_apply;
 mod answers;
+mod attempts;
 mod backlog;
 mod bad_declarations;
 mod bad_input;

@@ -6,18 +6,25 @@ use std::{
 };
 
 use relais_core::{
-    Change, ClientId, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Json, QueueKind, QueueSettings, Retention, Role,
-    Roles, ServiceLimits, ServiceName, Transport,
+    Change, ClientId, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, DEFAULT_PRIORITY_STEP, Declared, Json, QueueKind,
+    QueueSettings, Retention, RetryPolicy, Role, Roles, ServiceLimits, ServiceName, Transport,
 };
 use relais_protocol::admin::{
     AppliedAction, AppliedEntry, ApplyReport, AuthorizationDeclaration, Declaration, QueueTypeName, RoleName,
     ServiceDeclaration, TransportName,
 };
 
-use crate::{Engine, EngineError, MAX_RETRIES, Problem, schema::Schema};
+use crate::{
+    Engine, EngineError, MAX_RETRIES, Problem,
+    schema::Schema,
+    terms::{LONGEST_TIMEOUT, policy},
+};
 
 /// So long may it be until a callback is tried again.
 const LONGEST_WAIT: Duration = Duration::from_secs(7 * 86_400);
+
+/// So much earlier may a task go for each level of its priority.
+const LONGEST_STEP: Duration = Duration::from_secs(7 * 86_400);
 
 /// So long may a task wait in a queue of the broker.
 const LONGEST_TTL: Duration = Duration::from_secs(30 * 86_400);
@@ -186,7 +193,16 @@ fn service_change(
             any: retention.any.map(|any| any.0),
         },
         callback_retries: service.callback_retries.as_ref().map(|waits| waits.iter().map(|wait| wait.0).collect()),
+        retry: RetryPolicy::none(),
+        timeout: service.timeout.map(|timeout| timeout.0),
+        priority_step: service.priority_step.map_or(DEFAULT_PRIORITY_STEP, |step| step.0),
     };
+    if limits.timeout.is_some_and(|timeout| timeout < Duration::from_secs(1) || timeout > LONGEST_TIMEOUT) {
+        wrong("timeout", "must be between 1s and 30d".to_owned());
+    }
+    if limits.priority_step > LONGEST_STEP {
+        wrong("priorityStep", "must be at most 7d".to_owned());
+    }
     if let Some(waits) = &limits.callback_retries
         && (waits.len() > MAX_RETRIES || waits.iter().any(|wait| *wait > LONGEST_WAIT))
     {
@@ -199,6 +215,8 @@ fn service_change(
     if queue.max_length.is_some_and(|length| length == 0 || i32::try_from(length).is_err()) {
         wrong("queue/maxLength", format!("must be between 1 and {}", i32::MAX));
     }
+    let retry = service.retry.as_ref().map(|retry| policy(retry, &format!("{path}/retry"), problems));
+    let limits = ServiceLimits { retry: retry.unwrap_or_else(RetryPolicy::none), ..limits };
     let change = Change::PutService {
         name: name.ok()?,
         queue_name,

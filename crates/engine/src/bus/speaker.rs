@@ -168,6 +168,7 @@ fn merge(into: &mut Wakeup, other: &Wakeup) {
         into.dedup();
     }
     into.declared |= other.declared;
+    into.timer = into.timer.into_iter().chain(other.timer).min();
     into.callbacks.extend(&other.callbacks);
     into.callbacks.sort_unstable();
     into.callbacks.dedup();
@@ -237,7 +238,7 @@ impl Names {
             service: service.clone(),
             client_id: self.clients.get(&change.client).cloned(),
             status: match state.status {
-                Status::Pending => TaskStatus::Pending,
+                Status::Pending | Status::Waiting => TaskStatus::Pending,
                 Status::InProgress => TaskStatus::InProgress,
                 Status::Success => TaskStatus::Success,
                 Status::Failure => TaskStatus::Failure,
@@ -269,6 +270,7 @@ mod tests {
     #[test]
     fn hints_are_put_together_and_become_vague_beyond_a_limit() {
         let hint = |ids: Vec<i64>| Wakeup {
+            timer: Some(relais_core::Timestamp::from_millis(9 - ids.len() as i64)),
             work: vec![ServiceKey(1)],
             tasks: IdsChanged::These(ids),
             declared: false,
@@ -279,6 +281,7 @@ mod tests {
         merge(&mut merged, &Wakeup { work: vec![ServiceKey(2)], declared: true, ..hint(vec![2, 3]) });
         assert_eq!(merged.work, [ServiceKey(1), ServiceKey(2)]);
         assert_eq!(merged.tasks, IdsChanged::These(vec![1, 2, 3]));
+        assert_eq!(merged.timer, Some(relais_core::Timestamp::from_millis(7)), "the sooner one");
         assert!(merged.declared && merged.callbacks == [7] && merged.dispatch == [ServiceKey(3)]);
         merge(&mut merged, &hint((0..5_000).collect()));
         assert_eq!(merged.tasks, IdsChanged::Perhaps);

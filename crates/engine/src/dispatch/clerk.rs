@@ -87,6 +87,7 @@ pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueD
             queue: Mailbox::tasks_of(&name.queue),
             body: encode(name.task_id, &request, task.correlation_id.clone()),
             correlation_id: task.correlation_id,
+            priority: task.priority,
         });
         named.push(name);
     }

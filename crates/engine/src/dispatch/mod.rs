@@ -112,7 +112,8 @@ impl Dispatcher {
     /// Those tasks of a batch that this process is to publish, before the batch is handed to the store.
     pub(crate) fn pick(tasks: &[NewTask]) -> Vec<Option<DueDispatch>> {
         let ours = |task: &NewTask| {
-            let publisher = task.dispatch.as_ref().filter(|publisher| !publisher.held.is_zero())?;
+            let at_once = |publisher: &&Publisher| !publisher.held.is_zero() && task.terms.due.is_none();
+            let publisher = task.dispatch.as_ref().filter(at_once)?;
             let name = DispatchName {
                 service: task.service,
                 queue: Arc::clone(&publisher.queue),
@@ -120,7 +121,7 @@ impl Dispatcher {
                 task_id: task.task_id,
             };
             let (request, correlation_id) = (Some(task.request.clone()), task.correlation_id.clone());
-            Some(DueDispatch { name, request, correlation_id })
+            Some(DueDispatch { name, request, correlation_id, priority: task.terms.priority })
         };
         tasks.iter().map(ours).collect()
     }
@@ -129,7 +130,7 @@ impl Dispatcher {
     pub(crate) fn offer(&self, picked: Vec<Option<DueDispatch>>, answers: &[Submission]) {
         for (task, answer) in picked.into_iter().zip(answers) {
             let (Some(task), Ok(submitted)) = (task, answer) else { continue };
-            if submitted.replayed {
+            if !submitted.is_new() {
                 continue;
             }
             let kib = task.request.as_ref().map_or(1, |request| 1 + request.get().len() / 1024);

@@ -13,8 +13,8 @@ use std::{
 };
 
 use relais_core::{
-    Carrier, CarrierError, Event, Ignored, Incoming, Mailbox, Outcome, Rejected, Service, ServiceKey, Side, State,
-    TaskEvent, TaskId,
+    Carrier, CarrierError, Event, Failure, Ignored, Incoming, Mailbox, Outcome, Rejected, Service, ServiceKey, Side,
+    State, TaskEvent, TaskId,
 };
 use relais_protocol::worker::{Report, SubmissionMessage, WireMessage, WorkerMessage};
 use serde_json::value::RawValue;
@@ -208,7 +208,7 @@ impl Track {
             Outcome::Ignored(Ignored::Ended(relais_core::Status::Cancelled)) => "cancelled",
             Outcome::Ignored(Ignored::Ended(_)) => "ended",
             Outcome::Ignored(Ignored::NoEffect) => "unchanged",
-            Outcome::Ignored(Ignored::OtherAttempt(_) | Ignored::NotHeld) => "lost",
+            Outcome::Ignored(Ignored::OtherAttempt(_) | Ignored::NotHeld | Ignored::Overdue) => "lost",
             Outcome::NotFound => return,
         };
         metrics::counter!("relais_worker_messages_total", "service" => self.service.name.to_string(), "outcome" => outcome)
@@ -291,7 +291,9 @@ impl Track {
             Some("rejected") | None => "A worker rejected it without saying why.".to_owned(),
             Some(other) => format!("The broker gave it up: {other}."),
         };
-        let event = Event::Failed { attempt: None, error_message };
+        // Whatever the policy, the broker would come to the same end.
+        let failure = Failure { retryable: Some(false), ..Failure::new(error_message).of_kind("undelivered") };
+        let event = Event::Failed { attempt: None, failure, again_after: None };
         understood.add(self.service.key, task_id, event, &incoming.body);
     }
 }

@@ -36,6 +36,8 @@ pub struct Publish {
     pub content_type: Option<String>,
     /// How the body is compressed.
     pub content_encoding: Option<String>,
+    /// How urgent it is, for queues that were declared to care.
+    pub priority: Option<u8>,
     /// Anything else, as text.
     pub headers: Vec<(String, String)>,
     /// Whether it is an error if no queue takes it. Without, such a message is confirmed and lost.
@@ -53,6 +55,7 @@ impl Publish {
             correlation_id: None,
             content_type: None,
             content_encoding: None,
+            priority: None,
             headers: Vec::new(),
             mandatory: true,
         }
@@ -108,6 +111,9 @@ impl Publish {
         }
         if let Some(encoding) = &self.content_encoding {
             properties = properties.with_content_encoding(short("content encoding", encoding)?);
+        }
+        if let Some(priority) = self.priority {
+            properties = properties.with_priority(priority);
         }
         if self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() > MAX_HEADERS {
             return Err(PublishError::Refused { why: format!("the headers are longer than {MAX_HEADERS} bytes") });

@@ -13,6 +13,7 @@ use relais_protocol::{
         QueueDeclaration, QueueTypeName, RetentionDeclaration, ServiceDeclaration, ServiceState, ServiceStates,
         TransportName,
     },
+    retry::{RetryDeclaration, RetryName, RetryRule},
 };
 
 use super::{
@@ -108,6 +109,16 @@ struct PutArgs {
     /// How many workers a task may lose before it fails
     #[arg(long, value_name = "N")]
     delivery_limit: Option<u32>,
+    /// How often a task that failed is tried again: none, classic (10 times, 1, 2, 4, … 512 minutes apart), or a rule such as
+    /// limit=5,base=10s,factor=3,cap=1h,jitter=0.2,within=1d,except=paper
+    #[arg(long, value_name = "POLICY", value_parser = retry)]
+    retry: Option<RetryDeclaration>,
+    /// How long an attempt may take before it fails, e.g. 10m; for ever by default
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    timeout: Option<HumanDuration>,
+    /// How much earlier a task goes for each level of its priority, e.g. 1m
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    priority_step: Option<HumanDuration>,
     /// How long to wait before each new try of a callback, e.g. 10s,1m,1h,1d; the server's setting by default
     #[arg(long = "callback-retry", value_name = "DURATION", value_delimiter = ',', value_parser = duration)]
     callback_retries: Vec<HumanDuration>,
@@ -139,6 +150,9 @@ impl PutArgs {
             delivery_limit: self.delivery_limit,
             retention: (retention != RetentionDeclaration::default()).then_some(retention),
             callback_retries: (!self.callback_retries.is_empty()).then_some(self.callback_retries),
+            retry: self.retry,
+            timeout: self.timeout,
+            priority_step: self.priority_step,
         })
     }
 }
@@ -149,6 +163,63 @@ fn transport(text: &str) -> Result<TransportName, String> {
         "rabbitmq" => Ok(TransportName::Rabbitmq),
         _ => Err("must be builtin or rabbitmq".to_owned()),
     }
+}
+
+/// Reads `none`, `classic` or `limit=5,base=10s,…`.
+fn retry(text: &str) -> Result<RetryDeclaration, String> {
+    match text {
+        "none" => return Ok(RetryDeclaration::Named(RetryName::None)),
+        "classic" => return Ok(RetryDeclaration::Named(RetryName::Classic)),
+        _ => {}
+    }
+    let mut rule = RetryRule {
+        limit: 0,
+        base: None,
+        factor: None,
+        cap: None,
+        jitter: None,
+        within: None,
+        except_kinds: Vec::new(),
+    };
+    let mut limited = false;
+    for part in text.split(',') {
+        let (name, value) = part.split_once('=').ok_or("must be none, classic, or like limit=5,base=10s")?;
+        let number = || value.parse::<f64>().map_err(|_| format!("{name} must be a number"));
+        let span = || duration(value).map(Some);
+        match name.trim() {
+            "limit" => {
+                rule.limit = value.parse().map_err(|_| "limit must be a whole number".to_owned())?;
+                limited = true;
+            }
+            "base" => rule.base = span()?,
+            "factor" => rule.factor = Some(number()?),
+            "cap" => rule.cap = span()?,
+            "jitter" => rule.jitter = Some(number()?),
+            "within" => rule.within = span()?,
+            "except" => rule.except_kinds.push(value.to_owned()),
+            other => {
+                return Err(format!("{other} is unknown: limit, base, factor, cap, jitter, within and except are not"));
+            }
+        }
+    }
+    if limited { Ok(RetryDeclaration::Rule(rule)) } else { Err("limit is missing".to_owned()) }
+}
+
+/// A policy as `--retry` takes it.
+fn retry_text(declared: &RetryDeclaration) -> String {
+    let rule = match declared {
+        RetryDeclaration::Named(RetryName::None) => return "none".to_owned(),
+        RetryDeclaration::Named(RetryName::Classic) => return "classic".to_owned(),
+        RetryDeclaration::Rule(rule) => rule,
+    };
+    let mut parts = vec![format!("limit={}", rule.limit)];
+    parts.extend(rule.base.map(|base| format!("base={base}")));
+    parts.extend(rule.factor.map(|factor| format!("factor={factor}")));
+    parts.extend(rule.cap.map(|cap| format!("cap={cap}")));
+    parts.extend(rule.jitter.map(|jitter| format!("jitter={jitter}")));
+    parts.extend(rule.within.map(|within| format!("within={within}")));
+    parts.extend(rule.except_kinds.iter().map(|kind| format!("except={kind}")));
+    parts.join(",")
 }
 
 fn transport_name(transport: TransportName) -> &'static str {
@@ -224,6 +295,7 @@ fn show_services(states: &ServiceStates) -> String {
         Left("STATE"),
         Right("PENDING"),
         Right("CAPACITY"),
+        Right("WAITING"),
         Right("IN PROGRESS"),
         Right("SUCCESS"),
         Right("FAILURE"),
@@ -236,6 +308,7 @@ fn show_services(states: &ServiceStates) -> String {
             condition(state).to_owned(),
             state.pending.to_string(),
             or_none(state.declaration.capacity),
+            state.waiting.to_string(),
             state.in_progress.to_string(),
             state.success.to_string(),
             state.failure.to_string(),
@@ -263,10 +336,14 @@ fn show_service(state: &ServiceState) -> String {
         ("capacity", Some(declaration.capacity.map_or("no limit".to_owned(), |capacity| capacity.to_string()))),
         ("lease", declaration.lease.map(|lease| lease.to_string())),
         ("delivery limit", declaration.delivery_limit.map(|limit| limit.to_string())),
+        ("retry", declaration.retry.as_ref().map(retry_text)),
+        ("timeout", declaration.timeout.map(|timeout| timeout.to_string())),
+        ("priority step", declaration.priority_step.map(|step| step.to_string())),
         ("keep finished", kept(retention.finished)),
         ("keep any", kept(retention.any)),
         ("pending", Some(state.pending.to_string())),
         ("oldest pending", state.oldest_pending_date.clone()),
+        ("waiting", (state.waiting > 0).then(|| state.waiting.to_string())),
         ("in progress", Some(state.in_progress.to_string())),
         ("success", Some(state.success.to_string())),
         ("failure", Some(state.failure.to_string())),
@@ -292,10 +369,22 @@ mod tests {
     fn services_are_listed_one_per_line() {
         assert_eq!(
             show_services(&ServiceStates { services: vec![state()] }),
-            "SERVICE  STATE   PENDING  CAPACITY  IN PROGRESS  SUCCESS  FAILURE  CANCELLED  OLDEST PENDING\n\
-             resize   paused       12       100            3     1024        0          1  -"
+            "SERVICE  STATE   PENDING  CAPACITY  WAITING  IN PROGRESS  SUCCESS  FAILURE  CANCELLED  OLDEST PENDING\n\
+             resize   paused       12       100        0            3     1024        0          1  -"
         );
         assert!(show_services(&ServiceStates { services: vec![] }).contains("relais service put"));
+    }
+
+    #[test]
+    fn a_retry_policy_is_written_as_it_is_read() {
+        for text in
+            ["none", "classic", "limit=5", "limit=5,base=10s,factor=3,cap=1h,jitter=0.2,within=1d,except=a,except=b"]
+        {
+            assert_eq!(retry_text(&retry(text).unwrap()), text);
+        }
+        for wrong in ["", "always", "base=1s", "limit=x", "limit=1,base=x", "limit=1,bse=1s"] {
+            assert!(retry(wrong).is_err(), "{wrong:?}");
+        }
     }
 
     #[test]

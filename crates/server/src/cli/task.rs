@@ -1,16 +1,16 @@
 //! `relais task`
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use relais_protocol::{
-    admin::{AdminTaskPage, AdminTaskView},
+    admin::{AdminTaskPage, AdminTaskView, AttemptView, RetryAnswer, RetryRequest},
     consumer::TaskStatus,
 };
 
 use super::{
     args::{client_id, service_name, task_id},
-    connection::{Connection, ConnectionArgs, Request},
+    connection::{Connection, ConnectionArgs, Request, understand},
     table::{Column::*, card, or_none, table},
 };
 use crate::output;
@@ -41,6 +41,69 @@ enum TaskCommand {
         #[arg(value_parser = task_id)]
         task_id: String,
     },
+    /// Do tasks once more that have ended; or now, if they are to start later
+    Retry(RetryArgs),
+}
+
+#[derive(Debug, Args)]
+struct RetryArgs {
+    /// The tasks
+    #[arg(value_name = "TASK_ID", value_parser = task_id, conflicts_with_all = ["service", "client", "statuses", "from", "before"])]
+    task_ids: Vec<String>,
+    /// All that match instead: of this service
+    #[arg(long, value_parser = service_name)]
+    service: Option<String>,
+    /// Of this client
+    #[arg(long, value_parser = client_id)]
+    client: Option<String>,
+    /// With one of these statuses: failure (if none is given), success, cancelled
+    #[arg(long = "status", value_name = "STATUS", value_delimiter = ',', value_parser = status)]
+    statuses: Vec<String>,
+    /// Submitted at this time or later, e.g. 2026-01-31T12:00:00Z
+    #[arg(long, value_name = "TIME")]
+    from: Option<Timestamp>,
+    /// Submitted before this time
+    #[arg(long, value_name = "TIME")]
+    before: Option<Timestamp>,
+    /// Only count
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// Asks for one batch after the other until all were looked at.
+async fn retry(server: &Connection, args: RetryArgs) -> Result<()> {
+    if args.task_ids.is_empty() && args.service.is_none() && args.client.is_none() {
+        bail!("say which: task ids, or --service, or --client");
+    }
+    let statuses = args.statuses.iter().map(|status| serde_json::from_value(status.as_str().into()));
+    let mut asked = RetryRequest {
+        tasks: args.task_ids,
+        service: args.service,
+        client_id: args.client,
+        statuses: statuses.collect::<Result<_, _>>()?,
+        from: args.from.map(|from| from.to_string()),
+        before: args.before.map(|before| before.to_string()),
+        cursor: None,
+        dry_run: args.dry_run,
+    };
+    let mut total = RetryAnswer { retried: 0, passed_over: 0, next_cursor: None };
+    loop {
+        let request = Request::post(["admin", "tasks", "retry"], Some(&asked))?;
+        let answer: RetryAnswer = understand(&server.data(request).await?)?;
+        total.retried += answer.retried;
+        total.passed_over += answer.passed_over;
+        match answer.next_cursor {
+            Some(cursor) => asked.cursor = Some(cursor),
+            None => break,
+        }
+    }
+    if server.json {
+        return Ok(output::data(&serde_json::to_string(&total)?)?);
+    }
+    let did = if asked.dry_run { "would be done once more" } else { "are done once more" };
+    let (retried, passed_over) = (total.retried, total.passed_over);
+    let s = if retried == 1 { "" } else { "s" };
+    Ok(output::data(&format!("{retried} task{s} {did}, {passed_over} passed over."))?)
 }
 
 #[derive(Debug, Args)]
@@ -96,6 +159,7 @@ pub async fn run(args: TaskArgs) -> Result<()> {
         TaskCommand::Show { task_id } => {
             server.print(Request::get(["admin", "tasks", &task_id]), show_task).await?;
         }
+        TaskCommand::Retry(args) => retry(&server, args).await?,
         TaskCommand::Cancel { task_id } => {
             server.print(Request::delete(["admin", "tasks", &task_id]), show_task).await?;
         }
@@ -139,6 +203,21 @@ fn show_tasks(page: &AdminTaskPage) -> String {
     table(columns, rows, "There are no such tasks.")
 }
 
+/// One line for each attempt.
+fn show_attempts(attempts: &[AttemptView]) -> String {
+    let rows = attempts.iter().map(|attempt| {
+        [
+            attempt.number.to_string(),
+            attempt.outcome.clone(),
+            or_none(attempt.start_date.as_deref()),
+            or_none(attempt.end_date.as_deref()),
+            or_none(attempt.worker_host.as_deref()),
+            or_none(attempt.error_message.as_deref()),
+        ]
+    });
+    table([Right("#"), Left("OUTCOME"), Left("STARTED"), Left("ENDED"), Left("WORKER"), Left("ERROR")], rows, "none")
+}
+
 fn percent(progress: f64) -> String {
     format!("{progress}%")
 }
@@ -154,15 +233,22 @@ fn show_task(view: &AdminTaskView) -> String {
         ("estimated start", task.estimated_start_date.clone()),
         ("progress", task.progress.map(percent)),
         ("attempt", Some(view.attempt.to_string())),
+        ("priority", task.priority.map(|priority| priority.to_string())),
+        ("scheduled", task.scheduled_date.clone()),
+        ("tried again", task.retry_date.clone()),
+        ("failures", (view.failures > 0).then(|| view.failures.to_string())),
         ("workers lost", (view.losses > 0).then(|| view.losses.to_string())),
         ("worker", view.worker_host.clone()),
         ("lease expires", view.lease_expires.clone()),
+        ("deadline", view.deadline.clone()),
         ("submitted", Some(task.submition_date.clone())),
         ("started", task.start_date.clone()),
         ("ended", task.end_date.clone()),
         ("correlation id", task.correlation_id.clone()),
         ("callback", view.notification_status.clone()),
         ("error", task.error_message.clone()),
+        ("error kind", task.error_kind.clone()),
+        ("attempts", view.attempts.as_deref().filter(|attempts| attempts.len() > 1).map(show_attempts)),
         ("request", view.request.as_ref().map(|request| request.get().to_owned())),
         ("response", task.response.as_ref().map(|response| response.get().to_owned())),
     ])

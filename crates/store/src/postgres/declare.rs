@@ -5,7 +5,7 @@ use sqlx::PgConnection;
 
 use super::error;
 use crate::{
-    row::{corrupt, found, in_millis, no_client, signed, unfinished, waits},
+    row::{corrupt, found, in_millis, no_client, retry_text, signed, unfinished, waits},
     session::Result,
 };
 
@@ -16,8 +16,9 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
                 "WITH s AS (
                      INSERT INTO relais.service AS s (name, queue_name, json_schema, paused, capacity, lease_ms,
                                                       delivery_limit, keep_finished_ms, keep_any_ms, callback_retries,
-                                                      transport, queue_kind, message_ttl_ms, max_length)
-                     VALUES ($1, $2, $3::json, coalesce($4, false), $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+                                                      transport, queue_kind, message_ttl_ms, max_length, retry, timeout_ms,
+                                                      priority_step_ms)
+                     VALUES ($1, $2, $3::json, coalesce($4, false), $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)
                      ON CONFLICT (name) DO UPDATE SET queue_name = excluded.queue_name, json_schema = excluded.json_schema,
                          paused = CASE WHEN s.deleted THEN excluded.paused ELSE coalesce($4, s.paused) END,
                          capacity = excluded.capacity, lease_ms = excluded.lease_ms,
@@ -25,6 +26,8 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
                          keep_any_ms = excluded.keep_any_ms, callback_retries = excluded.callback_retries,
                          transport = excluded.transport, queue_kind = excluded.queue_kind,
                          message_ttl_ms = excluded.message_ttl_ms, max_length = excluded.max_length,
+                         retry = excluded.retry, timeout_ms = excluded.timeout_ms,
+                         priority_step_ms = excluded.priority_step_ms,
                          -- What waits elsewhere goes to the new queue: in the built-in one, or in another of the broker.
                          again_after = CASE WHEN excluded.transport = 0 THEN NULL
                                             WHEN s.transport = 1 AND s.queue_name = excluded.queue_name THEN s.again_after
@@ -55,6 +58,9 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
             .bind(queue.kind.code())
             .bind(queue.message_ttl.map(in_millis))
             .bind(queue.max_length.map(signed))
+            .bind(retry_text(&limits.retry)?)
+            .bind(limits.timeout.map(in_millis))
+            .bind(in_millis(limits.priority_step))
             .execute(&mut *tx)
             .await
             .map_err(error)?;
@@ -82,7 +88,7 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
             // A second statement on purpose: it sees what was committed while the first one waited.
             let busy: bool = sqlx::query_scalar(
                 "SELECT EXISTS (SELECT 1 FROM relais.service s JOIN relais.task t ON t.service_id = s.id
-                                WHERE s.name = $1 AND t.status IN (0, 1))",
+                                WHERE s.name = $1 AND t.status IN (0, 1, 5))",
             )
             .bind(name.as_str())
             .fetch_one(&mut *tx)

@@ -11,28 +11,30 @@ use super::{
 };
 use crate::{
     dispatch::Dispatch,
-    row::{due_dispatch, wide},
+    row::{due_dispatch, signed, wide},
     session::Result,
 };
 
 impl Dispatch for PgSession {
-    async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)]) -> Result<Vec<ServiceKey>> {
+    async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId, u32)]) -> Result<Vec<ServiceKey>> {
         let services: Vec<i32> = sqlx::query_scalar(
             "WITH back AS (
-                 INSERT INTO relais.dispatch (service_id, task_id, due)
-                 SELECT w.service_id, w.task_id, statement_timestamp()
-                 FROM unnest($1::integer[], $2::uuid[]) AS w (service_id, task_id)
+                 INSERT INTO relais.dispatch AS d (service_id, task_id, due, round)
+                 SELECT w.service_id, w.task_id, statement_timestamp(), w.round
+                 FROM unnest($1::integer[], $2::uuid[], $3::integer[]) AS w (service_id, task_id, round)
                  -- Shared: a declaration that makes it use a broker waits, and then finds these tasks in their queue.
                  JOIN (SELECT id, transport FROM relais.service WHERE id = ANY($1) ORDER BY id FOR SHARE) s
                      ON s.id = w.service_id AND s.transport = 1
                  ORDER BY w.service_id, w.task_id
-                 ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due
+                 ON CONFLICT (service_id, task_id) DO UPDATE
+                     SET due = excluded.due, round = greatest(d.round + 1, excluded.round)
                  RETURNING service_id
              )
              SELECT DISTINCT service_id FROM back",
         )
-        .bind(column(tasks, |(service, _)| service.0))
-        .bind(column(tasks, |(_, task_id)| task_id.0))
+        .bind(column(tasks, |(service, ..)| service.0))
+        .bind(column(tasks, |(_, task_id, _)| task_id.0))
+        .bind(column(tasks, |&(.., attempts)| signed(attempts)))
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;
@@ -59,9 +61,10 @@ impl Dispatch for PgSession {
                  ))
                  RETURNING service_id, task_id, round
              )
-             SELECT h.service_id, h.task_id, h.round, s.queue_name, t.request::text AS request, t.correlation_id
+             SELECT h.service_id, h.task_id, h.round, s.queue_name, t.request::text AS request, t.correlation_id,
+                    t.priority
              FROM held h JOIN relais.service s ON s.id = h.service_id LEFT JOIN LATERAL (
-                 SELECT request, correlation_id FROM relais.task
+                 SELECT request, correlation_id, priority FROM relais.task
                  WHERE task_id = h.task_id AND status IN (0, 1) OFFSET 0
              ) t ON true
              ORDER BY h.service_id, h.task_id",
@@ -166,7 +169,8 @@ impl Dispatch for PgSession {
 
     async fn lease_strays(&mut self, limit: usize) -> Result<usize> {
         let done = sqlx::query(
-            "UPDATE relais.task t SET lease_until = clock_timestamp() + w.lease
+            "UPDATE relais.task t SET lease_until = clock_timestamp() + w.lease,
+                 timer = least(t.timer, clock_timestamp() + w.lease)
              FROM (SELECT t.id, s.lease_ms * interval '1 ms' AS lease FROM relais.service s CROSS JOIN LATERAL (
                        SELECT id FROM relais.task
                        WHERE (service_id, status, id) > (s.id, 1, 0) AND (service_id, status, id) < (s.id, 2, 0)

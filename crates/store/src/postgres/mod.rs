@@ -2,6 +2,7 @@
 
 mod declare;
 mod dispatch;
+mod history;
 mod lent;
 mod outbox;
 mod read;
@@ -44,6 +45,7 @@ const STEPS: Steps = &[
     ("tasks", include_str!("migrations/0001_tasks.sql")),
     ("callbacks", include_str!("migrations/0002_callbacks.sql")),
     ("dispatch", include_str!("migrations/0003_dispatch.sql")),
+    ("attempts", include_str!("migrations/0004_attempts.sql")),
 ];
 
 /// A PostgreSQL database.

@@ -1,8 +1,8 @@
 //! Reads that need no transaction.
 
 use relais_core::{
-    Backlog, Declared, NewTask, Page, QueueDepth, ServiceKey, Status, StoreError, Task, TaskFilter, TaskId, Timestamp,
-    Wakeup,
+    Attempt, Backlog, Declared, NewTask, Page, QueueDepth, ServiceKey, Status, StoreError, Task, TaskFilter, TaskId,
+    Timestamp, Wakeup,
 };
 use sqlx::{Row, postgres::PgRow};
 
@@ -10,16 +10,19 @@ use super::{Postgres, TEXTS, error, from_sql, session::PgSession, to_sql};
 use crate::{
     place::place_column,
     row::{
-        Columns, authorization, clients as clients_of, found_task, plain_columns, queue_depth, service, tally, task,
-        wide,
+        Columns, attempt, authorization, clients as clients_of, found_task, plain_columns, queue_depth, service, tally,
+        task, wide,
     },
     session::{Database, Heard, Result},
 };
 
-/// The columns that [`state`] reads.
+/// The columns that [`state`] reads, with the service joined as `s`.
 macro_rules! state_columns {
     () => {
-        "t.status, t.attempt, t.losses, t.revision, t.progress, t.worker_host, t.started, t.ended, t.lease_until"
+        concat!(
+            "t.status, t.attempt, t.losses, t.failures, t.revision, t.progress, t.worker_host, t.started, t.ended, t.lease_until, ",
+            "t.due, t.expires, t.deadline, coalesce(t.timeout_ms, s.timeout_ms) AS timeout_ms"
+        )
     };
 }
 pub(super) use state_columns;
@@ -29,8 +32,8 @@ macro_rules! task_columns {
     ($request:literal, $response:literal) => {
         concat!(
             "t.id, t.task_id, t.seq, t.service_id, t.client_id, s.name AS service, c.client_id AS client, t.submitted, ",
-            "t.correlation_id, t.error_message, t.callback::text AS callback, ",
-            "CASE WHEN t.callback IS NOT NULL AND t.status >= 2 THEN (SELECT n.status FROM relais.callback n ",
+            "t.scheduled, t.priority, t.correlation_id, t.error_message, t.error_kind, t.error_trace, t.callback::text AS callback, ",
+            "CASE WHEN t.callback IS NOT NULL AND t.status IN (2, 3, 4) THEN (SELECT n.status FROM relais.callback n ",
             "WHERE n.task = t.id AND n.event >= 2 ORDER BY n.id DESC LIMIT 1) END AS notification, ",
             $request,
             "::text AS request, ",
@@ -74,6 +77,19 @@ impl Database for Postgres {
         .map_err(error)?;
         lent.keep();
         row.as_ref().map(found_task).transpose()
+    }
+
+    async fn attempts(&self, id: i64) -> Result<Vec<Attempt>> {
+        let rows = sqlx::query(
+            "SELECT number, outcome, started, ended, worker_host, error_message, error_kind, error_trace,
+                    response::text AS response
+             FROM relais.attempt WHERE task = $1 ORDER BY task, number",
+        )
+        .bind(id)
+        .fetch_all(&mut *self.lend().await?)
+        .await
+        .map_err(error)?;
+        rows.iter().map(attempt).collect()
     }
 
     async fn list_tasks(&self, filter: &TaskFilter, from_id: i64) -> Result<Page> {

@@ -15,9 +15,10 @@ use super::{
     to_sql,
 };
 use crate::{
+    history::History as _,
     row::{
-        Columns, known_key, locked, locked_pending, locked_queue, locked_task, purge_candidates, queue_facts,
-        service_key, signed, wide,
+        Columns, in_millis, known_key, locked, locked_pending, locked_queue, locked_task, purge_candidates,
+        queue_facts, retry_text, service_key, signed, wide,
     },
     session::{
         Accounts, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, PurgeScan,
@@ -30,6 +31,17 @@ use relais_core::{Change, NewTask, ServiceKey, Status, StoreError, TaskId, Wakeu
 /// PostgreSQL misses it, which takes hours: shorter than any caller waits. Said here, since a pooler may give every
 /// transaction another connection.
 const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '10s'";
+
+/// The columns that [`locked_task`] reads, with the service joined as `s`.
+macro_rules! locked_columns {
+    () => {
+        concat!(
+            "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback::text AS callback, t.submitted, ",
+            "t.scheduled, t.correlation_id, t.unique_key, coalesce(t.retry, s.retry) AS retry, ",
+            state_columns!()
+        )
+    };
+}
 
 /// One transaction.
 pub(crate) struct PgSession {
@@ -48,7 +60,7 @@ impl PgSession {
 impl Session for PgSession {
     async fn lock_queues(&mut self, services: &[ServiceKey]) -> Result<Vec<LockedQueue>> {
         let rows = sqlx::query(
-            "SELECT service_id, n, brokered FROM relais.tally
+            "SELECT service_id, n, brokered, clock_timestamp() AS now FROM relais.tally
              WHERE service_id = ANY($1) AND client_id = 0 AND status = 0 AND NOT departed
              ORDER BY service_id
              FOR NO KEY UPDATE",
@@ -67,7 +79,8 @@ impl Session for PgSession {
         let (services, clients): (Vec<i32>, Vec<i32>) = pairs.into_iter().unzip();
         let rows = sqlx::query(
             "SELECT w.service_id, w.client_id, s.capacity, a.capacity AS share,
-                    coalesce(total.n, 0) AS departed, coalesce(came.n, 0) - coalesce(went.n, 0) AS pending
+                    coalesce(total.n, 0) AS departed, coalesce(came.n, 0) - coalesce(went.n, 0) AS pending,
+                    waiting.n AS waiting, share_waiting.n AS share_waiting
              FROM unnest($1::integer[], $2::integer[]) AS w (service_id, client_id)
              JOIN relais.service s ON s.id = w.service_id AND NOT s.deleted
              LEFT JOIN relais.authorization a USING (service_id, client_id)
@@ -76,7 +89,15 @@ impl Session for PgSession {
              LEFT JOIN relais.tally came
                  ON came.service_id = w.service_id AND came.client_id = w.client_id AND came.status = 0 AND NOT came.departed
              LEFT JOIN relais.tally went
-                 ON went.service_id = w.service_id AND went.client_id = w.client_id AND went.status = 0 AND went.departed",
+                 ON went.service_id = w.service_id AND went.client_id = w.client_id AND went.status = 0 AND went.departed
+             CROSS JOIN LATERAL (
+                 SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0)::bigint AS n FROM relais.tally
+                 WHERE service_id = w.service_id AND client_id = 0 AND status = 5
+             ) waiting
+             CROSS JOIN LATERAL (
+                 SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0)::bigint AS n FROM relais.tally
+                 WHERE service_id = w.service_id AND client_id = w.client_id AND status = 5
+             ) share_waiting",
         )
         .bind(services)
         .bind(clients)
@@ -88,10 +109,16 @@ impl Session for PgSession {
 
     async fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> Result<()> {
         sqlx::query(
-            "INSERT INTO relais.task (task_id, service_id, client_id, seq, request, callback, correlation_id)
-             SELECT w.task_id, w.service_id, w.client_id, w.seq, w.request::json, w.callback::json, w.correlation_id
-             FROM unnest($1::uuid[], $2::integer[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::text[])
-                  AS w (task_id, service_id, client_id, seq, request, callback, correlation_id)",
+            "INSERT INTO relais.task (task_id, service_id, client_id, seq, request, callback, correlation_id, priority, rank,
+                                      status, scheduled, due, expires, timer, timeout_ms, retry, unique_key)
+             SELECT w.task_id, w.service_id, w.client_id, w.seq, w.request::json, w.callback::json, w.correlation_id, w.priority,
+                    (extract(epoch FROM statement_timestamp()) * 1000)::bigint - w.head_start,
+                    w.status, w.due, w.due, w.expires, w.timer, w.timeout_ms, w.retry, w.unique_key
+             FROM unnest($1::uuid[], $2::integer[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::text[],
+                         $8::smallint[], $9::bigint[], $10::smallint[], $11::timestamptz[], $12::timestamptz[],
+                         $13::timestamptz[], $14::bigint[], $15::text[], $16::text[])
+                  AS w (task_id, service_id, client_id, seq, request, callback, correlation_id, priority, head_start, status,
+                        due, expires, timer, timeout_ms, retry, unique_key)",
         )
         .bind(column(tasks, |inserted| inserted.task.task_id.0))
         .bind(column(tasks, |inserted| inserted.task.service.0))
@@ -100,10 +127,20 @@ impl Session for PgSession {
         .bind(column(tasks, |inserted| inserted.task.request.get()))
         .bind(callbacks(tasks.iter().map(|inserted| &inserted.task))?)
         .bind(column(tasks, |inserted| inserted.task.correlation_id.as_deref()))
+        .bind(column(tasks, |inserted| i16::from(inserted.task.terms.priority.level())))
+        .bind(column(tasks, |inserted| inserted.task.terms.head_start))
+        .bind(column(tasks, |inserted| inserted.state.status.code()))
+        .bind(column(tasks, |inserted| inserted.state.due.map(to_sql)))
+        .bind(column(tasks, |inserted| inserted.state.expires.map(to_sql)))
+        .bind(column(tasks, |inserted| inserted.state.timer().map(to_sql)))
+        .bind(column(tasks, |inserted| inserted.task.terms.timeout.map(in_millis)))
+        .bind(retries(tasks.iter().map(|inserted| &inserted.task))?)
+        .bind(column(tasks, |inserted| inserted.task.terms.unique.as_ref().map(|unique| unique.key.as_str())))
         .execute(&mut *self.tx)
         .await
         .map_err(error)?;
         self.insert_keys(tasks).await?;
+        self.insert_unique(tasks).await?;
         let brokered: Vec<_> = tasks.iter().filter(|inserted| inserted.brokered).collect();
         if brokered.is_empty() {
             return Ok(());
@@ -124,9 +161,10 @@ impl Session for PgSession {
 
     async fn lock_tasks(&mut self, task_ids: &[TaskId]) -> Result<Locked<LockedTask>> {
         let rows = sqlx::query(concat!(
-            "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, 0 AS delivery_limit, t.callback::text AS callback, t.submitted, t.correlation_id, clock_timestamp() AS now, ",
-            state_columns!(),
-            " FROM relais.task t WHERE t.task_id = ANY($1) ORDER BY t.id FOR NO KEY UPDATE OF t"
+            "SELECT clock_timestamp() AS now, ",
+            locked_columns!(),
+            " FROM relais.task t JOIN relais.service s ON s.id = t.service_id
+              WHERE t.task_id = ANY($1) ORDER BY t.id FOR NO KEY UPDATE OF t"
         ))
         .bind(task_ids.iter().map(|task_id| task_id.0).collect::<Vec<_>>())
         .fetch_all(&mut *self.tx)
@@ -137,12 +175,13 @@ impl Session for PgSession {
 
     async fn lock_pending(&mut self, service: ServiceKey, limit: usize) -> Result<Locked<LockedPending>> {
         let rows = sqlx::query(concat!(
-            "SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, ",
+            "SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, t.unique_key, NULL AS retry, ",
             task_columns!("t.request", "NULL"),
             " FROM relais.task t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
-              WHERE (t.service_id, t.status, t.id) > ($1, 0, 0) AND (t.service_id, t.status, t.id) < ($1, 1, 0)
+              WHERE t.status = 0 AND (t.service_id, t.rank) >= ($1, -9223372036854775808)
+                AND (t.service_id, t.rank) <= ($1, 9223372036854775807)
                 AND NOT s.paused AND NOT s.deleted AND s.transport = 0
-              ORDER BY t.service_id, t.status, t.id LIMIT $2
+              ORDER BY t.service_id, t.rank, t.id LIMIT $2
               FOR NO KEY UPDATE OF t SKIP LOCKED"
         ))
         .bind(service.0)
@@ -153,13 +192,13 @@ impl Session for PgSession {
         locked(&rows, locked_pending)
     }
 
-    async fn lock_expired(&mut self, limit: usize) -> Result<Locked<LockedTask>> {
+    async fn lock_overdue(&mut self, limit: usize) -> Result<Locked<LockedTask>> {
         let rows = sqlx::query(concat!(
-            "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback::text AS callback, t.submitted, t.correlation_id, clock_timestamp() AS now, ",
-            state_columns!(),
+            "SELECT clock_timestamp() AS now, ",
+            locked_columns!(),
             " FROM relais.task t JOIN relais.service s ON s.id = t.service_id
-              WHERE t.lease_until <= statement_timestamp()
-              ORDER BY t.lease_until LIMIT $1
+              WHERE t.timer <= statement_timestamp()
+              ORDER BY t.timer LIMIT $1
               FOR NO KEY UPDATE OF t SKIP LOCKED"
         ))
         .bind(wide(limit))
@@ -169,16 +208,31 @@ impl Session for PgSession {
         locked(&rows, locked_task)
     }
 
+    async fn next_timer(&mut self) -> Result<Option<Duration>> {
+        let seconds: Option<f64> = sqlx::query_scalar(
+            "SELECT greatest(extract(epoch FROM timer - clock_timestamp()), 0)::double precision
+             FROM relais.task WHERE timer > statement_timestamp() ORDER BY timer LIMIT 1",
+        )
+        .fetch_optional(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)))
+    }
+
     async fn write_tasks(&mut self, tasks: &[WrittenTask]) -> Result<()> {
         sqlx::query(
             "UPDATE relais.task t
              SET status = w.status, attempt = w.attempt, losses = w.losses, revision = w.revision,
                  progress = w.progress, worker_host = w.worker_host, started = w.started, ended = w.ended,
-                 lease_until = w.lease_until, response = w.response::json, error_message = w.error_message
+                 lease_until = w.lease_until, response = w.response::json, error_message = w.error_message,
+                 error_kind = w.error_kind, error_trace = w.error_trace, failures = w.failures, due = w.due,
+                 expires = w.expires, deadline = w.deadline, timer = w.timer
              FROM unnest($1::bigint[], $2::smallint[], $3::integer[], $4::integer[], $5::bigint[], $6::double precision[],
-                         $7::text[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[])
+                         $7::text[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[],
+                         $13::text[], $14::text[], $15::integer[], $16::timestamptz[], $17::timestamptz[],
+                         $18::timestamptz[], $19::timestamptz[])
                   AS w (id, status, attempt, losses, revision, progress, worker_host, started, ended, lease_until,
-                        response, error_message)
+                        response, error_message, error_kind, error_trace, failures, due, expires, deadline, timer)
              WHERE t.id = ANY($1) AND t.id = w.id",
         )
         .bind(column(tasks, |task| task.id))
@@ -192,7 +246,14 @@ impl Session for PgSession {
         .bind(column(tasks, |task| task.state.ended.map(to_sql)))
         .bind(column(tasks, |task| task.state.lease_until.map(to_sql)))
         .bind(column(tasks, |task| task.response.as_ref().map(relais_core::Json::get)))
-        .bind(column(tasks, |task| task.error_message.as_deref()))
+        .bind(column(tasks, |task| task.failure.as_ref().map(|failure| failure.message.as_str())))
+        .bind(column(tasks, |task| task.failure.as_ref().and_then(|failure| failure.kind.as_deref())))
+        .bind(column(tasks, |task| task.failure.as_ref().and_then(|failure| failure.trace.as_deref())))
+        .bind(column(tasks, |task| signed(task.state.failures)))
+        .bind(column(tasks, |task| task.state.due.map(to_sql)))
+        .bind(column(tasks, |task| task.state.expires.map(to_sql)))
+        .bind(column(tasks, |task| task.state.deadline.map(to_sql)))
+        .bind(column(tasks, |task| task.state.timer().map(to_sql)))
         .execute(&mut *self.tx)
         .await
         .map_err(error)?;
@@ -263,6 +324,8 @@ impl Session for PgSession {
                          AND NOT EXISTS (SELECT 1 FROM relais.callback b WHERE b.task = t.id AND b.status = 0)
                      ORDER BY id FOR UPDATE SKIP LOCKED
                  )) RETURNING id
+             ), done AS (
+                 DELETE FROM relais.attempt WHERE task = ANY(ARRAY(SELECT id FROM gone))
              ), told AS (
                  DELETE FROM relais.callback WHERE task = ANY(ARRAY(SELECT id FROM gone)) RETURNING id
              ), tried AS (
@@ -303,6 +366,10 @@ impl Session for PgSession {
                  (SELECT seq FROM relais.task t
                   WHERE (t.service_id, t.status, t.id) > (a.service_id, 1, 0)
                     AND (t.service_id, t.status, t.id) < (a.service_id, 2, 0)
+                  ORDER BY t.service_id, t.status, t.id LIMIT 1),
+                 (SELECT seq FROM relais.task t
+                  WHERE (t.service_id, t.status, t.id) > (a.service_id, 5, 0)
+                    AND (t.service_id, t.status, t.id) < (a.service_id, 6, 0)
                   ORDER BY t.service_id, t.status, t.id LIMIT 1)
              ), a.n) AS floor
              FROM relais.tally a WHERE a.client_id = 0 AND a.status = 0 AND NOT a.departed",
@@ -423,6 +490,11 @@ pub(super) fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec
 pub(super) fn callbacks<'a>(tasks: impl Iterator<Item = &'a NewTask>) -> Result<Vec<Option<String>>> {
     let text = |task: &NewTask| task.callback.as_ref().map(serde_json::to_string).transpose();
     tasks.map(text).collect::<std::result::Result<_, _>>().map_err(|failure| StoreError::Failed(failure.into()))
+}
+
+/// The column of retry policies.
+pub(super) fn retries<'a>(tasks: impl Iterator<Item = &'a NewTask>) -> Result<Vec<Option<String>>> {
+    tasks.map(|task| task.terms.retry.as_ref().map(retry_text).transpose()).collect()
 }
 
 fn keys(services: &[ServiceKey]) -> Vec<i32> {

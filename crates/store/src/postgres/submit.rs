@@ -6,10 +6,10 @@ use relais_core::{NewTask, Wakeup, wakeup};
 
 use super::{
     CHANNEL, Postgres, error,
-    session::{callbacks, column, held},
+    session::{callbacks, column, held, retries},
 };
 use crate::{
-    row::{Columns, wide},
+    row::{Columns, in_millis, wide},
     session::Result,
 };
 
@@ -31,11 +31,16 @@ impl Postgres {
                  RETURNING n - $2 AS arrived, brokered
              ), taken AS (
                  INSERT INTO relais.task
-                     (task_id, service_id, client_id, seq, submitted, request, callback, correlation_id)
-                 SELECT w.task_id, $1, w.client_id, q.arrived + w.place - 1, clock_timestamp(), w.request::json,
-                        w.callback::json, w.correlation_id
-                 FROM queue q CROSS JOIN unnest($3::uuid[], $4::integer[], $5::text[], $6::text[], $7::text[])
-                      WITH ORDINALITY AS w (task_id, client_id, request, callback, correlation_id, place)
+                     (task_id, service_id, client_id, seq, submitted, request, callback, correlation_id, priority, rank,
+                      timeout_ms, retry)
+                 SELECT w.task_id, $1, w.client_id, q.arrived + w.place - 1, c.now, w.request::json, w.callback::json,
+                        w.correlation_id, w.priority, (extract(epoch FROM c.now) * 1000)::bigint - w.head_start,
+                        w.timeout_ms, w.retry
+                 FROM queue q CROSS JOIN unnest($3::uuid[], $4::integer[], $5::text[], $6::text[], $7::text[],
+                                                $13::smallint[], $14::bigint[], $15::bigint[], $16::text[])
+                      WITH ORDINALITY AS w (task_id, client_id, request, callback, correlation_id, priority, head_start,
+                                            timeout_ms, retry, place)
+                 CROSS JOIN LATERAL (SELECT clock_timestamp() AS now WHERE w.place > 0) c
                  ORDER BY w.place
              ), due AS (
                  INSERT INTO relais.dispatch (service_id, task_id, due)
@@ -64,6 +69,10 @@ impl Postgres {
         .bind(CHANNEL)
         .bind(self.tells_as().map(|origin| wakeup::encode(origin, wakeup)))
         .bind(column(tasks, held))
+        .bind(column(tasks, |task| i16::from(task.terms.priority.level())))
+        .bind(column(tasks, |task| task.terms.head_start))
+        .bind(column(tasks, |task| task.terms.timeout.map(in_millis)))
+        .bind(retries(tasks.iter())?)
         .fetch_optional(&mut *lent)
         .await
         .map_err(error)?;

@@ -32,8 +32,9 @@ pub(super) struct Values {
 }
 
 pub(super) const INSERT_TASKS: Values = Values {
-    before: "INSERT INTO task (task_id, service_id, client_id, seq, request, callback, correlation_id, submitted) VALUES ",
-    row: concat!("(?, ?, ?, ?, ?, ?, ?, ", now!(), ")"),
+    before: "INSERT INTO task (task_id, service_id, client_id, seq, request, callback, correlation_id, priority, rank, status,
+                               scheduled, due, expires, timer, timeout_ms, retry, unique_key, submitted) VALUES ",
+    row: concat!("(?, ?, ?, ?, ?, ?, ?, ?, ", now!(), " - ?, ?, ?, ?, ?, ?, ?, ?, ?, ", now!(), ")"),
     after: "",
 };
 
@@ -46,9 +47,11 @@ pub(super) const INSERT_KEYS: Values = Values {
 pub(super) const WRITE_TASKS: Values = Values {
     before: "UPDATE task SET status = w.column2, attempt = w.column3, losses = w.column4, revision = w.column5,
                  progress = w.column6, worker_host = w.column7, started = w.column8, ended = w.column9,
-                 lease_until = w.column10, response = w.column11, error_message = w.column12
+                 lease_until = w.column10, response = w.column11, error_message = w.column12, error_kind = w.column13,
+                 error_trace = w.column14, failures = w.column15, due = w.column16, expires = w.column17,
+                 deadline = w.column18, timer = w.column19
              FROM (VALUES ",
-    row: "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    row: "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     after: ") AS w WHERE task.id = w.column1",
 };
 

@@ -7,7 +7,7 @@ use sqlx::SqliteTransaction;
 
 use super::{batch::array, error};
 use crate::{
-    row::{found, in_millis, no_client, signed, unfinished, waits},
+    row::{found, in_millis, no_client, retry_text, signed, unfinished, waits},
     session::Result,
 };
 
@@ -17,8 +17,8 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
             sqlx::query(
                 "INSERT INTO service (name, queue_name, json_schema, paused, capacity, lease_ms, delivery_limit,
                                       keep_finished_ms, keep_any_ms, callback_retries, transport, queue_kind,
-                                      message_ttl_ms, max_length)
-                 VALUES (?1, ?2, ?3, coalesce(?4, 0), ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+                                      message_ttl_ms, max_length, retry, timeout_ms, priority_step_ms)
+                 VALUES (?1, ?2, ?3, coalesce(?4, 0), ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
                  ON CONFLICT (name) DO UPDATE SET queue_name = excluded.queue_name, json_schema = excluded.json_schema,
                      paused = CASE WHEN deleted THEN excluded.paused ELSE coalesce(?4, paused) END,
                      capacity = excluded.capacity, lease_ms = excluded.lease_ms,
@@ -26,6 +26,8 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
                      keep_any_ms = excluded.keep_any_ms, callback_retries = excluded.callback_retries,
                      transport = excluded.transport, queue_kind = excluded.queue_kind,
                      message_ttl_ms = excluded.message_ttl_ms, max_length = excluded.max_length,
+                     retry = excluded.retry, timeout_ms = excluded.timeout_ms,
+                     priority_step_ms = excluded.priority_step_ms,
                      -- What waits elsewhere goes to the new queue: in the built-in one, or in another of the broker.
                      again_after = CASE WHEN excluded.transport = 0 THEN NULL
                                         WHEN transport = 1 AND queue_name = excluded.queue_name THEN again_after
@@ -51,6 +53,9 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
             .bind(queue.kind.code())
             .bind(queue.message_ttl.map(in_millis))
             .bind(queue.max_length.map(signed))
+            .bind(retry_text(&limits.retry)?)
+            .bind(limits.timeout.map(in_millis))
+            .bind(in_millis(limits.priority_step))
             .execute(&mut **tx)
             .await
             .map_err(error)?;
@@ -125,7 +130,7 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
 
 async fn delete_service(tx: &mut SqliteTransaction<'static>, name: &ServiceName) -> Result<()> {
     let busy: bool = sqlx::query_scalar(
-        "SELECT EXISTS (SELECT 1 FROM service s CROSS JOIN task t ON t.service_id = s.id AND t.status IN (0, 1)
+        "SELECT EXISTS (SELECT 1 FROM service s CROSS JOIN task t ON t.service_id = s.id AND t.status IN (0, 1, 5)
                         WHERE s.name = ?1)",
     )
     .bind(name.as_str())

@@ -13,15 +13,16 @@ use crate::{
 };
 
 impl Dispatch for SqliteSession {
-    async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)]) -> Result<Vec<ServiceKey>> {
+    async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId, u32)]) -> Result<Vec<ServiceKey>> {
         let mut services: Vec<i32> = sqlx::query_scalar(concat!(
-            "INSERT INTO dispatch (service_id, task_id, due)
+            "INSERT INTO dispatch (service_id, task_id, due, round)
              SELECT w.value->>0, w.value->>1, ",
             now!(),
-            " FROM json_each(?1) AS w JOIN service s ON s.id = w.value->>0 AND s.transport = 1 WHERE true
-              ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due RETURNING service_id"
+            ", w.value->>2 FROM json_each(?1) AS w JOIN service s ON s.id = w.value->>0 AND s.transport = 1 WHERE true
+              ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = max(round + 1, excluded.round)
+              RETURNING service_id"
         ))
-        .bind(array(&named(tasks))?)
+        .bind(array(&tasks.iter().map(|(service, task, attempts)| (service.0, task, attempts)).collect::<Vec<_>>())?)
         .fetch_all(&mut *self.tx)
         .await
         .map_err(|failure| self.failed(failure))?;
@@ -39,7 +40,7 @@ impl Dispatch for SqliteSession {
         let mut held = Vec::new();
         for service in services {
             let rows = sqlx::query(concat!(
-                "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id
+                "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority
                  FROM (SELECT service_id, task_id, round FROM dispatch WHERE service_id = ?1 AND due <= ",
                 now!(),
                 " ORDER BY task_id LIMIT ?2) d
@@ -156,10 +157,11 @@ impl Dispatch for SqliteSession {
 
     async fn lease_strays(&mut self, limit: usize) -> Result<usize> {
         let done = sqlx::query(concat!(
-            "UPDATE task SET lease_until = ",
+            "UPDATE task SET lease_until = w.until, timer = min(coalesce(timer, w.until), w.until)
+              FROM (SELECT id AS service, ",
             now!(),
-            " + (SELECT lease_ms FROM service WHERE id = task.service_id)
-              WHERE id IN (SELECT t.id FROM service s CROSS JOIN task t ON t.service_id = s.id AND t.status = 1
+            " + lease_ms AS until FROM service) AS w
+              WHERE w.service = task.service_id AND task.id IN (SELECT t.id FROM service s CROSS JOIN task t ON t.service_id = s.id AND t.status = 1
                            WHERE s.transport = 0 AND t.lease_until IS NULL LIMIT ?1)"
         ))
         .bind(wide(limit))

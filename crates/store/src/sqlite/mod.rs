@@ -13,6 +13,7 @@ macro_rules! now {
 mod batch;
 mod declare;
 mod dispatch;
+mod history;
 mod outbox;
 mod proof;
 mod read;
@@ -52,6 +53,7 @@ const STEPS: Steps = &[
     ("tasks", include_str!("migrations/0001_tasks.sql")),
     ("callbacks", include_str!("migrations/0002_callbacks.sql")),
     ("dispatch", include_str!("migrations/0003_dispatch.sql")),
+    ("attempts", include_str!("migrations/0004_attempts.sql")),
 ];
 
 /// A SQLite database.

@@ -1,22 +1,27 @@
 //! Reads that need no transaction of their own, on connections that cannot write.
 
-use relais_core::{Backlog, Declared, Page, QueueDepth, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp};
+use relais_core::{
+    Attempt, Backlog, Declared, Page, QueueDepth, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp,
+};
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
 use super::{Sqlite, batch::array, error, session::SqliteSession};
 use crate::{
     place::place_column,
     row::{
-        Columns, authorization, clients as clients_of, corrupt, found_task, plain_columns, queue_depth, service, tally,
-        task, wide,
+        Columns, attempt, authorization, clients as clients_of, corrupt, found_task, plain_columns, queue_depth,
+        service, tally, task, wide,
     },
     session::{Database, Heard, Result, Session},
 };
 
-/// The columns that [`crate::row::state`] reads.
+/// The columns that [`crate::row::state`] reads, with the service joined as `s`.
 macro_rules! state_columns {
     () => {
-        "t.status, t.attempt, t.losses, t.revision, t.progress, t.worker_host, t.started, t.ended, t.lease_until"
+        concat!(
+            "t.status, t.attempt, t.losses, t.failures, t.revision, t.progress, t.worker_host, t.started, t.ended, t.lease_until, ",
+            "t.due, t.expires, t.deadline, coalesce(t.timeout_ms, s.timeout_ms) AS timeout_ms"
+        )
     };
 }
 pub(super) use state_columns;
@@ -26,8 +31,8 @@ macro_rules! task_columns {
     ($request:literal, $response:literal) => {
         concat!(
             "t.id, t.task_id, t.seq, t.service_id, t.client_id, s.name AS service, c.client_id AS client, t.submitted, ",
-            "t.correlation_id, t.error_message, t.callback, ",
-            "CASE WHEN t.callback IS NOT NULL AND t.status >= 2 THEN (SELECT n.status FROM callback n ",
+            "t.scheduled, t.priority, t.correlation_id, t.error_message, t.error_kind, t.error_trace, t.callback, ",
+            "CASE WHEN t.callback IS NOT NULL AND t.status IN (2, 3, 4) THEN (SELECT n.status FROM callback n ",
             "WHERE n.task = t.id AND n.event >= 2 ORDER BY n.id DESC LIMIT 1) END AS notification, ",
             $request,
             " AS request, ",
@@ -98,6 +103,15 @@ impl Database for Sqlite {
     async fn find_task(&self, task_id: TaskId) -> Result<Option<Task>> {
         let row = sqlx::query(FIND_TASK).bind(task_id.to_string()).fetch_optional(&self.read).await.map_err(error)?;
         row.as_ref().map(found_task).transpose()
+    }
+
+    async fn attempts(&self, id: i64) -> Result<Vec<Attempt>> {
+        let rows = sqlx::query("SELECT * FROM attempt WHERE task = ?1 ORDER BY number")
+            .bind(id)
+            .fetch_all(&self.read)
+            .await
+            .map_err(error)?;
+        rows.iter().map(attempt).collect()
     }
 
     async fn list_tasks(&self, filter: &TaskFilter, from_id: i64) -> Result<Page> {

@@ -12,9 +12,10 @@ use super::{
     read::{state_columns, task_columns},
 };
 use crate::{
+    history::History as _,
     row::{
         Columns, corrupt, in_millis, known_key, locked, locked_pending, locked_queue, locked_task, purge_candidates,
-        queue_facts, service_key, wide,
+        queue_facts, retry_text, service_key, unsigned, wide,
     },
     session::{
         Accounts, Counter, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate,
@@ -28,33 +29,44 @@ pub(crate) struct SqliteSession {
     proof: Arc<Proof>,
 }
 
+/// The columns that [`locked_task`] reads, with the service joined as `s`.
+macro_rules! locked_columns {
+    () => {
+        concat!(
+            "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback, t.submitted, t.scheduled, ",
+            "t.correlation_id, t.unique_key, coalesce(t.retry, s.retry) AS retry, ",
+            state_columns!()
+        )
+    };
+}
+
 pub(super) const LOCK_PENDING: &str = concat!(
     "SELECT ",
     now!(),
-    " AS now, s.lease_ms, s.delivery_limit, ",
+    " AS now, s.lease_ms, s.delivery_limit, t.unique_key, NULL AS retry, ",
     task_columns!("t.request", "NULL"),
-    " FROM service s CROSS JOIN task t ON t.service_id = s.id CROSS JOIN client c ON c.id = t.client_id
+    " FROM service s CROSS JOIN task t INDEXED BY task_by_rank ON t.service_id = s.id CROSS JOIN client c ON c.id = t.client_id
       WHERE s.id = ?1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted AND s.transport = 0
-      ORDER BY t.id LIMIT ?2"
+      ORDER BY t.rank, t.id LIMIT ?2"
 );
 
 pub(super) const LOCK_TASKS: &str = concat!(
-    "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, 0 AS delivery_limit, t.callback, t.submitted, t.correlation_id, ",
+    "SELECT ",
     now!(),
     " AS now, ",
-    state_columns!(),
-    " FROM json_each(?1) AS w CROSS JOIN task t ON t.task_id = w.value"
+    locked_columns!(),
+    " FROM json_each(?1) AS w CROSS JOIN task t ON t.task_id = w.value CROSS JOIN service s ON s.id = t.service_id"
 );
 
-pub(super) const LOCK_EXPIRED: &str = concat!(
-    "SELECT t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback, t.submitted, t.correlation_id, ",
+pub(super) const LOCK_OVERDUE: &str = concat!(
+    "SELECT ",
     now!(),
     " AS now, ",
-    state_columns!(),
-    " FROM task t INDEXED BY task_by_lease CROSS JOIN service s ON s.id = t.service_id
-      WHERE t.lease_until <= ",
+    locked_columns!(),
+    " FROM task t INDEXED BY task_by_timer CROSS JOIN service s ON s.id = t.service_id
+      WHERE t.timer <= ",
     now!(),
-    " ORDER BY t.lease_until LIMIT ?1"
+    " ORDER BY t.timer LIMIT ?1"
 );
 
 pub(super) const SCAN_FOR_PURGE: &str = concat!(
@@ -67,7 +79,8 @@ pub(super) const SCAN_FOR_PURGE: &str = concat!(
 pub(super) const QUEUE_FLOORS: &str = "
     SELECT a.service_id, min(
         coalesce((SELECT seq FROM task WHERE service_id = a.service_id AND status = 0 ORDER BY id LIMIT 1), a.n),
-        coalesce((SELECT seq FROM task WHERE service_id = a.service_id AND status = 1 ORDER BY id LIMIT 1), a.n)
+        coalesce((SELECT seq FROM task WHERE service_id = a.service_id AND status = 1 ORDER BY id LIMIT 1), a.n),
+        coalesce((SELECT seq FROM task WHERE service_id = a.service_id AND status = 5 ORDER BY id LIMIT 1), a.n)
     ) AS floor
     FROM tally a WHERE a.client_id = 0 AND a.status = 0 AND NOT a.departed";
 
@@ -189,9 +202,13 @@ impl Session for SqliteSession {
     async fn lock_queues(&mut self, services: &[ServiceKey]) -> Result<Vec<LockedQueue>> {
         let rows = self
             .fetch(
-                "SELECT a.service_id, a.n, s.transport = 1 AS brokered FROM json_each(?1) AS w
-                 CROSS JOIN tally a ON a.service_id = w.value AND a.client_id = 0 AND a.status = 0 AND a.departed = 0
-                 CROSS JOIN service s ON s.id = a.service_id",
+                concat!(
+                    "SELECT a.service_id, a.n, s.transport = 1 AS brokered, ",
+                    now!(),
+                    " AS now FROM json_each(?1) AS w
+                     CROSS JOIN tally a ON a.service_id = w.value AND a.client_id = 0 AND a.status = 0 AND a.departed = 0
+                     CROSS JOIN service s ON s.id = a.service_id"
+                ),
                 &keys(services),
             )
             .await?;
@@ -205,7 +222,11 @@ impl Session for SqliteSession {
         let rows = self
             .fetch(
                 "SELECT w.service_id, w.client_id, s.capacity, a.capacity AS share,
-                        coalesce(total.n, 0) AS departed, coalesce(came.n, 0) - coalesce(went.n, 0) AS pending
+                        coalesce(total.n, 0) AS departed, coalesce(came.n, 0) - coalesce(went.n, 0) AS pending,
+                        (SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0) FROM tally
+                         WHERE service_id = w.service_id AND client_id = 0 AND status = 5) AS waiting,
+                        (SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0) FROM tally
+                         WHERE service_id = w.service_id AND client_id = w.client_id AND status = 5) AS share_waiting
                  FROM (SELECT value->>0 AS service_id, value->>1 AS client_id FROM json_each(?1)) AS w
                  JOIN service s ON s.id = w.service_id AND NOT s.deleted
                  LEFT JOIN authorization a ON a.service_id = w.service_id AND a.client_id = w.client_id
@@ -223,10 +244,11 @@ impl Session for SqliteSession {
 
     async fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> Result<()> {
         let mut rows = Vec::with_capacity(tasks.len());
-        for InsertedTask { task, seq, .. } in tasks {
-            rows.push((task, *seq, task.callback.as_ref().map(serde_json::to_string).transpose().map_err(corrupt)?));
+        for InsertedTask { task, seq, state, .. } in tasks {
+            let callback = task.callback.as_ref().map(serde_json::to_string).transpose().map_err(corrupt)?;
+            rows.push((task, *seq, state, callback, task.terms.retry.as_ref().map(retry_text).transpose()?));
         }
-        let done = INSERT_TASKS.execute(&mut self.tx, &rows, |statement, (task, seq, callback)| {
+        let done = INSERT_TASKS.execute(&mut self.tx, &rows, |statement, (task, seq, state, callback, retry)| {
             statement
                 .bind(task.task_id.to_string())
                 .bind(task.service.0)
@@ -235,9 +257,20 @@ impl Session for SqliteSession {
                 .bind(task.request.get())
                 .bind(callback.as_deref())
                 .bind(task.correlation_id.as_deref())
+                .bind(i16::from(task.terms.priority.level()))
+                .bind(task.terms.head_start)
+                .bind(state.status.code())
+                .bind(state.due.map(Timestamp::as_millis))
+                .bind(state.due.map(Timestamp::as_millis))
+                .bind(state.expires.map(Timestamp::as_millis))
+                .bind(state.timer().map(Timestamp::as_millis))
+                .bind(task.terms.timeout.map(in_millis))
+                .bind(retry.as_deref())
+                .bind(task.terms.unique.as_ref().map(|unique| unique.key.as_str()))
         });
         done.await.map_err(|failure| self.failed(failure))?;
         self.insert_keys(tasks).await?;
+        self.insert_unique(tasks).await?;
         let brokered: Vec<_> = tasks
             .iter()
             .filter(|inserted| inserted.brokered)
@@ -277,8 +310,8 @@ impl Session for SqliteSession {
         locked(&rows, locked_pending)
     }
 
-    async fn lock_expired(&mut self, limit: usize) -> Result<Locked<LockedTask>> {
-        let rows = sqlx::query(LOCK_EXPIRED)
+    async fn lock_overdue(&mut self, limit: usize) -> Result<Locked<LockedTask>> {
+        let rows = sqlx::query(LOCK_OVERDUE)
             .bind(wide(limit))
             .fetch_all(&mut *self.tx)
             .await
@@ -286,11 +319,24 @@ impl Session for SqliteSession {
         locked(&rows, locked_task)
     }
 
+    async fn next_timer(&mut self) -> Result<Option<Duration>> {
+        let millis: Option<i64> = sqlx::query_scalar(concat!(
+            "SELECT timer - ",
+            now!(),
+            " FROM task INDEXED BY task_by_timer WHERE timer > ",
+            now!(),
+            " ORDER BY timer LIMIT 1"
+        ))
+        .fetch_optional(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
+        Ok(millis.map(|millis| Duration::from_millis(unsigned(millis))))
+    }
+
     async fn write_tasks(&mut self, tasks: &[WrittenTask]) -> Result<()> {
-        let done = WRITE_TASKS.execute(
-            &mut self.tx,
-            tasks,
-            |statement, WrittenTask { id, state, response, error_message }| {
+        let done =
+            WRITE_TASKS.execute(&mut self.tx, tasks, |statement, WrittenTask { id, state, response, failure }| {
+                let failure = failure.as_ref();
                 statement
                     .bind(id)
                     .bind(state.status.code())
@@ -303,9 +349,15 @@ impl Session for SqliteSession {
                     .bind(state.ended.map(Timestamp::as_millis))
                     .bind(state.lease_until.map(Timestamp::as_millis))
                     .bind(response.as_ref().map(Json::get))
-                    .bind(error_message.as_deref())
-            },
-        );
+                    .bind(failure.map(|failure| failure.message.as_str()))
+                    .bind(failure.and_then(|failure| failure.kind.as_deref()))
+                    .bind(failure.and_then(|failure| failure.trace.as_deref()))
+                    .bind(state.failures)
+                    .bind(state.due.map(Timestamp::as_millis))
+                    .bind(state.expires.map(Timestamp::as_millis))
+                    .bind(state.deadline.map(Timestamp::as_millis))
+                    .bind(state.timer().map(Timestamp::as_millis))
+            });
         done.await.map_err(|failure| self.failed(failure))
     }
 
@@ -345,6 +397,7 @@ impl Session for SqliteSession {
             &gone,
         )
         .await?;
+        self.execute("DELETE FROM attempt WHERE task IN (SELECT value FROM json_each(?1))", &gone).await?;
         self.execute("DELETE FROM callback WHERE task IN (SELECT value FROM json_each(?1))", &gone).await?;
         Ok(gone)
     }

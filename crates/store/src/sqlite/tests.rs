@@ -114,7 +114,7 @@ async fn no_statement_goes_through_all_tasks() {
         ("OLDEST_PENDING", read::OLDEST_PENDING.to_owned()),
         ("LOCK_PENDING", session::LOCK_PENDING.to_owned()),
         ("LOCK_TASKS", session::LOCK_TASKS.to_owned()),
-        ("LOCK_EXPIRED", session::LOCK_EXPIRED.to_owned()),
+        ("LOCK_OVERDUE", session::LOCK_OVERDUE.to_owned()),
         ("SCAN_FOR_PURGE", session::SCAN_FOR_PURGE.to_owned()),
         ("QUEUE_FLOORS", session::QUEUE_FLOORS.to_owned()),
         ("WRITE_TASKS", batch::WRITE_TASKS.text(64)),

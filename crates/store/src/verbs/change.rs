@@ -1,16 +1,21 @@
 //! Changing tasks: claims, worker messages, heartbeats, returns, cancels, leases that expire. All by [`relais_core::apply`].
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    time::Duration,
+};
 
 use relais_core::{
-    CallbackEvent, ClaimRequest, Event, IdsChanged, Milestone, Outcome, ServiceKey, State, Status, StoreError, Task,
-    TaskChange, TaskEvent, TaskId, Timestamp, Wakeup, apply,
+    Attempt, AttemptOutcome, CallbackEvent, ClaimRequest, Event, Failure, IdsChanged, Milestone, Outcome, Passed,
+    ServiceKey, State, Status, StoreError, Task, TaskChange, TaskEvent, TaskId, Timestamp, Wakeup, apply,
 };
 
 use super::{Verbs, ledger::Ledger, plain};
 use crate::{
     dispatch::Dispatch as _,
+    history::{FreedKey, History as _},
     outbox::NewCallback,
+    row::retry_policy,
     session::{Database, LockedTask, Session, WrittenTask},
 };
 
@@ -21,8 +26,16 @@ struct Changes {
     written: BTreeMap<i64, WrittenTask>,
     changed: Vec<i64>,
     work: BTreeSet<ServiceKey>,
-    /// Came back to their queue, and not by way of a broker.
-    back: BTreeSet<(ServiceKey, TaskId)>,
+    /// Came back to their queue, and not by way of a broker; each with its attempts so far.
+    back: BTreeMap<(ServiceKey, TaskId), u32>,
+    /// Attempts that are over while their tasks are not.
+    attempts: Vec<(i64, Attempt)>,
+    /// Had ended, and begin anew.
+    revived: Vec<i64>,
+    /// Keys of which the next task may come.
+    freed: Vec<FreedKey>,
+    /// When something happens next to one of those that wait.
+    timer: Option<Timestamp>,
     /// What is to be told, in the order in which it happened.
     told: Vec<NewCallback>,
     /// Every change, where somebody in this process wants to hear of each.
@@ -35,11 +48,16 @@ impl Changes {
     }
 
     /// Applies an event to a locked task, which may have changed in this transaction before.
-    fn apply(&mut self, task: &mut LockedTask, mut event: Event, now: Timestamp) -> Outcome {
+    fn apply(&mut self, task: &mut LockedTask, mut event: Event, now: Timestamp) -> Result<Outcome, StoreError> {
         plain::event(&mut event);
+        if let Event::Failed { failure, again_after, .. } = &mut event {
+            let asked = task.scheduled.map_or(task.submitted, |scheduled| scheduled.max(task.submitted));
+            let (failures, chance) = (task.state.failures, task.task_id.chance(task.state.attempt));
+            *again_after = retry_policy(task.retry.as_deref())?.again(failure, failures, now.since(asked), chance);
+        }
         let state = match apply(&task.state, &event, now) {
             Ok(state) => state,
-            Err(ignored) => return Outcome::Ignored(ignored),
+            Err(ignored) => return Ok(Outcome::Ignored(ignored)),
         };
         self.ledger.moved(task.service, task.client, task.seq, task.state.status, state.status);
         if state.revision != task.state.revision {
@@ -48,8 +66,21 @@ impl Changes {
         if state.status == Status::Pending {
             self.work.insert(task.service);
             if !matches!(event, Event::GivenBack { .. }) {
-                self.back.insert((task.service, task.task_id));
+                self.back.insert((task.service, task.task_id), state.attempt);
             }
+        }
+        if state.status == Status::Waiting {
+            self.timer = self.timer.into_iter().chain(state.timer()).min();
+        }
+        if task.state.status.is_final() {
+            self.revived.push(task.id);
+        }
+        self.attempts.extend(over(&task.state, &state, &event, now).map(|attempt| (task.id, attempt)));
+        if state.status.is_final()
+            && let Some(key) = task.unique_key.take()
+        {
+            let (service, client, task_id) = (task.service, task.client, task.task_id);
+            self.freed.push(FreedKey { service, client, key, task_id });
         }
         if let Some(callback) = &task.callback
             && let Some(event) = what_to_tell(&task.state, &state)
@@ -81,18 +112,43 @@ impl Changes {
                 correlation_id: task.correlation_id.clone(),
             });
         }
-        let (response, error_message) = match event {
+        let (response, failure) = match event {
             Event::Succeeded { response, .. } => (Some(response), None),
-            Event::Failed { error_message, .. } => (None, Some(error_message)),
+            Event::Failed { failure, .. } if state.status == Status::Failure => (None, Some(failure)),
+            Event::Expired => (None, Some(Failure::new("Nobody started it in time.").of_kind("expired"))),
             Event::LeaseExpired { .. } | Event::Delivered { .. } if state.status == Status::Failure => {
-                (None, Some(lost(state.losses)))
+                (None, Some(Failure::new(lost(state.losses)).of_kind("lost")))
             }
             _ => (None, None),
         };
         task.state = state.clone();
-        self.written.insert(task.id, WrittenTask { id: task.id, state: state.clone(), response, error_message });
-        Outcome::Applied(state)
+        self.written.insert(task.id, WrittenTask { id: task.id, state: state.clone(), response, failure });
+        Ok(Outcome::Applied(state))
     }
+}
+
+/// The attempt that this change ended, if the task goes on without it.
+fn over(before: &State, after: &State, event: &Event, now: Timestamp) -> Option<Attempt> {
+    let outcome = match event {
+        Event::Failed { .. } if after.status == Status::Waiting => AttemptOutcome::Failure,
+        _ if before.status != Status::InProgress || after.status.is_final() || after.attempt == 0 => return None,
+        Event::Returned { .. } | Event::GivenBack { .. } => AttemptOutcome::Returned,
+        Event::LeaseExpired { .. } => AttemptOutcome::Lost,
+        _ if before.attempt != after.attempt => AttemptOutcome::Lost,
+        _ => return None,
+    };
+    Some(Attempt {
+        number: if before.status == Status::InProgress { before.attempt } else { after.attempt },
+        started: before.started.or(Some(now)),
+        ended: Some(now),
+        outcome,
+        worker_host: before.worker_host.clone(),
+        failure: match event {
+            Event::Failed { failure, .. } => Some(failure.clone()),
+            _ => None,
+        },
+        response: None,
+    })
 }
 
 /// What whoever waits may want to be told of a change.
@@ -115,17 +171,32 @@ fn lost(losses: u32) -> String {
 impl<D: Database> Verbs<D> {
     /// Writes what was changed, with all that follows from it.
     async fn write(&self, mut session: D::Session, changes: Changes) -> Result<(), StoreError> {
+        if !changes.revived.is_empty() {
+            session.keep_last_attempts(&changes.revived).await?;
+        }
         let written: Vec<WrittenTask> = changes.written.into_values().collect();
         if !written.is_empty() {
             session.write_tasks(&written).await?;
         }
+        if !changes.attempts.is_empty() {
+            // Of several that one transaction says of the same attempt, the last is right.
+            let attempts: BTreeMap<(i64, u32), Attempt> =
+                changes.attempts.into_iter().map(|(id, attempt)| ((id, attempt.number), attempt)).collect();
+            let attempts: Vec<_> = attempts.into_iter().map(|((id, _), attempt)| (id, attempt)).collect();
+            session.insert_attempts(&attempts).await?;
+        }
+        if !changes.freed.is_empty() {
+            session.free_unique(&changes.freed).await?;
+        }
         let callbacks = Self::tell(&mut session, changes.told).await?;
         let mut dispatch = Vec::new();
         if !changes.back.is_empty() {
-            dispatch = session.insert_dispatches(&changes.back.into_iter().collect::<Vec<_>>()).await?;
+            let back = changes.back.into_iter().map(|((service, task_id), attempts)| (service, task_id, attempts));
+            dispatch = session.insert_dispatches(&back.collect::<Vec<_>>()).await?;
         }
         let tasks = IdsChanged::These(changes.changed);
-        let wakeup = Wakeup { work: changes.work.into_iter().collect(), tasks, declared: false, callbacks, dispatch };
+        let work = changes.work.into_iter().collect();
+        let wakeup = Wakeup { work, tasks, declared: false, callbacks, dispatch, timer: changes.timer };
         self.finish(session, changes.ledger, wakeup).await?;
         self.changed(&changes.heard.unwrap_or_default());
         Ok(())
@@ -154,7 +225,7 @@ impl<D: Database> Verbs<D> {
                         worker_host: request.worker_host.clone(),
                         lease: request.lease.unwrap_or(pending.lease),
                     };
-                    if let Outcome::Applied(state) = changes.apply(&mut pending.locked, event, *now) {
+                    if let Outcome::Applied(state) = changes.apply(&mut pending.locked, event, *now)? {
                         tasks.push(Task { state, position: None, ..pending.task });
                     }
                 }
@@ -182,24 +253,29 @@ impl<D: Database> Verbs<D> {
                 Some(task) if task.service == service && client.is_none_or(|client| client == task.client) => {
                     changes.apply(task, event, locked.now)
                 }
-                _ => Outcome::NotFound,
+                _ => Ok(Outcome::NotFound),
             })
-            .collect();
+            .collect::<Result<_, _>>()?;
         self.write(session, changes).await?;
         Ok(outcomes)
     }
 
-    /// Takes away what silent workers held.
-    pub(super) async fn expire(&self, limit: usize) -> Result<usize, StoreError> {
+    /// Does what time does.
+    pub(super) async fn let_time_pass(&self, limit: usize) -> Result<Passed, StoreError> {
         let mut session = self.database.begin().await?;
-        let locked = session.lock_expired(limit).await?;
+        let locked = session.lock_overdue(limit).await?;
         let mut changes = Changes::new(self.wants_changes());
-        let found = locked.rows.len();
+        let (found, mut lost) = (locked.rows.len(), 0);
         for mut task in locked.rows {
-            let event = Event::LeaseExpired { delivery_limit: task.delivery_limit };
-            changes.apply(&mut task, event, locked.now);
+            let losses = task.state.losses;
+            let Some(event) = task.state.overdue(locked.now, task.delivery_limit) else { continue };
+            changes.apply(&mut task, event, locked.now)?;
+            lost += usize::from(task.state.losses > losses);
         }
+        let changed = changes.written.len();
+        // What comes of these changes is told by the wake-up.
+        let next = if found == limit { Some(Duration::ZERO) } else { session.next_timer().await? };
         self.write(session, changes).await?;
-        Ok(found)
+        Ok(Passed { changed, lost, next })
     }
 }

@@ -20,10 +20,10 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DispatchName, Dispatched,
-    DueCallback, DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, PurgeReport, PurgeRule, QueueDepth, Resend,
-    Resent, ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskChange, TaskEvent, TaskFilter, TaskId,
-    Timestamp, Wakeup, WakeupListener,
+    Attempt, Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DispatchName,
+    Dispatched, DueCallback, DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule,
+    QueueDepth, Resend, Resent, ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskChange, TaskEvent,
+    TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
 };
 
 use self::ledger::Ledger;
@@ -103,8 +103,12 @@ impl<D: Database> Store for Verbs<D> {
         self.record_events(events).await
     }
 
-    async fn expire_leases(&self, limit: usize) -> Result<usize, StoreError> {
-        self.expire(limit).await
+    async fn attempts(&self, id: i64) -> Result<Vec<Attempt>, StoreError> {
+        self.database.attempts(id).await
+    }
+
+    async fn pass_time(&self, limit: usize) -> Result<Passed, StoreError> {
+        self.let_time_pass(limit).await
     }
 
     async fn claim_dispatches(

@@ -13,6 +13,7 @@ fn without_nul(text: &mut String) {
 pub(super) fn submission(task: &mut NewTask) {
     task.correlation_id.iter_mut().for_each(without_nul);
     task.idempotency.iter_mut().for_each(|given| without_nul(&mut given.key));
+    task.terms.unique.iter_mut().for_each(|unique| without_nul(&mut unique.key));
 }
 
 /// The texts of an event.
@@ -24,7 +25,10 @@ pub(super) fn event(event: &mut Event) {
         | Event::GivenBack { worker_host } => {
             worker_host.iter_mut().for_each(without_nul);
         }
-        Event::Failed { error_message, .. } => without_nul(error_message),
+        Event::Failed { failure, .. } => {
+            without_nul(&mut failure.message);
+            failure.kind.iter_mut().chain(&mut failure.trace).for_each(without_nul);
+        }
         _ => {}
     }
 }

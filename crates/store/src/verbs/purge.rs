@@ -9,6 +9,7 @@ use relais_core::{PurgeReport, PurgeRule, Status, StoreError, Wakeup, position};
 
 use super::{Verbs, ledger::Ledger};
 use crate::{
+    history::History as _,
     outbox::Outbox as _,
     session::{Database, PurgeCandidate, PurgeScan, Session},
 };
@@ -20,7 +21,8 @@ const KEYS: usize = 2_000;
 const FORGET_LANES: Duration = Duration::from_secs(7 * 86_400);
 
 /// Statuses are gone through in this order; a cursor says where in it the last call stopped.
-const ORDER: [Status; 5] = [Status::Success, Status::Failure, Status::Cancelled, Status::InProgress, Status::Pending];
+const ORDER: [Status; 6] =
+    [Status::Success, Status::Failure, Status::Cancelled, Status::InProgress, Status::Waiting, Status::Pending];
 
 impl<D: Database> Verbs<D> {
     /// Looks at one batch of one status of one service.
@@ -71,6 +73,14 @@ impl<D: Database> Verbs<D> {
             let some = session.forget_keys(idempotency_age, KEYS).await?;
             session.commit().await?;
             forgotten += some;
+            if some < KEYS as u64 {
+                break;
+            }
+        }
+        loop {
+            let mut session = self.database.begin().await?;
+            let some = session.forget_unique(KEYS).await?;
+            session.commit().await?;
             if some < KEYS as u64 {
                 break;
             }

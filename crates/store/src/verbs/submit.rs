@@ -3,12 +3,16 @@
 use std::collections::{BTreeSet, HashMap};
 
 use relais_core::{
-    Admission, ClientKey, Milestone, NewTask, Refusal, Room, ServiceKey, State, StoreError, Submission, Submitted,
-    TaskChange, Wakeup,
+    Admission, ClientKey, Milestone, NewTask, Refusal, Room, ServiceKey, State, Status, StoreError, Submission,
+    Submitted, TaskChange, Timestamp, Wakeup,
 };
 
 use super::{Verbs, ledger::Ledger, plain};
-use crate::session::{Database, InsertedTask, KnownKey, Session};
+use crate::{
+    history::History as _,
+    row::unsigned,
+    session::{Database, InsertedTask, KnownKey, Session},
+};
 
 impl<D: Database> Verbs<D> {
     /// One transaction for the whole batch: lock the queues, count the room, insert, count.
@@ -24,6 +28,7 @@ impl<D: Database> Verbs<D> {
         let services: Vec<ServiceKey> =
             tasks.iter().map(|task| task.service).collect::<BTreeSet<_>>().into_iter().collect();
         let queues = session.lock_queues(&services).await?;
+        let now = queues.last().map_or(Timestamp::from_millis(0), |queue| queue.now);
         // A second statement on purpose: it sees what was committed while the first one waited for the locks.
         let facts = session.queue_facts(&tasks).await?;
 
@@ -32,30 +37,42 @@ impl<D: Database> Verbs<D> {
         let mut next: HashMap<ServiceKey, i64> =
             queues.into_iter().map(|queue| (queue.service, queue.arrived)).collect();
         let mut admission = Admission::default();
-        for (service, departed, capacity) in facts.queues {
+        for (service, departed, room) in facts.queues {
             let Some(arrived) = next.get(&service) else { continue };
-            admission.set_service(service, room(arrived - departed, capacity));
+            admission.set_service(service, Room { pending: unsigned(arrived - departed), ..room });
         }
-        for (service, client, pending, capacity) in facts.shares {
-            admission.set_client(service, client, room(pending, capacity));
+        for (service, client, room) in facts.shares {
+            admission.set_client(service, client, room);
         }
         let mut keys = Keys::new(facts.known);
+        let mut unique = Keys::new(session.known_unique(&tasks).await?);
 
         let mut answers = Vec::with_capacity(tasks.len());
         let mut inserted = Vec::with_capacity(tasks.len());
         let mut ledger = Ledger::default();
+        let mut timer = None;
         for task in tasks {
             if let Some(answer) = keys.answer(&task) {
                 answers.push(answer);
                 continue;
             }
+            if let Some(answer) = unique.twin(&task) {
+                answers.push(Ok(answer));
+                continue;
+            }
             let (service, client) = (task.service, task.client);
-            answers.push(admission.admit(service, client).map(|position| {
+            let state = first_state(&task, now);
+            let waits = state.status == Status::Waiting;
+            answers.push(admission.admit(service, client, waits).map(|position| {
                 keys.remember(&task, position);
-                ledger.arrived(service, client);
+                unique.remember_unique(&task, position);
                 let seq = next.entry(service).or_default();
-                let submitted = Submitted { task_id: task.task_id, position, replayed: false };
-                inserted.push(InsertedTask { task, seq: *seq, position, brokered: brokered.contains(&service) });
+                ledger.arrived(service, client);
+                ledger.moved(service, client, *seq, Status::Pending, state.status);
+                timer = timer.into_iter().chain(state.timer()).min();
+                let submitted = Submitted { task_id: task.task_id, position, replayed: false, duplicate: false };
+                let brokered = !waits && brokered.contains(&service);
+                inserted.push(InsertedTask { task, seq: *seq, position, brokered, state });
                 *seq += 1;
                 submitted
             }));
@@ -65,10 +82,12 @@ impl<D: Database> Verbs<D> {
             return Ok(answers);
         }
         session.insert_tasks(&inserted).await?;
-        let wakeup = new_work(inserted.iter().map(|inserted| &inserted.task));
+        let at_once = inserted.iter().filter(|inserted| inserted.state.status == Status::Pending);
+        let wakeup = Wakeup { timer, ..new_work(at_once.map(|inserted| &inserted.task)) };
         self.finish(session, ledger, wakeup).await?;
         if self.wants_changes() {
-            self.changed(&inserted.iter().map(|inserted| submitted(&inserted.task)).collect::<Vec<_>>());
+            let change = |inserted: &InsertedTask| submitted(&inserted.task, inserted.state.clone());
+            self.changed(&inserted.iter().map(change).collect::<Vec<_>>());
         }
         Ok(answers)
     }
@@ -77,17 +96,26 @@ impl<D: Database> Verbs<D> {
     /// take them in one statement.
     async fn submit_at_once(&self, tasks: &[NewTask]) -> Result<Option<Vec<Submission>>, StoreError> {
         let service = tasks[0].service;
-        if tasks.iter().any(|task| task.service != service || task.idempotency.is_some()) {
+        let plain = |task: &NewTask| {
+            let terms = &task.terms;
+            task.service == service
+                && task.idempotency.is_none()
+                && terms.due.is_none()
+                && terms.expires.is_none()
+                && terms.unique.is_none()
+        };
+        if !tasks.iter().all(plain) {
             return Ok(None);
         }
         let wakeup = new_work(tasks);
         let Some(first) = self.database.submit_unlimited(tasks, &wakeup).await? else { return Ok(None) };
         self.wake(&wakeup);
         if self.wants_changes() {
-            self.changed(&tasks.iter().map(submitted).collect::<Vec<_>>());
+            self.changed(&tasks.iter().map(|task| submitted(task, State::pending())).collect::<Vec<_>>());
         }
-        let answer =
-            |(task, position): (&NewTask, u64)| Ok(Submitted { task_id: task.task_id, position, replayed: false });
+        let answer = |(task, position): (&NewTask, u64)| {
+            Ok(Submitted { task_id: task.task_id, position, replayed: false, duplicate: false })
+        };
         Ok(Some(tasks.iter().zip(first..).map(answer).collect()))
     }
 }
@@ -105,23 +133,26 @@ fn new_work<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Wakeup {
 }
 
 /// A task that was just taken in.
-fn submitted(task: &NewTask) -> TaskChange {
+fn submitted(task: &NewTask, state: State) -> TaskChange {
     TaskChange {
         task_id: task.task_id,
         service: task.service,
         client: task.client,
         milestone: Milestone::Submitted,
-        state: State::pending(),
+        state,
         submitted: None,
         correlation_id: task.correlation_id.clone(),
     }
 }
 
-fn room(pending: i64, capacity: Option<u32>) -> Room {
-    Room { pending: u64::try_from(pending).unwrap_or(0), capacity: capacity.map(u64::from) }
+/// A new task: pending, or waiting for its time.
+fn first_state(task: &NewTask, now: Timestamp) -> State {
+    let due = task.terms.due.map(|when| when.moment(now)).filter(|due| *due > now);
+    let expires = task.terms.expires.map(|wait| due.unwrap_or(now).after(wait));
+    State { expires, ..due.map_or(State::pending(), State::waiting) }
 }
 
-/// The idempotency keys that are known: those of the store, and those of the batch itself so far.
+/// The keys of one kind that are known: those of the store, and those of the batch itself so far.
 struct Keys(HashMap<(ServiceKey, ClientKey, String), KnownKey>);
 
 impl Keys {
@@ -134,22 +165,39 @@ impl Keys {
         let given = task.idempotency.as_ref()?;
         let known = self.0.get(&(task.service, task.client, given.key.clone()))?;
         Some(if known.fingerprint == given.fingerprint {
-            Ok(Submitted { task_id: known.task_id, position: known.position, replayed: true })
+            Ok(Submitted { task_id: known.task_id, position: known.position, replayed: true, duplicate: false })
         } else {
             Err(Refusal::KeyReused)
         })
     }
 
+    /// The task that there is already, if the task's unique key is in use.
+    fn twin(&self, task: &NewTask) -> Option<Submitted> {
+        let known = self.0.get(&(task.service, task.client, task.terms.unique.as_ref()?.key.clone()))?;
+        Some(Submitted { task_id: known.task_id, position: known.position, replayed: false, duplicate: true })
+    }
+
     fn remember(&mut self, task: &NewTask, position: u64) {
-        let Some(given) = &task.idempotency else { return };
+        if let Some(given) = &task.idempotency {
+            self.insert(task, &given.key, &given.fingerprint, position);
+        }
+    }
+
+    fn remember_unique(&mut self, task: &NewTask, position: u64) {
+        if let Some(unique) = &task.terms.unique {
+            self.insert(task, &unique.key, &[], position);
+        }
+    }
+
+    fn insert(&mut self, task: &NewTask, key: &str, fingerprint: &[u8], position: u64) {
         let known = KnownKey {
             service: task.service,
             client: task.client,
-            key: given.key.clone(),
-            fingerprint: given.fingerprint.clone(),
+            key: key.to_owned(),
+            fingerprint: fingerprint.to_owned(),
             task_id: task.task_id,
             position,
         };
-        self.0.insert((task.service, task.client, given.key.clone()), known);
+        self.0.insert((task.service, task.client, key.to_owned()), known);
     }
 }

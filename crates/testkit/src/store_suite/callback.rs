@@ -96,7 +96,7 @@ pub async fn every_end_is_told_once_and_only_where_it_was_asked_for(harness: &Ha
     ensure!(due(store, LANE, 10).await?.is_empty(), "nothing has ended yet");
 
     change(store, ids[0], service, succeeded()?).await?;
-    change(store, ids[1], service, Event::Failed { attempt: None, error_message: "no".to_owned() }).await?;
+    change(store, ids[1], service, Event::failed(None, "no")).await?;
     change(store, ids[2], service, Event::Cancelled).await?;
     change(store, silent, service, succeeded()?).await?;
     change(store, picky, service, succeeded()?).await?;
@@ -105,7 +105,7 @@ pub async fn every_end_is_told_once_and_only_where_it_was_asked_for(harness: &Ha
     claim_for(store, service, 1, Duration::ZERO).await?;
     for _ in 0..30 {
         a_moment(store).await?;
-        store.expire_leases(10).await?;
+        store.pass_time(10).await?;
         if find(store, ids[3]).await?.state.status == Status::Failure {
             break;
         }

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    Change, ClientId, Event, QueueKind, QueueSettings, Refusal, Retention, Role, Roles, ServiceLimits, Status, Store,
-    StoreError, Transport,
+    Change, ClientId, Event, QueueKind, QueueSettings, Refusal, Retention, RetryPolicy, Role, Roles, ServiceLimits,
+    Status, Store, StoreError, Transport,
 };
 
 use super::{
@@ -55,6 +55,15 @@ pub async fn what_is_declared_is_read_back(harness: &Harness) -> Result<()> {
         delivery_limit: 7,
         retention: Retention { finished: Some(Duration::from_secs(60)), any: Some(Duration::from_secs(86_400)) },
         callback_retries: Some(vec![Duration::from_secs(5), Duration::from_secs(172_800)]),
+        retry: RetryPolicy {
+            cap: Some(Duration::from_secs(9)),
+            jitter: 0.5,
+            within: Some(Duration::from_secs(86_400)),
+            except_kinds: vec!["paper".to_owned()],
+            ..RetryPolicy::classic()
+        },
+        timeout: Some(Duration::from_secs(600)),
+        priority_step: Duration::from_secs(7),
     };
     let queues = QueueSettings {
         kind: QueueKind::Quorum,

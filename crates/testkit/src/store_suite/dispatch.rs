@@ -173,7 +173,7 @@ pub async fn what_the_broker_has_lost_is_dispatched_again_in_batches(harness: &H
     ensure!(!store.refill_dispatches(10).await?, "nothing is lost");
     let started = Event::Delivered { worker_host: None, again: false, delivery_limit: 9 };
     change(store, all[3], service, started).await?;
-    change(store, all[4], service, Event::Failed { attempt: None, error_message: "no".to_owned() }).await?;
+    change(store, all[4], service, Event::failed(None, "no")).await?;
     store.dispatch_again(service).await?;
     let later = submit_all(store, new_tasks(service, client, 1)?).await?;
     settle(store, service, &later, Dispatched::Done).await?;

@@ -47,7 +47,7 @@ async fn world(store: &dyn Store) -> Result<(Vec<TaskId>, [ServiceKey; 2], [Clie
         for (i, task) in claim(store, service, 12).await?.into_iter().enumerate() {
             let event = match i % 4 {
                 0 => Event::Succeeded { attempt: None, response: json("1")? },
-                1 => Event::Failed { attempt: None, error_message: "no".to_owned() },
+                1 => Event::failed(None, "no"),
                 2 => Event::Cancelled,
                 _ => continue,
             };

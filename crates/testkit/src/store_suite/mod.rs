@@ -4,6 +4,7 @@
 //! each promise below, so that each has its own name, its own empty database and its own verdict. Nothing here knows a
 //! driver, SQL or a file.
 
+pub mod attempt;
 pub mod callback;
 pub mod claim;
 pub mod declare;
@@ -92,6 +93,20 @@ macro_rules! store_suite {
                 a_silent_worker_loses_its_task_and_a_task_its_last_chance,
                 leases_that_run_are_left_alone,
                 at_most_so_many_are_taken_away_at_once,
+            }
+            attempt {
+                a_task_that_failed_is_tried_again_until_its_policy_ends,
+                the_policy_is_the_tasks_or_else_the_services,
+                attempts_that_were_given_back_or_lost_are_kept,
+                a_task_that_has_ended_can_be_done_once_more,
+                a_scheduled_task_comes_into_its_queue_in_its_time,
+                what_is_due_comes_once_whoever_looks,
+                what_nobody_started_in_time_fails,
+                an_attempt_that_takes_too_long_is_told_so,
+                urgent_tasks_go_first_and_the_others_do_move,
+                a_unique_key_has_one_task_at_a_time,
+                tasks_of_a_broker_are_dispatched_when_they_are_due,
+                attempts_go_with_their_task,
             }
             dispatch {
                 what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settled,

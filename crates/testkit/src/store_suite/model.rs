@@ -215,7 +215,7 @@ impl Model {
             0 | 1 => Event::Started { attempt, worker_host, lease: None },
             2 | 3 => Event::Progressed { attempt, progress: number, lease: None },
             4 => Event::Succeeded { attempt, response: json(&number.to_string())? },
-            5 => Event::Failed { attempt, error_message: format!("because {number}") },
+            5 => Event::failed(attempt, format!("because {number}")),
             6 => Event::Renewed { attempt, lease: if random.once_in(2) { Duration::ZERO } else { LONG } },
             7 => Event::Returned { attempt },
             _ if random.once_in(3) => Event::Cancelled,
@@ -224,7 +224,7 @@ impl Model {
     }
 
     async fn expire(&mut self, store: &dyn Store) -> Result<()> {
-        let taken = store.expire_leases(1000).await?;
+        let taken = store.pass_time(1000).await?.lost;
         let mut expected = 0;
         for task in &mut self.tasks {
             let delivery_limit = self.services[task.service].2;
@@ -355,7 +355,7 @@ impl Kept {
         self.state = apply(&self.state, event, EPOCH)?;
         match event {
             Event::Succeeded { response, .. } => self.response = Some(response.clone()),
-            Event::Failed { error_message, .. } => self.error_message = Some(error_message.clone()),
+            Event::Failed { failure, .. } => self.error_message = Some(failure.message.clone()),
             _ => {}
         }
         Ok(self.state.clone())

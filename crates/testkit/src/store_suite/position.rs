@@ -39,7 +39,7 @@ pub async fn the_place_is_exact_after_claims_cancels_and_returns(harness: &Harne
     queue.extend(submit_all(store, new_tasks(service, client, 150)?).await?);
     places(store, &queue).await?;
     claim_for(store, service, 1, Duration::ZERO).await?;
-    ensure!(store.expire_leases(1).await? == 1);
+    ensure!(store.pass_time(1).await?.lost == 1);
     places(store, &queue).await
 }
 

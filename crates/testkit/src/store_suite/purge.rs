@@ -38,7 +38,7 @@ async fn one_in_each(store: &dyn Store, service: ServiceKey, client: relais_core
     let names = submit_all(store, new_tasks(service, client, 4)?).await?;
     claim(store, service, 4).await?;
     change(store, names[1], service, Event::Succeeded { attempt: None, response: json("1")? }).await?;
-    change(store, names[2], service, Event::Failed { attempt: None, error_message: "no".to_owned() }).await?;
+    change(store, names[2], service, Event::failed(None, "no")).await?;
     change(store, names[3], service, Event::Cancelled).await?;
     let pending = submit(store, new_task(service, client)?).await?.task_id;
     a_moment(store).await?;

@@ -251,7 +251,7 @@ pub async fn a_text_that_a_database_cannot_keep_does_not_fail_its_batch(harness:
             service,
             Event::Started { attempt: None, worker_host: Some("\0".to_owned()), lease: None },
         ),
-        super::world::says(names[0], service, Event::Failed { attempt: None, error_message: "no\0\u{1}\u{7f}".into() }),
+        super::world::says(names[0], service, Event::failed(None, "no\0\u{1}\u{7f}")),
         super::world::says(names[1], service, Event::Cancelled),
     ];
     store.record(events).await?;

@@ -69,7 +69,7 @@ pub async fn nothing_changed_wakes_nobody(harness: &Harness) -> Result<()> {
     claim(store, service, 1).await?;
     let mut heard = listen(store);
     claim(store, service, 1).await?;
-    store.expire_leases(10).await?;
+    store.pass_time(10).await?;
     store.submit_many(vec![new_task(ServiceKey(99), client)?]).await?;
     record(store, id, service, Event::Returned { attempt: Some(9) }).await?;
     // What was not committed is not told either.

@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
     Change, ClaimRequest, ClientId, ClientKey, Event, Json, NewTask, Outcome, QueueSettings, Role, ServiceKey,
-    ServiceLimits, ServiceName, Store, Submission, Submitted, Task, TaskEvent, TaskFilter, TaskId, Timestamp,
+    ServiceLimits, ServiceName, Store, Submission, Submitted, Task, TaskEvent, TaskFilter, TaskId, Terms, Timestamp,
     Transport,
 };
 use tokio::task::JoinSet;
@@ -100,6 +100,7 @@ pub(super) fn new_task(service: ServiceKey, client: ClientKey) -> Result<NewTask
         callback: None,
         correlation_id: None,
         idempotency: None,
+        terms: Terms::default(),
         dispatch: None,
     })
 }

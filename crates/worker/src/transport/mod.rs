@@ -12,7 +12,10 @@ pub(crate) mod rabbitmq;
 use std::{fmt::Debug, time::Duration};
 
 use async_trait::async_trait;
-use relais_protocol::worker::{HeldTask, OutcomeKind, SubmissionMessage, TaskOutcome, WireMessage, WireReport};
+use relais_protocol::{
+    HumanDuration,
+    worker::{HeldTask, OutcomeKind, SubmissionMessage, TaskOutcome, WireMessage, WireReport},
+};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::{CallError, outbox::Verdict, slots::TaskKey};
@@ -144,6 +147,7 @@ fn wire(key: &TaskKey, news: &News<'_>, host_name: Option<&str>) -> Result<WireM
                 error_message: Some(text(&failure.message)?),
                 retryable: failure.retryable,
                 error_kind: failure.kind.clone(),
+                retry_after: failure.retry_after.map(HumanDuration),
                 ..WireReport::default()
             },
         ),
@@ -192,10 +196,15 @@ mod tests {
 
     #[test]
     fn a_failure_says_what_is_known_of_it() {
-        let failure = Failure { retryable: Some(false), kind: Some("paper".to_owned()), ..Failure::new("no") };
+        let failure = Failure {
+            retryable: Some(true),
+            kind: Some("paper".to_owned()),
+            retry_after: Some(std::time::Duration::from_secs(90)),
+            ..Failure::new("no")
+        };
         assert_eq!(
             written(News::Verdict { verdict: &Verdict::Failure(failure), untold: false }),
-            r#"{"taskId":"t","attempt":3,"data":{"messageType":"failure","errorMessage":"no","retryable":false,"errorKind":"paper"}}"#
+            r#"{"taskId":"t","attempt":3,"data":{"messageType":"failure","errorMessage":"no","retryable":true,"errorKind":"paper","retryAfter":"1m30s"}}"#
         );
     }
 }

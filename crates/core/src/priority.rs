@@ -1,0 +1,58 @@
+//! Which of the tasks that wait goes first.
+//!
+//! Tasks are taken in the order of their rank, a moment: when a task was submitted, less a head start for each level of
+//! its priority. So an urgent task goes before all that came a while earlier, and none waits for ever: one that was passed
+//! over long enough is before all that come later, whatever their priority. The rank is written once and never changes.
+
+use std::time::Duration;
+
+/// How long a head start each level gives, unless the service says otherwise.
+pub const DEFAULT_PRIORITY_STEP: Duration = Duration::from_secs(60);
+
+/// How urgent a task is: from 0, the least, to 9.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Priority(u8);
+
+impl Default for Priority {
+    /// In the middle: there is something to be less urgent than others.
+    fn default() -> Self {
+        Self(4)
+    }
+}
+
+impl Priority {
+    /// The most urgent.
+    pub const MOST: Self = Self(9);
+
+    /// A priority, if it is one.
+    pub fn new(level: u8) -> Option<Self> {
+        (level <= Self::MOST.0).then_some(Self(level))
+    }
+
+    /// From 0 to 9.
+    pub const fn level(self) -> u8 {
+        self.0
+    }
+
+    /// By how many milliseconds the rank comes before the submission; less than 0 if it comes after.
+    pub fn head_start(self, step: Duration) -> i64 {
+        let levels = i64::from(self.0) - i64::from(Self::default().0);
+        levels.saturating_mul(i64::try_from(step.as_millis()).unwrap_or(i64::MAX))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_urgent_task_overtakes_what_came_a_while_before_and_no_more() {
+        let step = Duration::from_secs(60);
+        let rank = |submitted: i64, level| submitted - Priority::new(level).unwrap().head_start(step);
+        assert!(rank(300_000, 9) < rank(1, 4), "five levels are five minutes");
+        assert!(rank(300_001, 9) > rank(0, 4));
+        assert!(rank(0, 0) > rank(239_999, 4) && rank(0, 0) < rank(240_001, 4), "the least urgent does move");
+        assert_eq!(Priority::default().head_start(Duration::MAX), 0);
+        assert_eq!(Priority::new(10), None);
+    }
+}

@@ -1,0 +1,394 @@
+//! Attempts, retries, and what happens to tasks by itself when its time has come.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use relais_core::{
+    AttemptOutcome, Event, Failure, IdsChanged, Ignored, NewTask, Outcome, Priority, RetryPolicy, ServiceKey,
+    ServiceLimits, Status, Store, TaskId, Terms, Timestamp, UniqueKey, Wakeup, WakeupListener, When,
+};
+
+use super::{
+    Harness,
+    world::{
+        at_once, change, claim, claim_for, client, find, json, limits, new_task, new_tasks, one_of_each, place,
+        put_brokered, record, service, service_key, submit, submit_all, until_after,
+    },
+};
+
+const SOON: Duration = Duration::from_millis(30);
+const LATER: Duration = Duration::from_secs(3600);
+
+/// So often, and so soon.
+fn retry(limit: u32, base: Duration) -> RetryPolicy {
+    RetryPolicy { limit, base, factor: 1.0, ..RetryPolicy::none() }
+}
+
+fn on(terms: Terms, service: ServiceKey, client: relais_core::ClientKey) -> Result<NewTask> {
+    Ok(NewTask { terms, ..new_task(service, client)? })
+}
+
+/// Waits until a task is due, and has time do its work.
+async fn come_due(store: &dyn Store, task_id: TaskId) -> Result<()> {
+    let due = find(store, task_id).await?.state.due.context("it waits")?;
+    until_after(store, due).await?;
+    store.pass_time(100).await?;
+    ensure!(find(store, task_id).await?.state.status == Status::Pending, "its time has come");
+    Ok(())
+}
+
+/// Each failure is kept, the task waits in between, and the last one is the end.
+pub async fn a_task_that_failed_is_tried_again_until_its_policy_ends(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let limits = ServiceLimits { retry: retry(2, SOON), ..limits(None) };
+    let (service, client) = (service(store, "resize", limits).await?, client(store, "alice").await?);
+    let name = submit(store, new_task(service, client)?).await?.task_id;
+    for number in 1..=3u32 {
+        ensure!(claim(store, service, 1).await?.len() == 1);
+        let before = store.ping().await?;
+        let failure =
+            Failure { trace: Some("at line 7".to_owned()), ..Failure::new(format!("no {number}")).of_kind("ink") };
+        change(store, name, service, Event::Failed { attempt: Some(number), failure, again_after: None }).await?;
+        let found = find(store, name).await?;
+        ensure!(found.state.failures == number && found.state.attempt == number);
+        if number == 3 {
+            ensure!(found.state.status == Status::Failure && found.error_message.as_deref() == Some("no 3"));
+            ensure!(found.error_kind.as_deref() == Some("ink") && found.error_trace.as_deref() == Some("at line 7"));
+            break;
+        }
+        ensure!(found.state.status == Status::Waiting && found.error_message.is_none() && found.position.is_none());
+        ensure!(found.state.due.context("a date")? >= before.after(SOON), "it waits as long as it should");
+        ensure!(claim(store, service, 1).await?.is_empty(), "nobody gets it meanwhile");
+        let again = record(store, name, service, Event::failed(Some(number), "again")).await?;
+        ensure!(again == Outcome::Ignored(Ignored::NotHeld), "{again:?}");
+        come_due(store, name).await?;
+        ensure!(place(store, name).await? == Some(1));
+    }
+    let kept = store.attempts(find(store, name).await?.id).await?;
+    let told: Vec<_> = kept
+        .iter()
+        .map(|attempt| {
+            (attempt.number, attempt.outcome, attempt.failure.as_ref().map(|failure| failure.message.as_str()))
+        })
+        .collect();
+    let expected = [(1, AttemptOutcome::Failure, Some("no 1")), (2, AttemptOutcome::Failure, Some("no 2"))];
+    ensure!(told == expected, "{told:?}");
+    let failure = kept[0].failure.as_ref().context("a failure")?;
+    ensure!(failure.kind.as_deref() == Some("ink") && failure.trace.as_deref() == Some("at line 7"));
+    ensure!(kept.iter().all(|attempt| attempt.started.is_some() && attempt.ended >= attempt.started));
+    ensure!(kept[0].worker_host.as_deref() == Some("host"));
+    Ok(())
+}
+
+/// A task's own policy counts, and not its service's; and its worker may know better than both.
+pub async fn the_policy_is_the_tasks_or_else_the_services(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let limits = ServiceLimits { retry: retry(5, LATER), ..limits(None) };
+    let (service, client) = (service(store, "resize", limits).await?, client(store, "alice").await?);
+    let own = |policy| on(Terms { retry: Some(policy), ..Terms::default() }, service, client);
+    let never = RetryPolicy::none();
+    let names = submit_all(store, vec![own(never)?, new_task(service, client)?, new_task(service, client)?]).await?;
+    ensure!(claim(store, service, 3).await?.len() == 3);
+    for name in &names[..2] {
+        change(store, *name, service, Event::failed(None, "no")).await?;
+    }
+    let failure = Failure { retryable: Some(false), ..Failure::new("never") };
+    change(store, names[2], service, Event::Failed { attempt: None, failure, again_after: None }).await?;
+    let mut statuses = Vec::new();
+    for name in names {
+        statuses.push(find(store, name).await?.state.status);
+    }
+    ensure!(statuses == [Status::Failure, Status::Waiting, Status::Failure], "{statuses:?}");
+    Ok(())
+}
+
+/// Giving a task back, or losing its worker, is an attempt that is kept, and no failure.
+pub async fn attempts_that_were_given_back_or_lost_are_kept(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let name = submit(store, new_task(service, client)?).await?.task_id;
+    claim(store, service, 1).await?;
+    change(store, name, service, Event::Returned { attempt: Some(1) }).await?;
+    claim_for(store, service, 1, Duration::ZERO).await?;
+    store.pass_time(10).await?;
+    claim(store, service, 1).await?;
+    change(store, name, service, Event::Succeeded { attempt: Some(3), response: json("1")? }).await?;
+    let found = find(store, name).await?;
+    ensure!(found.state.failures == 0 && found.state.attempt == 3 && found.state.losses == 1);
+    let kept: Vec<_> =
+        store.attempts(found.id).await?.into_iter().map(|attempt| (attempt.number, attempt.outcome)).collect();
+    ensure!(kept == [(1, AttemptOutcome::Returned), (2, AttemptOutcome::Lost)], "{kept:?}");
+    Ok(())
+}
+
+/// A task that has ended is done once more, and what became of it before is kept.
+pub async fn a_task_that_has_ended_can_be_done_once_more(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let names = submit_all(store, new_tasks(service, client, 4)?).await?;
+    ensure!(record(store, names[0], service, Event::Revived).await? == Outcome::Ignored(Ignored::NoEffect));
+    claim(store, service, 2).await?;
+    ensure!(record(store, names[0], service, Event::Revived).await? == Outcome::Ignored(Ignored::NoEffect));
+    change(store, names[0], service, Event::Succeeded { attempt: None, response: json("[1]")? }).await?;
+    change(store, names[1], service, Event::failed(None, "no")).await?;
+    change(store, names[2], service, Event::Cancelled).await?;
+    for name in &names[..3] {
+        change(store, *name, service, Event::Revived).await?;
+        let found = find(store, *name).await?;
+        ensure!(found.state.status == Status::Pending && found.state.ended.is_none() && found.state.failures == 0);
+        ensure!(found.response.is_none() && found.error_message.is_none());
+    }
+    ensure!(place(store, names[3]).await? == Some(4), "they have their places again");
+    let kept = store.attempts(find(store, names[0]).await?.id).await?;
+    ensure!(kept.len() == 1 && kept[0].outcome == AttemptOutcome::Success && kept[0].response == Some(json("[1]")?));
+    let kept = store.attempts(find(store, names[1]).await?.id).await?;
+    ensure!(kept[0].failure.as_ref().is_some_and(|failure| failure.message == "no"));
+    ensure!(store.attempts(find(store, names[2]).await?.id).await?.is_empty(), "nobody had it");
+    let again = claim(store, service, 4).await?;
+    ensure!(again.iter().map(|task| task.task_id).eq(names.iter().copied()));
+    ensure!(again[0].state.attempt == 2 && again[2].state.attempt == 1, "older attempts are fenced off");
+    let late = record(store, names[0], service, Event::failed(Some(1), "late")).await?;
+    ensure!(late == Outcome::Ignored(Ignored::OtherAttempt(2)), "{late:?}");
+    let backlog = store.backlog().await?;
+    let current = |status| {
+        let tally = backlog.tallies.iter().find(|tally| tally.service == service && tally.status == status);
+        tally.map_or(0, relais_core::Tally::current)
+    };
+    ensure!([Status::Success, Status::Failure, Status::Cancelled].map(current) == [0, 0, 0]);
+    ensure!((current(Status::Pending), current(Status::InProgress)) == (0, 4));
+    Ok(())
+}
+
+/// It is nobody's before, it needs its room, and everybody hears when it comes.
+pub async fn a_scheduled_task_comes_into_its_queue_in_its_time(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = (service(store, "resize", limits(Some(4))).await?, client(store, "alice").await?);
+    let ear = Arc::new(Ear::default());
+    store.listen(Arc::clone(&ear) as _);
+    let at = |due| on(Terms { due: Some(due), ..Terms::default() }, service, client);
+    let now = store.ping().await?;
+    let past = When::At(Timestamp::from_millis(0));
+    let tasks = vec![at(When::After(LATER))?, at(When::After(SOON))?, at(past)?, new_task(service, client)?];
+    let names = submit_all(store, tasks).await?;
+    let heard = ear.take();
+    let timer = heard.iter().find_map(|wakeup| wakeup.timer).context("whoever waits is told when to look")?;
+    ensure!(timer >= now.after(SOON) && timer < now.after(LATER), "{timer}");
+    let refused = store.submit_many(vec![new_task(service, client)?]).await?;
+    ensure!(refused[0] == Err(relais_core::Refusal::ServiceFull), "those that wait need room: {refused:?}");
+    let found = find(store, names[1]).await?;
+    ensure!(found.state.status == Status::Waiting && found.position.is_none() && found.scheduled == found.state.due);
+    ensure!(place(store, names[2]).await? == Some(1) && place(store, names[3]).await? == Some(2));
+    let claimed = claim(store, service, 9).await?;
+    ensure!(claimed.iter().map(|task| task.task_id).eq(names[2..].iter().copied()));
+
+    until_after(store, timer).await?;
+    let passed = store.pass_time(10).await?;
+    ensure!(passed.changed == 1 && passed.lost == 0, "{passed:?}");
+    let next = passed.next.context("there is another one")?;
+    ensure!(next > Duration::from_secs(60) && next <= LATER, "{next:?}");
+    let woken = ear.take().iter().any(|wakeup| wakeup.work == [service] && wakeup.tasks != IdsChanged::These(vec![]));
+    ensure!(woken, "workers are woken");
+    ensure!(claim(store, service, 9).await?.iter().map(|task| task.task_id).eq([names[1]]));
+    change(store, names[0], service, Event::Cancelled).await?;
+    ensure!(store.pass_time(10).await?.changed == 0);
+    Ok(())
+}
+
+/// Two processes that look at once do not both bring it.
+pub async fn what_is_due_comes_once_whoever_looks(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let due = Some(When::After(SOON));
+    let tasks = (0..200).map(|_| on(Terms { due, ..Terms::default() }, service, client)).collect::<Result<_>>()?;
+    let names = submit_all(store, tasks).await?;
+    until_after(store, find(store, names[199]).await?.state.due.context("a date")?).await?;
+    let changed = at_once(harness, 8, |store, _| async move {
+        let mut changed = 0;
+        loop {
+            let passed = store.pass_time(17).await?;
+            changed += passed.changed;
+            if passed.changed == 0 {
+                return Ok(changed);
+            }
+        }
+    })
+    .await?;
+    ensure!(changed.iter().sum::<usize>() == 200, "{changed:?}");
+    ensure!(claim(store, service, 300).await?.len() == 200);
+    Ok(())
+}
+
+/// Whatever nobody started in time fails, and what was started is let be.
+pub async fn what_nobody_started_in_time_fails(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let terms = Terms { expires: Some(SOON), ..Terms::default() };
+    let waiting = Terms { due: Some(When::After(LATER)), ..terms.clone() };
+    let tasks = vec![on(terms.clone(), service, client)?, on(terms, service, client)?, on(waiting, service, client)?];
+    let names = submit_all(store, tasks).await?;
+    ensure!(claim(store, service, 1).await?[0].task_id == names[0]);
+    let expires = find(store, names[1]).await?.state.expires.context("a date")?;
+    until_after(store, expires).await?;
+    ensure!(store.pass_time(10).await?.changed == 1);
+    ensure!(find(store, names[0]).await?.state.status == Status::InProgress);
+    let late = find(store, names[1]).await?;
+    ensure!(late.state.status == Status::Failure && late.error_kind.as_deref() == Some("expired"));
+    ensure!(store.attempts(late.id).await?.is_empty());
+    ensure!(find(store, names[2]).await?.state.status == Status::Waiting, "its time counts from when it is due");
+    Ok(())
+}
+
+/// An attempt that takes too long is told so, and has a deadline that its worker knows.
+pub async fn an_attempt_that_takes_too_long_is_told_so(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let limits = ServiceLimits { timeout: Some(SOON), ..limits(None) };
+    let (service, client) = (service(store, "resize", limits).await?, client(store, "alice").await?);
+    let own = on(Terms { timeout: Some(LATER), ..Terms::default() }, service, client)?;
+    let names = submit_all(store, vec![new_task(service, client)?, own]).await?;
+    let claimed = claim(store, service, 2).await?;
+    let deadline = claimed[0].state.deadline.context("a deadline")?;
+    ensure!(claimed[0].state.started.context("it runs")?.after(SOON) == deadline);
+    until_after(store, deadline).await?;
+    let renew = |attempt| Event::Renewed { attempt, lease: LATER };
+    ensure!(record(store, names[0], service, renew(Some(1))).await? == Outcome::Ignored(Ignored::Overdue));
+    change(store, names[1], service, renew(Some(1))).await?;
+    ensure!(store.pass_time(10).await?.changed == 0, "its worker has a while to stop by itself");
+    Ok(())
+}
+
+/// The most urgent go first, of those that came at about the same time.
+pub async fn urgent_tasks_go_first_and_the_others_do_move(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let step = Duration::from_secs(60);
+    let task = |level| {
+        let priority = Priority::new(level).context("a priority")?;
+        on(Terms { priority, head_start: priority.head_start(step), ..Terms::default() }, service, client)
+    };
+    let levels = [4, 0, 9, 4, 7, 0, 9];
+    let tasks = levels.iter().map(|level| task(*level)).collect::<Result<_>>()?;
+    submit_all(store, tasks).await?;
+    let claimed = claim(store, service, 5).await?;
+    let order: Vec<u8> = claimed.iter().map(|task| task.priority.level()).collect();
+    ensure!(order == [9, 9, 7, 4, 4], "{order:?}");
+    ensure!(claimed[0].id < claimed[1].id && claimed[3].id < claimed[4].id, "those alike in their order");
+    // One that was asked for long ago would go before all of them.
+    let old = Terms { head_start: 3_600_000, ..task(0)?.terms };
+    let old = submit(store, on(old, service, client)?).await?.task_id;
+    ensure!(claim(store, service, 1).await?[0].task_id == old);
+    Ok(())
+}
+
+/// There is one task of a key at a time, whoever asks at once; and another one after it.
+pub async fn a_unique_key_has_one_task_at_a_time(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, alice) = one_of_each(store).await?;
+    let bob = client(store, "bob").await?;
+    let keyed = move |client, lasting| {
+        let unique = Some(UniqueKey { key: "report 7".to_owned(), lasting });
+        on(Terms { unique, ..Terms::default() }, service, client)
+    };
+    let answers = at_once(harness, 20, |store, _| async move {
+        let answers = store.submit_many(vec![keyed(alice, None)?, keyed(alice, None)?]).await?;
+        Ok(answers.into_iter().collect::<Result<Vec<_>, _>>()?)
+    })
+    .await?;
+    let answers: Vec<_> = answers.into_iter().flatten().collect();
+    ensure!(answers.iter().filter(|answer| answer.is_new()).count() == 1, "{answers:?}");
+    let first = answers[0].task_id;
+    ensure!(answers.iter().all(|answer| answer.task_id == first && (answer.is_new() || answer.duplicate)));
+    ensure!(submit(store, keyed(bob, None)?).await?.is_new(), "other clients have keys of their own");
+
+    change(store, first, service, Event::Cancelled).await?;
+    let lasting = submit(store, keyed(alice, Some(LATER))?).await?;
+    ensure!(lasting.is_new() && lasting.task_id != first);
+    change(store, lasting.task_id, service, Event::Cancelled).await?;
+    ensure!(submit(store, keyed(alice, None)?).await?.duplicate, "it lasts longer than its task");
+    let short = submit(store, {
+        let unique = Some(UniqueKey { key: "short".to_owned(), lasting: Some(SOON) });
+        on(Terms { unique, ..Terms::default() }, service, alice)?
+    })
+    .await?;
+    until_after(store, find(store, short.task_id).await?.submitted.after(SOON * 2)).await?;
+    let unique = Some(UniqueKey { key: "short".to_owned(), lasting: None });
+    ensure!(submit(store, on(Terms { unique, ..Terms::default() }, service, alice)?).await?.is_new());
+    store.tidy(LATER).await?;
+    ensure!(submit(store, keyed(alice, None)?).await?.duplicate, "what still counts is not forgotten");
+    Ok(())
+}
+
+/// Tasks of a broker are dispatched when they are due, and again when they are tried again.
+pub async fn tasks_of_a_broker_are_dispatched_when_they_are_due(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let limits = ServiceLimits { retry: retry(1, SOON), ..limits(None) };
+    store.declare(vec![put_brokered("print", limits)?]).await?;
+    let (service, client) = (service_key(store, "print").await?, client(store, "alice").await?);
+    let due = Some(When::After(SOON));
+    let name = submit(store, on(Terms { due, ..Terms::default() }, service, client)?).await?.task_id;
+    ensure!(store.claim_dispatches(vec![service], 10, LATER).await?.is_empty(), "not yet");
+    come_due(store, name).await?;
+    let first = store.claim_dispatches(vec![service], 10, LATER).await?;
+    ensure!(first.len() == 1 && first[0].name.task_id == name);
+    // It is published, done and failed before that is noted.
+    let delivered = Event::Delivered { worker_host: Some("pod".to_owned()), again: false, delivery_limit: 9 };
+    change(store, name, service, delivered).await?;
+    change(store, name, service, Event::failed(None, "no")).await?;
+    come_due(store, name).await?;
+    let names = first.into_iter().map(|due| due.name).collect();
+    store.settle_dispatches(names, relais_core::Dispatched::Done).await?;
+    let second = store.claim_dispatches(vec![service], 10, LATER).await?;
+    ensure!(second.len() == 1 && second[0].request.is_some(), "what was published before is not done: {second:?}");
+    Ok(())
+}
+
+/// What is purged takes its attempts along.
+pub async fn attempts_go_with_their_task(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let name = submit(store, new_task(service, client)?).await?.task_id;
+    claim(store, service, 1).await?;
+    change(store, name, service, Event::Returned { attempt: None }).await?;
+    let id = find(store, name).await?.id;
+    ensure!(store.attempts(id).await?.len() == 1);
+    let (mut rule, now) = (purge_all(service), store.ping().await?);
+    until_after(store, now).await?;
+    loop {
+        let report = store.purge(rule).await?;
+        rule.cursor = report.cursor;
+        if rule.cursor.is_none() {
+            break;
+        }
+    }
+    ensure!(store.find_task(name).await?.is_none() && store.attempts(id).await?.is_empty());
+    Ok(())
+}
+
+fn purge_all(service: ServiceKey) -> relais_core::PurgeRule {
+    relais_core::PurgeRule {
+        service,
+        finished: Duration::ZERO,
+        any: Duration::ZERO,
+        dry_run: false,
+        batch: 10,
+        cursor: None,
+    }
+}
+
+/// Remembers what it hears.
+#[derive(Default)]
+struct Ear(Mutex<Vec<Wakeup>>);
+
+impl Ear {
+    fn take(&self) -> Vec<Wakeup> {
+        std::mem::take(&mut *self.0.lock().expect("nobody panicked"))
+    }
+}
+
+impl WakeupListener for Ear {
+    fn wake(&self, wakeup: &Wakeup) {
+        self.0.lock().expect("nobody panicked").push(wakeup.clone());
+    }
+}
