@@ -28,6 +28,7 @@ pub mod position;
 mod priority;
 mod retry;
 mod store;
+mod submission;
 mod task;
 mod time;
 mod transition;
@@ -53,10 +54,10 @@ pub use names::{ClientId, ClientKey, NameError, ServiceKey, ServiceName, TaskId}
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
 pub use retry::{Failure, LONGEST_RETRY, MOST_RETRIES, RetryPolicy};
 pub use store::{
-    Backlog, Change, ClaimRequest, DispatchName, Dispatched, DueDispatch, IdempotencyKey, IdsChanged, NewTask, Outcome,
-    Page, Passed, Publisher, PurgeReport, PurgeRule, QueueDepth, Store, StoreError, Submission, Submitted, Tally,
-    TaskEvent, TaskFilter, Terms, UniqueKey, Wakeup, WakeupListener, When,
+    Backlog, Change, ClaimRequest, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Page, Passed,
+    PurgeReport, PurgeRule, QueueDepth, Store, StoreError, Tally, TaskEvent, TaskFilter, Wakeup, WakeupListener,
 };
+pub use submission::{IdempotencyKey, NewTask, Publisher, Submission, Submitted, Terms, UniqueKey, When};
 pub use task::{Status, Task};
 pub use time::Timestamp;
 pub use transition::{Event, GRACE, Ignored, State, apply};
