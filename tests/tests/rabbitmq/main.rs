@@ -37,6 +37,7 @@ macro_rules! on_one_store {
 }
 
 mod absence;
+mod attempts;
 mod existing_workers;
 mod limits;
 mod operators;

@@ -1,0 +1,83 @@
+//! Tasks that are scheduled, tried again or done once more, by way of the broker: published when their time has come.
+
+use relais_tests::app::Backend;
+use serde_json::{Value, json};
+
+use crate::stage::{Stage, until};
+
+on_both_stores!(
+    a_scheduled_task_is_published_when_it_is_due,
+    a_task_that_failed_is_published_again_when_it_is_due,
+    a_task_that_is_done_once_more_is_published_again,
+);
+
+async fn submit(stage: &Stage, request: Value) -> String {
+    let answer = stage.alice.post("/v1/services/resize/tasks", &request).await;
+    answer.data()["taskId"].as_str().unwrap_or_default().to_owned()
+}
+
+async fn a_scheduled_task_is_published_when_it_is_due(on: Backend) {
+    let stage = Stage::start(on).await;
+    let mut listening = stage.worker.listen(10).await;
+    let later = submit(&stage, json!({"body": {}, "delay": "1h"})).await;
+    let soon = submit(&stage, json!({"body": {}, "delay": "300ms", "priority": 9})).await;
+    let at_once = submit(&stage, json!({"body": {}})).await;
+    for expected in [at_once, soon] {
+        let job = listening.take().await;
+        assert_eq!(job.task_id, expected);
+        stage.worker.success(&expected, json!(1)).await;
+        listening.ack(&job);
+        stage.success(&expected).await;
+    }
+    assert_eq!(stage.poll(&later).await["status"], "PENDING");
+    assert_eq!(stage.app.count("resize", "waiting").await, 1);
+}
+
+async fn a_task_that_failed_is_published_again_when_it_is_due(on: Backend) {
+    let stage = Stage::start(on).await;
+    stage.resize(json!({"retry": {"limit": 2, "base": "50ms", "factor": 1}})).await;
+    let mut listening = stage.worker.listen(1).await;
+    let id = stage.submit(json!({})).await;
+    for number in 1..=3 {
+        let job = listening.take().await;
+        assert_eq!(job.task_id, id, "attempt {number}");
+        stage.worker.started(&id, &format!("pod-{number}")).await;
+        let failure = json!({"messageType": "failure", "errorMessage": format!("no {number}"), "errorKind": "ink"});
+        if number < 3 {
+            stage.worker.say(&id, failure).await;
+        } else {
+            stage.worker.success(&id, json!("at last")).await;
+        }
+        listening.ack(&job);
+    }
+    assert_eq!(stage.success(&id).await, "at last");
+    let shown = stage.app.caller().get(&format!("/admin/tasks/{id}")).await.data();
+    let told: Vec<_> = shown["attempts"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|attempt| (attempt["outcome"].clone(), attempt["workerHost"].clone(), attempt["errorMessage"].clone()))
+        .collect();
+    let expected = [
+        (json!("failure"), json!("pod-1"), json!("no 1")),
+        (json!("failure"), json!("pod-2"), json!("no 2")),
+        (json!("success"), json!("pod-3"), Value::Null),
+    ];
+    assert_eq!(told, expected);
+}
+
+async fn a_task_that_is_done_once_more_is_published_again(on: Backend) {
+    let stage = Stage::start(on).await;
+    let mut listening = stage.worker.listen(1).await;
+    let id = stage.submit(json!({})).await;
+    for result in 1..=2 {
+        let job = listening.take().await;
+        assert_eq!(job.task_id, id);
+        stage.worker.success(&id, json!(result)).await;
+        listening.ack(&job);
+        until("the result is there", async || stage.poll(&id).await["response"] == result).await;
+        if result == 1 {
+            stage.alice.post_nothing(&format!("/v1/services/resize/tasks/{id}/retry")).await.data();
+        }
+    }
+}
