@@ -188,7 +188,8 @@ impl Engine {
             }
             match passed.next {
                 Some(next) if next.is_zero() && passed.changed > 0 => {}
-                next => return Ok(next.map_or(TIME, |next| next.min(TIME))),
+                // Never at once: what could not be done now is not done a moment later either.
+                next => return Ok(next.map_or(TIME, |next| next.clamp(Duration::from_millis(1), TIME))),
             }
         }
     }

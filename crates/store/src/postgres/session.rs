@@ -110,10 +110,10 @@ impl Session for PgSession {
     async fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> Result<()> {
         sqlx::query(
             "INSERT INTO relais.task (task_id, service_id, client_id, seq, request, callback, correlation_id, priority, rank,
-                                      status, scheduled, due, expires, timer, timeout_ms, retry, unique_key)
+                                      status, queue_id, scheduled, due, expires, timer, timeout_ms, retry, unique_key)
              SELECT w.task_id, w.service_id, w.client_id, w.seq, w.request::json, w.callback::json, w.correlation_id, w.priority,
                     (extract(epoch FROM statement_timestamp()) * 1000)::bigint - w.head_start,
-                    w.status, w.due, w.due, w.expires, w.timer, w.timeout_ms, w.retry, w.unique_key
+                    w.status, CASE WHEN w.status = 0 THEN w.service_id END, w.due, w.due, w.expires, w.timer, w.timeout_ms, w.retry, w.unique_key
              FROM unnest($1::uuid[], $2::integer[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::text[],
                          $8::smallint[], $9::bigint[], $10::smallint[], $11::timestamptz[], $12::timestamptz[],
                          $13::timestamptz[], $14::bigint[], $15::text[], $16::text[])
@@ -177,12 +177,15 @@ impl Session for PgSession {
         let rows = sqlx::query(concat!(
             "SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, t.unique_key, NULL AS retry, ",
             task_columns!("t.request", "NULL"),
-            " FROM relais.task t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
-              WHERE t.status = 0 AND (t.service_id, t.rank) >= ($1, -9223372036854775808)
-                AND (t.service_id, t.rank) <= ($1, 9223372036854775807)
-                AND NOT s.paused AND NOT s.deleted AND s.transport = 0
-              ORDER BY t.service_id, t.rank, t.id LIMIT $2
-              FOR NO KEY UPDATE OF t SKIP LOCKED"
+            " FROM (
+                  SELECT * FROM relais.task
+                  WHERE queue_id = $1
+                    AND (SELECT NOT paused AND NOT deleted AND transport = 0 FROM relais.service WHERE id = $1)
+                  ORDER BY queue_id, rank, id LIMIT $2
+                  FOR NO KEY UPDATE SKIP LOCKED
+              ) t
+              JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
+              ORDER BY t.rank, t.id"
         ))
         .bind(service.0)
         .bind(wide(limit))
@@ -222,7 +225,7 @@ impl Session for PgSession {
     async fn write_tasks(&mut self, tasks: &[WrittenTask]) -> Result<()> {
         sqlx::query(
             "UPDATE relais.task t
-             SET status = w.status, attempt = w.attempt, losses = w.losses, revision = w.revision,
+             SET status = w.status, queue_id = CASE WHEN w.status = 0 THEN t.service_id END, attempt = w.attempt, losses = w.losses, revision = w.revision,
                  progress = w.progress, worker_host = w.worker_host, started = w.started, ended = w.ended,
                  lease_until = w.lease_until, response = w.response::json, error_message = w.error_message,
                  error_kind = w.error_kind, error_trace = w.error_trace, failures = w.failures, due = w.due,

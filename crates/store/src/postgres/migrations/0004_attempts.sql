@@ -8,6 +8,8 @@ ALTER TABLE relais.service ADD COLUMN priority_step_ms bigint NOT NULL DEFAULT 6
 ALTER TABLE relais.task ADD COLUMN priority smallint NOT NULL DEFAULT 4;
 -- The order in which tasks are handed out: when it was submitted, in milliseconds, less the head start of its priority.
 ALTER TABLE relais.task ADD COLUMN rank bigint NOT NULL DEFAULT 0;
+-- Its service while it is in its queue, none otherwise. Only the index that claims walk has it, so no plan can take another one.
+ALTER TABLE relais.task ADD COLUMN queue_id integer;
 ALTER TABLE relais.task ADD COLUMN failures integer NOT NULL DEFAULT 0;
 -- For when it was asked.
 ALTER TABLE relais.task ADD COLUMN scheduled timestamptz;
@@ -24,9 +26,10 @@ ALTER TABLE relais.task ADD COLUMN unique_key text;
 ALTER TABLE relais.task ADD COLUMN error_kind text;
 ALTER TABLE relais.task ADD COLUMN error_trace text;
 
-UPDATE relais.task SET rank = (extract(epoch FROM submitted) * 1000)::bigint, timer = lease_until WHERE status < 2;
+UPDATE relais.task SET rank = (extract(epoch FROM submitted) * 1000)::bigint, timer = lease_until,
+    queue_id = CASE WHEN status = 0 THEN service_id END WHERE status < 2;
 
-CREATE INDEX task_by_rank ON relais.task (service_id, rank, id) WHERE status = 0;
+CREATE INDEX task_by_rank ON relais.task (queue_id, rank, id) WHERE queue_id IS NOT NULL;
 CREATE INDEX task_by_timer ON relais.task (timer) WHERE timer IS NOT NULL;
 DROP INDEX relais.task_by_lease;
 
