@@ -81,12 +81,12 @@ pub async fn postgres(url: &str, queue: Queue, service: &str, client: &str) -> R
         format!("DELETE FROM relais.tally WHERE service_id = (SELECT id FROM relais.service WHERE name = '{service}')"),
         "UPDATE relais.tally SET n = 0".to_owned(),
         format!(
-            "INSERT INTO relais.task (task_id, service_id, client_id, seq, status, attempt, revision, progress, submitted,
-                                      started, ended, worker_host, request, response)
+            "INSERT INTO relais.task (task_id, service_id, client_id, seq, rank, status, queue_id, attempt, revision, progress,
+                                      submitted, started, ended, worker_host, request, response)
              SELECT (lpad(to_hex(({START} + n / 8) >> 16), 8, '0') || lpad(to_hex(({START} + n / 8) & 65535), 4, '0')
                      || '7' || lpad(to_hex(n % 4096), 3, '0') || '8000' || lpad(to_hex(n), 12, '0'))::uuid,
-                    service_id, client_id, n,
-                    CASE WHEN f.finished THEN 2 ELSE 0 END, f.finished::integer, 2 * f.finished::integer,
+                    service_id, client_id, n, {START} + n / 8,
+                    CASE WHEN f.finished THEN 2 ELSE 0 END, CASE WHEN NOT f.finished THEN service_id END, f.finished::integer, 2 * f.finished::integer,
                     CASE WHEN f.finished THEN 100 ELSE 0 END, now(),
                     CASE WHEN f.finished THEN now() END, CASE WHEN f.finished THEN now() END,
                     CASE WHEN f.finished THEN 'bench' END, '{BODY}', CASE WHEN f.finished THEN '{BODY}'::json END
@@ -138,11 +138,11 @@ pub async fn sqlite(url: &str, queue: Queue, service: &str, client: &str) -> Res
         format!("DELETE FROM tally WHERE service_id = (SELECT id FROM service WHERE name = '{service}')"),
         "UPDATE tally SET n = 0".to_owned(),
         format!(
-            "INSERT INTO task (task_id, service_id, client_id, seq, status, attempt, revision, progress, submitted,
+            "INSERT INTO task (task_id, service_id, client_id, seq, rank, status, attempt, revision, progress, submitted,
                                started, ended, worker_host, request, response)
              WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < {all})
              SELECT printf('%08x-%04x-7%03x-8000-%012x', ({START} + n / 8) >> 16, ({START} + n / 8) & 65535, n % 4096, n),
-                    service_id, client_id, n,
+                    service_id, client_id, n, {START} + n / 8,
                     iif(n % {FINISHED} = {last}, 2, 0), n % {FINISHED} = {last}, 2 * (n % {FINISHED} = {last}),
                     iif(n % {FINISHED} = {last}, 100, 0), {now},
                     iif(n % {FINISHED} = {last}, {now}, NULL), iif(n % {FINISHED} = {last}, {now}, NULL),
