@@ -38,7 +38,7 @@ def asking(carried: RelaisServer) -> Iterator[Client]:
 
 @pytest.fixture
 def images(carried: RelaisServer, broker: Vhost, request: pytest.FixtureRequest) -> str:
-    """A service of one's own, whose queues have its name.
+    """A service of one's own, whose queues have its name. What fails on it is tried again.
 
     They are there before it: into a queue that it has to make, the server puts everything that is not finished, which
     may then be published twice.
@@ -46,7 +46,7 @@ def images(carried: RelaisServer, broker: Vhost, request: pytest.FixtureRequest)
     name: str = request.node.name[:60]
     for queue in (f"{name}-in", f"{name}-out"):
         broker.declare(queue)
-    return carried.service(name, transport="rabbitmq")
+    return carried.service(name, transport="rabbitmq", retry={"limit": 2, "base": "50ms"})
 
 
 Build = Callable[..., Worker]
@@ -68,7 +68,7 @@ def test_a_task_goes_all_the_way(carried: RelaisServer, asking: Client, images: 
         halfway.set()
         assert go_on.wait(DEADLINE)
         if body["n"] < 0:
-            raise Failure("there is less than nothing")
+            raise Failure("there is less than nothing", retryable=False)
         return {"n": 2 * body["n"], "of": context.task_id, "correlation": context.correlation_id}
 
     with running(worker(double)) as run:
@@ -142,6 +142,54 @@ def test_many_tasks_are_all_done(asking: Client, images: str, worker: Build) -> 
         done = [asking.wait(images, task_id, timeout=DEADLINE).result() for task_id in ids]
         assert done == list(range(300))
         assert run.stop().done == 300
+
+
+def test_a_failing_task_is_tried_again_and_each_attempt_is_shown(
+    carried: RelaisServer, asking: Client, images: str, worker: Build
+) -> None:
+    turns: list[str] = []
+
+    def third_time_lucky(body: Any, context: Context) -> int:
+        turns.append(context.task_id)
+        if len(turns) == 1:
+            raise ValueError("bad width")
+        if len(turns) == 2:
+            raise Failure("no paper", kind="paper", retry_after=0.01)
+        return len(turns)
+
+    with running(worker(third_time_lucky)) as run:
+        task_id = asking.submit(images, {}).task_id
+        assert asking.wait(images, task_id, timeout=DEADLINE).result() == 3
+        assert run.stop().failed == 2
+    assert turns == [task_id] * 3
+    attempts = carried.task(task_id)["attempts"]
+    assert [attempt["outcome"] for attempt in attempts] == ["failure", "failure", "success"]
+    assert [attempt.get("errorKind") for attempt in attempts] == ["ValueError", "paper", None]
+    assert "in third_time_lucky" in attempts[0]["errorTrace"]
+
+
+def test_where_trying_again_would_not_help_a_failure_is_the_end(
+    carried: RelaisServer, asking: Client, images: str, worker: Build
+) -> None:
+    def fail(body: Any) -> None:
+        raise Failure("never", retryable=False, kind="paper")
+
+    with running(worker(fail)):
+        task = asking.wait(images, asking.submit(images, {}).task_id, timeout=DEADLINE)
+    assert (task.status, task.error_kind) == (Status.FAILURE, "paper")
+    assert len(carried.task(task.task_id)["attempts"]) == 1
+
+
+def test_a_task_with_a_delay_is_published_when_it_is_due(asking: Client, images: str, worker: Build) -> None:
+    with running(worker(lambda body: "done")):
+        later = asking.submit(images, {}, delay=0.4, unique_key="album 7")
+        assert asking.submit(images, {}, unique_key="album 7").duplicate
+        at_once = asking.wait(images, asking.submit(images, {}).task_id, timeout=DEADLINE)
+        done = asking.wait(images, later.task_id, timeout=DEADLINE)
+    assert (at_once.result(), done.result()) == ("done", "done")
+    assert done.scheduled_date is not None
+    assert done.start_date is not None
+    assert done.start_date >= done.scheduled_date
 
 
 def test_a_worker_over_http_is_told_that_the_service_is_not_there_for_it(carried: RelaisServer, images: str) -> None:

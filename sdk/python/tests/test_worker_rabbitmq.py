@@ -107,20 +107,44 @@ def test_both_spellings_are_understood(vhost: Vhost, worker: Build) -> None:
 def test_failures_are_told_and_acknowledged(vhost: Vhost, worker: Build) -> None:
     def fail(body: dict[str, Any]) -> None:
         if body["final"]:
-            raise Failure("no such picture", retryable=False)
+            raise Failure("no such picture", retryable=False, retry_after=90, kind="picture")
         raise ValueError("bad width")
 
     with running(worker(fail)) as run:
         run.ready()
         vhost.publish("resize-in", submission("t1", final=False))
-        assert take_until(vhost, "failure")[-1]["data"] == {
+        told = take_until(vhost, "failure")[-1]["data"]
+        assert "in fail" in told.pop("errorTrace")
+        assert told == {
             "messageType": "failure",
             "errorMessage": "ValueError: bad width",
+            "errorKind": "ValueError",
         }
         vhost.publish("resize-in", submission("t2", final=True))
-        assert take_until(vhost, "failure")[-1]["data"]["retryable"] is False
+        assert take_until(vhost, "failure")[-1]["data"] == {
+            "messageType": "failure",
+            "errorMessage": "no such picture",
+            "retryable": False,
+            "retryAfter": "1m30s",
+            "errorKind": "picture",
+        }
         assert run.stop().failed == 2
     assert vhost.take("resize-in") == []
+
+
+def test_a_deadline_is_read_and_nonsense_is_none(vhost: Vhost, worker: Build) -> None:
+    def told(body: Any, context: Context) -> str:
+        return repr(context.deadline and context.deadline.isoformat())
+
+    with running(worker(told)) as run:
+        run.ready()
+        for deadline, read in (
+            ("2100-01-31T08:30:00.000Z", "'2100-01-31T08:30:00+00:00'"),
+            ("soon", "None"),
+            (7, "None"),
+        ):
+            vhost.publish("resize-in", json.dumps({**json.loads(submission("t1")), "deadline": deadline}))
+            assert take_until(vhost, "success")[-1]["data"]["response"] == read
 
 
 def test_numbers_keep_their_digits(vhost: Vhost, worker: Build) -> None:

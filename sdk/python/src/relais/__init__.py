@@ -5,6 +5,8 @@ from .client import Client
 from .errors import Detail, NotDone, Refused, RelaisError, TaskCancelled, TaskFailed, Unreachable, Unreadable
 from .model import (
     Callback,
+    Retry,
+    RetryRule,
     Service,
     Status,
     Submission,
@@ -14,6 +16,7 @@ from .model import (
     TaskEvent,
     TaskPage,
 )
+from .wire import Duration
 from .worker import Cancelled, Context, Failure, Http, RabbitMq, TryAgain, Worker, WorkerReport
 
 __all__ = [
@@ -23,12 +26,15 @@ __all__ = [
     "Client",
     "Context",
     "Detail",
+    "Duration",
     "Failure",
     "Http",
     "NotDone",
     "RabbitMq",
     "Refused",
     "RelaisError",
+    "Retry",
+    "RetryRule",
     "Service",
     "Status",
     "Submission",

@@ -14,8 +14,8 @@ import httpx
 from . import calls
 from .backoff import Patience
 from .errors import NotDone, Refused, RelaisError, Unreachable
-from .model import Callback, Service, Status, Submission, SubmitResult, Submitted, Task, TaskEvent, TaskPage
-from .wire import ParseFloat
+from .model import Callback, Retry, Service, Status, Submission, SubmitResult, Submitted, Task, TaskEvent, TaskPage
+from .wire import Duration, ParseFloat
 
 T = TypeVar("T")
 
@@ -52,13 +52,35 @@ class AsyncClient:
         idempotency_key: str | None = None,
         callback: Callback | None = None,
         correlation_id: str | None = None,
+        priority: int | None = None,
+        scheduled_date: datetime | str | None = None,
+        delay: Duration | None = None,
+        expires_after: Duration | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        unique_key: str | None = None,
+        unique_for: Duration | None = None,
     ) -> Submitted:
         """Submits a task; it is stored for good when this returns.
 
         Submitting again under the same `idempotency_key` gives the same task. Without one, a key is made up for this
-        call, so that its own tries never make two tasks.
+        call, so that its own tries never make two tasks. The rest is what `Submission` says of it; durations are
+        seconds or a timedelta.
         """
-        return await self._call(calls.submit(service, Submission(body, callback, correlation_id), idempotency_key))
+        submission = Submission(
+            body,
+            callback=callback,
+            correlation_id=correlation_id,
+            priority=priority,
+            scheduled_date=scheduled_date,
+            delay=delay,
+            expires_after=expires_after,
+            timeout=timeout,
+            retry=retry,
+            unique_key=unique_key,
+            unique_for=unique_for,
+        )
+        return await self._call(calls.submit(service, submission, idempotency_key))
 
     async def submit_many(self, service: str, tasks: Iterable[Any]) -> list[SubmitResult]:
         """Submits many tasks: bodies, or `Submission`s. Each has its own result, in the same order.
@@ -94,7 +116,10 @@ class AsyncClient:
                 raise NotDone(task)
 
     async def run(self, service: str, body: Any, *, timeout: float | None = None, **options: Any) -> Any:
-        """Submits, waits, and returns the result. Raises what `Task.result` does. Options are `submit`'s."""
+        """Submits, waits, and returns the result. Raises what `Task.result` does.
+
+        Options are `submit`'s, except that `timeout` is how long to wait here.
+        """
         submitted = await self.submit(service, body, **options)
         return (await self.wait(service, submitted.task_id, timeout)).result()
 
@@ -164,6 +189,13 @@ class AsyncClient:
     async def cancel(self, service: str, task_id: str) -> Task:
         """Cancels a task. Once it has ended otherwise, this is refused with 409002."""
         return await self._call(calls.cancel(service, task_id))
+
+    async def retry(self, service: str, task_id: str) -> Task:
+        """Does a task once more: one that has ended, with all its retries anew, or one that waits for its time, now.
+
+        One that waits for a worker, or that a worker has, is refused with 409003.
+        """
+        return await self._call(calls.retry(service, task_id))
 
     async def services(self) -> list[Service]:
         """The services that one may use."""

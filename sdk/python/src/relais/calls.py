@@ -156,6 +156,11 @@ def cancel(service: str, task_id: str) -> Call[Task]:
     return Call("DELETE", (service, "tasks", task_id), Task.from_wire)
 
 
+def retry(service: str, task_id: str) -> Call[Task]:
+    """Does a task once more. Not tried again without an answer: it may have ended once more meanwhile."""
+    return Call("POST", (service, "tasks", task_id, "retry"), Task.from_wire, repeatable=False)
+
+
 def list_tasks(
     service: str,
     status: Status | Sequence[Status] | None,

@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
 from .errors import NotDone, RelaisError, TaskCancelled, TaskFailed
-from .wire import read_date
+from .wire import Duration, duration, read_date, write_date
 
 
 class Status(str, Enum):
@@ -48,26 +48,88 @@ class Callback:
         events = None if self.events is None else list(self.events)
         wire = {"type": kind, "url": self.url, "destination": self.destination, "events": events}
         wire["compression"] = self.compression
-        return {name: value for name, value in wire.items() if value is not None}
+        return _given(wire)
+
+
+@dataclass(frozen=True)
+class RetryRule:
+    """How often a task that failed is tried again, and when."""
+
+    limit: int
+    """At most so many retries."""
+    base: Duration | None = None
+    """How long to wait before the first one; a minute if absent."""
+    factor: float | None = None
+    """Each wait is so many times as long as the one before; 2 if absent."""
+    cap: Duration | None = None
+    """No wait is longer than this."""
+    jitter: float | None = None
+    """The share of each wait that is left to chance, from 0 to 1; 0 if absent."""
+    within: Duration | None = None
+    """No retry begins later than this after the task was submitted, or was to begin."""
+    except_kinds: Sequence[str] = ()
+    """Failures of these kinds are not tried again."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """As it stands in a submission."""
+        wire = {
+            "limit": self.limit,
+            "base": _span(self.base),
+            "factor": self.factor,
+            "cap": _span(self.cap),
+            "jitter": self.jitter,
+            "within": _span(self.within),
+            "exceptKinds": list(self.except_kinds) or None,
+        }
+        return _given(wire)
+
+
+Retry = RetryRule | Literal["none", "classic"]
+"""A rule of one's own, or one that has a name: `none`, or `classic`, 10 retries that are 1, 2, 4, … minutes apart."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One task of many that are submitted together."""
+    """A task to be done, and on what terms. What is absent is up to its service."""
 
     body: Any
     """A JSON object: a mapping, a dataclass, a pydantic model."""
     callback: Callback | None = None
     correlation_id: str | None = None
+    """One id through a chain of tasks."""
+    priority: int | None = None
+    """How urgent it is, from 0 to 9; 4 if absent. More urgent ones go first, and none waits for ever."""
+    scheduled_date: datetime | str | None = None
+    """Not to be started before this time."""
+    delay: Duration | None = None
+    """Not to be started before so long from now; instead of a date."""
+    expires_after: Duration | None = None
+    """If no worker has started it so long after it was to start, it fails."""
+    timeout: Duration | None = None
+    """How long an attempt may take."""
+    retry: Retry | None = None
+    """How often to try again if it fails."""
+    unique_key: str | None = None
+    """If one has a task with this key on the service that has not ended, that one is the answer."""
+    unique_for: Duration | None = None
+    """With `unique_key`: for so long after the submission, whether that task has ended or not."""
 
     def to_wire(self) -> dict[str, Any]:
-        """As it stands in a request."""
-        wire: dict[str, Any] = {"body": self.body}
-        if self.callback is not None:
-            wire["callback"] = self.callback.to_wire()
-        if self.correlation_id is not None:
-            wire["correlationId"] = self.correlation_id
-        return wire
+        """As it stands in a request. Raises ValueError for a duration that is none."""
+        when = self.scheduled_date
+        wire = {
+            "callback": None if self.callback is None else self.callback.to_wire(),
+            "correlationId": self.correlation_id,
+            "priority": self.priority,
+            "scheduledDate": write_date(when) if isinstance(when, datetime) else when,
+            "delay": _span(self.delay),
+            "expiresAfter": _span(self.expires_after),
+            "timeout": _span(self.timeout),
+            "retry": self.retry.to_wire() if isinstance(self.retry, RetryRule) else self.retry,
+            "uniqueKey": self.unique_key,
+            "uniqueFor": _span(self.unique_for),
+        }
+        return {"body": self.body, **_given(wire)}
 
 
 @dataclass(frozen=True)
@@ -78,11 +140,14 @@ class Submitted:
     task_position: int
     """Its place in its service's queue, counted from 1."""
     estimated_start_date: datetime | None = None
+    duplicate: bool = False
+    """Whether it is a task that was there before, with the same `unique_key`."""
 
     @classmethod
     def from_wire(cls, wire: Mapping[str, Any]) -> Submitted:
         """From the answer's `data`."""
-        return cls(wire["taskId"], wire["taskPosition"], read_date(wire.get("estimatedStartDate")))
+        start = read_date(wire.get("estimatedStartDate"))
+        return cls(wire["taskId"], wire["taskPosition"], start, bool(wire.get("duplicate")))
 
 
 SubmitResult = Submitted | RelaisError
@@ -104,6 +169,14 @@ class Task:
     response: Any = None
     error_message: str | None = None
     correlation_id: str | None = None
+    scheduled_date: datetime | None = None
+    """For when it was asked, if not for at once."""
+    retry_date: datetime | None = None
+    """PENDING after a failure: when it is tried again."""
+    priority: int | None = None
+    """How urgent it is, where that was said."""
+    error_kind: str | None = None
+    """FAILURE: a word for programs, where it is known. `timeout`, `expired` and `lost` are the server's own."""
 
     @property
     def done(self) -> bool:
@@ -138,6 +211,10 @@ class Task:
             response=wire.get("response"),
             error_message=wire.get("errorMessage"),
             correlation_id=wire.get("correlationId"),
+            scheduled_date=read_date(wire.get("scheduledDate")),
+            retry_date=read_date(wire.get("retryDate")),
+            priority=wire.get("priority"),
+            error_kind=wire.get("errorKind"),
         )
 
 
@@ -181,3 +258,11 @@ class Service:
     def from_wire(cls, wire: Mapping[str, Any]) -> Service:
         """From the answer's `data`."""
         return cls(wire["serviceName"], list(wire["roles"]), bool(wire.get("paused")), wire.get("jsonSchema"))
+
+
+def _span(span: Duration | None) -> str | None:
+    return None if span is None else duration(span)
+
+
+def _given(wire: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in wire.items() if value is not None}

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import secrets
 from collections.abc import Callable
-from datetime import date, datetime, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
 from typing import Any
 from uuid import UUID
 
 ParseFloat = Callable[[str], Any]
+
+Duration = float | timedelta
+"""Seconds, or a timedelta."""
+
+_UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 
 # Python refuses to turn more digits than this into an integer at once.
 _MOST_DIGITS = 4000
@@ -46,9 +52,18 @@ def loads(text: str | bytes, parse_float: ParseFloat = float) -> Any:
         raise ValueError("the JSON is nested too deeply") from None
 
 
-def duration(seconds: float) -> str:
-    """As the server reads it: `1500ms`."""
-    return f"{max(0, round(seconds * 1000))}ms"
+def duration(span: Duration) -> str:
+    """As the server reads it: `1h30m`, `250ms`. Raises ValueError if it is less than nothing, or no number."""
+    seconds = span.total_seconds() if isinstance(span, timedelta) else span
+    if not 0 <= seconds < math.inf:
+        raise ValueError(f"{span} is not a duration: it must be seconds from 0, or a timedelta")
+    left = round(seconds * 1000)
+    parts = []
+    for unit, factor in _UNITS:
+        count, left = divmod(left, factor)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts) or "0s"
 
 
 def read_date(text: str | None) -> datetime | None:

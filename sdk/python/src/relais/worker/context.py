@@ -21,6 +21,8 @@ class Context:
         """One id through a chain of tasks, where one was given."""
         self.redelivered = job.redelivered
         """Whether somebody may have begun it before."""
+        self.deadline = job.deadline
+        """When this attempt has taken too long, where that is limited and the way the task came says so."""
         self.cancelled = threading.Event()
         """Set when the work is in vain: the consumer cancelled the task, somebody else has it, or the time to stop is
         over. An `async def` is cancelled as well, at its next `await`."""

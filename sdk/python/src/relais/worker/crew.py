@@ -208,7 +208,9 @@ class Crew:
         if not handling.done():
             log.warning("task %s does not stop, and is left alone", running.job.task_id)
             return GiveBack()
-        verdict = Failed("the handler was cancelled") if handling.cancelled() else handling.result()
+        verdict = (
+            Failed("the handler was cancelled", kind="CancelledError") if handling.cancelled() else handling.result()
+        )
         # Once it is told to stop, only a result counts: whatever it raises then is because of that.
         return GiveBack() if running.stopped and not isinstance(verdict, Success) else verdict
 

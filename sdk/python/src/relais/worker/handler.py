@@ -11,6 +11,7 @@ import contextvars
 import inspect
 import logging
 import threading
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -45,7 +46,7 @@ class Handler:
         try:
             arguments = [self._convert(body), context] if self._with_context else [self._convert(body)]
         except WrongBody as error:
-            return Failed(f"the body is not what the handler expects: {error}", retryable=False)
+            return Failed(f"the body is not what the handler expects: {error}", retryable=False, kind="body")
         try:
             work = self._function(*arguments) if self.is_async else _in_thread(self._function, *arguments)
             return _success(await work)
@@ -54,17 +55,19 @@ class Handler:
         except Cancelled:
             return GiveBack()
         except Failure as failure:
-            return Failed(str(failure), failure.retryable)
+            return Failed(str(failure), failure.retryable, failure.retry_after, failure.kind)
         except (Exception, SystemExit) as error:
+            trace = "".join(traceback.format_exception(error))
             log.warning("task %s failed", context.task_id, exc_info=_short(error))
-            return Failed(f"{type(error).__name__}: {error}" if str(error) else type(error).__name__)
+            kind, said = type(error).__name__, _said(error)
+            return Failed(f"{kind}: {said}" if said else kind, kind=kind, trace=trace)
 
 
 def _success(result: Any) -> Verdict:
     try:
         return Success(dumps(result))
     except (TypeError, ValueError, RecursionError) as error:
-        return Failed(f"the handler's result can not be written as JSON: {error}", retryable=False)
+        return Failed(f"the handler's result can not be written as JSON: {error}", retryable=False, kind="result")
 
 
 def _annotation(function: Callable[..., Any], parameter: inspect.Parameter) -> Any:
@@ -108,6 +111,13 @@ def _in_thread(function: Callable[..., Any], *arguments: Any) -> asyncio.Future[
 
     threading.Thread(target=run, daemon=True, name="relais-handler").start()
     return future
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:
+        return "an error that can not be shown"
 
 
 def _short(error: BaseException) -> BaseException:

@@ -118,7 +118,8 @@ class Http(Transport):
         if outcome["outcome"] == "rejected":
             reason = outcome.get("reason") or "it was not understood"
             log.warning("the server does not take the result of task %s: %s", job.task_id, reason)
-            substitute = Failed(f"the server did not take the worker's result: {reason}", retryable=False)
+            message = f"the server did not take the worker's result: {reason}"
+            substitute = Failed(message, retryable=False, kind="result")
             outcome = await self._results.put(job, job.ended(substitute))
         if outcome["outcome"] in _TAKEN or (outcome["outcome"] == "ended" and outcome.get("again")):
             return True

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from ..wire import dumps
+from ..wire import dumps, duration, read_date
 from .verdict import Failed, Success
 
 # What a consumer is shown need not be longer; a server may refuse what is.
 _LONGEST_MESSAGE = 10_000
+
+# Of a trace the end says where it happened.
+_LONGEST_TRACE = 16 * 1024
 
 
 @dataclass(eq=False)
@@ -21,6 +25,7 @@ class Job:
     attempt: int | None = None
     correlation_id: str | None = None
     redelivered: bool = False
+    deadline: datetime | None = None
 
     @property
     def held(self) -> dict[str, Any]:
@@ -43,10 +48,16 @@ class Job:
         """It has a result."""
         if isinstance(verdict, Success):
             return self._message(f'{{"messageType":"success","response":{verdict.response}}}')
-        data: dict[str, Any] = {"messageType": "failure", "errorMessage": verdict.message[:_LONGEST_MESSAGE]}
-        if not verdict.retryable:
-            data["retryable"] = False
-        return self._message(dumps(data))
+        wait = verdict.retry_after
+        data = {
+            "messageType": "failure",
+            "errorMessage": _text(verdict.message[:_LONGEST_MESSAGE]),
+            "retryable": verdict.retryable,
+            "retryAfter": None if wait is None else duration(wait),
+            "errorKind": None if verdict.kind is None else _text(verdict.kind),
+            "errorTrace": None if verdict.trace is None else _text(verdict.trace[-_LONGEST_TRACE:]),
+        }
+        return self._message(dumps({name: value for name, value in data.items() if value is not None}))
 
     def _message(self, data: str) -> str:
         return f'{dumps(self.held)[:-1]},"data":{data}}}'
@@ -73,4 +84,18 @@ def read_submission(message: Any, *, redelivered: bool = False) -> Job:
         attempt if isinstance(attempt, int) else None,
         message.get("correlationId"),
         redelivered,
+        _moment(message.get("deadline")),
     )
+
+
+def _text(said: str) -> str:
+    """As it can be sent: half of a surrogate pair is no text, and an error may well be about one."""
+    return said.encode(errors="replace").decode()
+
+
+def _moment(said: Any) -> datetime | None:
+    """A date; nonsense is none."""
+    try:
+        return read_date(said) if isinstance(said, str) else None
+    except ValueError:
+        return None

@@ -100,7 +100,8 @@ class RabbitMq(Transport):
             await self._publish_until_confirmed(job.ended(verdict))
         except ValueError as error:
             log.warning("the broker does not take the result of task %s: %s", job.task_id, error)
-            substitute = Failed(f"the broker did not take the worker's result: {error}", retryable=False)
+            message = f"the broker did not take the worker's result: {error}"
+            substitute = Failed(message, retryable=False, kind="result")
             await self._publish_until_confirmed(job.ended(substitute))
         await self._settle(job, lambda delivery: delivery.ack())
         return True

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..wire import Duration, duration
+
 
 class Failure(Exception):
     """The task can not be done; the message is for the consumer to read.
 
-    With `retryable=False`, trying again would not help, whatever the service's policy says.
+    With `retryable=False`, trying again would not help, whatever the service's policy says. If there is a retry, it
+    begins after `retry_after`: seconds, or a timedelta. `kind` is a word for programs, and for `except_kinds` of a
+    policy.
     """
 
-    def __init__(self, message: str, *, retryable: bool = True) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        retryable: bool | None = None,
+        retry_after: Duration | None = None,
+        kind: str | None = None,
+    ) -> None:
         super().__init__(message)
+        if retry_after is not None:
+            duration(retry_after)  # What is no duration is known where it was written.
         self.retryable = retryable
+        self.retry_after = retry_after
+        self.kind = kind
 
 
 class TryAgain(Exception):
@@ -41,10 +56,14 @@ class Success:
 
 @dataclass(frozen=True)
 class Failed:
-    """It ended badly."""
+    """It ended badly. What is absent is left to the service's policy."""
 
     message: str
-    retryable: bool = True
+    retryable: bool | None = None
+    retry_after: Duration | None = None
+    kind: str | None = None
+    trace: str | None = None
+    """Where it happened."""
 
 
 @dataclass(frozen=True)
