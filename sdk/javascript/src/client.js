@@ -172,6 +172,17 @@ export class Client {
    * @param {string} taskId
    * @param {{ signal?: AbortSignal }} [options]
    */
+  async retry(service, taskId, { signal } = {}) {
+    // Not repeated without an answer: it may have ended once more meanwhile.
+    const { text } = await this.#call('POST', ['services', service, 'tasks', taskId, 'retry'], { signal }, false);
+    return this.#task(member(text, 'data'));
+  }
+
+  /**
+   * @param {string} service
+   * @param {string} taskId
+   * @param {{ signal?: AbortSignal }} [options]
+   */
   async callbacks(service, taskId, { signal } = {}) {
     const { data } = await this.#call('GET', ['services', service, 'tasks', taskId, 'callbacks'], { signal });
     return data.callbacks;
@@ -245,7 +256,7 @@ export class Client {
     const text = this.#stringify(body);
     if (typeof text !== 'string') throw new TypeError('the body can not be written as JSON');
     // Written piece by piece: what `stringify` wrote must reach the server as it is.
-    const rest = JSON.stringify(more).slice(1);
+    const rest = JSON.stringify(terms(more)).slice(1);
     return rest === '}' ? `{"body":${text}}` : `{"body":${text},${rest}`;
   }
 
@@ -260,6 +271,32 @@ export class Client {
     if (this.#parse && task.response !== undefined) task.response = this.#parse(raw() ?? 'null');
     return task;
   }
+}
+
+/**
+ * What is said of a task beside its body, as the server reads it. Throws for a duration or a date that is none.
+ *
+ * @param {Omit<import('../types/index.js').Submission, 'body'>} given
+ */
+function terms({ scheduledDate, delay, expiresAfter, timeout, retry, uniqueFor, ...more }) {
+  const span = (/** @type {number | string | undefined} */ duration, /** @type {string} */ name) => {
+    return duration === undefined ? undefined : written(milliseconds(duration, name));
+  };
+  const rule = retry && typeof retry === 'object' && {
+    ...retry,
+    base: span(retry.base, 'retry.base'),
+    cap: span(retry.cap, 'retry.cap'),
+    within: span(retry.within, 'retry.within'),
+  };
+  return {
+    ...more,
+    scheduledDate: scheduledDate instanceof Date ? scheduledDate.toISOString() : scheduledDate,
+    delay: span(delay, 'delay'),
+    expiresAfter: span(expiresAfter, 'expiresAfter'),
+    timeout: span(timeout, 'timeout'),
+    retry: rule || retry,
+    uniqueFor: span(uniqueFor, 'uniqueFor'),
+  };
 }
 
 /**

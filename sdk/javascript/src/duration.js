@@ -1,6 +1,6 @@
 /** Durations: milliseconds, or text as people write it (`250ms`, `30s`, `5m`, `1h30m`, `7d`). */
 
-/** @type {Record<string, number>} */
+/** The longest first. @type {Record<string, number>} */
 const UNITS = { d: 86_400_000, h: 3_600_000, m: 60_000, s: 1_000, ms: 1 };
 
 /**
@@ -23,5 +23,12 @@ export function milliseconds(duration, name) {
  * @param {number} millis
  */
 export function written(millis) {
-  return millis % 1000 === 0 ? `${millis / 1000}s` : `${Math.ceil(millis)}ms`;
+  if (!(millis >= 0 && millis < Infinity)) throw new TypeError(`the server takes no duration like ${millis}`);
+  let left = Math.ceil(millis);
+  let text = '';
+  for (const [unit, factor] of Object.entries(UNITS)) {
+    if (left >= factor) text += `${Math.floor(left / factor)}${unit}`;
+    left %= factor;
+  }
+  return text || '0s';
 }

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
 import { Client } from '@relais/sdk';
-import { RelaisError, TryAgain, Worker } from '@relais/sdk/worker';
+import { Failure, RelaisError, TryAgain, Worker } from '@relais/sdk/worker';
 import { Vhost } from './support/broker.js';
 import { PATIENCE, Program, within } from './support/process.js';
 import { Server } from './support/server.js';
@@ -119,6 +119,45 @@ test('a handler gives a task back as often as it likes, and nothing is held agai
   });
   const { taskId } = await client.submit(name, {});
   assert.equal((await client.wait(name, taskId)).response, 4);
+});
+
+test('a failing task is tried again, and each attempt is shown', async (t) => {
+  const { service: name, client, worker } = await service({ retry: { limit: 2, base: '50ms' } });
+  let times = 0;
+  const { stop } = start(t, worker, () => {
+    times += 1;
+    if (times === 1) throw new TypeError('no paper');
+    if (times === 2) throw new Failure('no ink', { kind: 'ink', retryAfter: 10 });
+    return times;
+  });
+  const { taskId } = await client.submit(name, {});
+  assert.equal((await client.wait(name, taskId)).response, 3);
+  const { attempts } = await server.task(taskId);
+  const shown = attempts.map((/** @type {any} */ { outcome, errorKind }) => [outcome, errorKind]);
+  assert.deepEqual(shown, [['failure', 'TypeError'], ['failure', 'ink'], ['success', undefined]]);
+  assert.match(attempts[0].errorTrace, /^TypeError: no paper\n    at .*end-to-end\.test\.js/);
+  assert.equal((await stop()).failed, 2);
+});
+
+test('where trying again would not help, a failure is the end', async (t) => {
+  const { service: name, client, worker } = await service({ retry: { limit: 2, base: '50ms' } });
+  start(t, worker, () => {
+    throw new Failure('never', { retryable: false, kind: 'paper' });
+  });
+  const { taskId } = await client.submit(name, {});
+  const task = await client.wait(name, taskId);
+  assert.deepEqual([task.status, task.errorKind], ['FAILURE', 'paper']);
+  assert.equal((await server.task(taskId)).attempts.length, 1);
+});
+
+test('a task with a delay is published when it is due', async (t) => {
+  const { service: name, client, worker } = await service();
+  start(t, worker, () => 'done');
+  const later = await client.submit(name, {}, { delay: 400, uniqueKey: 'album 7', uniqueFor: '1h' });
+  assert.equal((await client.submit(name, {}, { uniqueKey: 'album 7' })).duplicate, true);
+  const { response, scheduledDate, startDate } = await client.wait(name, later.taskId);
+  assert.equal(response, 'done');
+  assert(scheduledDate && startDate && startDate >= scheduledDate, `${scheduledDate} ${startDate}`);
 });
 
 test('a worker over HTTP is told that its service is not for it', async () => {

@@ -49,7 +49,7 @@ async function submit() {
 
 test('the README shows the examples as they are', () => {
   const shown = blocks('js');
-  for (const name of ['resize', 'worker', 'submit']) {
+  for (const name of ['resize', 'worker', 'submit', 'terms']) {
     assert(shown.includes(readFileSync(`${root}examples/${name}.js`, 'utf8')), `README.md shows another ${name}.js`);
   }
 });
@@ -59,6 +59,9 @@ test('the program of the README does what its consumer submits', async (t) => {
   const worker = new Program('examples/worker.js', [], env);
   t.after(() => worker.signal('SIGKILL'));
   await submit();
+  const consumer = new Program('examples/terms.js', [], env);
+  assert.equal(await consumer.end(), 0, consumer.output);
+  assert.equal(consumer.output, 'true true\nSUCCESS\nPENDING\nSUCCESS');
   worker.signal('SIGTERM');
   assert.equal(await worker.end(), 0, worker.output);
 });

@@ -12,7 +12,9 @@ interface Pages {
   pages: number;
 }
 
-export const handler: Handler<Pages, { sheets: number }> = async ({ pages }, { signal, progress, attempt, rawBody }) => {
+export const handler: Handler<Pages, { sheets: number }> = async ({ pages }, context) => {
+  const { signal, progress, attempt, rawBody, deadline } = context;
+  if (deadline && deadline.getTime() < Date.now()) throw new Failure('too late', { kind: 'late', retryAfter: '1m' });
   signal.throwIfAborted();
   progress(50);
   if (rawBody.length === 0) throw new TryAgain();
@@ -32,6 +34,14 @@ export async function use(): Promise<number> {
     if (answer instanceof RelaisError) throw answer;
     void answer.taskPosition;
   }
+  const rule = { limit: 3, base: '10s', cap: 60_000, exceptKinds: ['paper'] };
+  const terms = { priority: 9, scheduledDate: new Date(), expiresAfter: '1h', uniqueKey: 'k', uniqueFor: 1000 };
+  const { duplicate } = await client.submit('print', { pages: 2 }, { ...terms, timeout: '5m', retry: rule });
+  await client.submitMany('print', [{ body: { pages: 1 }, delay: '10m', retry: 'classic' }]);
+  const { retryDate, scheduledDate, priority, errorKind } = await client.retry('print', taskId);
+  void [duplicate, retryDate, scheduledDate, priority, errorKind];
+  // @ts-expect-error there is no such policy
+  void client.submit('print', { pages: 2 }, { retry: 'sometimes' });
   // @ts-expect-error there is no such status
   for await (const task of client.list('print', { status: ['DONE'] })) void task.taskId;
   // @ts-expect-error a client needs a secret

@@ -85,15 +85,29 @@ test('messages carry the attempt where the submission does, and both spellings a
 test('whatever a handler throws is a failure', async (t) => {
   const vhost = await queues(t);
   const { stop } = start(t, vhost.options, ({ never }) => {
-    throw never ? new Failure('never', { retryable: false }) : new Error('no paper');
+    throw never ? new Failure('never', { retryable: false, retryAfter: 90_000, kind: 'paper' }) : new TypeError('no paper');
   });
   const out = await vhost.follow();
   await vhost.submit({});
-  assert.deepEqual((await out.end()).body.data, { messageType: 'failure', errorMessage: 'no paper' });
+  const { errorTrace, ...told } = (await out.end()).body.data;
+  assert.deepEqual(told, { messageType: 'failure', errorMessage: 'no paper', errorKind: 'TypeError' });
+  assert.match(errorTrace, /^TypeError: no paper\n    at .*worker-rabbitmq\.test\.js/);
   await vhost.submit({ never: true });
-  assert.deepEqual((await out.end()).body.data, { messageType: 'failure', errorMessage: 'never', retryable: false });
+  const never = { errorMessage: 'never', retryable: false, retryAfter: '1m30s', errorKind: 'paper' };
+  assert.deepEqual((await out.end()).body.data, { messageType: 'failure', ...never });
   assert.equal((await stop()).failed, 2);
   await nothingIsLeft(vhost);
+});
+
+test('a deadline is read, and nonsense is none', async (t) => {
+  const vhost = await queues(t);
+  start(t, vhost.options, (_, { deadline }) => deadline ?? 'none');
+  const out = await vhost.follow();
+  const data = { messageType: 'submission', body: {} };
+  for (const [deadline, read] of [['2100-01-31T08:30:00Z', '2100-01-31T08:30:00.000Z'], ['soon', 'none'], [7, 'none']]) {
+    await vhost.send({ taskId: 'a', data, deadline });
+    assert.equal((await out.end()).body.data.response, read);
+  }
 });
 
 test('a message that is not a submission is set aside, and does not block the queue', async (t) => {

@@ -44,7 +44,15 @@ export interface Task<Response = any> {
   readonly rawResponse?: string;
   /** FAILURE: why. */
   errorMessage?: string;
+  /** FAILURE: a word for programs, where it is known. `timeout`, `expired` and `lost` are the server's own. */
+  errorKind?: string;
   correlationId?: string;
+  /** For when it was asked, if not for at once. */
+  scheduledDate?: string;
+  /** PENDING after a failure: when it is tried again. */
+  retryDate?: string;
+  /** How urgent it is, where that was said. */
+  priority?: number;
 }
 
 /** Where to tell what becomes of a task. */
@@ -60,13 +68,47 @@ export interface Callback {
   compression?: 'gzip';
 }
 
-/** A task to be done. */
+/** How often a task that failed is tried again, and when. */
+export interface RetryRule {
+  /** At most so many retries. */
+  limit: number;
+  /** How long to wait before the first one; a minute if absent. */
+  base?: Duration;
+  /** Each wait is so many times as long as the one before; 2 if absent. */
+  factor?: number;
+  /** No wait is longer than this. */
+  cap?: Duration;
+  /** The share of each wait that is left to chance, from 0 to 1; 0 if absent. */
+  jitter?: number;
+  /** No retry begins later than this after the task was submitted, or was to begin. */
+  within?: Duration;
+  /** Failures of these kinds are not tried again. */
+  exceptKinds?: readonly string[];
+}
+
+/** A task to be done, and on what terms. What is absent is up to its service. */
 export interface Submission<Body = any> {
   /** The arguments: an object that conforms to the service's JSON Schema. */
   body: Body;
   callback?: Callback;
   /** One id through a chain of tasks. */
   correlationId?: string;
+  /** How urgent it is, from 0 to 9; 4 if absent. More urgent ones go first, and none waits for ever. */
+  priority?: number;
+  /** Not to be started before this time. */
+  scheduledDate?: Date | string;
+  /** Not to be started before so long from now; instead of a date. */
+  delay?: Duration;
+  /** If no worker has started it so long after it was to start, it fails. */
+  expiresAfter?: Duration;
+  /** How long an attempt may take. */
+  timeout?: Duration;
+  /** How often to try again if it fails. `classic`: 10 retries that are 1, 2, 4, … minutes apart. */
+  retry?: 'none' | 'classic' | RetryRule;
+  /** If the client has a task with this key on the service that has not ended, that one is the answer. */
+  uniqueKey?: string;
+  /** With `uniqueKey`: for so long after the submission, whether that task has ended or not. */
+  uniqueFor?: Duration;
 }
 
 export interface SubmitOptions extends Omit<Submission, 'body'>, CallOptions {
@@ -82,6 +124,8 @@ export interface Submitted {
   /** Its place in its service's queue, from 1. */
   taskPosition: number;
   estimatedStartDate?: string;
+  /** True if it is a task that was there before, with the same `uniqueKey`; absent otherwise. */
+  duplicate?: boolean;
 }
 
 export interface CallOptions {
@@ -176,6 +220,11 @@ export class Client {
   page(service: string, options?: ListOptions): Promise<TaskPage>;
   /** Cancels a task. Once it has ended otherwise, this is refused with 409002. */
   cancel(service: string, taskId: string, options?: CallOptions): Promise<Task>;
+  /**
+   * Does a task once more: one that has ended, with all its retries anew, or one that waits for its time, now. One that
+   * waits for a worker, or that a worker has, is refused with 409003. Not tried again without an answer.
+   */
+  retry(service: string, taskId: string, options?: CallOptions): Promise<Task>;
   /** What was told of a task. */
   callbacks(service: string, taskId: string, options?: CallOptions): Promise<CallbackState[]>;
   /** The services that the client may use. */

@@ -21,6 +21,8 @@ export interface Context {
   readonly correlationId: string | undefined;
   /** Whether somebody may have begun this task before. */
   readonly redelivered: boolean;
+  /** When this attempt has taken too long; absent where that is not limited, or where the transport does not say. */
+  readonly deadline: Date | undefined;
   /** The body as it was written: all digits of large numbers are there. */
   readonly rawBody: string;
   /** Aborted, with an `Interrupted`, when nobody waits for this result any more. */
@@ -115,11 +117,22 @@ export class Worker {
   readonly healthAddress: AddressInfo | undefined;
 }
 
+export interface FailureOptions {
+  retryable?: boolean;
+  retryAfter?: Duration;
+  kind?: string;
+  cause?: unknown;
+}
+
 /** Thrown by a handler to fail its task with more to say than a message. */
 export class Failure extends Error {
-  constructor(message: string, options?: { retryable?: boolean; cause?: unknown });
+  constructor(message: string, options?: FailureOptions);
   /** False: trying again would not help, whatever the service's policy says. */
   readonly retryable: boolean | undefined;
+  /** If there is a retry, it begins after so many milliseconds. */
+  readonly retryAfter: number | undefined;
+  /** A word for programs, and for `exceptKinds` of a policy. */
+  readonly kind: string | undefined;
 }
 
 /** Thrown by a handler to give its task back, as if it had never had it. */

@@ -12,7 +12,7 @@ import { RelaisError } from '../error.js';
 import { Http } from '../http.js';
 import { elements, member } from '../json.js';
 import { Outage } from './log.js';
-import { failure } from './outcomes.js';
+import { unwanted } from './outcomes.js';
 import { Submission } from './submission.js';
 
 /** How long a claim waits at the server for a first task. */
@@ -310,7 +310,7 @@ export class HttpTransport {
       return parcel.settle('lost');
     }
     this.#logger.warn('the server does not take the result', { taskId, reason });
-    const verdict = failure(`the server did not take the worker's result: ${reason}`);
+    const verdict = unwanted(`the server did not take the worker's result: ${reason}`);
     this.#results.unshift({ ...parcel, verdict, substitute: true });
   }
 

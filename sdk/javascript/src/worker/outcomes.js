@@ -1,15 +1,25 @@
 /** How a task can end, as a handler says it and as it is told. */
 
+import { milliseconds, written } from '../duration.js';
+
+/** What a consumer is shown need not be longer; a server may refuse what is. */
+const LONGEST_MESSAGE = 10_000;
+
+const LONGEST_TRACE = 16 * 1024;
+
 /** Thrown by a handler to fail its task with more to say than a message. Any other error fails it too. */
 export class Failure extends Error {
   /**
    * @param {string} message for the consumer to read
-   * @param {{ retryable?: boolean, cause?: unknown }} [options]
+   * @param {import('../../types/worker.js').FailureOptions} [options]
    */
-  constructor(message, { retryable, ...options } = {}) {
+  constructor(message, { retryable, retryAfter, kind, ...options } = {}) {
     super(message, options);
     this.name = 'Failure';
     this.retryable = retryable;
+    this.retryAfter = retryAfter === undefined ? undefined : milliseconds(retryAfter, 'retryAfter');
+    if (this.retryAfter !== undefined) written(this.retryAfter); // What is no duration is known where it was written.
+    this.kind = kind;
   }
 }
 
@@ -48,11 +58,25 @@ export function success(response) {
 
 /**
  * @param {string} errorMessage
- * @param {boolean} [retryable]
+ * @param {{ retryable?: boolean, retryAfter?: string, errorKind?: string, errorTrace?: string }} [more]
  * @returns {Verdict}
  */
-export function failure(errorMessage, retryable) {
-  return { success: false, data: JSON.stringify({ messageType: 'failure', errorMessage, retryable }) };
+export function failure(errorMessage, more) {
+  const data = { messageType: 'failure', errorMessage: errorMessage.slice(0, LONGEST_MESSAGE), ...more };
+  // Half of a surrogate pair is no text, and would not be taken.
+  const whole = (/** @type {string} */ _, /** @type {unknown} */ value) => {
+    return typeof value === 'string' ? value.replace(/\p{Surrogate}/gu, '\ufffd') : value;
+  };
+  return { success: false, data: JSON.stringify(data, whole) };
+}
+
+/**
+ * A result that nobody takes, for its size or whatever else, would not be taken the next time either.
+ *
+ * @param {string} errorMessage
+ */
+export function unwanted(errorMessage) {
+  return failure(errorMessage, { retryable: false, errorKind: 'result' });
 }
 
 /**
@@ -61,7 +85,44 @@ export function failure(errorMessage, retryable) {
  * @param {unknown} thrown
  */
 export function failureOf(thrown) {
-  return failure(described(thrown), thrown instanceof Failure ? thrown.retryable : undefined);
+  const message = described(thrown);
+  try {
+    if (thrown instanceof Failure) {
+      const { retryable, retryAfter, kind } = thrown;
+      const wait = retryAfter === undefined ? undefined : written(retryAfter);
+      return failure(message, { retryable, retryAfter: wait, errorKind: kind });
+    }
+    if (thrown instanceof Error) return failure(message, { errorKind: kindOf(thrown), errorTrace: traceOf(thrown) });
+  } catch {
+    // Something in it can not be read: the message alone must do.
+  }
+  return failure(message);
+}
+
+/**
+ * The name of an error's type. Classes that have not set `name` all have that of `Error`.
+ *
+ * @param {Error} error
+ */
+function kindOf(error) {
+  return String(error.name === 'Error' ? error.constructor.name : error.name) || undefined;
+}
+
+/**
+ * The stacks of an error and of the errors behind it.
+ *
+ * @param {Error} error
+ */
+function traceOf(error) {
+  const stacks = [];
+  for (let one = /** @type {unknown} */ (error); one instanceof Error && stacks.length < 10; one = one.cause) {
+    const stack = String(one.stack ?? described(one));
+    const calls = stack.indexOf('\n    at ');
+    // The message is told apart; if it is long, what follows says more.
+    stacks.push(stack.length > LONGEST_TRACE && calls >= 0 ? stack.slice(calls + 1) : stack);
+  }
+  // The newest call comes first.
+  return stacks.join('\ncaused by ').slice(0, LONGEST_TRACE);
 }
 
 /**

@@ -8,7 +8,7 @@
 import { onAbort } from '../abort.js';
 import { Backoff, pause } from '../backoff.js';
 import { message as said, Outage } from './log.js';
-import { failure } from './outcomes.js';
+import { unwanted } from './outcomes.js';
 import { Session, TooLarge } from './rabbitmq-session.js';
 import { Submission } from './submission.js';
 
@@ -108,7 +108,7 @@ export class RabbitMqTransport {
         if (!(error instanceof TooLarge)) throw error;
         // Without an end the task would be handed out again, and end here again.
         this.#logger.warn('the broker does not take the result', { taskId: submission.taskId, reason: error.message });
-        told = failure(`the broker did not take the worker's result: ${error.message}`);
+        told = unwanted(`the broker did not take the worker's result: ${error.message}`);
         return session.publish(submission.message(told.data));
       });
     } catch {

@@ -7,7 +7,7 @@
 import { onAbort } from '../abort.js';
 import { Backoff, pause } from '../backoff.js';
 import { message } from './log.js';
-import { described, failureOf, Interrupted, success, TryAgain } from './outcomes.js';
+import { described, failure, failureOf, Interrupted, success, TryAgain } from './outcomes.js';
 import { Progress } from './progress.js';
 
 /** @typedef {import('./submission.js').Submission} Submission */
@@ -163,11 +163,16 @@ export class Run {
    */
   async #work(submission, job) {
     const { parse, stringify } = this.#options;
+    // Trying again makes neither a body nor a result any better.
+    let errorKind = /** @type {string | undefined} */ ('body');
     try {
       const body = submission.body(parse);
+      errorKind = undefined;
       const result = await this.#handler(body, this.#context(submission, job));
+      errorKind = 'result';
       return success(stringify(result));
     } catch (error) {
+      if (errorKind) return failure(described(error), { retryable: false, errorKind });
       return error instanceof TryAgain ? error : failureOf(error);
     }
   }
@@ -178,12 +183,12 @@ export class Run {
    * @returns {import('../../types/worker.js').Context}
    */
   #context(submission, job) {
-    const { taskId, attempt, correlationId, redelivered } = submission;
+    const { taskId, attempt, correlationId, redelivered, deadline } = submission;
     const { signal } = job.controller;
     const progress = (/** @type {number} */ percent) => {
       if (job.state === 'running') this.#progress.put(submission, percent);
     };
-    const context = { taskId, attempt, correlationId, redelivered, signal, progress, rawBody: '' };
+    const context = { taskId, attempt, correlationId, redelivered, deadline, signal, progress, rawBody: '' };
     return Object.defineProperty(context, 'rawBody', { get: () => submission.rawBody, enumerable: false });
   }
 
