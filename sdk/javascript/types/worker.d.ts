@@ -31,7 +31,10 @@ export interface Context {
   progress(percent: number): void;
 }
 
-/** The consumer cancelled it; somebody else has it or will have it; the worker is to stop and gives it back. */
+/**
+ * The consumer cancelled it, or its deadline has passed; somebody else has it or will have it; the worker is to stop and
+ * gives it back.
+ */
 export type InterruptedBecause = 'cancelled' | 'lost' | 'stopping';
 
 export interface WorkerOptions {

@@ -24,8 +24,8 @@ class Context:
         self.deadline = job.deadline
         """When this attempt has taken too long, where that is limited and the way the task came says so."""
         self.cancelled = threading.Event()
-        """Set when the work is in vain: the consumer cancelled the task, somebody else has it, or the time to stop is
-        over. An `async def` is cancelled as well, at its next `await`."""
+        """Set when the work is in vain: the consumer cancelled the task, its deadline has passed, somebody else has it,
+        or the time to stop is over. An `async def` is cancelled as well, at its next `await`."""
         self.stopping = stopping
         """Set as soon as the worker is told to stop. Whoever can interrupt the work raises `TryAgain` then; whoever
         can not goes on, and has the grace period to finish."""

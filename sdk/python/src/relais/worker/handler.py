@@ -57,7 +57,7 @@ class Handler:
         except Failure as failure:
             return Failed(str(failure), failure.retryable, failure.retry_after, failure.kind)
         except (Exception, SystemExit) as error:
-            trace = "".join(traceback.format_exception(error))
+            trace = "".join(traceback.format_exception(error))  # All of it: what is logged is cut.
             log.warning("task %s failed", context.task_id, exc_info=_short(error))
             kind, said = type(error).__name__, _said(error)
             return Failed(f"{kind}: {said}" if said else kind, kind=kind, trace=trace)
