@@ -14,6 +14,7 @@ mod docs;
 mod error;
 mod event_bus;
 mod events;
+mod leftover;
 mod openapi;
 mod operations;
 mod path;
@@ -74,6 +75,7 @@ pub fn router(engine: Engine, options: ApiOptions, render_metrics: RenderMetrics
         .merge(operations::documentation(document, page))
         .method_not_allowed_fallback(error::method_not_allowed)
         .fallback(error::route_not_found)
+        .layer(axum::middleware::from_fn(leftover::clear))
         .layer(axum::middleware::from_fn(operations::measure))
         .layer(CatchPanicLayer::custom(error::panicked))
         .with_state(app)

@@ -37,6 +37,13 @@ impl Wire {
         String::from_utf8_lossy(&received).into_owned()
     }
 
+    /// Reads so many bytes, whatever they say.
+    pub async fn skip(&mut self, bytes: usize) {
+        let mut skipped = vec![0; bytes];
+        let read = tokio::time::timeout(DEADLINE, self.0.read_exact(&mut skipped)).await;
+        assert!(matches!(read, Ok(Ok(_))), "{bytes} bytes did not come: {read:?}");
+    }
+
     /// The head of the next answer, as far as the empty line.
     pub async fn head(&mut self) -> String {
         let mut received = Vec::new();

@@ -7,6 +7,7 @@ use serde_json::json;
 on_both_stores!(a_bad_submission_changes_nothing, a_callback_must_be_an_https_url_that_says_nothing_else);
 on_one_store!(
     a_body_that_is_too_large_is_refused_before_it_has_arrived,
+    a_refusal_that_did_not_wait_for_the_body_leaves_the_connection_usable_or_closes_it,
     only_json_is_taken_for_json,
     headers_can_not_be_smuggled,
     parameters_that_are_unknown_repeated_or_absurd_are_refused,
@@ -187,6 +188,29 @@ async fn a_body_that_is_too_large_is_refused_before_it_has_arrived(on: Backend) 
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
     }
     assert_eq!(app.pending("resize").await, 1);
+}
+
+async fn a_refusal_that_did_not_wait_for_the_body_leaves_the_connection_usable_or_closes_it(on: Backend) {
+    let app = TestApp::start(on).await;
+    let head = |path: &str, length: usize| {
+        format!(
+            "POST {path} HTTP/1.1\r\nhost: relais\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+        )
+    };
+    let mut wire = app.wire().await;
+    for round in 0..20 {
+        let body = "x".repeat(round * 2000);
+        wire.send(head(TASKS, body.len())).await;
+        wire.send(body).await;
+        let answer = wire.head().await;
+        assert!(answer.starts_with("HTTP/1.1 403 ") && !answer.contains("connection: close"), "{answer}");
+        let length = answer.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse().ok());
+        wire.skip(length.unwrap_or_else(|| panic!("no length: {answer}"))).await;
+    }
+    // What is announced is too much to be read for nothing.
+    wire.send(head(TASKS, 900_000)).await;
+    let answer = wire.head().await;
+    assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("connection: close"), "{answer}");
 }
 
 async fn only_json_is_taken_for_json(on: Backend) {

@@ -100,10 +100,8 @@ async fn retry(server: &Connection, args: RetryArgs) -> Result<()> {
     if server.json {
         return Ok(output::data(&serde_json::to_string(&total)?)?);
     }
-    let did = if asked.dry_run { "would be done once more" } else { "are done once more" };
-    let (retried, passed_over) = (total.retried, total.passed_over);
-    let s = if retried == 1 { "" } else { "s" };
-    Ok(output::data(&format!("{retried} task{s} {did}, {passed_over} passed over."))?)
+    let did = if asked.dry_run { "would be done once more" } else { "done once more" };
+    Ok(output::data(&format!("{} {did}, {} passed over.", total.retried, total.passed_over))?)
 }
 
 #[derive(Debug, Args)]
