@@ -38,7 +38,7 @@ pub struct DispatchName {
     pub service: ServiceKey,
     /// The prefix of the queue. A service may get another one meanwhile.
     pub queue: Arc<str>,
-    /// How often the broker has lost it meanwhile.
+    /// Which publication it is about: another one each time that the broker has lost it, or that it came back.
     pub round: i32,
     /// The task's public name.
     pub task_id: TaskId,

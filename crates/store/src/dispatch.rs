@@ -43,3 +43,10 @@ pub(crate) trait Dispatch: Send {
     /// nobody else would take them away. Tells how many.
     fn lease_strays(&mut self, limit: usize) -> impl Future<Output = Result<usize>> + Send;
 }
+
+/// A round that nobody has spoken of before. Whoever says late, or once more, that it is done with what it published may
+/// mean a row that was written anew since; counting from zero each time would let it be believed.
+pub(crate) fn fresh_round() -> i32 {
+    // Zero is what a row has that was written with its task.
+    1 + (uuid::Uuid::now_v7().as_u128() & 0x3fff_ffff) as i32
+}

@@ -10,7 +10,7 @@ use super::{
     session::{PgSession, column},
 };
 use crate::{
-    dispatch::Dispatch,
+    dispatch::{Dispatch, fresh_round},
     row::{due_dispatch, signed, wide},
     session::Result,
 };
@@ -142,10 +142,10 @@ impl Dispatch for PgSession {
                  ) t
                  ORDER BY t.id LIMIT $5
              ), due AS (
-                 INSERT INTO relais.dispatch AS d (service_id, task_id, due)
-                 SELECT $1, task_id, statement_timestamp() FROM next ORDER BY task_id
+                 INSERT INTO relais.dispatch (service_id, task_id, due, round)
+                 SELECT $1, task_id, statement_timestamp(), $6 FROM next ORDER BY task_id
                  -- Somebody may just be publishing it to what is gone.
-                 ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = d.round + 1
+                 ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = excluded.round
              )
              SELECT max(id) FROM next HAVING count(*) = $5",
         )
@@ -154,6 +154,7 @@ impl Dispatch for PgSession {
         .bind(noted.try_get::<i64, _>("again_until").map_err(error)?)
         .bind(noted.try_get::<bool, _>("again_running").map_err(error)?)
         .bind(wide(limit))
+        .bind(fresh_round())
         .fetch_optional(&mut *self.tx)
         .await
         .map_err(error)?

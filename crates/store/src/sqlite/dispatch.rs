@@ -7,7 +7,7 @@ use sqlx::Row as _;
 
 use super::{batch::array, error, session::SqliteSession};
 use crate::{
-    dispatch::Dispatch,
+    dispatch::{Dispatch, fresh_round},
     row::{due_dispatch, in_millis, wide},
     session::Result,
 };
@@ -134,13 +134,15 @@ impl Dispatch for SqliteSession {
         }
         next.sort_unstable();
         next.truncate(limit);
-        let rows: Vec<_> = next.iter().map(|(_, task_id)| (service, task_id)).collect();
+        let round = fresh_round();
+        let rows: Vec<_> = next.iter().map(|(_, task_id)| (service, task_id, round)).collect();
         self.execute(
             concat!(
-                "INSERT INTO dispatch (service_id, task_id, due) SELECT value->>0, value->>1, ",
+                "INSERT INTO dispatch (service_id, task_id, round, due)
+                 SELECT value->>0, value->>1, value->>2, ",
                 now!(),
                 " FROM json_each(?1) WHERE true
-                  ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = round + 1"
+                  ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = excluded.round"
             ),
             &rows,
         )

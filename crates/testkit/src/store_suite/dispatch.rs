@@ -213,6 +213,35 @@ pub async fn what_was_published_before_the_broker_lost_it_is_not_done(harness: &
     Ok(())
 }
 
+/// It is not known whether it was noted, so it is noted again; meanwhile the broker has lost the task, or it came back.
+pub async fn what_is_noted_twice_means_no_row_that_came_later(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = brokered(store, limits(None)).await?;
+    let task = submit(store, new_task(service, client)?).await?.task_id;
+    let first = take(store, service, 10).await?;
+    let done = |due: &[DueDispatch]| {
+        let names = due.iter().map(|due| due.name.clone()).collect();
+        store.settle_dispatches(names, Dispatched::Done)
+    };
+    done(&first).await?;
+    store.dispatch_again(service).await?;
+    while store.refill_dispatches(10).await? {}
+    done(&first).await?;
+    let second = take(store, service, 10).await?;
+    ensure!(names(&second) == [task], "it is to be published again");
+    done(&second).await?;
+    change(store, task, service, Event::Started { attempt: None, worker_host: None, lease: None }).await?;
+    change(store, task, service, Event::Returned { attempt: None }).await?;
+    done(&first).await?;
+    done(&second).await?;
+    let third = take(store, service, 10).await?;
+    ensure!(names(&third) == [task], "it came back, and is to be published again");
+    done(&third).await?;
+    store.settle_dispatches(third.into_iter().map(|due| due.name).collect(), Dispatched::Again).await?;
+    ensure!(take(store, service, 10).await?.is_empty(), "now it is done");
+    Ok(())
+}
+
 /// What waits goes along. What a worker has stays with it, for as long as a lease where nobody hears it any more.
 pub async fn a_service_may_change_to_a_broker_and_back(harness: &Harness) -> Result<()> {
     let store = harness.store();

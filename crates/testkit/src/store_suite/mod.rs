@@ -117,6 +117,7 @@ macro_rules! store_suite {
                 a_task_that_comes_back_is_dispatched_again_unless_the_broker_has_it,
                 what_the_broker_has_lost_is_dispatched_again_in_batches,
                 what_was_published_before_the_broker_lost_it_is_not_done,
+                what_is_noted_twice_means_no_row_that_came_later,
                 a_service_may_change_to_a_broker_and_back,
                 what_waits_in_a_queue_of_another_name_is_dispatched_again,
                 a_task_that_loses_worker_after_worker_fails,
