@@ -277,6 +277,8 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
             next.progress = 100.0;
         }
         Event::Failed { again_after, .. } => {
+            // Somebody else will try; and it may be the failure that is being waited out, heard again.
+            held(state, event)?;
             next.overtaken(event);
             next.failures += 1;
             match again_after {

@@ -324,6 +324,19 @@ fn an_attempt_that_takes_too_long_is_told_so_and_then_taken_away() {
     assert_eq!(apply(&running, &event, at(15)).unwrap().status, Status::Failure);
 }
 
+#[test]
+fn a_failure_that_is_heard_again_when_its_wait_is_over_is_not_counted_twice() {
+    let failed = |again_after| Event::Failed { attempt: Some(1), failure: Failure::new("no"), again_after };
+    let again = Some(Duration::from_secs(5));
+    let waiting = apply(&claimed(&State::pending(), at(0)), &failed(again), at(1)).unwrap();
+    let due = apply(&waiting, &Event::Due, at(6)).unwrap();
+    assert_eq!((due.status, due.attempt, due.failures), (Status::Pending, 1, 1));
+    assert_eq!(apply(&due, &failed(again), at(7)), Err(Ignored::NotHeld));
+    assert_eq!(apply(&due, &failed(None), at(7)), Err(Ignored::NotHeld));
+    let lost = expired(&claimed(&State::pending(), at(0)), 9);
+    assert_eq!(apply(&lost, &failed(None), at(61)), Err(Ignored::NotHeld), "somebody else will try");
+}
+
 fn delivered_to(host: &str, again: bool, delivery_limit: u32) -> Event {
     Event::Delivered { worker_host: Some(host.to_owned()), again, delivery_limit }
 }
