@@ -1,0 +1,468 @@
+//! A broker: that a task is to be published is a row, kept until the broker has confirmed; publishers die between any two
+//! steps, or do not learn what became of them; the broker gives a task to another worker when a connection ends, and may
+//! lose its queue with all that was in it. Workers send no number of an attempt, and what they say may be heard again.
+//!
+//! The row and its round are written in SQL, by the stores; here they are as the port (`settle_dispatches`,
+//! `dispatch_again`, `refill_dispatches`) says. What becomes of the task is decided by the real [`apply`](relais_core::apply).
+
+use relais_core::{Event, State, Status};
+
+use crate::{
+    explore::Model,
+    kept::{HOSTS, Kept, check_change, is_result, response},
+};
+
+/// What is wrong on purpose, to show that it would be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flaw {
+    /// Nothing.
+    None,
+    /// The row is removed before the task is published.
+    SettledFirst,
+    /// Whoever settles a row does not say of which round it speaks.
+    NoRounds,
+    /// A row that is written anew has the round of those before it.
+    OldRounds,
+    /// A queue that is gone is made again, and nothing else.
+    NotNoted,
+    /// Nobody looks for rows that a publisher left behind.
+    NoSweep,
+}
+
+/// How much there is of everything.
+#[derive(Debug, Clone, Copy)]
+pub struct Broker {
+    /// Processes that publish. Without any, the broker has the task from the start.
+    pub publishers: usize,
+    /// Workers.
+    pub workers: usize,
+    /// How often the broker loses its queue.
+    pub queue_losses: u8,
+    /// Copies of the task in the queue at once.
+    pub copies: u8,
+    /// Messages of workers under way at once.
+    pub under_way: usize,
+    /// What workers say besides that they are done.
+    pub words: &'static [Word],
+    /// How often a task loses its worker before it fails.
+    pub delivery_limit: u32,
+    /// What is wrong.
+    pub flaw: Flaw,
+}
+
+/// The row that says that the task is to be published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Row {
+    round: u8,
+    /// Whether anybody may take it; else somebody has.
+    due: bool,
+}
+
+/// What a publisher does. The number is the round that it speaks of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Publisher {
+    Idle,
+    /// It has the task and is to publish it.
+    Has(u8),
+    /// The broker has confirmed.
+    Sent(u8),
+    /// The broker has not confirmed, whatever it did.
+    Refused(u8),
+}
+
+/// A worker that has a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Job {
+    /// Whether the broker still waits for its acknowledgement; else another one may have it, too.
+    linked: bool,
+    /// Whether it has said that it has begun.
+    said: bool,
+}
+
+/// What a worker says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Word {
+    Started,
+    Progress,
+    Success,
+    GivenBack,
+}
+
+/// A message of a worker, in the broker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Letter {
+    worker: usize,
+    word: Word,
+    /// Whether it may have been heard before.
+    again: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct World {
+    task: Kept,
+    results: u8,
+    row: Option<Row>,
+    /// The round of a row that is written anew.
+    fresh: u8,
+    /// It is noted that what is unfinished is to be published again.
+    noted: bool,
+    /// Somebody found the queue gone, has noted it, and is about to make it again.
+    keeping: bool,
+    /// Copies that wait; none if there is no queue.
+    queue: Option<u8>,
+    publishers: [Publisher; 2],
+    jobs: [Option<Job>; HOSTS.len()],
+    letters: Vec<Letter>,
+    queue_losses: u8,
+}
+
+#[derive(Debug, Clone)]
+pub enum Step {
+    /// The sweep takes a row that is due.
+    Take {
+        publisher: usize,
+    },
+    /// It was taken for too long.
+    HoldEnds,
+    Publish {
+        publisher: usize,
+    },
+    /// It is published, perhaps, and there is no answer.
+    PublishUnsure {
+        publisher: usize,
+        carried: bool,
+    },
+    Settle {
+        publisher: usize,
+    },
+    /// It is settled, and there is no answer.
+    SettleUnsure {
+        publisher: usize,
+    },
+    GiveUp {
+        publisher: usize,
+    },
+    Die {
+        publisher: usize,
+    },
+    LoseQueue {
+        letters: bool,
+    },
+    Note,
+    MakeQueue,
+    Refill,
+    Deliver {
+        worker: usize,
+    },
+    Say {
+        worker: usize,
+        word: Word,
+    },
+    /// The connection ends; the worker goes on.
+    Cut {
+        worker: usize,
+    },
+    Crash {
+        worker: usize,
+    },
+    Hear {
+        letter: Letter,
+        again: bool,
+    },
+    Cancel,
+}
+
+impl Broker {
+    fn happen(&self, world: &mut World, event: &Event) -> Result<(), String> {
+        let Ok(after) = world.task.after(event) else { return Ok(()) };
+        // Nobody here knows numbers of attempts; without them there are fewer states.
+        let after = Kept(State { attempt: 0, ..after.0 });
+        check_change(&world.task, &after, event)?;
+        world.results += u8::from(is_result(event));
+        world.task = after;
+        Ok(())
+    }
+
+    fn event(&self, letter: Letter) -> Event {
+        let worker_host = Some(HOSTS[letter.worker].to_owned());
+        match letter.word {
+            Word::Started => Event::Delivered { worker_host, again: letter.again, delivery_limit: self.delivery_limit },
+            Word::Progress => Event::Progressed { attempt: None, progress: 50.0, lease: None },
+            Word::Success => Event::Succeeded { attempt: None, response: response() },
+            Word::GivenBack => Event::GivenBack { worker_host },
+        }
+    }
+
+    /// A publisher says that it is done with a row.
+    fn settle(&self, world: &mut World, round: u8) {
+        world.row = world.row.filter(|row| row.round != round && self.flaw != Flaw::NoRounds);
+    }
+}
+
+impl World {
+    fn requeue(&mut self) {
+        if let Some(copies) = &mut self.queue {
+            *copies += 1;
+        }
+    }
+
+    fn post(&mut self, letter: Letter) {
+        if let Err(place) = self.letters.binary_search(&letter) {
+            self.letters.insert(place, letter);
+        }
+    }
+
+    /// Whether the task is somewhere from where it will go on.
+    fn is_somewhere(&self) -> bool {
+        let in_hand = self.jobs.iter().flatten().any(|job| job.linked);
+        let ends = |letter: &Letter| letter.word == Word::Success;
+        self.row.is_some()
+            || self.noted
+            || in_hand
+            || self.queue.is_none_or(|copies| copies > 0)
+            || self.letters.iter().any(ends)
+    }
+}
+
+impl Model for Broker {
+    type State = World;
+    type Step = Step;
+
+    /// The process that took the task in has written the row with it, and is to publish it.
+    fn start(&self) -> World {
+        let taken_in = self.publishers > 0;
+        World {
+            task: Kept::new(),
+            results: 0,
+            row: taken_in.then_some(Row { round: 0, due: false }),
+            fresh: 0,
+            noted: false,
+            keeping: false,
+            queue: Some(u8::from(!taken_in)),
+            publishers: [if taken_in { Publisher::Has(0) } else { Publisher::Idle }, Publisher::Idle],
+            jobs: [None; HOSTS.len()],
+            letters: Vec::new(),
+            queue_losses: self.queue_losses,
+        }
+    }
+
+    fn steps(&self, world: &World) -> Vec<Step> {
+        let mut steps = vec![Step::Cancel];
+        let has_room = world.queue.is_none_or(|copies| copies < self.copies);
+        for (publisher, doing) in world.publishers.iter().enumerate().take(self.publishers) {
+            match doing {
+                Publisher::Idle => {
+                    if self.flaw != Flaw::NoSweep && world.row.is_some_and(|row| row.due) {
+                        steps.push(Step::Take { publisher });
+                    }
+                    continue;
+                }
+                Publisher::Has(_) if has_room => {
+                    steps.push(Step::Publish { publisher });
+                    steps.push(Step::PublishUnsure { publisher, carried: true });
+                    steps.push(Step::PublishUnsure { publisher, carried: false });
+                }
+                Publisher::Has(_) => {}
+                Publisher::Sent(_) => {
+                    steps.push(Step::Settle { publisher });
+                    steps.push(Step::SettleUnsure { publisher });
+                }
+                Publisher::Refused(_) => steps.push(Step::GiveUp { publisher }),
+            }
+            steps.push(Step::Die { publisher });
+        }
+        if world.row.is_some_and(|row| !row.due) {
+            steps.push(Step::HoldEnds);
+        }
+        if world.queue.is_some() && world.queue_losses > 0 {
+            steps.extend([Step::LoseQueue { letters: false }, Step::LoseQueue { letters: true }]);
+        }
+        if world.queue.is_none() {
+            steps.push(if world.keeping { Step::MakeQueue } else { Step::Note });
+        }
+        if world.noted {
+            steps.push(Step::Refill);
+        }
+        let may_say = world.letters.len() < self.under_way;
+        // After the end, only those who wait for room in the queue need workers that go on.
+        let working = if world.task.has_ended() && self.publishers == 0 { 0 } else { self.workers };
+        for (worker, job) in world.jobs.iter().enumerate().take(working) {
+            let Some(job) = job else {
+                if world.queue.is_some_and(|copies| copies > 0) {
+                    steps.push(Step::Deliver { worker });
+                }
+                continue;
+            };
+            steps.push(Step::Crash { worker });
+            if may_say {
+                let fits = |word: &Word| match word {
+                    Word::Started => !job.said,
+                    // Without a word it is as if it had crashed.
+                    Word::GivenBack => job.linked,
+                    _ => true,
+                };
+                let words = self.words.iter().copied().filter(fits).chain([Word::Success]);
+                steps.extend(words.map(|word| Step::Say { worker, word }));
+            }
+            if job.linked {
+                steps.push(Step::Cut { worker });
+            }
+        }
+        for &letter in &world.letters {
+            steps.push(Step::Hear { letter, again: false });
+            if !letter.again {
+                steps.push(Step::Hear { letter, again: true });
+            }
+        }
+        steps
+    }
+
+    fn take(&self, world: &World, step: &Step) -> Result<World, String> {
+        let mut world = world.clone();
+        match *step {
+            Step::Take { publisher } => {
+                let Some(row) = &mut world.row else { return Ok(world) };
+                row.due = false;
+                // One that has ended has only its row removed.
+                let ended = world.task.has_ended();
+                world.publishers[publisher] =
+                    if ended { Publisher::Sent(row.round) } else { Publisher::Has(row.round) };
+            }
+            Step::HoldEnds => world.row = world.row.map(|row| Row { due: true, ..row }),
+            Step::Publish { publisher } => {
+                let Publisher::Has(round) = world.publishers[publisher] else { return Ok(world) };
+                if self.flaw == Flaw::SettledFirst {
+                    self.settle(&mut world, round);
+                }
+                world.publishers[publisher] =
+                    if world.queue.is_some() { Publisher::Sent(round) } else { Publisher::Refused(round) };
+                world.requeue();
+            }
+            Step::PublishUnsure { publisher, carried } => {
+                let Publisher::Has(round) = world.publishers[publisher] else { return Ok(world) };
+                if self.flaw == Flaw::SettledFirst {
+                    self.settle(&mut world, round);
+                }
+                world.publishers[publisher] = Publisher::Refused(round);
+                if carried {
+                    world.requeue();
+                }
+            }
+            Step::Settle { publisher } | Step::SettleUnsure { publisher } => {
+                let Publisher::Sent(round) = world.publishers[publisher] else { return Ok(world) };
+                self.settle(&mut world, round);
+                if matches!(step, Step::Settle { .. }) {
+                    world.publishers[publisher] = Publisher::Idle;
+                }
+            }
+            Step::GiveUp { publisher } => {
+                let Publisher::Refused(round) = world.publishers[publisher] else { return Ok(world) };
+                world.row = world.row.map(|row| Row { due: row.due || row.round == round, ..row });
+                world.publishers[publisher] = Publisher::Idle;
+            }
+            Step::Die { publisher } => world.publishers[publisher] = Publisher::Idle,
+            Step::LoseQueue { letters } => {
+                (world.queue, world.keeping) = (None, false);
+                world.queue_losses -= 1;
+                world.fresh += u8::from(self.flaw != Flaw::OldRounds);
+                world.jobs.iter_mut().flatten().for_each(|job| job.linked = false);
+                if letters {
+                    world.letters.clear();
+                }
+            }
+            Step::Note => (world.noted, world.keeping) = (self.flaw != Flaw::NotNoted, true),
+            Step::MakeQueue => (world.queue, world.keeping) = (Some(0), false),
+            Step::Refill => {
+                world.noted = false;
+                if !world.task.has_ended() {
+                    let round = match world.row {
+                        Some(row) if self.flaw == Flaw::OldRounds => row.round + 1,
+                        _ => world.fresh,
+                    };
+                    world.row = Some(Row { round, due: true });
+                }
+            }
+            Step::Deliver { worker } => {
+                world.queue = world.queue.map(|copies| copies - 1);
+                world.jobs[worker] = Some(Job { linked: true, said: false });
+            }
+            Step::Say { worker, word } => {
+                world.post(Letter { worker, word, again: false });
+                match word {
+                    Word::Started | Word::Progress => {
+                        let said = |job: Job| Job { said: job.said || word == Word::Started, ..job };
+                        world.jobs[worker] = world.jobs[worker].map(said);
+                    }
+                    // Acknowledged, if it still can be.
+                    Word::Success => world.jobs[worker] = None,
+                    Word::GivenBack => {
+                        world.jobs[worker] = None;
+                        world.requeue();
+                    }
+                }
+            }
+            Step::Cut { worker } => {
+                world.jobs[worker] = world.jobs[worker].map(|job| Job { linked: false, ..job });
+                world.requeue();
+            }
+            Step::Crash { worker } => {
+                if world.jobs[worker].is_some_and(|job| job.linked) {
+                    world.requeue();
+                }
+                world.jobs[worker] = None;
+            }
+            Step::Hear { letter, again } => {
+                world.letters.retain(|other| *other != letter);
+                if again {
+                    world.post(Letter { again: true, ..letter });
+                }
+                self.happen(&mut world, &self.event(letter))?;
+            }
+            Step::Cancel => self.happen(&mut world, &Event::Cancelled)?,
+        }
+        // Two publishers are alike: who of them does what makes no difference.
+        world.publishers.sort_unstable();
+        Ok(world)
+    }
+
+    fn check(&self, world: &World) -> Result<(), String> {
+        if world.results > 1 {
+            return Err("at most one result is accepted".to_owned());
+        }
+        if !world.task.has_ended() && !world.is_somewhere() {
+            return Err("an unfinished task is in the store's rows, in the broker, or with a worker".to_owned());
+        }
+        if world.task.0.status == Status::InProgress && world.task.0.lease_until.is_some() {
+            return Err("where a broker watches, there is no lease".to_owned());
+        }
+        Ok(())
+    }
+
+    fn end(&self, world: &World) -> Option<String> {
+        let tidy = world.row.is_none() && !world.noted;
+        world.task.end().filter(|_| tidy).map(str::to_owned)
+    }
+
+    fn is_certain(&self, step: &Step) -> bool {
+        match step {
+            Step::Take { .. }
+            | Step::HoldEnds
+            | Step::Publish { .. }
+            | Step::Settle { .. }
+            | Step::GiveUp { .. }
+            | Step::Note
+            | Step::MakeQueue
+            | Step::Refill
+            | Step::Deliver { .. }
+            | Step::Say { .. } => true,
+            Step::Hear { again, .. } => !again,
+            Step::PublishUnsure { .. }
+            | Step::SettleUnsure { .. }
+            | Step::Die { .. }
+            | Step::LoseQueue { .. }
+            | Step::Cut { .. }
+            | Step::Crash { .. }
+            | Step::Cancel => false,
+        }
+    }
+}

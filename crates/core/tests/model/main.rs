@@ -1,0 +1,120 @@
+//! What is promised about tasks, checked in every state that small worlds can reach, with the real
+//! [`apply`](relais_core::apply) as what a task does.
+//!
+//! Two worlds: workers on the built-in queue ([`lease`]), and workers behind a broker ([`broker`]). In both, whatever may go
+//! wrong does, in every order. A world that is wrong on purpose must be found out, or the promises would be empty.
+
+#![expect(clippy::print_stdout, reason = "how much was looked at")]
+
+mod broker;
+mod explore;
+mod kept;
+mod lease;
+
+use broker::Broker;
+use explore::{Explored, Model, explore};
+use lease::{Lease, Word};
+
+/// One task, and all that workers can say.
+const ONE: Lease = Lease {
+    tasks: 1,
+    under_way: 2,
+    delivery_limit: 2,
+    returns: 1,
+    retries: 0,
+    words: &[Word::Started, Word::Progress, Word::Renewed],
+    flaw: lease::Flaw::None,
+};
+
+/// Two tasks, so that a worker has one after the other.
+const TWO: Lease = Lease { tasks: 2, under_way: 1, returns: 0, words: &[], ..ONE };
+
+/// One task that is tried again when it has failed.
+const AGAIN: Lease = Lease { retries: 2, words: &[Word::Started], ..ONE };
+
+/// Publishers that get in each other's way, and a broker that forgets.
+const PUBLISHERS: Broker = Broker {
+    publishers: 2,
+    workers: 1,
+    queue_losses: 2,
+    copies: 2,
+    under_way: 1,
+    words: &[],
+    delivery_limit: 2,
+    flaw: broker::Flaw::None,
+};
+
+/// Workers that get in each other's way.
+const WORKERS: Broker = Broker {
+    publishers: 0,
+    workers: 2,
+    queue_losses: 0,
+    under_way: 2,
+    words: &[broker::Word::Started, broker::Word::Progress, broker::Word::GivenBack],
+    ..PUBLISHERS
+};
+
+fn holds(name: &str, model: impl Model) -> Explored {
+    let explored = explore(model).unwrap_or_else(|broken| panic!("{name}: {broken}"));
+    println!("{name}: {} states, {} steps, ends {:?}", explored.states, explored.steps, explored.ends);
+    explored
+}
+
+fn fails(promise: &str, model: impl Model) {
+    let broken = explore(model).expect_err("a world that is wrong on purpose was found to be right");
+    println!("{broken}");
+    assert!(broken.promise.contains(promise), "{promise:?} was to be broken first");
+}
+
+fn reaches(explored: &Explored, ends: &[&str]) {
+    for end in ends {
+        assert!(explored.ends.contains_key(*end), "{end} can not be reached: {:?}", explored.ends);
+    }
+}
+
+#[test]
+fn one_task_on_the_built_in_queue_keeps_every_promise() {
+    reaches(&holds("one task under a lease", ONE), &["SUCCESS", "FAILURE", "CANCELLED"]);
+}
+
+#[test]
+fn two_tasks_on_the_built_in_queue_keep_every_promise() {
+    reaches(&holds("two tasks under a lease", TWO), &["SUCCESS and SUCCESS", "FAILURE and CANCELLED"]);
+}
+
+#[test]
+fn a_task_that_is_tried_again_keeps_every_promise() {
+    reaches(&holds("one task that is tried again", AGAIN), &["SUCCESS", "FAILURE", "CANCELLED"]);
+}
+
+#[test]
+fn publishers_and_a_forgetful_broker_keep_every_promise() {
+    reaches(&holds("two publishers", PUBLISHERS), &["SUCCESS", "CANCELLED"]);
+}
+
+#[test]
+fn workers_behind_a_broker_keep_every_promise() {
+    reaches(&holds("two workers behind a broker", WORKERS), &["SUCCESS", "FAILURE", "CANCELLED"]);
+}
+
+#[test]
+fn a_built_in_queue_that_is_wrong_is_found_out() {
+    let wrong = |flaw| Lease { flaw, ..ONE };
+    fails("a message of an older attempt changes nothing", wrong(lease::Flaw::Unfenced));
+    fails("never two workers that both hold the current attempt", wrong(lease::Flaw::SameAttempt));
+    fails("a final state never changes", wrong(lease::Flaw::Undead));
+    fails("from every state an end can be reached", wrong(lease::Flaw::NoRescue));
+    fails("a lease that runs is left alone", wrong(lease::Flaw::Impatient));
+    fails("an attempt fails at most once", Lease { flaw: lease::Flaw::Unheld, ..AGAIN });
+}
+
+#[test]
+fn a_dispatch_that_is_wrong_is_found_out() {
+    let wrong = |flaw| Broker { flaw, ..PUBLISHERS };
+    let lost = "an unfinished task is in the store's rows, in the broker, or with a worker";
+    fails(lost, wrong(broker::Flaw::SettledFirst));
+    fails(lost, wrong(broker::Flaw::NoRounds));
+    fails(lost, wrong(broker::Flaw::OldRounds));
+    fails(lost, wrong(broker::Flaw::NotNoted));
+    fails("from every state an end can be reached", wrong(broker::Flaw::NoSweep));
+}
