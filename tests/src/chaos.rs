@@ -18,7 +18,7 @@ pub use self::{
     judge::{Verdict, judge, wait_until_drained},
     ledger::Ledger,
     load::{Load, LoadOptions, SERVICE, consumer, declare, declare_service},
-    random::Random,
+    random::{Random, seed},
 };
 
 /// How often a fault happens in a run: so many times, or as often as `RELAIS_CHAOS_ROUNDS` says.

@@ -27,6 +27,7 @@
 //! ```
 
 mod database;
+pub mod faulty;
 mod group;
 mod guardian;
 mod port;
@@ -38,6 +39,7 @@ pub mod redis;
 pub mod store_suite;
 
 pub use database::{POSTGRES_VARIABLE, TestDatabase};
+pub use faulty::{FaultCount, FaultPlan, Faulty};
 pub use port::free_port;
 pub use postgres::{PostgresOptions, PostgresServer};
 pub use process::ServerProcess;

@@ -10,12 +10,19 @@ impl Random {
     /// A new seed, which is printed, or the one that the environment names.
     #[expect(clippy::print_stdout, reason = "a test's output, shown when it fails")]
     pub fn new() -> Self {
-        let seed = std::env::var("RELAIS_SEED")
-            .ok()
-            .and_then(|seed| seed.parse().ok())
-            .unwrap_or_else(|| RandomState::new().build_hasher().finish());
+        let seed = seed();
         println!("RELAIS_SEED={seed}");
         Self(seed)
+    }
+
+    /// From a seed of one's own.
+    pub const fn from_seed(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// True once in so many times.
+    pub fn once_in(&mut self, times: usize) -> bool {
+        self.between(0, times) == 0
     }
 
     /// A number from `least` to below `bound`.
@@ -26,6 +33,12 @@ impl Random {
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         least + ((z ^ (z >> 31)) % (bound - least) as u64) as usize
     }
+}
+
+/// A new seed, or the one that the environment names.
+pub fn seed() -> u64 {
+    let named = std::env::var("RELAIS_SEED").ok().and_then(|seed| seed.parse().ok());
+    named.unwrap_or_else(|| RandomState::new().build_hasher().finish())
 }
 
 impl Default for Random {

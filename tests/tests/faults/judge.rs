@@ -1,0 +1,199 @@
+//! Compares what was promised with what is stored, read without faults.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, ensure};
+use relais_core::{NotificationStatus, ServiceKey, Status, Store, Tally, Task, TaskFilter};
+use relais_tests::chaos::Verdict;
+use tokio::time::Instant;
+
+use super::{
+    PAUSE,
+    ledger::{Book, Ledger},
+    stage::{DELIVERY_LIMIT, SERVICES},
+};
+
+/// Every task there is, with its result, which a listing does not show.
+async fn read_all(store: &dyn Store) -> Result<Vec<Task>> {
+    let mut tasks = Vec::new();
+    for listed in list_all(store).await? {
+        tasks.push(store.find_task(listed.task_id).await?.context("a task is listed and not there")?);
+    }
+    Ok(tasks)
+}
+
+/// Every task there is.
+pub async fn list_all(store: &dyn Store) -> Result<Vec<Task>> {
+    let (mut tasks, mut filter) = (Vec::new(), TaskFilter { limit: 100, ..TaskFilter::default() });
+    loop {
+        let page = store.list_tasks(filter.clone()).await?;
+        tasks.extend(page.tasks);
+        match page.next_before_id {
+            Some(before) => filter.before_id = Some(before),
+            None => return Ok(tasks),
+        }
+    }
+}
+
+/// Waits until something is so. Says so, and does not fail, if the time is up: the verdict will.
+async fn until(most: Duration, mut so: impl AsyncFnMut() -> Result<bool>) -> Result<bool> {
+    let begun = Instant::now();
+    while !so().await? {
+        if begun.elapsed() > most {
+            return Ok(false);
+        }
+        tokio::time::sleep(PAUSE).await;
+    }
+    Ok(true)
+}
+
+async fn keys(store: &dyn Store) -> Result<Vec<ServiceKey>> {
+    let declared = store.declared().await?;
+    let key = |name: &&str| declared.services.get(*name).map(|service| service.key);
+    SERVICES.iter().map(key).collect::<Option<_>>().context("the services are declared")
+}
+
+/// Waits until no task is unfinished.
+pub async fn drained(store: &dyn Store, most: Duration) -> Result<()> {
+    let keys = keys(store).await?;
+    until(most, async || Ok(store.queue_depths(keys.clone()).await?.iter().all(|depth| depth.backlog() == 0))).await?;
+    Ok(())
+}
+
+/// Waits until nothing is left to be published to a broker.
+pub async fn dispatched(store: &dyn Store, most: Duration) -> Result<()> {
+    let keys = keys(store).await?;
+    let none = until(most, async || Ok(store.claim_dispatches(keys.clone(), 10, Duration::ZERO).await?.is_empty()));
+    ensure!(none.await?, "what has ended is still to be published");
+    Ok(())
+}
+
+/// Waits until every end that is to be told was.
+pub async fn told(store: &dyn Store, most: Duration) -> Result<()> {
+    let waits = |task: &Task| task.callback.is_some() && task.notification != Some(NotificationStatus::Success);
+    until(most, async || Ok(!list_all(store).await?.iter().any(waits))).await?;
+    Ok(())
+}
+
+/// The tasks that wait have the places from the first to the last, each one of them. Tells how many wait.
+pub async fn places(store: &dyn Store, service: &str, most: Duration) -> Result<usize> {
+    let key = store.declared().await?.services.get(service).context("the service is declared")?.key;
+    let filter =
+        TaskFilter { services: vec![key], statuses: vec![Status::Pending], limit: 1000, ..TaskFilter::default() };
+    let mut places = Vec::new();
+    // What silent workers had may come back meanwhile; then they are read again.
+    let still = until(most, async || {
+        let waiting = async || {
+            let page = store.list_tasks(filter.clone()).await?;
+            anyhow::Ok(page.tasks.into_iter().map(|task| task.task_id).collect::<Vec<_>>())
+        };
+        let before = waiting().await?;
+        places.clear();
+        for task_id in &before {
+            places.extend(store.find_task(*task_id).await?.and_then(|task| task.position));
+        }
+        Ok(before == waiting().await?)
+    });
+    ensure!(still.await?, "the queue of {service} does not come to rest");
+    places.sort_unstable();
+    let number = places.len();
+    ensure!(places.iter().copied().eq(1..=number as u64), "{number} tasks of {service} wait at {places:?}");
+    Ok(number)
+}
+
+/// Judges a run that is over.
+pub async fn judge(store: &dyn Store, ledger: &Ledger, faults: u64) -> Result<Verdict> {
+    let stored = read_all(store).await?;
+    let mut verdict = Verdict { faults: usize::try_from(faults)?, ..Verdict::default() };
+    compare_counters(store, &stored, &mut verdict).await?;
+    let book = ledger.book();
+    verdict.tasks = book.accepted.len();
+    verdict.findings.extend(book.wrong.iter().cloned());
+    verdict.doubled += book.doubled.len();
+    verdict.findings.extend(book.doubled.iter().cloned());
+
+    let by_id: HashMap<_, &Task> = stored.iter().map(|task| (task.task_id, task)).collect();
+    ensure!(by_id.len() == stored.len(), "a task is listed twice");
+    for (task_id, mark) in book.accepted.iter().filter(|(task_id, _)| !by_id.contains_key(task_id)) {
+        verdict.lost += 1;
+        verdict.findings.push(format!("task {task_id} of {mark} was taken in and is not there"));
+    }
+    let mut by_mark: BTreeMap<&str, usize> = BTreeMap::new();
+    for task in &stored {
+        *by_mark.entry(task.correlation_id.as_deref().unwrap_or("none")).or_default() += 1;
+        judge_task(task, &book, &mut verdict);
+    }
+    for (mark, times) in by_mark.into_iter().filter(|(_, times)| *times > 1) {
+        verdict.doubled += 1;
+        verdict.findings.push(format!("{mark} was wanted once and is there {times} times"));
+    }
+    Ok(verdict)
+}
+
+fn judge_task(task: &Task, book: &Book, verdict: &mut Verdict) {
+    let (task_id, state) = (task.task_id, &task.state);
+    if !state.status.is_final() {
+        verdict.stuck += 1;
+        return verdict.findings.push(format!("task {task_id} is left: {state:?}"));
+    }
+    let told = book.told.get(&task_id).map_or(&[][..], Vec::as_slice);
+    if told.len() > 1 {
+        verdict.doubled += 1;
+        verdict.findings.push(format!("task {task_id} has two results that count: {told:?}"));
+    }
+    let recorded = match state.status {
+        Status::Success => {
+            let response = task.response.as_ref().and_then(|response| response.to_value().ok());
+            response.and_then(|response| response["result"].as_str().map(str::to_owned))
+        }
+        Status::Failure => task.error_message.clone(),
+        _ => None,
+    };
+    let given_up = state.status == Status::Failure && state.losses >= DELIVERY_LIMIT;
+    let ends_by_itself = state.status == Status::Cancelled || given_up && told.is_empty();
+    // What counts was sent, by whoever had the attempt with which the task ended. Behind a broker nobody knows attempts.
+    let sent = recorded.as_ref().is_some_and(|result| {
+        let attempt = result.split('/').nth(1).unwrap_or_default();
+        let held = attempt == state.attempt.to_string() && book.claimed.contains(&(task_id, state.attempt));
+        (held || attempt == "-") && book.sent.get(&task_id).is_some_and(|sent| sent.contains(result))
+    });
+    if told.iter().any(|result| Some(result) != recorded.as_ref()) || !sent && !ends_by_itself {
+        verdict.lost += 1;
+        verdict.findings.push(format!("task {task_id} has {recorded:?}, a worker was told {told:?}: {state:?}"));
+    }
+    if let Some(seen) = book.seen.get(&task_id).filter(|seen| **seen != state.status) {
+        verdict.lost += 1;
+        verdict.findings.push(format!("task {task_id} was seen {} and is {:?}", seen.as_str(), state.status));
+    }
+    let letters = book.letters.get(&task_id).map_or(&[][..], Vec::as_slice);
+    if task.callback.is_some() == letters.is_empty() || letters.iter().any(|end| end != state.status.as_str()) {
+        verdict.lost += 1;
+        verdict.findings.push(format!("of task {task_id}, which ended {:?}, was told {letters:?}", state.status));
+    }
+}
+
+/// The counters that are kept with the tasks must be what counting gives.
+async fn compare_counters(store: &dyn Store, stored: &[Task], verdict: &mut Verdict) -> Result<()> {
+    let (keys, backlog) = (keys(store).await?, store.backlog().await?);
+    for (name, key) in SERVICES.iter().zip(&keys) {
+        let count = |status| {
+            stored.iter().filter(|task| task.service.as_str() == *name && task.state.status == status).count() as u64
+        };
+        for status in Status::ALL {
+            let kept = backlog.tallies.iter().find(|tally| tally.service == *key && tally.status == status);
+            let (kept, counted) = (kept.map_or(0, Tally::current), count(status));
+            if kept != counted {
+                let status = status.as_str();
+                verdict.findings.push(format!("{kept} tasks of {name} are counted as {status}; there are {counted}"));
+            }
+        }
+        let depth = store.queue_depths(vec![*key]).await?.pop().context("one queue has one depth")?;
+        if (depth.pending, depth.in_progress) != (count(Status::Pending), count(Status::InProgress)) {
+            verdict.findings.push(format!("the queue of {name} is {depth:?}"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,85 @@
+//! What callers were promised and what they saw, written down the moment they knew.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use relais_core::{Status, TaskId};
+
+/// A run's promises.
+#[derive(Debug, Default)]
+pub struct Ledger(Mutex<Book>);
+
+/// What is written down. Marks are the correlation ids of submissions.
+#[derive(Debug, Default)]
+pub struct Book {
+    /// The tasks that were taken in, with their marks.
+    pub accepted: HashMap<TaskId, String>,
+    /// Marks of submissions that have no key, and may be there although nobody was told.
+    pub unkeyed: HashSet<String>,
+    /// Attempts that a worker was given.
+    pub claimed: HashSet<(TaskId, u32)>,
+    /// Results that were sent of a task, whether or not an answer came.
+    pub sent: HashMap<TaskId, HashSet<String>>,
+    /// Results of which a worker was told that they count.
+    pub told: HashMap<TaskId, Vec<String>>,
+    /// Ends that somebody was told of.
+    pub seen: HashMap<TaskId, Status>,
+    /// Ends that callbacks told of.
+    pub letters: HashMap<TaskId, Vec<String>>,
+    /// What there should be once and is there twice.
+    pub doubled: Vec<String>,
+    /// What must not happen.
+    pub wrong: Vec<String>,
+}
+
+impl Ledger {
+    /// All that is written down.
+    pub fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes a task that was taken in, as its consumer was told.
+    pub fn accepted(&self, task_id: TaskId, mark: &str) {
+        let mut book = self.book();
+        if let Some(other) = book.accepted.insert(task_id, mark.to_owned())
+            && other != mark
+        {
+            book.doubled.push(format!("task {task_id} was given to {other} and to {mark}"));
+        }
+    }
+
+    /// Notes an attempt that a worker was given.
+    pub fn claimed(&self, task_id: TaskId, attempt: u32) {
+        let mut book = self.book();
+        if !book.claimed.insert((task_id, attempt)) {
+            book.doubled.push(format!("attempt {attempt} of task {task_id} was given to two workers"));
+        }
+    }
+
+    /// Notes a result before it is sent.
+    pub fn sent(&self, task_id: TaskId, result: &str) {
+        self.book().sent.entry(task_id).or_default().insert(result.to_owned());
+    }
+
+    /// Notes a result that counts, as its worker was told.
+    pub fn told(&self, task_id: TaskId, result: &str) {
+        self.book().told.entry(task_id).or_default().push(result.to_owned());
+    }
+
+    /// Notes how a task ended, as somebody was told.
+    pub fn seen(&self, task_id: TaskId, status: Status) {
+        let mut book = self.book();
+        if let Some(other) = book.seen.insert(task_id, status)
+            && other != status
+        {
+            book.doubled.push(format!("task {task_id} was seen to end {} and {}", other.as_str(), status.as_str()));
+        }
+    }
+
+    /// Notes what must not happen.
+    pub fn wrong(&self, what: String) {
+        self.book().wrong.push(what);
+    }
+}
