@@ -12,10 +12,10 @@ use crate::session::Result;
 /// Dispatches within a transaction.
 pub(crate) trait Dispatch: Send {
     /// Has tasks that came back to their queue dispatched again, where their service has a broker; tells which services do.
-    /// Each with its attempts so far: what was published before them is not done.
+    /// What was published before is not done.
     fn insert_dispatches(
         &mut self,
-        tasks: &[(ServiceKey, TaskId, u32)],
+        tasks: &[(ServiceKey, TaskId)],
     ) -> impl Future<Output = Result<Vec<ServiceKey>>> + Send;
 
     /// Takes what is due of these services, the oldest first, at most `each` of each.

@@ -11,30 +11,29 @@ use super::{
 };
 use crate::{
     dispatch::{Dispatch, fresh_round},
-    row::{due_dispatch, signed, wide},
+    row::{due_dispatch, wide},
     session::Result,
 };
 
 impl Dispatch for PgSession {
-    async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId, u32)]) -> Result<Vec<ServiceKey>> {
+    async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)]) -> Result<Vec<ServiceKey>> {
         let services: Vec<i32> = sqlx::query_scalar(
             "WITH back AS (
-                 INSERT INTO relais.dispatch AS d (service_id, task_id, due, round)
-                 SELECT w.service_id, w.task_id, statement_timestamp(), w.round
-                 FROM unnest($1::integer[], $2::uuid[], $3::integer[]) AS w (service_id, task_id, round)
+                 INSERT INTO relais.dispatch (service_id, task_id, due, round)
+                 SELECT w.service_id, w.task_id, statement_timestamp(), $3
+                 FROM unnest($1::integer[], $2::uuid[]) AS w (service_id, task_id)
                  -- Shared: a declaration that makes it use a broker waits, and then finds these tasks in their queue.
                  JOIN (SELECT id, transport FROM relais.service WHERE id = ANY($1) ORDER BY id FOR SHARE) s
                      ON s.id = w.service_id AND s.transport = 1
                  ORDER BY w.service_id, w.task_id
-                 ON CONFLICT (service_id, task_id) DO UPDATE
-                     SET due = excluded.due, round = greatest(d.round + 1, excluded.round)
+                 ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = excluded.round
                  RETURNING service_id
              )
              SELECT DISTINCT service_id FROM back",
         )
-        .bind(column(tasks, |(service, ..)| service.0))
-        .bind(column(tasks, |(_, task_id, _)| task_id.0))
-        .bind(column(tasks, |&(.., attempts)| signed(attempts)))
+        .bind(column(tasks, |(service, _)| service.0))
+        .bind(column(tasks, |(_, task_id)| task_id.0))
+        .bind(fresh_round())
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;

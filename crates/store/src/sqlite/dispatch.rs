@@ -13,16 +13,17 @@ use crate::{
 };
 
 impl Dispatch for SqliteSession {
-    async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId, u32)]) -> Result<Vec<ServiceKey>> {
+    async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)]) -> Result<Vec<ServiceKey>> {
         let mut services: Vec<i32> = sqlx::query_scalar(concat!(
             "INSERT INTO dispatch (service_id, task_id, due, round)
              SELECT w.value->>0, w.value->>1, ",
             now!(),
-            ", w.value->>2 FROM json_each(?1) AS w JOIN service s ON s.id = w.value->>0 AND s.transport = 1 WHERE true
-              ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = max(round + 1, excluded.round)
+            ", ?2 FROM json_each(?1) AS w JOIN service s ON s.id = w.value->>0 AND s.transport = 1 WHERE true
+              ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = excluded.round
               RETURNING service_id"
         ))
-        .bind(array(&tasks.iter().map(|(service, task, attempts)| (service.0, task, attempts)).collect::<Vec<_>>())?)
+        .bind(array(&named(tasks))?)
+        .bind(fresh_round())
         .fetch_all(&mut *self.tx)
         .await
         .map_err(|failure| self.failed(failure))?;

@@ -26,8 +26,8 @@ struct Changes {
     written: BTreeMap<i64, WrittenTask>,
     changed: Vec<i64>,
     work: BTreeSet<ServiceKey>,
-    /// Came back to their queue, and not by way of a broker; each with its attempts so far.
-    back: BTreeMap<(ServiceKey, TaskId), u32>,
+    /// Came back to their queue, and not by way of a broker.
+    back: BTreeSet<(ServiceKey, TaskId)>,
     /// Attempts that are over while their tasks are not.
     attempts: Vec<(i64, Attempt)>,
     /// Had ended, and begin anew.
@@ -66,7 +66,7 @@ impl Changes {
         if state.status == Status::Pending {
             self.work.insert(task.service);
             if !matches!(event, Event::GivenBack { .. }) {
-                self.back.insert((task.service, task.task_id), state.attempt);
+                self.back.insert((task.service, task.task_id));
             }
         }
         if state.status == Status::Waiting {
@@ -191,8 +191,7 @@ impl<D: Database> Verbs<D> {
         let callbacks = Self::tell(&mut session, changes.told).await?;
         let mut dispatch = Vec::new();
         if !changes.back.is_empty() {
-            let back = changes.back.into_iter().map(|((service, task_id), attempts)| (service, task_id, attempts));
-            dispatch = session.insert_dispatches(&back.collect::<Vec<_>>()).await?;
+            dispatch = session.insert_dispatches(&changes.back.into_iter().collect::<Vec<_>>()).await?;
         }
         let tasks = IdsChanged::These(changes.changed);
         let work = changes.work.into_iter().collect();
