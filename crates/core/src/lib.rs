@@ -21,6 +21,7 @@ mod attempt;
 mod callback;
 mod carrier;
 mod change;
+mod cron;
 mod declared;
 mod json;
 mod names;
@@ -45,6 +46,7 @@ pub use carrier::{
     Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Incoming, Mailbox, Rejected, Side,
 };
 pub use change::{Milestone, TaskChange};
+pub use cron::{Cron, CronError};
 pub use declared::{
     Authorization, Client, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Destination, QueueKind, QueueSettings,
     Retention, Role, Roles, Service, ServiceLimits, SigningSecret, Transport,
