@@ -28,6 +28,7 @@ mod names;
 pub mod position;
 mod priority;
 mod retry;
+mod schedule;
 mod store;
 mod submission;
 mod task;
@@ -52,9 +53,13 @@ pub use declared::{
     Retention, Role, Roles, Service, ServiceLimits, SigningSecret, Transport,
 };
 pub use json::{Json, JsonError, MAX_DEPTH};
-pub use names::{ClientId, ClientKey, NameError, ServiceKey, ServiceName, TaskId};
+pub use names::{ClientId, ClientKey, NameError, ScheduleName, ServiceKey, ServiceName, TaskId};
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
 pub use retry::{Failure, LONGEST_RETRY, MOST_RETRIES, RetryPolicy};
+pub use schedule::{
+    Due, Fired, FiredSchedule, MOST_MISSED, Missed, Overlap, PATIENCE, Progress, Referee, RunByHand, RunOutcome,
+    Schedule, ScheduleChange, ScheduleRecord, run_id,
+};
 pub use store::{
     Backlog, Change, ClaimRequest, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Page, Passed,
     PurgeReport, PurgeRule, QueueDepth, Store, StoreError, Tally, TaskEvent, TaskFilter, Wakeup, WakeupListener,

@@ -83,6 +83,11 @@ name!(
     ClientId,
     "a client's id"
 );
+name!(
+    /// A schedule's name, as it stands in URLs.
+    ScheduleName,
+    "a schedule's name"
+);
 
 macro_rules! key {
     ($(#[$doc:meta])* $name:ident) => {

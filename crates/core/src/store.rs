@@ -9,8 +9,9 @@ use async_trait::async_trait;
 
 use crate::{
     Attempt, CallbackAttempt, CallbackFilter, CallbackPage, ClientId, ClientKey, Declared, Destination, DueCallback,
-    Ignored, Json, LaneChange, Lanes, NewTask, Priority, QueueSettings, Resend, Resent, Role, ServiceKey,
-    ServiceLimits, ServiceName, Settlement, State, Status, Submission, Task, TaskChange, TaskId, Timestamp, Transport,
+    Fired, Ignored, Json, LaneChange, Lanes, NewTask, Priority, QueueSettings, Referee, Resend, Resent, Role,
+    RunByHand, ScheduleChange, ScheduleName, ScheduleRecord, ServiceKey, ServiceLimits, ServiceName, Settlement, State,
+    Status, Submission, Task, TaskChange, TaskId, Timestamp, Transport,
 };
 
 /// What a store can not do, whatever it was asked.
@@ -290,6 +291,8 @@ pub enum Change {
         /// The service.
         service: ServiceName,
     },
+    /// A schedule.
+    Schedule(ScheduleChange),
 }
 
 /// Which tasks changed.
@@ -489,6 +492,20 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes changes to what is declared, all or none.
     async fn declare(&self, changes: Vec<Change>) -> Result<(), StoreError>;
+
+    /// The schedules, in the order of their names, and how far they have come; only those that are named, where any are.
+    async fn schedules(&self, names: Vec<ScheduleName>) -> Result<Vec<ScheduleRecord>, StoreError>;
+
+    /// How long it is until a schedule runs; none if none does. Cheap to ask.
+    async fn next_run(&self) -> Result<Option<Duration>, StoreError>;
+
+    /// Makes the runs that are due, of at most `limit` schedules, passing over those that others have in hand: in one
+    /// transaction their tasks are submitted, and it is written when they run next. So a run happens once, whoever makes
+    /// it and whoever dies. A run that is refused is noted and over.
+    async fn fire_schedules(&self, limit: usize, referee: Arc<dyn Referee>) -> Result<Fired, StoreError>;
+
+    /// Submits this task as a run of the schedule that is due now, paused or not. Its other runs stay as they are.
+    async fn run_schedule(&self, name: ScheduleName, task: NewTask) -> Result<RunByHand, StoreError>;
 
     /// Whether the store answers, and takes writes.
     async fn ping(&self) -> Result<Timestamp, StoreError>;

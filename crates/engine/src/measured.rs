@@ -12,9 +12,9 @@ use tracing::Instrument as _;
 
 use relais_core::{
     Attempt, Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DispatchName,
-    Dispatched, DueCallback, DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule,
-    QueueDepth, Resend, Resent, ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter,
-    TaskId, Timestamp, WakeupListener,
+    Dispatched, DueCallback, DueDispatch, Fired, LaneChange, Lanes, NewTask, Outcome, Page, Passed, PurgeReport,
+    PurgeRule, QueueDepth, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, Settlement,
+    Store, StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that takes longer is given up: a database that hangs is a database that is away.
@@ -106,5 +106,9 @@ measured! {
     declared() -> Declared;
     declared_version() -> i64;
     declare(changes: Vec<Change>) -> ();
+    schedules(names: Vec<ScheduleName>) -> Vec<ScheduleRecord>;
+    next_run() -> Option<Duration>;
+    fire_schedules(limit: usize, referee: Arc<dyn Referee>) -> Fired;
+    run_schedule(name: ScheduleName, task: NewTask) -> RunByHand;
     ping() -> Timestamp;
 }

@@ -22,6 +22,7 @@ mod outbox;
 mod place;
 mod postgres;
 mod row;
+mod schedule;
 mod session;
 mod sqlite;
 mod verbs;

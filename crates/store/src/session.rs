@@ -14,6 +14,7 @@ use crate::{
     dispatch::Dispatch,
     history::History,
     outbox::{Outbox, Told},
+    schedule::{Schedules, Timetable},
 };
 
 /// What a driver answers.
@@ -170,7 +171,7 @@ pub(crate) enum Heard<'a> {
 }
 
 /// A database: how to begin a transaction, and reads that need none.
-pub(crate) trait Database: Told + 'static {
+pub(crate) trait Database: Told + Timetable + 'static {
     type Session: Session;
 
     /// Begins a transaction that may write.
@@ -228,7 +229,7 @@ pub(crate) trait Database: Told + 'static {
 }
 
 /// One transaction. Dropped without [`Session::commit`], it never was.
-pub(crate) trait Session: Outbox + Dispatch + History {
+pub(crate) trait Session: Outbox + Dispatch + History + Schedules {
     /// Locks the queues of these services, in this order, against other submissions.
     fn lock_queues(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<LockedQueue>>> + Send;
 
@@ -284,7 +285,7 @@ pub(crate) trait Session: Outbox + Dispatch + History {
     /// Takes a turn at a chore, if the last one began longer than `period` ago.
     fn take_turn(&mut self, chore: &str, period: Duration) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Makes one change to what is declared.
+    /// Makes one change to what is declared, but for schedules.
     fn declare(&mut self, change: &Change) -> impl Future<Output = Result<()>> + Send;
 
     /// Notes on each queue whether it has a capacity, after all changes were made; nothing to do for a database whose

@@ -206,6 +206,8 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
             .await
             .map_err(error)?;
         }
+        // With the times that they name, which no driver knows.
+        Change::Schedule(_) => {}
     }
     Ok(())
 }

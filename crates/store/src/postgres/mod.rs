@@ -6,6 +6,7 @@ mod history;
 mod lent;
 mod outbox;
 mod read;
+mod schedule;
 mod session;
 mod submit;
 
@@ -46,6 +47,7 @@ const STEPS: Steps = &[
     ("callbacks", include_str!("migrations/0002_callbacks.sql")),
     ("dispatch", include_str!("migrations/0003_dispatch.sql")),
     ("attempts", include_str!("migrations/0004_attempts.sql")),
+    ("schedules", include_str!("migrations/0005_schedules.sql")),
 ];
 
 /// A PostgreSQL database.

@@ -124,6 +124,8 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
             .await
             .map_err(error)?;
         }
+        // With the times that they name, which no driver knows.
+        Change::Schedule(_) => {}
     }
     Ok(())
 }

@@ -17,6 +17,7 @@ mod history;
 mod outbox;
 mod proof;
 mod read;
+mod schedule;
 mod session;
 
 #[cfg(test)]
@@ -54,6 +55,7 @@ const STEPS: Steps = &[
     ("callbacks", include_str!("migrations/0002_callbacks.sql")),
     ("dispatch", include_str!("migrations/0003_dispatch.sql")),
     ("attempts", include_str!("migrations/0004_attempts.sql")),
+    ("schedules", include_str!("migrations/0005_schedules.sql")),
 ];
 
 /// A SQLite database.

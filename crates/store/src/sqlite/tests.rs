@@ -4,7 +4,7 @@ use relais_core::{Change, ServiceName, Status, Store, StoreError, TaskFilter};
 use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
 
-use super::{Sqlite, batch, outbox, read, session};
+use super::{Sqlite, batch, outbox, read, schedule, session};
 use crate::{Options, session::Database, verbs::Verbs};
 
 fn url(folder: &TempDir) -> String {
@@ -116,6 +116,8 @@ async fn no_statement_goes_through_all_tasks() {
         ("LOCK_TASKS", session::LOCK_TASKS.to_owned()),
         ("LOCK_OVERDUE", session::LOCK_OVERDUE.to_owned()),
         ("SCAN_FOR_PURGE", session::SCAN_FOR_PURGE.to_owned()),
+        ("LOCK_DUE", schedule::LOCK_DUE.to_owned()),
+        ("NEXT_RUN", schedule::NEXT_RUN.to_owned()),
         ("QUEUE_FLOORS", session::QUEUE_FLOORS.to_owned()),
         ("WRITE_TASKS", batch::WRITE_TASKS.text(64)),
     ];

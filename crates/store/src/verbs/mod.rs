@@ -10,6 +10,7 @@ mod ledger;
 mod list;
 mod plain;
 mod purge;
+mod schedule;
 mod submit;
 
 use std::{
@@ -21,9 +22,9 @@ use std::{
 use async_trait::async_trait;
 use relais_core::{
     Attempt, Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DispatchName,
-    Dispatched, DueCallback, DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule,
-    QueueDepth, Resend, Resent, ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskChange, TaskEvent,
-    TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
+    Dispatched, DueCallback, DueDispatch, Fired, LaneChange, Lanes, NewTask, Outcome, Page, Passed, PurgeReport,
+    PurgeRule, QueueDepth, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, Settlement,
+    Store, StoreError, Submission, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
 };
 
 use self::ledger::Ledger;
@@ -216,12 +217,31 @@ impl<D: Database> Store for Verbs<D> {
         // First, so that two declarations take turns instead of meeting half-way.
         session.bump_declared().await?;
         for change in &changes {
-            session.declare(change).await?;
+            match change {
+                Change::Schedule(change) => Self::change_schedule(&mut session, change).await?,
+                other => session.declare(other).await?,
+            }
         }
         session.note_limits().await?;
         // A service that goes on may have tasks to be claimed.
         let wakeup = Wakeup { declared: true, ..Wakeup::default() };
         self.finish(session, Ledger::default(), wakeup).await
+    }
+
+    async fn schedules(&self, names: Vec<ScheduleName>) -> Result<Vec<ScheduleRecord>, StoreError> {
+        self.database.schedules(&names).await
+    }
+
+    async fn next_run(&self) -> Result<Option<Duration>, StoreError> {
+        self.database.next_run().await
+    }
+
+    async fn fire_schedules(&self, limit: usize, referee: Arc<dyn Referee>) -> Result<Fired, StoreError> {
+        self.fire(limit, referee.as_ref()).await
+    }
+
+    async fn run_schedule(&self, name: ScheduleName, task: NewTask) -> Result<RunByHand, StoreError> {
+        self.fire_by_hand(&name, task).await
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {

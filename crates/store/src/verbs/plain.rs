@@ -3,7 +3,7 @@
 use relais_core::{Event, NewTask};
 
 /// PostgreSQL has no room for U+0000 in a text, and one such text would fail the whole batch it came with.
-fn without_nul(text: &mut String) {
+pub(super) fn without_nul(text: &mut String) {
     if text.contains('\0') {
         *text = text.replace('\0', "\u{fffd}");
     }

@@ -14,6 +14,17 @@ use crate::{
     session::{Database, InsertedTask, KnownKey, Session},
 };
 
+/// Tasks that were taken in, within a transaction that is not over.
+#[derive(Default)]
+pub(super) struct Taken {
+    /// One for each task.
+    pub(super) answers: Vec<Submission>,
+    inserted: Vec<InsertedTask>,
+    ledger: Ledger,
+    /// When something is to happen to one of them by itself.
+    timer: Option<Timestamp>,
+}
+
 impl<D: Database> Verbs<D> {
     /// One transaction for the whole batch: lock the queues, count the room, insert, count.
     pub(super) async fn submit(&self, mut tasks: Vec<NewTask>) -> Result<Vec<Submission>, StoreError> {
@@ -25,6 +36,17 @@ impl<D: Database> Verbs<D> {
             return Ok(answers);
         }
         let mut session = self.database.begin().await?;
+        let mut taken = Self::take_in(&mut session, tasks).await?;
+        let answers = std::mem::take(&mut taken.answers);
+        if !taken.inserted.is_empty() {
+            self.finish_taken(session, taken).await?;
+        }
+        // Where nothing was written, a commit would only cost time.
+        Ok(answers)
+    }
+
+    /// Takes tasks in, within a transaction.
+    pub(super) async fn take_in(session: &mut D::Session, tasks: Vec<NewTask>) -> Result<Taken, StoreError> {
         let services: Vec<ServiceKey> =
             tasks.iter().map(|task| task.service).collect::<BTreeSet<_>>().into_iter().collect();
         let queues = session.lock_queues(&services).await?;
@@ -77,11 +99,15 @@ impl<D: Database> Verbs<D> {
                 submitted
             }));
         }
-        if inserted.is_empty() {
-            // Nothing was written: a commit would only cost time.
-            return Ok(answers);
+        if !inserted.is_empty() {
+            session.insert_tasks(&inserted).await?;
         }
-        session.insert_tasks(&inserted).await?;
+        Ok(Taken { answers, inserted, ledger, timer })
+    }
+
+    /// Ends a transaction in which tasks may have been taken in: counts them, commits, wakes and tells.
+    pub(super) async fn finish_taken(&self, session: D::Session, taken: Taken) -> Result<(), StoreError> {
+        let Taken { inserted, ledger, timer, .. } = taken;
         let at_once = inserted.iter().filter(|inserted| inserted.state.status == Status::Pending);
         let wakeup = Wakeup { timer, ..new_work(at_once.map(|inserted| &inserted.task)) };
         self.finish(session, ledger, wakeup).await?;
@@ -89,7 +115,7 @@ impl<D: Database> Verbs<D> {
             let change = |inserted: &InsertedTask| submitted(&inserted.task, inserted.state.clone());
             self.changed(&inserted.iter().map(change).collect::<Vec<_>>());
         }
-        Ok(answers)
+        Ok(())
     }
 
     /// Most batches are for one service that has no capacity to be counted: there is nothing to decide, and a database may

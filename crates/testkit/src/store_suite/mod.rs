@@ -15,6 +15,7 @@ pub mod model;
 pub mod position;
 pub mod purge;
 pub mod record;
+pub mod schedule;
 pub mod serve;
 pub mod submit;
 pub mod wakeup;
@@ -163,6 +164,16 @@ macro_rules! store_suite {
                 an_authorization_needs_both_its_ends,
                 a_new_client_needs_a_secret,
                 deleting_a_service_under_submissions_strands_no_task,
+            }
+            schedule {
+                a_run_happens_once_whoever_makes_it,
+                what_is_declared_of_a_schedule_is_read_back_and_its_progress_kept,
+                a_paused_schedule_rests_and_goes_on_from_now,
+                a_run_that_is_refused_is_noted_and_over,
+                runs_do_not_overlap_where_they_must_not,
+                nothing_is_fired_by_who_does_not_know_what_is_declared,
+                a_run_by_hand_happens_now_and_leaves_the_others,
+                runs_of_a_service_with_a_broker_are_to_be_dispatched,
             }
             wakeup {
                 listeners_hear_of_work_changes_and_declarations_after_the_commit,

@@ -1,0 +1,338 @@
+//! Schedules: tasks that are submitted at the times which a cron expression names.
+//!
+//! What an operator declares is a [`Schedule`]; how far it has come is its [`Progress`], which a new declaration leaves as it
+//! is. Which runs are due, and which were missed, is decided here ([`Due`]); a driver keeps the rows, and a [`Referee`] says
+//! what a run submits.
+
+use std::{collections::VecDeque, time::Duration};
+
+use crate::{ClientId, Cron, Json, NewTask, ScheduleName, ServiceName, Submission, TaskId, Timestamp};
+
+/// A run that is at most so late was not missed: a busy machine is not an absent one.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// At most so many runs that were missed are made up for, the newest.
+pub const MOST_MISSED: usize = 1000;
+
+/// Runs that were missed are counted up to here, each time that some were.
+const MOST_COUNTED: usize = 10_000;
+
+/// What becomes of runs that were missed while no process ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Missed {
+    /// They are left out.
+    Skip,
+    /// One run stands for all of them.
+    #[default]
+    Once,
+    /// Each is made up for, up to the newest [`MOST_MISSED`].
+    All,
+}
+
+impl Missed {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 3] = [Self::Skip, Self::Once, Self::All];
+
+    /// The number in the store.
+    pub const fn code(self) -> i16 {
+        self as i16
+    }
+
+    /// The one with this number.
+    pub fn from_code(code: i16) -> Option<Self> {
+        usize::try_from(code).ok().and_then(|index| Self::ALL.get(index).copied())
+    }
+}
+
+/// What becomes of a run while the task of the run before is unfinished.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Overlap {
+    /// It happens all the same.
+    #[default]
+    Allow,
+    /// It is left out.
+    Skip,
+}
+
+impl Overlap {
+    /// All of them, in the order of their codes.
+    pub const ALL: [Self; 2] = [Self::Allow, Self::Skip];
+
+    /// The number in the store.
+    pub const fn code(self) -> i16 {
+        self as i16
+    }
+
+    /// The one with this number.
+    pub fn from_code(code: i16) -> Option<Self> {
+        usize::try_from(code).ok().and_then(|index| Self::ALL.get(index).copied())
+    }
+}
+
+/// A schedule, as it is declared.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Schedule {
+    /// Its name.
+    pub name: ScheduleName,
+    /// The service that its tasks are for.
+    pub service: ServiceName,
+    /// The consumer on whose behalf they are submitted.
+    pub client: ClientId,
+    /// When.
+    pub cron: String,
+    /// Where the clocks are that it goes by.
+    pub time_zone: String,
+    /// The arguments of each task.
+    pub body: Json,
+    /// Where to tell what becomes of them, as it was asked for.
+    pub callback: Option<Json>,
+    /// One id for all of them; else each has one of its own, [`run_id`].
+    pub correlation_id: Option<String>,
+    /// What becomes of runs that were missed.
+    pub missed: Missed,
+    /// What becomes of runs while the one before goes on.
+    pub overlap: Overlap,
+    /// While it is paused, there are no runs, and none are missed.
+    pub paused: bool,
+}
+
+/// A change to a schedule.
+#[derive(Debug, Clone)]
+pub enum ScheduleChange {
+    /// It is to be like this.
+    Put {
+        /// As it is declared, but for whether it is paused.
+        schedule: Schedule,
+        /// Whether it is to be paused; none leaves it as it is.
+        paused: Option<bool>,
+    },
+    /// It is to be paused, or to go on.
+    Pause {
+        /// Its name.
+        name: ScheduleName,
+        /// Whether it is to be paused.
+        paused: bool,
+    },
+    /// It is to go. Its tasks stay.
+    Delete(ScheduleName),
+}
+
+/// How far a schedule has come.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// When it runs next.
+    pub next: Option<Timestamp>,
+    /// When the last run was due that submitted a task.
+    pub last_run: Option<Timestamp>,
+    /// The task of that run.
+    pub last_task: Option<TaskId>,
+    /// Why the last run that was refused was.
+    pub last_error: Option<String>,
+    /// When that was.
+    pub last_error_at: Option<Timestamp>,
+    /// Runs that submitted a task.
+    pub runs: u64,
+    /// Runs that were left out because the task of the one before was unfinished.
+    pub skipped: u64,
+    /// Runs whose task was refused.
+    pub refused: u64,
+    /// Runs that were missed and not made up for.
+    pub missed: u64,
+}
+
+impl Progress {
+    /// Adds what became of runs.
+    pub fn add(&mut self, fired: &FiredSchedule) {
+        self.missed = self.missed.saturating_add(fired.missed);
+        for (due, outcome) in &fired.runs {
+            match outcome {
+                RunOutcome::Submitted(task_id) => {
+                    self.runs += 1;
+                    (self.last_run, self.last_task) = (Some(*due), Some(*task_id));
+                }
+                RunOutcome::Skipped => self.skipped += 1,
+                RunOutcome::Refused(why) => {
+                    self.refused += 1;
+                    (self.last_error, self.last_error_at) = (Some(why.clone()), Some(fired.at));
+                }
+            }
+        }
+    }
+}
+
+/// A schedule, and how far it has come.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScheduleRecord {
+    /// As it is declared.
+    pub schedule: Schedule,
+    /// How far it has come.
+    pub progress: Progress,
+}
+
+/// Judges what a run is to submit, by everything but the room there is. Asked within a transaction: it must not wait.
+pub trait Referee: Send + Sync {
+    /// The number of changes to what is declared that it knows of. It is not asked while there are others.
+    fn version(&self) -> i64;
+
+    /// The task of a run that is due; or why there can be none.
+    fn judge(&self, schedule: &Schedule, due: Timestamp) -> Result<NewTask, String>;
+}
+
+/// What became of the runs that were due.
+#[derive(Debug, Clone, Default)]
+pub struct Fired {
+    /// Whether nothing was done because the referee does not know what is declared by now.
+    pub stale: bool,
+    /// The schedules that had runs.
+    pub schedules: Vec<FiredSchedule>,
+}
+
+/// What became of the runs of one schedule.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FiredSchedule {
+    /// The schedule.
+    pub name: ScheduleName,
+    /// The service.
+    pub service: ServiceName,
+    /// When they were fired: the database's time.
+    pub at: Timestamp,
+    /// When each was due, and what became of it.
+    pub runs: Vec<(Timestamp, RunOutcome)>,
+    /// How many were missed and not made up for.
+    pub missed: u64,
+}
+
+/// What became of a run.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RunOutcome {
+    /// This task was submitted.
+    Submitted(TaskId),
+    /// The task of the run before is unfinished.
+    Skipped,
+    /// Its task was refused.
+    Refused(String),
+}
+
+/// What became of a run by hand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RunByHand {
+    /// There is no such schedule.
+    NotFound,
+    /// This task of the run before is unfinished, and runs do not overlap.
+    Busy(TaskId),
+    /// It was submitted, or refused.
+    Answered(Submission),
+}
+
+/// The correlation id of a run, where the schedule has none: `nightly@2026-01-31T02:30:00.000Z`.
+pub fn run_id(name: &ScheduleName, due: Timestamp) -> String {
+    format!("{name}@{due}")
+}
+
+/// Which runs are to be made of those that are due.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Due {
+    /// When each of them was due, in their order.
+    pub runs: Vec<Timestamp>,
+    /// How many were missed and are not made up for.
+    pub missed: u64,
+    /// When the next run is due.
+    pub next: Option<Timestamp>,
+}
+
+impl Due {
+    /// Judges the runs from `first` until `now`.
+    pub fn of(cron: &Cron, policy: Missed, first: Timestamp, now: Timestamp) -> Self {
+        let mut runs = VecDeque::new();
+        let mut total = 0;
+        let due = std::iter::once(first).chain(cron.upcoming(first)).take_while(|run| *run <= now);
+        for run in due.take(MOST_COUNTED) {
+            total += 1;
+            runs.push_back(run);
+            if runs.len() > MOST_MISSED {
+                runs.pop_front();
+            }
+        }
+        if total == MOST_COUNTED {
+            runs = newest(cron, now);
+        }
+        // As soon as one was missed, somebody was away, and the policy decides.
+        if now.since(first) > PATIENCE {
+            let kept = match policy {
+                Missed::All => runs.len(),
+                Missed::Once => 1,
+                Missed::Skip => usize::from(runs.back().is_some_and(|last| now.since(*last) <= PATIENCE)),
+            };
+            runs.drain(..runs.len().saturating_sub(kept));
+        }
+        let missed = total.saturating_sub(runs.len()) as u64;
+        Self { runs: runs.into(), missed, next: cron.next_after(now) }
+    }
+}
+
+/// The newest runs until now, without going through all that ever were.
+fn newest(cron: &Cron, now: Timestamp) -> VecDeque<Timestamp> {
+    const CENTURY: Duration = Duration::from_secs(100 * 366 * 86_400);
+    // There is at most one in a second.
+    let mut window = Duration::from_secs(MOST_MISSED as u64);
+    loop {
+        let mut runs = VecDeque::new();
+        for run in cron.upcoming(now.before(window)).take_while(|run| *run <= now) {
+            runs.push_back(run);
+            if runs.len() > MOST_MISSED {
+                runs.pop_front();
+            }
+        }
+        if runs.len() >= MOST_MISSED || window > CENTURY {
+            return runs;
+        }
+        window *= 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        Timestamp::parse(text).unwrap()
+    }
+
+    fn due(expression: &str, policy: Missed, first: &str, now: &str) -> (Vec<String>, u64, String) {
+        let due = Due::of(&Cron::parse(expression, "UTC").unwrap(), policy, at(first), at(now));
+        (due.runs.iter().map(ToString::to_string).collect(), due.missed, due.next.unwrap().to_string())
+    }
+
+    #[test]
+    fn what_is_a_little_late_runs_whatever_the_policy() {
+        for policy in Missed::ALL {
+            let (runs, missed, next) = due("* * * * * *", policy, "2026-01-01T00:00:00Z", "2026-01-01T00:00:02.700Z");
+            assert_eq!((runs.len(), missed, next.as_str()), (3, 0, "2026-01-01T00:00:03.000Z"));
+        }
+    }
+
+    #[test]
+    fn what_was_missed_is_left_out_made_up_for_once_or_all() {
+        let hourly = |policy| due("@hourly", policy, "2026-01-01T01:00:00Z", "2026-01-01T04:30:00Z");
+        let newest = "2026-01-01T04:00:00.000Z".to_owned();
+        let next = "2026-01-01T05:00:00.000Z".to_owned();
+        assert_eq!(hourly(Missed::Skip), (vec![], 4, next.clone()));
+        assert_eq!(hourly(Missed::Once), (vec![newest.clone()], 3, next));
+        let (runs, missed, _) = hourly(Missed::All);
+        assert_eq!((runs.len(), missed, &runs[3]), (4, 0, &newest));
+        // Back just in time for the newest: that one was not missed.
+        let (runs, missed, _) = due("@hourly", Missed::Skip, "2026-01-01T01:00:00Z", "2026-01-01T04:00:03Z");
+        assert_eq!((runs, missed), (vec![newest], 3));
+    }
+
+    #[test]
+    fn after_years_away_the_newest_are_made_up_for_at_once() {
+        let begun = std::time::Instant::now();
+        let (runs, missed, next) = due("* * * * * *", Missed::All, "2016-01-01T00:00:00Z", "2026-01-01T00:00:00.500Z");
+        assert_eq!((runs.len(), missed, next.as_str()), (1000, 9000, "2026-01-01T00:00:01.000Z"));
+        assert_eq!((runs[0].as_str(), runs[999].as_str()), ("2025-12-31T23:43:21.000Z", "2026-01-01T00:00:00.000Z"));
+        let (runs, missed, _) = due("@hourly", Missed::All, "2016-01-01T00:00:00Z", "2026-01-01T00:00:00Z");
+        assert_eq!((runs.len(), missed, runs[999].as_str()), (1000, 9000, "2026-01-01T00:00:00.000Z"));
+        assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    }
+}
