@@ -15,14 +15,14 @@ use relais_protocol::{
 
 use crate::{App, consumer::parse_task_id, error::ApiError, openapi::Refusals, path::Path, query::Query};
 
-type Answer<T> = Result<Json<Success<T>>, ApiError>;
+pub(crate) type Answer<T> = Result<Json<Success<T>>, ApiError>;
 
-fn answer<T>(data: T) -> Answer<T> {
+pub(crate) fn answer<T>(data: T) -> Answer<T> {
     Ok(Json(Success::new(data)))
 }
 
 /// The name in the address and the one in the body must be the same.
-fn same(path: &str, body: &str, field: &str) -> Result<(), ApiError> {
+pub(crate) fn same(path: &str, body: &str, field: &str) -> Result<(), ApiError> {
     if path == body {
         return Ok(());
     }

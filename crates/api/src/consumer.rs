@@ -248,7 +248,7 @@ pub(crate) fn parse_task_id(text: &str) -> Result<TaskId, ApiError> {
     TaskId::parse(text).ok_or_else(|| ApiError::new(ErrorNumber::TaskNotFound))
 }
 
-fn answer(accepted: Accepted) -> SubmitAnswer {
+pub(crate) fn answer(accepted: Accepted) -> SubmitAnswer {
     SubmitAnswer {
         task_id: accepted.submitted.task_id.to_string(),
         task_position: accepted.submitted.position,

@@ -57,6 +57,7 @@ impl From<EngineError> for ApiError {
             EngineError::AuthorizationNotFound => Self::new(N::AuthorizationNotFound),
             EngineError::CallbackNotFound => Self::new(N::CallbackNotFound),
             EngineError::DeadLetterNotFound => Self::new(N::DeadLetterNotFound),
+            EngineError::ScheduleNotFound => Self::new(N::ScheduleNotFound),
             EngineError::Broker(error) => Self::at(N::BrokerUnavailable, "", error.to_string()).retry_after(5),
             EngineError::SchemaMismatch(problems) => with(N::SchemaMismatch, problems),
             EngineError::Invalid(problems) => with(N::InvalidRequest, problems),

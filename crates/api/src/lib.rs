@@ -19,6 +19,7 @@ mod openapi;
 mod operations;
 mod path;
 mod query;
+mod schedules;
 mod worker;
 
 use std::{sync::Arc, time::Duration};

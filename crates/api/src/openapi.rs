@@ -14,7 +14,7 @@ use utoipa::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{App, admin, admin_guard, broker, callbacks, consumer, event_bus, events, operations, worker};
+use crate::{App, admin, admin_guard, broker, callbacks, consumer, event_bus, events, operations, schedules, worker};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -26,7 +26,7 @@ use crate::{App, admin, admin_guard, broker, callbacks, consumer, event_bus, eve
     tags(
         (name = "Consumers", description = "Submit tasks and follow one's own. Basic credentials of a client with the role `consume` on the service."),
         (name = "Workers", description = "Take tasks and report on them. Basic credentials of a client with the role `work` on the service."),
-        (name = "Operators", description = "Declare services, clients and authorizations, look, and act. The admin token as bearer; without one configured, only from this machine."),
+        (name = "Operators", description = "Declare services, clients, authorizations and schedules, look, and act. The admin token as bearer; without one configured, only from this machine."),
         (name = "Operations", description = "For probes and monitoring. No credentials."),
     ),
     components(schemas(Failure)),
@@ -139,6 +139,12 @@ fn admin_routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::rotate_secret))
         .routes(routes!(admin::list_authorizations))
         .routes(routes!(admin::put_authorization, admin::delete_authorization))
+        .routes(routes!(schedules::list))
+        .routes(routes!(schedules::show, schedules::put, schedules::delete))
+        .routes(routes!(schedules::pause))
+        .routes(routes!(schedules::resume))
+        .routes(routes!(schedules::run))
+        .routes(routes!(schedules::next))
         .routes(routes!(admin::apply))
         .routes(routes!(admin::export))
         .routes(routes!(admin::list_tasks))

@@ -88,14 +88,14 @@ impl Query {
 
     /// How long a page may be.
     pub(crate) fn limit(&self) -> Result<usize, ApiError> {
-        match self.get("limit") {
-            Some(text) => text
-                .parse()
-                .ok()
-                .filter(|limit| (1..=MAX_LIMIT).contains(limit))
-                .ok_or_else(|| invalid("limit", &format!("must be between 1 and {MAX_LIMIT}"))),
-            None => Ok(DEFAULT_LIMIT),
-        }
+        self.number("limit", DEFAULT_LIMIT, MAX_LIMIT)
+    }
+
+    /// A number from 1 to `most`.
+    pub(crate) fn number(&self, name: &str, default: usize, most: usize) -> Result<usize, ApiError> {
+        let Some(text) = self.get(name) else { return Ok(default) };
+        let number = text.parse().ok().filter(|number| (1..=most).contains(number));
+        number.ok_or_else(|| invalid(name, &format!("must be between 1 and {most}")))
     }
 
     /// Where the page begins.

@@ -2,6 +2,7 @@
 
 pub(crate) mod clients;
 mod declare;
+mod schedules;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -121,6 +122,7 @@ impl Engine {
                 })
                 .collect(),
             authorizations,
+            schedules: self.declared_schedules().await?,
         })
     }
 

@@ -6,7 +6,7 @@ use std::{future::Future, sync::atomic::Ordering, time::Duration};
 use relais_core::{ServiceKey, Status};
 use tokio::time::Instant;
 
-use crate::{Engine, EngineError, callbacks, depth};
+use crate::{Engine, EngineError, callbacks, depth, schedule};
 
 /// How often what is declared is looked at, in case a wake-up was lost.
 const REFRESH: Duration = Duration::from_secs(5);
@@ -66,6 +66,9 @@ pub(crate) fn start(engine: &Engine) {
     }
     if engine.0.options.telling {
         engine.spawn(callbacks::run(engine.clone()));
+    }
+    if engine.0.options.scheduling {
+        engine.spawn(schedule::run(engine.clone()));
     }
     if engine.0.options.purging {
         let purge = engine.clone();

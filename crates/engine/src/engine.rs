@@ -42,6 +42,8 @@ pub struct Options {
     pub purging: bool,
     /// Whether this process sends callbacks.
     pub telling: bool,
+    /// Whether this process makes the runs of schedules.
+    pub scheduling: bool,
     /// Who carries callbacks; a kind that nobody carries is refused.
     pub couriers: Couriers,
     /// How callbacks are sent.
@@ -62,6 +64,7 @@ impl Default for Options {
             rescue: true,
             purging: true,
             telling: true,
+            scheduling: true,
             couriers: Couriers::default(),
             callbacks: CallbackOptions::default(),
             dispatch: DispatchOptions::default(),

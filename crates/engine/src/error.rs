@@ -44,6 +44,9 @@ pub enum EngineError {
     /// No such message was set aside.
     #[error("dead letter not found")]
     DeadLetterNotFound,
+    /// No such schedule.
+    #[error("schedule not found")]
+    ScheduleNotFound,
     /// The broker could not do it.
     #[error("{0}")]
     Broker(CarrierError),

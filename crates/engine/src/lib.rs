@@ -25,6 +25,7 @@ mod pace;
 mod readiness;
 mod registry;
 mod retry;
+mod schedule;
 mod schema;
 mod submit;
 mod terms;

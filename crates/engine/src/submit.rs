@@ -85,7 +85,11 @@ impl Engine {
     }
 
     /// Counts an answer, and adds what only the engine knows.
-    fn account(&self, access: &Access, result: Result<Submitted, EngineError>) -> Result<Accepted, EngineError> {
+    pub(crate) fn account(
+        &self,
+        access: &Access,
+        result: Result<Submitted, EngineError>,
+    ) -> Result<Accepted, EngineError> {
         let service = access.service.name.to_string();
         match result {
             Ok(submitted) => {
@@ -124,7 +128,7 @@ fn dispatched(task: NewTask, mut publisher: Option<Publisher>) -> NewTask {
     NewTask { dispatch: publisher, ..task }
 }
 
-fn refused(submission: Submission) -> Result<Submitted, EngineError> {
+pub(crate) fn refused(submission: Submission) -> Result<Submitted, EngineError> {
     submission.map_err(|refusal| match refusal {
         Refusal::ServiceFull => EngineError::ServiceFull,
         Refusal::ClientFull => EngineError::ClientFull,
@@ -149,7 +153,7 @@ fn reason(error: &EngineError) -> &'static str {
 }
 
 /// Judges what a request says, by everything but the room there is.
-fn new_task(
+pub(crate) fn new_task(
     snapshot: &Snapshot,
     couriers: &Couriers,
     access: &Access,

@@ -8,6 +8,7 @@ use crate::{
     HumanDuration,
     consumer::{TaskStatus, TaskView},
     retry::RetryDeclaration,
+    schedule::ScheduleDeclaration,
 };
 
 /// How long tasks are kept; what is absent is the server's setting.
@@ -201,6 +202,9 @@ pub struct Declaration {
     /// Who may do what.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authorizations: Vec<AuthorizationDeclaration>,
+    /// The schedules.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub schedules: Vec<ScheduleDeclaration>,
 }
 
 /// What is done with a declared thing.
@@ -221,7 +225,7 @@ pub enum AppliedAction {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AppliedEntry {
-    /// `service`, `client` or `authorization`.
+    /// `service`, `client`, `authorization` or `schedule`.
     pub kind: String,
     /// Its name.
     pub name: String,

@@ -12,6 +12,7 @@ mod envelope;
 pub mod events;
 mod numbers;
 pub mod retry;
+pub mod schedule;
 pub mod worker;
 
 pub use duration::{DurationError, HumanDuration};

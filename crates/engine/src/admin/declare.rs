@@ -92,6 +92,7 @@ impl Engine {
             plan_authorization(&snapshot.declared, authorization, &path, &mut problems, &mut plan);
         }
         shared_queues(&snapshot.declared, &plan.changes, &mut problems);
+        self.plan_schedules(&snapshot, &declaration, prune, &mut problems, &mut plan).await?;
         if !problems.is_empty() {
             return Err(EngineError::InvalidDeclaration(problems));
         }
@@ -137,7 +138,7 @@ impl Engine {
     }
 }
 
-fn deleted(kind: &str, name: String) -> ApplyReport {
+pub(super) fn deleted(kind: &str, name: String) -> ApplyReport {
     let mut plan = Plan::default();
     plan.note(kind, name, AppliedAction::Deleted, None);
     plan.report

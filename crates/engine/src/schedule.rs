@@ -1,0 +1,197 @@
+//! Makes the runs of schedules when they are due.
+//!
+//! The loop sleeps until the next run, as the database's clock tells it, and is woken when something is declared. Every
+//! process may do so: the store sees to it that a run happens once. While there is no schedule it asks nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use relais_core::{Fired, NewTask, Publisher, Referee, Role, RunOutcome, Schedule, StoreError, Timestamp, run_id};
+use relais_protocol::consumer::SubmitRequest;
+use tokio::time::Instant;
+
+use crate::{Access, Engine, EngineError, Problem, background::chain, registry::Snapshot, submit::new_task};
+
+/// How often the clock is looked at again: the database's may go otherwise than ours.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// How long to wait where another process has in hand what is due.
+const IN_OTHER_HANDS: Duration = Duration::from_millis(20);
+
+/// How long to wait before a store that did not answer is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// So many schedules have their runs made in one transaction.
+const BATCH: usize = 100;
+
+/// Makes runs until the engine stops.
+pub(crate) async fn run(engine: Engine) {
+    let (mut changes, stopping) = (engine.0.registry.changes(), &engine.0.stopping);
+    let mut failing_since: Option<Instant> = None;
+    loop {
+        changes.mark_unchanged();
+        // Nobody can be judged before it was read what is declared.
+        let wait = match engine.snapshot() {
+            Err(_) => None,
+            Ok(_) => {
+                let fired = tokio::select! {
+                    fired = engine.fire_schedules() => fired,
+                    // A run is one transaction: what is not done stays to be done.
+                    () = stopping.cancelled() => return,
+                };
+                match fired {
+                    Ok(wait) => {
+                        if let Some(since) = failing_since.take() {
+                            tracing::info!(
+                                service = "schedule",
+                                seconds = since.elapsed().as_secs_f64(),
+                                "works again"
+                            );
+                        }
+                        wait.map(|wait| wait.min(LOOK))
+                    }
+                    Err(error) => {
+                        if failing_since.is_none() {
+                            failing_since = Some(Instant::now());
+                            let error = chain(&error);
+                            tracing::warn!(service = "schedule", %error, "does not work; tried again until it does");
+                        }
+                        Some(RETRY)
+                    }
+                }
+            }
+        };
+        let sleep = async {
+            match wait {
+                Some(wait) => tokio::time::sleep(wait).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = sleep => {}
+            _ = changes.changed() => {}
+            () = stopping.cancelled() => return,
+        }
+    }
+}
+
+impl Engine {
+    /// Makes the runs that are due, and tells how long it is until the next one.
+    async fn fire_schedules(&self) -> Result<Option<Duration>, EngineError> {
+        loop {
+            match self.0.store.next_run().await? {
+                Some(wait) if wait.is_zero() => {}
+                other => return Ok(other),
+            }
+            let judge = Judge { engine: self.clone(), snapshot: self.snapshot()? };
+            let fired = self.0.store.fire_schedules(BATCH, Arc::new(judge)).await?;
+            if fired.stale {
+                self.refresh().await?;
+            } else if fired.schedules.is_empty() {
+                return Ok(Some(IN_OTHER_HANDS));
+            }
+            account(&fired);
+        }
+    }
+
+    /// What a run of a schedule submits, judged like any submission by everything but the room there is.
+    pub(crate) fn run_of(
+        &self,
+        snapshot: &Snapshot,
+        schedule: &Schedule,
+        due: Timestamp,
+    ) -> Result<(Access, NewTask), EngineError> {
+        let declared = &snapshot.declared;
+        let service = declared.services.get(&schedule.service).ok_or(EngineError::ServiceNotFound)?;
+        let client = declared.clients.get(&schedule.client).ok_or(EngineError::ClientNotFound)?;
+        if !declared.roles(client.key, service.key).has(Role::Consume) {
+            return Err(EngineError::Conflict(format!(
+                "client {} has no role consume on service {}",
+                schedule.client, schedule.service
+            )));
+        }
+        let access = Access { client: Arc::clone(client), service: Arc::clone(service) };
+        let request = submission(schedule, Some(due))?;
+        let task = new_task(snapshot, &self.0.options.couriers, &access, request, None)?;
+        // Whoever publishes is told at once.
+        let dispatch = self.dispatch_of(&access.service).map(|ours| Publisher { held: Duration::ZERO, ..ours });
+        Ok((access, NewTask { dispatch, ..task }))
+    }
+}
+
+/// What a run submits, as a consumer would say it.
+pub(crate) fn submission(schedule: &Schedule, due: Option<Timestamp>) -> Result<SubmitRequest, EngineError> {
+    let callback = schedule.callback.as_ref().map(|callback| serde_json::from_str(callback.get())).transpose();
+    let corrupt = |error: serde_json::Error| EngineError::from(StoreError::Failed(error.into()));
+    Ok(SubmitRequest {
+        body: schedule.body.as_raw().to_owned(),
+        callback: callback.map_err(corrupt)?,
+        correlation_id: schedule.correlation_id.clone().or_else(|| Some(run_id(&schedule.name, due?))),
+        // As the service says.
+        priority: None,
+        scheduled_date: None,
+        delay: None,
+        expires_after: None,
+        timeout: None,
+        retry: None,
+        unique_key: None,
+        unique_for: None,
+    })
+}
+
+/// Judges runs by what is declared at one moment.
+struct Judge {
+    engine: Engine,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Referee for Judge {
+    fn version(&self) -> i64 {
+        self.snapshot.declared.version
+    }
+
+    fn judge(&self, schedule: &Schedule, due: Timestamp) -> Result<NewTask, String> {
+        self.engine.run_of(&self.snapshot, schedule, due).map(|(_, task)| task).map_err(|error| explained(&error))
+    }
+}
+
+/// An error with all that it says, in one line.
+fn explained(error: &EngineError) -> String {
+    let (EngineError::SchemaMismatch(problems) | EngineError::Invalid(problems)) = error else { return chain(error) };
+    let said = |problem: &Problem| format!("{} {}", problem.path, problem.message).trim_start().to_owned();
+    format!("{error}: {}", problems.iter().map(said).collect::<Vec<_>>().join("; "))
+}
+
+/// Counts and logs what became of runs.
+fn account(fired: &Fired) {
+    for schedule in &fired.schedules {
+        let name = &schedule.name;
+        let count = |outcome: &'static str, number: u64| {
+            metrics::counter!("relais_schedule_runs_total", "schedule" => name.to_string(), "outcome" => outcome)
+                .increment(number);
+        };
+        if schedule.missed > 0 {
+            count("missed", schedule.missed);
+            tracing::warn!(schedule = %name, runs = schedule.missed, "runs were missed and are not made up for");
+        }
+        for (due, outcome) in &schedule.runs {
+            match outcome {
+                RunOutcome::Submitted(task_id) => {
+                    count("submitted", 1);
+                    metrics::counter!("relais_tasks_submitted_total", "service" => schedule.service.to_string())
+                        .increment(1);
+                    metrics::histogram!("relais_schedule_lateness_seconds")
+                        .record(schedule.at.since(*due).as_secs_f64());
+                    tracing::debug!(schedule = %name, %due, %task_id, "a scheduled task was submitted");
+                }
+                RunOutcome::Skipped => {
+                    count("skipped", 1);
+                    tracing::info!(schedule = %name, %due, "a run was left out: the task of the run before is unfinished");
+                }
+                RunOutcome::Refused(error) => {
+                    count("refused", 1);
+                    tracing::warn!(schedule = %name, %due, error, "a run was refused");
+                }
+            }
+        }
+    }
+}
