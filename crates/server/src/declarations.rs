@@ -1,4 +1,4 @@
-//! Declaration files: services, clients and authorizations in YAML or JSON.
+//! Declaration files: services, clients, authorizations and schedules in YAML or JSON.
 //!
 //! Read alike by `relais apply` and by the server that watches a file. References to environment variables are resolved
 //! here, by whoever reads the file: the server never sees the names of another machine's variables. What the names and
@@ -183,7 +183,10 @@ authorizations:
                 "services.yaml:2:5: unknown key `serviceNam`: did you mean `serviceName`?",
             ),
             ("servces: []\n", "services.yaml:1:1: unknown key `servces`: did you mean `services`?"),
-            ("wombat: []\n", "services.yaml:1:1: unknown key `wombat`; known are services, clients, authorizations"),
+            (
+                "wombat: []\n",
+                "services.yaml:1:1: unknown key `wombat`; known are services, clients, authorizations, schedules",
+            ),
             (
                 "authorizations:\n  - {clientId: c, serviceName: s, roles: [dance]}\n",
                 "`dance` is not known; expected consume or work",

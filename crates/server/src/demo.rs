@@ -179,5 +179,6 @@ fn declaration(secret: &str, worker_secret: &str) -> anyhow::Result<Declaration>
         services: vec![service],
         clients: vec![client(CONSUMER, secret), client(WORKER, worker_secret)],
         authorizations: vec![authorization(CONSUMER, RoleName::Consume), authorization(WORKER, RoleName::Work)],
+        schedules: Vec::new(),
     })
 }

@@ -210,6 +210,7 @@ fn engine_options(config: &Config, couriers: Couriers, carrier: Option<Arc<dyn C
         rescue: config.server.has(Role::Rescue),
         purging: config.server.has(Role::Purge),
         telling: config.server.has(Role::Notify),
+        scheduling: config.server.has(Role::Schedule),
         couriers,
         callbacks: CallbackOptions {
             retries: config.callbacks.retries.iter().map(|wait| wait.0).collect(),
@@ -331,6 +332,8 @@ fn describe_metrics() {
         "relais_events_unpublished_total",
         "Events of tasks that could not be published: the bus was away or slow."
     );
+    counter!("relais_schedule_runs_total", "Runs of schedules, by schedule and outcome.");
+    histogram!("relais_schedule_lateness_seconds", "From when a scheduled task was due to when it was submitted.");
     histogram!("relais_callback_seconds", "Tries to send a callback, by type.");
     histogram!("relais_task_wait_seconds", "From submission to start.");
     histogram!("relais_task_run_seconds", "From start to end, by service and status.");

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
-use relais_core::{ClientId, ServiceName, TaskId};
+use relais_core::{ClientId, ScheduleName, ServiceName, TaskId};
 use relais_protocol::HumanDuration;
 
 use crate::config::{Config, ConfigError, LogFormat, Role, Setting, environment, load};
@@ -103,6 +103,11 @@ pub(super) fn service_name(text: &str) -> Result<String, String> {
 /// Reads a client's name.
 pub(super) fn client_id(text: &str) -> Result<String, String> {
     ClientId::new(text).map(String::from).map_err(|error| error.to_string())
+}
+
+/// Reads a schedule's name.
+pub(super) fn schedule_name(text: &str) -> Result<String, String> {
+    ScheduleName::new(text).map(String::from).map_err(|error| error.to_string())
 }
 
 /// Reads a task's name.

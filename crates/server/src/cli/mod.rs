@@ -15,6 +15,7 @@ mod events;
 mod health;
 mod purge;
 mod reference;
+mod schedule;
 mod service;
 mod table;
 mod task;
@@ -70,6 +71,8 @@ pub enum Command {
     /// Say which client may do what on which service
     #[command(visible_alias = "auth")]
     Authorization(authorization::AuthorizationArgs),
+    /// Have tasks submitted at the times that a cron expression names
+    Schedule(schedule::ScheduleArgs),
     /// Look for tasks and cancel them
     Task(task::TaskArgs),
     /// See what became of callbacks, and send them again
@@ -78,9 +81,9 @@ pub enum Command {
     Deadletter(deadletter::DeadLetterArgs),
     /// Follow what happens, publish events, see how the event bus does
     Events(events::EventsArgs),
-    /// Make the server's services, clients and authorizations what a file says
+    /// Make the server's services, clients, authorizations and schedules what a file says
     Apply(apply::ApplyArgs),
-    /// Print the server's services, clients and authorizations as such a file, without secrets
+    /// Print the server's services, clients, authorizations and schedules as such a file, without secrets
     Export(apply::ExportArgs),
     /// Remove what is too old now, instead of waiting for the daily purge
     Purge(purge::PurgeArgs),
@@ -105,6 +108,7 @@ pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> 
         Command::Service(args) => service::run(args).await?,
         Command::Client(args) => client::run(args).await?,
         Command::Authorization(args) => authorization::run(args).await?,
+        Command::Schedule(args) => schedule::run(args).await?,
         Command::Task(args) => task::run(args).await?,
         Command::Callback(args) => callback::run(args).await?,
         Command::Deadletter(args) => deadletter::run(args).await?,
@@ -164,6 +168,13 @@ mod tests {
             "client signing-secret c --rotate --overlap 2d",
             "service put s --callback-retry 10s,1m --callback-retry 1d",
             "serve --broker amqp://h",
+            "schedule list --json",
+            "schedule put nightly --service s --client c --cron @daily --time-zone Europe/Paris --body {} --missed all",
+            "schedule put nightly --service s --client c --cron @daily --body-file f --overlap skip --correlation-id x",
+            "schedule put nightly --service s --client c --cron @daily --callback https://example.org/done",
+            "schedule next nightly --count 3",
+            "schedule run nightly",
+            "schedule delete nightly",
             "apply -f - --dry-run --prune",
             "purge --dry-run",
             "events tail",
@@ -194,6 +205,12 @@ mod tests {
             "service put s --transport carrier-pigeon",
             "callback redeliver 01890a5d-ac96-774b-bcce-b302099a8057-3 --failed-since 2h",
             "client signing-secret c --overlap 2d",
+            "schedule put nightly --service s --client c",
+            "schedule put nightly --service s --client c --cron @daily --missed never",
+            "schedule put nightly --service s --client c --cron @daily --body {",
+            "schedule put nightly --service s --client c --cron @daily --body {} --body-file f",
+            "schedule next nightly --count 0",
+            "schedule show a/b",
             "authorization put c s",
             "authorization put c s --role dance",
             "serve --role dance",

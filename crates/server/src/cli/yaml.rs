@@ -9,7 +9,8 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 /// These come first, in this order; JSON objects have none.
-const FIRST: [&str; 6] = ["services", "clients", "authorizations", "serviceName", "clientId", "type"];
+const FIRST: [&str; 8] =
+    ["services", "clients", "authorizations", "schedules", "scheduleName", "serviceName", "clientId", "type"];
 
 /// The YAML of a JSON value.
 pub fn to_yaml(value: &Value) -> String {

@@ -252,11 +252,14 @@ pub enum Role {
     Dispatch,
     /// Follows what workers say by way of the broker.
     Track,
+    /// Makes the runs of schedules.
+    Schedule,
 }
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Api, Self::Rescue, Self::Purge, Self::Notify, Self::Dispatch, Self::Track];
+    pub const ALL: [Self; 7] =
+        [Self::Api, Self::Rescue, Self::Purge, Self::Notify, Self::Dispatch, Self::Track, Self::Schedule];
 
     /// As it stands in the configuration.
     pub const fn name(self) -> &'static str {
@@ -267,6 +270,7 @@ impl Role {
             Self::Notify => "notify",
             Self::Dispatch => "dispatch",
             Self::Track => "track",
+            Self::Schedule => "schedule",
         }
     }
 }
