@@ -53,4 +53,5 @@ mod order;
 mod payload;
 mod refusals;
 mod routes;
+mod schedules;
 mod waiting;

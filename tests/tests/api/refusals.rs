@@ -73,6 +73,7 @@ async fn operators(on: Backend, met: &mut BTreeSet<u64>) {
     keep(met, 404_005, &operator.delete("/admin/authorizations/stranger/resize").await);
     keep(met, 404_006, &operator.get("/admin/callbacks/nothing").await);
     keep(met, 404_007, &operator.get("/admin/deadletters/resize/nothing").await);
+    keep(met, 404_008, &operator.get("/admin/schedules/nothing").await);
     app.client("alice").submit("resize", json!({})).await;
     keep(met, 409_003, &operator.delete("/admin/services/resize").await);
 }

@@ -25,6 +25,7 @@ async fn a_trailing_slash_makes_no_difference(on: Backend) {
         (&operator, "/admin/services/resize".to_owned()),
         (&operator, "/admin/clients".to_owned()),
         (&operator, "/admin/authorizations".to_owned()),
+        (&operator, "/admin/schedules".to_owned()),
         (&operator, "/admin/declaration".to_owned()),
         (&operator, "/admin/tasks".to_owned()),
         (&operator, format!("/admin/tasks/{id}")),
@@ -65,6 +66,11 @@ async fn a_trailing_slash_makes_no_difference(on: Backend) {
     assert_eq!(operator.delete("/admin/authorizations/carol/new/").await.status, 200);
     assert_eq!(operator.delete("/admin/clients/carol/").await.status, 200);
     assert_eq!(operator.delete("/admin/services/new/").await.status, 200);
+    let nightly = json!({"scheduleName": "nightly", "serviceName": "resize", "clientId": "alice", "cron": "@yearly"});
+    assert_eq!(operator.put("/admin/schedules/nightly/", &nightly).await.status, 200);
+    assert_eq!(operator.get("/admin/schedules/nightly/next/?count=1").await.status, 200);
+    assert_eq!(operator.post_nothing("/admin/schedules/nightly/run/").await.status, 201);
+    assert_eq!(operator.delete("/admin/schedules/nightly/").await.status, 200);
     assert_eq!(operator.post("/admin/apply/?dryRun=true", &json!({})).await.status, 200);
     assert_eq!(operator.post("/admin/purge/", &json!({"dryRun": true})).await.status, 200);
     assert_eq!(operator.delete(&format!("/admin/tasks/{id}/")).await.status, 200);

@@ -7,6 +7,7 @@ mod demo;
 mod events;
 mod examples;
 mod operations;
+mod schedules;
 mod start;
 mod worker;
 

@@ -12,5 +12,6 @@ mod kill;
 mod network;
 mod pair;
 mod rabbitmq;
+mod schedules;
 mod stop;
 mod worker;

@@ -44,6 +44,7 @@ mod operators;
 mod processes;
 mod queues;
 mod redelivery;
+mod schedules;
 mod set_aside;
 mod stage;
 mod volume;
