@@ -271,7 +271,7 @@ fn show_schedule(state: &ScheduleState) -> String {
         ("cron", Some(declaration.cron.clone())),
         ("time zone", declaration.time_zone.clone()),
         ("when", Some(state.description.clone())),
-        ("missed runs", declaration.missed.map(|missed| missed_name(missed).to_owned())),
+        ("missed", declaration.missed.map(|missed| missed_name(missed).to_owned())),
         ("overlap", declaration.overlap.map(|overlap| overlap_name(overlap).to_owned())),
         ("correlation id", declaration.correlation_id.clone()),
         ("callback", declaration.callback.as_ref().and_then(|one| one.url.clone().or(one.destination.clone()))),
@@ -281,9 +281,9 @@ fn show_schedule(state: &ScheduleState) -> String {
         ("last error", state.last_error.clone()),
         ("last error at", state.last_error_date.clone()),
         ("runs", Some(state.runs.to_string())),
-        ("skipped", Some(state.skipped_runs.to_string())),
-        ("refused", Some(state.refused_runs.to_string())),
-        ("missed", Some(state.missed_runs.to_string())),
+        ("skipped runs", Some(state.skipped_runs.to_string())),
+        ("refused runs", Some(state.refused_runs.to_string())),
+        ("missed runs", Some(state.missed_runs.to_string())),
         ("body", declaration.body.as_ref().map(|body| format!("{body:#}"))),
     ])
 }
@@ -323,7 +323,7 @@ mod tests {
     #[test]
     fn a_schedule_is_shown_with_how_it_did() {
         let text = show_schedule(&state());
-        for line in ["last error:     the service's capacity is reached", "overlap:        skip", "refused:        2"] {
+        for line in ["last error:   the service's capacity is reached", "overlap:      skip", "refused runs: 2"] {
             assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
         }
         assert!(!text.contains("last run"), "{text}");
