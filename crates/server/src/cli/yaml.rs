@@ -9,8 +9,18 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 /// These come first, in this order; JSON objects have none.
-const FIRST: [&str; 8] =
-    ["services", "clients", "authorizations", "schedules", "scheduleName", "serviceName", "clientId", "type"];
+const FIRST: [&str; 10] = [
+    "services",
+    "clients",
+    "authorizations",
+    "schedules",
+    "scheduleName",
+    "serviceName",
+    "clientId",
+    "type",
+    "cron",
+    "timeZone",
+];
 
 /// The YAML of a JSON value.
 pub fn to_yaml(value: &Value) -> String {

@@ -38,7 +38,7 @@ pub struct Config {
     pub database: DatabaseConfig,
     /// The admin API's credentials.
     pub admin: AdminConfig,
-    /// The file of services, clients and authorizations.
+    /// The file of services, clients, authorizations and schedules.
     pub declarations: DeclarationsConfig,
     /// The message broker.
     pub broker: BrokerConfig,
@@ -117,7 +117,7 @@ pub struct AdminConfig {
     pub token_file: String,
 }
 
-/// The file of services, clients and authorizations.
+/// The file of services, clients, authorizations and schedules.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeclarationsConfig {
