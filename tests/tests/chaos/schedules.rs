@@ -1,4 +1,5 @@
-//! A schedule of every second under two servers that are killed in turn, and both at once: each second has one task.
+//! A schedule of every second under two servers that are killed in turn, and both at once, and so is their database: each
+//! second has one task.
 
 use std::{
     collections::BTreeMap,
@@ -6,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use relais_testkit::TestDatabase;
+use relais_testkit::{PostgresServer, TestDatabase};
 use relais_tests::{
     chaos::{Api, Random, SERVICE, declare, rounds},
     instance::Instance,
@@ -22,15 +23,19 @@ async fn state(server: &Instance) -> Result<Value> {
     Api::admin(server.url())?.get("/admin/schedules/tick").await?.data()
 }
 
-/// Waits for so many more runs.
+/// Waits for so many more runs. The database may be away for a moment.
 async fn more(server: &Instance, runs: u64) -> Result<()> {
-    let count = async || -> Result<u64> { state(server).await?["runs"].as_u64().context("a number") };
-    let (begun, wanted) = (Instant::now(), count().await? + runs);
-    while count().await? < wanted {
-        ensure!(begun.elapsed() < PATIENCE, "the schedule does not run: {}", state(server).await?);
+    let (begun, mut wanted) = (Instant::now(), None);
+    loop {
+        let seen = state(server).await;
+        if let Some(count) = seen.as_ref().ok().and_then(|state| state["runs"].as_u64())
+            && count >= *wanted.get_or_insert(count + runs)
+        {
+            return Ok(());
+        }
+        ensure!(begun.elapsed() < PATIENCE, "the schedule does not run: {seen:?}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    Ok(())
 }
 
 /// When the run of each task was due, and how many tasks it has.
@@ -50,25 +55,50 @@ async fn tasks(server: &Instance) -> Result<BTreeMap<i64, usize>> {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_second_has_one_task_whoever_is_killed() -> Result<()> {
-    let database = TestDatabase::create().await?;
-    let mut servers = [Instance::start(database.url()).await?, Instance::start(database.url()).await?];
+/// Two servers, and the schedule.
+async fn start(database: String) -> Result<[Instance; 2]> {
+    let servers = [Instance::start(database.clone()).await?, Instance::start(database).await?];
     declare(&servers[0].url(), "60s").await?;
     let schedule = json!({
         "scheduleName": "tick", "serviceName": SERVICE, "clientId": "chaos-client", "cron": "* * * * * *", "missed": "all",
     });
     Api::admin(servers[0].url())?.put("/admin/schedules/tick", &schedule).await?.data()?;
+    Ok(servers)
+}
+
+/// Stops the schedule; every second until then must have one task.
+async fn judge(name: &str, servers: &[Instance; 2], faults: usize) -> Result<()> {
+    Api::admin(servers[1].url())?.post("/admin/schedules/tick/pause", &json!({})).await?.data()?;
+    let (found, last) = (tasks(&servers[0]).await?, state(&servers[1]).await?);
+    let (first, end) = found.first_key_value().zip(found.last_key_value()).context("no tasks")?;
+    let seconds = usize::try_from((end.0 - first.0) / 1000 + 1)?;
+    let lost = seconds - found.len();
+    let doubled = found.values().filter(|tasks| **tasks > 1).count();
+    println!("{name}: runs {seconds}, faults {faults}, lost {lost}, doubled {doubled}");
+    assert_eq!((lost, doubled), (0, 0), "{found:?}");
+    assert_eq!((&last["runs"], &last["missedRuns"], &last["refusedRuns"]), (&json!(seconds), &json!(0), &json!(0)));
+    assert!(found.keys().all(|due| due % 1000 == 0));
+    Ok(())
+}
+
+/// A moment anywhere within a second: also in the midst of a run.
+async fn any_moment(random: &mut Random) {
+    tokio::time::sleep(Duration::from_millis(random.between(0, 999) as u64)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_second_has_one_task_whichever_server_is_killed() -> Result<()> {
+    let database = TestDatabase::create().await?;
+    let mut servers = start(database.url().to_owned()).await?;
     let (mut random, kills) = (Random::new(), rounds(6));
     for kill in 0..kills {
         more(&servers[0], 1).await?;
-        // Anywhere within the second: also in the midst of a run.
-        tokio::time::sleep(Duration::from_millis(random.between(0, 999) as u64)).await;
+        any_moment(&mut random).await;
         let victim = &mut servers[kill % 2];
         victim.kill9()?;
         victim.restart().await?;
     }
-    // At the very moment of a run, as far as one can tell from outside.
+    // Right after a run.
     more(&servers[1], 1).await?;
     servers[0].kill9()?;
     more(&servers[1], 2).await?;
@@ -79,19 +109,20 @@ async fn every_second_has_one_task_whoever_is_killed() -> Result<()> {
         server.restart().await?;
     }
     more(&servers[0], 3).await?;
-    Api::admin(servers[1].url())?.post("/admin/schedules/tick/pause", &json!({})).await?.data()?;
+    judge("schedule of every second, kill -9 of servers", &servers, kills + 2).await
+}
 
-    let (found, last) = (tasks(&servers[0]).await?, state(&servers[1]).await?);
-    let (first, end) = found.first_key_value().zip(found.last_key_value()).context("no tasks")?;
-    let seconds = usize::try_from((end.0 - first.0) / 1000 + 1)?;
-    let lost = seconds - found.len();
-    let doubled = found.values().filter(|tasks| **tasks > 1).count();
-    println!(
-        "schedule of every second, two servers: runs {seconds}, faults {}, lost {lost}, doubled {doubled}",
-        kills + 2
-    );
-    assert_eq!((lost, doubled), (0, 0), "{found:?}");
-    assert_eq!((&last["runs"], &last["missedRuns"], &last["refusedRuns"]), (&json!(seconds), &json!(0), &json!(0)));
-    assert!(found.keys().all(|due| due % 1000 == 0));
-    Ok(())
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_second_has_one_task_when_postgresql_is_killed() -> Result<()> {
+    let mut postgres = PostgresServer::options().fsync(true).start().await?;
+    let servers = start(postgres.url("postgres")).await?;
+    let (mut random, kills) = (Random::new(), rounds(4));
+    for kill in 0..kills {
+        more(&servers[kill % 2], 1).await?;
+        any_moment(&mut random).await;
+        postgres.kill9()?;
+        postgres.restart().await?;
+    }
+    more(&servers[0], 2).await?;
+    judge("schedule of every second, kill -9 of PostgreSQL", &servers, kills).await
 }
