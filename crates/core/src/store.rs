@@ -223,7 +223,6 @@ pub struct PurgeReport {
 
 /// A change to what is declared.
 #[derive(Debug, Clone)]
-#[expect(clippy::large_enum_variant, reason = "there are few at a time, and none is kept")]
 pub enum Change {
     /// The service is to be like this.
     PutService {

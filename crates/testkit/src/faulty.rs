@@ -18,9 +18,9 @@ use std::{
 use async_trait::async_trait;
 use relais_core::{
     Attempt, Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DispatchName,
-    Dispatched, DueCallback, DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule,
-    QueueDepth, Resend, Resent, ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter,
-    TaskId, Timestamp, WakeupListener,
+    Dispatched, DueCallback, DueDispatch, Fired, LaneChange, Lanes, NewTask, Outcome, Page, Passed, PurgeReport,
+    PurgeRule, QueueDepth, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, Settlement,
+    Store, StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that is broken off has been given at most so many chances to go on.
@@ -233,6 +233,10 @@ faulty! {
     declared() -> Declared;
     declared_version() -> i64;
     declare(changes: Vec<Change>) -> ();
+    schedules(names: Vec<ScheduleName>) -> Vec<ScheduleRecord>;
+    next_run() -> Option<Duration>;
+    fire_schedules(limit: usize, referee: Arc<dyn Referee>) -> Fired;
+    run_schedule(name: ScheduleName, task: NewTask) -> RunByHand;
     ping() -> Timestamp;
     migrate() -> usize;
 }
