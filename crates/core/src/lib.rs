@@ -22,6 +22,7 @@ mod callback;
 mod carrier;
 mod change;
 mod declared;
+mod flow;
 mod json;
 mod names;
 pub mod position;
@@ -49,6 +50,7 @@ pub use declared::{
     Authorization, Client, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Destination, QueueKind, QueueSettings,
     Retention, Role, Roles, Service, ServiceLimits, SigningSecret, Transport,
 };
+pub use flow::{ClientFlow, Flow, FlowClient, FlowFacts, FlowLimits, FlowState, MAX_SHARE, Pick, RateLimit, Standing};
 pub use json::{Json, JsonError, MAX_DEPTH};
 pub use names::{ClientId, ClientKey, NameError, ServiceKey, ServiceName, TaskId};
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
