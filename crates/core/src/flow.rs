@@ -186,8 +186,8 @@ impl Flow {
         Pick::First(shares.filter(|&(_, most)| most > 0).collect(), most)
     }
 
-    /// How many of each client the first so many are, given the places in the queue of the first of each.
-    pub fn first_of(mut places: Vec<(ClientKey, i64)>, most: usize) -> Vec<(ClientKey, usize)> {
+    /// How many of each client the first so many are, given the places in the queue of the first of each: rank and `id`.
+    pub fn first_of(mut places: Vec<(ClientKey, (i64, i64))>, most: usize) -> Vec<(ClientKey, usize)> {
         places.sort_unstable_by_key(|&(client, place)| (place, client));
         let mut shares: BTreeMap<ClientKey, usize> = BTreeMap::new();
         for (client, _) in places.into_iter().take(most) {

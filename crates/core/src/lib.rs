@@ -56,8 +56,9 @@ pub use names::{ClientId, ClientKey, NameError, ServiceKey, ServiceName, TaskId}
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
 pub use retry::{Failure, LONGEST_RETRY, MOST_RETRIES, RetryPolicy};
 pub use store::{
-    Backlog, Change, ClaimRequest, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Page, Passed,
-    PurgeReport, PurgeRule, QueueDepth, Store, StoreError, Tally, TaskEvent, TaskFilter, Wakeup, WakeupListener,
+    Backlog, Change, ClaimRequest, Claimed, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Page, Passed,
+    PurgeReport, PurgeRule, QueueDepth, QueueShare, Store, StoreError, Tally, TaskEvent, TaskFilter, Wakeup,
+    WakeupListener,
 };
 pub use submission::{IdempotencyKey, NewTask, Publisher, Submission, Submitted, Terms, UniqueKey, When};
 pub use task::{Status, Task};

@@ -124,7 +124,7 @@ impl World {
                 Pick::First(most, all) => {
                     let places = most.iter().flat_map(|&(client, most)| {
                         let kept = &self.clients[&client];
-                        kept.pending.iter().take(most).map(move |&place| (client, place)).collect::<Vec<_>>()
+                        kept.pending.iter().take(most).map(move |&place| (client, (0, place))).collect::<Vec<_>>()
                     });
                     Flow::first_of(places.collect(), all)
                 }

@@ -17,10 +17,10 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Attempt, Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DispatchName,
-    Dispatched, DueCallback, DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule,
-    QueueDepth, Resend, Resent, ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter,
-    TaskId, Timestamp, WakeupListener,
+    Attempt, Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Declared,
+    DispatchName, Dispatched, DueCallback, DueDispatch, LaneChange, Lanes, NewTask, Outcome, Page, Passed, PurgeReport,
+    PurgeRule, QueueDepth, QueueShare, Resend, Resent, ServiceKey, Settlement, Store, StoreError, Submission, Task,
+    TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that is broken off has been given at most so many chances to go on.
@@ -208,7 +208,7 @@ faulty! {
     submit_many(tasks: Vec<NewTask>) -> Vec<Submission>;
     find_task(task_id: TaskId) -> Option<Task>;
     list_tasks(filter: TaskFilter) -> Page;
-    claim(requests: Vec<ClaimRequest>) -> Vec<Vec<Task>>;
+    claim(requests: Vec<ClaimRequest>) -> Claimed;
     record(events: Vec<TaskEvent>) -> Vec<Outcome>;
     pass_time(limit: usize) -> Passed;
     attempts(id: i64) -> Vec<Attempt>;
@@ -230,6 +230,7 @@ faulty! {
     take_turn(chore: &str, period: Duration) -> bool;
     backlog() -> Backlog;
     queue_depths(services: Vec<ServiceKey>) -> Vec<QueueDepth>;
+    queue_shares(service: ServiceKey) -> Vec<QueueShare>;
     declared() -> Declared;
     declared_version() -> i64;
     declare(changes: Vec<Change>) -> ();

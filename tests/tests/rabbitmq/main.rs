@@ -47,3 +47,4 @@ mod redelivery;
 mod set_aside;
 mod stage;
 mod volume;
+mod window;

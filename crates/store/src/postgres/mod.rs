@@ -2,6 +2,7 @@
 
 mod declare;
 mod dispatch;
+mod flow;
 mod history;
 mod lent;
 mod outbox;
@@ -46,6 +47,7 @@ const STEPS: Steps = &[
     ("callbacks", include_str!("migrations/0002_callbacks.sql")),
     ("dispatch", include_str!("migrations/0003_dispatch.sql")),
     ("attempts", include_str!("migrations/0004_attempts.sql")),
+    ("flow", include_str!("migrations/0006_flow.sql")),
 ];
 
 /// A PostgreSQL database.

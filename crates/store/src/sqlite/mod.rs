@@ -13,6 +13,7 @@ macro_rules! now {
 mod batch;
 mod declare;
 mod dispatch;
+mod flow;
 mod history;
 mod outbox;
 mod proof;
@@ -54,6 +55,7 @@ const STEPS: Steps = &[
     ("callbacks", include_str!("migrations/0002_callbacks.sql")),
     ("dispatch", include_str!("migrations/0003_dispatch.sql")),
     ("attempts", include_str!("migrations/0004_attempts.sql")),
+    ("flow", include_str!("migrations/0006_flow.sql")),
 ];
 
 /// A SQLite database.
