@@ -4,7 +4,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ClientId, ClientKey, DEFAULT_PRIORITY_STEP, Json, RetryPolicy, ServiceKey, ServiceName, Timestamp};
+use crate::{
+    ClientFlow, ClientId, ClientKey, DEFAULT_PRIORITY_STEP, FlowLimits, Json, RetryPolicy, ServiceKey, ServiceName,
+    Timestamp,
+};
 
 /// How long a worker may keep silent, unless the service or the worker says otherwise.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(60);
@@ -174,6 +177,8 @@ pub struct ServiceLimits {
     pub timeout: Option<Duration>,
     /// How long a head start each level of priority gives.
     pub priority_step: Duration,
+    /// What limits the flow of its tasks to its workers.
+    pub flow: FlowLimits,
 }
 
 impl Default for ServiceLimits {
@@ -187,6 +192,7 @@ impl Default for ServiceLimits {
             retry: RetryPolicy::none(),
             timeout: None,
             priority_step: DEFAULT_PRIORITY_STEP,
+            flow: FlowLimits::default(),
         }
     }
 }
@@ -268,6 +274,8 @@ pub struct Authorization {
     pub roles: Roles,
     /// A new task of this client is taken only while it has fewer pending ones on the service than this.
     pub capacity: Option<u32>,
+    /// Its part in the service's flow.
+    pub flow: ClientFlow,
 }
 
 /// Everything that is declared, at one moment. Small enough to be kept in memory by every process.

@@ -23,6 +23,7 @@ mod carrier;
 mod change;
 mod cron;
 mod declared;
+mod flow;
 mod json;
 mod names;
 pub mod position;
@@ -52,6 +53,7 @@ pub use declared::{
     Authorization, Client, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Destination, QueueKind, QueueSettings,
     Retention, Role, Roles, Service, ServiceLimits, SigningSecret, Transport,
 };
+pub use flow::{ClientFlow, Flow, FlowClient, FlowFacts, FlowLimits, FlowState, MAX_SHARE, Pick, RateLimit, Standing};
 pub use json::{Json, JsonError, MAX_DEPTH};
 pub use names::{ClientId, ClientKey, NameError, ScheduleName, ServiceKey, ServiceName, TaskId};
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
@@ -61,8 +63,9 @@ pub use schedule::{
     Schedule, ScheduleChange, ScheduleRecord, run_id,
 };
 pub use store::{
-    Backlog, Change, ClaimRequest, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Page, Passed,
-    PurgeReport, PurgeRule, QueueDepth, Store, StoreError, Tally, TaskEvent, TaskFilter, Wakeup, WakeupListener,
+    Backlog, Change, ClaimRequest, Claimed, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Page, Passed,
+    PurgeReport, PurgeRule, QueueDepth, QueueShare, Store, StoreError, Tally, TaskEvent, TaskFilter, Wakeup,
+    WakeupListener,
 };
 pub use submission::{IdempotencyKey, NewTask, Publisher, Submission, Submitted, Terms, UniqueKey, When};
 pub use task::{Status, Task};

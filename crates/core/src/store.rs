@@ -8,10 +8,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    Attempt, CallbackAttempt, CallbackFilter, CallbackPage, ClientId, ClientKey, Declared, Destination, DueCallback,
-    Fired, Ignored, Json, LaneChange, Lanes, NewTask, Priority, QueueSettings, Referee, Resend, Resent, Role,
-    RunByHand, ScheduleChange, ScheduleName, ScheduleRecord, ServiceKey, ServiceLimits, ServiceName, Settlement, State,
-    Status, Submission, Task, TaskChange, TaskId, Timestamp, Transport,
+    Attempt, CallbackAttempt, CallbackFilter, CallbackPage, ClientFlow, ClientId, ClientKey, Declared, Destination,
+    DueCallback, Fired, Ignored, Json, LaneChange, Lanes, NewTask, Priority, QueueSettings, Referee, Resend, Resent,
+    Role, RunByHand, ScheduleChange, ScheduleName, ScheduleRecord, ServiceKey, ServiceLimits, ServiceName, Settlement,
+    State, Status, Submission, Task, TaskChange, TaskId, Timestamp, Transport,
 };
 
 /// What a store can not do, whatever it was asked.
@@ -78,6 +78,15 @@ pub struct ClaimRequest {
     pub lease: Option<Duration>,
     /// The host or pod that asks.
     pub worker_host: Option<String>,
+}
+
+/// What was handed out.
+#[derive(Debug, Clone, Default)]
+pub struct Claimed {
+    /// The tasks of each request, in their order.
+    pub tasks: Vec<Vec<Task>>,
+    /// When to look again for those who want more, where a rate holds tasks back. Whatever else does wakes them.
+    pub again: Option<Duration>,
 }
 
 /// Something that happened to a task, and who says so.
@@ -195,6 +204,17 @@ impl QueueDepth {
     }
 }
 
+/// One client's part of a queue.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueShare {
+    /// The client.
+    pub client: ClientKey,
+    /// Its tasks that wait.
+    pub pending: u64,
+    /// Its tasks that a worker has.
+    pub in_progress: u64,
+}
+
 /// What is too old, for one service.
 #[derive(Debug, Clone, Copy)]
 pub struct PurgeRule {
@@ -222,6 +242,7 @@ pub struct PurgeReport {
 }
 
 /// A change to what is declared.
+#[expect(clippy::large_enum_variant, reason = "there are few at a time, and none is kept")]
 #[derive(Debug, Clone)]
 pub enum Change {
     /// The service is to be like this.
@@ -282,6 +303,8 @@ pub enum Change {
         roles: Vec<Role>,
         /// How many pending tasks it may have there.
         capacity: Option<u32>,
+        /// Its part in the service's flow.
+        flow: ClientFlow,
     },
     /// The client is to have no role on the service.
     DeleteAuthorization {
@@ -404,7 +427,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Hands out pending tasks in the order of their ranks, each to one caller only. Requests for the same service share them in
     /// their order. A paused service has none.
-    async fn claim(&self, requests: Vec<ClaimRequest>) -> Result<Vec<Vec<Task>>, StoreError>;
+    ///
+    /// What limits the service's flow ([`crate::FlowLimits`]) is held to over all processes, exactly under any concurrency: a
+    /// claim takes all that may run, and no more. A worker that starts a pending task without a claim is counted, not stopped.
+    async fn claim(&self, requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError>;
 
     /// Applies events in their order by [`crate::apply`], and tells what became of each.
     async fn record(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, StoreError>;
@@ -414,7 +440,8 @@ pub trait Store: Send + Sync + 'static {
     async fn pass_time(&self, limit: usize) -> Result<Passed, StoreError>;
 
     /// Hands out tasks of these services that are to be dispatched to a broker, the oldest first, at most `each` of each
-    /// service, each to one caller only. What is not settled within `lease` is handed out again.
+    /// service, each to one caller only. What is not settled within `lease` is handed out again. A service with a window
+    /// ([`crate::FlowLimits::dispatch_window`]) has no more at the broker, in hand or with a worker than that.
     async fn claim_dispatches(
         &self,
         services: Vec<ServiceKey>,
@@ -482,6 +509,9 @@ pub trait Store: Send + Sync + 'static {
     /// How full these queues are, in the order in which they are asked for. The cost is that of the queues, not of what is
     /// in them.
     async fn queue_depths(&self, services: Vec<ServiceKey>) -> Result<Vec<QueueDepth>, StoreError>;
+
+    /// The clients that have unfinished tasks of a service, and how many. The cost is that of the clients.
+    async fn queue_shares(&self, service: ServiceKey) -> Result<Vec<QueueShare>, StoreError>;
 
     /// Everything that is declared.
     async fn declared(&self) -> Result<Declared, StoreError>;

@@ -2,20 +2,21 @@
 
 pub(crate) mod clients;
 mod declare;
+mod flow;
 mod schedules;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use relais_core::{
-    Backlog, Change, Event, PurgeRule, QueueKind, QueueSettings, Role, Service, ServiceKey, Status, TaskEvent, TaskId,
-    Transport,
+    Backlog, Change, Event, PurgeRule, QueueKind, QueueSettings, QueueShare, Role, Service, ServiceKey, Status,
+    TaskEvent, TaskId, Transport,
 };
 use relais_protocol::{
     HumanDuration,
     admin::{
-        AdminTaskView, AuthorizationDeclaration, ClientDeclaration, Declaration, PurgeAnswer, PurgedService,
-        QueueDeclaration, QueueTypeName, RetentionDeclaration, RoleName, ServiceDeclaration, ServiceState,
-        TransportName,
+        AdminTaskView, AuthorizationDeclaration, ClientDeclaration, ClientLoad, Declaration, PurgeAnswer,
+        PurgedService, QueueDeclaration, QueueTypeName, RetentionDeclaration, RoleName, ServiceDeclaration,
+        ServiceState, TransportName,
     },
     consumer::ServiceView,
 };
@@ -80,8 +81,25 @@ impl Engine {
 
     /// One service with its counters.
     pub async fn service_state(&self, name: &str) -> Result<ServiceState, EngineError> {
-        let states = self.service_states().await?;
-        states.into_iter().find(|state| state.declaration.service_name == name).ok_or(EngineError::ServiceNotFound)
+        self.refresh().await?;
+        let (snapshot, backlog) = (self.snapshot()?, self.0.store.backlog().await?);
+        let declared = &snapshot.declared;
+        let service = declared.services.get(name).ok_or(EngineError::ServiceNotFound)?;
+        let shares = self.0.store.queue_shares(service.key).await?;
+        let load = |share: &QueueShare| {
+            // Of a client that is gone nobody knows the name.
+            let client = declared.client_by_key(share.client)?;
+            let own = declared.authorizations.get(&(share.client, service.key)).and_then(|own| own.flow.max_running);
+            Some(ClientLoad {
+                client_id: client.client_id.to_string(),
+                pending: share.pending,
+                in_progress: share.in_progress,
+                max_running: own.or(service.limits.flow.max_running_per_client),
+            })
+        };
+        let mut clients: Vec<ClientLoad> = shares.iter().filter_map(load).collect();
+        clients.sort_unstable_by(|a, b| a.client_id.cmp(&b.client_id));
+        Ok(ServiceState { clients, ..service_state(service, &backlog) })
     }
 
     /// Pauses a service, or lets it go on.
@@ -106,6 +124,8 @@ impl Engine {
                     service_name: service.name.to_string(),
                     roles: authorization.roles.to_vec().into_iter().map(role_name).collect(),
                     capacity: authorization.capacity,
+                    max_running: authorization.flow.max_running,
+                    share: (authorization.flow.share != 1).then_some(authorization.flow.share),
                 });
             }
         }
@@ -254,6 +274,11 @@ fn service_declaration(service: &Service) -> ServiceDeclaration {
         retry: Some(terms::declared(&limits.retry)),
         timeout: limits.timeout.map(HumanDuration),
         priority_step: Some(HumanDuration(limits.priority_step)),
+        max_running: limits.flow.max_running,
+        max_running_per_client: limits.flow.max_running_per_client,
+        rate_limit: limits.flow.rate.map(flow::rate_declaration),
+        fair_share: limits.flow.fair_share.then_some(true),
+        dispatch_window: limits.flow.dispatch_window,
     }
 }
 
@@ -276,5 +301,6 @@ fn service_state(service: &Service, backlog: &Backlog) -> ServiceState {
             .iter()
             .find(|(key, _)| *key == service.key)
             .map(|(_, submitted)| text(*submitted)),
+        clients: Vec::new(),
     }
 }

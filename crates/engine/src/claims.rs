@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use relais_core::{ClaimRequest, Event, ServiceKey, Store, StoreError, Task, TaskEvent};
+use relais_core::{ClaimRequest, Claimed, Event, ServiceKey, Store, StoreError, Task, TaskEvent};
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
@@ -58,6 +58,7 @@ impl ClaimsDesk {
             waiting_count: 0,
             busy: HashSet::new(),
             fresh: HashSet::new(),
+            again: HashMap::new(),
         };
         tracker.spawn(desk.run(queue, claimed));
         Self(wishes)
@@ -73,10 +74,10 @@ impl ClaimsDesk {
 }
 
 /// The wishes of one service that one claim was made for, and what the store said.
-struct Claimed {
+struct Answered {
     service: ServiceKey,
     wishes: Vec<Wish>,
-    result: Result<Vec<Vec<Task>>, StoreError>,
+    result: Result<Claimed, StoreError>,
 }
 
 struct Desk {
@@ -84,17 +85,19 @@ struct Desk {
     hub: Arc<Hub>,
     stopping: CancellationToken,
     tracker: TaskTracker,
-    finished: mpsc::Sender<Claimed>,
+    finished: mpsc::Sender<Answered>,
     waiting: HashMap<ServiceKey, VecDeque<Wish>>,
     waiting_count: usize,
     /// Services with a claim under way.
     busy: HashSet<ServiceKey>,
     /// Services that may have tasks that no claim has seen.
     fresh: HashSet<ServiceKey>,
+    /// Services whose rate holds tasks back that workers wait for, and when to look again.
+    again: HashMap<ServiceKey, Instant>,
 }
 
 impl Desk {
-    async fn run(mut self, mut queue: mpsc::Receiver<Wish>, mut claimed: mpsc::Receiver<Claimed>) {
+    async fn run(mut self, mut queue: mpsc::Receiver<Wish>, mut claimed: mpsc::Receiver<Answered>) {
         let hub = Arc::clone(&self.hub);
         let mut sweep = tokio::time::interval(SWEEP);
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -111,6 +114,7 @@ impl Desk {
                 _ = sweep.tick(), if self.waiting_count > 0 => self.look_everywhere(),
                 () = tokio::time::sleep_until(next_deadline.unwrap_or_else(Instant::now)), if next_deadline.is_some() => {
                     self.answer_the_late(Instant::now());
+                    self.look_again(Instant::now());
                 }
                 () = self.stopping.cancelled() => break,
             }
@@ -149,7 +153,13 @@ impl Desk {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.waiting.values().flatten().filter(|wish| wish.asked).map(|wish| wish.deadline).min()
+        let wishes = self.waiting.values().flatten().filter(|wish| wish.asked).map(|wish| wish.deadline);
+        wishes.chain(self.again.values().copied()).min()
+    }
+
+    /// What a rate has held back so far may start now.
+    fn look_again(&mut self, now: Instant) {
+        self.fresh.extend(self.again.extract_if(|_, at| *at <= now).map(|(service, _)| service));
     }
 
     fn answer_the_late(&mut self, now: Instant) {
@@ -195,18 +205,19 @@ impl Desk {
                 continue;
             }
             self.busy.insert(service);
+            self.again.remove(&service);
             let (store, finished) = (Arc::clone(&self.store), self.finished.clone());
             self.tracker.spawn(async move {
                 let result = store.claim(wishes.iter().map(|wish| wish.request.clone()).collect()).await;
-                let _ = finished.send(Claimed { service, wishes, result }).await;
+                let _ = finished.send(Answered { service, wishes, result }).await;
             });
         }
     }
 
-    fn hand_out(&mut self, done: Claimed) {
+    fn hand_out(&mut self, done: Answered) {
         self.busy.remove(&done.service);
-        let results = match done.result {
-            Ok(results) => results,
+        let claimed = match done.result {
+            Ok(claimed) => claimed,
             Err(error) => {
                 let error = EngineError::from(error);
                 // Those who came in the meantime would only wait for the same answer.
@@ -220,7 +231,7 @@ impl Desk {
         };
         let mut unanswered = VecDeque::new();
         let now = Instant::now();
-        for (mut wish, tasks) in done.wishes.into_iter().zip(results) {
+        for (mut wish, tasks) in done.wishes.into_iter().zip(claimed.tasks) {
             wish.asked = true;
             if tasks.is_empty() && wish.deadline > now && !self.stopping.is_cancelled() {
                 unanswered.push_back(wish);
@@ -235,6 +246,8 @@ impl Desk {
         *waiting = unanswered;
         if waiting.is_empty() {
             self.waiting.remove(&done.service);
+        } else if let Some(again) = claimed.again {
+            self.again.insert(done.service, now + again);
         }
     }
 

@@ -11,10 +11,11 @@ use async_trait::async_trait;
 use tracing::Instrument as _;
 
 use relais_core::{
-    Attempt, Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DispatchName,
-    Dispatched, DueCallback, DueDispatch, Fired, LaneChange, Lanes, NewTask, Outcome, Page, Passed, PurgeReport,
-    PurgeRule, QueueDepth, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, Settlement,
-    Store, StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
+    Attempt, Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Declared,
+    DispatchName, Dispatched, DueCallback, DueDispatch, Fired, LaneChange, Lanes, NewTask, Outcome, Page, Passed,
+    PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord,
+    ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp,
+    WakeupListener,
 };
 
 /// A call that takes longer is given up: a database that hangs is a database that is away.
@@ -81,7 +82,7 @@ measured! {
     submit_many(tasks: Vec<NewTask>) -> Vec<Submission>;
     find_task(task_id: TaskId) -> Option<Task>;
     list_tasks(filter: TaskFilter) -> Page;
-    claim(requests: Vec<ClaimRequest>) -> Vec<Vec<Task>>;
+    claim(requests: Vec<ClaimRequest>) -> Claimed;
     record(events: Vec<TaskEvent>) -> Vec<Outcome>;
     pass_time(limit: usize) -> Passed;
     attempts(id: i64) -> Vec<Attempt>;
@@ -103,6 +104,7 @@ measured! {
     take_turn(chore: &str, period: Duration) -> bool;
     backlog() -> Backlog;
     queue_depths(services: Vec<ServiceKey>) -> Vec<QueueDepth>;
+    queue_shares(service: ServiceKey) -> Vec<QueueShare>;
     declared() -> Declared;
     declared_version() -> i64;
     declare(changes: Vec<Change>) -> ();

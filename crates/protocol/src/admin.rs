@@ -62,6 +62,20 @@ pub struct QueueDeclaration {
     pub max_length: Option<u32>,
 }
 
+/// How many tasks may start in a time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct RateLimitDeclaration {
+    /// So many...
+    pub count: u32,
+    /// ...in this time, e.g. `1s`.
+    #[schema(value_type = String, example = "1s")]
+    pub per: HumanDuration,
+    /// So many at once, after a pause; `count` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+}
+
 /// A service.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -113,6 +127,22 @@ pub struct ServiceDeclaration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "1m")]
     pub priority_step: Option<HumanDuration>,
+    /// At most so many of its tasks run at once, over all workers; no limit if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_running: Option<u32>,
+    /// At most so many of one client's, unless its authorization says otherwise; no limit if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_running_per_client: Option<u32>,
+    /// At most so many start in a time; no limit if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate_limit: Option<RateLimitDeclaration>,
+    /// Whether clients with tasks that wait take turns; if not, the oldest task is next, whosever it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fair_share: Option<bool>,
+    /// With a broker: at most so many of its tasks are published and unfinished at once, the others wait in the database; no
+    /// limit if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dispatch_window: Option<u32>,
 }
 
 /// A secret: the text itself, or the environment variable of whoever reads the file.
@@ -173,6 +203,13 @@ pub struct AuthorizationDeclaration {
     /// A new task of this client is taken only while it has fewer pending ones there than this; no limit if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub capacity: Option<u32>,
+    /// At most so many of its tasks run there at once; the service's `maxRunningPerClient` if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_running: Option<u32>,
+    /// How much it weighs where clients take turns (`fairShare`): one with 3 starts three tasks for each one of a client
+    /// with 1, which is what holds if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<u32>,
 }
 
 fn consume_only() -> Vec<RoleName> {
@@ -268,6 +305,24 @@ pub struct ServiceState {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = "date-time")]
     pub oldest_pending_date: Option<String>,
+    /// The clients that have unfinished tasks, in the order of their names; absent in a listing, and where none has any.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub clients: Vec<ClientLoad>,
+}
+
+/// What a client has on a service, against what it may.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ClientLoad {
+    /// The client.
+    pub client_id: String,
+    /// Its tasks that wait.
+    pub pending: u64,
+    /// Its tasks that a worker has.
+    pub in_progress: u64,
+    /// As many as a worker may have; absent if there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_running: Option<u32>,
 }
 
 /// The services.

@@ -162,6 +162,11 @@ fn declaration(secret: &str, worker_secret: &str) -> anyhow::Result<Declaration>
         retry: None,
         timeout: None,
         priority_step: None,
+        max_running: None,
+        max_running_per_client: None,
+        rate_limit: None,
+        fair_share: None,
+        dispatch_window: None,
     };
     let client = |id: &str, secret: &str| ClientDeclaration {
         client_id: id.to_owned(),
@@ -174,6 +179,8 @@ fn declaration(secret: &str, worker_secret: &str) -> anyhow::Result<Declaration>
         service_name: SERVICE.to_owned(),
         roles: vec![role],
         capacity: None,
+        max_running: None,
+        share: None,
     };
     Ok(Declaration {
         services: vec![service],

@@ -18,12 +18,21 @@ pub(crate) trait Dispatch: Send {
         tasks: &[(ServiceKey, TaskId)],
     ) -> impl Future<Output = Result<Vec<ServiceKey>>> + Send;
 
-    /// Takes what is due of these services, the oldest first, at most `each` of each.
+    /// Locks the window of a service against others who dispatch, and tells how many more may be published. None if it has no
+    /// window.
+    fn window_room(&mut self, service: ServiceKey) -> impl Future<Output = Result<Option<usize>>> + Send;
+
+    /// Notes that these are to be published within their service's window.
+    fn note_within_window(&mut self, service: ServiceKey, tasks: &[TaskId]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Takes what is due of these services, the oldest first, at most `each` of each. Services with a window have nothing,
+    /// unless that was looked at (`counted`).
     fn hold_dispatches(
         &mut self,
         services: &[ServiceKey],
         each: usize,
         lease: Duration,
+        counted: bool,
     ) -> impl Future<Output = Result<Vec<DueDispatch>>> + Send;
 
     /// Writes what became of dispatches, which are in the order of their names.

@@ -16,6 +16,7 @@
 //! ```
 
 mod dispatch;
+mod flow;
 mod history;
 mod migrations;
 mod outbox;

@@ -8,11 +8,12 @@ use std::time::Duration;
 use relais_core::{
     Attempt, AttemptOutcome, Authorization, Callback, CallbackAttempt, CallbackEvent, CallbackId, CallbackRecord,
     Client, ClientId, ClientKey, DispatchName, DueCallback, DueDispatch, Failure, Json, LaneHead, NotificationStatus,
-    Priority, QueueDepth, QueueKind, QueueSettings, Retention, RetryPolicy, Roles, Room, Service, ServiceKey,
-    ServiceLimits, ServiceName, SigningSecret, State, Status, StoreError, Tally, Task, TaskId, Timestamp, Transport,
-    Verdict,
+    Priority, QueueDepth, QueueKind, QueueSettings, QueueShare, Retention, RetryPolicy, Roles, Room, Service,
+    ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status, StoreError, Tally, Task, TaskId, Timestamp,
+    Transport, Verdict,
 };
 
+use crate::flow::{FlowKind, client_flow, flow_kind, flow_limits};
 use crate::outbox::Floor;
 use crate::session::{KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, QueueFacts, Result};
 
@@ -149,7 +150,8 @@ pub(crate) fn failure_of(attempt: &Attempt) -> (Option<String>, (Option<String>,
 }
 
 pub(crate) fn locked_pending(row: &impl Columns) -> Result<LockedPending> {
-    Ok(LockedPending { locked: locked_task(row)?, task: task(row)?, lease: millis(row.big("lease_ms")?) })
+    let (lease, rank) = (millis(row.big("lease_ms")?), row.big("rank")?);
+    Ok(LockedPending { locked: locked_task(row)?, task: task(row)?, lease, rank })
 }
 
 /// Rows that were locked; their column `now` is the database's time.
@@ -157,6 +159,18 @@ pub(crate) fn locked<R: Columns, T>(rows: &[R], read: impl Fn(&R) -> Result<T>) 
     // Without rows nobody asks what time it is.
     let now = rows.last().map_or(Ok(Timestamp::from_millis(0)), |row| row.moment("now"))?;
     Ok(Locked { now, rows: rows.iter().map(read).collect::<Result<_>>()? })
+}
+
+/// The same, of a service that tells how its flow is limited, in a row of its own if there are no tasks: none if it is, and
+/// nobody has looked at that.
+pub(crate) fn locked_unless_limited(rows: &[impl Columns], counted: bool) -> Result<Option<Locked<LockedPending>>> {
+    match rows {
+        [row, ..] if !counted && flow_kind(row)? != FlowKind::Free => Ok(None),
+        [row] if row.big_if_any("id")?.is_none() => {
+            Ok(Some(Locked { now: Timestamp::from_millis(0), rows: Vec::new() }))
+        }
+        rows => locked(rows, locked_pending).map(Some),
+    }
 }
 
 pub(crate) fn locked_queue(row: &impl Columns) -> Result<LockedQueue> {
@@ -248,6 +262,14 @@ pub(crate) fn queue_depth(row: &impl Columns) -> Result<QueueDepth> {
     })
 }
 
+pub(crate) fn queue_share(row: &impl Columns) -> Result<QueueShare> {
+    Ok(QueueShare {
+        client: client_key(row)?,
+        pending: unsigned(row.big("pending")?),
+        in_progress: unsigned(row.big("running")?),
+    })
+}
+
 pub(crate) fn service(row: &impl Columns) -> Result<Service> {
     Ok(Service {
         key: ServiceKey(row.int("id")?),
@@ -278,6 +300,7 @@ pub(crate) fn service(row: &impl Columns) -> Result<Service> {
             retry: retry_policy(row.text_if_any("retry")?.as_deref())?,
             timeout: row.big_if_any("timeout_ms")?.map(millis),
             priority_step: millis(row.big("priority_step_ms")?),
+            flow: flow_limits(row)?,
         },
     })
 }
@@ -426,6 +449,7 @@ pub(crate) fn authorization(row: &impl Columns) -> Result<Authorization> {
         service: service_key(row)?,
         roles: Roles { consume: row.flag("consume")?, work: row.flag("work")? },
         capacity: row.int_if_any("capacity")?.map(narrow),
+        flow: client_flow(row)?,
     })
 }
 
@@ -433,7 +457,7 @@ pub(crate) fn service_key(row: &impl Columns) -> Result<ServiceKey> {
     Ok(ServiceKey(row.int("service_id")?))
 }
 
-fn client_key(row: &impl Columns) -> Result<ClientKey> {
+pub(crate) fn client_key(row: &impl Columns) -> Result<ClientKey> {
     Ok(ClientKey(row.int("client_id")?))
 }
 
@@ -472,7 +496,7 @@ fn status(code: i16) -> Result<Status> {
 }
 
 /// A number that is never negative, as it is read.
-fn narrow(number: i32) -> u32 {
+pub(crate) fn narrow(number: i32) -> u32 {
     u32::try_from(number).unwrap_or(0)
 }
 
@@ -491,7 +515,7 @@ pub(crate) fn wide(number: impl TryInto<i64>) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }
 
-fn millis(number: i64) -> Duration {
+pub(crate) fn millis(number: i64) -> Duration {
     Duration::from_millis(unsigned(number))
 }
 

@@ -6,12 +6,13 @@
 use std::{future::Future, time::Duration};
 
 use relais_core::{
-    Attempt, Backlog, Callback, Change, ClientKey, Declared, Failure, Json, NewTask, Page, QueueDepth, Room,
-    ServiceKey, State, Status, StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup, position::Node,
+    Attempt, Backlog, Callback, Change, ClientKey, Declared, Failure, Json, NewTask, Page, QueueDepth, QueueShare,
+    Room, ServiceKey, State, Status, StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup, position::Node,
 };
 
 use crate::{
     dispatch::Dispatch,
+    flow::Flows,
     history::History,
     outbox::{Outbox, Told},
     schedule::{Schedules, Timetable},
@@ -99,6 +100,8 @@ pub(crate) struct LockedPending {
     pub task: Task,
     /// The lease that the service grants.
     pub lease: Duration,
+    /// Its rank: the order in which tasks are handed out.
+    pub rank: i64,
 }
 
 /// What a task is to become.
@@ -208,6 +211,9 @@ pub(crate) trait Database: Told + Timetable + 'static {
     /// How full these queues are, in this order.
     fn queue_depths(&self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<QueueDepth>>> + Send;
 
+    /// The clients with unfinished tasks of a service, in the order of their keys.
+    fn queue_shares(&self, service: ServiceKey) -> impl Future<Output = Result<Vec<QueueShare>>> + Send;
+
     fn declared(&self) -> impl Future<Output = Result<Declared>> + Send;
 
     fn declared_version(&self) -> impl Future<Output = Result<i64>> + Send;
@@ -229,7 +235,7 @@ pub(crate) trait Database: Told + Timetable + 'static {
 }
 
 /// One transaction. Dropped without [`Session::commit`], it never was.
-pub(crate) trait Session: Outbox + Dispatch + History + Schedules {
+pub(crate) trait Session: Outbox + Dispatch + Flows + History + Schedules {
     /// Locks the queues of these services, in this order, against other submissions.
     fn lock_queues(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<LockedQueue>>> + Send;
 
@@ -242,12 +248,14 @@ pub(crate) trait Session: Outbox + Dispatch + History + Schedules {
     /// Locks tasks by their public names.
     fn lock_tasks(&mut self, task_ids: &[TaskId]) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;
 
-    /// Locks the oldest pending tasks of a service that is not paused, passing over those that others have locked.
+    /// Locks the oldest pending tasks of a service that is not paused, passing over those that others have locked. None if
+    /// its flow is limited, unless that was looked at (`counted`).
     fn lock_pending(
         &mut self,
         service: ServiceKey,
         limit: usize,
-    ) -> impl Future<Output = Result<Locked<LockedPending>>> + Send;
+        counted: bool,
+    ) -> impl Future<Output = Result<Option<Locked<LockedPending>>>> + Send;
 
     /// Locks tasks to which something happens by itself about now, passing over those that others have locked.
     fn lock_overdue(&mut self, limit: usize) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;

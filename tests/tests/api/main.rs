@@ -47,6 +47,7 @@ mod capacity;
 mod claims;
 mod event_bus;
 mod events;
+mod flow;
 mod idempotency;
 mod messages;
 mod order;

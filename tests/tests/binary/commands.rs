@@ -44,6 +44,43 @@ async fn what_is_put_is_listed_for_people_and_for_programs() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn limits_on_the_flow_are_put_and_shown() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let server = Instance::start(sqlite(folder.path())).await?;
+    let limits = "--max-running 20 --max-running-per-client 5 --rate-limit 100/1m30s --rate-burst 7 --fair-share";
+    type_in(&server, &format!("service put resize {limits}"))?.data()?;
+    type_in(&server, "client put web")?.data()?;
+    type_in(&server, "authorization put web resize --role consume --max-running 2 --share 3")?.data()?;
+    let card = type_in(&server, "service show resize")?.data()?;
+    for line in [
+        "in progress:    0 of at most 20",
+        "of each client: at most 5 in progress",
+        "rate limit:     100 starts per 1m30s, at most 7 at once",
+        "fair share:     clients take turns",
+    ] {
+        assert!(card.lines().any(|found| found == line), "{line:?} is not in\n{card}");
+    }
+    let authorizations: Value = serde_json::from_str(&type_in(&server, "authorization list --json")?.data()?)?;
+    let authorization = &authorizations["authorizations"][0];
+    assert_eq!((&authorization["maxRunning"], &authorization["share"]), (&json!(2), &json!(3)), "{authorization}");
+    let exported = type_in(&server, "export")?.data()?;
+    assert!(exported.contains("rateLimit") && exported.contains("1m30s"), "{exported}");
+
+    let refusal = type_in(&server, "service put resize --max-running 0")?.refusal()?;
+    assert!(refusal.contains("maxRunning") && refusal.contains("pause"), "{refusal}");
+    let misread = type_in(&server, "service put resize --rate-limit 100")?;
+    assert!(misread.stderr.contains("100/1s"), "{misread:?}");
+    assert!(
+        type_in(&server, "service put resize --rate-burst 5")?.stderr.contains("--rate-limit"),
+        "one needs the other"
+    );
+    // What is not said is gone.
+    type_in(&server, "service put resize")?.data()?;
+    assert!(type_in(&server, "service show resize")?.data()?.contains("in progress:    0\n"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_file_is_applied_exported_and_pruned() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let server = Instance::start(sqlite(folder.path())).await?;

@@ -7,6 +7,7 @@
 mod bus;
 mod callbacks;
 mod disk;
+mod flow;
 mod judge;
 mod kill;
 mod network;

@@ -48,3 +48,4 @@ mod schedules;
 mod set_aside;
 mod stage;
 mod volume;
+mod window;

@@ -14,6 +14,7 @@ use relais_protocol::admin::{
     ServiceDeclaration, TransportName,
 };
 
+use super::flow;
 use crate::{
     Engine, EngineError, MAX_RETRIES, Problem,
     schema::Schema,
@@ -92,6 +93,7 @@ impl Engine {
             plan_authorization(&snapshot.declared, authorization, &path, &mut problems, &mut plan);
         }
         shared_queues(&snapshot.declared, &plan.changes, &mut problems);
+        flow::on_a_broker(&snapshot.declared, &plan.changes, &mut problems);
         self.plan_schedules(&snapshot, &declaration, prune, &mut problems, &mut plan).await?;
         if !problems.is_empty() {
             return Err(EngineError::InvalidDeclaration(problems));
@@ -184,6 +186,11 @@ fn service_change(
     if service.capacity.is_some_and(|capacity| i32::try_from(capacity).is_err()) {
         wrong("capacity", format!("must be at most {}", i32::MAX));
     }
+    let transport = match service.transport {
+        Some(TransportName::Builtin) => Transport::Builtin,
+        Some(TransportName::Rabbitmq) => Transport::RabbitMq,
+        None => default,
+    };
     let retention = service.retention.unwrap_or_default();
     let limits = ServiceLimits {
         capacity: service.capacity,
@@ -197,6 +204,7 @@ fn service_change(
         retry: RetryPolicy::none(),
         timeout: service.timeout.map(|timeout| timeout.0),
         priority_step: service.priority_step.map_or(DEFAULT_PRIORITY_STEP, |step| step.0),
+        flow: flow::limits(service, transport, &mut wrong),
     };
     if limits.timeout.is_some_and(|timeout| timeout < Duration::from_secs(1) || timeout > LONGEST_TIMEOUT) {
         wrong("timeout", "must be between 1s and 30d".to_owned());
@@ -221,11 +229,7 @@ fn service_change(
     let change = Change::PutService {
         name: name.ok()?,
         queue_name,
-        transport: match service.transport {
-            Some(TransportName::Builtin) => Transport::Builtin,
-            Some(TransportName::Rabbitmq) => Transport::RabbitMq,
-            None => default,
-        },
+        transport,
         queue: QueueSettings {
             kind: match queue.kind {
                 QueueTypeName::Classic => QueueKind::Classic,
@@ -309,6 +313,7 @@ fn plan_authorization(
     if authorization.capacity.is_some_and(|capacity| i32::try_from(capacity).is_err()) {
         problems.push(Problem::at(format!("{path}/capacity"), format!("must be at most {}", i32::MAX)));
     }
+    let flow = flow::client_flow(authorization, path, problems);
     let roles: Vec<Role> = authorization
         .roles
         .iter()
@@ -324,14 +329,17 @@ fn plan_authorization(
         .and_then(|(client, service)| declared.authorizations.get(&(client.key, service.key)));
     let action = match known {
         None => AppliedAction::Created,
-        Some(known) if known.roles == Roles::of(&roles) && known.capacity == authorization.capacity => {
+        Some(known)
+            if known.roles == Roles::of(&roles) && known.capacity == authorization.capacity && known.flow == flow =>
+        {
             AppliedAction::Unchanged
         }
         Some(_) => AppliedAction::Updated,
     };
     plan.note("authorization", format!("{client_id} on {service}"), action, None);
     if action != AppliedAction::Unchanged {
-        plan.changes.push(Change::PutAuthorization { client_id, service, roles, capacity: authorization.capacity });
+        let capacity = authorization.capacity;
+        plan.changes.push(Change::PutAuthorization { client_id, service, roles, capacity, flow });
     }
 }
 

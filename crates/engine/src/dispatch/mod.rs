@@ -217,7 +217,9 @@ impl Engine {
             return None;
         }
         let options = &self.0.options.dispatch;
+        // What goes through a window is counted in the store.
         let ours = options.publish
+            && service.limits.flow.dispatch_window.is_none()
             && options.carrier.as_ref().is_some_and(|carrier| carrier.state() == CarrierState::Up)
             && self.0.dispatcher.keeps_up()
             && !self.0.dispatcher.is_parked(service.key);

@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
 use relais_core::{ClientId, ScheduleName, ServiceName, TaskId};
-use relais_protocol::HumanDuration;
+use relais_protocol::{HumanDuration, admin::RateLimitDeclaration};
 
 use crate::config::{Config, ConfigError, LogFormat, Role, Setting, environment, load};
 
@@ -122,12 +122,28 @@ pub(super) fn duration(text: &str) -> Result<HumanDuration, String> {
     text.parse().map_err(|error: relais_protocol::DurationError| error.to_string())
 }
 
+/// Reads a rate: so many in a time.
+pub(super) fn rate(text: &str) -> Result<RateLimitDeclaration, String> {
+    let (count, per) = text.split_once('/').ok_or("write it like 100/1s or 5/1m")?;
+    let count = count.trim().parse().map_err(|_| format!("{count:?} is not a number: write it like 100/1s or 5/1m"))?;
+    Ok(RateLimitDeclaration { count, per: duration(per)?, burst: None })
+}
+
 #[cfg(test)]
 mod tests {
     use clap::Parser as _;
 
     use super::*;
     use crate::cli::{Cli, Command};
+
+    #[test]
+    fn a_rate_is_a_number_in_a_time() {
+        let read = rate("100/1m30s").unwrap();
+        assert_eq!((read.count, read.per.to_string().as_str(), read.burst), (100, "1m30s", None));
+        for wrong in ["", "100", "100/", "/1s", "-1/1s", "1.5/1s", "100/second", "100 per 1s"] {
+            assert!(rate(wrong).is_err(), "{wrong:?} was read");
+        }
+    }
 
     #[test]
     fn flags_become_settings() {

@@ -48,6 +48,12 @@ enum AuthorizationCommand {
         /// Refuse this client's tasks while it has this many pending there; no limit by default
         #[arg(long, value_name = "N")]
         capacity: Option<u32>,
+        /// Have at most this many of its tasks running there at once; the service's limit by default
+        #[arg(long, value_name = "N")]
+        max_running: Option<u32>,
+        /// How much it weighs where clients take turns; 1 by default
+        #[arg(long, value_name = "N")]
+        share: Option<u32>,
     },
     /// Take everything from a client on a service
     Delete {
@@ -85,9 +91,16 @@ pub async fn run(args: AuthorizationArgs) -> Result<()> {
             let request = Request::get(["admin", "authorizations"]).with("clientId", client).with("service", service);
             server.print(request, show_authorizations).await?;
         }
-        AuthorizationCommand::Put { client, service, roles, capacity } => {
+        AuthorizationCommand::Put { client, service, roles, capacity, max_running, share } => {
             let roles = roles.into_iter().map(RoleName::from).collect();
-            let declaration = AuthorizationDeclaration { client_id: client, service_name: service, roles, capacity };
+            let declaration = AuthorizationDeclaration {
+                client_id: client,
+                service_name: service,
+                roles,
+                capacity,
+                max_running,
+                share,
+            };
             let path = ["admin", "authorizations", &declaration.client_id, &declaration.service_name];
             server.print(Request::put(path, &declaration)?, show_report).await?;
         }
@@ -105,9 +118,17 @@ fn show_authorizations(states: &AuthorizationStates) -> String {
             RoleName::Work => "work",
         });
         let roles = roles.collect::<Vec<_>>().join(",");
-        [entry.client_id.clone(), entry.service_name.clone(), roles, or_none(entry.capacity)]
+        [
+            entry.client_id.clone(),
+            entry.service_name.clone(),
+            roles,
+            or_none(entry.capacity),
+            or_none(entry.max_running),
+            entry.share.unwrap_or(1).to_string(),
+        ]
     });
-    let columns = [Left("CLIENT"), Left("SERVICE"), Left("ROLES"), Right("CAPACITY")];
+    let columns =
+        [Left("CLIENT"), Left("SERVICE"), Left("ROLES"), Right("CAPACITY"), Right("MAX RUNNING"), Right("SHARE")];
     table(columns, rows, "There are no authorizations. `relais authorization put CLIENT SERVICE` makes one.")
 }
 
@@ -122,10 +143,13 @@ mod tests {
             service_name: "resize".to_owned(),
             roles: vec![RoleName::Consume, RoleName::Work],
             capacity: None,
+            max_running: Some(3),
+            share: None,
         }];
         assert_eq!(
             show_authorizations(&AuthorizationStates { authorizations }),
-            "CLIENT  SERVICE  ROLES         CAPACITY\nweb     resize   consume,work         -"
+            "CLIENT  SERVICE  ROLES         CAPACITY  MAX RUNNING  SHARE\n\
+             web     resize   consume,work         -            3      1"
         );
     }
 }

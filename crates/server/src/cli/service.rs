@@ -10,15 +10,15 @@ use clap::{Args, Subcommand};
 use relais_protocol::{
     HumanDuration,
     admin::{
-        QueueDeclaration, QueueTypeName, RetentionDeclaration, ServiceDeclaration, ServiceState, ServiceStates,
-        TransportName,
+        ClientLoad, QueueDeclaration, QueueTypeName, RateLimitDeclaration, RetentionDeclaration, ServiceDeclaration,
+        ServiceState, ServiceStates, TransportName,
     },
     retry::{RetryDeclaration, RetryName, RetryRule},
 };
 
 use super::{
     apply::show_report,
-    args::{duration, service_name},
+    args::{duration, rate, service_name},
     connection::{Connection, ConnectionArgs, Request},
     table::{Column::*, card, or_none, table},
 };
@@ -47,7 +47,7 @@ enum ServiceCommand {
     /// Create a service, or change it
     ///
     /// The service is then as this command says: what is not given gets its default. Whether it is paused stays as it is.
-    Put(PutArgs),
+    Put(Box<PutArgs>),
     /// Pause a service: it takes tasks in, but hands none out
     Pause {
         /// The service
@@ -119,6 +119,24 @@ struct PutArgs {
     /// How much earlier a task goes for each level of its priority, e.g. 1m
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     priority_step: Option<HumanDuration>,
+    /// Have at most this many of its tasks running at once, over all workers; no limit by default
+    #[arg(long, value_name = "N")]
+    max_running: Option<u32>,
+    /// The same, of each client whose authorization does not say otherwise
+    #[arg(long, value_name = "N")]
+    max_running_per_client: Option<u32>,
+    /// Have at most this many of its tasks start in a time, e.g. 100/1s; no limit by default
+    #[arg(long, value_name = "N/DURATION", value_parser = rate)]
+    rate_limit: Option<RateLimitDeclaration>,
+    /// As many may start at once after a pause; as many as the rate's number by default
+    #[arg(long, value_name = "N", requires = "rate_limit")]
+    rate_burst: Option<u32>,
+    /// Have clients with tasks that wait take turns
+    #[arg(long)]
+    fair_share: bool,
+    /// With a broker: have at most this many tasks published and unfinished at once; no limit by default
+    #[arg(long, value_name = "N")]
+    dispatch_window: Option<u32>,
     /// How long to wait before each new try of a callback, e.g. 10s,1m,1h,1d; the server's setting by default
     #[arg(long = "callback-retry", value_name = "DURATION", value_delimiter = ',', value_parser = duration)]
     callback_retries: Vec<HumanDuration>,
@@ -153,6 +171,11 @@ impl PutArgs {
             retry: self.retry,
             timeout: self.timeout,
             priority_step: self.priority_step,
+            max_running: self.max_running,
+            max_running_per_client: self.max_running_per_client,
+            rate_limit: self.rate_limit.map(|rate| RateLimitDeclaration { burst: self.rate_burst, ..rate }),
+            fair_share: self.fair_share.then_some(true),
+            dispatch_window: self.dispatch_window,
         })
     }
 }
@@ -323,6 +346,25 @@ fn condition(state: &ServiceState) -> &'static str {
     if state.declaration.paused == Some(true) { "paused" } else { "running" }
 }
 
+fn in_progress(state: &ServiceState) -> String {
+    let running = state.in_progress;
+    state.declaration.max_running.map_or(running.to_string(), |most| format!("{running} of at most {most}"))
+}
+
+/// One line for each.
+fn clients(loads: &[ClientLoad]) -> String {
+    let line = |load: &ClientLoad| {
+        let most = load.max_running.map_or(String::new(), |most| format!(" of at most {most}"));
+        format!("{}: {} pending, {}{most} in progress", load.client_id, load.pending, load.in_progress)
+    };
+    loads.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+fn rate_limit(rate: RateLimitDeclaration) -> String {
+    let burst = rate.burst.unwrap_or(rate.count);
+    format!("{} starts per {}, at most {burst} at once", rate.count, rate.per)
+}
+
 fn show_service(state: &ServiceState) -> String {
     let declaration = &state.declaration;
     let retention = declaration.retention.unwrap_or_default();
@@ -344,10 +386,15 @@ fn show_service(state: &ServiceState) -> String {
         ("pending", Some(state.pending.to_string())),
         ("oldest pending", state.oldest_pending_date.clone()),
         ("waiting", (state.waiting > 0).then(|| state.waiting.to_string())),
-        ("in progress", Some(state.in_progress.to_string())),
+        ("in progress", Some(in_progress(state))),
+        ("of each client", declaration.max_running_per_client.map(|most| format!("at most {most} in progress"))),
+        ("rate limit", declaration.rate_limit.map(rate_limit)),
+        ("fair share", (declaration.fair_share == Some(true)).then(|| "clients take turns".to_owned())),
         ("success", Some(state.success.to_string())),
         ("failure", Some(state.failure.to_string())),
         ("cancelled", Some(state.cancelled.to_string())),
+        ("dispatch window", declaration.dispatch_window.map(|most| format!("at most {most} at the broker"))),
+        ("clients", (!state.clients.is_empty()).then(|| clients(&state.clients))),
         ("json schema", declaration.json_schema.as_ref().map(|schema| format!("{schema:#}"))),
     ])
 }
@@ -390,12 +437,41 @@ mod tests {
     #[test]
     fn a_service_is_shown_with_what_holds_for_it() {
         let text = show_service(&state());
-        for line in ["keep finished:  7d", "keep any:       server's setting", "state:          paused"] {
+        for line in
+            ["in progress:    3", "keep finished:  7d", "keep any:       server's setting", "state:          paused"]
+        {
             assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
         }
         assert!(
             text.ends_with("json schema:    {\n                  \"type\": \"object\"\n                }"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_runs_is_shown_against_what_may() {
+        let mut limited = state();
+        limited.declaration.max_running = Some(10);
+        limited.declaration.max_running_per_client = Some(2);
+        limited.declaration.rate_limit = rate("100/1s").ok();
+        limited.declaration.fair_share = Some(true);
+        let load = |client: &str, most| ClientLoad {
+            client_id: client.to_owned(),
+            pending: 7,
+            in_progress: 1,
+            max_running: most,
+        };
+        limited.clients = vec![load("batch", None), load("web", Some(2))];
+        let text = show_service(&limited);
+        for line in [
+            "clients:        batch: 7 pending, 1 in progress",
+            "                web: 7 pending, 1 of at most 2 in progress",
+            "in progress:    3 of at most 10",
+            "of each client: at most 2 in progress",
+            "rate limit:     100 starts per 1s, at most 100 at once",
+            "fair share:     clients take turns",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
+        }
     }
 }

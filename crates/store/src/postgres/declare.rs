@@ -3,7 +3,7 @@
 use relais_core::{Change, Role, Roles, StoreError};
 use sqlx::PgConnection;
 
-use super::error;
+use super::{error, flow};
 use crate::{
     row::{corrupt, found, in_millis, no_client, retry_text, signed, unfinished, waits},
     session::Result,
@@ -64,6 +64,7 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
             .execute(&mut *tx)
             .await
             .map_err(error)?;
+            flow::put_service(tx, name, &limits.flow).await?;
         }
         Change::PauseService { name, paused } => {
             let done = sqlx::query("UPDATE relais.service SET paused = $2 WHERE name = $1 AND NOT deleted")
@@ -176,7 +177,7 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
             .await
             .map_err(error)?;
         }
-        Change::PutAuthorization { client_id, service, roles, capacity } => {
+        Change::PutAuthorization { client_id, service, roles, capacity, flow } => {
             let roles = Roles::of(roles);
             let done = sqlx::query(
                 "INSERT INTO relais.authorization (client_id, service_id, consume, work, capacity)
@@ -194,6 +195,7 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
             .await
             .map_err(error)?;
             found(done.rows_affected(), || format!("there is no client {client_id}, or no service {service}"))?;
+            flow::put_authorization(tx, client_id, service, *flow).await?;
         }
         Change::DeleteAuthorization { client_id, service } => {
             sqlx::query(

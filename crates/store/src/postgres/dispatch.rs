@@ -40,17 +40,67 @@ impl Dispatch for PgSession {
         Ok(services.into_iter().map(ServiceKey).collect())
     }
 
+    async fn window_room(&mut self, service: ServiceKey) -> Result<Option<usize>> {
+        sqlx::query("SELECT 1 FROM relais.flow WHERE service_id = $1 FOR NO KEY UPDATE")
+            .bind(service.0)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        // A second statement on purpose: it sees what was committed while the first one waited. At the broker, in somebody's
+        // hand or with a worker is what has no row that anybody may take; of those that wait, what was never published is
+        // behind the horizon. So before it there are about as many as fit the window: a few more are looked at, never all.
+        let room: Option<Option<i64>> = sqlx::query_scalar(
+            "SELECT s.dispatch_window - (
+                 SELECT count(*) FROM (
+                     SELECT 1 FROM (VALUES (0::smallint, f.horizon), (1::smallint, 9223372036854775807)) AS w (status, last)
+                     CROSS JOIN LATERAL (
+                         SELECT id, task_id FROM relais.task
+                         WHERE service_id = $1 AND status >= w.status AND status <= w.status
+                         ORDER BY service_id, status, id LIMIT 2 * s.dispatch_window + 1000
+                     ) t
+                     WHERE t.id <= w.last AND NOT EXISTS (
+                         SELECT 1 FROM relais.dispatch d
+                         WHERE d.service_id = $1 AND d.task_id = t.task_id AND d.due <= statement_timestamp()
+                     )
+                     LIMIT s.dispatch_window
+                 ) published
+             )
+             FROM relais.service s JOIN relais.flow f ON f.service_id = s.id WHERE s.id = $1",
+        )
+        .bind(service.0)
+        .fetch_optional(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(room.flatten().map(|room| usize::try_from(room).unwrap_or(0)))
+    }
+
+    async fn note_within_window(&mut self, service: ServiceKey, tasks: &[TaskId]) -> Result<()> {
+        sqlx::query(
+            "UPDATE relais.flow SET horizon = greatest(horizon, coalesce(
+                 (SELECT max(id) FROM relais.task WHERE task_id = ANY($2)), 0))
+             WHERE service_id = $1",
+        )
+        .bind(service.0)
+        .bind(column(tasks, |task_id| task_id.0))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
     async fn hold_dispatches(
         &mut self,
         services: &[ServiceKey],
         each: usize,
         lease: Duration,
+        counted: bool,
     ) -> Result<Vec<DueDispatch>> {
         let rows = sqlx::query(
             "WITH held AS (
                  UPDATE relais.dispatch SET due = clock_timestamp() + make_interval(secs => $3)
                  WHERE ctid = ANY(ARRAY(
                      SELECT next.ctid FROM unnest($1::integer[]) AS w (service_id)
+                     JOIN relais.service s ON s.id = w.service_id AND (s.dispatch_window IS NULL OR $4)
                      CROSS JOIN LATERAL (
                          SELECT ctid FROM relais.dispatch
                          WHERE service_id = w.service_id AND due <= statement_timestamp()
@@ -71,6 +121,7 @@ impl Dispatch for PgSession {
         .bind(column(services, |service| service.0))
         .bind(wide(each))
         .bind(lease.as_secs_f64())
+        .bind(counted)
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;

@@ -2,6 +2,7 @@
 
 mod declare;
 mod dispatch;
+mod flow;
 mod history;
 mod lent;
 mod outbox;
@@ -48,6 +49,7 @@ const STEPS: Steps = &[
     ("dispatch", include_str!("migrations/0003_dispatch.sql")),
     ("attempts", include_str!("migrations/0004_attempts.sql")),
     ("schedules", include_str!("migrations/0005_schedules.sql")),
+    ("flow", include_str!("migrations/0006_flow.sql")),
 ];
 
 /// A PostgreSQL database.
@@ -81,11 +83,15 @@ impl Postgres {
             })
             // Statements are written so that one plan is right for all values, and planning them each time would cost more
             // than running them. That plan is made when tables may still be small: it must not be one that reads all of them.
+            // Nor one that sorts a queue of which a few are wanted because another index has a part of the order.
             // Where there is no other, it counts as so dear that compiling it would seem worth half a second, each time.
             .after_connect(|connection, _| {
                 Box::pin(async move {
                     connection
-                        .execute("SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off; SET jit = off")
+                        .execute(
+                            "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
+                             SET enable_incremental_sort = off; SET jit = off",
+                        )
                         .await?;
                     Ok(())
                 })

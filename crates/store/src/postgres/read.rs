@@ -1,8 +1,8 @@
 //! Reads that need no transaction.
 
 use relais_core::{
-    Attempt, Backlog, Declared, NewTask, Page, QueueDepth, ServiceKey, Status, StoreError, Task, TaskFilter, TaskId,
-    Timestamp, Wakeup,
+    Attempt, Backlog, Declared, NewTask, Page, QueueDepth, QueueShare, ServiceKey, Status, StoreError, Task,
+    TaskFilter, TaskId, Timestamp, Wakeup,
 };
 use sqlx::{Row, postgres::PgRow};
 
@@ -10,8 +10,8 @@ use super::{Postgres, TEXTS, error, from_sql, session::PgSession, to_sql};
 use crate::{
     place::place_column,
     row::{
-        Columns, attempt, authorization, clients as clients_of, found_task, plain_columns, queue_depth, service, tally,
-        task, wide,
+        Columns, attempt, authorization, clients as clients_of, found_task, plain_columns, queue_depth, queue_share,
+        service, tally, task, wide,
     },
     session::{Database, Heard, Result},
 };
@@ -209,6 +209,23 @@ impl Database for Postgres {
         .await
         .map_err(error)?;
         rows.iter().map(queue_depth).collect()
+    }
+
+    async fn queue_shares(&self, service: ServiceKey) -> Result<Vec<QueueShare>> {
+        let rows = sqlx::query(
+            "SELECT * FROM (
+                 SELECT client_id,
+                        coalesce(sum(CASE WHEN departed THEN -n ELSE n END) FILTER (WHERE status = 0), 0)::bigint AS pending,
+                        coalesce(sum(CASE WHEN departed THEN -n ELSE n END) FILTER (WHERE status = 1), 0)::bigint AS running
+                 FROM relais.tally WHERE service_id = $1 AND client_id > 0 GROUP BY client_id
+             ) c
+             WHERE pending > 0 OR running > 0 ORDER BY client_id",
+        )
+        .bind(service.0)
+        .fetch_all(&mut *self.lend().await?)
+        .await
+        .map_err(error)?;
+        rows.iter().map(queue_share).collect()
     }
 
     async fn declared(&self) -> Result<Declared> {

@@ -17,7 +17,7 @@ use super::{
 use crate::{
     history::History as _,
     row::{
-        Columns, in_millis, known_key, locked, locked_pending, locked_queue, locked_task, purge_candidates,
+        Columns, in_millis, known_key, locked, locked_queue, locked_task, locked_unless_limited, purge_candidates,
         queue_facts, retry_text, service_key, signed, wide,
     },
     session::{
@@ -173,26 +173,35 @@ impl Session for PgSession {
         locked(&rows, locked_task)
     }
 
-    async fn lock_pending(&mut self, service: ServiceKey, limit: usize) -> Result<Locked<LockedPending>> {
+    async fn lock_pending(
+        &mut self,
+        service: ServiceKey,
+        limit: usize,
+        counted: bool,
+    ) -> Result<Option<Locked<LockedPending>>> {
+        // Whether its flow is limited is told in any case: asking for it first would cost those who have no limits a statement.
         let rows = sqlx::query(concat!(
-            "SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, t.unique_key, NULL AS retry, ",
+            "SELECT f.flow, t.* FROM relais.service f LEFT JOIN LATERAL (
+              SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, t.rank, t.unique_key, NULL AS retry, ",
             task_columns!("t.request", "NULL"),
             " FROM (
                   SELECT * FROM relais.task
-                  WHERE queue_id = $1
-                    AND (SELECT NOT paused AND NOT deleted AND transport = 0 FROM relais.service WHERE id = $1)
+                  WHERE queue_id = $1 AND (
+                      SELECT NOT paused AND NOT deleted AND transport = 0 AND (flow = 0 OR $3) FROM relais.service WHERE id = $1
+                  )
                   ORDER BY queue_id, rank, id LIMIT $2
                   FOR NO KEY UPDATE SKIP LOCKED
               ) t
               JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
-              ORDER BY t.rank, t.id"
+              ) t ON true WHERE f.id = $1 ORDER BY t.rank, t.id"
         ))
         .bind(service.0)
         .bind(wide(limit))
+        .bind(counted)
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;
-        locked(&rows, locked_pending)
+        locked_unless_limited(&rows, counted)
     }
 
     async fn lock_overdue(&mut self, limit: usize) -> Result<Locked<LockedTask>> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use relais_core::{Change, ClientId, Destination, Json, Role, Roles, ServiceName};
 use sqlx::SqliteTransaction;
 
-use super::{batch::array, error};
+use super::{batch::array, error, flow};
 use crate::{
     row::{found, in_millis, no_client, retry_text, signed, unfinished, waits},
     session::Result,
@@ -59,6 +59,7 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
             .execute(&mut **tx)
             .await
             .map_err(error)?;
+            flow::put_service(tx, name, &limits.flow).await?;
             for statement in [
                 "INSERT INTO tally (service_id, client_id, status, departed, n)
                  SELECT id, 0, 0, 0, 0 FROM service WHERE name = ?1
@@ -93,7 +94,7 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
                 sqlx::query(statement).bind(client_id.as_str()).execute(&mut **tx).await.map_err(error)?;
             }
         }
-        Change::PutAuthorization { client_id, service, roles, capacity } => {
+        Change::PutAuthorization { client_id, service, roles, capacity, flow } => {
             let roles = Roles::of(roles);
             let done = sqlx::query(
                 "INSERT INTO authorization (client_id, service_id, consume, work, capacity)
@@ -111,6 +112,7 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
             .await
             .map_err(error)?;
             found(done.rows_affected(), || format!("there is no client {client_id}, or no service {service}"))?;
+            flow::put_authorization(tx, client_id, service, *flow).await?;
         }
         Change::DeleteAuthorization { client_id, service } => {
             sqlx::query(

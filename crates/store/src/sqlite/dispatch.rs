@@ -12,6 +12,20 @@ use crate::{
     session::Result,
 };
 
+/// How many tasks of a status, up to one, are at the broker, in somebody's hand or with a worker: those without a row that
+/// anybody may take. Of those that wait, what was never published is behind the horizon, so that no more are looked at than
+/// fit the window.
+pub(super) const PUBLISHED: &str = concat!(
+    "SELECT count(*) FROM (
+         SELECT 1 FROM task t
+         WHERE t.service_id = ?1 AND t.status = ?2 AND t.id <= ?3 AND NOT EXISTS (
+             SELECT 1 FROM dispatch d WHERE d.service_id = ?1 AND d.task_id = t.task_id AND d.due <= ",
+    now!(),
+    "    )
+         ORDER BY t.id LIMIT ?4
+     )"
+);
+
 impl Dispatch for SqliteSession {
     async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)]) -> Result<Vec<ServiceKey>> {
         let mut services: Vec<i32> = sqlx::query_scalar(concat!(
@@ -32,11 +46,52 @@ impl Dispatch for SqliteSession {
         Ok(services.into_iter().map(ServiceKey).collect())
     }
 
+    async fn window_room(&mut self, service: ServiceKey) -> Result<Option<usize>> {
+        let row = sqlx::query(
+            "SELECT s.dispatch_window, f.horizon FROM service s JOIN flow f ON f.service_id = s.id
+             WHERE s.id = ?1 AND s.dispatch_window IS NOT NULL",
+        )
+        .bind(service.0)
+        .fetch_optional(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
+        let Some(row) = row else { return Ok(None) };
+        let mut room: i64 = row.try_get("dispatch_window").map_err(error)?;
+        let horizon: i64 = row.try_get("horizon").map_err(error)?;
+        for (status, last) in [(1, i64::MAX), (0, horizon)] {
+            let published: i64 = sqlx::query_scalar(PUBLISHED)
+                .bind(service.0)
+                .bind(status)
+                .bind(last)
+                .bind(room)
+                .fetch_one(&mut *self.tx)
+                .await
+                .map_err(|failure| self.failed(failure))?;
+            room -= published;
+        }
+        Ok(Some(usize::try_from(room).unwrap_or(0)))
+    }
+
+    async fn note_within_window(&mut self, service: ServiceKey, tasks: &[TaskId]) -> Result<()> {
+        sqlx::query(
+            "UPDATE flow SET horizon = max(horizon, coalesce((
+                 SELECT max(t.id) FROM json_each(?2) AS w CROSS JOIN task t ON t.task_id = w.value), 0))
+             WHERE service_id = ?1",
+        )
+        .bind(service.0)
+        .bind(array(tasks)?)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
+        Ok(())
+    }
+
     async fn hold_dispatches(
         &mut self,
         services: &[ServiceKey],
         each: usize,
         lease: Duration,
+        counted: bool,
     ) -> Result<Vec<DueDispatch>> {
         let mut held = Vec::new();
         for service in services {
@@ -45,11 +100,12 @@ impl Dispatch for SqliteSession {
                  FROM (SELECT service_id, task_id, round FROM dispatch WHERE service_id = ?1 AND due <= ",
                 now!(),
                 " ORDER BY task_id LIMIT ?2) d
-                 JOIN service s ON s.id = d.service_id
+                 JOIN service s ON s.id = d.service_id AND (s.dispatch_window IS NULL OR ?3)
                  LEFT JOIN task t ON t.task_id = d.task_id AND t.status IN (0, 1) ORDER BY d.task_id"
             ))
             .bind(service.0)
             .bind(wide(each))
+            .bind(counted)
             .fetch_all(&mut *self.tx)
             .await
             .map_err(error)?;

@@ -13,6 +13,7 @@ macro_rules! now {
 mod batch;
 mod declare;
 mod dispatch;
+mod flow;
 mod history;
 mod outbox;
 mod proof;
@@ -56,6 +57,7 @@ const STEPS: Steps = &[
     ("dispatch", include_str!("migrations/0003_dispatch.sql")),
     ("attempts", include_str!("migrations/0004_attempts.sql")),
     ("schedules", include_str!("migrations/0005_schedules.sql")),
+    ("flow", include_str!("migrations/0006_flow.sql")),
 ];
 
 /// A SQLite database.

@@ -1,7 +1,7 @@
 //! Reads that need no transaction of their own, on connections that cannot write.
 
 use relais_core::{
-    Attempt, Backlog, Declared, Page, QueueDepth, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp,
+    Attempt, Backlog, Declared, Page, QueueDepth, QueueShare, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp,
 };
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
@@ -10,7 +10,7 @@ use crate::{
     place::place_column,
     row::{
         Columns, attempt, authorization, clients as clients_of, corrupt, found_task, plain_columns, queue_depth,
-        service, tally, task, wide,
+        queue_share, service, tally, task, wide,
     },
     session::{Database, Heard, Result, Session},
 };
@@ -184,6 +184,20 @@ impl Database for Sqlite {
             .await
             .map_err(error)?;
         rows.iter().map(queue_depth).collect()
+    }
+
+    async fn queue_shares(&self, service: ServiceKey) -> Result<Vec<QueueShare>> {
+        let rows = sqlx::query(
+            "SELECT client_id, sum(CASE WHEN status = 0 THEN iif(departed, -n, n) ELSE 0 END) AS pending,
+                    sum(CASE WHEN status = 1 THEN iif(departed, -n, n) ELSE 0 END) AS running
+             FROM tally WHERE service_id = ?1 AND client_id > 0 GROUP BY client_id
+             HAVING pending > 0 OR running > 0 ORDER BY client_id",
+        )
+        .bind(service.0)
+        .fetch_all(&self.read)
+        .await
+        .map_err(error)?;
+        rows.iter().map(queue_share).collect()
     }
 
     async fn declared(&self) -> Result<Declared> {

@@ -43,10 +43,10 @@ macro_rules! locked_columns {
 pub(super) const LOCK_PENDING: &str = concat!(
     "SELECT ",
     now!(),
-    " AS now, s.lease_ms, s.delivery_limit, t.unique_key, NULL AS retry, ",
+    " AS now, s.lease_ms, s.delivery_limit, t.rank, t.unique_key, NULL AS retry, ",
     task_columns!("t.request", "NULL"),
     " FROM service s CROSS JOIN task t INDEXED BY task_by_rank ON t.service_id = s.id CROSS JOIN client c ON c.id = t.client_id
-      WHERE s.id = ?1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted AND s.transport = 0
+      WHERE s.id = ?1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted AND s.transport = 0 AND (s.flow = 0 OR ?3)
       ORDER BY t.rank, t.id LIMIT ?2"
 );
 
@@ -300,14 +300,28 @@ impl Session for SqliteSession {
         locked(&self.fetch(LOCK_TASKS, task_ids).await?, locked_task)
     }
 
-    async fn lock_pending(&mut self, service: ServiceKey, limit: usize) -> Result<Locked<LockedPending>> {
+    async fn lock_pending(
+        &mut self,
+        service: ServiceKey,
+        limit: usize,
+        counted: bool,
+    ) -> Result<Option<Locked<LockedPending>>> {
         let rows = sqlx::query(LOCK_PENDING)
             .bind(service.0)
             .bind(wide(limit))
+            .bind(counted)
             .fetch_all(&mut *self.tx)
             .await
             .map_err(|failure| self.failed(failure))?;
-        locked(&rows, locked_pending)
+        if rows.is_empty() && !counted {
+            let limited = sqlx::query_scalar("SELECT flow > 0 FROM service WHERE id = ?1").bind(service.0);
+            let limited: Option<bool> =
+                limited.fetch_optional(&mut *self.tx).await.map_err(|failure| self.failed(failure))?;
+            if limited == Some(true) {
+                return Ok(None);
+            }
+        }
+        locked(&rows, locked_pending).map(Some)
     }
 
     async fn lock_overdue(&mut self, limit: usize) -> Result<Locked<LockedTask>> {

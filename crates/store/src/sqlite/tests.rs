@@ -4,7 +4,7 @@ use relais_core::{Change, ServiceName, Status, Store, StoreError, TaskFilter};
 use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
 
-use super::{Sqlite, batch, outbox, read, schedule, session};
+use super::{Sqlite, batch, dispatch, flow, outbox, read, schedule, session};
 use crate::{Options, session::Database, verbs::Verbs};
 
 fn url(folder: &TempDir) -> String {
@@ -113,6 +113,10 @@ async fn no_statement_goes_through_all_tasks() {
         ("ANY", outbox::ANY.to_owned()),
         ("OLDEST_PENDING", read::OLDEST_PENDING.to_owned()),
         ("LOCK_PENDING", session::LOCK_PENDING.to_owned()),
+        ("PUBLISHED", dispatch::PUBLISHED.to_owned()),
+        ("CLIENTS", flow::CLIENTS.to_owned()),
+        ("PLACES", flow::PLACES.to_owned()),
+        ("LOCK_SHARE", flow::LOCK_SHARE.to_owned()),
         ("LOCK_TASKS", session::LOCK_TASKS.to_owned()),
         ("LOCK_OVERDUE", session::LOCK_OVERDUE.to_owned()),
         ("SCAN_FOR_PURGE", session::SCAN_FOR_PURGE.to_owned()),

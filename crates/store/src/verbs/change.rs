@@ -2,15 +2,16 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
     time::Duration,
 };
 
 use relais_core::{
-    Attempt, AttemptOutcome, CallbackEvent, ClaimRequest, Event, Failure, IdsChanged, Milestone, Outcome, Passed,
-    ServiceKey, State, Status, StoreError, Task, TaskChange, TaskEvent, TaskId, Timestamp, Wakeup, apply,
+    Attempt, AttemptOutcome, CallbackEvent, ClaimRequest, Claimed, Event, Failure, IdsChanged, Milestone, Outcome,
+    Passed, ServiceKey, State, Status, StoreError, Task, TaskChange, TaskEvent, TaskId, Timestamp, Wakeup, apply,
 };
 
-use super::{Verbs, ledger::Ledger, plain};
+use super::{Verbs, flow::Limited, ledger::Ledger, plain};
 use crate::{
     dispatch::Dispatch as _,
     history::{FreedKey, History as _},
@@ -40,11 +41,15 @@ struct Changes {
     told: Vec<NewCallback>,
     /// Every change, where somebody in this process wants to hear of each.
     heard: Option<Vec<TaskChange>>,
+    /// Services that somebody waits for to make room.
+    limited: Arc<Limited>,
+    /// Those of them whose window has room now.
+    opened: BTreeSet<ServiceKey>,
 }
 
 impl Changes {
-    fn new(wanted: bool) -> Self {
-        Self { heard: wanted.then(Vec::new), ..Self::default() }
+    fn new(wanted: bool, limited: Arc<Limited>) -> Self {
+        Self { heard: wanted.then(Vec::new), limited, ..Self::default() }
     }
 
     /// Applies an event to a locked task, which may have changed in this transaction before.
@@ -81,6 +86,15 @@ impl Changes {
         {
             let (service, client, task_id) = (task.service, task.client, task.task_id);
             self.freed.push(FreedKey { service, client, key, task_id });
+        }
+        let stopped = task.state.status == Status::InProgress && state.status != Status::InProgress;
+        if stopped && self.limited.running.contains(&task.service) {
+            self.work.insert(task.service);
+        }
+        // One that waits for its time is not at the broker either.
+        if (state.status.is_final() || state.status == Status::Waiting) && self.limited.windows.contains(&task.service)
+        {
+            self.opened.insert(task.service);
         }
         if let Some(callback) = &task.callback
             && let Some(event) = what_to_tell(&task.state, &state)
@@ -189,10 +203,11 @@ impl<D: Database> Verbs<D> {
             session.free_unique(&changes.freed).await?;
         }
         let callbacks = Self::tell(&mut session, changes.told).await?;
-        let mut dispatch = Vec::new();
+        let mut dispatch = changes.opened;
         if !changes.back.is_empty() {
-            dispatch = session.insert_dispatches(&changes.back.into_iter().collect::<Vec<_>>()).await?;
+            dispatch.extend(session.insert_dispatches(&changes.back.into_iter().collect::<Vec<_>>()).await?);
         }
+        let dispatch = dispatch.into_iter().collect();
         let tasks = IdsChanged::These(changes.changed);
         let work = changes.work.into_iter().collect();
         let wakeup = Wakeup { work, tasks, declared: false, callbacks, dispatch, timer: changes.timer };
@@ -202,7 +217,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Hands out pending tasks. Each service is asked once, for all who wish.
-    pub(super) async fn claim_tasks(&self, requests: Vec<ClaimRequest>) -> Result<Vec<Vec<Task>>, StoreError> {
+    pub(super) async fn claim_tasks(&self, requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
         let mut wished: BTreeMap<ServiceKey, usize> = BTreeMap::new();
         for request in &requests {
             let wished = wished.entry(request.service).or_default();
@@ -210,11 +225,19 @@ impl<D: Database> Verbs<D> {
         }
         let mut session = self.database.begin().await?;
         let mut found = HashMap::new();
+        let mut again = None;
         for (service, limit) in wished {
-            let locked = session.lock_pending(service, limit).await?;
-            found.insert(service, (locked.now, locked.rows.into_iter()));
+            let (now, rows) = match session.lock_pending(service, limit, false).await? {
+                Some(locked) => (locked.now, locked.rows),
+                None => {
+                    let flowing = Self::lock_flowing(&mut session, service, limit).await?;
+                    again = again.into_iter().chain(flowing.again).min();
+                    (flowing.now, flowing.rows)
+                }
+            };
+            found.insert(service, (now, rows.into_iter()));
         }
-        let mut changes = Changes::new(self.wants_changes());
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
             let mut tasks = Vec::new();
@@ -232,7 +255,7 @@ impl<D: Database> Verbs<D> {
             answers.push(tasks);
         }
         self.write(session, changes).await?;
-        Ok(answers)
+        Ok(Claimed { tasks: answers, again })
     }
 
     /// Applies events in their order.
@@ -245,7 +268,7 @@ impl<D: Database> Verbs<D> {
             events.iter().map(|event| event.task_id).collect::<BTreeSet<_>>().into_iter().collect();
         let locked = session.lock_tasks(&names).await?;
         let mut tasks: HashMap<TaskId, LockedTask> = locked.rows.into_iter().map(|task| (task.task_id, task)).collect();
-        let mut changes = Changes::new(self.wants_changes());
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
         let outcomes = events
             .into_iter()
             .map(|TaskEvent { task_id, service, client, event }| match tasks.get_mut(&task_id) {
@@ -263,7 +286,7 @@ impl<D: Database> Verbs<D> {
     pub(super) async fn let_time_pass(&self, limit: usize) -> Result<Passed, StoreError> {
         let mut session = self.database.begin().await?;
         let locked = session.lock_overdue(limit).await?;
-        let mut changes = Changes::new(self.wants_changes());
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
         let (found, mut lost) = (locked.rows.len(), 0);
         for mut task in locked.rows {
             let losses = task.state.losses;

@@ -6,6 +6,7 @@
 mod callbacks;
 mod change;
 mod dispatch;
+mod flow;
 mod ledger;
 mod list;
 mod plain;
@@ -21,14 +22,16 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Attempt, Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Declared, DispatchName,
-    Dispatched, DueCallback, DueDispatch, Fired, LaneChange, Lanes, NewTask, Outcome, Page, Passed, PurgeReport,
-    PurgeRule, QueueDepth, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, Settlement,
-    Store, StoreError, Submission, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
+    Attempt, Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Declared,
+    DispatchName, Dispatched, DueCallback, DueDispatch, Fired, LaneChange, Lanes, NewTask, Outcome, Page, Passed,
+    PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord,
+    ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp,
+    Wakeup, WakeupListener,
 };
 
-use self::ledger::Ledger;
+use self::{flow::Limited, ledger::Ledger};
 use crate::{
+    flow::Flows as _,
     outbox::Outbox as _,
     session::{Database, Heard, Session},
 };
@@ -37,11 +40,13 @@ use crate::{
 pub(crate) struct Verbs<D> {
     database: D,
     listeners: RwLock<Vec<Arc<dyn WakeupListener>>>,
+    /// Services that somebody waits for to make room, as far as this process knows.
+    limited: RwLock<Arc<Limited>>,
 }
 
 impl<D: Database> Verbs<D> {
     pub(crate) fn new(database: D) -> Self {
-        Self { database, listeners: RwLock::default() }
+        Self { database, listeners: RwLock::default(), limited: RwLock::default() }
     }
 
     /// Wakes those who wait in this process.
@@ -96,7 +101,7 @@ impl<D: Database> Store for Verbs<D> {
         self.list(filter).await
     }
 
-    async fn claim(&self, requests: Vec<ClaimRequest>) -> Result<Vec<Vec<Task>>, StoreError> {
+    async fn claim(&self, requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
         self.claim_tasks(requests).await
     }
 
@@ -204,8 +209,14 @@ impl<D: Database> Store for Verbs<D> {
         self.database.queue_depths(&services).await
     }
 
+    async fn queue_shares(&self, service: ServiceKey) -> Result<Vec<QueueShare>, StoreError> {
+        self.database.queue_shares(service).await
+    }
+
     async fn declared(&self) -> Result<Declared, StoreError> {
-        self.database.declared().await
+        let declared = self.database.declared().await?;
+        self.note_limited(&declared);
+        Ok(declared)
     }
 
     async fn declared_version(&self) -> Result<i64, StoreError> {
@@ -223,6 +234,7 @@ impl<D: Database> Store for Verbs<D> {
             }
         }
         session.note_limits().await?;
+        session.note_flows().await?;
         // A service that goes on may have tasks to be claimed.
         let wakeup = Wakeup { declared: true, ..Wakeup::default() };
         self.finish(session, Ledger::default(), wakeup).await

@@ -56,8 +56,12 @@ impl<D: Database> Verbs<D> {
                 ledger.removed(rule.service, candidate.client, candidate.seq, status);
             }
         }
-        // Whoever watches a task that is purged finds out by itself.
-        self.finish(session, ledger, Wakeup::default()).await?;
+        // Whoever watches a task that is purged finds out by itself; whoever waits for one to end does not.
+        let (makes_room, limited) = (!rule.dry_run && !status.is_final() && !old.is_empty(), self.limited());
+        let woken = |wanted: bool| if makes_room && wanted { vec![rule.service] } else { Vec::new() };
+        let work = woken(status == Status::InProgress && limited.running.contains(&rule.service));
+        let dispatch = woken(limited.windows.contains(&rule.service));
+        self.finish(session, ledger, Wakeup { work, dispatch, ..Wakeup::default() }).await?;
         let cursor = match candidates.last() {
             Some(last) if candidates.len() >= rule.batch => Some((status, last.id)),
             _ => ORDER.iter().skip_while(|&&s| s != status).nth(1).map(|&next| (next, 0)),

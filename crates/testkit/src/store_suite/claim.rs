@@ -49,7 +49,8 @@ pub async fn the_oldest_are_handed_out_first_whoever_asks(harness: &Harness) -> 
 
     let answers = store
         .claim(vec![wish(resize, 1, None), wish(rotate, 5, None), wish(resize, 0, None), wish(resize, 3, None)])
-        .await?;
+        .await?
+        .tasks;
     let claimed: Vec<Vec<TaskId>> =
         answers.iter().map(|tasks| tasks.iter().map(|task| task.task_id).collect()).collect();
     ensure!(claimed == [names[..1].to_vec(), other, Vec::new(), names[1..4].to_vec()], "{claimed:?}");
@@ -61,7 +62,7 @@ pub async fn the_oldest_are_handed_out_first_whoever_asks(harness: &Harness) -> 
     let rest: Vec<TaskId> = claim(store, resize, 100).await?.into_iter().map(|task| task.task_id).collect();
     ensure!(rest == names[4..]);
     ensure!(claim(store, resize, 100).await?.is_empty());
-    ensure!(store.claim(Vec::new()).await?.is_empty());
+    ensure!(store.claim(Vec::new()).await?.tasks.is_empty());
     Ok(())
 }
 
@@ -109,7 +110,7 @@ pub async fn the_lease_is_the_requests_or_else_the_services(harness: &Harness) -
     let client = client(store, "alice").await?;
     submit_all(store, new_tasks(service, client, 2)?).await?;
     let of_request = Duration::from_millis(7_250);
-    let answers = store.claim(vec![wish(service, 1, None), wish(service, 1, Some(of_request))]).await?;
+    let answers = store.claim(vec![wish(service, 1, None), wish(service, 1, Some(of_request))]).await?.tasks;
     for (tasks, lease) in answers.iter().zip([of_service, of_request]) {
         let state = find(store, tasks[0].task_id).await?.state;
         let (started, until) = (state.started.expect("started"), state.lease_until.expect("a lease"));

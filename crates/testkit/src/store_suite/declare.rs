@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    Change, ClientId, Event, QueueKind, QueueSettings, Refusal, Retention, RetryPolicy, Role, Roles, ServiceLimits,
-    Status, Store, StoreError, Transport,
+    Change, ClientFlow, ClientId, Event, FlowLimits, QueueKind, QueueSettings, RateLimit, Refusal, Retention,
+    RetryPolicy, Role, Roles, ServiceLimits, Status, Store, StoreError, Transport,
 };
 
 use super::{
@@ -64,6 +64,13 @@ pub async fn what_is_declared_is_read_back(harness: &Harness) -> Result<()> {
         },
         timeout: Some(Duration::from_secs(600)),
         priority_step: Duration::from_secs(7),
+        flow: FlowLimits {
+            max_running: Some(9),
+            max_running_per_client: Some(4),
+            rate: Some(RateLimit { count: 100, per: Duration::from_millis(1_500), burst: 7 }),
+            fair_share: true,
+            dispatch_window: Some(11),
+        },
     };
     let queues = QueueSettings {
         kind: QueueKind::Quorum,
@@ -100,15 +107,18 @@ pub async fn what_is_declared_is_read_back(harness: &Harness) -> Result<()> {
 
     let alice = ClientId::new("alice")?;
     let roles = vec![Role::Work, Role::Consume];
-    let put = Change::PutAuthorization { client_id: alice.clone(), service: name("resize")?, roles, capacity: Some(3) };
+    let flow = ClientFlow { max_running: Some(2), share: 5 };
+    let put =
+        Change::PutAuthorization { client_id: alice.clone(), service: name("resize")?, roles, capacity: Some(3), flow };
     store.declare(vec![put]).await?;
     let declared = store.declared().await?;
     let key = (declared.clients["alice"].key, first.key);
-    ensure!(declared.authorizations[&key].capacity == Some(3));
+    ensure!(declared.authorizations[&key].capacity == Some(3) && declared.authorizations[&key].flow == flow);
     ensure!(declared.roles(key.0, key.1) == Roles { consume: true, work: true });
     store.declare(vec![authorize("alice", "resize", None)?]).await?;
     let declared = store.declared().await?;
     ensure!(declared.authorizations[&key].capacity.is_none() && !declared.roles(key.0, key.1).work);
+    ensure!(declared.authorizations[&key].flow == ClientFlow::default());
     store.declare(vec![Change::DeleteAuthorization { client_id: alice, service: name("resize")? }]).await?;
     ensure!(store.declared().await?.authorizations.is_empty());
     Ok(())

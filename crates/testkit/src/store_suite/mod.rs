@@ -9,6 +9,7 @@ pub mod callback;
 pub mod claim;
 pub mod declare;
 pub mod dispatch;
+pub mod flow;
 pub mod lease;
 pub mod list;
 pub mod model;
@@ -108,6 +109,20 @@ macro_rules! store_suite {
                 a_unique_key_has_one_task_at_a_time,
                 tasks_of_a_broker_are_dispatched_when_they_are_due,
                 attempts_go_with_their_task,
+            }
+            flow {
+                claimers_at_once_never_run_more_than_the_limit_and_never_less,
+                no_client_runs_more_than_its_limit_and_the_others_use_the_room,
+                whatever_becomes_of_tasks_no_room_is_lost,
+                a_rate_is_kept_by_the_stores_clock,
+                clients_take_turns_whatever_they_have_waiting,
+                one_that_was_away_is_next_and_earns_nothing,
+                a_client_that_weighs_more_starts_more,
+                a_paused_service_hands_out_nothing_and_services_without_limits_are_free,
+                limits_change_while_tasks_run,
+                urgent_tasks_go_first_where_limits_hold,
+                whoever_waits_for_room_is_woken,
+                a_window_bounds_what_is_at_the_broker_and_loses_nothing,
             }
             dispatch {
                 what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settled,

@@ -8,9 +8,9 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
-    Change, ClaimRequest, ClientId, ClientKey, Event, Json, NewTask, Outcome, QueueSettings, Role, ServiceKey,
-    ServiceLimits, ServiceName, Store, Submission, Submitted, Task, TaskEvent, TaskFilter, TaskId, Terms, Timestamp,
-    Transport,
+    Change, ClaimRequest, ClientFlow, ClientId, ClientKey, Event, Json, NewTask, Outcome, QueueSettings, Role,
+    ServiceKey, ServiceLimits, ServiceName, Store, Submission, Submitted, Task, TaskEvent, TaskFilter, TaskId, Terms,
+    Timestamp, Transport,
 };
 use tokio::task::JoinSet;
 
@@ -65,6 +65,7 @@ pub(super) fn authorize(client: &str, service: &str, capacity: Option<u32>) -> R
         service: name(service)?,
         roles: vec![Role::Consume],
         capacity,
+        flow: ClientFlow::default(),
     })
 }
 
@@ -143,7 +144,7 @@ pub(super) async fn claim_for(
     max: usize,
     lease: Duration,
 ) -> Result<Vec<Task>> {
-    store.claim(vec![wish(service, max, Some(lease))]).await?.pop().context("one wish has one answer")
+    store.claim(vec![wish(service, max, Some(lease))]).await?.tasks.pop().context("one wish has one answer")
 }
 
 pub(super) fn says(task_id: TaskId, service: ServiceKey, event: Event) -> TaskEvent {

@@ -1,0 +1,139 @@
+//! What operators say about flow: the limits of a service, and a client's part in them.
+
+use std::time::Duration;
+
+use relais_core::{Change, ClientFlow, Declared, FlowLimits, MAX_SHARE, RateLimit, Transport};
+use relais_protocol::{
+    HumanDuration,
+    admin::{AuthorizationDeclaration, RateLimitDeclaration, ServiceDeclaration},
+};
+
+use crate::Problem;
+
+/// So long may it be from one start to the next.
+const LONGEST_PER: Duration = Duration::from_secs(30 * 86_400);
+
+/// So long may it take until a burst is possible again.
+const LONGEST_REFILL: Duration = Duration::from_secs(365 * 86_400);
+
+/// So many starts a second can be told apart.
+const MOST_A_SECOND: u128 = 1_000_000;
+
+/// So many may be looked at when one is published.
+const MOST_IN_WINDOW: u32 = 100_000;
+
+const NOT_ON_A_BROKER: &str = "is for services of the built-in queue: a broker hands tasks out by itself, dispatchWindow \
+                               bounds how many it has";
+
+/// Reads the limits of a service; what is wrong with them is said by field.
+pub(super) fn limits(
+    service: &ServiceDeclaration,
+    transport: Transport,
+    mut wrong: impl FnMut(&str, String),
+) -> FlowLimits {
+    let brokered = transport == Transport::RabbitMq;
+    for (field, most) in [("maxRunning", service.max_running), ("maxRunningPerClient", service.max_running_per_client)]
+    {
+        if most.is_some() && brokered {
+            wrong(field, NOT_ON_A_BROKER.to_owned());
+        }
+        if let Some(problem) = most.and_then(out_of_range) {
+            wrong(field, problem);
+        }
+    }
+    let rate = service.rate_limit.map(|rate| RateLimit {
+        count: rate.count,
+        per: rate.per.0,
+        burst: rate.burst.unwrap_or(rate.count),
+    });
+    if let Some(rate) = rate {
+        if brokered {
+            wrong("rateLimit", NOT_ON_A_BROKER.to_owned());
+        }
+        rate_problems(rate, |field, problem| wrong(&format!("rateLimit/{field}"), problem));
+    }
+    let fair_share = service.fair_share.unwrap_or(false);
+    if fair_share && brokered {
+        wrong("fairShare", NOT_ON_A_BROKER.to_owned());
+    }
+    if let Some(window) = service.dispatch_window {
+        if !brokered {
+            let message =
+                "is for services of a broker (transport: rabbitmq); for the built-in queue there is maxRunning";
+            wrong("dispatchWindow", message.to_owned());
+        }
+        if !(1..=MOST_IN_WINDOW).contains(&window) {
+            wrong("dispatchWindow", format!("must be between 1 and {MOST_IN_WINDOW}"));
+        }
+    }
+    FlowLimits {
+        max_running: service.max_running,
+        max_running_per_client: service.max_running_per_client,
+        rate,
+        fair_share,
+        dispatch_window: service.dispatch_window,
+    }
+}
+
+fn rate_problems(rate: RateLimit, mut wrong: impl FnMut(&str, String)) {
+    if rate.count == 0 || i32::try_from(rate.count).is_err() {
+        return wrong("count", format!("must be between 1 and {}", i32::MAX));
+    }
+    if rate.burst == 0 || i32::try_from(rate.burst).is_err() {
+        return wrong("burst", format!("must be between 1 and {}", i32::MAX));
+    }
+    if rate.per.is_zero() || rate.per > LONGEST_PER {
+        return wrong("per", "must be more than 0s, and at most 30d".to_owned());
+    }
+    if u128::from(rate.count) * 1_000_000 > MOST_A_SECOND * rate.per.as_micros() {
+        return wrong("count", format!("must be at most {MOST_A_SECOND} a second"));
+    }
+    if rate.refills_in() > LONGEST_REFILL {
+        wrong("burst", format!("would take {} to be possible again: at most 365d", HumanDuration(rate.refills_in())));
+    }
+}
+
+fn out_of_range(most: u32) -> Option<String> {
+    (most == 0 || i32::try_from(most).is_err())
+        .then(|| format!("must be between 1 and {}; to stop a service, pause it", i32::MAX))
+}
+
+/// Reads a client's part.
+pub(super) fn client_flow(
+    authorization: &AuthorizationDeclaration,
+    path: &str,
+    problems: &mut Vec<Problem>,
+) -> ClientFlow {
+    if let Some(problem) = authorization.max_running.and_then(out_of_range) {
+        problems.push(Problem::at(format!("{path}/maxRunning"), problem));
+    }
+    let share = authorization.share.unwrap_or(1);
+    if !(1..=MAX_SHARE).contains(&share) {
+        problems.push(Problem::at(format!("{path}/share"), format!("must be between 1 and {MAX_SHARE}")));
+    }
+    ClientFlow { max_running: authorization.max_running, share }
+}
+
+/// A limit of a client on a service that has a broker would not be held to.
+pub(super) fn on_a_broker(declared: &Declared, changes: &[Change], problems: &mut Vec<Problem>) {
+    for change in changes {
+        let Change::PutAuthorization { client_id, service, flow, .. } = change else { continue };
+        if flow.max_running.is_none() {
+            continue;
+        }
+        let put = changes.iter().find_map(|change| match change {
+            Change::PutService { name, transport, .. } if name == service => Some(*transport),
+            _ => None,
+        });
+        let transport = put.or_else(|| declared.services.get(service).map(|service| service.transport));
+        if transport == Some(Transport::RabbitMq) {
+            let message = format!("maxRunning of {client_id} on {service} {NOT_ON_A_BROKER}");
+            problems.push(Problem::at("/authorizations", message));
+        }
+    }
+}
+
+/// A rate as it is declared.
+pub(super) fn rate_declaration(rate: RateLimit) -> RateLimitDeclaration {
+    RateLimitDeclaration { count: rate.count, per: HumanDuration(rate.per), burst: Some(rate.burst) }
+}

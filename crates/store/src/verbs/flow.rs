@@ -1,0 +1,109 @@
+//! Claims on services whose flow is limited: lock the flow, count, ask [`relais_core::Flow`], take what it says.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
+
+use relais_core::{ClientKey, Declared, Flow, Pick, ServiceKey, StoreError, Timestamp};
+
+use super::Verbs;
+use crate::{
+    flow::Flows as _,
+    session::{Database, LockedPending, Session as _},
+};
+
+/// The services that somebody waits for to make room, as far as this process knows: who waits is woken when a task ends. A
+/// hint, like all wake-ups.
+#[derive(Debug, Default)]
+pub(super) struct Limited {
+    /// Those with a limit on how many tasks run.
+    pub(super) running: HashSet<ServiceKey>,
+    /// Those with a window on what is at their broker.
+    pub(super) windows: HashSet<ServiceKey>,
+}
+
+/// What a claim on such a service found.
+pub(super) struct Flowing {
+    /// Tasks that may be handed out, and are locked.
+    pub(super) rows: Vec<LockedPending>,
+    /// The time at which they start: the one that the rate counts by.
+    pub(super) now: Timestamp,
+    /// When to look again.
+    pub(super) again: Option<Duration>,
+}
+
+impl Flowing {
+    /// Nothing that could be handed out.
+    const NOTHING: Self = Self { rows: Vec::new(), now: Timestamp::from_millis(0), again: None };
+}
+
+impl<D: Database> Verbs<D> {
+    /// Locks pending tasks of a service whose flow is limited, as many as may run.
+    pub(super) async fn lock_flowing(
+        session: &mut D::Session,
+        service: ServiceKey,
+        wanted: usize,
+    ) -> Result<Flowing, StoreError> {
+        let Some(state) = session.lock_flow(service).await? else { return Ok(Flowing::NOTHING) };
+        // A second statement on purpose: it sees what was committed while the first one waited for the lock. What ends
+        // meanwhile only makes room.
+        let Some(facts) = session.flow_facts(service, state).await? else { return Ok(Flowing::NOTHING) };
+        let now = Timestamp::from_millis(facts.now / 1_000_000);
+        let mut flow = Flow::new(facts);
+        let mut rows: Vec<LockedPending> = Vec::new();
+        loop {
+            let asked = match flow.pick(wanted - rows.len()) {
+                Pick::Any(most) => {
+                    if most > 0
+                        && let Some(locked) = session.lock_pending(service, most, true).await?
+                    {
+                        rows = locked.rows;
+                        flow.took_any(rows.len());
+                    }
+                    break;
+                }
+                Pick::Each(shares) => shares,
+                Pick::First(shares, most) if shares.is_empty() || most == 0 => break,
+                Pick::First(shares, most) => Flow::first_of(session.pending_places(service, &shares).await?, most),
+            };
+            if asked.is_empty() {
+                break;
+            }
+            let locked = session.lock_shares(service, &asked).await?.rows;
+            let mut got: BTreeMap<ClientKey, usize> = BTreeMap::new();
+            for row in &locked {
+                *got.entry(row.locked.client).or_default() += 1;
+            }
+            // Whoever had fewer than were counted is passed over, and the others are asked for more.
+            flow.took(&asked, &got);
+            rows.extend(locked);
+        }
+        // Also where nothing was taken: a rate that was changed may have brought the flow nearer.
+        if flow.state() != state {
+            session.write_flow(service, flow.state(), &flow.changed()).await?;
+        }
+        rows.sort_unstable_by_key(|row| (row.rank, row.locked.id));
+        let again = flow.again(wanted - rows.len());
+        Ok(Flowing { rows, now, again })
+    }
+
+    /// The services that somebody waits for to make room.
+    pub(super) fn limited(&self) -> Arc<Limited> {
+        Arc::clone(&self.limited.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Learns which services those are.
+    pub(super) fn note_limited(&self, declared: &Declared) {
+        let services = declared.services.values().filter(|service| {
+            let flow = &service.limits.flow;
+            flow.max_running.is_some() || flow.max_running_per_client.is_some()
+        });
+        let clients = declared.authorizations.values().filter(|authorization| authorization.flow.max_running.is_some());
+        let running = services.map(|service| service.key).chain(clients.map(|authorization| authorization.service));
+        let windows = declared.services.values().filter(|service| service.limits.flow.dispatch_window.is_some());
+        let limited = Limited { running: running.collect(), windows: windows.map(|service| service.key).collect() };
+        *self.limited.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(limited);
+    }
+}
