@@ -187,7 +187,7 @@ impl Dispatch for PgSession {
                  SELECT t.id, t.task_id FROM unnest(CASE WHEN $4 THEN '{0,1}' ELSE '{0}' END::smallint[]) AS s (status)
                  CROSS JOIN LATERAL (
                      SELECT id, task_id FROM relais.task
-                     WHERE (service_id, status, id) > ($1, s.status, $2) AND (service_id, status, id) <= ($1, s.status, $3)
+                     WHERE service_id = $1 AND status BETWEEN s.status AND s.status AND id > $2 AND id <= $3
                      ORDER BY service_id, status, id LIMIT $5
                  ) t
                  ORDER BY t.id LIMIT $5
@@ -224,7 +224,7 @@ impl Dispatch for PgSession {
                  timer = least(t.timer, clock_timestamp() + w.lease)
              FROM (SELECT t.id, s.lease_ms * interval '1 ms' AS lease FROM relais.service s CROSS JOIN LATERAL (
                        SELECT id FROM relais.task
-                       WHERE (service_id, status, id) > (s.id, 1, 0) AND (service_id, status, id) < (s.id, 2, 0)
+                       WHERE service_id = s.id AND status BETWEEN 1 AND 1
                          AND lease_until IS NULL
                        ORDER BY service_id, status, id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
                    ) t

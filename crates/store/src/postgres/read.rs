@@ -65,7 +65,7 @@ impl Database for Postgres {
             place_column!(
                 "relais.departure",
                 "SELECT seq FROM relais.task
-                 WHERE (service_id, status, id) > (t.service_id, 0, 0) AND (service_id, status, id) < (t.service_id, 0, t.id)
+                 WHERE service_id = t.service_id AND status BETWEEN 0 AND 0 AND id < t.id
                  ORDER BY service_id DESC, status DESC, id DESC LIMIT 16"
             ),
             " FROM relais.task t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id",
@@ -101,8 +101,8 @@ impl Database for Postgres {
               CROSS JOIN unnest($2::smallint[]) AS status (code)
               CROSS JOIN LATERAL (
                   SELECT * FROM relais.task
-                  WHERE (service_id, status, id) >= (wanted.service_id, status.code, $4)
-                    AND (service_id, status, id) < (wanted.service_id, status.code, $3)
+                  WHERE service_id = wanted.service_id AND status BETWEEN status.code AND status.code
+                    AND id >= $4 AND id < $3
                     AND submitted >= $5 AND submitted < $6
                   ORDER BY service_id DESC, status DESC, id DESC LIMIT $7
               ) t
@@ -117,8 +117,8 @@ impl Database for Postgres {
               CROSS JOIN unnest($2::smallint[]) AS status (code)
               CROSS JOIN LATERAL (
                   SELECT * FROM relais.task
-                  WHERE (client_id, service_id, status, id) >= ($8, wanted.service_id, status.code, $4)
-                    AND (client_id, service_id, status, id) < ($8, wanted.service_id, status.code, $3)
+                  WHERE client_id = $8 AND service_id = wanted.service_id
+                    AND status BETWEEN status.code AND status.code AND id >= $4 AND id < $3
                     AND submitted >= $5 AND submitted < $6
                   ORDER BY client_id DESC, service_id DESC, status DESC, id DESC LIMIT $7
               ) t
@@ -175,7 +175,7 @@ impl Database for Postgres {
         let rows = sqlx::query(
             "SELECT s.id, t.submitted FROM relais.service s CROSS JOIN LATERAL (
                  SELECT submitted FROM relais.task
-                 WHERE (service_id, status, id) > (s.id, 0, 0) AND (service_id, status, id) < (s.id, 1, 0)
+                 WHERE service_id = s.id AND status BETWEEN 0 AND 0
                  ORDER BY service_id, status, id LIMIT 1
              ) t",
         )
@@ -199,7 +199,7 @@ impl Database for Postgres {
              ) c
              LEFT JOIN LATERAL (
                  SELECT submitted FROM relais.task
-                 WHERE (service_id, status, id) > (s.id, 0, 0) AND (service_id, status, id) < (s.id, 1, 0)
+                 WHERE service_id = s.id AND status BETWEEN 0 AND 0
                  ORDER BY service_id, status, id LIMIT 1
              ) t ON true
              ORDER BY s.place",

@@ -1,9 +1,9 @@
 //! One transaction on PostgreSQL.
 //!
-//! Where tasks of one service and status are wanted in their order, the statement compares whole rows, `(service_id,
-//! status, id) > (…)`, instead of saying `service_id = … AND status = … ORDER BY id`. Both mean the same, but the latter
-//! lets the planner walk the primary key, past all that ever was, as soon as its statistics make that look short. Likewise
-//! rows of a batch are named by `id = ANY(…)` besides being joined: a plan that is made while a table is empty is kept, and
+//! Where tasks of one service and status are wanted in their order, the statement says `service_id = … AND status BETWEEN 0
+//! AND 0 ORDER BY service_id, status, id` instead of `status = 0 ORDER BY id`. Both mean the same, but the latter lets the
+//! planner walk the primary key, past all that ever was, as soon as its statistics make that look short. A
+//! comparison of whole rows would do that as well, but only its first column ends a scan. Likewise rows of a batch are named by `id = ANY(…)` besides being joined: a plan that is made while a table is empty is kept, and
 //! must be right when it no longer is.
 
 use std::time::Duration;
@@ -313,7 +313,7 @@ impl Session for PgSession {
                     submitted < now() - make_interval(secs => $5) OR ended < now() - make_interval(secs => $4) AS too_old,
                     submitted < now() - make_interval(secs => least($4, $5)) AS matters
              FROM relais.task
-             WHERE (service_id, status, id) > ($1, $2, $3) AND (service_id, status, id) < ($1, $2 + 1, 0)
+             WHERE service_id = $1 AND status BETWEEN $2 AND $2 AND id > $3
              ORDER BY service_id, status, id LIMIT $6",
         )
         .bind(scan.service.0)
@@ -372,16 +372,13 @@ impl Session for PgSession {
         let rows = sqlx::query(
             "SELECT a.service_id, coalesce(least(
                  (SELECT seq FROM relais.task t
-                  WHERE (t.service_id, t.status, t.id) > (a.service_id, 0, 0)
-                    AND (t.service_id, t.status, t.id) < (a.service_id, 1, 0)
+                  WHERE t.service_id = a.service_id AND t.status BETWEEN 0 AND 0
                   ORDER BY t.service_id, t.status, t.id LIMIT 1),
                  (SELECT seq FROM relais.task t
-                  WHERE (t.service_id, t.status, t.id) > (a.service_id, 1, 0)
-                    AND (t.service_id, t.status, t.id) < (a.service_id, 2, 0)
+                  WHERE t.service_id = a.service_id AND t.status BETWEEN 1 AND 1
                   ORDER BY t.service_id, t.status, t.id LIMIT 1),
                  (SELECT seq FROM relais.task t
-                  WHERE (t.service_id, t.status, t.id) > (a.service_id, 5, 0)
-                    AND (t.service_id, t.status, t.id) < (a.service_id, 6, 0)
+                  WHERE t.service_id = a.service_id AND t.status BETWEEN 5 AND 5
                   ORDER BY t.service_id, t.status, t.id LIMIT 1)
              ), a.n) AS floor
              FROM relais.tally a WHERE a.client_id = 0 AND a.status = 0 AND NOT a.departed",
