@@ -242,7 +242,6 @@ pub struct PurgeReport {
 }
 
 /// A change to what is declared.
-#[expect(clippy::large_enum_variant, reason = "there are few at a time, and none is kept")]
 #[derive(Debug, Clone)]
 pub enum Change {
     /// The service is to be like this.

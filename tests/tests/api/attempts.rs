@@ -102,7 +102,9 @@ async fn a_worker_decides_whether_and_when_to_try_again(on: Backend) {
         let id = name(&submit(&app, json!({"body": {}})).await);
         worker.claim_one("resize").await;
         let mut data = json!({"messageType": "failure", "errorMessage": "no"});
-        data.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap());
+        for (field, value) in more.as_object().into_iter().flatten() {
+            data[field] = value.clone();
+        }
         assert_eq!(worker.report("resize", &id, data).await, "accepted");
         id
     };

@@ -80,7 +80,7 @@ async fn work(servers: [Api; 2], stage: Arc<Stage>, number: usize) -> Result<()>
         let asked = Instant::now();
         let request = json!({"max": 1 + turn % 3, "wait": "2s"});
         let claim = server.post("/v1/services/limited/claims", &request);
-        let answer = if turn % 11 == 0 {
+        let answer = if turn.is_multiple_of(11) {
             // It hangs up at some moment of its wait.
             match tokio::time::timeout(Duration::from_millis(40), claim).await {
                 Ok(answer) => answer,
@@ -99,7 +99,7 @@ async fn work(servers: [Api; 2], stage: Arc<Stage>, number: usize) -> Result<()>
         for task in tasks["tasks"].as_array().cloned().unwrap_or_default() {
             let client = if task["data"]["body"]["client"] == "many" { "many" } else { "few" };
             turn += 1;
-            if turn % 13 == 0 {
+            if turn.is_multiple_of(13) {
                 // Killed: nobody says anything of this task until its lease is over.
                 stage.note(Run { client, from, until: lease_over.max(from) });
                 continue;
