@@ -24,17 +24,13 @@ pub async fn insert(kind: Kind, url: String, connections: usize, rows: usize, ti
 
 const COLUMNS: &str = "task_id, service_id, client_id, seq, request, callback, correlation_id";
 
-/// In its queue, and so in the index that claims walk.
-const QUEUED: &str = "queue_id";
-
 async fn postgres(url: String, connections: usize, rows: usize, time: Duration) -> Result<Sample> {
     let clients = try_join_all((0..connections).map(|_| connect(&url))).await?;
-    let single = format!(
-        "INSERT INTO relais.task ({COLUMNS}, {QUEUED}) VALUES ($1, $2, $3, $4, $5::text::json, $6::text::json, $7, $2)"
-    );
+    let single =
+        format!("INSERT INTO relais.task ({COLUMNS}) VALUES ($1, $2, $3, $4, $5::text::json, $6::text::json, $7)");
     let many = format!(
-        "INSERT INTO relais.task ({COLUMNS}, {QUEUED})
-         SELECT w.task_id, w.service_id, w.client_id, w.seq, w.request::json, w.callback::json, w.correlation_id, w.service_id
+        "INSERT INTO relais.task ({COLUMNS})
+         SELECT w.task_id, w.service_id, w.client_id, w.seq, w.request::json, w.callback::json, w.correlation_id
          FROM unnest($1::uuid[], $2::integer[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::text[])
               AS w ({COLUMNS})"
     );

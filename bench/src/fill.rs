@@ -81,12 +81,12 @@ pub async fn postgres(url: &str, queue: Queue, service: &str, client: &str) -> R
         format!("DELETE FROM relais.tally WHERE service_id = (SELECT id FROM relais.service WHERE name = '{service}')"),
         "UPDATE relais.tally SET n = 0".to_owned(),
         format!(
-            "INSERT INTO relais.task (task_id, service_id, client_id, seq, rank, status, queue_id, attempt, revision, progress,
+            "INSERT INTO relais.task (task_id, service_id, client_id, seq, rank, status, attempt, revision, progress,
                                       submitted, started, ended, worker_host, request, response)
              SELECT (lpad(to_hex(({START} + n / 8) >> 16), 8, '0') || lpad(to_hex(({START} + n / 8) & 65535), 4, '0')
                      || '7' || lpad(to_hex(n % 4096), 3, '0') || '8000' || lpad(to_hex(n), 12, '0'))::uuid,
                     service_id, client_id, n, {START} + n / 8,
-                    CASE WHEN f.finished THEN 2 ELSE 0 END, CASE WHEN NOT f.finished THEN service_id END, f.finished::integer, 2 * f.finished::integer,
+                    CASE WHEN f.finished THEN 2 ELSE 0 END, f.finished::integer, 2 * f.finished::integer,
                     CASE WHEN f.finished THEN 100 ELSE 0 END, now(),
                     CASE WHEN f.finished THEN now() END, CASE WHEN f.finished THEN now() END,
                     CASE WHEN f.finished THEN 'bench' END, '{BODY}', CASE WHEN f.finished THEN '{BODY}'::json END

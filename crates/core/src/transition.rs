@@ -87,7 +87,11 @@ impl State {
         match self.status {
             Status::Waiting | Status::Pending if passed(self.expires) => Some(Event::Expired),
             Status::Waiting if passed(self.due) => Some(Event::Due),
-            Status::InProgress if passed(self.deadline.map(|deadline| deadline.after(GRACE))) => {
+            // Whoever has fallen silent after its deadline has stopped, as it was told.
+            Status::InProgress
+                if passed(self.deadline.map(|deadline| deadline.after(GRACE)))
+                    || passed(self.deadline) && passed(self.lease_until) =>
+            {
                 Some(Event::Failed { attempt: None, failure: timed_out(), again_after: None })
             }
             Status::InProgress if passed(self.lease_until) => Some(Event::LeaseExpired { delivery_limit }),
@@ -391,7 +395,10 @@ impl State {
 
     /// A result that came before its `started` is of an attempt all the same.
     fn overtaken(&mut self, event: &Event) {
-        self.attempt += u32::from(self.status == Status::Pending && event.attempt().is_none());
+        if self.status == Status::Pending && event.attempt().is_none() {
+            self.attempt += 1;
+            self.expires = None;
+        }
     }
 
     /// Whoever says something is alive. A longer lease, as a claim may have asked for, stays as long.

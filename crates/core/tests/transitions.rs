@@ -319,6 +319,10 @@ fn an_attempt_that_takes_too_long_is_told_so_and_then_taken_away() {
     let done = apply(&running, &Event::Succeeded { attempt: Some(1), response: json() }, at(6)).unwrap();
     assert_eq!(done.status, Status::Success, "a result is worth more than a deadline");
     assert!(running.overdue(at(14), 9).is_none(), "it has a while to stop by itself");
+    // Whoever is silent after its deadline was told to be: that is no lost worker.
+    let brief = State { lease_until: Some(at(8)), ..running.clone() };
+    assert_eq!(brief.timer(), Some(at(8)));
+    assert!(matches!(brief.overdue(at(8), 9), Some(Event::Failed { .. })));
     let event = running.overdue(at(15), 9).unwrap();
     assert!(matches!(&event, Event::Failed { failure, .. } if failure.kind.as_deref() == Some("timeout")));
     assert_eq!(apply(&running, &event, at(15)).unwrap().status, Status::Failure);

@@ -190,9 +190,9 @@ impl Desk {
                     continue;
                 }
                 if wished > 0 && wished + wish.request.max > MAX_CLAIM {
+                    // It has its turn if these get all that they wish for.
                     waiting.push_front(wish);
                     self.waiting_count += 1;
-                    self.fresh.insert(service);
                     break;
                 }
                 wished += wish.request.max;
@@ -229,6 +229,8 @@ impl Desk {
                 return;
             }
         };
+        let wished: usize = done.wishes.iter().map(|wish| wish.request.max).sum();
+        let exhausted = claimed.tasks.iter().map(Vec::len).sum::<usize>() < wished;
         let mut unanswered = VecDeque::new();
         let now = Instant::now();
         for (mut wish, tasks) in done.wishes.into_iter().zip(claimed.tasks) {
@@ -244,6 +246,12 @@ impl Desk {
         // They came first.
         unanswered.append(waiting);
         *waiting = unanswered;
+        if !exhausted {
+            self.fresh.insert(done.service);
+        } else if !self.fresh.contains(&done.service) {
+            // There is nothing left for the others either.
+            waiting.iter_mut().for_each(|wish| wish.asked = true);
+        }
         if waiting.is_empty() {
             self.waiting.remove(&done.service);
         } else if let Some(again) = claimed.again {

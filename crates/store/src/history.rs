@@ -6,8 +6,8 @@ use relais_core::{Attempt, ClientKey, NewTask, ServiceKey, TaskId};
 
 use crate::session::{InsertedTask, KnownKey, Result};
 
-/// A unique key that a task does not need any more.
-#[derive(Debug)]
+/// A unique key, and the task whose it is or was.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FreedKey {
     pub service: ServiceKey,
     pub client: ClientKey,
@@ -28,6 +28,9 @@ pub(crate) trait History: Send {
 
     /// Notes the unique keys of those that have one; whoever had one before has it no more.
     fn insert_unique(&mut self, tasks: &[InsertedTask]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Takes keys back, for tasks that had ended and begin anew; those that others have meanwhile are theirs.
+    fn retake_unique(&mut self, keys: &[FreedKey]) -> impl Future<Output = Result<()>> + Send;
 
     /// Lets go of keys, but for those that last longer than their tasks.
     fn free_unique(&mut self, keys: &[FreedKey]) -> impl Future<Output = Result<()>> + Send;

@@ -14,6 +14,7 @@ use relais_core::{
 };
 
 use crate::flow::{FlowKind, client_flow, flow_kind, flow_limits};
+use crate::history::FreedKey;
 use crate::outbox::Floor;
 use crate::session::{KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, QueueFacts, Result};
 
@@ -199,6 +200,18 @@ pub(crate) fn queue_facts(rows: &[impl Columns], known: Vec<KnownKey>) -> Result
         facts.shares.push((service, client, share));
     }
     Ok(facts)
+}
+
+/// The unique keys of tasks that are gone.
+pub(crate) fn freed_keys(rows: &[impl Columns]) -> Result<Vec<FreedKey>> {
+    let mut freed = Vec::new();
+    for row in rows {
+        if let Some(key) = row.text_if_any("unique_key")? {
+            let (service, client, task_id) = (service_key(row)?, client_key(row)?, row.task_id("task_id")?);
+            freed.push(FreedKey { service, client, key, task_id });
+        }
+    }
+    Ok(freed)
 }
 
 /// The key of which there is one task at a time.
@@ -395,7 +408,7 @@ pub(crate) fn due_callback(row: &impl Columns) -> Result<DueCallback> {
         task.state.started = row.moment_if_any("cb_started")?;
         task.state.progress = row.real_if_any("cb_progress")?.unwrap_or(0.0);
         task.state.ended = None;
-        task.error_message = None;
+        (task.error_message, task.error_kind, task.error_trace) = (None, None, None);
     }
     Ok(DueCallback { tries: narrow(row.int("cb_tries")?).saturating_sub(1), now: row.moment("now")?, record, task })
 }

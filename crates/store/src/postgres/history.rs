@@ -107,6 +107,24 @@ impl History for PgSession {
         Ok(())
     }
 
+    async fn retake_unique(&mut self, keys: &[FreedKey]) -> Result<()> {
+        sqlx::query(
+            "INSERT INTO relais.unique_key (service_id, client_id, key, task_id, position)
+             SELECT w.service_id, w.client_id, w.key, w.task_id, 1
+             FROM unnest($1::integer[], $2::integer[], $3::text[], $4::uuid[]) AS w (service_id, client_id, key, task_id)
+             ORDER BY w.service_id, w.client_id, w.key
+             ON CONFLICT DO NOTHING",
+        )
+        .bind(column(keys, |key| key.service.0))
+        .bind(column(keys, |key| key.client.0))
+        .bind(column(keys, |key| key.key.as_str()))
+        .bind(column(keys, |key| key.task_id.0))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
     async fn free_unique(&mut self, keys: &[FreedKey]) -> Result<()> {
         sqlx::query(
             "DELETE FROM relais.unique_key WHERE ctid = ANY(ARRAY(

@@ -55,6 +55,12 @@ impl Schedules for PgSession {
     }
 
     async fn lock_schedule(&mut self, name: &ScheduleName) -> Result<Locked<LockedSchedule>> {
+        // A statement of its own: the next one sees the task of whoever had the lock before.
+        sqlx::query("SELECT 1 FROM relais.schedule WHERE name = $1 FOR NO KEY UPDATE")
+            .bind(name.as_str())
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
         let rows = sqlx::query(concat!(
             "SELECT ",
             locked_columns!(),

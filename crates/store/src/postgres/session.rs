@@ -17,8 +17,8 @@ use super::{
 use crate::{
     history::History as _,
     row::{
-        Columns, in_millis, known_key, locked, locked_queue, locked_task, locked_unless_limited, purge_candidates,
-        queue_facts, retry_text, service_key, signed, wide,
+        Columns, freed_keys, in_millis, known_key, locked, locked_queue, locked_task, locked_unless_limited,
+        purge_candidates, queue_facts, retry_text, service_key, signed, wide,
     },
     session::{
         Accounts, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, PurgeScan,
@@ -110,10 +110,10 @@ impl Session for PgSession {
     async fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> Result<()> {
         sqlx::query(
             "INSERT INTO relais.task (task_id, service_id, client_id, seq, request, callback, correlation_id, priority, rank,
-                                      status, queue_id, scheduled, due, expires, timer, timeout_ms, retry, unique_key)
+                                      status, scheduled, due, expires, timer, timeout_ms, retry, unique_key)
              SELECT w.task_id, w.service_id, w.client_id, w.seq, w.request::json, w.callback::json, w.correlation_id, w.priority,
                     (extract(epoch FROM statement_timestamp()) * 1000)::bigint - w.head_start,
-                    w.status, CASE WHEN w.status = 0 THEN w.service_id END, w.due, w.due, w.expires, w.timer, w.timeout_ms, w.retry, w.unique_key
+                    w.status, w.due, w.due, w.expires, w.timer, w.timeout_ms, w.retry, w.unique_key
              FROM unnest($1::uuid[], $2::integer[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::text[],
                          $8::smallint[], $9::bigint[], $10::smallint[], $11::timestamptz[], $12::timestamptz[],
                          $13::timestamptz[], $14::bigint[], $15::text[], $16::text[])
@@ -234,7 +234,7 @@ impl Session for PgSession {
     async fn write_tasks(&mut self, tasks: &[WrittenTask]) -> Result<()> {
         sqlx::query(
             "UPDATE relais.task t
-             SET status = w.status, queue_id = CASE WHEN w.status = 0 THEN t.service_id END, attempt = w.attempt, losses = w.losses, revision = w.revision,
+             SET status = w.status, attempt = w.attempt, losses = w.losses, revision = w.revision,
                  progress = w.progress, worker_host = w.worker_host, started = w.started, ended = w.ended,
                  lease_until = w.lease_until, response = w.response::json, error_message = w.error_message,
                  error_kind = w.error_kind, error_trace = w.error_trace, failures = w.failures, due = w.due,
@@ -310,7 +310,8 @@ impl Session for PgSession {
     async fn scan_for_purge(&mut self, scan: &PurgeScan) -> Result<Vec<PurgeCandidate>> {
         let rows = sqlx::query(
             "SELECT id, client_id, seq,
-                    submitted < now() - make_interval(secs => $5) OR ended < now() - make_interval(secs => $4) AS too_old,
+                    greatest(submitted, scheduled) < now() - make_interval(secs => $5)
+                        OR ended < now() - make_interval(secs => $4) AS too_old,
                     submitted < now() - make_interval(secs => least($4, $5)) AS matters
              FROM relais.task
              WHERE service_id = $1 AND status BETWEEN $2 AND $2 AND id > $3
@@ -329,13 +330,13 @@ impl Session for PgSession {
     }
 
     async fn delete_tasks(&mut self, ids: &[i64], status: Status) -> Result<Vec<i64>> {
-        sqlx::query_scalar(
+        let gone = sqlx::query(
             "WITH gone AS (
                  DELETE FROM relais.task WHERE id = ANY(ARRAY(
                      SELECT id FROM relais.task t WHERE id = ANY($1) AND status = $2
                          AND NOT EXISTS (SELECT 1 FROM relais.callback b WHERE b.task = t.id AND b.status = 0)
                      ORDER BY id FOR UPDATE SKIP LOCKED
-                 )) RETURNING id
+                 )) RETURNING id, service_id, client_id, task_id, unique_key
              ), done AS (
                  DELETE FROM relais.attempt WHERE task = ANY(ARRAY(SELECT id FROM gone))
              ), told AS (
@@ -343,13 +344,18 @@ impl Session for PgSession {
              ), tried AS (
                  DELETE FROM relais.callback_attempt WHERE callback = ANY(ARRAY(SELECT id FROM told))
              )
-             SELECT id FROM gone",
+             SELECT * FROM gone",
         )
         .bind(ids)
         .bind(status.code())
         .fetch_all(&mut *self.tx)
         .await
-        .map_err(error)
+        .map_err(error)?;
+        let freed = freed_keys(&gone)?;
+        if !freed.is_empty() {
+            self.free_unique(&freed).await?;
+        }
+        gone.iter().map(|row| row.big("id")).collect()
     }
 
     async fn forget_keys(&mut self, older_than: Duration, limit: usize) -> Result<u64> {

@@ -31,9 +31,9 @@ impl Postgres {
                  RETURNING n - $2 AS arrived, brokered
              ), taken AS (
                  INSERT INTO relais.task
-                     (task_id, service_id, queue_id, client_id, seq, submitted, request, callback, correlation_id, priority, rank,
+                     (task_id, service_id, client_id, seq, submitted, request, callback, correlation_id, priority, rank,
                       timeout_ms, retry)
-                 SELECT w.task_id, $1, $1, w.client_id, q.arrived + w.place - 1, c.now, w.request::json, w.callback::json,
+                 SELECT w.task_id, $1, w.client_id, q.arrived + w.place - 1, c.now, w.request::json, w.callback::json,
                         w.correlation_id, w.priority, (extract(epoch FROM c.now) * 1000)::bigint - w.head_start,
                         w.timeout_ms, w.retry
                  FROM queue q CROSS JOIN unnest($3::uuid[], $4::integer[], $5::text[], $6::text[], $7::text[],

@@ -92,14 +92,21 @@ impl History for SqliteSession {
         .await
     }
 
+    async fn retake_unique(&mut self, keys: &[FreedKey]) -> Result<()> {
+        self.execute(
+            "INSERT INTO unique_key (service_id, client_id, key, task_id, position)
+             SELECT value->>0, value->>1, value->>2, value->>3, 1 FROM json_each(?1) WHERE true ON CONFLICT DO NOTHING",
+            &named(keys),
+        )
+        .await
+    }
+
     async fn free_unique(&mut self, keys: &[FreedKey]) -> Result<()> {
-        let rows: Vec<_> =
-            keys.iter().map(|freed| (freed.service.0, freed.client.0, &freed.key, freed.task_id.to_string())).collect();
         self.execute(
             "DELETE FROM unique_key WHERE until IS NULL AND (service_id, client_id, key, task_id) IN (
                  SELECT value->>0, value->>1, value->>2, value->>3 FROM json_each(?1)
              )",
-            &rows,
+            &named(keys),
         )
         .await
     }
@@ -117,4 +124,8 @@ impl History for SqliteSession {
         .map_err(|failure| self.failed(failure))?;
         Ok(done.rows_affected())
     }
+}
+
+fn named(keys: &[FreedKey]) -> Vec<(i32, i32, &str, String)> {
+    keys.iter().map(|key| (key.service.0, key.client.0, key.key.as_str(), key.task_id.to_string())).collect()
 }

@@ -14,8 +14,8 @@ use super::{
 use crate::{
     history::History as _,
     row::{
-        Columns, corrupt, in_millis, known_key, locked, locked_pending, locked_queue, locked_task, purge_candidates,
-        queue_facts, retry_text, service_key, unsigned, wide,
+        Columns, corrupt, freed_keys, in_millis, known_key, locked, locked_pending, locked_queue, locked_task,
+        purge_candidates, queue_facts, retry_text, service_key, unsigned, wide,
     },
     session::{
         Accounts, Counter, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate,
@@ -70,7 +70,8 @@ pub(super) const LOCK_OVERDUE: &str = concat!(
 );
 
 pub(super) const SCAN_FOR_PURGE: &str = concat!(
-    "SELECT id, client_id, seq, submitted < now - ?5 OR ended < now - ?4 AS too_old, submitted < now - min(?4, ?5) AS matters
+    "SELECT id, client_id, seq, max(submitted, coalesce(scheduled, 0)) < now - ?5 OR ended < now - ?4 AS too_old,
+            submitted < now - min(?4, ?5) AS matters
      FROM (SELECT ",
     now!(),
     " AS now) CROSS JOIN task WHERE service_id = ?1 AND status = ?2 AND id > ?3 ORDER BY id LIMIT ?6"
@@ -395,15 +396,21 @@ impl Session for SqliteSession {
     }
 
     async fn delete_tasks(&mut self, ids: &[i64], status: Status) -> Result<Vec<i64>> {
-        let gone: Vec<i64> = sqlx::query_scalar(
+        let rows = sqlx::query(
             "DELETE FROM task WHERE id IN (SELECT value FROM json_each(?1)) AND status = ?2
-                 AND NOT EXISTS (SELECT 1 FROM callback b WHERE b.task = task.id AND b.status = 0) RETURNING id",
+                 AND NOT EXISTS (SELECT 1 FROM callback b WHERE b.task = task.id AND b.status = 0)
+             RETURNING id, service_id, client_id, task_id, unique_key",
         )
         .bind(array(ids)?)
         .bind(status.code())
         .fetch_all(&mut *self.tx)
         .await
         .map_err(|failure| self.failed(failure))?;
+        let freed = freed_keys(&rows)?;
+        if !freed.is_empty() {
+            self.free_unique(&freed).await?;
+        }
+        let gone: Vec<i64> = rows.iter().map(|row| row.big("id")).collect::<Result<_>>()?;
         self.execute(
             "DELETE FROM callback_attempt WHERE callback IN (
                  SELECT b.id FROM json_each(?1) AS w CROSS JOIN callback b ON b.task = w.value

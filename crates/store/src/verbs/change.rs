@@ -33,8 +33,8 @@ struct Changes {
     attempts: Vec<(i64, Attempt)>,
     /// Had ended, and begin anew.
     revived: Vec<i64>,
-    /// Keys of which the next task may come.
-    freed: Vec<FreedKey>,
+    /// Unique keys that are free from now on (false), or in use again (true).
+    keys: BTreeMap<FreedKey, bool>,
     /// When something happens next to one of those that wait.
     timer: Option<Timestamp>,
     /// What is to be told, in the order in which it happened.
@@ -81,11 +81,11 @@ impl Changes {
             self.revived.push(task.id);
         }
         self.attempts.extend(over(&task.state, &state, &event, now).map(|attempt| (task.id, attempt)));
-        if state.status.is_final()
-            && let Some(key) = task.unique_key.take()
+        if task.state.status.is_final() != state.status.is_final()
+            && let Some(key) = task.unique_key.clone()
         {
             let (service, client, task_id) = (task.service, task.client, task.task_id);
-            self.freed.push(FreedKey { service, client, key, task_id });
+            self.keys.insert(FreedKey { service, client, key, task_id }, !state.status.is_final());
         }
         let stopped = task.state.status == Status::InProgress && state.status != Status::InProgress;
         if stopped && self.limited.running.contains(&task.service) {
@@ -199,8 +199,10 @@ impl<D: Database> Verbs<D> {
             let attempts: Vec<_> = attempts.into_iter().map(|((id, _), attempt)| (id, attempt)).collect();
             session.insert_attempts(&attempts).await?;
         }
-        if !changes.freed.is_empty() {
-            session.free_unique(&changes.freed).await?;
+        if !changes.keys.is_empty() {
+            let (used, free): (BTreeMap<_, _>, BTreeMap<_, _>) = changes.keys.into_iter().partition(|(_, used)| *used);
+            session.free_unique(&free.into_keys().collect::<Vec<_>>()).await?;
+            session.retake_unique(&used.into_keys().collect::<Vec<_>>()).await?;
         }
         let callbacks = Self::tell(&mut session, changes.told).await?;
         let mut dispatch = changes.opened;

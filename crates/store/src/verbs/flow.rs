@@ -24,6 +24,9 @@ pub(super) struct Limited {
     pub(super) windows: HashSet<ServiceKey>,
 }
 
+/// How long to wait for tasks that others have locked.
+const SOON: Duration = Duration::from_millis(20);
+
 /// What a claim on such a service found.
 pub(super) struct Flowing {
     /// Tasks that may be handed out, and are locked.
@@ -53,39 +56,38 @@ impl<D: Database> Verbs<D> {
         let now = Timestamp::from_millis(facts.now / 1_000_000);
         let mut flow = Flow::new(facts);
         let mut rows: Vec<LockedPending> = Vec::new();
-        loop {
-            let asked = match flow.pick(wanted - rows.len()) {
-                Pick::Any(most) => {
-                    if most > 0
-                        && let Some(locked) = session.lock_pending(service, most, true).await?
-                    {
-                        rows = locked.rows;
-                        flow.took_any(rows.len());
-                    }
-                    break;
+        let mut short = false;
+        let asked = match flow.pick(wanted) {
+            Pick::Any(most) => {
+                if most > 0
+                    && let Some(locked) = session.lock_pending(service, most, true).await?
+                {
+                    rows = locked.rows;
+                    flow.took_any(rows.len());
                 }
-                Pick::Each(shares) => shares,
-                Pick::First(shares, most) if shares.is_empty() || most == 0 => break,
-                Pick::First(shares, most) => Flow::first_of(session.pending_places(service, &shares).await?, most),
-            };
-            if asked.is_empty() {
-                break;
+                Vec::new()
             }
-            let locked = session.lock_shares(service, &asked).await?.rows;
+            Pick::Each(shares) => shares,
+            Pick::First(shares, most) if shares.is_empty() || most == 0 => Vec::new(),
+            Pick::First(shares, most) => Flow::first_of(session.pending_places(service, &shares).await?, most),
+        };
+        if !asked.is_empty() {
+            rows = session.lock_shares(service, &asked).await?.rows;
             let mut got: BTreeMap<ClientKey, usize> = BTreeMap::new();
-            for row in &locked {
+            for row in &rows {
                 *got.entry(row.locked.client).or_default() += 1;
             }
-            // Whoever had fewer than were counted is passed over, and the others are asked for more.
+            // Others have some of them locked. The rest is not asked for in their stead: a second look would find those that
+            // were just locked here as well.
+            short = asked.iter().map(|(_, most)| most).sum::<usize>() > rows.len();
             flow.took(&asked, &got);
-            rows.extend(locked);
         }
         // Also where nothing was taken: a rate that was changed may have brought the flow nearer.
         if flow.state() != state {
             session.write_flow(service, flow.state(), &flow.changed()).await?;
         }
         rows.sort_unstable_by_key(|row| (row.rank, row.locked.id));
-        let again = flow.again(wanted - rows.len());
+        let again = flow.again(wanted - rows.len()).into_iter().chain(short.then_some(SOON)).min();
         Ok(Flowing { rows, now, again })
     }
 

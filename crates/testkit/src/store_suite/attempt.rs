@@ -303,6 +303,11 @@ pub async fn a_unique_key_has_one_task_at_a_time(harness: &Harness) -> Result<()
     ensure!(submit(store, keyed(bob, None)?).await?.is_new(), "other clients have keys of their own");
 
     change(store, first, service, Event::Cancelled).await?;
+    // One that is done once more has its key again.
+    change(store, first, service, Event::Revived).await?;
+    let twin = submit(store, keyed(alice, None)?).await?;
+    ensure!(twin.duplicate && twin.task_id == first, "{twin:?}");
+    change(store, first, service, Event::Cancelled).await?;
     let lasting = submit(store, keyed(alice, Some(LATER))?).await?;
     ensure!(lasting.is_new() && lasting.task_id != first);
     change(store, lasting.task_id, service, Event::Cancelled).await?;
@@ -344,11 +349,15 @@ pub async fn tasks_of_a_broker_are_dispatched_when_they_are_due(harness: &Harnes
     Ok(())
 }
 
-/// What is purged takes its attempts along.
+/// What is purged takes its attempts and its key along; what is scheduled is not old before its time has come.
 pub async fn attempts_go_with_their_task(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
-    let name = submit(store, new_task(service, client)?).await?.task_id;
+    let unique = Some(UniqueKey { key: "report 7".to_owned(), lasting: None });
+    let keyed = on(Terms { unique, ..Terms::default() }, service, client)?;
+    let later = on(Terms { due: Some(When::After(LATER)), ..Terms::default() }, service, client)?;
+    let later = submit(store, later).await?.task_id;
+    let name = submit(store, keyed.clone()).await?.task_id;
     claim(store, service, 1).await?;
     change(store, name, service, Event::Returned { attempt: None }).await?;
     let id = find(store, name).await?.id;
@@ -363,6 +372,9 @@ pub async fn attempts_go_with_their_task(harness: &Harness) -> Result<()> {
         }
     }
     ensure!(store.find_task(name).await?.is_none() && store.attempts(id).await?.is_empty());
+    ensure!(store.find_task(later).await?.is_some(), "its time has not come");
+    let again = NewTask { task_id: TaskId::generate(), ..keyed };
+    ensure!(submit(store, again).await?.is_new(), "nobody has its key");
     Ok(())
 }
 

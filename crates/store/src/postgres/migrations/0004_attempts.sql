@@ -9,7 +9,7 @@ ALTER TABLE relais.task ADD COLUMN priority smallint NOT NULL DEFAULT 4;
 -- The order in which tasks are handed out: when it was submitted, in milliseconds, less the head start of its priority.
 ALTER TABLE relais.task ADD COLUMN rank bigint NOT NULL DEFAULT 0;
 -- Its service while it is in its queue, none otherwise. Only the index that claims walk has it, so no plan can take another one.
-ALTER TABLE relais.task ADD COLUMN queue_id integer;
+ALTER TABLE relais.task ADD COLUMN queue_id integer GENERATED ALWAYS AS (CASE WHEN status = 0 THEN service_id END) STORED;
 ALTER TABLE relais.task ADD COLUMN failures integer NOT NULL DEFAULT 0;
 -- For when it was asked.
 ALTER TABLE relais.task ADD COLUMN scheduled timestamptz;
@@ -26,8 +26,7 @@ ALTER TABLE relais.task ADD COLUMN unique_key text;
 ALTER TABLE relais.task ADD COLUMN error_kind text;
 ALTER TABLE relais.task ADD COLUMN error_trace text;
 
-UPDATE relais.task SET rank = (extract(epoch FROM submitted) * 1000)::bigint, timer = lease_until,
-    queue_id = CASE WHEN status = 0 THEN service_id END WHERE status < 2;
+UPDATE relais.task SET rank = (extract(epoch FROM submitted) * 1000)::bigint, timer = lease_until WHERE status < 2;
 
 CREATE INDEX task_by_rank ON relais.task (queue_id, rank, id) WHERE queue_id IS NOT NULL;
 CREATE INDEX task_by_timer ON relais.task (timer) WHERE timer IS NOT NULL;
