@@ -246,6 +246,9 @@ async fn the_task_of_a_worker_that_fell_silent_goes_to_another_and_the_first_is_
     let path = format!("/admin/tasks/{}", task["taskId"].as_str().context("a task without a name")?);
     let view = async || admin.get(&path).await?.data();
 
+    let other = Broker::new(vhost.url(), BrokerOptions::default())?;
+    let queue = format!("{SERVICE}-in");
+    until("there is a queue of tasks", async || Ok(other.find(&queue).await?.is_some())).await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
     let silent = attentive(&vhost.url_via(proxy.addr())?)?;
     let (_held, task, again) = take(&silent).await?;
@@ -255,7 +258,6 @@ async fn the_task_of_a_worker_that_fell_silent_goes_to_another_and_the_first_is_
     proxy.stall().await?;
 
     let frozen = Instant::now();
-    let other = Broker::new(vhost.url(), BrokerOptions::default())?;
     let (held, again_task, again) = take(&other).await?;
     let noticed = frozen.elapsed();
     println!("a silent worker: its task was another's after {noticed:?}, with a heartbeat of 1 s");
