@@ -58,6 +58,7 @@ impl From<EngineError> for ApiError {
             EngineError::CallbackNotFound => Self::new(N::CallbackNotFound),
             EngineError::DeadLetterNotFound => Self::new(N::DeadLetterNotFound),
             EngineError::ScheduleNotFound => Self::new(N::ScheduleNotFound),
+            EngineError::InstanceNotFound => Self::new(N::InstanceNotFound),
             EngineError::Broker(error) => Self::at(N::BrokerUnavailable, "", error.to_string()).retry_after(5),
             EngineError::SchemaMismatch(problems) => with(N::SchemaMismatch, problems),
             EngineError::Invalid(problems) => with(N::InvalidRequest, problems),

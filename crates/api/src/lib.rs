@@ -14,6 +14,7 @@ mod docs;
 mod error;
 mod event_bus;
 mod events;
+mod instances;
 mod leftover;
 mod openapi;
 mod operations;

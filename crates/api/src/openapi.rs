@@ -14,7 +14,7 @@ use utoipa::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{App, admin, admin_guard, broker, callbacks, consumer, event_bus, events, operations, schedules, worker};
+use crate::{App, admin, admin_guard, broker, callbacks, consumer, event_bus, events, instances, operations, schedules, worker};
 
 #[derive(OpenApi)]
 #[openapi(
@@ -139,6 +139,8 @@ fn admin_routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::rotate_secret))
         .routes(routes!(admin::list_authorizations))
         .routes(routes!(admin::put_authorization, admin::delete_authorization))
+        .routes(routes!(instances::list))
+        .routes(routes!(instances::resolve))
         .routes(routes!(schedules::list))
         .routes(routes!(schedules::show, schedules::put, schedules::delete))
         .routes(routes!(schedules::pause))

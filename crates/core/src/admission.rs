@@ -71,6 +71,13 @@ impl Admission {
         if share.is_full() {
             return Err(Refusal::ClientFull);
         }
+        self.admit_anyway(service, client, waiting)
+    }
+
+    /// The same, however full it is.
+    pub fn admit_anyway(&mut self, service: ServiceKey, client: ClientKey, waiting: bool) -> Result<u64, Refusal> {
+        let room = self.services.get_mut(&service).ok_or(Refusal::ServiceGone)?;
+        let share = self.clients.entry((service, client)).or_insert(Room { pending: 0, waiting: 0, capacity: None });
         let position = room.pending + 1;
         for room in [share, room] {
             *(if waiting { &mut room.waiting } else { &mut room.pending }) += 1;

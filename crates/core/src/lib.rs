@@ -24,6 +24,8 @@ mod change;
 mod cron;
 mod declared;
 mod flow;
+mod inbox;
+mod instance;
 mod json;
 mod names;
 pub mod position;
@@ -54,6 +56,10 @@ pub use declared::{
     Retention, Role, Roles, Service, ServiceLimits, SigningSecret, Transport,
 };
 pub use flow::{ClientFlow, Flow, FlowClient, FlowFacts, FlowLimits, FlowState, MAX_SHARE, Pick, RateLimit, Standing};
+pub use inbox::{Clerk, InboxEntry, TakenIn};
+pub use instance::{
+    Buried, CrashPolicy, Decision, InstanceKey, InstanceRecord, InstanceStatus, Joined, NewInstance,
+};
 pub use json::{Json, JsonError, MAX_DEPTH};
 pub use names::{ClientId, ClientKey, NameError, ScheduleName, ServiceKey, ServiceName, TaskId};
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};

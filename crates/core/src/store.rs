@@ -8,10 +8,11 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    Attempt, CallbackAttempt, CallbackFilter, CallbackPage, ClientFlow, ClientId, ClientKey, Declared, Destination,
-    DueCallback, Fired, Ignored, Json, LaneChange, Lanes, NewTask, Priority, QueueSettings, Referee, Resend, Resent,
+    Attempt, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Clerk, ClientFlow, ClientId, ClientKey, Decision, Declared,
+    Destination, DueCallback, Fired, Ignored, InstanceKey, InstanceRecord, Joined, Json, LaneChange, Lanes, NewInstance,
+    NewTask, Priority, QueueSettings, Referee, Resend, Resent,
     Role, RunByHand, ScheduleChange, ScheduleName, ScheduleRecord, ServiceKey, ServiceLimits, ServiceName, Settlement,
-    State, Status, Submission, Task, TaskChange, TaskId, Timestamp, Transport,
+    State, Status, Submission, TakenIn, Task, TaskChange, TaskId, Timestamp, Transport,
 };
 
 /// What a store can not do, whatever it was asked.
@@ -78,6 +79,8 @@ pub struct ClaimRequest {
     pub lease: Option<Duration>,
     /// The host or pod that asks.
     pub worker_host: Option<String>,
+    /// The process that takes them in hand, where it is one on this store: there is no lease then.
+    pub instance: Option<InstanceKey>,
 }
 
 /// What was handed out.
@@ -340,6 +343,8 @@ pub struct Wakeup {
     pub dispatch: Vec<ServiceKey>,
     /// Something happens to a task at this moment, by itself.
     pub timer: Option<Timestamp>,
+    /// There is something in the inbox.
+    pub inbox: bool,
 }
 
 impl Default for Wakeup {
@@ -352,6 +357,7 @@ impl Default for Wakeup {
             callbacks: Vec::new(),
             dispatch: Vec::new(),
             timer: None,
+            inbox: false,
         }
     }
 }
@@ -366,6 +372,7 @@ impl Wakeup {
             callbacks: Vec::new(),
             dispatch: Vec::new(),
             timer: None,
+            inbox: true,
         }
     }
 
@@ -376,6 +383,7 @@ impl Wakeup {
             && self.callbacks.is_empty()
             && self.dispatch.is_empty()
             && self.timer.is_none()
+            && !self.inbox
             && self.tasks == IdsChanged::These(Vec::new())
     }
 }
@@ -429,7 +437,30 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// What limits the service's flow ([`crate::FlowLimits`]) is held to over all processes, exactly under any concurrency: a
     /// claim takes all that may run, and no more. A worker that starts a pending task without a claim is counted, not stopped.
+    ///
+    /// What a process takes in hand is its own from then on, but may be PENDING to everybody else until the process says
+    /// something of it. One that is not known any more gets nothing.
     async fn claim(&self, requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError>;
+
+    /// A process begins. What the one before it of the same name had in hand is taken care of first, as that one asked for.
+    async fn join(&self, instance: NewInstance) -> Result<Joined, StoreError>;
+
+    /// A process gives a sign of life, and may keep silent for so long again. False if it is not known any more: it was
+    /// silent for too long, or another one has its name. Then nothing that it says of tasks counts.
+    async fn beat(&self, instance: InstanceKey, silence: Duration) -> Result<bool, StoreError>;
+
+    /// A process ends. What it still has in hand goes back to where it was.
+    async fn leave(&self, instance: InstanceKey) -> Result<(), StoreError>;
+
+    /// Takes care of what processes had in hand that have been silent for too long.
+    async fn bury(&self) -> Result<Buried, StoreError>;
+
+    /// The processes, in the order of their names.
+    async fn instances(&self) -> Result<Vec<InstanceRecord>, StoreError>;
+
+    /// Decides what becomes of the tasks of a process that died; tells how many there were. None if nothing is to be
+    /// decided under this name.
+    async fn decide(&self, name: String, decision: Decision) -> Result<Option<usize>, StoreError>;
 
     /// Applies events in their order by [`crate::apply`], and tells what became of each.
     async fn record(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, StoreError>;
@@ -534,6 +565,13 @@ pub trait Store: Send + Sync + 'static {
 
     /// Submits this task as a run of the schedule that is due now, paused or not. Its other runs stay as they are.
     async fn run_schedule(&self, name: ScheduleName, task: NewTask) -> Result<RunByHand, StoreError>;
+
+    /// Makes tasks of what programs put into the inbox, at most `limit`, passing over what others have in hand, in one
+    /// transaction with the removal from there. What is refused stays there, with the reason.
+    async fn take_in(&self, limit: usize, clerk: Arc<dyn Clerk>) -> Result<TakenIn, StoreError>;
+
+    /// Lets so much time pass, at once, for tests: all that is written is moved back.
+    async fn advance(&self, by: Duration) -> Result<(), StoreError>;
 
     /// Whether the store answers, and takes writes.
     async fn ping(&self) -> Result<Timestamp, StoreError>;

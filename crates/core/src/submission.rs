@@ -58,6 +58,8 @@ pub struct Terms {
     pub retry: Option<RetryPolicy>,
     /// If there is such a task already, that one is the answer.
     pub unique: Option<UniqueKey>,
+    /// It was promised that it is taken, however full the queue is.
+    pub promised: bool,
 }
 
 /// A task to be taken in.

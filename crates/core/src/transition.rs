@@ -115,6 +115,21 @@ pub enum Event {
         /// How long the worker may keep silent.
         lease: Duration,
     },
+    /// A process on the store itself took it. It answers for all that it has in hand at once, so there is no lease.
+    Taken {
+        /// What the process is called.
+        worker_host: Option<String>,
+    },
+    /// That process still has it. Nothing changes, unless it is not so.
+    Kept {
+        /// The attempt it speaks of.
+        attempt: u32,
+    },
+    /// That process is gone.
+    Abandoned {
+        /// After so many losses the task fails: it may be what kills its workers.
+        delivery_limit: u32,
+    },
     /// The worker says that it has begun.
     Started {
         /// The attempt it speaks of.
@@ -237,6 +252,28 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
             next.begin(worker_host.clone(), now);
             next.lease_until = Some(now.after(*lease));
         }
+        Event::Taken { worker_host } => {
+            if state.status != Status::Pending {
+                return Err(Ignored::NoEffect);
+            }
+            next.attempt += 1;
+            next.begin(worker_host.clone(), now);
+        }
+        Event::Kept { .. } => {
+            if state.status != Status::InProgress {
+                return Err(Ignored::NotHeld);
+            }
+            if state.deadline.is_some_and(|deadline| deadline <= now) {
+                return Err(Ignored::Overdue);
+            }
+            next.revision = state.revision;
+        }
+        Event::Abandoned { delivery_limit } => {
+            if state.status != Status::InProgress {
+                return Err(Ignored::NoEffect);
+            }
+            next.lose(*delivery_limit, now);
+        }
         Event::Started { worker_host, lease, .. } => {
             started(state, &mut next, event, worker_host, now)?;
             next.prolong(*lease, now);
@@ -315,8 +352,7 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
             if state.status != Status::InProgress || state.lease_until.is_none_or(|until| until > now) {
                 return Err(Ignored::NoEffect);
             }
-            next.losses += 1;
-            if next.losses >= *delivery_limit { next.end(Status::Failure, now) } else { next.requeue() }
+            next.lose(*delivery_limit, now);
         }
         Event::Due => {
             if state.status != Status::Waiting || state.due.is_none_or(|due| due > now) {
@@ -393,6 +429,11 @@ impl State {
         self.progress = 0.0;
     }
 
+    fn lose(&mut self, delivery_limit: u32, now: Timestamp) {
+        self.losses += 1;
+        if self.losses >= delivery_limit { self.end(Status::Failure, now) } else { self.requeue() }
+    }
+
     /// A result that came before its `started` is of an attempt all the same.
     fn overtaken(&mut self, event: &Event) {
         if self.status == Status::Pending && event.attempt().is_none() {
@@ -446,7 +487,10 @@ impl Event {
             | Self::Failed { attempt, .. }
             | Self::Renewed { attempt, .. }
             | Self::Returned { attempt } => *attempt,
+            Self::Kept { attempt } => Some(*attempt),
             Self::Claimed { .. }
+            | Self::Taken { .. }
+            | Self::Abandoned { .. }
             | Self::Delivered { .. }
             | Self::GivenBack { .. }
             | Self::LeaseExpired { .. }

@@ -25,6 +25,9 @@ pub fn encode(origin: &str, wakeup: &Wakeup) -> String {
     if wakeup.declared {
         head.push_str(";d");
     }
+    if wakeup.inbox {
+        head.push_str(";i");
+    }
     if let Some(timer) = wakeup.timer {
         head.push_str(";s");
         base36(&mut head, timer.as_millis());
@@ -73,6 +76,7 @@ pub fn decode(origin: &str, payload: &str) -> Option<Wakeup> {
         let (kind, list) = part.split_at(usize::from(!part.is_empty()));
         match (kind, list) {
             ("d", _) => wakeup.declared = true,
+            ("i", _) => wakeup.inbox = true,
             ("t", "*") => wakeup.tasks = IdsChanged::Perhaps,
             ("t", list) => {
                 let mut last = 0;
@@ -137,6 +141,7 @@ mod tests {
             callbacks: vec![1, -1, i64::MIN, i64::MAX],
             dispatch: vec![ServiceKey(2)],
             timer: Some(Timestamp::from_millis(1_769_848_200_125)),
+            inbox: true,
         }
     }
 

@@ -33,6 +33,9 @@ fn event() -> impl Strategy<Value = Event> {
     let progress = prop_oneof![0.0..100.0f64, Just(-5.0), Just(250.0), Just(f64::NAN), Just(f64::INFINITY)];
     prop_oneof![
         3 => host().prop_map(|worker_host| Event::Claimed { worker_host, lease: LEASE }),
+        2 => host().prop_map(|worker_host| Event::Taken { worker_host }),
+        1 => (0u32..4).prop_map(|attempt| Event::Kept { attempt }),
+        1 => (1u32..4).prop_map(|delivery_limit| Event::Abandoned { delivery_limit }),
         3 => (attempt(), host()).prop_map(|(attempt, worker_host)| Event::Started { attempt, worker_host, lease: None }),
         3 => (attempt(), progress).prop_map(|(attempt, progress)| Event::Progressed { attempt, progress, lease: None }),
         1 => attempt().prop_map(|attempt| Event::Succeeded { attempt, response: json() }),
@@ -114,7 +117,7 @@ proptest! {
                     let failed = u32::from(matches!(event, Event::Failed { .. }));
                     prop_assert!(revived || next.failures == before.failures + failed);
                     prop_assert_eq!(next.timeout, before.timeout);
-                    let quiet = matches!(event, Event::Renewed { .. });
+                    let quiet = matches!(event, Event::Renewed { .. } | Event::Kept { .. });
                     prop_assert_eq!(next.revision, before.revision + u64::from(!quiet));
                     results += u32::from(next.status.is_final());
                     check(&next);

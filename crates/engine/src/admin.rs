@@ -3,6 +3,7 @@
 pub(crate) mod clients;
 mod declare;
 mod flow;
+mod instances;
 mod schedules;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};

@@ -6,13 +6,16 @@ use std::{future::Future, sync::atomic::Ordering, time::Duration};
 use relais_core::{ServiceKey, Status};
 use tokio::time::Instant;
 
-use crate::{Engine, EngineError, callbacks, depth, schedule};
+use crate::{Engine, EngineError, callbacks, depth, inbox, schedule};
 
 /// How often what is declared is looked at, in case a wake-up was lost.
 const REFRESH: Duration = Duration::from_secs(5);
 
 /// How often it is looked for what time has done, in case nobody said when to look.
 const TIME: Duration = Duration::from_secs(1);
+
+/// How often it is looked for instances that died.
+const DEATHS: Duration = Duration::from_secs(5);
 
 /// How often tasks that nobody watches are looked for.
 const STRAYS: Duration = Duration::from_secs(10);
@@ -58,6 +61,15 @@ pub(crate) fn start(engine: &Engine) {
         engine.spawn(async move {
             let hub = clock.0.hub.clone();
             paced(&clock, "clock", || hub.timer_bell.notified(), || clock.pass_time()).await;
+        });
+        let inbox = engine.clone();
+        engine.spawn(async move {
+            let hub = inbox.0.hub.clone();
+            every(&inbox, "inbox", inbox::LOOK, || hub.inbox_bell.notified(), || inbox.take_in()).await;
+        });
+        let dead = engine.clone();
+        engine.spawn(async move {
+            paced(&dead, "bury", std::future::pending::<()>, || dead.bury()).await;
         });
         let strays = engine.clone();
         engine.spawn(async move {
@@ -195,6 +207,16 @@ impl Engine {
                 next => return Ok(next.map_or(TIME, |next| next.clamp(Duration::from_millis(1), TIME))),
             }
         }
+    }
+
+    /// Takes care of what instances had that died, and tells when to look again.
+    async fn bury(&self) -> Result<Duration, EngineError> {
+        let buried = self.0.store.bury().await?;
+        if buried.instances > 0 {
+            metrics::counter!("relais_instances_lost_total").increment(buried.instances as u64);
+            tracing::warn!(instances = buried.instances, tasks = buried.tasks, "instances died; their tasks were taken care of");
+        }
+        Ok(buried.next.map_or(DEATHS, |next| next.clamp(Duration::from_millis(100), DEATHS)))
     }
 
     /// Purges, if it is this process's turn.

@@ -19,6 +19,7 @@ use crate::{
     claims::ClaimsDesk,
     dispatch::{self, DispatchOptions, Dispatcher},
     hub::Hub,
+    local::{InstanceOptions, presence},
     measured::Measured,
     pace::Pace,
     readiness::Readiness,
@@ -52,6 +53,9 @@ pub struct Options {
     pub dispatch: DispatchOptions,
     /// The event bus.
     pub bus: BusOptions,
+    /// How this process is known among those on the store, where it is to be; one that does tasks itself
+    /// ([`Engine::work`]) is anyway.
+    pub presence: Option<InstanceOptions>,
 }
 
 impl Default for Options {
@@ -69,6 +73,7 @@ impl Default for Options {
             callbacks: CallbackOptions::default(),
             dispatch: DispatchOptions::default(),
             bus: BusOptions::default(),
+            presence: None,
         }
     }
 }
@@ -168,6 +173,9 @@ impl Engine {
         EventBus::start(&engine);
         background::start(&engine);
         dispatch::start(&engine, parcels);
+        if let Some(options) = engine.0.options.presence.clone() {
+            engine.spawn(presence(engine.clone(), options));
+        }
         Ok(engine)
     }
 

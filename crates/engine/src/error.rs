@@ -47,6 +47,9 @@ pub enum EngineError {
     /// No such schedule.
     #[error("schedule not found")]
     ScheduleNotFound,
+    /// No such instance.
+    #[error("instance not found")]
+    InstanceNotFound,
     /// The broker could not do it.
     #[error("{0}")]
     Broker(CarrierError),

@@ -35,6 +35,8 @@ pub(crate) struct Hub {
     pub(crate) queues_bell: Notify,
     /// Rings when something happens to a task by itself sooner than was known.
     pub(crate) timer_bell: Notify,
+    /// Rings when there may be something in the inbox.
+    pub(crate) inbox_bell: Notify,
     /// Rings when what is declared has changed.
     pub(crate) declared_bell: Notify,
     /// Rings when anything may have happened and everything should be looked at.
@@ -163,6 +165,9 @@ impl WakeupListener for Hub {
         }
         if wakeup.timer.is_some() || wakeup.tasks == IdsChanged::Perhaps {
             self.timer_bell.notify_one();
+        }
+        if wakeup.inbox {
+            self.inbox_bell.notify_one();
         }
         match &wakeup.tasks {
             IdsChanged::These(ids) if ids.is_empty() => {}

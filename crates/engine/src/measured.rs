@@ -11,10 +11,10 @@ use async_trait::async_trait;
 use tracing::Instrument as _;
 
 use relais_core::{
-    Attempt, Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Declared,
-    DispatchName, Dispatched, DueCallback, DueDispatch, Fired, LaneChange, Lanes, NewTask, Outcome, Page, Passed,
+    Attempt, Backlog, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk, Decision, Declared,
+    DispatchName, Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewInstance, NewTask, Outcome, Page, Passed,
     PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord,
-    ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskEvent, TaskFilter, TaskId, Timestamp,
+    ServiceKey, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskEvent, TaskFilter, TaskId, Timestamp,
     WakeupListener,
 };
 
@@ -84,6 +84,12 @@ measured! {
     list_tasks(filter: TaskFilter) -> Page;
     claim(requests: Vec<ClaimRequest>) -> Claimed;
     record(events: Vec<TaskEvent>) -> Vec<Outcome>;
+    join(instance: NewInstance) -> Joined;
+    beat(instance: InstanceKey, silence: Duration) -> bool;
+    leave(instance: InstanceKey) -> ();
+    bury() -> Buried;
+    instances() -> Vec<InstanceRecord>;
+    decide(name: String, decision: Decision) -> Option<usize>;
     pass_time(limit: usize) -> Passed;
     attempts(id: i64) -> Vec<Attempt>;
     claim_dispatches(services: Vec<ServiceKey>, each: usize, lease: Duration) -> Vec<DueDispatch>;
@@ -112,5 +118,7 @@ measured! {
     next_run() -> Option<Duration>;
     fire_schedules(limit: usize, referee: Arc<dyn Referee>) -> Fired;
     run_schedule(name: ScheduleName, task: NewTask) -> RunByHand;
+    take_in(limit: usize, clerk: Arc<dyn Clerk>) -> TakenIn;
+    advance(by: Duration) -> ();
     ping() -> Timestamp;
 }

@@ -76,7 +76,7 @@ pub(crate) async fn run(engine: Engine) {
 
 impl Engine {
     /// Makes the runs that are due, and tells how long it is until the next one.
-    async fn fire_schedules(&self) -> Result<Option<Duration>, EngineError> {
+    pub(crate) async fn fire_schedules(&self) -> Result<Option<Duration>, EngineError> {
         loop {
             match self.0.store.next_run().await? {
                 Some(wait) if wait.is_zero() => {}
@@ -155,7 +155,7 @@ impl Referee for Judge {
 }
 
 /// An error with all that it says, in one line.
-fn explained(error: &EngineError) -> String {
+pub(crate) fn explained(error: &EngineError) -> String {
     let (EngineError::SchemaMismatch(problems) | EngineError::Invalid(problems)) = error else { return chain(error) };
     let said = |problem: &Problem| format!("{} {}", problem.path, problem.message).trim_start().to_owned();
     format!("{error}: {}", problems.iter().map(said).collect::<Vec<_>>().join("; "))

@@ -87,7 +87,7 @@ pub(crate) fn terms(request: &SubmitRequest, service: &Service) -> Result<Terms,
         return Err(EngineError::Invalid(problems));
     }
     let head_start = priority.head_start(service.limits.priority_step);
-    Ok(Terms { priority, head_start, due, expires, timeout, retry, unique })
+    Ok(Terms { priority, head_start, due, expires, timeout, retry, unique, promised: false })
 }
 
 /// The year 2200: beyond it, nobody means it.

@@ -54,7 +54,7 @@ impl Engine {
             }
             host => host,
         };
-        let claim = ClaimRequest { service: access.service.key, max, lease, worker_host };
+        let claim = ClaimRequest { service: access.service.key, max, lease, worker_host, instance: None };
         let tasks = self.0.claims.claim(claim, wait).await?;
         let service = access.service.name.as_str();
         metrics::counter!("relais_tasks_claimed_total", "service" => service.to_owned()).increment(tasks.len() as u64);
@@ -219,12 +219,22 @@ pub(crate) mod wording {
     }
 
     fn failure(report: FailureReport) -> Failure {
-        Failure {
-            message: clean(report.error_message, MAX_ERROR_MESSAGE),
-            kind: report.error_kind.map(|kind| clean(kind, MAX_ERROR_KIND)),
-            trace: report.error_trace.map(|trace| clean(trace, MAX_ERROR_MESSAGE)),
+        clipped(Failure {
+            message: report.error_message,
+            kind: report.error_kind,
+            trace: report.error_trace,
             retryable: report.retryable,
             retry_after: report.retry_after.map(|wait| wait.0),
+        })
+    }
+
+    /// A failure as a database takes it.
+    pub(crate) fn clipped(failure: Failure) -> Failure {
+        Failure {
+            message: clean(failure.message, MAX_ERROR_MESSAGE),
+            kind: failure.kind.map(|kind| clean(kind, MAX_ERROR_KIND)),
+            trace: failure.trace.map(|trace| clean(trace, MAX_ERROR_MESSAGE)),
+            ..failure
         }
     }
 

@@ -145,6 +145,33 @@ pub struct ServiceDeclaration {
     pub dispatch_window: Option<u32>,
 }
 
+impl ServiceDeclaration {
+    /// A service on which nothing is declared but its name.
+    pub fn named(service_name: impl Into<String>) -> Self {
+        Self {
+            service_name: service_name.into(),
+            queue_name: None,
+            transport: None,
+            queue: None,
+            capacity: None,
+            json_schema: None,
+            paused: None,
+            lease: None,
+            delivery_limit: None,
+            retention: None,
+            callback_retries: None,
+            retry: None,
+            timeout: None,
+            priority_step: None,
+            max_running: None,
+            max_running_per_client: None,
+            rate_limit: None,
+            fair_share: None,
+            dispatch_window: None,
+        }
+    }
+}
+
 /// A secret: the text itself, or the environment variable of whoever reads the file.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::{ErrorBody, HumanDuration, callback::CallbackRequest, retry::RetryDeclaration};
 
 /// A task to be done.
-#[derive(Debug, Deserialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct SubmitRequest {
     /// The arguments: a JSON object that conforms to the service's schema.
@@ -52,6 +52,25 @@ pub struct SubmitRequest {
     #[serde(default)]
     #[schema(value_type = Option<String>, pattern = "^([0-9]{1,6}(d|h|m|s|ms))+$", example = "1d")]
     pub unique_for: Option<HumanDuration>,
+}
+
+impl SubmitRequest {
+    /// A submission on the service's terms.
+    pub fn new(body: Box<RawValue>) -> Self {
+        Self {
+            body,
+            callback: None,
+            correlation_id: None,
+            priority: None,
+            scheduled_date: None,
+            delay: None,
+            expires_after: None,
+            timeout: None,
+            retry: None,
+            unique_key: None,
+            unique_for: None,
+        }
+    }
 }
 
 /// The answer to a submission.

@@ -10,6 +10,7 @@ pub mod consumer;
 mod duration;
 mod envelope;
 pub mod events;
+pub mod instance;
 mod numbers;
 pub mod retry;
 pub mod schedule;

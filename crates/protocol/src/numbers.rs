@@ -46,6 +46,7 @@ numbers! {
     CallbackNotFound = 404006, "Callback not found.";
     DeadLetterNotFound = 404007, "Dead letter not found.";
     ScheduleNotFound = 404008, "Schedule not found.";
+    InstanceNotFound = 404010, "Instance not found.";
     MethodNotAllowed = 405001, "This address does not take that method.";
     RequestTimeout = 408001, "The request took too long to arrive.";
     IdempotencyKeyReused = 409001, "The Idempotency-Key was used with another request.";

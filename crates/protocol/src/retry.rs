@@ -20,6 +20,13 @@ pub enum RetryDeclaration {
     Rule(RetryRule),
 }
 
+impl RetryDeclaration {
+    /// Ten more tries, 2^n minutes apart.
+    pub const fn classic() -> Self {
+        Self::Named(RetryName::Classic)
+    }
+}
+
 // By hand: what is wrong with a rule is then said of its fields, and numbers are read as they are written.
 impl<'de> Deserialize<'de> for RetryDeclaration {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {

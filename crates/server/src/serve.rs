@@ -8,7 +8,8 @@ use relais_api::{AdminToken, ApiOptions};
 use relais_callback::{AmqpCourier, HttpCourier};
 use relais_core::{CallbackType, Carrier, Courier, Store, StoreError};
 use relais_engine::{
-    AuthOptions, BatchOptions, CallbackOptions, Couriers, DispatchOptions, Engine, EngineError, Options, PurgeDefaults,
+    AuthOptions, BatchOptions, CallbackOptions, Couriers, DispatchOptions, Engine, EngineError, InstanceOptions, Options,
+    PurgeDefaults,
     background::chain,
 };
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
@@ -211,6 +212,10 @@ fn engine_options(config: &Config, couriers: Couriers, carrier: Option<Arc<dyn C
         purging: config.server.has(Role::Purge),
         telling: config.server.has(Role::Notify),
         scheduling: config.server.has(Role::Schedule),
+        presence: Some(InstanceOptions {
+            name: (!config.server.name.is_empty()).then(|| config.server.name.clone()),
+            ..InstanceOptions::default()
+        }),
         couriers,
         callbacks: CallbackOptions {
             retries: config.callbacks.retries.iter().map(|wait| wait.0).collect(),

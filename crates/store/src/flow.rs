@@ -23,6 +23,8 @@ pub(crate) enum FlowKind {
     Any = 1,
     /// By client.
     ByClient = 2,
+    /// Not at all, but some of its tasks may be in hand.
+    InHand = 3,
 }
 
 /// Flows within a transaction.
@@ -31,12 +33,12 @@ pub(crate) trait Flows: Send {
     fn lock_flow(&mut self, service: ServiceKey) -> impl Future<Output = Result<Option<FlowState>>> + Send;
 
     /// Reads what a claim has to know, after the flow was locked: only then is it the truth. None if the service hands out
-    /// nothing: it is paused, gone, or has a broker.
+    /// nothing: it is paused, gone, or has a broker. Tells also whether some of its tasks may be in hand.
     fn flow_facts(
         &mut self,
         service: ServiceKey,
         state: FlowState,
-    ) -> impl Future<Output = Result<Option<FlowFacts>>> + Send;
+    ) -> impl Future<Output = Result<Option<(FlowFacts, bool)>>> + Send;
 
     /// The places in the queue of the first pending tasks of these clients, rank and `id`, at most so many of each.
     fn pending_places(
@@ -69,6 +71,7 @@ pub(crate) fn flow_kind(row: &impl Columns) -> Result<FlowKind> {
         0 => Ok(FlowKind::Free),
         1 => Ok(FlowKind::Any),
         2 => Ok(FlowKind::ByClient),
+        3 => Ok(FlowKind::InHand),
         code => Err(corrupt(format!("flow {code}"))),
     }
 }
@@ -100,7 +103,10 @@ pub(crate) fn flow_state(row: &impl Columns) -> Result<FlowState> {
 /// What one row says of a service; its clients are read elsewhere.
 pub(crate) fn flow_facts(row: &impl Columns, state: FlowState) -> Result<FlowFacts> {
     Ok(FlowFacts {
-        limits: if flow_kind(row)? == FlowKind::Free { FlowLimits::default() } else { flow_limits(row)? },
+        limits: match flow_kind(row)? {
+            FlowKind::Free | FlowKind::InHand => FlowLimits::default(),
+            FlowKind::Any | FlowKind::ByClient => flow_limits(row)?,
+        },
         state,
         now: row.big("now_nanos")?,
         pending: unsigned(row.big("pending")?),

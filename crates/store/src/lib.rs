@@ -17,7 +17,9 @@
 
 mod dispatch;
 mod flow;
+mod hand;
 mod history;
+mod inbox;
 mod migrations;
 mod outbox;
 mod place;
@@ -27,6 +29,8 @@ mod schedule;
 mod session;
 mod sqlite;
 mod verbs;
+
+pub use inbox::{Enqueue, enqueue};
 
 use std::{sync::Arc, time::Duration};
 

@@ -6,14 +6,16 @@
 use std::{future::Future, time::Duration};
 
 use relais_core::{
-    Attempt, Backlog, Callback, Change, ClientKey, Declared, Failure, Json, NewTask, Page, QueueDepth, QueueShare,
+    Attempt, Backlog, Callback, Change, ClientKey, Declared, Failure, InstanceRecord, Json, NewTask, Page, QueueDepth, QueueShare,
     Room, ServiceKey, State, Status, StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup, position::Node,
 };
 
 use crate::{
     dispatch::Dispatch,
     flow::Flows,
+    hand::Hands,
     history::History,
+    inbox::Inbox,
     outbox::{Outbox, Told},
     schedule::{Schedules, Timetable},
 };
@@ -214,12 +216,18 @@ pub(crate) trait Database: Told + Timetable + 'static {
     /// The clients with unfinished tasks of a service, in the order of their keys.
     fn queue_shares(&self, service: ServiceKey) -> impl Future<Output = Result<Vec<QueueShare>>> + Send;
 
+    /// The processes that do tasks themselves, in the order of their names.
+    fn instances(&self) -> impl Future<Output = Result<Vec<InstanceRecord>>> + Send;
+
     fn declared(&self) -> impl Future<Output = Result<Declared>> + Send;
 
     fn declared_version(&self) -> impl Future<Output = Result<i64>> + Send;
 
     /// Reads the clock, and makes sure that a write would be taken.
     fn ping(&self) -> impl Future<Output = Result<Timestamp>> + Send;
+
+    /// Moves all times that are written back by so much.
+    fn advance(&self, by: Duration) -> impl Future<Output = Result<()>> + Send;
 
     fn migrate(&self) -> impl Future<Output = Result<usize>> + Send;
 
@@ -235,7 +243,7 @@ pub(crate) trait Database: Told + Timetable + 'static {
 }
 
 /// One transaction. Dropped without [`Session::commit`], it never was.
-pub(crate) trait Session: Outbox + Dispatch + Flows + History + Schedules {
+pub(crate) trait Session: Outbox + Dispatch + Flows + Hands + History + Inbox + Schedules {
     /// Locks the queues of these services, in this order, against other submissions.
     fn lock_queues(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<LockedQueue>>> + Send;
 

@@ -60,7 +60,6 @@ mod client;
 pub mod command;
 mod context;
 mod error;
-mod handler;
 #[cfg(feature = "health")]
 mod health;
 mod heartbeat;
@@ -73,8 +72,7 @@ mod transport;
 mod worker;
 
 pub use client::{Client, SubmitOptions, TaskQuery};
-pub use context::Context;
 pub use error::{CallError, WorkerError};
-pub use handler::HandlerError;
+pub use relais_handler::{Context, HandlerError};
 pub use relais_protocol as protocol;
 pub use worker::{Worker, WorkerBuilder, WorkerReport};

@@ -6,11 +6,10 @@
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
 
+use relais_handler::Verdict;
 use relais_protocol::worker::MAX_MESSAGES;
-use serde_json::value::RawValue;
 use tokio::{
     sync::Notify,
     time::{Instant, sleep_until},
@@ -22,37 +21,10 @@ use crate::slots::TaskKey;
 /// About as much as one call carries, so that many results together are not refused for their size.
 const BATCH_BYTES: usize = 256 * 1024;
 
-/// How a task ended.
-#[derive(Debug, Clone)]
-pub(crate) enum Verdict {
-    Success(Box<RawValue>),
-    Failure(Failure),
-}
-
-/// Why a task could not be done.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Failure {
-    pub message: String,
-    /// Whether trying again may help, where that is known.
-    pub retryable: Option<bool>,
-    /// A word for programs.
-    pub kind: Option<String>,
-    /// How long to wait before it is tried again, if it is.
-    pub retry_after: Option<Duration>,
-}
-
-impl Failure {
-    pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), retryable: None, kind: None, retry_after: None }
-    }
-}
-
-impl Verdict {
-    fn size(&self) -> usize {
-        match self {
-            Self::Success(response) => response.get().len(),
-            Self::Failure(failure) => failure.message.len(),
-        }
+fn size(verdict: &Verdict) -> usize {
+    match verdict {
+        Verdict::Success(response) => response.get().len(),
+        Verdict::Failure(failure) => failure.message.len(),
     }
 }
 
@@ -220,7 +192,7 @@ impl Outbox {
         let mut bytes = 0;
         let mut count = 0;
         for parcel in waiting.results.iter().take(limit.min(MAX_MESSAGES)) {
-            bytes += parcel.verdict.size();
+            bytes += size(&parcel.verdict);
             if count > 0 && bytes > BATCH_BYTES {
                 break;
             }
@@ -262,7 +234,7 @@ mod tests {
     }
 
     fn failure(text: &str) -> Verdict {
-        Verdict::Failure(Failure::new(text))
+        Verdict::Failure(relais_handler::Failure::new(text))
     }
 
     /// What is to be told of each task, by its name.

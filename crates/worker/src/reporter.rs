@@ -6,6 +6,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use relais_handler::{Failure, Verdict};
 use relais_protocol::worker::{OutcomeKind, TaskOutcome};
 
 use tokio::time::Instant;
@@ -13,7 +14,7 @@ use tokio::time::Instant;
 use crate::{
     backoff::{Backoff, Call},
     heartbeat::heed,
-    outbox::{Failure, Parcel, Verdict},
+    outbox::Parcel,
     run::Shared,
     transport::News,
 };

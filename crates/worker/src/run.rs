@@ -9,6 +9,7 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
+use relais_handler::{Handler, Return};
 use relais_protocol::worker::{MAX_CLAIM, MAX_MESSAGES, OutcomeKind};
 use tokio::{
     task::JoinSet,
@@ -18,10 +19,10 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use crate::{
-    CallError, Context, Worker, WorkerError, WorkerReport,
+    CallError, Worker, WorkerError, WorkerReport,
     again::Agains,
     backoff::{Backoff, Call, Outage},
-    handler::{Handler, Return},
+    context,
     heartbeat,
     outbox::Outbox,
     reporter,
@@ -206,7 +207,7 @@ fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, del
         shared.outbox.put_started(&key);
     }
     let span = tracing::info_span!("task", task_id = %key.task_id, attempt = key.attempt);
-    let context = Context::new(&delivery, cancel.clone(), shared.outbox.clone());
+    let context = context::context(&delivery, cancel.clone(), shared.outbox.clone());
     let work = handler(delivery.task.data.body, context);
     let shared = shared.clone();
     let work = async move {

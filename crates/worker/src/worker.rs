@@ -12,7 +12,7 @@ use crate::transport::embedded::Embedded;
 #[cfg(feature = "rabbitmq")]
 use crate::transport::rabbitmq::OverRabbitMq;
 use crate::{
-    Context, WorkerError, handler,
+    Context, WorkerError,
     http::Http,
     run,
     transport::{Transport, http::OverHttp},
@@ -108,7 +108,7 @@ impl Worker {
         R: Serialize + Send + 'static,
         E: Display + Send + 'static,
     {
-        run::run(self, handler::erase(handler), shutdown).await
+        run::run(self, relais_handler::erase(handler), shutdown).await
     }
 }
 

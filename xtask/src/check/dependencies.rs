@@ -11,19 +11,21 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 17] = [
+const MAY_KNOW: [(&str, &[&str]); 18] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
+    // What a handler is, for whoever runs it.
+    ("relais-handler", &[]),
     ("relais-store", &["relais-core", "relais-protocol"]),
     ("relais-bus", &["relais-core", "relais-protocol"]),
     ("relais-messaging", &["relais-core", "relais-protocol"]),
     ("relais-callback", &["relais-core", "relais-protocol", "relais-messaging"]),
     ("relais-transport", &["relais-core", "relais-messaging"]),
-    ("relais-engine", &["relais-core", "relais-protocol", "relais-bus"]),
+    ("relais-engine", &["relais-core", "relais-protocol", "relais-handler", "relais-bus"]),
     ("relais-notify", &["relais-core", "relais-protocol", "relais-bus"]),
     ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-notify", "relais-bus"]),
     // Above the broker's client, and above the engine for programs that have both in one process.
-    ("relais-worker", &["relais-core", "relais-protocol", "relais-messaging", "relais-engine"]),
+    ("relais-worker", &["relais-core", "relais-protocol", "relais-handler", "relais-messaging", "relais-engine"]),
     ("relais-scaler", &["relais-core", "relais-protocol", "relais-engine"]),
     ("relais-server", ALL_THAT_SHIP),
     // For tests only: conformance suites speak the ports, never a driver.
@@ -38,6 +40,7 @@ const MAY_KNOW: [(&str, &[&str]); 17] = [
 const ALL_THAT_SHIP: &[&str] = &[
     "relais-core",
     "relais-protocol",
+    "relais-handler",
     "relais-store",
     "relais-bus",
     "relais-callback",
@@ -53,6 +56,7 @@ const ALL_THAT_SHIP: &[&str] = &[
 const EVERYTHING: &[&str] = &[
     "relais-core",
     "relais-protocol",
+    "relais-handler",
     "relais-store",
     "relais-bus",
     "relais-callback",

@@ -168,6 +168,7 @@ fn merge(into: &mut Wakeup, other: &Wakeup) {
         into.dedup();
     }
     into.declared |= other.declared;
+    into.inbox |= other.inbox;
     into.timer = into.timer.into_iter().chain(other.timer).min();
     into.callbacks.extend(&other.callbacks);
     into.callbacks.sort_unstable();
@@ -276,6 +277,7 @@ mod tests {
             declared: false,
             callbacks: vec![7],
             dispatch: vec![ServiceKey(3)],
+            inbox: false,
         };
         let mut merged = hint(vec![1]);
         merge(&mut merged, &Wakeup { work: vec![ServiceKey(2)], declared: true, ..hint(vec![2, 3]) });

@@ -13,6 +13,7 @@ mod connection;
 mod deadletter;
 mod events;
 mod health;
+mod instance;
 mod purge;
 mod reference;
 mod schedule;
@@ -73,6 +74,8 @@ pub enum Command {
     Authorization(authorization::AuthorizationArgs),
     /// Have tasks submitted at the times that a cron expression names
     Schedule(schedule::ScheduleArgs),
+    /// See which processes are on the store, and decide about those that died
+    Instance(instance::InstanceArgs),
     /// Look for tasks and cancel them
     Task(task::TaskArgs),
     /// See what became of callbacks, and send them again
@@ -109,6 +112,7 @@ pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> 
         Command::Client(args) => client::run(args).await?,
         Command::Authorization(args) => authorization::run(args).await?,
         Command::Schedule(args) => schedule::run(args).await?,
+        Command::Instance(args) => instance::run(args).await?,
         Command::Task(args) => task::run(args).await?,
         Command::Callback(args) => callback::run(args).await?,
         Command::Deadletter(args) => deadletter::run(args).await?,
@@ -174,6 +178,8 @@ mod tests {
             "schedule put nightly --service s --client c --cron @daily --callback https://example.org/done",
             "schedule next nightly --count 3",
             "schedule run nightly",
+            "instance list",
+            "instance resolve billing-1 --fail",
             "schedule delete nightly",
             "apply -f - --dry-run --prune",
             "purge --dry-run",
@@ -210,6 +216,8 @@ mod tests {
             "schedule put nightly --service s --client c --cron @daily --body {",
             "schedule put nightly --service s --client c --cron @daily --body {} --body-file f",
             "schedule next nightly --count 0",
+            "instance resolve billing-1",
+            "instance resolve billing-1 --fail --restart",
             "schedule show a/b",
             "authorization put c s",
             "authorization put c s --role dance",

@@ -74,6 +74,8 @@ pub struct ServerConfig {
     /// Where it listens.
     #[serde(deserialize_with = "values::listen")]
     pub listen: SocketAddr,
+    /// What this process is called among those on the database; empty for a name of its own.
+    pub name: String,
     /// What this process does.
     pub roles: Vec<Role>,
     /// The largest request body.

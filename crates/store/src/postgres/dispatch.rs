@@ -225,7 +225,9 @@ impl Dispatch for PgSession {
              FROM (SELECT t.id, s.lease_ms * interval '1 ms' AS lease FROM relais.service s CROSS JOIN LATERAL (
                        SELECT id FROM relais.task
                        WHERE service_id = s.id AND status BETWEEN 1 AND 1
-                         AND lease_until IS NULL
+                         AND lease_until IS NULL AND NOT EXISTS (
+                             SELECT FROM relais.hand h WHERE h.service_id = s.id AND task.id = ANY(h.tasks)
+                         )
                        ORDER BY service_id, status, id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
                    ) t
                    WHERE s.transport = 0 LIMIT $1) w

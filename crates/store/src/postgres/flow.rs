@@ -44,9 +44,9 @@ impl Flows for PgSession {
         row.as_ref().map(flow_state).transpose()
     }
 
-    async fn flow_facts(&mut self, service: ServiceKey, state: FlowState) -> Result<Option<FlowFacts>> {
+    async fn flow_facts(&mut self, service: ServiceKey, state: FlowState) -> Result<Option<(FlowFacts, bool)>> {
         let row = sqlx::query(
-            "SELECT s.flow, s.max_running, s.max_running_per_client, s.rate_count, s.rate_per_ms, s.rate_burst, s.fair_share,
+            "SELECT s.flow, s.handed, s.max_running, s.max_running_per_client, s.rate_count, s.rate_per_ms, s.rate_burst, s.fair_share,
                     s.dispatch_window,
                     (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint AS now_nanos, c.pending, c.running
              FROM relais.service s CROSS JOIN LATERAL (
@@ -85,7 +85,7 @@ impl Flows for PgSession {
             .map_err(error)?;
             facts.clients = Some(rows.iter().map(flow_client).collect::<Result<_>>()?);
         }
-        Ok(Some(facts))
+        Ok(Some((facts, row.flag("handed")?)))
     }
 
     async fn pending_places(
@@ -171,6 +171,7 @@ impl Flows for PgSession {
                          SELECT 1 FROM relais.authorization a WHERE a.service_id = s.id AND a.max_running IS NOT NULL
                      ) THEN 2
                      WHEN s.max_running IS NOT NULL OR s.rate_count IS NOT NULL THEN 1
+                     WHEN s.handed THEN 3
                      ELSE 0 END AS flow
                  FROM relais.service s
              ), made AS (

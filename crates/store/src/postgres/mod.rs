@@ -3,7 +3,9 @@
 mod declare;
 mod dispatch;
 mod flow;
+mod hand;
 mod history;
+mod inbox;
 mod lent;
 mod outbox;
 mod read;
@@ -50,6 +52,19 @@ const STEPS: Steps = &[
     ("attempts", include_str!("migrations/0004_attempts.sql")),
     ("schedules", include_str!("migrations/0005_schedules.sql")),
     ("flow", include_str!("migrations/0006_flow.sql")),
+    ("instances", include_str!("migrations/0008_instances.sql")),
+    ("inbox", include_str!("migrations/0011_inbox.sql")),
+];
+
+/// Every time that matters for what is to come.
+const MOVE_BACK: [&str; 6] = [
+    "UPDATE relais.task SET submitted = submitted - $1, scheduled = scheduled - $1, due = due - $1, expires = expires - $1, deadline = deadline - $1, timer = timer - $1, started = started - $1, ended = ended - $1, lease_until = lease_until - $1,
+         rank = rank - (extract(epoch FROM $1) * 1000)::bigint",
+    "UPDATE relais.attempt SET started = started - $1, ended = ended - $1",
+    "UPDATE relais.unique_key SET until = until - $1",
+    "UPDATE relais.idempotency SET created = created - $1",
+    "UPDATE relais.schedule SET next_fire = next_fire - $1, last_run = last_run - $1",
+    "UPDATE relais.callback SET due = due - $1",
 ];
 
 /// A PostgreSQL database.
@@ -83,14 +98,14 @@ impl Postgres {
             })
             // Statements are written so that one plan is right for all values, and planning them each time would cost more
             // than running them. That plan is made when tables may still be small: it must not be one that reads all of them.
-            // Nor one that sorts a queue of which a few are wanted because another index has a part of the order.
+            // Nor one that walks a whole index to merge it with a short list, nor one that sorts a queue of which a few are wanted because another index has a part of the order.
             // Where there is no other, it counts as so dear that compiling it would seem worth half a second, each time.
             .after_connect(|connection, _| {
                 Box::pin(async move {
                     connection
                         .execute(
                             "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
-                             SET enable_incremental_sort = off; SET jit = off",
+                             SET enable_incremental_sort = off; SET enable_mergejoin = off; SET jit = off",
                         )
                         .await?;
                     Ok(())
@@ -136,6 +151,17 @@ impl Postgres {
         let applied: i64 =
             sqlx::query_scalar("SELECT count(*) FROM relais.migration").fetch_one(&self.pool).await.map_err(error)?;
         Ok(usize::try_from(applied).unwrap_or(0))
+    }
+
+    /// Moves all times back.
+    async fn move_back(&self, by: Duration) -> Result<()> {
+        let mut tx = self.pool.begin().await.map_err(error)?;
+        for statement in MOVE_BACK {
+            let by = sqlx::postgres::types::PgInterval::try_from(by);
+            let by = by.map_err(|failure| StoreError::Conflict(failure.to_string()))?;
+            sqlx::query(statement).bind(by).execute(&mut *tx).await.map_err(error)?;
+        }
+        tx.commit().await.map_err(error)
     }
 
     /// Hears wake-ups on a connection of its own, for ever.

@@ -125,7 +125,7 @@ impl Outbox for PgSession {
     async fn lock_chains(&mut self, callbacks: &[i64]) -> Result<()> {
         sqlx::query(
             "SELECT 1 FROM relais.task WHERE id = ANY(ARRAY(SELECT task FROM relais.callback WHERE id = ANY($1)))
-             ORDER BY id FOR NO KEY UPDATE",
+             ORDER BY id + 0 FOR NO KEY UPDATE",
         )
         .bind(callbacks)
         .execute(&mut *self.tx)
@@ -419,7 +419,7 @@ impl Told for Postgres {
 
     async fn callback_attempts(&self, rows: &[i64]) -> Result<Vec<(i64, CallbackAttempt)>> {
         let rows =
-            sqlx::query("SELECT * FROM relais.callback_attempt WHERE callback = ANY($1) ORDER BY callback, number")
+            sqlx::query("SELECT * FROM relais.callback_attempt WHERE callback = ANY($1) ORDER BY callback + 0, number")
                 .bind(rows)
                 .fetch_all(&mut *self.lend().await?)
                 .await

@@ -1,7 +1,9 @@
 //! Reads that need no transaction.
 
+use std::time::Duration;
+
 use relais_core::{
-    Attempt, Backlog, Declared, NewTask, Page, QueueDepth, QueueShare, ServiceKey, Status, StoreError, Task,
+    Attempt, Backlog, Declared, InstanceRecord, NewTask, Page, QueueDepth, QueueShare, ServiceKey, Status, StoreError, Task,
     TaskFilter, TaskId, Timestamp, Wakeup,
 };
 use sqlx::{Row, postgres::PgRow};
@@ -228,6 +230,10 @@ impl Database for Postgres {
         rows.iter().map(queue_share).collect()
     }
 
+    async fn instances(&self) -> Result<Vec<InstanceRecord>> {
+        self.read_instances().await
+    }
+
     async fn declared(&self) -> Result<Declared> {
         // One snapshot for all four.
         let mut tx = self.lend().await?;
@@ -273,6 +279,10 @@ impl Database for Postgres {
             return Err(StoreError::Unavailable("the server is a standby: it takes no writes".into()));
         }
         row.moment("now")
+    }
+
+    async fn advance(&self, by: Duration) -> Result<()> {
+        self.move_back(by).await
     }
 
     async fn migrate(&self) -> Result<usize> {

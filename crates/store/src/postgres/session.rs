@@ -4,14 +4,15 @@
 //! AND 0 ORDER BY service_id, status, id` instead of `status = 0 ORDER BY id`. Both mean the same, but the latter lets the
 //! planner walk the primary key, past all that ever was, as soon as its statistics make that look short. A
 //! comparison of whole rows would do that as well, but only its first column ends a scan. Likewise rows of a batch are named by `id = ANY(…)` besides being joined: a plan that is made while a table is empty is kept, and
-//! must be right when it no longer is.
+//! must be right when it no longer is. For the same reason what is found by a list of keys is ordered by `id + 0`, which no index
+//! has: in the order of an index, the list would only be a filter on all of it. And no joins are merged.
 
 use std::time::Duration;
 
 use super::{
     CHANNEL, declare, error,
     lent::Lent,
-    read::{state_columns, task_columns},
+    read::task_columns,
     to_sql,
 };
 use crate::{
@@ -38,10 +39,11 @@ macro_rules! locked_columns {
         concat!(
             "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback::text AS callback, t.submitted, ",
             "t.scheduled, t.correlation_id, t.unique_key, coalesce(t.retry, s.retry) AS retry, ",
-            state_columns!()
+            super::read::state_columns!()
         )
     };
 }
+pub(super) use locked_columns;
 
 /// One transaction.
 pub(crate) struct PgSession {
@@ -163,8 +165,8 @@ impl Session for PgSession {
         let rows = sqlx::query(concat!(
             "SELECT clock_timestamp() AS now, ",
             locked_columns!(),
-            " FROM relais.task t JOIN relais.service s ON s.id = t.service_id
-              WHERE t.task_id = ANY($1) ORDER BY t.id FOR NO KEY UPDATE OF t"
+            " FROM relais.task t CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
+              WHERE t.task_id = ANY($1) ORDER BY t.id + 0 FOR NO KEY UPDATE OF t"
         ))
         .bind(task_ids.iter().map(|task_id| task_id.0).collect::<Vec<_>>())
         .fetch_all(&mut *self.tx)
@@ -335,7 +337,7 @@ impl Session for PgSession {
                  DELETE FROM relais.task WHERE id = ANY(ARRAY(
                      SELECT id FROM relais.task t WHERE id = ANY($1) AND status = $2
                          AND NOT EXISTS (SELECT 1 FROM relais.callback b WHERE b.task = t.id AND b.status = 0)
-                     ORDER BY id FOR UPDATE SKIP LOCKED
+                     ORDER BY id + 0 FOR UPDATE SKIP LOCKED
                  )) RETURNING id, service_id, client_id, task_id, unique_key
              ), done AS (
                  DELETE FROM relais.attempt WHERE task = ANY(ARRAY(SELECT id FROM gone))

@@ -55,6 +55,16 @@ pub(super) const WRITE_TASKS: Values = Values {
     after: ") AS w WHERE task.id = w.column1",
 };
 
+/// Only where nobody else has changed the task.
+pub(super) const WRITE_DONE: Values = Values {
+    before: "UPDATE task SET status = 2, revision = w.column3, attempt = w.column4, progress = 100, worker_host = w.column5,
+                 started = w.column6, ended = w.column7, response = w.column8, error_message = NULL, error_kind = NULL,
+                 error_trace = NULL, lease_until = NULL, due = NULL, expires = NULL, deadline = NULL, timer = NULL
+             FROM (VALUES ",
+    row: "(?, ?, ?, ?, ?, ?, ?, ?)",
+    after: ") AS w WHERE task.id = w.column1 AND task.revision = w.column2",
+};
+
 impl Values {
     /// The statement's text for so many rows.
     pub(super) fn text(&self, rows: usize) -> String {
@@ -66,21 +76,23 @@ impl Values {
         text + self.after
     }
 
-    /// Executes it over the rows; `bind` adds the values of one.
+    /// Executes it over the rows; `bind` adds the values of one. Tells how many rows it changed.
     pub(super) async fn execute<'q, T>(
         &self,
         connection: &mut SqliteConnection,
         mut rows: &'q [T],
         bind: impl Fn(Statement<'q>, &'q T) -> Statement<'q>,
-    ) -> std::result::Result<(), sqlx::Error> {
+    ) -> std::result::Result<usize, sqlx::Error> {
+        let mut changed = 0;
         while !rows.is_empty() {
             let (now, later) = rows.split_at(at_once(rows.len()));
             // The text is made of this module's constants; all values are bound.
             let statement = sqlx::query(AssertSqlSafe(self.text(now.len())));
-            now.iter().fold(statement, &bind).execute(&mut *connection).await?;
+            let done = now.iter().fold(statement, &bind).execute(&mut *connection).await?;
+            changed += usize::try_from(done.rows_affected()).unwrap_or(usize::MAX);
             rows = later;
         }
-        Ok(())
+        Ok(changed)
     }
 }
 

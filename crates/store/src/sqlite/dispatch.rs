@@ -221,7 +221,9 @@ impl Dispatch for SqliteSession {
             now!(),
             " + lease_ms AS until FROM service) AS w
               WHERE w.service = task.service_id AND task.id IN (SELECT t.id FROM service s CROSS JOIN task t ON t.service_id = s.id AND t.status = 1
-                           WHERE s.transport = 0 AND t.lease_until IS NULL LIMIT ?1)"
+                           WHERE s.transport = 0 AND t.lease_until IS NULL AND t.id NOT IN (
+                               SELECT h.value FROM hand CROSS JOIN json_each(hand.tasks) AS h
+                           ) LIMIT ?1)"
         ))
         .bind(wide(limit))
         .execute(&mut *self.tx)

@@ -8,7 +8,7 @@ use sqlx::SqliteTransaction;
 use super::{error, read::task_columns, session::SqliteSession};
 use crate::{
     flow::{FlowKind, Flows, flow_client, flow_facts, flow_kind, flow_state},
-    row::{in_millis, locked, locked_pending, signed, wide},
+    row::{Columns as _, in_millis, locked, locked_pending, signed, wide},
     session::{Locked, LockedPending, Result},
 };
 
@@ -40,7 +40,7 @@ macro_rules! first_of_client {
 }
 
 const FACTS: &str = concat!(
-    "SELECT flow, max_running, max_running_per_client, rate_count, rate_per_ms, rate_burst, fair_share, dispatch_window, ",
+    "SELECT flow, handed, max_running, max_running_per_client, rate_count, rate_per_ms, rate_burst, fair_share, dispatch_window, ",
     now!(),
     " * 1000000 AS now_nanos, ",
     current!("0", "0"),
@@ -88,7 +88,7 @@ impl Flows for SqliteSession {
         row.as_ref().map(flow_state).transpose()
     }
 
-    async fn flow_facts(&mut self, service: ServiceKey, state: FlowState) -> Result<Option<FlowFacts>> {
+    async fn flow_facts(&mut self, service: ServiceKey, state: FlowState) -> Result<Option<(FlowFacts, bool)>> {
         let row = sqlx::query(FACTS)
             .bind(service.0)
             .fetch_optional(&mut *self.tx)
@@ -104,7 +104,7 @@ impl Flows for SqliteSession {
                 .map_err(|failure| self.failed(failure))?;
             facts.clients = Some(rows.iter().map(flow_client).collect::<Result<_>>()?);
         }
-        Ok(Some(facts))
+        Ok(Some((facts, row.flag("handed")?)))
     }
 
     async fn pending_places(
@@ -180,6 +180,7 @@ impl Flows for SqliteSession {
                      SELECT 1 FROM authorization a WHERE a.service_id = service.id AND a.max_running IS NOT NULL
                  ) THEN 2
                  WHEN max_running IS NOT NULL OR rate_count IS NOT NULL THEN 1
+                 WHEN handed THEN 3
                  ELSE 0 END",
             "INSERT INTO flow (service_id) SELECT id FROM service WHERE flow > 0 OR dispatch_window IS NOT NULL
              ON CONFLICT DO NOTHING",

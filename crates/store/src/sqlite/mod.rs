@@ -14,7 +14,9 @@ mod batch;
 mod declare;
 mod dispatch;
 mod flow;
+mod hand;
 mod history;
+mod inbox;
 mod outbox;
 mod proof;
 mod read;
@@ -58,6 +60,18 @@ const STEPS: Steps = &[
     ("attempts", include_str!("migrations/0004_attempts.sql")),
     ("schedules", include_str!("migrations/0005_schedules.sql")),
     ("flow", include_str!("migrations/0006_flow.sql")),
+    ("instances", include_str!("migrations/0008_instances.sql")),
+    ("inbox", include_str!("migrations/0011_inbox.sql")),
+];
+
+/// Every time that matters for what is to come.
+const MOVE_BACK: [&str; 6] = [
+    "UPDATE task SET submitted = submitted - ?1, scheduled = scheduled - ?1, due = due - ?1, expires = expires - ?1, deadline = deadline - ?1, timer = timer - ?1, started = started - ?1, ended = ended - ?1, lease_until = lease_until - ?1, rank = rank - ?1",
+    "UPDATE attempt SET started = started - ?1, ended = ended - ?1",
+    "UPDATE unique_key SET until = until - ?1",
+    "UPDATE idempotency SET created = created - ?1",
+    "UPDATE schedule SET next_fire = next_fire - ?1, last_run = last_run - ?1",
+    "UPDATE callback SET due = due - ?1",
 ];
 
 /// A SQLite database.
@@ -114,6 +128,15 @@ impl Sqlite {
         let before = self.applied_migrations().await?;
         migrator.run(&self.write).await.map_err(|failure| migrations::failed(failure, error))?;
         Ok(STEPS.len().saturating_sub(before))
+    }
+
+    /// Moves all times back.
+    async fn move_back(&self, by: Duration) -> Result<()> {
+        let mut tx = self.write.begin().await.map_err(error)?;
+        for statement in MOVE_BACK {
+            sqlx::query(statement).bind(crate::row::in_millis(by)).execute(&mut *tx).await.map_err(error)?;
+        }
+        tx.commit().await.map_err(error)
     }
 
     async fn applied_migrations(&self) -> Result<usize> {

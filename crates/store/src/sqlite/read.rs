@@ -1,7 +1,9 @@
 //! Reads that need no transaction of their own, on connections that cannot write.
 
+use std::time::Duration;
+
 use relais_core::{
-    Attempt, Backlog, Declared, Page, QueueDepth, QueueShare, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp,
+    Attempt, Backlog, Declared, InstanceRecord, Page, QueueDepth, QueueShare, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp,
 };
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
@@ -200,6 +202,10 @@ impl Database for Sqlite {
         rows.iter().map(queue_share).collect()
     }
 
+    async fn instances(&self) -> Result<Vec<InstanceRecord>> {
+        self.read_instances().await
+    }
+
     async fn declared(&self) -> Result<Declared> {
         // One snapshot for all four.
         let mut tx = self.read.begin().await.map_err(error)?;
@@ -241,6 +247,10 @@ impl Database for Sqlite {
         }
         let mut connection = self.read.acquire().await.map_err(error)?;
         clock(&mut connection).await
+    }
+
+    async fn advance(&self, by: Duration) -> Result<()> {
+        self.move_back(by).await
     }
 
     async fn migrate(&self) -> Result<usize> {

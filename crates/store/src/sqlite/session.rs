@@ -9,7 +9,7 @@ use super::{
     batch::{INSERT_KEYS, INSERT_TASKS, WRITE_TASKS, array},
     declare, error,
     proof::Proof,
-    read::{state_columns, task_columns},
+    read::task_columns,
 };
 use crate::{
     history::History as _,
@@ -35,10 +35,11 @@ macro_rules! locked_columns {
         concat!(
             "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback, t.submitted, t.scheduled, ",
             "t.correlation_id, t.unique_key, coalesce(t.retry, s.retry) AS retry, ",
-            state_columns!()
+            super::read::state_columns!()
         )
     };
 }
+pub(super) use locked_columns;
 
 pub(super) const LOCK_PENDING: &str = concat!(
     "SELECT ",
@@ -161,7 +162,7 @@ impl SqliteSession {
                     .bind(task.task_id.to_string())
                     .bind(wide(*position))
             });
-        done.await.map_err(|failure| self.failed(failure))
+        done.await.map(drop).map_err(|failure| self.failed(failure))
     }
 
     async fn count(&mut self, counts: &[(Counter, i64)]) -> Result<()> {
@@ -373,7 +374,7 @@ impl Session for SqliteSession {
                     .bind(state.deadline.map(Timestamp::as_millis))
                     .bind(state.timer().map(Timestamp::as_millis))
             });
-        done.await.map_err(|failure| self.failed(failure))
+        done.await.map(drop).map_err(|failure| self.failed(failure))
     }
 
     async fn account(&mut self, accounts: &Accounts, _: &Wakeup) -> Result<()> {

@@ -22,7 +22,7 @@ use crate::{
 
 /// The tasks that one transaction changes, and what follows from it.
 #[derive(Default)]
-struct Changes {
+pub(super) struct Changes {
     ledger: Ledger,
     written: BTreeMap<i64, WrittenTask>,
     changed: Vec<i64>,
@@ -48,12 +48,12 @@ struct Changes {
 }
 
 impl Changes {
-    fn new(wanted: bool, limited: Arc<Limited>) -> Self {
+    pub(super) fn new(wanted: bool, limited: Arc<Limited>) -> Self {
         Self { heard: wanted.then(Vec::new), limited, ..Self::default() }
     }
 
     /// Applies an event to a locked task, which may have changed in this transaction before.
-    fn apply(&mut self, task: &mut LockedTask, mut event: Event, now: Timestamp) -> Result<Outcome, StoreError> {
+    pub(super) fn apply(&mut self, task: &mut LockedTask, mut event: Event, now: Timestamp) -> Result<Outcome, StoreError> {
         plain::event(&mut event);
         if let Event::Failed { failure, again_after, .. } = &mut event {
             let asked = task.scheduled.map_or(task.submitted, |scheduled| scheduled.max(task.submitted));
@@ -64,6 +64,9 @@ impl Changes {
             Ok(state) => state,
             Err(ignored) => return Ok(Outcome::Ignored(ignored)),
         };
+        if matches!(event, Event::Kept { .. }) {
+            return Ok(Outcome::Applied(state));
+        }
         self.ledger.moved(task.service, task.client, task.seq, task.state.status, state.status);
         if state.revision != task.state.revision {
             self.changed.push(task.id);
@@ -130,7 +133,9 @@ impl Changes {
             Event::Succeeded { response, .. } => (Some(response), None),
             Event::Failed { failure, .. } if state.status == Status::Failure => (None, Some(failure)),
             Event::Expired => (None, Some(Failure::new("Nobody started it in time.").of_kind("expired"))),
-            Event::LeaseExpired { .. } | Event::Delivered { .. } if state.status == Status::Failure => {
+            Event::LeaseExpired { .. } | Event::Abandoned { .. } | Event::Delivered { .. }
+                if state.status == Status::Failure =>
+            {
                 (None, Some(Failure::new(lost(state.losses)).of_kind("lost")))
             }
             _ => (None, None),
@@ -138,6 +143,16 @@ impl Changes {
         task.state = state.clone();
         self.written.insert(task.id, WrittenTask { id: task.id, state: state.clone(), response, failure });
         Ok(Outcome::Applied(state))
+    }
+
+    /// What the tasks became, for whoever writes it otherwise.
+    pub(super) fn take_written(&mut self) -> impl Iterator<Item = WrittenTask> {
+        std::mem::take(&mut self.written).into_values()
+    }
+
+    /// Tasks of the service may be taken.
+    pub(super) fn found_work(&mut self, service: ServiceKey) {
+        self.work.insert(service);
     }
 }
 
@@ -147,7 +162,7 @@ fn over(before: &State, after: &State, event: &Event, now: Timestamp) -> Option<
         Event::Failed { .. } if after.status == Status::Waiting => AttemptOutcome::Failure,
         _ if before.status != Status::InProgress || after.status.is_final() || after.attempt == 0 => return None,
         Event::Returned { .. } | Event::GivenBack { .. } => AttemptOutcome::Returned,
-        Event::LeaseExpired { .. } => AttemptOutcome::Lost,
+        Event::LeaseExpired { .. } | Event::Abandoned { .. } => AttemptOutcome::Lost,
         _ if before.attempt != after.attempt => AttemptOutcome::Lost,
         _ => return None,
     };
@@ -184,7 +199,7 @@ fn lost(losses: u32) -> String {
 
 impl<D: Database> Verbs<D> {
     /// Writes what was changed, with all that follows from it.
-    async fn write(&self, mut session: D::Session, changes: Changes) -> Result<(), StoreError> {
+    pub(super) async fn write(&self, mut session: D::Session, changes: Changes) -> Result<(), StoreError> {
         if !changes.revived.is_empty() {
             session.keep_last_attempts(&changes.revived).await?;
         }
@@ -212,14 +227,26 @@ impl<D: Database> Verbs<D> {
         let dispatch = dispatch.into_iter().collect();
         let tasks = IdsChanged::These(changes.changed);
         let work = changes.work.into_iter().collect();
-        let wakeup = Wakeup { work, tasks, declared: false, callbacks, dispatch, timer: changes.timer };
+        let wakeup = Wakeup { work, tasks, declared: false, callbacks, dispatch, timer: changes.timer, inbox: false };
         self.finish(session, changes.ledger, wakeup).await?;
         self.changed(&changes.heard.unwrap_or_default());
         Ok(())
     }
 
     /// Hands out pending tasks. Each service is asked once, for all who wish.
-    pub(super) async fn claim_tasks(&self, requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
+    pub(super) async fn claim_tasks(&self, mut requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
+        if requests.iter().any(|request| request.instance.is_some()) {
+            let mut all = Claimed::default();
+            for request in requests.drain(..) {
+                let claimed = match request.instance {
+                    Some(instance) => self.claim_in_hand(request, instance).await?,
+                    None => Box::pin(self.claim_tasks(vec![request])).await?,
+                };
+                all.tasks.extend(claimed.tasks);
+                all.again = all.again.into_iter().chain(claimed.again).min();
+            }
+            return Ok(all);
+        }
         let mut wished: BTreeMap<ServiceKey, usize> = BTreeMap::new();
         for request in &requests {
             let wished = wished.entry(request.service).or_default();
@@ -265,12 +292,21 @@ impl<D: Database> Verbs<D> {
         if events.is_empty() {
             return Ok(Vec::new());
         }
+        if let Some(outcomes) = self.record_done(&events).await? {
+            return Ok(outcomes);
+        }
         let mut session = self.database.begin().await?;
         let names: Vec<TaskId> =
             events.iter().map(|event| event.task_id).collect::<BTreeSet<_>>().into_iter().collect();
+        let held = self.hold_those_in_hand(&mut session, &names).await?;
         let locked = session.lock_tasks(&names).await?;
         let mut tasks: HashMap<TaskId, LockedTask> = locked.rows.into_iter().map(|task| (task.task_id, task)).collect();
         let mut changes = Changes::new(self.wants_changes(), self.limited());
+        for (task_id, held) in &held {
+            if let Some(task) = tasks.get_mut(task_id) {
+                held.catch_up(task, &mut changes)?;
+            }
+        }
         let outcomes = events
             .into_iter()
             .map(|TaskEvent { task_id, service, client, event }| match tasks.get_mut(&task_id) {
@@ -280,7 +316,9 @@ impl<D: Database> Verbs<D> {
                 _ => Ok(Outcome::NotFound),
             })
             .collect::<Result<_, _>>()?;
+        Self::let_go_of_those_back(&mut session, &held, &tasks).await?;
         self.write(session, changes).await?;
+        self.note_in_hand(held, tasks);
         Ok(outcomes)
     }
 

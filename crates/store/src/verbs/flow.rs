@@ -11,6 +11,7 @@ use relais_core::{ClientKey, Declared, Flow, Pick, ServiceKey, StoreError, Times
 use super::Verbs;
 use crate::{
     flow::Flows as _,
+    hand::Hands as _,
     session::{Database, LockedPending, Session as _},
 };
 
@@ -52,7 +53,8 @@ impl<D: Database> Verbs<D> {
         let Some(state) = session.lock_flow(service).await? else { return Ok(Flowing::NOTHING) };
         // A second statement on purpose: it sees what was committed while the first one waited for the lock. What ends
         // meanwhile only makes room.
-        let Some(facts) = session.flow_facts(service, state).await? else { return Ok(Flowing::NOTHING) };
+        let Some((facts, handed)) = session.flow_facts(service, state).await? else { return Ok(Flowing::NOTHING) };
+        let in_hand = if handed { session.in_hand(service).await? } else { HashSet::new() };
         let now = Timestamp::from_millis(facts.now / 1_000_000);
         let mut flow = Flow::new(facts);
         let mut rows: Vec<LockedPending> = Vec::new();
@@ -60,9 +62,10 @@ impl<D: Database> Verbs<D> {
         let asked = match flow.pick(wanted) {
             Pick::Any(most) => {
                 if most > 0
-                    && let Some(locked) = session.lock_pending(service, most, true).await?
+                    && let Some(locked) = session.lock_pending(service, most + in_hand.len(), true).await?
                 {
-                    rows = locked.rows;
+                    // What is in hand may be the first of the queue.
+                    rows = locked.rows.into_iter().filter(|row| !in_hand.contains(&row.locked.id)).take(most).collect();
                     flow.took_any(rows.len());
                 }
                 Vec::new()
@@ -73,6 +76,7 @@ impl<D: Database> Verbs<D> {
         };
         if !asked.is_empty() {
             rows = session.lock_shares(service, &asked).await?.rows;
+            rows.retain(|row| !in_hand.contains(&row.locked.id));
             let mut got: BTreeMap<ClientKey, usize> = BTreeMap::new();
             for row in &rows {
                 *got.entry(row.locked.client).or_default() += 1;

@@ -7,6 +7,8 @@ mod callbacks;
 mod change;
 mod dispatch;
 mod flow;
+mod hand;
+mod inbox;
 mod ledger;
 mod list;
 mod plain;
@@ -16,20 +18,20 @@ mod submit;
 
 use std::{
     collections::HashMap,
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use relais_core::{
-    Attempt, Backlog, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Declared,
-    DispatchName, Dispatched, DueCallback, DueDispatch, Fired, LaneChange, Lanes, NewTask, Outcome, Page, Passed,
+    Attempt, Backlog, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk, Decision, Declared,
+    DispatchName, Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewInstance, NewTask, Outcome, Page, Passed,
     PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord,
-    ServiceKey, Settlement, Store, StoreError, Submission, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp,
+    ServiceKey, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp,
     Wakeup, WakeupListener,
 };
 
-use self::{flow::Limited, ledger::Ledger};
+use self::{flow::Limited, hand::InHand, ledger::Ledger};
 use crate::{
     flow::Flows as _,
     outbox::Outbox as _,
@@ -42,11 +44,13 @@ pub(crate) struct Verbs<D> {
     listeners: RwLock<Vec<Arc<dyn WakeupListener>>>,
     /// Services that somebody waits for to make room, as far as this process knows.
     limited: RwLock<Arc<Limited>>,
+    /// What this process has in hand.
+    in_hand: Mutex<InHand>,
 }
 
 impl<D: Database> Verbs<D> {
     pub(crate) fn new(database: D) -> Self {
-        Self { database, listeners: RwLock::default(), limited: RwLock::default() }
+        Self { database, listeners: RwLock::default(), limited: RwLock::default(), in_hand: Mutex::default() }
     }
 
     /// Wakes those who wait in this process.
@@ -103,6 +107,30 @@ impl<D: Database> Store for Verbs<D> {
 
     async fn claim(&self, requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
         self.claim_tasks(requests).await
+    }
+
+    async fn join(&self, instance: NewInstance) -> Result<Joined, StoreError> {
+        self.let_join(instance).await
+    }
+
+    async fn beat(&self, instance: InstanceKey, silence: Duration) -> Result<bool, StoreError> {
+        self.prolong(instance, silence).await
+    }
+
+    async fn leave(&self, instance: InstanceKey) -> Result<(), StoreError> {
+        self.let_leave(instance).await
+    }
+
+    async fn bury(&self) -> Result<Buried, StoreError> {
+        self.bury_the_dead().await
+    }
+
+    async fn instances(&self) -> Result<Vec<InstanceRecord>, StoreError> {
+        self.database.instances().await
+    }
+
+    async fn decide(&self, name: String, decision: Decision) -> Result<Option<usize>, StoreError> {
+        self.decide_about(&name, decision).await
     }
 
     async fn record(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, StoreError> {
@@ -254,6 +282,16 @@ impl<D: Database> Store for Verbs<D> {
 
     async fn run_schedule(&self, name: ScheduleName, task: NewTask) -> Result<RunByHand, StoreError> {
         self.fire_by_hand(&name, task).await
+    }
+
+    async fn take_in(&self, limit: usize, clerk: Arc<dyn Clerk>) -> Result<TakenIn, StoreError> {
+        self.take_in_inbox(limit, clerk.as_ref()).await
+    }
+
+    async fn advance(&self, by: Duration) -> Result<(), StoreError> {
+        self.database.advance(by).await?;
+        self.wake(&Wakeup::anything());
+        Ok(())
     }
 
     async fn ping(&self) -> Result<Timestamp, StoreError> {

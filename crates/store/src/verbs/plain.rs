@@ -20,6 +20,7 @@ pub(super) fn submission(task: &mut NewTask) {
 pub(super) fn event(event: &mut Event) {
     match event {
         Event::Claimed { worker_host, .. }
+        | Event::Taken { worker_host }
         | Event::Started { worker_host, .. }
         | Event::Delivered { worker_host, .. }
         | Event::GivenBack { worker_host } => {

@@ -10,6 +10,7 @@ use relais_core::{PurgeReport, PurgeRule, Status, StoreError, Wakeup, position};
 use super::{Verbs, ledger::Ledger};
 use crate::{
     history::History as _,
+    inbox::Inbox as _,
     outbox::Outbox as _,
     session::{Database, PurgeCandidate, PurgeScan, Session},
 };
@@ -19,6 +20,9 @@ const KEYS: usize = 2_000;
 
 /// An endpoint that was left alone, and that nothing has been sent to since, is forgotten after this.
 const FORGET_LANES: Duration = Duration::from_secs(7 * 86_400);
+
+/// What was put into the inbox and refused is kept for so long.
+const REFUSED: Duration = Duration::from_secs(30 * 86_400);
 
 /// Statuses are gone through in this order; a cursor says where in it the last call stopped.
 const ORDER: [Status; 6] =
@@ -90,6 +94,7 @@ impl<D: Database> Verbs<D> {
             }
         }
         let mut session = self.database.begin().await?;
+        session.forget_inbox(REFUSED, KEYS).await?;
         session.forget_lanes(FORGET_LANES).await?;
         for (service, floor) in session.queue_floors().await? {
             for (level, before_slot) in position::first_needed(floor).into_iter().enumerate() {

@@ -179,7 +179,7 @@ fn round(due: LockedSchedule, now: Timestamp, referee: &dyn Referee, tasks: &mut
     Round { name, fired, progress, submits }
 }
 
-fn clipped(mut why: String) -> String {
+pub(super) fn clipped(mut why: String) -> String {
     plain::without_nul(&mut why);
     if let Some((at, _)) = why.char_indices().nth(LONGEST_ERROR) {
         why.truncate(at);

@@ -85,7 +85,11 @@ impl<D: Database> Verbs<D> {
             let (service, client) = (task.service, task.client);
             let state = first_state(&task, now);
             let waits = state.status == Status::Waiting;
-            answers.push(admission.admit(service, client, waits).map(|position| {
+            let admitted = match task.terms.promised {
+                true => admission.admit_anyway(service, client, waits),
+                false => admission.admit(service, client, waits),
+            };
+            answers.push(admitted.map(|position| {
                 keys.remember(&task, position);
                 unique.remember_unique(&task, position);
                 let seq = next.entry(service).or_default();

@@ -10,6 +10,7 @@ pub mod claim;
 pub mod declare;
 pub mod dispatch;
 pub mod flow;
+pub mod hand;
 pub mod lease;
 pub mod list;
 pub mod model;
@@ -109,6 +110,19 @@ macro_rules! store_suite {
                 a_unique_key_has_one_task_at_a_time,
                 tasks_of_a_broker_are_dispatched_when_they_are_due,
                 attempts_go_with_their_task,
+            }
+            hand {
+                what_is_done_in_hand_is_one_attempt,
+                nobody_shares_what_is_in_hand,
+                what_others_do_to_a_task_in_hand_counts,
+                what_goes_back_is_anybodys,
+                a_dead_process_is_replaced_and_can_do_no_harm,
+                a_name_is_taken_over_at_once,
+                a_process_may_have_its_tasks_fail,
+                a_strict_process_waits_for_a_decision,
+                leaving_gives_back,
+                limits_hold_for_what_is_in_hand,
+                what_is_done_in_hand_is_told,
             }
             flow {
                 claimers_at_once_never_run_more_than_the_limit_and_never_less,

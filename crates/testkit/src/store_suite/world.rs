@@ -130,7 +130,7 @@ fn one(answers: Vec<Submission>) -> Result<Submitted> {
 }
 
 pub(super) fn wish(service: ServiceKey, max: usize, lease: Option<Duration>) -> ClaimRequest {
-    ClaimRequest { service, max, lease, worker_host: Some("host".to_owned()) }
+    ClaimRequest { service, max, lease, worker_host: Some("host".to_owned()), instance: None }
 }
 
 /// Claims at most so many, for long.

@@ -127,7 +127,7 @@ mod tests {
 
     #[tokio::test]
     async fn progress_is_told_and_the_end_of_the_rest_is_kept() {
-        let (context, outbox) = Context::cancelled_by(CancellationToken::new());
+        let (context, outbox) = crate::context::cancelled_by(CancellationToken::new());
         let text = b"progress 10\nprogress report\nprogress 42.5%\nprogress NaN\nno \xff paper";
         let tail = read_stderr(&text[..], &context).await;
         assert_eq!(tail, "progress report\nprogress NaN\nno \u{fffd} paper");
@@ -138,7 +138,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_flood_on_stderr_leaves_only_its_end() {
-        let context = Context::for_tests();
+        let context = crate::context::cancelled_by(CancellationToken::new()).0;
         let mut flood = "é".repeat(1 << 20);
         flood.push_str("\nlast words");
         let tail = read_stderr(flood.as_bytes(), &context).await;

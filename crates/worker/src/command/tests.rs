@@ -7,7 +7,7 @@ use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::handler::{Return, erase};
+use relais_handler::{Return, erase};
 
 /// How long anything may take before a test is failed for it.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -22,7 +22,7 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let cancel = CancellationToken::new();
-        let (context, _) = Context::cancelled_by(cancel.clone());
+        let (context, _) = crate::context::cancelled_by(cancel.clone());
         Self { folder: tempfile::tempdir().unwrap(), cancel, context }
     }
 
@@ -236,7 +236,7 @@ async fn killed_in_the_middle() {
     let script = "sleep 1000 & echo $! >$0/child; echo $$ >$0/pid; wait";
     let runner = CommandRunner::new("print", "/bin/sh", [OsString::from("-c"), script.into(), folder]);
     let body = RawValue::from_string("{}".to_owned()).unwrap();
-    let _ = runner.run(body, Context::for_tests()).await;
+    let _ = runner.run(body, crate::context::cancelled_by(CancellationToken::new()).0).await;
 }
 
 #[tokio::test]

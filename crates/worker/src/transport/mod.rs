@@ -12,13 +12,14 @@ pub(crate) mod rabbitmq;
 use std::{fmt::Debug, time::Duration};
 
 use async_trait::async_trait;
+use relais_handler::Verdict;
 use relais_protocol::{
     HumanDuration,
     worker::{HeldTask, OutcomeKind, SubmissionMessage, TaskOutcome, WireMessage, WireReport},
 };
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::{CallError, outbox::Verdict, slots::TaskKey};
+use crate::{CallError, slots::TaskKey};
 
 /// How a worker's messages travel.
 #[async_trait]
@@ -163,7 +164,7 @@ fn text(message: &str) -> Result<Box<RawValue>, CallError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::outbox::Failure;
+    use relais_handler::Failure;
 
     fn written(news: News<'_>) -> String {
         let key = TaskKey { task_id: "t".into(), attempt: Some(3), delivery: 7 };

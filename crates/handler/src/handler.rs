@@ -9,10 +9,7 @@ use futures::{FutureExt, future::BoxFuture};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::value::{RawValue, to_raw_value};
 
-use crate::{
-    Context,
-    outbox::{Failure, Verdict},
-};
+use crate::Context;
 
 /// Why a handler could not do its task. Any error becomes one with `?`, and its message names the errors behind it.
 ///
@@ -93,9 +90,39 @@ impl fmt::Debug for HandlerError {
     }
 }
 
+/// How a task ended.
+#[derive(Debug, Clone)]
+pub enum Verdict {
+    /// With this result.
+    Success(Box<RawValue>),
+    /// Badly.
+    Failure(Failure),
+}
+
+/// Why a task could not be done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// The reason, for people.
+    pub message: String,
+    /// Whether trying again may help, where that is known.
+    pub retryable: Option<bool>,
+    /// A word for programs.
+    pub kind: Option<String>,
+    /// How long to wait before it is tried again, if it is.
+    pub retry_after: Option<Duration>,
+}
+
+impl Failure {
+    /// A failure of which nothing is known but its message.
+    pub fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), retryable: None, kind: None, retry_after: None }
+    }
+}
+
 /// What came of running a handler.
 #[derive(Debug)]
-pub(crate) enum Return {
+pub enum Return {
+    /// The task has ended.
     Ended(Verdict),
     /// The task is to be given back, for this reason.
     Again(String),
@@ -108,10 +135,10 @@ impl Return {
 }
 
 /// A handler whose types are forgotten.
-pub(crate) type Handler = Arc<dyn Fn(Box<RawValue>, Context) -> BoxFuture<'static, Return> + Send + Sync>;
+pub type Handler = Arc<dyn Fn(Box<RawValue>, Context) -> BoxFuture<'static, Return> + Send + Sync>;
 
 /// Wraps a typed handler.
-pub(crate) fn erase<B, R, E, H, F>(handler: H) -> Handler
+pub fn erase<B, R, E, H, F>(handler: H) -> Handler
 where
     H: Fn(B, Context) -> F + Send + Sync + 'static,
     F: Future<Output = Result<R, E>> + Send + 'static,
@@ -182,10 +209,14 @@ fn panicked(payload: Box<dyn Any + Send>) -> Return {
 mod tests {
     use std::collections::BTreeMap;
 
+    use tokio_util::sync::CancellationToken;
+
     use super::*;
+    use crate::Known;
 
     async fn returned(handler: Handler, body: &str) -> Return {
-        handler(RawValue::from_string(body.to_owned()).unwrap(), Context::for_tests()).await
+        let context = Context::new(Known::default(), CancellationToken::new(), Arc::new(|_| ()));
+        handler(RawValue::from_string(body.to_owned()).unwrap(), context).await
     }
 
     async fn run(handler: Handler, body: &str) -> Result<String, String> {

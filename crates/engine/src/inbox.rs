@@ -1,0 +1,91 @@
+//! Takes in what programs put into the store's inbox in their own transactions.
+
+use std::{sync::Arc, time::Duration};
+
+use relais_core::{Clerk, InboxEntry, NewTask, Publisher, Role, TaskId};
+use relais_protocol::consumer::SubmitRequest;
+
+use crate::{Access, Engine, EngineError, registry::Snapshot, schedule::explained, submit::new_task};
+
+/// How often the inbox is looked into, in case nobody rang.
+pub(crate) const LOOK: Duration = Duration::from_secs(5);
+
+/// So many are taken in at once.
+const BATCH: usize = 500;
+
+/// Judges entries by what is declared at one moment.
+struct Judge {
+    engine: Engine,
+    snapshot: Arc<Snapshot>,
+}
+
+impl Clerk for Judge {
+    fn version(&self) -> i64 {
+        self.snapshot.declared.version
+    }
+
+    fn judge(&self, entry: &InboxEntry) -> Result<NewTask, String> {
+        let request = serde_json::from_str(entry.request.get()).map_err(|error| error.to_string())?;
+        let judged = self.engine.entry_task(&self.snapshot, &entry.service, &entry.client, request);
+        judged.map(|task| NewTask { task_id: entry.task_id, ..task }).map_err(|error| explained(&error))
+    }
+}
+
+impl Engine {
+    /// Looks into the inbox now: something was put there, and the transaction was committed. PostgreSQL rings by itself.
+    pub fn look_into_inbox(&self) {
+        self.0.hub.inbox_bell.notify_one();
+    }
+
+    /// Judges a submission now, and makes of it what a program can put into the inbox in a transaction of its own.
+    pub fn prepare(&self, access: &Access, request: &SubmitRequest) -> Result<InboxEntry, EngineError> {
+        let text = serde_json::to_string(request).map_err(|error| EngineError::Conflict(error.to_string()))?;
+        let (service, client) = (access.service.name.to_string(), access.client.client_id.to_string());
+        let again = serde_json::from_str(&text).map_err(|error| EngineError::Conflict(error.to_string()))?;
+        let snapshot = self.snapshot()?;
+        self.entry_task(&snapshot, &service, &client, again)?;
+        let request = relais_core::Json::parse(text).map_err(|error| EngineError::Conflict(error.to_string()))?;
+        Ok(InboxEntry { task_id: TaskId::generate(), service, client, request })
+    }
+
+    fn entry_task(
+        &self,
+        snapshot: &Snapshot,
+        service: &str,
+        client: &str,
+        request: SubmitRequest,
+    ) -> Result<NewTask, EngineError> {
+        let declared = &snapshot.declared;
+        let service = declared.services.get(service).ok_or(EngineError::ServiceNotFound)?;
+        let client = declared.clients.get(client).ok_or(EngineError::ClientNotFound)?;
+        if !declared.roles(client.key, service.key).has(Role::Consume) {
+            return Err(EngineError::Forbidden);
+        }
+        let access = Access { client: Arc::clone(client), service: Arc::clone(service) };
+        let task = new_task(snapshot, &self.0.options.couriers, &access, request, None)?;
+        // Whoever publishes is told at once.
+        let dispatch = self.dispatch_of(&access.service).map(|ours| Publisher { held: Duration::ZERO, ..ours });
+        Ok(NewTask { dispatch, ..task })
+    }
+
+    /// Takes in all that is in the inbox.
+    pub(crate) async fn take_in(&self) -> Result<(), EngineError> {
+        loop {
+            let Ok(snapshot) = self.snapshot() else { return Ok(()) };
+            let clerk = Judge { engine: self.clone(), snapshot };
+            let report = self.0.store.take_in(BATCH, Arc::new(clerk)).await?;
+            if report.stale {
+                self.refresh().await?;
+                continue;
+            }
+            metrics::counter!("relais_inbox_taken_total").increment(report.taken as u64);
+            metrics::counter!("relais_inbox_refused_total").increment(report.refused.len() as u64);
+            for (task_id, why) in &report.refused {
+                tracing::error!(%task_id, why, "what was put into the inbox is no task; it stays there, with the reason");
+            }
+            if !report.more {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! Does the tasks of one service in this process: takes them in hand, runs them, writes what came of them.
+//!
+//! Three loops, bound together by what is in hand. The first takes tasks while there is room for more; how much room there
+//! is follows the pace: as many as are done within a moment, and never fewer than run side by side. The second runs them.
+//! The third writes results, as many at once as have come together while the last ones were written.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use relais_core::{ClaimRequest, Event, Json, Outcome, Service, Task, TaskEvent, TaskId, Timestamp};
+use relais_handler::{Context, Failure, Known, Return, Verdict};
+use tokio::{
+    sync::{Notify, Semaphore, mpsc},
+    time::Instant,
+};
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument as _;
+
+use super::{
+    Hooks, Registered,
+    life::Life,
+    running::{Run, Running},
+};
+use crate::{Engine, EngineError, background::chain, work::wording};
+
+/// A claim waits so long for a first task, and then asks again.
+const CLAIM_WAIT: Duration = Duration::from_secs(30);
+
+/// The most tasks of one claim, and of one write.
+const BATCH: usize = 1000;
+
+/// The most tasks that are in hand at once, of one service.
+const MOST_IN_HAND: usize = 4000;
+
+/// As many tasks are taken in hand as are done within this time, at the pace of the last moments.
+const AHEAD: Duration = Duration::from_millis(60);
+
+/// How long to wait before a store that does not answer is asked again.
+const AGAIN: Duration = Duration::from_millis(500);
+
+/// How long results are kept for a store that does not answer, once the instance stops.
+const FLUSH: Duration = Duration::from_secs(7);
+
+/// How long a handler may take to end once it is told to stop. Then it is dropped.
+const STOP_LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a task is held that wants another time; twice as long each time it does, up to the longest.
+const HELD: Duration = Duration::from_millis(500);
+const LONGEST_HELD: Duration = Duration::from_secs(30);
+
+/// What does the tasks of one service.
+pub(crate) struct Runner {
+    pub(super) engine: Engine,
+    pub(super) life: Arc<Life>,
+    pub(super) service: Arc<Service>,
+    pub(super) registered: Registered,
+    pub(super) hooks: Hooks,
+    pub(super) running: Arc<Running>,
+    pub(super) stop: CancellationToken,
+}
+
+/// What is in hand, and how fast it goes.
+#[derive(Debug, Default)]
+struct Room {
+    in_hand: AtomicUsize,
+    wanted: AtomicUsize,
+    /// Rings when there is room for more.
+    bell: Notify,
+}
+
+/// What came of a task.
+struct Ended {
+    task_id: TaskId,
+    attempt: u32,
+    /// None if there is nothing to be said of it: it was taken away, or interrupted.
+    what: Option<Return>,
+}
+
+impl Runner {
+    /// Takes, runs and writes until the instance stops and what runs has ended.
+    pub(super) async fn run(self) {
+        let concurrency = self.registered.concurrency;
+        let room = Arc::new(Room { wanted: AtomicUsize::new(concurrency), ..Room::default() });
+        let (deliver, deliveries) = mpsc::unbounded_channel();
+        let (report, results) = mpsc::unbounded_channel();
+        let this = Arc::new(self);
+        tokio::join!(
+            Arc::clone(&this).take(Arc::clone(&room), deliver),
+            Arc::clone(&this).run_all(deliveries, report),
+            this.write_all(room, results),
+        );
+    }
+
+    /// Takes tasks in hand while there is room.
+    async fn take(self: Arc<Self>, room: Arc<Room>, deliver: mpsc::UnboundedSender<Task>) {
+        let mut failing = false;
+        while !self.stop.is_cancelled() {
+            let (in_hand, wanted) = (room.in_hand.load(Ordering::Acquire), room.wanted.load(Ordering::Relaxed));
+            let Some(instance) = self.life.key().filter(|_| in_hand * 2 <= wanted) else {
+                tokio::select! {
+                    () = room.bell.notified() => {}
+                    // It may have begun anew.
+                    () = tokio::time::sleep(AGAIN) => {}
+                    () = self.stop.cancelled() => {}
+                }
+                continue;
+            };
+            let request = ClaimRequest {
+                service: self.service.key,
+                max: (wanted - in_hand).clamp(1, BATCH),
+                lease: None,
+                worker_host: Some(self.life.name().to_owned()),
+                instance: Some(instance),
+            };
+            let claimed = tokio::select! {
+                claimed = self.engine.0.claims.claim(request, CLAIM_WAIT) => claimed,
+                // What is being claimed is given back by the desk.
+                () = self.stop.cancelled() => break,
+            };
+            match claimed {
+                Ok(tasks) => {
+                    failing = false;
+                    room.in_hand.fetch_add(tasks.len(), Ordering::AcqRel);
+                    metrics::counter!("relais_tasks_claimed_total", "service" => self.service.name.to_string())
+                        .increment(tasks.len() as u64);
+                    tasks.into_iter().for_each(|task| drop(deliver.send(task)));
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut failing, true) {
+                        tracing::warn!(service = %self.service.name, error = %chain(&error), "no tasks can be taken");
+                    }
+                    tokio::select! {
+                        () = tokio::time::sleep(AGAIN) => {}
+                        () = self.stop.cancelled() => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Runs tasks, so many side by side. What is in hand and has not begun when the instance stops is not begun: it goes
+    /// back when the instance ends, as if it had never been taken.
+    async fn run_all(
+        self: Arc<Self>,
+        mut deliveries: mpsc::UnboundedReceiver<Task>,
+        report: mpsc::UnboundedSender<Ended>,
+    ) {
+        let slots = Arc::new(Semaphore::new(self.registered.concurrency));
+        while let Some(task) = deliveries.recv().await {
+            let slot = tokio::select! {
+                slot = Arc::clone(&slots).acquire_owned() => slot,
+                () = self.stop.cancelled() => break,
+            };
+            let (this, report) = (Arc::clone(&self), report.clone());
+            tokio::spawn(async move {
+                let (task_id, attempt) = (task.task_id, task.state.attempt);
+                let what = this.run_one(task).await;
+                drop(slot);
+                let ours = this.running.end(task_id, attempt);
+                if ours && what.is_none() {
+                    this.life.tallies.returned.fetch_add(1, Ordering::Relaxed);
+                }
+                let _ = report.send(Ended { task_id, attempt, what: what.filter(|_| ours) });
+            });
+        }
+    }
+
+    /// Runs one task; none if it was dropped.
+    async fn run_one(&self, task: Task) -> Option<Return> {
+        let cancel = self.life.interrupted().child_token();
+        let (task_id, attempt) = (task.task_id, task.state.attempt);
+        self.running.begin(
+            task_id,
+            Run {
+                service: self.service.key,
+                attempt,
+                since: Instant::now(),
+                begun: false,
+                progress: None,
+                cancel: cancel.clone(),
+            },
+        );
+        let running = Arc::clone(&self.running);
+        let known = Known {
+            task_id: task_id.to_string().into(),
+            attempt: Some(attempt),
+            redelivered: attempt > 1,
+            correlation_id: task.correlation_id,
+            deadline: task.state.deadline.map(system_time),
+        };
+        let progress = Arc::new(move |percent| running.progress(task_id, percent));
+        let context = Context::new(known, cancel.clone(), progress);
+        let span = tracing::debug_span!("task", %task_id, attempt);
+        let work = async {
+            for before in &self.hooks.before {
+                before(context.clone()).await;
+            }
+            let returned = (self.registered.handler)(task.request.as_raw().to_owned(), context.clone()).await;
+            if let Return::Ended(verdict) = &returned {
+                for after in &self.hooks.after {
+                    after(context.clone(), verdict).await;
+                }
+            }
+            if let Return::Again(why) = &returned {
+                self.hold(why, attempt, &cancel).await;
+            }
+            returned
+        };
+        let stopped = async {
+            cancel.cancelled().await;
+            tokio::time::sleep(STOP_LIMIT).await;
+        };
+        tokio::select! {
+            returned = work.instrument(span) => Some(returned),
+            () = stopped => None,
+        }
+    }
+
+    /// Runs one task and writes what came of it.
+    pub(crate) async fn run_by_hand(&self, task: Task) -> Result<Return, EngineError> {
+        let (task_id, attempt) = (task.task_id, task.state.attempt);
+        let Some(returned) = self.run_one(task).await else { return Ok(Return::Again("interrupted".to_owned())) };
+        self.running.end(task_id, attempt);
+        let what = match &returned {
+            Return::Again(why) => Return::Again(why.clone()),
+            Return::Ended(verdict) => Return::Ended(verdict.clone()),
+        };
+        if let Some(event) = self.event(Ended { task_id, attempt, what: Some(what) }) {
+            self.engine.0.store.record(vec![event]).await?;
+        }
+        Ok(returned)
+    }
+
+    /// A task wants another time. Given back at once, it would be back at once.
+    async fn hold(&self, why: &str, attempt: u32, cancel: &CancellationToken) {
+        let pause = HELD.saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1))).min(LONGEST_HELD);
+        tracing::info!(why, pause_ms = pause.as_millis() as u64, "the task is to be tried again");
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = cancel.cancelled() => {}
+            () = self.stop.cancelled() => {}
+        }
+    }
+
+    /// Writes results as they come, many at once.
+    async fn write_all(&self, room: Arc<Room>, mut results: mpsc::UnboundedReceiver<Ended>) {
+        let mut pace = Pace::new(Instant::now());
+        let mut batch = Vec::with_capacity(BATCH);
+        while results.recv_many(&mut batch, BATCH).await > 0 {
+            let number = batch.len();
+            let (done, rest): (Vec<_>, Vec<_>) =
+                batch.drain(..).filter_map(|ended| self.event(ended)).partition(|event: &TaskEvent| {
+                    matches!(event.event, Event::Succeeded { .. })
+                });
+            for events in [done, rest] {
+                if !events.is_empty() {
+                    self.write(events).await;
+                }
+            }
+            room.in_hand.fetch_sub(number, Ordering::AcqRel);
+            let wanted = pace.wanted(number, Instant::now(), self.registered.concurrency);
+            room.wanted.store(wanted, Ordering::Relaxed);
+            room.bell.notify_one();
+        }
+    }
+
+    fn event(&self, Ended { task_id, attempt, what }: Ended) -> Option<TaskEvent> {
+        let attempt = Some(attempt);
+        let event = match what? {
+            Return::Again(_) => Event::Returned { attempt },
+            Return::Ended(Verdict::Success(response)) => match Json::try_from(response) {
+                Ok(response) => Event::Succeeded { attempt, response },
+                Err(error) => {
+                    let failure = Failure::new(format!("the handler's result is not taken: {error}"));
+                    failed(attempt, Failure { kind: Some("result".to_owned()), ..failure })
+                }
+            },
+            Return::Ended(Verdict::Failure(failure)) => failed(attempt, failure),
+        };
+        Some(TaskEvent { task_id, service: self.service.key, client: None, event })
+    }
+
+    /// Writes until the store has taken it; once the instance stops, not for ever.
+    async fn write(&self, events: Vec<TaskEvent>) {
+        let mut failing = false;
+        let mut deadline = None;
+        loop {
+            match self.engine.0.store.record(events.clone()).await {
+                Ok(outcomes) => {
+                    self.count(&events, &outcomes);
+                    return;
+                }
+                Err(error) if !std::mem::replace(&mut failing, true) => {
+                    tracing::warn!(service = %self.service.name, error = %chain(&error), "results can not be written");
+                }
+                Err(_) => {}
+            }
+            if self.stop.is_cancelled() && *deadline.get_or_insert(Instant::now() + FLUSH) < Instant::now() {
+                tracing::warn!(tasks = events.len(), "results could not be written in time; their tasks are done again");
+                return;
+            }
+            tokio::time::sleep(AGAIN).await;
+        }
+    }
+
+    fn count(&self, events: &[TaskEvent], outcomes: &[Outcome]) {
+        let (mut done, mut failed, mut returned, mut lost) = (0, 0, 0, 0);
+        for (event, outcome) in events.iter().zip(outcomes) {
+            match (outcome, &event.event) {
+                (Outcome::Ignored(_) | Outcome::NotFound, _) => lost += 1,
+                (_, Event::Succeeded { .. }) => done += 1,
+                (_, Event::Returned { .. }) => returned += 1,
+                _ => failed += 1,
+            }
+        }
+        let tallies = &self.life.tallies;
+        for (tally, number) in
+            [(&tallies.done, done), (&tallies.failed, failed), (&tallies.returned, returned), (&tallies.lost, lost)]
+        {
+            tally.fetch_add(number, Ordering::Relaxed);
+        }
+        let service = self.service.name.as_str();
+        for (outcome, number) in [("success", done), ("failure", failed)] {
+            if number > 0 {
+                metrics::counter!("relais_tasks_ended_in_process_total", "service" => service.to_owned(), "outcome" => outcome)
+                    .increment(number);
+            }
+        }
+    }
+}
+
+fn failed(attempt: Option<u32>, failure: Failure) -> Event {
+    let failure = relais_core::Failure {
+        retryable: failure.retryable,
+        kind: failure.kind,
+        retry_after: failure.retry_after,
+        ..relais_core::Failure::new(failure.message)
+    };
+    Event::Failed { attempt, failure: wording::clipped(failure), again_after: None }
+}
+
+fn system_time(moment: Timestamp) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(moment.as_millis()).unwrap_or(0))
+}
+
+/// How fast tasks end.
+#[derive(Debug)]
+struct Pace {
+    since: Instant,
+    ended: usize,
+    per_second: f64,
+}
+
+impl Pace {
+    fn new(now: Instant) -> Self {
+        Self { since: now, ended: 0, per_second: 0.0 }
+    }
+
+    /// So many ended: how many to have in hand.
+    fn wanted(&mut self, ended: usize, now: Instant, concurrency: usize) -> usize {
+        self.ended += ended;
+        let elapsed = now.duration_since(self.since);
+        if elapsed >= AHEAD {
+            self.per_second = self.ended as f64 / elapsed.as_secs_f64();
+            (self.since, self.ended) = (now, 0);
+        }
+        let ahead = (self.per_second * AHEAD.as_secs_f64()) as usize;
+        (ahead + concurrency).clamp(concurrency, MOST_IN_HAND.max(concurrency))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_are_taken_as_are_done_in_a_moment() {
+        let start = Instant::now();
+        let mut pace = Pace::new(start);
+        assert_eq!(pace.wanted(1, start, 10), 10, "nothing is known yet");
+        let later = start + Duration::from_secs(1);
+        assert_eq!(pace.wanted(9_999, later, 10), 610, "10,000 a second");
+        assert_eq!(pace.wanted(1, later + Duration::from_secs(10), 10), 10, "slow ones are taken when they can begin");
+        assert_eq!(pace.wanted(1_000_000, later + Duration::from_secs(11), 10), MOST_IN_HAND);
+    }
+}

@@ -1,0 +1,231 @@
+//! Tasks in a program of your own, without any server: an engine, handlers, and a way to submit.
+//!
+//! [`Tasks`] is the engine as a library: it makes the tables, declares the services for which there are handlers, runs the
+//! handlers, and submits as one client that stands for the program. Everything else is the engine's own
+//! ([`Tasks::engine`]). For tests see [`TasksBuilder::by_hand`].
+
+mod by_hand;
+
+pub use by_hand::{Enqueued, Ran};
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use relais_core::{InboxEntry, Role, Store, Task, TaskId};
+use relais_protocol::{
+    admin::{AuthorizationDeclaration, ClientDeclaration, Declaration, RoleName, ServiceDeclaration},
+    consumer::SubmitRequest,
+    schedule::ScheduleDeclaration,
+};
+use serde::Serialize;
+use serde_json::value::to_raw_value;
+use tokio::{sync::Mutex, time::Instant};
+
+use crate::{Access, Engine, EngineError, Handlers, Instance, InstanceReport, Options, Problem};
+
+/// How long to wait before it is looked again for a task that was just put into the inbox.
+const SOON: Duration = Duration::from_millis(20);
+
+/// Tasks of this program. Cheap to clone.
+#[derive(Clone)]
+pub struct Tasks(Arc<Shared>);
+
+struct Shared {
+    engine: Engine,
+    client: String,
+    handlers: Handlers,
+    /// None where tasks are done by hand, and once it was stopped.
+    instance: Mutex<Option<Instance>>,
+}
+
+/// The settings of [`Tasks`].
+#[must_use]
+pub struct TasksBuilder {
+    store: Arc<dyn Store>,
+    options: Options,
+    client: String,
+    handlers: Handlers,
+    services: BTreeMap<String, ServiceDeclaration>,
+    schedules: Vec<ScheduleDeclaration>,
+    by_hand: bool,
+}
+
+impl TasksBuilder {
+    /// What does the tasks.
+    pub fn handlers(mut self, handlers: Handlers) -> Self {
+        self.handlers = handlers;
+        self
+    }
+
+    /// The client in whose name the program submits; `app` unless set.
+    pub fn client(mut self, client: impl Into<String>) -> Self {
+        self.client = client.into();
+        self
+    }
+
+    /// How the engine behaves.
+    pub fn options(mut self, options: Options) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// A service is to be like this from now on: its retry policy, its limits. A service for which there is a handler and
+    /// that is not declared here is made with defaults, unless it is there.
+    pub fn service(mut self, service: ServiceDeclaration) -> Self {
+        self.services.insert(service.service_name.clone(), service);
+        self
+    }
+
+    /// A schedule is to be like this from now on.
+    pub fn schedule(mut self, schedule: ScheduleDeclaration) -> Self {
+        self.schedules.push(schedule);
+        self
+    }
+
+    /// For tests: nothing happens by itself. Tasks are done by [`Tasks::run_due`], and time passes by [`Tasks::advance`].
+    pub fn by_hand(mut self) -> Self {
+        self.by_hand = true;
+        self
+    }
+
+    /// Makes the tables if need be, declares, and begins to do tasks.
+    ///
+    /// # Errors
+    ///
+    /// If the store does not answer, if what is declared is not right, or if an instance of the same name died and somebody
+    /// has to decide what becomes of its tasks.
+    pub async fn start(self) -> Result<Tasks, EngineError> {
+        Engine::migrate(&self.store).await?;
+        let options = match self.by_hand {
+            true => Options { rescue: false, purging: false, scheduling: false, ..self.options },
+            false => self.options,
+        };
+        let engine = Engine::start(self.store, options)?;
+        engine.refresh().await?;
+        let mut services = self.services;
+        let snapshot = engine.snapshot()?;
+        let mut names: Vec<String> = services.keys().cloned().collect();
+        for name in self.handlers.registered.keys() {
+            names.push(name.clone());
+            if !snapshot.declared.services.contains_key(name.as_str()) {
+                services.entry(name.clone()).or_insert_with(|| ServiceDeclaration::named(name.clone()));
+            }
+        }
+        names.sort_unstable();
+        names.dedup();
+        let authorizations = names.into_iter().map(|service_name| AuthorizationDeclaration {
+            client_id: self.client.clone(),
+            service_name,
+            roles: vec![RoleName::Consume],
+            capacity: None,
+            max_running: None,
+            share: None,
+        });
+        let declaration = Declaration {
+            services: services.into_values().collect(),
+            clients: vec![ClientDeclaration {
+                client_id: self.client.clone(),
+                client_secret: None,
+                signing_secret: None,
+                destinations: None,
+            }],
+            authorizations: authorizations.collect(),
+            schedules: self.schedules,
+        };
+        engine.apply(declaration, false, false).await?;
+        engine.refresh().await?;
+        let instance = match self.by_hand {
+            true => None,
+            false => Some(engine.work(self.handlers.clone()).await?),
+        };
+        let instance = Mutex::new(instance);
+        Ok(Tasks(Arc::new(Shared { engine, client: self.client, handlers: self.handlers, instance })))
+    }
+}
+
+impl Tasks {
+    /// Tasks on this store.
+    pub fn builder(store: Arc<dyn Store>) -> TasksBuilder {
+        TasksBuilder {
+            store,
+            options: Options::default(),
+            client: "app".to_owned(),
+            handlers: Handlers::new(),
+            services: BTreeMap::new(),
+            schedules: Vec::new(),
+            by_hand: false,
+        }
+    }
+
+    /// Submits a task. It is stored when this returns.
+    pub async fn submit(&self, service: &str, body: &impl Serialize) -> Result<TaskId, EngineError> {
+        self.submit_request(service, request(body)?).await
+    }
+
+    /// The same, on terms: later, urgently, once, tried again.
+    pub async fn submit_request(&self, service: &str, request: SubmitRequest) -> Result<TaskId, EngineError> {
+        let accepted = self.engine().submit(&self.access(service)?, request, None).await?;
+        Ok(accepted.submitted.task_id)
+    }
+
+    /// Judges a task now, for a transaction of your own: put what this returns into the inbox (`relais_store::enqueue`).
+    pub fn prepare(&self, service: &str, body: &impl Serialize) -> Result<InboxEntry, EngineError> {
+        self.prepare_request(service, &request(body)?)
+    }
+
+    /// The same, on terms.
+    pub fn prepare_request(&self, service: &str, request: &SubmitRequest) -> Result<InboxEntry, EngineError> {
+        self.engine().prepare(&self.access(service)?, request)
+    }
+
+    /// A transaction in which something was put into the inbox is committed. PostgreSQL says so by itself.
+    pub fn look_into_inbox(&self) {
+        self.engine().look_into_inbox();
+    }
+
+    /// A task, once it has ended or the time is up.
+    pub async fn wait(&self, task_id: TaskId, wait: Duration) -> Result<Task, EngineError> {
+        let deadline = Instant::now() + wait;
+        loop {
+            if let Some(task) = self.engine().0.store.find_task(task_id).await? {
+                let access = self.access(task.service.as_str())?;
+                return self.engine().wait(&access, task_id, deadline.saturating_duration_since(Instant::now())).await;
+            }
+            // It may be in the inbox.
+            self.look_into_inbox();
+            if Instant::now() >= deadline {
+                return Err(EngineError::TaskNotFound);
+            }
+            tokio::time::sleep(SOON).await;
+        }
+    }
+
+    /// The engine, with all that it can do.
+    pub fn engine(&self) -> &Engine {
+        &self.0.engine
+    }
+
+    /// Stops: takes nothing more, lets what runs finish within the grace period, gives back the rest.
+    pub async fn stop(self) -> InstanceReport {
+        let instance = self.0.instance.lock().await.take();
+        let report = match instance {
+            Some(instance) => instance.stop().await,
+            None => InstanceReport::default(),
+        };
+        self.0.engine.clone().stop().await;
+        report
+    }
+
+    pub(crate) fn handlers(&self) -> &Handlers {
+        &self.0.handlers
+    }
+
+    pub(crate) fn access(&self, service: &str) -> Result<Access, EngineError> {
+        self.engine().insider(&self.0.client, service, Role::Consume)
+    }
+}
+
+/// A submission on the service's terms.
+fn request(body: &impl Serialize) -> Result<SubmitRequest, EngineError> {
+    let body = to_raw_value(body).map_err(|error| EngineError::Invalid(vec![Problem::at("/body", error.to_string())]))?;
+    Ok(SubmitRequest::new(body))
+}

@@ -1,0 +1,152 @@
+//! Tasks in tests: they are done when the test says so, and time passes when the test says so.
+
+use std::{sync::Arc, time::Duration};
+
+use relais_core::{ClaimRequest, CrashPolicy, Joined, NewInstance, Status, TaskFilter, TaskId};
+use relais_handler::{Return, Verdict};
+use serde_json::Value;
+
+use super::Tasks;
+use crate::{EngineError, local};
+
+/// So many tasks are taken at once.
+const BATCH: usize = 100;
+
+/// So many tasks are listed.
+const MOST: usize = 1000;
+
+/// A task that was done by hand.
+#[derive(Debug, Clone)]
+pub struct Ran {
+    /// Which.
+    pub task_id: TaskId,
+    /// Of which service.
+    pub service: String,
+    /// At which attempt.
+    pub attempt: u32,
+    /// Its result, or why it failed.
+    pub outcome: Result<Value, String>,
+}
+
+/// A task that waits.
+#[derive(Debug, Clone)]
+pub struct Enqueued {
+    /// Which.
+    pub task_id: TaskId,
+    /// Its body.
+    pub body: Value,
+    /// How many attempts it has had.
+    pub attempts: u32,
+}
+
+impl Tasks {
+    /// Does all that is due now, one after the other, and what comes of that, until nothing is due: runs of schedules, what
+    /// is in the inbox, what waited until now. Tells what was done, in that order. For tests, see
+    /// [`TasksBuilder::by_hand`](super::TasksBuilder::by_hand).
+    pub async fn run_due(&self) -> Result<Vec<Ran>, EngineError> {
+        let engine = self.engine();
+        let services = local::services(engine, self.handlers())?;
+        let joined = engine.0.store.join(NewInstance {
+            name: format!("by hand {}", TaskId::generate()),
+            host: None,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            policy: CrashPolicy::Restart,
+            silence: Duration::from_secs(3600),
+            services: services.iter().map(|(service, _)| service.key).collect(),
+        });
+        let Joined::In { key, .. } = joined.await? else { return Ok(Vec::new()) };
+        let mut ran = Vec::new();
+        loop {
+            while engine.0.store.pass_time(BATCH).await?.changed > 0 {}
+            engine.fire_schedules().await?;
+            engine.take_in().await?;
+            let before = ran.len();
+            for (service, registered) in &services {
+                let runner = local::by_hand(engine, Arc::clone(service), registered.clone(), self.handlers());
+                let claim = ClaimRequest {
+                    service: service.key,
+                    max: BATCH,
+                    lease: None,
+                    worker_host: Some("by hand".to_owned()),
+                    instance: Some(key),
+                };
+                for task in engine.0.store.claim(vec![claim]).await?.tasks.into_iter().flatten() {
+                    let (task_id, attempt) = (task.task_id, task.state.attempt);
+                    let returned = runner.run_by_hand(task).await?;
+                    let outcome = match returned {
+                        Return::Again(why) => Err(why),
+                        Return::Ended(Verdict::Success(result)) => Ok(value(result.get())),
+                        Return::Ended(Verdict::Failure(failure)) => Err(failure.message),
+                    };
+                    ran.push(Ran { task_id, service: service.name.to_string(), attempt, outcome });
+                }
+            }
+            if ran.len() == before {
+                break;
+            }
+        }
+        engine.0.store.leave(key).await?;
+        Ok(ran)
+    }
+
+    /// Lets so much time pass, at once: whatever is to happen within it is due afterwards. For tests.
+    pub async fn advance(&self, by: Duration) -> Result<(), EngineError> {
+        Ok(self.engine().0.store.advance(by).await?)
+    }
+
+    /// The tasks of a service that wait to be done, the oldest first. For tests: it reads each of them.
+    pub async fn enqueued(&self, service: &str) -> Result<Vec<Enqueued>, EngineError> {
+        self.engine().take_in().await?;
+        let access = self.access(service)?;
+        let store = &self.engine().0.store;
+        let page = store.list_tasks(TaskFilter {
+            services: vec![access.service.key],
+            client: Some(access.client.key),
+            statuses: vec![Status::Pending, Status::Waiting],
+            limit: MOST,
+            ..TaskFilter::default()
+        });
+        let mut enqueued = Vec::new();
+        for task in page.await?.tasks.into_iter().rev() {
+            if let Some(task) = store.find_task(task.task_id).await? {
+                let (task_id, attempts) = (task.task_id, task.state.attempt);
+                enqueued.push(Enqueued { task_id, body: value(task.request.get()), attempts });
+            }
+        }
+        Ok(enqueued)
+    }
+
+    /// Makes sure that a task waits whose body has at least these fields, and returns the first one. For tests.
+    ///
+    /// # Panics
+    ///
+    /// If there is none. The message shows those that there are.
+    pub async fn assert_enqueued(&self, service: &str, fields: Value) -> Enqueued {
+        let enqueued = match self.enqueued(service).await {
+            Ok(enqueued) => enqueued,
+            Err(error) => panic!("the tasks of {service} can not be listed: {error}"),
+        };
+        let found = enqueued.iter().find(|task| includes(&task.body, &fields));
+        match found {
+            Some(task) => task.clone(),
+            None => {
+                let bodies: Vec<String> = enqueued.iter().map(|task| task.body.to_string()).collect();
+                panic!("no task of {service} waits with {fields}; those that wait: [{}]", bodies.join(", "))
+            }
+        }
+    }
+}
+
+fn value(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or(Value::Null)
+}
+
+/// Whether a value has all that is asked for.
+fn includes(value: &Value, asked: &Value) -> bool {
+    match (value, asked) {
+        (Value::Object(value), Value::Object(asked)) => {
+            asked.iter().all(|(key, asked)| value.get(key).is_some_and(|value| includes(value, asked)))
+        }
+        (value, asked) => value == asked,
+    }
+}

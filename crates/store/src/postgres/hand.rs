@@ -1,0 +1,299 @@
+//! Processes that do tasks themselves, and what they have in hand, on PostgreSQL.
+
+use std::{collections::HashSet, time::Duration};
+
+use relais_core::{InstanceKey, InstanceRecord, NewInstance, ServiceKey, Timestamp};
+
+use super::{
+    Postgres, error,
+    read::task_columns,
+    session::{PgSession, column, locked_columns},
+    to_sql,
+};
+use crate::{
+    hand::{DoneTask, Hands, LockedInstance, TakenInHand, instance_record, locked_instance},
+    row::{Columns as _, locked, locked_pending, locked_task, signed, wide},
+    session::{Locked, LockedTask, Result},
+};
+
+impl Hands for PgSession {
+    async fn insert_instance(&mut self, instance: &NewInstance) -> Result<InstanceKey> {
+        let id = sqlx::query_scalar(
+            "INSERT INTO relais.instance (name, host, version, policy, until)
+             VALUES ($1, $2, $3, $4, clock_timestamp() + make_interval(secs => $5)) RETURNING id",
+        )
+        .bind(&instance.name)
+        .bind(&instance.host)
+        .bind(&instance.version)
+        .bind(instance.policy.code())
+        .bind(instance.silence.as_secs_f64())
+        .fetch_one(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(InstanceKey(id))
+    }
+
+    async fn lock_instance(&mut self, name: &str) -> Result<Option<LockedInstance>> {
+        let row = sqlx::query("SELECT id, name, policy, undecided FROM relais.instance WHERE name = $1 FOR UPDATE")
+            .bind(name)
+            .fetch_optional(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        row.as_ref().map(locked_instance).transpose()
+    }
+
+    async fn lock_dead(&mut self) -> Result<Vec<LockedInstance>> {
+        let rows = sqlx::query(
+            "SELECT id, name, policy, undecided FROM relais.instance WHERE until < clock_timestamp() AND NOT undecided
+             ORDER BY id LIMIT 10 FOR UPDATE SKIP LOCKED",
+        )
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        rows.iter().map(locked_instance).collect()
+    }
+
+    async fn next_death(&mut self) -> Result<Option<Duration>> {
+        let seconds: Option<f64> = sqlx::query_scalar(
+            "SELECT greatest(extract(epoch FROM min(until) - clock_timestamp()), 0)::double precision
+             FROM relais.instance WHERE NOT undecided",
+        )
+        .fetch_one(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)))
+    }
+
+    async fn leave_undecided(&mut self, instance: InstanceKey) -> Result<()> {
+        sqlx::query("UPDATE relais.instance SET undecided = true WHERE id = $1")
+            .bind(instance.0)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        Ok(())
+    }
+
+    async fn delete_instance(&mut self, instance: InstanceKey) -> Result<()> {
+        sqlx::query(
+            "WITH gone AS (DELETE FROM relais.hand WHERE instance_id = $1) DELETE FROM relais.instance WHERE id = $1",
+        )
+        .bind(instance.0)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
+    async fn prolong_instance(
+        &mut self,
+        instance: InstanceKey,
+        silence: Duration,
+        done_with: &[i64],
+    ) -> Result<bool> {
+        let done = sqlx::query(
+            "WITH gone AS (DELETE FROM relais.hand WHERE id = ANY($3))
+             UPDATE relais.instance SET seen = clock_timestamp(), until = clock_timestamp() + make_interval(secs => $2)
+             WHERE id = $1 AND NOT undecided",
+        )
+        .bind(instance.0)
+        .bind(silence.as_secs_f64())
+        .bind(done_with)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    async fn hold_instance(&mut self, instance: InstanceKey) -> Result<Option<Timestamp>> {
+        let row = sqlx::query(
+            "SELECT clock_timestamp() AS now FROM relais.instance WHERE id = $1 AND NOT undecided FOR KEY SHARE",
+        )
+        .bind(instance.0)
+        .fetch_optional(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        row.map(|row| row.moment("now")).transpose()
+    }
+
+    async fn note_handed(&mut self, services: &[ServiceKey]) -> Result<()> {
+        let noted = sqlx::query(
+            "WITH made AS (INSERT INTO relais.flow (service_id) SELECT unnest($1::integer[]) ON CONFLICT DO NOTHING)
+             UPDATE relais.service SET handed = true, flow = CASE WHEN flow = 0 THEN 3 ELSE flow END
+             WHERE id = ANY($1) AND NOT handed",
+        )
+        .bind(column(services, |service| service.0))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        if noted.rows_affected() > 0 {
+            // Claims that began before pass over nothing that is in hand. This waits until they are over.
+            sqlx::query("LOCK TABLE relais.task IN EXCLUSIVE MODE").execute(&mut *self.tx).await.map_err(error)?;
+        }
+        Ok(())
+    }
+
+    async fn lock_desk(
+        &mut self,
+        service: ServiceKey,
+        instance: InstanceKey,
+        done_with: &[i64],
+    ) -> Result<Option<bool>> {
+        let row = sqlx::query(
+            "WITH gone AS (DELETE FROM relais.hand WHERE id = ANY($3))
+             SELECT s.flow = 3 AS free FROM relais.flow f
+             CROSS JOIN LATERAL (SELECT flow FROM relais.service WHERE id = f.service_id AND handed OFFSET 0) s
+             CROSS JOIN relais.instance i
+             WHERE f.service_id = $1 AND i.id = $2 AND NOT i.undecided
+             FOR NO KEY UPDATE OF f FOR KEY SHARE OF i",
+        )
+        .bind(service.0)
+        .bind(instance.0)
+        .bind(done_with)
+        .fetch_optional(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        row.map(|row| row.flag("free")).transpose()
+    }
+
+    async fn drop_unknown(&mut self, service: ServiceKey, instance: InstanceKey, known: &[i64]) -> Result<()> {
+        sqlx::query("DELETE FROM relais.hand WHERE instance_id = $1 AND service_id = $2 AND id <> ALL($3)")
+            .bind(instance.0)
+            .bind(service.0)
+            .bind(known)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        Ok(())
+    }
+
+    async fn take_in_hand(&mut self, service: ServiceKey, instance: InstanceKey, limit: usize) -> Result<TakenInHand> {
+        // As many more are looked at as there are in hand: those may be the first of the queue. Nothing is locked, since
+        // whoever hands out tasks of this service has to lock its flow, and whoever else changes one changes its revision.
+        let rows = sqlx::query(concat!(
+            "WITH held AS MATERIALIZED (
+                 SELECT unnest(tasks) AS id FROM relais.hand WHERE service_id = $1
+             ), front AS MATERIALIZED (
+                 SELECT id, rank FROM relais.task
+                 WHERE queue_id = $1 AND (
+                     SELECT NOT paused AND NOT deleted AND transport = 0 FROM relais.service WHERE id = $1
+                 )
+                 ORDER BY queue_id, rank, id LIMIT $3 + (SELECT count(*) FROM held)
+             ), picked AS MATERIALIZED (
+                 SELECT id, rank FROM front WHERE NOT EXISTS (SELECT FROM held WHERE held.id = front.id)
+                 ORDER BY rank, id LIMIT $3
+             ), made AS (
+                 INSERT INTO relais.hand (instance_id, service_id, tasks)
+                 SELECT $2, $1, array_agg(id) FROM picked HAVING count(*) > 0 RETURNING id
+             )
+             SELECT clock_timestamp() AS now, made.id AS hand, s.lease_ms, s.delivery_limit, t.rank, t.unique_key,
+                    coalesce(t.retry, s.retry) AS retry, ",
+            task_columns!("t.request", "NULL"),
+            " FROM made CROSS JOIN picked
+              CROSS JOIN LATERAL (SELECT * FROM relais.task WHERE id = picked.id OFFSET 0) t
+              CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
+              CROSS JOIN LATERAL (SELECT * FROM relais.client WHERE id = t.client_id OFFSET 0) c"
+        ))
+        .bind(service.0)
+        .bind(instance.0)
+        .bind(wide(limit))
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        let hand = rows.first().map(|row| row.big("hand")).transpose()?;
+        Ok(TakenInHand { hand, locked: locked(&rows, locked_pending)? })
+    }
+
+    async fn insert_hand(&mut self, service: ServiceKey, instance: InstanceKey, tasks: &[i64]) -> Result<i64> {
+        sqlx::query_scalar(
+            "INSERT INTO relais.hand (instance_id, service_id, tasks) VALUES ($1, $2, $3) RETURNING id",
+        )
+        .bind(instance.0)
+        .bind(service.0)
+        .bind(tasks)
+        .fetch_one(&mut *self.tx)
+        .await
+        .map_err(error)
+    }
+
+    async fn let_go(&mut self, hands: &[i64], tasks: &[i64]) -> Result<()> {
+        sqlx::query(
+            "UPDATE relais.hand SET tasks = ARRAY(SELECT id FROM unnest(tasks) AS id WHERE id <> ALL($2))
+             WHERE id = ANY($1)",
+        )
+        .bind(hands)
+        .bind(tasks)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
+    async fn in_hand(&mut self, service: ServiceKey) -> Result<HashSet<i64>> {
+        let ids: Vec<i64> = sqlx::query_scalar("SELECT unnest(tasks) FROM relais.hand WHERE service_id = $1")
+            .bind(service.0)
+            .fetch_all(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        Ok(ids.into_iter().collect())
+    }
+
+    async fn lock_in_hand(&mut self, instance: InstanceKey) -> Result<Locked<LockedTask>> {
+        let rows = sqlx::query(concat!(
+            "SELECT clock_timestamp() AS now, ",
+            locked_columns!(),
+            " FROM relais.task t CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
+              WHERE t.id = ANY(ARRAY(SELECT unnest(tasks) FROM relais.hand WHERE instance_id = $1))
+              ORDER BY t.id + 0 FOR NO KEY UPDATE OF t"
+        ))
+        .bind(instance.0)
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        locked(&rows, locked_task)
+    }
+
+    async fn write_done(&mut self, tasks: &[DoneTask]) -> Result<usize> {
+        let done = sqlx::query(
+            "UPDATE relais.task t
+             SET status = 2, attempt = w.attempt, revision = w.revision, progress = 100, worker_host = w.worker_host,
+                 started = w.started, ended = w.ended, response = w.response::json, error_message = NULL, error_kind = NULL,
+                 error_trace = NULL, lease_until = NULL, due = NULL, expires = NULL, deadline = NULL, timer = NULL
+             FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::text[], $6::timestamptz[],
+                         $7::timestamptz[], $8::text[])
+                  AS w (id, known, revision, attempt, worker_host, started, ended, response)
+             WHERE t.id = ANY($1) AND t.id = w.id AND t.revision = w.known",
+        )
+        .bind(column(tasks, |task| task.id))
+        .bind(column(tasks, |task| wide(task.known)))
+        .bind(column(tasks, |task| wide(task.revision)))
+        .bind(column(tasks, |task| signed(task.attempt)))
+        .bind(column(tasks, |task| task.worker_host.as_deref()))
+        .bind(column(tasks, |task| task.started.map(to_sql)))
+        .bind(column(tasks, |task| task.ended.map(to_sql)))
+        .bind(column(tasks, |task| task.response.get()))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
+    }
+}
+
+impl Postgres {
+    /// The processes, in the order of their names.
+    pub(super) async fn read_instances(&self) -> Result<Vec<InstanceRecord>> {
+        let mut lent = self.lend().await?;
+        let rows = sqlx::query(
+            "SELECT i.id, i.name, i.host, i.version, i.policy, i.undecided, i.until < clock_timestamp() AS silent, i.started,
+                    i.seen, h.n AS in_hand
+             FROM relais.instance i CROSS JOIN LATERAL (
+                 SELECT coalesce(sum(cardinality(tasks)), 0)::bigint AS n FROM relais.hand WHERE instance_id = i.id
+             ) h
+             ORDER BY i.name",
+        )
+        .fetch_all(&mut *lent)
+        .await
+        .map_err(error)?;
+        lent.keep();
+        rows.iter().map(instance_record).collect()
+    }
+}

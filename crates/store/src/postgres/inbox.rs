@@ -1,0 +1,62 @@
+//! The inbox on PostgreSQL.
+
+use std::time::Duration;
+
+use relais_core::InboxEntry;
+
+use super::{
+    error,
+    session::{PgSession, column},
+};
+use crate::{
+    inbox::{Inbox, inbox_entry},
+    row::wide,
+    session::Result,
+};
+
+impl Inbox for PgSession {
+    async fn lock_inbox(&mut self, limit: usize) -> Result<Vec<(i64, InboxEntry)>> {
+        let rows = sqlx::query(
+            "SELECT id, task_id, service, client, request::text AS request FROM relais.inbox
+             WHERE refused IS NULL ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED",
+        )
+        .bind(wide(limit))
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        rows.iter().map(inbox_entry).collect()
+    }
+
+    async fn empty_inbox(&mut self, ids: &[i64]) -> Result<()> {
+        let statement = sqlx::query("DELETE FROM relais.inbox WHERE id = ANY($1)").bind(ids);
+        statement.execute(&mut *self.tx).await.map(drop).map_err(error)
+    }
+
+    async fn refuse_inbox(&mut self, refused: &[(i64, String)]) -> Result<()> {
+        sqlx::query(
+            "UPDATE relais.inbox i SET refused = w.why FROM unnest($1::bigint[], $2::text[]) AS w (id, why)
+             WHERE i.id = ANY($1) AND i.id = w.id",
+        )
+        .bind(column(refused, |(id, _)| *id))
+        .bind(column(refused, |(_, why)| why.as_str()))
+        .execute(&mut *self.tx)
+        .await
+        .map(drop)
+        .map_err(error)
+    }
+
+    async fn forget_inbox(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
+        let done = sqlx::query(
+            "DELETE FROM relais.inbox WHERE id = ANY(ARRAY(
+                 SELECT id FROM relais.inbox WHERE refused IS NOT NULL
+                     AND created < clock_timestamp() - make_interval(secs => $1) LIMIT $2
+             ))",
+        )
+        .bind(older_than.as_secs_f64())
+        .bind(wide(limit))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(done.rows_affected())
+    }
+}

@@ -1,0 +1,51 @@
+//! The inbox on SQLite.
+
+use std::time::Duration;
+
+use relais_core::InboxEntry;
+
+use super::session::SqliteSession;
+use crate::{
+    inbox::{Inbox, inbox_entry},
+    row::{in_millis, wide},
+    session::Result,
+};
+
+impl Inbox for SqliteSession {
+    async fn lock_inbox(&mut self, limit: usize) -> Result<Vec<(i64, InboxEntry)>> {
+        let rows = sqlx::query("SELECT * FROM inbox WHERE refused IS NULL ORDER BY id LIMIT ?1")
+            .bind(wide(limit))
+            .fetch_all(&mut *self.tx)
+            .await
+            .map_err(|failure| self.failed(failure))?;
+        rows.iter().map(inbox_entry).collect()
+    }
+
+    async fn empty_inbox(&mut self, ids: &[i64]) -> Result<()> {
+        self.execute("DELETE FROM inbox WHERE id IN (SELECT value FROM json_each(?1))", ids).await
+    }
+
+    async fn refuse_inbox(&mut self, refused: &[(i64, String)]) -> Result<()> {
+        self.execute(
+            "UPDATE inbox SET refused = w.why FROM (SELECT value->>0 AS id, value->>1 AS why FROM json_each(?1)) AS w
+             WHERE inbox.id = w.id",
+            refused,
+        )
+        .await
+    }
+
+    async fn forget_inbox(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
+        let done = sqlx::query(concat!(
+            "DELETE FROM inbox WHERE id IN (
+                 SELECT id FROM inbox WHERE refused IS NOT NULL AND created < ",
+            now!(),
+            " - ?1 LIMIT ?2)"
+        ))
+        .bind(in_millis(older_than))
+        .bind(wide(limit))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
+        Ok(done.rows_affected())
+    }
+}

@@ -1,0 +1,447 @@
+//! Processes that do tasks themselves: their lives, and what they have in hand.
+//!
+//! A process that takes tasks in hand writes one row that lists them, and nothing to the tasks. It remembers what they were
+//! like; when they are done, it writes their results, if their revisions say that nobody else has changed them. So a task
+//! that is done at once costs one write. Whatever else happens to a task goes the way of all events ([`super::change`]),
+//! where first of all it is written that the process had begun it.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    sync::{MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use relais_core::{
+    Buried, ClaimRequest, Claimed, CrashPolicy, Decision, Event, Failure, Ignored, InstanceKey, Joined, NewInstance,
+    Outcome, ServiceKey, Status, StoreError, Task, TaskEvent, TaskId, Timestamp, apply,
+};
+
+use super::{Verbs, change::Changes, plain};
+use crate::{
+    hand::{DoneTask, Hands as _, LockedInstance},
+    session::{Database, LockedTask, Session as _, WrittenTask},
+};
+
+/// What this process has in hand, as far as it knows.
+#[derive(Debug, Default)]
+pub(super) struct InHand {
+    tasks: HashMap<TaskId, Held>,
+    hands: HashMap<i64, Hand>,
+    /// All of whose tasks have ended. Whoever writes next removes them.
+    done_with: Vec<i64>,
+    /// Where it is not known whether the last claim was made or not.
+    doubtful: HashSet<(InstanceKey, ServiceKey)>,
+}
+
+/// A list of tasks.
+#[derive(Debug)]
+struct Hand {
+    instance: InstanceKey,
+    service: ServiceKey,
+    /// So many of them have not ended.
+    left: usize,
+}
+
+/// A task in hand.
+#[derive(Debug, Clone)]
+pub(super) struct Held {
+    instance: InstanceKey,
+    hand: i64,
+    /// As it is in the store.
+    task: LockedTask,
+    /// When it was taken, and what the process is called, while that is not written.
+    taken: Option<(Timestamp, Option<String>)>,
+}
+
+impl Held {
+    /// The attempt that the process is at.
+    fn attempt(&self) -> u32 {
+        self.task.state.attempt + u32::from(self.taken.is_some())
+    }
+
+    /// Says that it was taken, where that is not written, and the task is still what it was.
+    pub(super) fn catch_up(&self, task: &mut LockedTask, changes: &mut Changes) -> Result<(), StoreError> {
+        if let Some((at, worker_host)) = &self.taken
+            && task.state.status == Status::Pending
+            && task.state.revision == self.task.state.revision
+        {
+            changes.apply(task, Event::Taken { worker_host: worker_host.clone() }, *at)?;
+        }
+        Ok(())
+    }
+}
+
+impl InHand {
+    fn take(&mut self, instance: InstanceKey, service: ServiceKey, hand: i64, held: Vec<Held>) {
+        self.hands.insert(hand, Hand { instance, service, left: held.len() });
+        self.tasks.extend(held.into_iter().map(|held| (held.task.task_id, held)));
+    }
+
+    /// The task is not in hand any more.
+    fn end(&mut self, task_id: TaskId) {
+        let Some(held) = self.tasks.remove(&task_id) else { return };
+        if let Some(hand) = self.hands.get_mut(&held.hand) {
+            hand.left -= 1;
+            if hand.left == 0 {
+                self.hands.remove(&held.hand);
+                self.done_with.push(held.hand);
+            }
+        }
+    }
+
+    /// The process is not known any more, and has nothing.
+    fn forget(&mut self, instance: InstanceKey) {
+        self.tasks.retain(|_, held| held.instance != instance);
+        self.hands.retain(|_, hand| hand.instance != instance);
+        self.doubtful.retain(|(key, _)| *key != instance);
+    }
+}
+
+/// What happens to tasks when something else has happened to the process that had them.
+fn fate(decision: Decision, task: &LockedTask) -> Event {
+    match decision {
+        Decision::Restart => Event::Abandoned { delivery_limit: task.delivery_limit },
+        Decision::Fail => {
+            let failure = Failure::new("The process that had it in hand died.").of_kind("crashed");
+            Event::Failed { attempt: None, failure: Failure { retryable: Some(false), ..failure }, again_after: None }
+        }
+    }
+}
+
+impl<D: Database> Verbs<D> {
+    fn in_hand(&self) -> MutexGuard<'_, InHand> {
+        self.in_hand.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands out tasks to a process on this store.
+    pub(super) async fn claim_in_hand(
+        &self,
+        request: ClaimRequest,
+        instance: InstanceKey,
+    ) -> Result<Claimed, StoreError> {
+        let service = request.service;
+        let (known, done_with) = {
+            let mut own = self.in_hand();
+            let mine = |hand: &Hand| hand.instance == instance && hand.service == service;
+            let known = || own.hands.iter().filter(|(_, hand)| mine(hand)).map(|(&id, _)| id).collect::<Vec<_>>();
+            (own.doubtful.contains(&(instance, service)).then(known), std::mem::take(&mut own.done_with))
+        };
+        let claimed = self.try_claim_in_hand(&request, instance, &done_with, known.as_deref()).await;
+        let mut own = self.in_hand();
+        match &claimed {
+            Ok(_) => {
+                own.doubtful.remove(&(instance, service));
+            }
+            Err(_) => {
+                own.done_with.extend(done_with);
+                own.doubtful.insert((instance, service));
+            }
+        }
+        drop(own);
+        claimed
+    }
+
+    async fn try_claim_in_hand(
+        &self,
+        request: &ClaimRequest,
+        instance: InstanceKey,
+        done_with: &[i64],
+        known: Option<&[i64]>,
+    ) -> Result<Claimed, StoreError> {
+        let service = request.service;
+        let mut session = self.database.begin().await?;
+        let Some(free) = session.lock_desk(service, instance, done_with).await? else {
+            session.commit().await?;
+            return Ok(Claimed { tasks: vec![Vec::new()], again: None });
+        };
+        if let Some(known) = known {
+            session.drop_unknown(service, instance, known).await?;
+        }
+        let mut worker_host = request.worker_host.clone();
+        worker_host.iter_mut().for_each(plain::without_nul);
+        let taken = Event::Taken { worker_host: worker_host.clone() };
+        if free {
+            let found = session.take_in_hand(service, instance, request.max).await?;
+            session.commit().await?;
+            let Some(hand) = found.hand else { return Ok(Claimed { tasks: vec![Vec::new()], again: None }) };
+            let (at, mut rows) = (found.locked.now, found.locked.rows);
+            rows.sort_unstable_by_key(|row| (row.rank, row.locked.id));
+            let (mut tasks, mut held) = (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
+            for pending in rows {
+                // A pending task can be taken.
+                let Ok(state) = apply(&pending.locked.state, &taken, at) else { continue };
+                tasks.push(Task { state, position: None, ..pending.task });
+                held.push(Held { instance, hand, task: pending.locked, taken: Some((at, worker_host.clone())) });
+            }
+            self.in_hand().take(instance, service, hand, held);
+            return Ok(Claimed { tasks: vec![tasks], again: None });
+        }
+        let flowing = Self::lock_flowing(&mut session, service, request.max).await?;
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
+        let (mut tasks, mut held) = (Vec::new(), Vec::new());
+        for mut pending in flowing.rows {
+            if let Outcome::Applied(state) = changes.apply(&mut pending.locked, taken.clone(), flowing.now)? {
+                tasks.push(Task { state, position: None, ..pending.task });
+                held.push(pending.locked);
+            }
+        }
+        let hand = match held.is_empty() {
+            true => None,
+            false => {
+                let ids: Vec<i64> = held.iter().map(|task| task.id).collect();
+                Some(session.insert_hand(service, instance, &ids).await?)
+            }
+        };
+        self.write(session, changes).await?;
+        if let Some(hand) = hand {
+            let held = held.into_iter().map(|task| Held { instance, hand, task, taken: None });
+            self.in_hand().take(instance, service, hand, held.collect());
+        }
+        Ok(Claimed { tasks: vec![tasks], again: flowing.again })
+    }
+
+    /// Writes results of tasks in hand, if that is all that these events are and nobody else has changed the tasks;
+    /// otherwise nothing is done, and they have to go the way of all events.
+    pub(super) async fn record_done(&self, events: &[TaskEvent]) -> Result<Option<Vec<Outcome>>, StoreError> {
+        let Some((instance, held)) = self.done_in_hand(events) else { return Ok(None) };
+        let mut session = self.database.begin().await?;
+        let Some(now) = session.hold_instance(instance).await? else {
+            session.commit().await?;
+            self.in_hand().forget(instance);
+            return Ok(Some(vec![Outcome::Ignored(Ignored::NotHeld); events.len()]));
+        };
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
+        let (mut outcomes, mut known) = (Vec::with_capacity(events.len()), HashMap::with_capacity(events.len()));
+        for (held, event) in held.iter().zip(events) {
+            let mut task = held.task.clone();
+            known.insert(task.id, task.state.revision);
+            held.catch_up(&mut task, &mut changes)?;
+            match changes.apply(&mut task, event.event.clone(), now)? {
+                Outcome::Applied(state) => outcomes.push(Outcome::Applied(state)),
+                Outcome::Ignored(_) | Outcome::NotFound => return Ok(None),
+            }
+        }
+        let done: Vec<DoneTask> =
+            changes.take_written().filter_map(|written| done(&known, written)).collect();
+        if done.len() != events.len() || session.write_done(&done).await? != done.len() {
+            // Dropped, the session never was.
+            return Ok(None);
+        }
+        self.write(session, changes).await?;
+        let mut own = self.in_hand();
+        events.iter().for_each(|event| own.end(event.task_id));
+        Ok(Some(outcomes))
+    }
+
+    /// The tasks of these events, if all are results of what one process has in hand.
+    fn done_in_hand(&self, events: &[TaskEvent]) -> Option<(InstanceKey, Vec<Held>)> {
+        let own = self.in_hand();
+        if own.tasks.is_empty() {
+            return None;
+        }
+        let mut seen = HashSet::with_capacity(events.len());
+        let held = events.iter().map(|TaskEvent { task_id, service, client, event }| {
+            let held = own.tasks.get(task_id)?;
+            let result = matches!(event, Event::Succeeded { attempt: Some(attempt), .. } if *attempt == held.attempt());
+            let mine = held.task.service == *service && client.is_none();
+            (result && mine && seen.insert(*task_id)).then(|| held.clone())
+        });
+        let held: Vec<Held> = held.collect::<Option<_>>()?;
+        let instance = held.first()?.instance;
+        held.iter().all(|held| held.instance == instance).then_some((instance, held))
+    }
+
+    /// Those of the tasks that this process has in hand, and that nobody can take away until the session is over.
+    pub(super) async fn hold_those_in_hand(
+        &self,
+        session: &mut D::Session,
+        tasks: &[TaskId],
+    ) -> Result<HashMap<TaskId, Held>, StoreError> {
+        let mut held: HashMap<TaskId, Held> = {
+            let own = self.in_hand();
+            tasks.iter().filter_map(|task_id| Some((*task_id, own.tasks.get(task_id)?.clone()))).collect()
+        };
+        let instances: BTreeSet<InstanceKey> = held.values().map(|held| held.instance).collect();
+        for instance in instances {
+            if session.hold_instance(instance).await?.is_none() {
+                held.retain(|_, held| held.instance != instance);
+                self.in_hand().forget(instance);
+            }
+        }
+        Ok(held)
+    }
+
+    /// Takes those out of their hands that are in a queue again: they are anybody's.
+    pub(super) async fn let_go_of_those_back(
+        session: &mut D::Session,
+        held: &HashMap<TaskId, Held>,
+        tasks: &HashMap<TaskId, LockedTask>,
+    ) -> Result<(), StoreError> {
+        let back = |task: &LockedTask| matches!(task.state.status, Status::Pending | Status::Waiting);
+        let (hands, ids): (BTreeSet<i64>, Vec<i64>) = held
+            .iter()
+            .filter_map(|(task_id, held)| Some((held.hand, tasks.get(task_id).filter(|task| back(task))?.id)))
+            .unzip();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        session.let_go(&hands.into_iter().collect::<Vec<_>>(), &ids).await
+    }
+
+    /// Remembers what became of tasks in hand.
+    pub(super) fn note_in_hand(&self, held: HashMap<TaskId, Held>, mut tasks: HashMap<TaskId, LockedTask>) {
+        let mut own = self.in_hand();
+        for task_id in held.into_keys() {
+            match tasks.remove(&task_id) {
+                Some(task) if task.state.status == Status::InProgress => {
+                    if let Some(held) = own.tasks.get_mut(&task_id) {
+                        (held.task, held.taken) = (task, None);
+                    }
+                }
+                _ => own.end(task_id),
+            }
+        }
+    }
+
+    /// A process begins.
+    pub(super) async fn let_join(&self, mut instance: NewInstance) -> Result<Joined, StoreError> {
+        plain::without_nul(&mut instance.name);
+        instance.host.iter_mut().for_each(plain::without_nul);
+        // In a transaction of its own: it waits for those of others.
+        if !instance.services.is_empty() {
+            let mut session = self.database.begin().await?;
+            session.note_handed(&instance.services).await?;
+            session.commit().await?;
+        }
+        let mut session = self.database.begin().await?;
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
+        let mut recovered = 0;
+        if let Some(before) = session.lock_instance(&instance.name).await? {
+            let Some(tasks) = self.lay_to_rest(&mut session, &before, None, &mut changes).await? else {
+                let tasks = Self::unfinished(&mut session, &before).await?;
+                session.commit().await?;
+                return Ok(Joined::Refused { tasks });
+            };
+            recovered = tasks;
+        }
+        let key = session.insert_instance(&instance).await?;
+        self.write(session, changes).await?;
+        Ok(Joined::In { key, recovered })
+    }
+
+    /// A process says that it is alive.
+    pub(super) async fn prolong(&self, instance: InstanceKey, silence: Duration) -> Result<bool, StoreError> {
+        let done_with = std::mem::take(&mut self.in_hand().done_with);
+        let mut session = self.database.begin().await?;
+        let alive = session.prolong_instance(instance, silence, &done_with).await?;
+        session.commit().await?;
+        if !alive {
+            self.in_hand().forget(instance);
+        }
+        Ok(alive)
+    }
+
+    /// A process ends.
+    pub(super) async fn let_leave(&self, instance: InstanceKey) -> Result<(), StoreError> {
+        let mut session = self.database.begin().await?;
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
+        let locked = session.lock_in_hand(instance).await?;
+        for mut task in locked.rows {
+            if task.state.status == Status::InProgress {
+                changes.apply(&mut task, Event::Returned { attempt: None }, locked.now)?;
+            } else if task.state.status == Status::Pending {
+                changes.found_work(task.service);
+            }
+        }
+        session.delete_instance(instance).await?;
+        self.write(session, changes).await?;
+        self.in_hand().forget(instance);
+        Ok(())
+    }
+
+    /// Takes care of those that died.
+    pub(super) async fn bury_the_dead(&self) -> Result<Buried, StoreError> {
+        let mut session = self.database.begin().await?;
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
+        let mut buried = Buried::default();
+        for dead in session.lock_dead().await? {
+            tracing::warn!(instance = dead.name, policy = dead.policy.as_str(), "an instance was silent for too long");
+            if let Some(tasks) = self.lay_to_rest(&mut session, &dead, None, &mut changes).await? {
+                buried.instances += 1;
+                buried.tasks += tasks;
+            }
+        }
+        buried.next = session.next_death().await?;
+        self.write(session, changes).await?;
+        Ok(buried)
+    }
+
+    /// Does what an operator has decided.
+    pub(super) async fn decide_about(&self, name: &str, decision: Decision) -> Result<Option<usize>, StoreError> {
+        let mut session = self.database.begin().await?;
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
+        let undecided = session.lock_instance(name).await?.filter(|instance| instance.undecided);
+        let tasks = match &undecided {
+            Some(dead) => self.lay_to_rest(&mut session, dead, Some(decision), &mut changes).await?,
+            None => None,
+        };
+        self.write(session, changes).await?;
+        Ok(tasks)
+    }
+
+    /// Does to the tasks of a process what it asked for, or what was decided, and forgets it; tells how many they were. None
+    /// if that has to be decided first.
+    async fn lay_to_rest(
+        &self,
+        session: &mut D::Session,
+        dead: &LockedInstance,
+        decided: Option<Decision>,
+        changes: &mut Changes,
+    ) -> Result<Option<usize>, StoreError> {
+        let decision = match (decided, dead.policy) {
+            (Some(decision), _) => decision,
+            (None, CrashPolicy::Restart) => Decision::Restart,
+            (None, CrashPolicy::Fail) => Decision::Fail,
+            (None, CrashPolicy::Refuse) if Self::unfinished(session, dead).await? > 0 => {
+                session.leave_undecided(dead.key).await?;
+                return Ok(None);
+            }
+            (None, CrashPolicy::Refuse) => Decision::Restart,
+        };
+        let locked = session.lock_in_hand(dead.key).await?;
+        let mut tasks = 0;
+        for mut task in locked.rows {
+            if task.state.status == Status::Pending {
+                changes.apply(&mut task, Event::Taken { worker_host: Some(dead.name.clone()) }, locked.now)?;
+            }
+            let event = fate(decision, &task);
+            if task.state.status == Status::InProgress {
+                tasks += 1;
+                changes.apply(&mut task, event, locked.now)?;
+            }
+        }
+        session.delete_instance(dead.key).await?;
+        Ok(Some(tasks))
+    }
+
+    /// How many tasks a process has in hand that have not ended.
+    async fn unfinished(session: &mut D::Session, instance: &LockedInstance) -> Result<usize, StoreError> {
+        let locked = session.lock_in_hand(instance.key).await?;
+        Ok(locked.rows.iter().filter(|task| !task.state.status.is_final()).count())
+    }
+}
+
+/// A result, as it is written.
+fn done(known: &HashMap<i64, u64>, written: WrittenTask) -> Option<DoneTask> {
+    let WrittenTask { id, state, response, .. } = written;
+    Some(DoneTask {
+        id,
+        known: *known.get(&id)?,
+        revision: state.revision,
+        attempt: state.attempt,
+        worker_host: state.worker_host,
+        started: state.started,
+        ended: state.ended,
+        response: response?,
+    })
+}

@@ -1,0 +1,57 @@
+//! Taking in what programs put into the inbox.
+
+use relais_core::{Clerk, StoreError, TakenIn};
+
+use super::{Verbs, plain, schedule::clipped, submit::Taken};
+use crate::{
+    inbox::Inbox as _,
+    schedule::Schedules as _,
+    session::{Database, Session as _},
+};
+
+impl<D: Database> Verbs<D> {
+    /// Makes tasks of entries, in one transaction with their removal.
+    pub(super) async fn take_in_inbox(&self, limit: usize, clerk: &dyn Clerk) -> Result<TakenIn, StoreError> {
+        let mut session = self.database.begin().await?;
+        let entries = session.lock_inbox(limit).await?;
+        if entries.is_empty() {
+            session.commit().await?;
+            return Ok(TakenIn::default());
+        }
+        if session.hold_declared().await? != clerk.version() {
+            session.commit().await?;
+            return Ok(TakenIn { stale: true, ..TakenIn::default() });
+        }
+        let mut report = TakenIn { more: entries.len() == limit, ..TakenIn::default() };
+        let (mut taken, mut refused, mut tasks) = (Vec::new(), Vec::new(), Vec::new());
+        for (id, entry) in entries {
+            match clerk.judge(&entry) {
+                Ok(mut task) => {
+                    // Whoever committed it was promised that it would be done.
+                    task.terms.promised = true;
+                    plain::submission(&mut task);
+                    taken.push((id, entry.task_id));
+                    tasks.push(task);
+                }
+                Err(why) => refused.push((id, entry.task_id, clipped(why))),
+            }
+        }
+        let made = if tasks.is_empty() { Taken::default() } else { Self::take_in(&mut session, tasks).await? };
+        let mut gone = Vec::new();
+        for ((id, task_id), answer) in taken.into_iter().zip(&made.answers) {
+            match answer {
+                Ok(_) => gone.push(id),
+                Err(refusal) => refused.push((id, task_id, refusal.to_string())),
+            }
+        }
+        report.taken = gone.len();
+        session.empty_inbox(&gone).await?;
+        let reasons: Vec<(i64, String)> = refused.iter().map(|(id, _, why)| (*id, why.clone())).collect();
+        if !reasons.is_empty() {
+            session.refuse_inbox(&reasons).await?;
+        }
+        report.refused = refused.into_iter().map(|(_, task_id, why)| (task_id, why)).collect();
+        self.finish_taken(session, made).await?;
+        Ok(report)
+    }
+}

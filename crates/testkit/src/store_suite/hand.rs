@@ -1,0 +1,319 @@
+//! Processes that do tasks themselves: what they have in hand is theirs, until they are done with it or dead.
+
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+use anyhow::{Context, Result, bail, ensure};
+use relais_core::{
+    CallbackEvent, ClaimRequest, CrashPolicy, Decision, Event, Ignored, InstanceKey, InstanceStatus, Joined,
+    NewInstance, Outcome, ServiceKey, Status, Store, Task, TaskId,
+};
+
+use super::{
+    Harness,
+    world::{
+        LONG, change, claim, client, find, json, limits, new_task, new_tasks, one_of_each, record, says, service,
+        submit, submit_all,
+    },
+};
+
+fn instance(name: &str, service: ServiceKey) -> NewInstance {
+    NewInstance {
+        name: name.to_owned(),
+        host: Some("pod-1".to_owned()),
+        version: "1".to_owned(),
+        policy: CrashPolicy::Restart,
+        silence: LONG,
+        services: vec![service],
+    }
+}
+
+async fn join(store: &dyn Store, new: NewInstance) -> Result<InstanceKey> {
+    match store.join(new).await? {
+        Joined::In { key, .. } => Ok(key),
+        Joined::Refused { tasks } => bail!("refused for {tasks} tasks"),
+    }
+}
+
+async fn take(store: &dyn Store, service: ServiceKey, max: usize, instance: InstanceKey) -> Result<Vec<Task>> {
+    let wish =
+        ClaimRequest { service, max, lease: None, worker_host: Some("one".to_owned()), instance: Some(instance) };
+    store.claim(vec![wish]).await?.tasks.pop().context("one wish has one answer")
+}
+
+fn done(task: &Task, service: ServiceKey) -> Result<relais_core::TaskEvent> {
+    let event = Event::Succeeded { attempt: Some(task.state.attempt), response: json("{\"n\":1}")? };
+    Ok(says(task.task_id, service, event))
+}
+
+async fn all_done(store: &dyn Store, tasks: &[Task], service: ServiceKey) -> Result<Vec<Outcome>> {
+    Ok(store.record(tasks.iter().map(|task| done(task, service)).collect::<Result<_>>()?).await?)
+}
+
+fn is_success(outcome: &Outcome) -> bool {
+    matches!(outcome, Outcome::Applied(state) if state.status == Status::Success)
+}
+
+/// A task taken in hand is one attempt with all that belongs to it, whenever that is written.
+pub async fn what_is_done_in_hand_is_one_attempt(harness: Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let names = submit_all(store, new_tasks(service, client, 30)?).await?;
+    let key = join(store, instance("one", service)).await?;
+    let tasks = take(store, service, 20, key).await?;
+    let taken: Vec<TaskId> = tasks.iter().map(|task| task.task_id).collect();
+    ensure!(taken == names[..20], "the first come first, in their order");
+    ensure!(tasks.iter().all(|task| task.state.attempt == 1 && task.state.status == Status::InProgress));
+    let outcomes = all_done(store, &tasks, service).await?;
+    ensure!(outcomes.iter().all(is_success), "{outcomes:?}");
+    for name in &taken {
+        let task = find(store, *name).await?;
+        ensure!(task.state.status == Status::Success && task.state.attempt == 1 && task.state.progress == 100.0);
+        ensure!(task.state.worker_host.as_deref() == Some("one"));
+        ensure!(task.state.started.is_some() && task.state.ended >= task.state.started);
+        ensure!(task.response.as_ref().is_some_and(|response| response.get() == "{\"n\":1}"));
+    }
+    let depth = store.queue_depths(vec![service]).await?[0];
+    ensure!((depth.pending, depth.in_progress) == (10, 0), "{depth:?}");
+    let position = find(store, names[20]).await?.position;
+    ensure!(position == Some(1), "those behind have moved up: {position:?}");
+    let again = all_done(store, &tasks[..1], service).await?;
+    ensure!(again == [Outcome::Ignored(Ignored::Ended(Status::Success))], "a result counts once: {again:?}");
+    Ok(())
+}
+
+/// Nobody else gets what is in hand, neither a process nor a worker, at any concurrency.
+pub async fn nobody_shares_what_is_in_hand(harness: Harness) -> Result<()> {
+    let (service, client) = one_of_each(harness.store()).await?;
+    submit_all(harness.store(), new_tasks(service, client, 600)?).await?;
+    let mut takers = tokio::task::JoinSet::new();
+    for n in 0..6 {
+        let store = Arc::clone(&harness.handles[n % harness.handles.len()]);
+        takers.spawn(async move {
+            let mut got = Vec::new();
+            if n < 2 {
+                // A worker elsewhere, beside them.
+                loop {
+                    let some = claim(&*store, service, 7).await?;
+                    if some.is_empty() {
+                        return anyhow::Ok(got);
+                    }
+                    got.extend(some.into_iter().map(|task| task.task_id));
+                }
+            }
+            let key = join(&*store, instance(&format!("taker {n}"), service)).await?;
+            loop {
+                let some = take(&*store, service, 13, key).await?;
+                if some.is_empty() {
+                    return Ok(got);
+                }
+                got.extend(some.iter().map(|task| task.task_id));
+                if n % 2 == 0 {
+                    let outcomes = all_done(&*store, &some, service).await?;
+                    ensure!(outcomes.iter().all(is_success), "{outcomes:?}");
+                }
+            }
+        });
+    }
+    let mut all = Vec::new();
+    while let Some(got) = takers.join_next().await {
+        all.extend(got??);
+    }
+    let different: HashSet<TaskId> = all.iter().copied().collect();
+    ensure!(all.len() == different.len(), "{} of {} were handed out twice", all.len() - different.len(), all.len());
+    ensure!(all.len() == 600, "all were handed out: {}", all.len());
+    Ok(())
+}
+
+/// Whatever happens to a task while it is in hand counts, whoever does it.
+pub async fn what_others_do_to_a_task_in_hand_counts(harness: Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    submit_all(store, new_tasks(service, client, 4)?).await?;
+    let key = join(store, instance("one", service)).await?;
+    let tasks = take(store, service, 10, key).await?;
+    let other = harness.handles.last().context("there is a handle")?;
+    change(&**other, tasks[0].task_id, service, Event::Cancelled).await?;
+    let kept = record(store, tasks[1].task_id, service, Event::Kept { attempt: 1 }).await?;
+    ensure!(matches!(&kept, Outcome::Applied(state) if state.status == Status::InProgress), "{kept:?}");
+    ensure!(find(store, tasks[1].task_id).await?.state.status == Status::InProgress, "it is said to have begun");
+    change(&**other, tasks[1].task_id, service, Event::Cancelled).await?;
+    let lost = record(store, tasks[1].task_id, service, Event::Kept { attempt: 1 }).await?;
+    ensure!(lost == Outcome::Ignored(Ignored::Ended(Status::Cancelled)), "{lost:?}");
+    let outcomes = all_done(store, &tasks, service).await?;
+    let cancelled = Outcome::Ignored(Ignored::Ended(Status::Cancelled));
+    ensure!(outcomes[..2] == [cancelled.clone(), cancelled], "{outcomes:?}");
+    ensure!(outcomes[2..].iter().all(is_success), "the others are done all the same: {outcomes:?}");
+    Ok(())
+}
+
+/// A task that fails, or is given back, is anybody's again, with the attempt that it has had.
+pub async fn what_goes_back_is_anybodys(harness: Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    submit_all(store, new_tasks(service, client, 3)?).await?;
+    let key = join(store, instance("one", service)).await?;
+    let tasks = take(store, service, 10, key).await?;
+    change(store, tasks[0].task_id, service, Event::Returned { attempt: Some(1) }).await?;
+    change(store, tasks[1].task_id, service, Event::failed(Some(1), "no paper")).await?;
+    let back = take(store, service, 10, key).await?;
+    ensure!(back.len() == 1 && back[0].task_id == tasks[0].task_id, "{} came back", back.len());
+    ensure!(back[0].state.attempt == 2);
+    let stale = record(store, tasks[0].task_id, service, Event::Kept { attempt: 1 }).await?;
+    ensure!(stale == Outcome::Ignored(Ignored::OtherAttempt(2)), "{stale:?}");
+    let failed = find(store, tasks[1].task_id).await?;
+    ensure!(failed.state.status == Status::Failure && failed.error_message.as_deref() == Some("no paper"));
+    ensure!(failed.state.worker_host.as_deref() == Some("one") && failed.state.started.is_some());
+    Ok(())
+}
+
+/// When a process dies, what it had in hand is done again, and nothing that it says afterwards counts.
+pub async fn a_dead_process_is_replaced_and_can_do_no_harm(harness: Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let names = submit_all(store, new_tasks(service, client, 6)?).await?;
+    let key = join(store, NewInstance { silence: Duration::from_millis(1), ..instance("one", service) }).await?;
+    let tasks = take(store, service, 6, key).await?;
+    // One is done, one is said to have begun, the others are only in hand.
+    ensure!(all_done(store, &tasks[..1], service).await?.iter().all(is_success));
+    record(store, tasks[1].task_id, service, Event::Kept { attempt: 1 }).await?;
+    let other = harness.handles.last().context("there is a handle")?;
+    let buried = loop {
+        let buried = other.bury().await?;
+        if buried.instances > 0 {
+            break buried;
+        }
+        tokio::task::yield_now().await;
+    };
+    ensure!((buried.instances, buried.tasks) == (1, 5), "{buried:?}");
+    ensure!(store.instances().await?.is_empty());
+    ensure!(!store.beat(key, LONG).await?, "it learns that it was given up");
+    let key = join(&**other, instance("two", service)).await?;
+    let again = take(&**other, service, 10, key).await?;
+    ensure!(again.len() == 5 && again.iter().all(|task| task.state.attempt == 2 && task.state.losses == 1));
+    let late = all_done(store, &tasks[1..], service).await?;
+    ensure!(late.iter().all(|outcome| matches!(outcome, Outcome::Ignored(_))), "{late:?}");
+    ensure!(all_done(&**other, &again, service).await?.iter().all(is_success));
+    for name in names {
+        ensure!(find(store, name).await?.state.status == Status::Success);
+    }
+    let history = store.attempts(find(store, tasks[2].task_id).await?.id).await?;
+    ensure!(history.len() == 1 && history[0].worker_host.as_deref() == Some("one"), "{history:?}");
+    Ok(())
+}
+
+/// Whoever begins under a name takes the place of the one before it at once.
+pub async fn a_name_is_taken_over_at_once(harness: Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    submit_all(store, new_tasks(service, client, 3)?).await?;
+    let first = join(store, instance("one", service)).await?;
+    let tasks = take(store, service, 3, first).await?;
+    let Joined::In { key, recovered } = store.join(instance("one", service)).await? else { bail!("it may begin") };
+    ensure!(recovered == 3, "{recovered}");
+    ensure!(take(store, service, 3, first).await?.is_empty(), "the one before gets nothing any more");
+    ensure!(!store.beat(first, LONG).await? && store.beat(key, LONG).await?);
+    ensure!(all_done(store, &tasks, service).await?.iter().all(|outcome| !is_success(outcome)));
+    ensure!(take(store, service, 3, key).await?.len() == 3);
+    Ok(())
+}
+
+/// What a process had in hand fails when it dies, where it asked for that.
+pub async fn a_process_may_have_its_tasks_fail(harness: Harness) -> Result<()> {
+    let store = harness.store();
+    let client = client(store, "alice").await?;
+    let classic = relais_core::ServiceLimits { retry: relais_core::RetryPolicy::classic(), ..limits(None) };
+    let service = service(store, "resize", classic).await?;
+    let name = submit(store, new_task(service, client)?).await?.task_id;
+    let one = NewInstance { policy: CrashPolicy::Fail, ..instance("one", service) };
+    let key = join(store, one.clone()).await?;
+    take(store, service, 1, key).await?;
+    let Joined::In { recovered: 1, .. } = store.join(one).await? else { bail!("one task was in hand") };
+    let task = find(store, name).await?;
+    ensure!(task.state.status == Status::Failure && task.error_kind.as_deref() == Some("crashed"), "{task:?}");
+    Ok(())
+}
+
+/// A strict process leaves its tasks as they are, and nobody begins under its name, until somebody has decided.
+pub async fn a_strict_process_waits_for_a_decision(harness: Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let names = submit_all(store, new_tasks(service, client, 2)?).await?;
+    let strict = NewInstance { policy: CrashPolicy::Refuse, ..instance("one", service) };
+    let short = NewInstance { silence: Duration::from_millis(1), ..strict.clone() };
+    let key = join(store, short).await?;
+    let tasks = take(store, service, 2, key).await?;
+    record(store, tasks[0].task_id, service, Event::Kept { attempt: 1 }).await?;
+    while store.instances().await?[0].status != InstanceStatus::Undecided {
+        store.bury().await?;
+    }
+    ensure!(store.instances().await?[0].in_hand == 2);
+    ensure!(store.join(strict.clone()).await? == Joined::Refused { tasks: 2 });
+    let other = join(store, instance("two", service)).await?;
+    ensure!(take(store, service, 2, other).await?.is_empty(), "nobody else gets them");
+    ensure!(store.decide("two".to_owned(), Decision::Fail).await?.is_none(), "there is nothing to decide about others");
+    ensure!(store.decide("one".to_owned(), Decision::Restart).await? == Some(2));
+    ensure!(store.decide("one".to_owned(), Decision::Restart).await?.is_none());
+    ensure!(take(store, service, 2, other).await?.len() == 2);
+    join(store, strict).await?;
+    ensure!(names.len() == 2);
+    Ok(())
+}
+
+/// A process that ends gives back what it has in hand, and that costs no attempt unless it had begun.
+pub async fn leaving_gives_back(harness: Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    submit_all(store, new_tasks(service, client, 3)?).await?;
+    let key = join(store, instance("one", service)).await?;
+    let tasks = take(store, service, 3, key).await?;
+    record(store, tasks[0].task_id, service, Event::Kept { attempt: 1 }).await?;
+    store.leave(key).await?;
+    ensure!(store.instances().await?.is_empty());
+    let again = claim(store, service, 3).await?;
+    let attempts: Vec<u32> = again.iter().map(|task| task.state.attempt).collect();
+    ensure!(attempts == [2, 1, 1], "{attempts:?}");
+    ensure!(again.iter().all(|task| task.state.losses == 0 && task.state.failures == 0));
+    Ok(())
+}
+
+/// Limits hold for what is taken in hand as for all else.
+pub async fn limits_hold_for_what_is_in_hand(harness: Harness) -> Result<()> {
+    let store = harness.store();
+    let client = client(store, "alice").await?;
+    let two = relais_core::FlowLimits { max_running: Some(2), ..relais_core::FlowLimits::default() };
+    let service = service(store, "resize", relais_core::ServiceLimits { flow: two, ..limits(None) }).await?;
+    submit_all(store, new_tasks(service, client, 5)?).await?;
+    let key = join(store, instance("one", service)).await?;
+    let tasks = take(store, service, 5, key).await?;
+    ensure!(tasks.len() == 2, "{}", tasks.len());
+    ensure!(claim(store, service, 5).await?.is_empty(), "a worker elsewhere is bound by them too");
+    ensure!(all_done(store, &tasks[..1], service).await?.iter().all(is_success));
+    ensure!(take(store, service, 5, key).await?.len() == 1);
+    ensure!(store.lease_strays(10).await? == 0, "what is in hand is watched by its process");
+    Ok(())
+}
+
+/// Of what is done in hand is told what is told of any task, in its order.
+pub async fn what_is_done_in_hand_is_told(harness: Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let callback = relais_core::Callback {
+        kind: relais_core::CallbackType::Https,
+        target: "https://example.org/".to_owned(),
+        events: vec![CallbackEvent::Started, CallbackEvent::Success],
+        gzip: false,
+        lane: 7,
+    };
+    let mut task = new_task(service, client)?;
+    task.callback = Some(callback);
+    submit(store, task).await?;
+    let key = join(store, instance("one", service)).await?;
+    let tasks = take(store, service, 1, key).await?;
+    ensure!(all_done(store, &tasks, service).await?.iter().all(is_success));
+    let filter = relais_core::CallbackFilter { limit: 10, ..relais_core::CallbackFilter::default() };
+    let told = store.list_callbacks(filter).await?.records;
+    let mut events: Vec<CallbackEvent> = told.iter().map(|callback| callback.event).collect();
+    events.reverse();
+    ensure!(events == [CallbackEvent::Started, CallbackEvent::Success], "{events:?}");
+    Ok(())
+}
