@@ -122,6 +122,9 @@ pub(crate) trait Hands: Send {
     /// The tasks of a service that are in hand.
     fn in_hand(&mut self, service: ServiceKey) -> impl Future<Output = Result<HashSet<i64>>> + Send;
 
+    /// Those of the tasks that are in hand, anybody's.
+    fn those_in_hand(&mut self, tasks: &[i64]) -> impl Future<Output = Result<HashSet<i64>>> + Send;
+
     /// Locks the tasks that a process has in hand.
     fn lock_in_hand(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;
 

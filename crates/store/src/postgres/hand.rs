@@ -237,6 +237,18 @@ impl Hands for PgSession {
         Ok(ids.into_iter().collect())
     }
 
+    async fn those_in_hand(&mut self, tasks: &[i64]) -> Result<HashSet<i64>> {
+        let ids: Vec<i64> = sqlx::query_scalar(
+            "SELECT w.id FROM unnest($1::bigint[]) AS w (id)
+             WHERE EXISTS (SELECT FROM relais.hand WHERE w.id = ANY(tasks))",
+        )
+        .bind(tasks)
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(ids.into_iter().collect())
+    }
+
     async fn lock_in_hand(&mut self, instance: InstanceKey) -> Result<Locked<LockedTask>> {
         let rows = sqlx::query(concat!(
             "SELECT clock_timestamp() AS now, ",

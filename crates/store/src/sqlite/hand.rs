@@ -222,6 +222,18 @@ impl Hands for SqliteSession {
         Ok(ids.into_iter().collect())
     }
 
+    async fn those_in_hand(&mut self, tasks: &[i64]) -> Result<HashSet<i64>> {
+        let ids: Vec<i64> = sqlx::query_scalar(
+            "SELECT w.value FROM hand h CROSS JOIN json_each(h.tasks) AS w
+             WHERE w.value IN (SELECT value FROM json_each(?1))",
+        )
+        .bind(array(tasks)?)
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
+        Ok(ids.into_iter().collect())
+    }
+
     async fn lock_in_hand(&mut self, instance: InstanceKey) -> Result<Locked<LockedTask>> {
         let rows = sqlx::query(LOCK_IN_HAND)
             .bind(instance.0)

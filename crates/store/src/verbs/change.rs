@@ -7,7 +7,7 @@ use std::{
 };
 
 use relais_core::{
-    Attempt, AttemptOutcome, CallbackEvent, ClaimRequest, Claimed, Event, Failure, IdsChanged, Milestone, Outcome,
+    Attempt, AttemptOutcome, CallbackEvent, ClaimRequest, Claimed, Event, Failure, IdsChanged, Ignored, Milestone, Outcome,
     Passed, ServiceKey, State, Status, StoreError, Task, TaskChange, TaskEvent, TaskId, Timestamp, Wakeup, apply,
 };
 
@@ -307,10 +307,14 @@ impl<D: Database> Verbs<D> {
                 held.catch_up(task, &mut changes)?;
             }
         }
+        let elsewhere = self.taken_elsewhere(&mut session, &events, &held, &tasks).await?;
         let outcomes = events
             .into_iter()
             .map(|TaskEvent { task_id, service, client, event }| match tasks.get_mut(&task_id) {
                 Some(task) if task.service == service && client.is_none_or(|client| client == task.client) => {
+                    if elsewhere.contains(&task.id) && event.attempt().is_some() {
+                        return Ok(Outcome::Ignored(Ignored::OtherAttempt(task.state.attempt + 1)));
+                    }
                     changes.apply(task, event, locked.now)
                 }
                 _ => Ok(Outcome::NotFound),

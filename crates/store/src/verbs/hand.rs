@@ -271,6 +271,25 @@ impl<D: Database> Verbs<D> {
         Ok(held)
     }
 
+    /// Those of the tasks that events name an attempt of, that look as if nobody had them, and that somebody else has in
+    /// hand: another attempt has begun, and it is not written yet.
+    pub(super) async fn taken_elsewhere(
+        &self,
+        session: &mut D::Session,
+        events: &[TaskEvent],
+        held: &HashMap<TaskId, Held>,
+        tasks: &HashMap<TaskId, LockedTask>,
+    ) -> Result<HashSet<i64>, StoreError> {
+        let ids: Vec<i64> = events
+            .iter()
+            .filter(|event| event.event.attempt().is_some() && !held.contains_key(&event.task_id))
+            .filter_map(|event| tasks.get(&event.task_id))
+            .filter(|task| task.state.status == Status::Pending && task.state.attempt > 0)
+            .map(|task| task.id)
+            .collect();
+        if ids.is_empty() { Ok(HashSet::new()) } else { session.those_in_hand(&ids).await }
+    }
+
     /// Takes those out of their hands that are in a queue again: they are anybody's.
     pub(super) async fn let_go_of_those_back(
         session: &mut D::Session,

@@ -54,7 +54,7 @@ fn is_success(outcome: &Outcome) -> bool {
 }
 
 /// A task taken in hand is one attempt with all that belongs to it, whenever that is written.
-pub async fn what_is_done_in_hand_is_one_attempt(harness: Harness) -> Result<()> {
+pub async fn what_is_done_in_hand_is_one_attempt(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let names = submit_all(store, new_tasks(service, client, 30)?).await?;
@@ -82,7 +82,7 @@ pub async fn what_is_done_in_hand_is_one_attempt(harness: Harness) -> Result<()>
 }
 
 /// Nobody else gets what is in hand, neither a process nor a worker, at any concurrency.
-pub async fn nobody_shares_what_is_in_hand(harness: Harness) -> Result<()> {
+pub async fn nobody_shares_what_is_in_hand(harness: &Harness) -> Result<()> {
     let (service, client) = one_of_each(harness.store()).await?;
     submit_all(harness.store(), new_tasks(service, client, 600)?).await?;
     let mut takers = tokio::task::JoinSet::new();
@@ -125,7 +125,7 @@ pub async fn nobody_shares_what_is_in_hand(harness: Harness) -> Result<()> {
 }
 
 /// Whatever happens to a task while it is in hand counts, whoever does it.
-pub async fn what_others_do_to_a_task_in_hand_counts(harness: Harness) -> Result<()> {
+pub async fn what_others_do_to_a_task_in_hand_counts(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     submit_all(store, new_tasks(service, client, 4)?).await?;
@@ -147,7 +147,7 @@ pub async fn what_others_do_to_a_task_in_hand_counts(harness: Harness) -> Result
 }
 
 /// A task that fails, or is given back, is anybody's again, with the attempt that it has had.
-pub async fn what_goes_back_is_anybodys(harness: Harness) -> Result<()> {
+pub async fn what_goes_back_is_anybodys(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     submit_all(store, new_tasks(service, client, 3)?).await?;
@@ -167,7 +167,7 @@ pub async fn what_goes_back_is_anybodys(harness: Harness) -> Result<()> {
 }
 
 /// When a process dies, what it had in hand is done again, and nothing that it says afterwards counts.
-pub async fn a_dead_process_is_replaced_and_can_do_no_harm(harness: Harness) -> Result<()> {
+pub async fn a_dead_process_is_replaced_and_can_do_no_harm(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let names = submit_all(store, new_tasks(service, client, 6)?).await?;
@@ -202,7 +202,7 @@ pub async fn a_dead_process_is_replaced_and_can_do_no_harm(harness: Harness) -> 
 }
 
 /// Whoever begins under a name takes the place of the one before it at once.
-pub async fn a_name_is_taken_over_at_once(harness: Harness) -> Result<()> {
+pub async fn a_name_is_taken_over_at_once(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     submit_all(store, new_tasks(service, client, 3)?).await?;
@@ -212,13 +212,16 @@ pub async fn a_name_is_taken_over_at_once(harness: Harness) -> Result<()> {
     ensure!(recovered == 3, "{recovered}");
     ensure!(take(store, service, 3, first).await?.is_empty(), "the one before gets nothing any more");
     ensure!(!store.beat(first, LONG).await? && store.beat(key, LONG).await?);
-    ensure!(all_done(store, &tasks, service).await?.iter().all(|outcome| !is_success(outcome)));
-    ensure!(take(store, service, 3, key).await?.len() == 3);
+    let again = take(store, service, 3, key).await?;
+    ensure!(again.len() == 3 && again.iter().all(|task| task.state.attempt == 2));
+    let late = all_done(store, &tasks, service).await?;
+    ensure!(late.iter().all(|outcome| !is_success(outcome)), "others have them now: {late:?}");
+    ensure!(all_done(store, &again, service).await?.iter().all(is_success));
     Ok(())
 }
 
 /// What a process had in hand fails when it dies, where it asked for that.
-pub async fn a_process_may_have_its_tasks_fail(harness: Harness) -> Result<()> {
+pub async fn a_process_may_have_its_tasks_fail(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let client = client(store, "alice").await?;
     let classic = relais_core::ServiceLimits { retry: relais_core::RetryPolicy::classic(), ..limits(None) };
@@ -234,7 +237,7 @@ pub async fn a_process_may_have_its_tasks_fail(harness: Harness) -> Result<()> {
 }
 
 /// A strict process leaves its tasks as they are, and nobody begins under its name, until somebody has decided.
-pub async fn a_strict_process_waits_for_a_decision(harness: Harness) -> Result<()> {
+pub async fn a_strict_process_waits_for_a_decision(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let names = submit_all(store, new_tasks(service, client, 2)?).await?;
@@ -260,7 +263,7 @@ pub async fn a_strict_process_waits_for_a_decision(harness: Harness) -> Result<(
 }
 
 /// A process that ends gives back what it has in hand, and that costs no attempt unless it had begun.
-pub async fn leaving_gives_back(harness: Harness) -> Result<()> {
+pub async fn leaving_gives_back(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     submit_all(store, new_tasks(service, client, 3)?).await?;
@@ -277,7 +280,7 @@ pub async fn leaving_gives_back(harness: Harness) -> Result<()> {
 }
 
 /// Limits hold for what is taken in hand as for all else.
-pub async fn limits_hold_for_what_is_in_hand(harness: Harness) -> Result<()> {
+pub async fn limits_hold_for_what_is_in_hand(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let client = client(store, "alice").await?;
     let two = relais_core::FlowLimits { max_running: Some(2), ..relais_core::FlowLimits::default() };
@@ -294,7 +297,7 @@ pub async fn limits_hold_for_what_is_in_hand(harness: Harness) -> Result<()> {
 }
 
 /// Of what is done in hand is told what is told of any task, in its order.
-pub async fn what_is_done_in_hand_is_told(harness: Harness) -> Result<()> {
+pub async fn what_is_done_in_hand_is_told(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let callback = relais_core::Callback {
