@@ -14,7 +14,9 @@ use utoipa::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
-use crate::{App, admin, admin_guard, broker, callbacks, consumer, event_bus, events, instances, operations, schedules, worker};
+use crate::{
+    App, admin, admin_guard, broker, callbacks, consumer, event_bus, events, instances, operations, schedules, worker,
+};
 
 #[derive(OpenApi)]
 #[openapi(

@@ -57,9 +57,7 @@ pub use declared::{
 };
 pub use flow::{ClientFlow, Flow, FlowClient, FlowFacts, FlowLimits, FlowState, MAX_SHARE, Pick, RateLimit, Standing};
 pub use inbox::{Clerk, InboxEntry, TakenIn};
-pub use instance::{
-    Buried, CrashPolicy, Decision, InstanceKey, InstanceRecord, InstanceStatus, Joined, NewInstance,
-};
+pub use instance::{Buried, CrashPolicy, Decision, InstanceKey, InstanceRecord, InstanceStatus, Joined, NewInstance};
 pub use json::{Json, JsonError, MAX_DEPTH};
 pub use names::{ClientId, ClientKey, NameError, ScheduleName, ServiceKey, ServiceName, TaskId};
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};

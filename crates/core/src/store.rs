@@ -8,11 +8,11 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    Attempt, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Clerk, ClientFlow, ClientId, ClientKey, Decision, Declared,
-    Destination, DueCallback, Fired, Ignored, InstanceKey, InstanceRecord, Joined, Json, LaneChange, Lanes, NewInstance,
-    NewTask, Priority, QueueSettings, Referee, Resend, Resent,
-    Role, RunByHand, ScheduleChange, ScheduleName, ScheduleRecord, ServiceKey, ServiceLimits, ServiceName, Settlement,
-    State, Status, Submission, TakenIn, Task, TaskChange, TaskId, Timestamp, Transport,
+    Attempt, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Clerk, ClientFlow, ClientId, ClientKey, Decision,
+    Declared, Destination, DueCallback, Fired, Ignored, InstanceKey, InstanceRecord, Joined, Json, LaneChange, Lanes,
+    NewInstance, NewTask, Priority, QueueSettings, Referee, Resend, Resent, Role, RunByHand, ScheduleChange,
+    ScheduleName, ScheduleRecord, ServiceKey, ServiceLimits, ServiceName, Settlement, State, Status, Submission,
+    TakenIn, Task, TaskChange, TaskId, Timestamp, Transport,
 };
 
 /// What a store can not do, whatever it was asked.

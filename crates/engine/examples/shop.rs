@@ -47,7 +47,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let file = folder.path().join("shop.db");
     let store = relais_store::open(&format!("sqlite:{}", file.display()), &relais_store::Options::default()).await?;
     let handlers = Handlers::new().on("receipt", send_receipt);
-    let retried = ServiceDeclaration { retry: Some(RetryDeclaration::classic()), ..ServiceDeclaration::named("receipt") };
+    let retried =
+        ServiceDeclaration { retry: Some(RetryDeclaration::classic()), ..ServiceDeclaration::named("receipt") };
     let tasks = Tasks::builder(Arc::clone(&store)).client("shop").handlers(handlers).service(retried).start().await?;
 
     let database = SqlitePool::connect(&format!("sqlite:{}", file.display())).await?;

@@ -214,7 +214,11 @@ impl Engine {
         let buried = self.0.store.bury().await?;
         if buried.instances > 0 {
             metrics::counter!("relais_instances_lost_total").increment(buried.instances as u64);
-            tracing::warn!(instances = buried.instances, tasks = buried.tasks, "instances died; their tasks were taken care of");
+            tracing::warn!(
+                instances = buried.instances,
+                tasks = buried.tasks,
+                "instances died; their tasks were taken care of"
+            );
         }
         Ok(buried.next.map_or(DEATHS, |next| next.clamp(Duration::from_millis(100), DEATHS)))
     }

@@ -226,6 +226,7 @@ impl Tasks {
 
 /// A submission on the service's terms.
 fn request(body: &impl Serialize) -> Result<SubmitRequest, EngineError> {
-    let body = to_raw_value(body).map_err(|error| EngineError::Invalid(vec![Problem::at("/body", error.to_string())]))?;
+    let body =
+        to_raw_value(body).map_err(|error| EngineError::Invalid(vec![Problem::at("/body", error.to_string())]))?;
     Ok(SubmitRequest::new(body))
 }

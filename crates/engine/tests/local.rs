@@ -13,10 +13,7 @@ use std::{
 use relais_core::{CrashPolicy, Status, Store};
 use relais_engine::{Context, HandlerError, Handlers, InstanceOptions, Tasks, Verdict};
 use relais_protocol::{
-    HumanDuration,
-    admin::ServiceDeclaration,
-    consumer::SubmitRequest,
-    retry::RetryDeclaration,
+    HumanDuration, admin::ServiceDeclaration, consumer::SubmitRequest, retry::RetryDeclaration,
     schedule::ScheduleDeclaration,
 };
 use relais_testkit::TestDatabase;
@@ -114,7 +111,10 @@ async fn what_a_handler_says_is_what_is_stored(stage: Stage) {
     assert_eq!(panicked.error_message.as_deref(), Some("the handler panicked: out of ink"));
     let done = tasks.wait(done, LONG).await.unwrap();
     assert_eq!(done.response.unwrap().get(), r#"{"attempt":1,"correlation":"chain-1"}"#);
-    assert!(tasks.submit("nothing", &json!({})).await.is_err(), "a service without handler and declaration is not there");
+    assert!(
+        tasks.submit("nothing", &json!({})).await.is_err(),
+        "a service without handler and declaration is not there"
+    );
     tasks.stop().await;
 }
 
@@ -170,7 +170,7 @@ async fn stopping_lets_tasks_finish_and_gives_back_the_rest(stage: Stage) {
     let behind = tasks.submit("mixed", &json!({})).await.unwrap();
     let all_begun = async {
         while begun.load(Ordering::SeqCst) < 2 {
-            tokio::task::yield_now().await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     tokio::time::timeout(LONG, all_begun).await.unwrap();
@@ -254,7 +254,7 @@ async fn a_task_of_a_transaction_exists_if_that_commits(stage: Stage) {
                 if let Some(why) = why {
                     return why;
                 }
-                tokio::task::yield_now().await;
+                tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
         assert_eq!(tokio::time::timeout(LONG, refused).await.unwrap(), "service not found");

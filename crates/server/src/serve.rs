@@ -8,9 +8,8 @@ use relais_api::{AdminToken, ApiOptions};
 use relais_callback::{AmqpCourier, HttpCourier};
 use relais_core::{CallbackType, Carrier, Courier, Store, StoreError};
 use relais_engine::{
-    AuthOptions, BatchOptions, CallbackOptions, Couriers, DispatchOptions, Engine, EngineError, InstanceOptions, Options,
-    PurgeDefaults,
-    background::chain,
+    AuthOptions, BatchOptions, CallbackOptions, Couriers, DispatchOptions, Engine, EngineError, InstanceOptions,
+    Options, PurgeDefaults, background::chain,
 };
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
 use relais_transport::{RabbitMq, RabbitMqOptions};

@@ -6,9 +6,7 @@
 
 use std::{collections::HashSet, future::Future, time::Duration};
 
-use relais_core::{
-    CrashPolicy, InstanceKey, InstanceRecord, InstanceStatus, Json, NewInstance, ServiceKey, Timestamp,
-};
+use relais_core::{CrashPolicy, InstanceKey, InstanceRecord, InstanceStatus, Json, NewInstance, ServiceKey, Timestamp};
 
 use crate::{
     row::{Columns, corrupt, unsigned},
@@ -133,7 +131,12 @@ pub(crate) trait Hands: Send {
 }
 
 pub(crate) fn locked_instance(row: &impl Columns) -> Result<LockedInstance> {
-    Ok(LockedInstance { key: InstanceKey(row.big("id")?), name: row.text("name")?, policy: policy(row)?, undecided: row.flag("undecided")? })
+    Ok(LockedInstance {
+        key: InstanceKey(row.big("id")?),
+        name: row.text("name")?,
+        policy: policy(row)?,
+        undecided: row.flag("undecided")?,
+    })
 }
 
 pub(crate) fn instance_record(row: &impl Columns) -> Result<InstanceRecord> {

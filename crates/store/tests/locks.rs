@@ -57,7 +57,8 @@ async fn under_a_limit_no_task_is_handed_out_twice_because_another_is_locked() -
     sqlx::query("SELECT 1 FROM relais.task WHERE task_id = $1 FOR UPDATE").bind(bobs.0).execute(&mut *holding).await?;
 
     let claim = async |max| -> Result<Vec<TaskId>> {
-        let wish = ClaimRequest { service, max, lease: Some(Duration::from_secs(3600)), worker_host: None, instance: None };
+        let wish =
+            ClaimRequest { service, max, lease: Some(Duration::from_secs(3600)), worker_host: None, instance: None };
         let claimed = store.claim(vec![wish]).await?;
         Ok(claimed.tasks.into_iter().flatten().map(|task| task.task_id).collect())
     };

@@ -64,7 +64,9 @@ async fn tell(engine: &Engine, life: &Life, running: &Running, events: &[TaskEve
     let mut runs = running.lock();
     for (event, outcome) in events.iter().zip(outcomes) {
         let task_id: TaskId = event.task_id;
-        let Some(run) = runs.get_mut(&task_id).filter(|run| Some(run.attempt) == event.event.attempt()) else { continue };
+        let Some(run) = runs.get_mut(&task_id).filter(|run| Some(run.attempt) == event.event.attempt()) else {
+            continue;
+        };
         match outcome {
             Outcome::Applied(_) => run.begun = true,
             Outcome::Ignored(_) | Outcome::NotFound => {

@@ -70,7 +70,11 @@ impl Life {
         match self.engine.0.store.join(self.new.clone()).await? {
             Joined::In { key, recovered } => {
                 if recovered > 0 {
-                    tracing::warn!(instance = self.new.name, tasks = recovered, "its tasks of before were taken care of");
+                    tracing::warn!(
+                        instance = self.new.name,
+                        tasks = recovered,
+                        "its tasks of before were taken care of"
+                    );
                 }
                 *self.key.lock().unwrap_or_else(PoisonError::into_inner) = Some(key);
                 Ok(())
@@ -135,7 +139,10 @@ impl Life {
         *self.key.lock().unwrap_or_else(PoisonError::into_inner) = None;
         let known = self.engine.0.store.instances().await.unwrap_or_default();
         if known.iter().any(|instance| instance.name == self.new.name) {
-            tracing::error!(instance = self.new.name, "another instance has taken its name: this one takes no more tasks");
+            tracing::error!(
+                instance = self.new.name,
+                "another instance has taken its name: this one takes no more tasks"
+            );
             return false;
         }
         tracing::warn!(instance = self.new.name, "it was silent for too long and given up; it begins anew");

@@ -197,10 +197,7 @@ impl Engine {
 }
 
 /// The services for which there are handlers.
-pub(crate) fn services(
-    engine: &Engine,
-    handlers: &Handlers,
-) -> Result<Vec<(Arc<Service>, Registered)>, EngineError> {
+pub(crate) fn services(engine: &Engine, handlers: &Handlers) -> Result<Vec<(Arc<Service>, Registered)>, EngineError> {
     let snapshot = engine.snapshot()?;
     let find = |(name, registered): (&String, &Registered)| {
         let service = snapshot.declared.services.get(name.as_str()).ok_or(EngineError::ServiceNotFound)?;

@@ -77,7 +77,7 @@ struct Room {
 struct Ended {
     task_id: TaskId,
     attempt: u32,
-    /// None if there is nothing to be said of it: it was taken away, or interrupted.
+    /// None if there is nothing to be said of it: it was taken away.
     what: Option<Return>,
 }
 
@@ -162,9 +162,8 @@ impl Runner {
                 let what = this.run_one(task).await;
                 drop(slot);
                 let ours = this.running.end(task_id, attempt);
-                if ours && what.is_none() {
-                    this.life.tallies.returned.fetch_add(1, Ordering::Relaxed);
-                }
+                // One that was interrupted had begun: whoever does it again is at another attempt.
+                let what = what.or_else(|| Some(Return::Again("the process stops".to_owned())));
                 let _ = report.send(Ended { task_id, attempt, what: what.filter(|_| ours) });
             });
         }
@@ -253,10 +252,10 @@ impl Runner {
         let mut batch = Vec::with_capacity(BATCH);
         while results.recv_many(&mut batch, BATCH).await > 0 {
             let number = batch.len();
-            let (done, rest): (Vec<_>, Vec<_>) =
-                batch.drain(..).filter_map(|ended| self.event(ended)).partition(|event: &TaskEvent| {
-                    matches!(event.event, Event::Succeeded { .. })
-                });
+            let (done, rest): (Vec<_>, Vec<_>) = batch
+                .drain(..)
+                .filter_map(|ended| self.event(ended))
+                .partition(|event: &TaskEvent| matches!(event.event, Event::Succeeded { .. }));
             for events in [done, rest] {
                 if !events.is_empty() {
                     self.write(events).await;
@@ -301,7 +300,10 @@ impl Runner {
                 Err(_) => {}
             }
             if self.stop.is_cancelled() && *deadline.get_or_insert(Instant::now() + FLUSH) < Instant::now() {
-                tracing::warn!(tasks = events.len(), "results could not be written in time; their tasks are done again");
+                tracing::warn!(
+                    tasks = events.len(),
+                    "results could not be written in time; their tasks are done again"
+                );
                 return;
             }
             tokio::time::sleep(AGAIN).await;

@@ -84,12 +84,7 @@ impl Hands for PgSession {
         Ok(())
     }
 
-    async fn prolong_instance(
-        &mut self,
-        instance: InstanceKey,
-        silence: Duration,
-        done_with: &[i64],
-    ) -> Result<bool> {
+    async fn prolong_instance(&mut self, instance: InstanceKey, silence: Duration, done_with: &[i64]) -> Result<bool> {
         let done = sqlx::query(
             "WITH gone AS (DELETE FROM relais.hand WHERE id = ANY($3))
              UPDATE relais.instance SET seen = clock_timestamp(), until = clock_timestamp() + make_interval(secs => $2)
@@ -204,15 +199,13 @@ impl Hands for PgSession {
     }
 
     async fn insert_hand(&mut self, service: ServiceKey, instance: InstanceKey, tasks: &[i64]) -> Result<i64> {
-        sqlx::query_scalar(
-            "INSERT INTO relais.hand (instance_id, service_id, tasks) VALUES ($1, $2, $3) RETURNING id",
-        )
-        .bind(instance.0)
-        .bind(service.0)
-        .bind(tasks)
-        .fetch_one(&mut *self.tx)
-        .await
-        .map_err(error)
+        sqlx::query_scalar("INSERT INTO relais.hand (instance_id, service_id, tasks) VALUES ($1, $2, $3) RETURNING id")
+            .bind(instance.0)
+            .bind(service.0)
+            .bind(tasks)
+            .fetch_one(&mut *self.tx)
+            .await
+            .map_err(error)
     }
 
     async fn let_go(&mut self, hands: &[i64], tasks: &[i64]) -> Result<()> {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use relais_core::{
-    Attempt, Backlog, Declared, InstanceRecord, NewTask, Page, QueueDepth, QueueShare, ServiceKey, Status, StoreError, Task,
-    TaskFilter, TaskId, Timestamp, Wakeup,
+    Attempt, Backlog, Declared, InstanceRecord, NewTask, Page, QueueDepth, QueueShare, ServiceKey, Status, StoreError,
+    Task, TaskFilter, TaskId, Timestamp, Wakeup,
 };
 use sqlx::{Row, postgres::PgRow};
 

@@ -9,12 +9,7 @@
 
 use std::time::Duration;
 
-use super::{
-    CHANNEL, declare, error,
-    lent::Lent,
-    read::task_columns,
-    to_sql,
-};
+use super::{CHANNEL, declare, error, lent::Lent, read::task_columns, to_sql};
 use crate::{
     history::History as _,
     row::{

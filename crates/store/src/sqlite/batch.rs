@@ -57,7 +57,8 @@ pub(super) const WRITE_TASKS: Values = Values {
 
 /// Only where nobody else has changed the task.
 pub(super) const WRITE_DONE: Values = Values {
-    before: "UPDATE task SET status = 2, revision = w.column3, attempt = w.column4, progress = 100, worker_host = w.column5,
+    before:
+        "UPDATE task SET status = 2, revision = w.column3, attempt = w.column4, progress = 100, worker_host = w.column5,
                  started = w.column6, ended = w.column7, response = w.column8, error_message = NULL, error_kind = NULL,
                  error_trace = NULL, lease_until = NULL, due = NULL, expires = NULL, deadline = NULL, timer = NULL
              FROM (VALUES ",

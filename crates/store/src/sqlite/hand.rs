@@ -39,7 +39,10 @@ const LOCK_IN_HAND: &str = concat!(
 );
 
 impl SqliteSession {
-    async fn change(&mut self, statement: sqlx::query::Query<'_, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>) -> Result<u64> {
+    async fn change(
+        &mut self,
+        statement: sqlx::query::Query<'_, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>,
+    ) -> Result<u64> {
         let done = statement.execute(&mut *self.tx).await;
         done.map(|done| done.rows_affected()).map_err(|failure| self.failed(failure))
     }
@@ -110,12 +113,7 @@ impl Hands for SqliteSession {
         self.change(sqlx::query("DELETE FROM instance WHERE id = ?1").bind(instance.0)).await.map(drop)
     }
 
-    async fn prolong_instance(
-        &mut self,
-        instance: InstanceKey,
-        silence: Duration,
-        done_with: &[i64],
-    ) -> Result<bool> {
+    async fn prolong_instance(&mut self, instance: InstanceKey, silence: Duration, done_with: &[i64]) -> Result<bool> {
         self.drop_hands(done_with).await?;
         let statement = sqlx::query(concat!(
             "UPDATE instance SET seen = ",
@@ -212,13 +210,12 @@ impl Hands for SqliteSession {
     }
 
     async fn in_hand(&mut self, service: ServiceKey) -> Result<HashSet<i64>> {
-        let ids: Vec<i64> = sqlx::query_scalar(
-            "SELECT w.value FROM hand h CROSS JOIN json_each(h.tasks) AS w WHERE h.service_id = ?1",
-        )
-        .bind(service.0)
-        .fetch_all(&mut *self.tx)
-        .await
-        .map_err(|failure| self.failed(failure))?;
+        let ids: Vec<i64> =
+            sqlx::query_scalar("SELECT w.value FROM hand h CROSS JOIN json_each(h.tasks) AS w WHERE h.service_id = ?1")
+                .bind(service.0)
+                .fetch_all(&mut *self.tx)
+                .await
+                .map_err(|failure| self.failed(failure))?;
         Ok(ids.into_iter().collect())
     }
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use relais_core::{
-    Attempt, Backlog, Declared, InstanceRecord, Page, QueueDepth, QueueShare, ServiceKey, Status, Task, TaskFilter, TaskId, Timestamp,
+    Attempt, Backlog, Declared, InstanceRecord, Page, QueueDepth, QueueShare, ServiceKey, Status, Task, TaskFilter,
+    TaskId, Timestamp,
 };
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 

@@ -7,8 +7,9 @@ use std::{
 };
 
 use relais_core::{
-    Attempt, AttemptOutcome, CallbackEvent, ClaimRequest, Claimed, Event, Failure, IdsChanged, Ignored, Milestone, Outcome,
-    Passed, ServiceKey, State, Status, StoreError, Task, TaskChange, TaskEvent, TaskId, Timestamp, Wakeup, apply,
+    Attempt, AttemptOutcome, CallbackEvent, ClaimRequest, Claimed, Event, Failure, IdsChanged, Ignored, Milestone,
+    Outcome, Passed, ServiceKey, State, Status, StoreError, Task, TaskChange, TaskEvent, TaskId, Timestamp, Wakeup,
+    apply,
 };
 
 use super::{Verbs, flow::Limited, ledger::Ledger, plain};
@@ -53,7 +54,12 @@ impl Changes {
     }
 
     /// Applies an event to a locked task, which may have changed in this transaction before.
-    pub(super) fn apply(&mut self, task: &mut LockedTask, mut event: Event, now: Timestamp) -> Result<Outcome, StoreError> {
+    pub(super) fn apply(
+        &mut self,
+        task: &mut LockedTask,
+        mut event: Event,
+        now: Timestamp,
+    ) -> Result<Outcome, StoreError> {
         plain::event(&mut event);
         if let Event::Failed { failure, again_after, .. } = &mut event {
             let asked = task.scheduled.map_or(task.submitted, |scheduled| scheduled.max(task.submitted));

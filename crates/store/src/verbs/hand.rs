@@ -221,8 +221,7 @@ impl<D: Database> Verbs<D> {
                 Outcome::Ignored(_) | Outcome::NotFound => return Ok(None),
             }
         }
-        let done: Vec<DoneTask> =
-            changes.take_written().filter_map(|written| done(&known, written)).collect();
+        let done: Vec<DoneTask> = changes.take_written().filter_map(|written| done(&known, written)).collect();
         if done.len() != events.len() || session.write_done(&done).await? != done.len() {
             // Dropped, the session never was.
             return Ok(None);

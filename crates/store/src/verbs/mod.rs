@@ -24,11 +24,11 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Attempt, Backlog, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk, Decision, Declared,
-    DispatchName, Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewInstance, NewTask, Outcome, Page, Passed,
-    PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord,
-    ServiceKey, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp,
-    Wakeup, WakeupListener,
+    Attempt, Backlog, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk,
+    Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined,
+    LaneChange, Lanes, NewInstance, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare,
+    Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, Settlement, Store, StoreError,
+    Submission, TakenIn, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
 };
 
 use self::{flow::Limited, hand::InHand, ledger::Ledger};
