@@ -74,6 +74,8 @@ async fn operators(on: Backend, met: &mut BTreeSet<u64>) {
     keep(met, 404_006, &operator.get("/admin/callbacks/nothing").await);
     keep(met, 404_007, &operator.get("/admin/deadletters/resize/nothing").await);
     keep(met, 404_008, &operator.get("/admin/schedules/nothing").await);
+    let decision = json!({"decision": "fail"});
+    keep(met, 404_010, &operator.post("/admin/instances/nobody/resolve", &decision).await);
     app.client("alice").submit("resize", json!({})).await;
     keep(met, 409_003, &operator.delete("/admin/services/resize").await);
 }

@@ -26,6 +26,7 @@ async fn a_trailing_slash_makes_no_difference(on: Backend) {
         (&operator, "/admin/clients".to_owned()),
         (&operator, "/admin/authorizations".to_owned()),
         (&operator, "/admin/schedules".to_owned()),
+        (&operator, "/admin/instances".to_owned()),
         (&operator, "/admin/declaration".to_owned()),
         (&operator, "/admin/tasks".to_owned()),
         (&operator, format!("/admin/tasks/{id}")),

@@ -6,6 +6,7 @@ mod declarations;
 mod demo;
 mod events;
 mod examples;
+mod instances;
 mod operations;
 mod schedules;
 mod start;
