@@ -35,7 +35,7 @@ pub struct TakenIn {
     /// So many are tasks now.
     pub taken: usize,
     /// These were refused, and are kept with the reason.
-    pub refused: Vec<(TaskId, String)>,
+    pub refused: Vec<(Option<TaskId>, String)>,
     /// There may be more.
     pub more: bool,
 }

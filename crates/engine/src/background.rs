@@ -1,7 +1,11 @@
 //! What runs in the background. Each service is one loop of one shape: wait for its reason to act or for the end, act,
 //! say once when it can not and once when it can again.
 
-use std::{future::Future, sync::atomic::Ordering, time::Duration};
+use std::{
+    future::Future,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use relais_core::{ServiceKey, Status};
 use tokio::time::Instant;
@@ -69,7 +73,8 @@ pub(crate) fn start(engine: &Engine) {
         });
         let dead = engine.clone();
         engine.spawn(async move {
-            paced(&dead, "bury", std::future::pending::<()>, || dead.bury()).await;
+            let failed = AtomicBool::new(false);
+            paced(&dead, "bury", std::future::pending::<()>, || dead.bury(&failed)).await;
         });
         let strays = engine.clone();
         engine.spawn(async move {
@@ -210,8 +215,12 @@ impl Engine {
     }
 
     /// Takes care of what instances had that died, and tells when to look again.
-    async fn bury(&self) -> Result<Duration, EngineError> {
-        let buried = self.0.store.bury().await?;
+    async fn bury(&self, failed: &AtomicBool) -> Result<Duration, EngineError> {
+        // After an outage all have been silent for too long: they speak first.
+        if failed.swap(false, Ordering::Relaxed) {
+            return Ok(DEATHS);
+        }
+        let buried = self.0.store.bury().await.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
         if buried.instances > 0 {
             metrics::counter!("relais_instances_lost_total").increment(buried.instances as u64);
             tracing::warn!(

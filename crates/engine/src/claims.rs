@@ -189,7 +189,10 @@ impl Desk {
                 if wish.reply.is_closed() {
                     continue;
                 }
-                if wished > 0 && wished + wish.request.max > MAX_CLAIM {
+                // What a process takes in hand is a claim of its own: it must know what became of it.
+                let alone =
+                    wish.request.instance.is_some() || wishes.iter().any(|wish: &Wish| wish.request.instance.is_some());
+                if wished > 0 && (alone || wished + wish.request.max > MAX_CLAIM) {
                     // It has its turn if these get all that they wish for.
                     waiting.push_front(wish);
                     self.waiting_count += 1;

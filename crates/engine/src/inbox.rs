@@ -81,7 +81,12 @@ impl Engine {
             metrics::counter!("relais_inbox_taken_total").increment(report.taken as u64);
             metrics::counter!("relais_inbox_refused_total").increment(report.refused.len() as u64);
             for (task_id, why) in &report.refused {
-                tracing::error!(%task_id, why, "what was put into the inbox is no task; it stays there, with the reason");
+                let task_id = task_id.map(|task_id| task_id.to_string());
+                tracing::error!(
+                    task_id,
+                    why,
+                    "what was put into the inbox is no task; it stays there, with the reason"
+                );
             }
             if !report.more {
                 return Ok(());

@@ -4,7 +4,11 @@
 //! taken anything away from it. Claims on a service whose tasks may be in hand lock the service's flow, one after the other,
 //! and leave out what is in hand.
 
-use std::{collections::HashSet, future::Future, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    future::Future,
+    time::Duration,
+};
 
 use relais_core::{CrashPolicy, InstanceKey, InstanceRecord, InstanceStatus, Json, NewInstance, ServiceKey, Timestamp};
 
@@ -53,14 +57,17 @@ pub(crate) trait Hands: Send {
     /// Locks the process of this name.
     fn lock_instance(&mut self, name: &str) -> impl Future<Output = Result<Option<LockedInstance>>> + Send;
 
-    /// Locks processes that have been silent for too long, passing over those that others have locked.
-    fn lock_dead(&mut self) -> impl Future<Output = Result<Vec<LockedInstance>>> + Send;
+    /// Locks a process that has been silent for too long, passing over those that others have locked.
+    fn lock_dead(&mut self) -> impl Future<Output = Result<Option<LockedInstance>>> + Send;
 
     /// How long until the next process has been silent for too long.
     fn next_death(&mut self) -> impl Future<Output = Result<Option<Duration>>> + Send;
 
     /// Notes that it is to be decided what becomes of a process's tasks.
     fn leave_undecided(&mut self, instance: InstanceKey) -> impl Future<Output = Result<()>> + Send;
+
+    /// Locks a process; false if it is gone. A statement of its own: what it has in hand is read afterwards.
+    fn lock_own(&mut self, instance: InstanceKey) -> impl Future<Output = Result<bool>> + Send;
 
     /// Forgets a process, and what it had in hand.
     fn delete_instance(&mut self, instance: InstanceKey) -> impl Future<Output = Result<()>> + Send;
@@ -114,14 +121,14 @@ pub(crate) trait Hands: Send {
         tasks: &[i64],
     ) -> impl Future<Output = Result<i64>> + Send;
 
-    /// Takes tasks out of these hands.
-    fn let_go(&mut self, hands: &[i64], tasks: &[i64]) -> impl Future<Output = Result<()>> + Send;
+    /// Takes tasks out of the hands of these services: they are anybody's.
+    fn let_go(&mut self, services: &[ServiceKey], tasks: &[i64]) -> impl Future<Output = Result<()>> + Send;
 
     /// The tasks of a service that are in hand.
     fn in_hand(&mut self, service: ServiceKey) -> impl Future<Output = Result<HashSet<i64>>> + Send;
 
-    /// Those of the tasks that are in hand, anybody's.
-    fn those_in_hand(&mut self, tasks: &[i64]) -> impl Future<Output = Result<HashSet<i64>>> + Send;
+    /// Those of the tasks that are in hand, and the names of the processes that have them.
+    fn those_in_hand(&mut self, tasks: &[i64]) -> impl Future<Output = Result<HashMap<i64, String>>> + Send;
 
     /// Locks the tasks that a process has in hand.
     fn lock_in_hand(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;

@@ -1,14 +1,11 @@
 //! The inbox: tasks that a program puts into the database in a transaction of its own, together with whatever else it
 //! writes there. See [`enqueue`].
 
-use std::{future::Future, time::Duration};
+use std::{collections::HashSet, future::Future, time::Duration};
 
-use relais_core::{InboxEntry, Json};
+use relais_core::{InboxEntry, Json, TaskId};
 
-use crate::{
-    row::{Columns, corrupt},
-    session::Result,
-};
+use crate::{row::Columns, session::Result};
 
 /// A connection of a program's own, to the database that the store is on. Transactions are dereferenced to one.
 pub trait Enqueue {
@@ -59,7 +56,10 @@ impl Enqueue for sqlx::SqliteConnection {
 /// The inbox within a transaction of the store.
 pub(crate) trait Inbox: Send {
     /// Locks the first entries that were not refused, passing over those that others have locked.
-    fn lock_inbox(&mut self, limit: usize) -> impl Future<Output = Result<Vec<(i64, InboxEntry)>>> + Send;
+    fn lock_inbox(&mut self, limit: usize) -> impl Future<Output = Result<Vec<Locked>>> + Send;
+
+    /// Those of the names that tasks have already.
+    fn known_tasks(&mut self, names: &[TaskId]) -> impl Future<Output = Result<HashSet<TaskId>>> + Send;
 
     /// Removes entries.
     fn empty_inbox(&mut self, ids: &[i64]) -> impl Future<Output = Result<()>> + Send;
@@ -71,12 +71,19 @@ pub(crate) trait Inbox: Send {
     fn forget_inbox(&mut self, older_than: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
 }
 
-pub(crate) fn inbox_entry(row: &impl Columns) -> Result<(i64, InboxEntry)> {
-    let entry = InboxEntry {
-        task_id: row.task_id("task_id")?,
-        service: row.text("service")?,
-        client: row.text("client")?,
-        request: Json::parse(row.text("request")?).map_err(corrupt)?,
+/// A row of the inbox: an entry, or why it is none.
+pub(crate) type Locked = (i64, std::result::Result<InboxEntry, String>);
+
+/// Anybody may have written it.
+pub(crate) fn inbox_entry(row: &impl Columns) -> Result<Locked> {
+    let read = || {
+        Ok::<_, String>(InboxEntry {
+            task_id: row.task_id("task_id").map_err(|_| "task_id is no UUID".to_owned())?,
+            service: row.text("service").map_err(|error| error.to_string())?,
+            client: row.text("client").map_err(|error| error.to_string())?,
+            request: Json::parse(row.text("request").map_err(|error| error.to_string())?)
+                .map_err(|error| format!("the request is not taken: {error}"))?,
+        })
     };
-    Ok((row.big("id")?, entry))
+    Ok((row.big("id")?, read()))
 }

@@ -117,6 +117,7 @@ pub(crate) fn locked_task(row: &impl Columns) -> Result<LockedTask> {
         correlation_id: row.text_if_any("correlation_id")?,
         retry: row.text_if_any("retry")?,
         unique_key: row.text_if_any("unique_key")?,
+        handed: row.flag("handed")?,
     })
 }
 

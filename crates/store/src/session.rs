@@ -87,6 +87,8 @@ pub(crate) struct LockedTask {
     /// How often to try again, as it is written; its own, or else its service's.
     pub retry: Option<String>,
     pub unique_key: Option<String>,
+    /// Whether tasks of its service may be in hand.
+    pub handed: bool,
 }
 
 /// Rows that were locked, and the database's time when they were.

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{Event, Outcome, TaskEvent, TaskId};
+use relais_core::{Event, Ignored, Outcome, TaskEvent, TaskId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -60,7 +60,15 @@ fn news(running: &Running, ask: bool) -> Vec<TaskEvent> {
 
 /// Tells it, and stops what was taken away.
 async fn tell(engine: &Engine, life: &Life, running: &Running, events: &[TaskEvent]) {
-    let Ok(outcomes) = engine.0.store.record(events.to_vec()).await else { return };
+    let Ok(outcomes) = engine.0.store.record(events.to_vec()).await else {
+        let mut runs = running.lock();
+        for event in events {
+            if let (Event::Progressed { progress, .. }, Some(run)) = (&event.event, runs.get_mut(&event.task_id)) {
+                run.progress.get_or_insert(*progress);
+            }
+        }
+        return;
+    };
     let mut runs = running.lock();
     for (event, outcome) in events.iter().zip(outcomes) {
         let task_id: TaskId = event.task_id;
@@ -69,6 +77,11 @@ async fn tell(engine: &Engine, life: &Life, running: &Running, events: &[TaskEve
         };
         match outcome {
             Outcome::Applied(_) => run.begun = true,
+            // It is told to stop, and fails when it has.
+            Outcome::Ignored(Ignored::Overdue) => {
+                run.overdue = true;
+                run.cancel.cancel();
+            }
             Outcome::Ignored(_) | Outcome::NotFound => {
                 run.cancel.cancel();
                 runs.remove(&task_id);

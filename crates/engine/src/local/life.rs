@@ -1,21 +1,22 @@
 //! An instance's life: it begins, gives signs of life, may be given up and begin anew, and ends.
 
-use std::{
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
-use relais_core::{CrashPolicy, InstanceKey, Joined, NewInstance, ServiceKey};
+use relais_core::{CrashPolicy, InstanceKey, InstanceStatus, Joined, NewInstance, ServiceKey};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{InstanceOptions, InstanceReport, Key, Tallies};
 use crate::{Engine, EngineError, background::chain};
 
+/// How long after a sign of life that was not heard the next one is given.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// One instance of this process.
 pub(super) struct Life {
     engine: Engine,
     new: NewInstance,
-    key: Mutex<Key>,
+    key: watch::Sender<Key>,
     /// Cancelled when running tasks are to stop now.
     interrupted: CancellationToken,
     pub(super) tallies: Tallies,
@@ -44,7 +45,7 @@ impl Life {
         let life = Self {
             engine,
             new,
-            key: Mutex::new(None),
+            key: watch::Sender::new(None),
             interrupted: CancellationToken::new(),
             tallies: Tallies::default(),
         };
@@ -62,7 +63,7 @@ impl Life {
             silence: Duration::MAX,
             services: Vec::new(),
         };
-        let (key, tallies) = (Mutex::new(None), Tallies::default());
+        let (key, tallies) = (watch::Sender::new(None), Tallies::default());
         Self { engine, new, key, interrupted: CancellationToken::new(), tallies }
     }
 
@@ -76,7 +77,7 @@ impl Life {
                         "its tasks of before were taken care of"
                     );
                 }
-                *self.key.lock().unwrap_or_else(PoisonError::into_inner) = Some(key);
+                self.key.send_replace(Some(key));
                 Ok(())
             }
             Joined::Refused { tasks } => Err(EngineError::Conflict(format!(
@@ -93,7 +94,13 @@ impl Life {
 
     /// The number under which the store knows it, while it is alive.
     pub(super) fn key(&self) -> Option<InstanceKey> {
-        *self.key.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.key.borrow()
+    }
+
+    /// Waits until it is known by another number, or by none.
+    pub(super) async fn changed(&self, key: InstanceKey) {
+        // The sender is here: it does not go away.
+        let _ = self.key.subscribe().wait_for(|now| *now != Some(key)).await;
     }
 
     /// Running tasks are to stop now.
@@ -105,28 +112,31 @@ impl Life {
         &self.interrupted
     }
 
-    /// Gives signs of life until the instance stops and nothing runs any more.
-    pub(super) async fn beat(self: Arc<Self>, stop: CancellationToken) {
+    /// Gives signs of life until the instance has ended.
+    pub(super) async fn beat(self: Arc<Self>, ended: CancellationToken) {
         let mut failing = false;
         loop {
             tokio::select! {
-                () = tokio::time::sleep(self.new.silence / 3) => {}
-                () = stop.cancelled() => return,
+                // One that was not heard is given again soon: others may be about to give it up.
+                () = tokio::time::sleep(if failing { AGAIN } else { self.new.silence / 3 }) => {}
+                () = ended.cancelled() => return,
+                () = self.engine.0.closing.cancelled() => return,
             }
-            let Some(key) = self.key() else { return };
-            match self.engine.0.store.beat(key, self.new.silence).await {
-                Ok(true) if failing => {
-                    failing = false;
+            let heard = match self.key() {
+                Some(key) => self.engine.0.store.beat(key, self.new.silence).await.map_err(EngineError::from),
+                None => Ok(false),
+            };
+            let heard = match heard {
+                Ok(false) => self.begin_anew().await,
+                heard => heard,
+            };
+            match heard {
+                Ok(true) if std::mem::take(&mut failing) => {
                     tracing::info!(instance = self.new.name, "its signs of life are heard again");
                 }
                 Ok(true) => {}
-                Ok(false) => {
-                    if !self.revive().await {
-                        return;
-                    }
-                }
-                Err(error) if !failing => {
-                    failing = true;
+                Ok(false) => return,
+                Err(error) if !std::mem::replace(&mut failing, true) => {
                     tracing::warn!(instance = self.new.name, error = %chain(&error), "its signs of life are not heard");
                 }
                 Err(_) => {}
@@ -134,30 +144,36 @@ impl Life {
         }
     }
 
-    /// It was given up. It begins anew, unless another one has taken its name.
-    async fn revive(&self) -> bool {
-        *self.key.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        let known = self.engine.0.store.instances().await.unwrap_or_default();
-        if known.iter().any(|instance| instance.name == self.new.name) {
-            tracing::error!(
-                instance = self.new.name,
-                "another instance has taken its name: this one takes no more tasks"
-            );
-            return false;
+    /// It was given up. It begins anew, unless another one has taken its name, or somebody has to decide first what becomes of
+    /// its tasks: then it never does.
+    async fn begin_anew(&self) -> Result<bool, EngineError> {
+        if self.key.send_replace(None).is_some() {
+            tracing::warn!(instance = self.new.name, "it was silent for too long and given up; it begins anew");
         }
-        tracing::warn!(instance = self.new.name, "it was silent for too long and given up; it begins anew");
-        match self.join().await {
-            Ok(()) => true,
-            Err(error) => {
-                tracing::error!(instance = self.new.name, error = %chain(&error), "it can not begin anew");
-                false
+        let known = self.engine.0.store.instances().await?;
+        match known.iter().find(|instance| instance.name == self.new.name) {
+            Some(other) if other.status != InstanceStatus::Undecided => {
+                tracing::error!(
+                    instance = self.new.name,
+                    "another instance has taken its name: this one takes no more tasks"
+                );
+                return Ok(false);
             }
+            _ => {}
+        }
+        match self.join().await {
+            Ok(()) => Ok(true),
+            Err(EngineError::Conflict(why)) => {
+                tracing::error!(instance = self.new.name, why, "it takes no more tasks");
+                Ok(false)
+            }
+            Err(error) => Err(error),
         }
     }
 
     /// Ends: what it still has in hand goes back.
     pub(super) async fn end(&self) {
-        let Some(key) = self.key.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
+        let Some(key) = self.key.send_replace(None) else { return };
         if let Err(error) = self.engine.0.store.leave(key).await {
             tracing::warn!(
                 instance = self.new.name,

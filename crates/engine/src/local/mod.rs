@@ -161,6 +161,7 @@ pub struct Instance {
     tracker: TaskTracker,
     grace: Duration,
     stop: CancellationToken,
+    ended: CancellationToken,
 }
 
 impl Engine {
@@ -190,9 +191,11 @@ impl Engine {
             tracker.spawn(runner.run());
         }
         tracker.spawn(keeper::run(self.clone(), Arc::clone(&life), running, stop.clone()));
-        tracker.spawn(Arc::clone(&life).beat(stop.clone()));
+        let ended = CancellationToken::new();
+        // For as long as anything runs: whoever is silent is given up.
+        self.spawn(Arc::clone(&life).beat(ended.clone()));
         tracker.close();
-        Ok(Instance { life, tracker, grace: handlers.options.grace, stop })
+        Ok(Instance { life, tracker, grace: handlers.options.grace, stop, ended })
     }
 }
 
@@ -216,6 +219,9 @@ pub(crate) fn by_hand(
     registered: Registered,
     handlers: &Handlers,
 ) -> runner::Runner {
+    // What wants another time is not held until then.
+    let stop = CancellationToken::new();
+    stop.cancel();
     runner::Runner {
         engine: engine.clone(),
         life: Arc::new(Life::by_hand(engine.clone())),
@@ -223,7 +229,7 @@ pub(crate) fn by_hand(
         registered,
         hooks: handlers.hooks.clone(),
         running: Arc::default(),
-        stop: CancellationToken::new(),
+        stop,
     }
 }
 
@@ -240,6 +246,7 @@ impl Instance {
             self.life.interrupt();
             self.tracker.wait().await;
         }
+        self.ended.cancel();
         self.life.end().await;
         self.life.report()
     }

@@ -5,6 +5,7 @@
 //! The third writes results, as many at once as have come together while the last ones were written.
 
 use std::{
+    panic::AssertUnwindSafe,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -12,6 +13,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use futures::FutureExt;
 use relais_core::{ClaimRequest, Event, Json, Outcome, Service, Task, TaskEvent, TaskId, Timestamp};
 use relais_handler::{Context, Failure, Known, Return, Verdict};
 use tokio::{
@@ -121,6 +123,8 @@ impl Runner {
                 claimed = self.engine.0.claims.claim(request, CLAIM_WAIT) => claimed,
                 // What is being claimed is given back by the desk.
                 () = self.stop.cancelled() => break,
+                // It was given up, and may have begun anew.
+                () = self.life.changed(instance) => continue,
             };
             match claimed {
                 Ok(tasks) => {
@@ -159,9 +163,16 @@ impl Runner {
             let (this, report) = (Arc::clone(&self), report.clone());
             tokio::spawn(async move {
                 let (task_id, attempt) = (task.task_id, task.state.attempt);
-                let what = this.run_one(task).await;
+                let what = AssertUnwindSafe(this.run_one(task)).catch_unwind().await;
+                // The handler's own panics are its failures already: this one is of a hook.
+                let what = what.unwrap_or_else(|_| Some(failure("panic", "a hook panicked")));
                 drop(slot);
-                let ours = this.running.end(task_id, attempt);
+                let run = this.running.end(task_id, attempt);
+                let what = match &run {
+                    Some(run) if run.overdue => Some(failure("timeout", "It ran for longer than it may.")),
+                    _ => what,
+                };
+                let ours = run.is_some();
                 // One that was interrupted had begun: whoever does it again is at another attempt.
                 let what = what.or_else(|| Some(Return::Again("the process stops".to_owned())));
                 let _ = report.send(Ended { task_id, attempt, what: what.filter(|_| ours) });
@@ -179,6 +190,7 @@ impl Runner {
                 service: self.service.key,
                 attempt,
                 since: Instant::now(),
+                overdue: false,
                 begun: false,
                 progress: None,
                 cancel: cancel.clone(),
@@ -192,7 +204,7 @@ impl Runner {
             correlation_id: task.correlation_id,
             deadline: task.state.deadline.map(system_time),
         };
-        let progress = Arc::new(move |percent| running.progress(task_id, percent));
+        let progress = Arc::new(move |percent| running.progress(task_id, attempt, percent));
         let context = Context::new(known, cancel.clone(), progress);
         let span = tracing::debug_span!("task", %task_id, attempt);
         let work = async {
@@ -334,6 +346,11 @@ impl Runner {
             }
         }
     }
+}
+
+/// A failure that is not the handler's.
+fn failure(kind: &str, message: &str) -> Return {
+    Return::Ended(Verdict::Failure(Failure { kind: Some(kind.to_owned()), ..Failure::new(message) }))
 }
 
 fn failed(attempt: Option<u32>, failure: Failure) -> Event {

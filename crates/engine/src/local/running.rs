@@ -20,6 +20,8 @@ pub(super) struct Run {
     pub service: ServiceKey,
     pub attempt: u32,
     pub since: Instant,
+    /// Whether it has taken longer than it may.
+    pub overdue: bool,
     /// Whether the store was told that it has begun.
     pub begun: bool,
     /// Its newest progress that was not told.
@@ -43,24 +45,27 @@ impl Running {
     pub(super) fn begin(&self, task_id: TaskId, run: Run) {
         let mut runs = self.lock();
         let first = runs.is_empty();
-        runs.insert(task_id, run);
+        // An attempt that was given up, and has not noticed yet.
+        if let Some(before) = runs.insert(task_id, run) {
+            before.cancel.cancel();
+        }
         drop(runs);
         if first {
             self.bell.notify_one();
         }
     }
 
-    /// A task has ended; false if it was taken away before.
-    pub(super) fn end(&self, task_id: TaskId, attempt: u32) -> bool {
+    /// A task has ended; none if it was taken away before.
+    pub(super) fn end(&self, task_id: TaskId, attempt: u32) -> Option<Run> {
         let mut runs = self.lock();
         match runs.get(&task_id) {
-            Some(run) if run.attempt == attempt => runs.remove(&task_id).is_some(),
-            _ => false,
+            Some(run) if run.attempt == attempt => runs.remove(&task_id),
+            _ => None,
         }
     }
 
-    pub(super) fn progress(&self, task_id: TaskId, percent: f64) {
-        if let Some(run) = self.lock().get_mut(&task_id) {
+    pub(super) fn progress(&self, task_id: TaskId, attempt: u32, percent: f64) {
+        if let Some(run) = self.lock().get_mut(&task_id).filter(|run| run.attempt == attempt) {
             run.progress = Some(percent);
             self.bell.notify_one();
         }

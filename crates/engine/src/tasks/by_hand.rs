@@ -60,7 +60,7 @@ impl Tasks {
             while engine.0.store.pass_time(BATCH).await?.changed > 0 {}
             engine.fire_schedules().await?;
             engine.take_in().await?;
-            let before = ran.len();
+            let mut moved = false;
             for (service, registered) in &services {
                 let runner = local::by_hand(engine, Arc::clone(service), registered.clone(), self.handlers());
                 let claim = ClaimRequest {
@@ -73,6 +73,7 @@ impl Tasks {
                 for task in engine.0.store.claim(vec![claim]).await?.tasks.into_iter().flatten() {
                     let (task_id, attempt) = (task.task_id, task.state.attempt);
                     let returned = runner.run_by_hand(task).await?;
+                    moved |= matches!(returned, Return::Ended(_));
                     let outcome = match returned {
                         Return::Again(why) => Err(why),
                         Return::Ended(Verdict::Success(result)) => Ok(value(result.get())),
@@ -81,7 +82,8 @@ impl Tasks {
                     ran.push(Ran { task_id, service: service.name.to_string(), attempt, outcome });
                 }
             }
-            if ran.len() == before {
+            // What wants another time gets it at the next call.
+            if !moved {
                 break;
             }
         }

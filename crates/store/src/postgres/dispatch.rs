@@ -188,6 +188,7 @@ impl Dispatch for PgSession {
                  CROSS JOIN LATERAL (
                      SELECT id, task_id FROM relais.task
                      WHERE service_id = $1 AND status BETWEEN s.status AND s.status AND id > $2 AND id <= $3
+                       AND id NOT IN (SELECT unnest(tasks) FROM relais.hand WHERE service_id = $1)
                      ORDER BY service_id, status, id LIMIT $5
                  ) t
                  ORDER BY t.id LIMIT $5
@@ -225,9 +226,7 @@ impl Dispatch for PgSession {
              FROM (SELECT t.id, s.lease_ms * interval '1 ms' AS lease FROM relais.service s CROSS JOIN LATERAL (
                        SELECT id FROM relais.task
                        WHERE service_id = s.id AND status BETWEEN 1 AND 1
-                         AND lease_until IS NULL AND NOT EXISTS (
-                             SELECT FROM relais.hand h WHERE h.service_id = s.id AND task.id = ANY(h.tasks)
-                         )
+                         AND lease_until IS NULL AND id NOT IN (SELECT unnest(tasks) FROM relais.hand)
                        ORDER BY service_id, status, id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
                    ) t
                    WHERE s.transport = 0 LIMIT $1) w

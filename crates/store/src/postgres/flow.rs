@@ -115,7 +115,7 @@ impl Flows for PgSession {
         // A few more are looked at, for those that others have locked. What is compared and sorted by is no column, so that no
         // index seems to help but the one that finds each task.
         let rows = sqlx::query(concat!(
-            "SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, t.rank, t.unique_key, NULL AS retry, ",
+            "SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, NULL AS retry, ",
             task_columns!("t.request", "NULL"),
             " FROM unnest($2::integer[], $3::bigint[]) AS w (client_id, most) CROSS JOIN LATERAL (
                   SELECT * FROM relais.task WHERE status + 0 = 0 AND id = ANY(ARRAY(",

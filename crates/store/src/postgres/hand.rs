@@ -1,6 +1,9 @@
 //! Processes that do tasks themselves, and what they have in hand, on PostgreSQL.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use relais_core::{InstanceKey, InstanceRecord, NewInstance, ServiceKey, Timestamp};
 
@@ -42,15 +45,22 @@ impl Hands for PgSession {
         row.as_ref().map(locked_instance).transpose()
     }
 
-    async fn lock_dead(&mut self) -> Result<Vec<LockedInstance>> {
-        let rows = sqlx::query(
-            "SELECT id, name, policy, undecided FROM relais.instance WHERE until < clock_timestamp() AND NOT undecided
-             ORDER BY id LIMIT 10 FOR UPDATE SKIP LOCKED",
+    async fn lock_dead(&mut self) -> Result<Option<LockedInstance>> {
+        // A process that forgot to say that it has them is gone.
+        sqlx::query(
+            "DELETE FROM relais.hand h WHERE NOT EXISTS (SELECT FROM relais.instance i WHERE i.id = h.instance_id)",
         )
-        .fetch_all(&mut *self.tx)
+        .execute(&mut *self.tx)
         .await
         .map_err(error)?;
-        rows.iter().map(locked_instance).collect()
+        let row = sqlx::query(
+            "SELECT id, name, policy, undecided FROM relais.instance WHERE until < clock_timestamp() AND NOT undecided
+             ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED",
+        )
+        .fetch_optional(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        row.as_ref().map(locked_instance).transpose()
     }
 
     async fn next_death(&mut self) -> Result<Option<Duration>> {
@@ -71,6 +81,11 @@ impl Hands for PgSession {
             .await
             .map_err(error)?;
         Ok(())
+    }
+
+    async fn lock_own(&mut self, instance: InstanceKey) -> Result<bool> {
+        let row = sqlx::query("SELECT 1 FROM relais.instance WHERE id = $1 FOR UPDATE").bind(instance.0);
+        Ok(row.fetch_optional(&mut *self.tx).await.map_err(error)?.is_some())
     }
 
     async fn delete_instance(&mut self, instance: InstanceKey) -> Result<()> {
@@ -111,7 +126,21 @@ impl Hands for PgSession {
     }
 
     async fn note_handed(&mut self, services: &[ServiceKey]) -> Result<()> {
-        let noted = sqlx::query(
+        let new: bool =
+            sqlx::query_scalar("SELECT EXISTS (SELECT FROM relais.service WHERE id = ANY($1) AND NOT handed)")
+                .bind(column(services, |service| service.0))
+                .fetch_one(&mut *self.tx)
+                .await
+                .map_err(error)?;
+        if !new {
+            return Ok(());
+        }
+        // Claims that began before pass over nothing that is in hand. This waits until they are over; before anything else
+        // is locked, and not for ever, since all others wait behind it.
+        for statement in ["SET LOCAL lock_timeout = '2s'", "LOCK TABLE relais.task IN EXCLUSIVE MODE"] {
+            sqlx::query(statement).execute(&mut *self.tx).await.map_err(error)?;
+        }
+        sqlx::query(
             "WITH made AS (INSERT INTO relais.flow (service_id) SELECT unnest($1::integer[]) ON CONFLICT DO NOTHING)
              UPDATE relais.service SET handed = true, flow = CASE WHEN flow = 0 THEN 3 ELSE flow END
              WHERE id = ANY($1) AND NOT handed",
@@ -120,10 +149,6 @@ impl Hands for PgSession {
         .execute(&mut *self.tx)
         .await
         .map_err(error)?;
-        if noted.rows_affected() > 0 {
-            // Claims that began before pass over nothing that is in hand. This waits until they are over.
-            sqlx::query("LOCK TABLE relais.task IN EXCLUSIVE MODE").execute(&mut *self.tx).await.map_err(error)?;
-        }
         Ok(())
     }
 
@@ -174,13 +199,13 @@ impl Hands for PgSession {
                  )
                  ORDER BY queue_id, rank, id LIMIT $3 + (SELECT count(*) FROM held)
              ), picked AS MATERIALIZED (
-                 SELECT id, rank FROM front WHERE NOT EXISTS (SELECT FROM held WHERE held.id = front.id)
+                 SELECT id, rank FROM front WHERE id NOT IN (SELECT id FROM held)
                  ORDER BY rank, id LIMIT $3
              ), made AS (
                  INSERT INTO relais.hand (instance_id, service_id, tasks)
                  SELECT $2, $1, array_agg(id) FROM picked HAVING count(*) > 0 RETURNING id
              )
-             SELECT clock_timestamp() AS now, made.id AS hand, s.lease_ms, s.delivery_limit, t.rank, t.unique_key,
+             SELECT clock_timestamp() AS now, made.id AS hand, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key,
                     coalesce(t.retry, s.retry) AS retry, ",
             task_columns!("t.request", "NULL"),
             " FROM made CROSS JOIN picked
@@ -208,12 +233,12 @@ impl Hands for PgSession {
             .map_err(error)
     }
 
-    async fn let_go(&mut self, hands: &[i64], tasks: &[i64]) -> Result<()> {
+    async fn let_go(&mut self, services: &[ServiceKey], tasks: &[i64]) -> Result<()> {
         sqlx::query(
             "UPDATE relais.hand SET tasks = ARRAY(SELECT id FROM unnest(tasks) AS id WHERE id <> ALL($2))
-             WHERE id = ANY($1)",
+             WHERE service_id = ANY($1) AND tasks && $2",
         )
-        .bind(hands)
+        .bind(column(services, |service| service.0))
         .bind(tasks)
         .execute(&mut *self.tx)
         .await
@@ -230,10 +255,10 @@ impl Hands for PgSession {
         Ok(ids.into_iter().collect())
     }
 
-    async fn those_in_hand(&mut self, tasks: &[i64]) -> Result<HashSet<i64>> {
-        let ids: Vec<i64> = sqlx::query_scalar(
-            "SELECT w.id FROM unnest($1::bigint[]) AS w (id)
-             WHERE EXISTS (SELECT FROM relais.hand WHERE w.id = ANY(tasks))",
+    async fn those_in_hand(&mut self, tasks: &[i64]) -> Result<HashMap<i64, String>> {
+        let ids: Vec<(i64, String)> = sqlx::query_as(
+            "SELECT w.id, i.name FROM relais.hand h CROSS JOIN LATERAL unnest(h.tasks) AS w (id)
+             JOIN relais.instance i ON i.id = h.instance_id WHERE w.id = ANY($1)",
         )
         .bind(tasks)
         .fetch_all(&mut *self.tx)

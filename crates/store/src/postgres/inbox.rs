@@ -1,21 +1,21 @@
 //! The inbox on PostgreSQL.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
-use relais_core::InboxEntry;
+use relais_core::TaskId;
 
 use super::{
     error,
     session::{PgSession, column},
 };
 use crate::{
-    inbox::{Inbox, inbox_entry},
+    inbox::{Inbox, Locked, inbox_entry},
     row::wide,
     session::Result,
 };
 
 impl Inbox for PgSession {
-    async fn lock_inbox(&mut self, limit: usize) -> Result<Vec<(i64, InboxEntry)>> {
+    async fn lock_inbox(&mut self, limit: usize) -> Result<Vec<Locked>> {
         let rows = sqlx::query(
             "SELECT id, task_id, service, client, request::text AS request FROM relais.inbox
              WHERE refused IS NULL ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED",
@@ -25,6 +25,13 @@ impl Inbox for PgSession {
         .await
         .map_err(error)?;
         rows.iter().map(inbox_entry).collect()
+    }
+
+    async fn known_tasks(&mut self, names: &[TaskId]) -> Result<HashSet<TaskId>> {
+        let names: Vec<uuid::Uuid> = column(names, |name| name.0);
+        let statement = sqlx::query_scalar("SELECT task_id FROM relais.task WHERE task_id = ANY($1)").bind(names);
+        let known: Vec<uuid::Uuid> = statement.fetch_all(&mut *self.tx).await.map_err(error)?;
+        Ok(known.into_iter().map(TaskId).collect())
     }
 
     async fn empty_inbox(&mut self, ids: &[i64]) -> Result<()> {

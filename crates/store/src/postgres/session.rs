@@ -32,7 +32,7 @@ const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '10s
 macro_rules! locked_columns {
     () => {
         concat!(
-            "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback::text AS callback, t.submitted, ",
+            "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, s.handed, t.callback::text AS callback, t.submitted, ",
             "t.scheduled, t.correlation_id, t.unique_key, coalesce(t.retry, s.retry) AS retry, ",
             super::read::state_columns!()
         )
@@ -179,7 +179,7 @@ impl Session for PgSession {
         // Whether its flow is limited is told in any case: asking for it first would cost those who have no limits a statement.
         let rows = sqlx::query(concat!(
             "SELECT f.flow, t.* FROM relais.service f LEFT JOIN LATERAL (
-              SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, t.rank, t.unique_key, NULL AS retry, ",
+              SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, NULL AS retry, ",
             task_columns!("t.request", "NULL"),
             " FROM (
                   SELECT * FROM relais.task

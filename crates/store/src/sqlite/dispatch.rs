@@ -177,6 +177,7 @@ impl Dispatch for SqliteSession {
         for status in if running { &[0, 1][..] } else { &[0] } {
             let found: Vec<(i64, String)> = sqlx::query_as(
                 "SELECT id, task_id FROM task WHERE service_id = ?1 AND status = ?2 AND id > ?3 AND id <= ?4
+                     AND id NOT IN (SELECT w.value FROM hand h CROSS JOIN json_each(h.tasks) AS w WHERE h.service_id = ?1)
                  ORDER BY id LIMIT ?5",
             )
             .bind(service)

@@ -70,7 +70,7 @@ pub(super) const PLACES: &str =
 pub(super) const LOCK_SHARE: &str = concat!(
     "SELECT ",
     now!(),
-    " AS now, s.lease_ms, s.delivery_limit, t.rank, t.unique_key, NULL AS retry, ",
+    " AS now, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, NULL AS retry, ",
     task_columns!("t.request", "NULL"),
     " FROM service s CROSS JOIN client c CROSS JOIN",
     first_of_client!(),

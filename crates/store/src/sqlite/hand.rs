@@ -1,7 +1,10 @@
 //! Processes that do tasks themselves, and what they have in hand, on SQLite. There is one process at a time: whoever else is
 //! known is an earlier run of it.
 
-use std::{collections::HashSet, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use relais_core::{InstanceKey, InstanceRecord, Json, NewInstance, ServiceKey, Timestamp};
 
@@ -21,7 +24,7 @@ use crate::{
 const TAKE: &str = concat!(
     "SELECT ",
     now!(),
-    " AS now, s.lease_ms, s.delivery_limit, t.rank, t.unique_key, coalesce(t.retry, s.retry) AS retry, ",
+    " AS now, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, coalesce(t.retry, s.retry) AS retry, ",
     task_columns!("t.request", "NULL"),
     " FROM service s CROSS JOIN task t INDEXED BY task_by_rank ON t.service_id = s.id CROSS JOIN client c ON c.id = t.client_id
       WHERE s.id = ?1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted AND s.transport = 0
@@ -83,16 +86,16 @@ impl Hands for SqliteSession {
         row.as_ref().map(locked_instance).transpose()
     }
 
-    async fn lock_dead(&mut self) -> Result<Vec<LockedInstance>> {
-        let rows = sqlx::query(concat!(
+    async fn lock_dead(&mut self) -> Result<Option<LockedInstance>> {
+        let row = sqlx::query(concat!(
             "SELECT id, name, policy, undecided FROM instance WHERE until < ",
             now!(),
-            " AND NOT undecided ORDER BY id LIMIT 10"
+            " AND NOT undecided ORDER BY id LIMIT 1"
         ))
-        .fetch_all(&mut *self.tx)
+        .fetch_optional(&mut *self.tx)
         .await
         .map_err(|failure| self.failed(failure))?;
-        rows.iter().map(locked_instance).collect()
+        row.as_ref().map(locked_instance).transpose()
     }
 
     async fn next_death(&mut self) -> Result<Option<Duration>> {
@@ -106,6 +109,10 @@ impl Hands for SqliteSession {
 
     async fn leave_undecided(&mut self, instance: InstanceKey) -> Result<()> {
         self.change(sqlx::query("UPDATE instance SET undecided = 1 WHERE id = ?1").bind(instance.0)).await.map(drop)
+    }
+
+    async fn lock_own(&mut self, instance: InstanceKey) -> Result<bool> {
+        Ok(self.hold_instance(instance).await?.is_some())
     }
 
     async fn delete_instance(&mut self, instance: InstanceKey) -> Result<()> {
@@ -199,14 +206,15 @@ impl Hands for SqliteSession {
             .map_err(|failure| self.failed(failure))
     }
 
-    async fn let_go(&mut self, hands: &[i64], tasks: &[i64]) -> Result<()> {
+    async fn let_go(&mut self, services: &[ServiceKey], tasks: &[i64]) -> Result<()> {
+        let keys: Vec<i32> = services.iter().map(|service| service.0).collect();
         let statement = sqlx::query(
             "UPDATE hand SET tasks = (
                  SELECT json_group_array(w.value) FROM json_each(hand.tasks) AS w
                  WHERE w.value NOT IN (SELECT value FROM json_each(?2))
-             ) WHERE id IN (SELECT value FROM json_each(?1))",
+             ) WHERE service_id IN (SELECT value FROM json_each(?1))",
         );
-        self.change(statement.bind(array(hands)?).bind(array(tasks)?)).await.map(drop)
+        self.change(statement.bind(array(&keys)?).bind(array(tasks)?)).await.map(drop)
     }
 
     async fn in_hand(&mut self, service: ServiceKey) -> Result<HashSet<i64>> {
@@ -219,9 +227,9 @@ impl Hands for SqliteSession {
         Ok(ids.into_iter().collect())
     }
 
-    async fn those_in_hand(&mut self, tasks: &[i64]) -> Result<HashSet<i64>> {
-        let ids: Vec<i64> = sqlx::query_scalar(
-            "SELECT w.value FROM hand h CROSS JOIN json_each(h.tasks) AS w
+    async fn those_in_hand(&mut self, tasks: &[i64]) -> Result<HashMap<i64, String>> {
+        let ids: Vec<(i64, String)> = sqlx::query_as(
+            "SELECT w.value, i.name FROM hand h CROSS JOIN json_each(h.tasks) AS w JOIN instance i ON i.id = h.instance_id
              WHERE w.value IN (SELECT value FROM json_each(?1))",
         )
         .bind(array(tasks)?)

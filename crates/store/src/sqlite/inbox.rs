@@ -1,24 +1,31 @@
 //! The inbox on SQLite.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
-use relais_core::InboxEntry;
+use relais_core::TaskId;
 
 use super::session::SqliteSession;
 use crate::{
-    inbox::{Inbox, inbox_entry},
-    row::{in_millis, wide},
+    inbox::{Inbox, Locked, inbox_entry},
+    row::{Columns as _, in_millis, wide},
     session::Result,
 };
 
 impl Inbox for SqliteSession {
-    async fn lock_inbox(&mut self, limit: usize) -> Result<Vec<(i64, InboxEntry)>> {
+    async fn lock_inbox(&mut self, limit: usize) -> Result<Vec<Locked>> {
         let rows = sqlx::query("SELECT * FROM inbox WHERE refused IS NULL ORDER BY id LIMIT ?1")
             .bind(wide(limit))
             .fetch_all(&mut *self.tx)
             .await
             .map_err(|failure| self.failed(failure))?;
         rows.iter().map(inbox_entry).collect()
+    }
+
+    async fn known_tasks(&mut self, names: &[TaskId]) -> Result<HashSet<TaskId>> {
+        let rows = self
+            .fetch("SELECT t.task_id FROM json_each(?1) AS w CROSS JOIN task t ON t.task_id = w.value", names)
+            .await?;
+        rows.iter().map(|row| row.task_id("task_id")).collect()
     }
 
     async fn empty_inbox(&mut self, ids: &[i64]) -> Result<()> {

@@ -33,7 +33,7 @@ pub(crate) struct SqliteSession {
 macro_rules! locked_columns {
     () => {
         concat!(
-            "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, t.callback, t.submitted, t.scheduled, ",
+            "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, s.handed, t.callback, t.submitted, t.scheduled, ",
             "t.correlation_id, t.unique_key, coalesce(t.retry, s.retry) AS retry, ",
             super::read::state_columns!()
         )
@@ -44,7 +44,7 @@ pub(super) use locked_columns;
 pub(super) const LOCK_PENDING: &str = concat!(
     "SELECT ",
     now!(),
-    " AS now, s.lease_ms, s.delivery_limit, t.rank, t.unique_key, NULL AS retry, ",
+    " AS now, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, NULL AS retry, ",
     task_columns!("t.request", "NULL"),
     " FROM service s CROSS JOIN task t INDEXED BY task_by_rank ON t.service_id = s.id CROSS JOIN client c ON c.id = t.client_id
       WHERE s.id = ?1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted AND s.transport = 0 AND (s.flow = 0 OR ?3)

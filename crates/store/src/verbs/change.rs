@@ -7,14 +7,14 @@ use std::{
 };
 
 use relais_core::{
-    Attempt, AttemptOutcome, CallbackEvent, ClaimRequest, Claimed, Event, Failure, IdsChanged, Ignored, Milestone,
-    Outcome, Passed, ServiceKey, State, Status, StoreError, Task, TaskChange, TaskEvent, TaskId, Timestamp, Wakeup,
-    apply,
+    Attempt, AttemptOutcome, CallbackEvent, ClaimRequest, Claimed, Event, Failure, IdsChanged, Milestone, Outcome,
+    Passed, ServiceKey, State, Status, StoreError, Task, TaskChange, TaskEvent, TaskId, Timestamp, Wakeup, apply,
 };
 
 use super::{Verbs, flow::Limited, ledger::Ledger, plain};
 use crate::{
     dispatch::Dispatch as _,
+    hand::Hands as _,
     history::{FreedKey, History as _},
     outbox::NewCallback,
     row::retry_policy,
@@ -30,6 +30,8 @@ pub(super) struct Changes {
     work: BTreeSet<ServiceKey>,
     /// Came back to their queue, and not by way of a broker.
     back: BTreeSet<(ServiceKey, TaskId)>,
+    /// The same, of services whose tasks may be in hand: they are in nobody's any more.
+    let_go: BTreeMap<i64, ServiceKey>,
     /// Attempts that are over while their tasks are not.
     attempts: Vec<(i64, Attempt)>,
     /// Had ended, and begin anew.
@@ -82,6 +84,9 @@ impl Changes {
             if !matches!(event, Event::GivenBack { .. }) {
                 self.back.insert((task.service, task.task_id));
             }
+        }
+        if task.handed && matches!(state.status, Status::Pending | Status::Waiting) {
+            self.let_go.insert(task.id, task.service);
         }
         if state.status == Status::Waiting {
             self.timer = self.timer.into_iter().chain(state.timer()).min();
@@ -156,9 +161,10 @@ impl Changes {
         std::mem::take(&mut self.written).into_values()
     }
 
-    /// Tasks of the service may be taken.
-    pub(super) fn found_work(&mut self, service: ServiceKey) {
-        self.work.insert(service);
+    /// A task that nobody else knew to be in hand is anybody's.
+    pub(super) fn came_back(&mut self, task: &LockedTask) {
+        self.work.insert(task.service);
+        self.back.insert((task.service, task.task_id));
     }
 }
 
@@ -224,6 +230,11 @@ impl<D: Database> Verbs<D> {
             let (used, free): (BTreeMap<_, _>, BTreeMap<_, _>) = changes.keys.into_iter().partition(|(_, used)| *used);
             session.free_unique(&free.into_keys().collect::<Vec<_>>()).await?;
             session.retake_unique(&used.into_keys().collect::<Vec<_>>()).await?;
+        }
+        if !changes.let_go.is_empty() {
+            let services: BTreeSet<ServiceKey> = changes.let_go.values().copied().collect();
+            let services: Vec<ServiceKey> = services.into_iter().collect();
+            session.let_go(&services, &changes.let_go.into_keys().collect::<Vec<_>>()).await?;
         }
         let callbacks = Self::tell(&mut session, changes.told).await?;
         let mut dispatch = changes.opened;
@@ -313,20 +324,16 @@ impl<D: Database> Verbs<D> {
                 held.catch_up(task, &mut changes)?;
             }
         }
-        let elsewhere = self.taken_elsewhere(&mut session, &events, &held, &tasks).await?;
+        Self::catch_up_with_others(&mut session, tasks.values_mut(), locked.now, &mut changes).await?;
         let outcomes = events
             .into_iter()
             .map(|TaskEvent { task_id, service, client, event }| match tasks.get_mut(&task_id) {
                 Some(task) if task.service == service && client.is_none_or(|client| client == task.client) => {
-                    if elsewhere.contains(&task.id) && event.attempt().is_some() {
-                        return Ok(Outcome::Ignored(Ignored::OtherAttempt(task.state.attempt + 1)));
-                    }
                     changes.apply(task, event, locked.now)
                 }
                 _ => Ok(Outcome::NotFound),
             })
             .collect::<Result<_, _>>()?;
-        Self::let_go_of_those_back(&mut session, &held, &tasks).await?;
         self.write(session, changes).await?;
         self.note_in_hand(held, tasks);
         Ok(outcomes)
@@ -338,7 +345,9 @@ impl<D: Database> Verbs<D> {
         let locked = session.lock_overdue(limit).await?;
         let mut changes = Changes::new(self.wants_changes(), self.limited());
         let (found, mut lost) = (locked.rows.len(), 0);
-        for mut task in locked.rows {
+        let mut rows = locked.rows;
+        Self::catch_up_with_others(&mut session, rows.iter_mut(), locked.now, &mut changes).await?;
+        for mut task in rows {
             let losses = task.state.losses;
             let Some(event) = task.state.overdue(locked.now, task.delivery_limit) else { continue };
             changes.apply(&mut task, event, locked.now)?;

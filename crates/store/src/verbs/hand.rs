@@ -28,7 +28,7 @@ pub(super) struct InHand {
     tasks: HashMap<TaskId, Held>,
     hands: HashMap<i64, Hand>,
     /// All of whose tasks have ended. Whoever writes next removes them.
-    done_with: Vec<i64>,
+    done_with: BTreeSet<i64>,
     /// Where it is not known whether the last claim was made or not.
     doubtful: HashSet<(InstanceKey, ServiceKey)>,
 }
@@ -78,13 +78,16 @@ impl InHand {
     }
 
     /// The task is not in hand any more.
-    fn end(&mut self, task_id: TaskId) {
-        let Some(held) = self.tasks.remove(&task_id) else { return };
-        if let Some(hand) = self.hands.get_mut(&held.hand) {
-            hand.left -= 1;
-            if hand.left == 0 {
-                self.hands.remove(&held.hand);
-                self.done_with.push(held.hand);
+    fn end(&mut self, task_id: TaskId, hand: i64) {
+        if self.tasks.get(&task_id).is_none_or(|held| held.hand != hand) {
+            return;
+        }
+        self.tasks.remove(&task_id);
+        if let Some(listed) = self.hands.get_mut(&hand) {
+            listed.left -= 1;
+            if listed.left == 0 {
+                self.hands.remove(&hand);
+                self.done_with.insert(hand);
             }
         }
     }
@@ -124,21 +127,17 @@ impl<D: Database> Verbs<D> {
             let mut own = self.in_hand();
             let mine = |hand: &Hand| hand.instance == instance && hand.service == service;
             let known = || own.hands.iter().filter(|(_, hand)| mine(hand)).map(|(&id, _)| id).collect::<Vec<_>>();
-            (own.doubtful.contains(&(instance, service)).then(known), std::mem::take(&mut own.done_with))
+            let known = own.doubtful.contains(&(instance, service)).then(known);
+            // Until it is known that it was made: a call may be given up half-way.
+            own.doubtful.insert((instance, service));
+            (known, own.done_with.iter().copied().collect::<Vec<_>>())
         };
-        let claimed = self.try_claim_in_hand(&request, instance, &done_with, known.as_deref()).await;
+        let claimed = self.try_claim_in_hand(&request, instance, &done_with, known.as_deref()).await?;
         let mut own = self.in_hand();
-        match &claimed {
-            Ok(_) => {
-                own.doubtful.remove(&(instance, service));
-            }
-            Err(_) => {
-                own.done_with.extend(done_with);
-                own.doubtful.insert((instance, service));
-            }
-        }
+        own.doubtful.remove(&(instance, service));
+        own.done_with.retain(|hand| !done_with.contains(hand));
         drop(own);
-        claimed
+        Ok(claimed)
     }
 
     async fn try_claim_in_hand(
@@ -228,7 +227,7 @@ impl<D: Database> Verbs<D> {
         }
         self.write(session, changes).await?;
         let mut own = self.in_hand();
-        events.iter().for_each(|event| own.end(event.task_id));
+        held.iter().for_each(|held| own.end(held.task.task_id, held.hand));
         Ok(Some(outcomes))
     }
 
@@ -270,53 +269,39 @@ impl<D: Database> Verbs<D> {
         Ok(held)
     }
 
-    /// Those of the tasks that events name an attempt of, that look as if nobody had them, and that somebody else has in
-    /// hand: another attempt has begun, and it is not written yet.
-    pub(super) async fn taken_elsewhere(
-        &self,
+    /// Says of pending tasks that somebody has in hand that they were taken: that is not written yet, and whatever is to happen
+    /// to them happens to what they are.
+    pub(super) async fn catch_up_with_others(
         session: &mut D::Session,
-        events: &[TaskEvent],
-        held: &HashMap<TaskId, Held>,
-        tasks: &HashMap<TaskId, LockedTask>,
-    ) -> Result<HashSet<i64>, StoreError> {
-        let ids: Vec<i64> = events
-            .iter()
-            .filter(|event| event.event.attempt().is_some() && !held.contains_key(&event.task_id))
-            .filter_map(|event| tasks.get(&event.task_id))
-            .filter(|task| task.state.status == Status::Pending && task.state.attempt > 0)
-            .map(|task| task.id)
-            .collect();
-        if ids.is_empty() { Ok(HashSet::new()) } else { session.those_in_hand(&ids).await }
-    }
-
-    /// Takes those out of their hands that are in a queue again: they are anybody's.
-    pub(super) async fn let_go_of_those_back(
-        session: &mut D::Session,
-        held: &HashMap<TaskId, Held>,
-        tasks: &HashMap<TaskId, LockedTask>,
+        tasks: impl Iterator<Item = &mut LockedTask>,
+        now: Timestamp,
+        changes: &mut Changes,
     ) -> Result<(), StoreError> {
-        let back = |task: &LockedTask| matches!(task.state.status, Status::Pending | Status::Waiting);
-        let (hands, ids): (BTreeSet<i64>, Vec<i64>) = held
-            .iter()
-            .filter_map(|(task_id, held)| Some((held.hand, tasks.get(task_id).filter(|task| back(task))?.id)))
-            .unzip();
-        if ids.is_empty() {
+        let pending: Vec<&mut LockedTask> =
+            tasks.filter(|task| task.handed && task.state.status == Status::Pending).collect();
+        if pending.is_empty() {
             return Ok(());
         }
-        session.let_go(&hands.into_iter().collect::<Vec<_>>(), &ids).await
+        let in_hand = session.those_in_hand(&pending.iter().map(|task| task.id).collect::<Vec<_>>()).await?;
+        for task in pending {
+            if let Some(name) = in_hand.get(&task.id) {
+                changes.apply(task, Event::Taken { worker_host: Some(name.clone()) }, now)?;
+            }
+        }
+        Ok(())
     }
 
     /// Remembers what became of tasks in hand.
     pub(super) fn note_in_hand(&self, held: HashMap<TaskId, Held>, mut tasks: HashMap<TaskId, LockedTask>) {
         let mut own = self.in_hand();
-        for task_id in held.into_keys() {
+        for (task_id, held) in held {
             match tasks.remove(&task_id) {
-                Some(task) if task.state.status == Status::InProgress => {
-                    if let Some(held) = own.tasks.get_mut(&task_id) {
-                        (held.task, held.taken) = (task, None);
+                Some(task) if task.state.status == Status::InProgress && task.state.attempt == held.attempt() => {
+                    if let Some(known) = own.tasks.get_mut(&task_id).filter(|known| known.hand == held.hand) {
+                        (known.task, known.taken) = (task, None);
                     }
                 }
-                _ => own.end(task_id),
+                _ => own.end(task_id, held.hand),
             }
         }
     }
@@ -349,12 +334,14 @@ impl<D: Database> Verbs<D> {
 
     /// A process says that it is alive.
     pub(super) async fn prolong(&self, instance: InstanceKey, silence: Duration) -> Result<bool, StoreError> {
-        let done_with = std::mem::take(&mut self.in_hand().done_with);
+        let done_with: Vec<i64> = self.in_hand().done_with.iter().copied().collect();
         let mut session = self.database.begin().await?;
         let alive = session.prolong_instance(instance, silence, &done_with).await?;
         session.commit().await?;
+        let mut own = self.in_hand();
+        own.done_with.retain(|hand| !done_with.contains(hand));
         if !alive {
-            self.in_hand().forget(instance);
+            own.forget(instance);
         }
         Ok(alive)
     }
@@ -363,12 +350,18 @@ impl<D: Database> Verbs<D> {
     pub(super) async fn let_leave(&self, instance: InstanceKey) -> Result<(), StoreError> {
         let mut session = self.database.begin().await?;
         let mut changes = Changes::new(self.wants_changes(), self.limited());
+        // First of all: whatever it is still being given, it has then or never gets.
+        if !session.lock_own(instance).await? {
+            session.commit().await?;
+            self.in_hand().forget(instance);
+            return Ok(());
+        }
         let locked = session.lock_in_hand(instance).await?;
         for mut task in locked.rows {
             if task.state.status == Status::InProgress {
                 changes.apply(&mut task, Event::Returned { attempt: None }, locked.now)?;
             } else if task.state.status == Status::Pending {
-                changes.found_work(task.service);
+                changes.came_back(&task);
             }
         }
         session.delete_instance(instance).await?;
@@ -382,7 +375,7 @@ impl<D: Database> Verbs<D> {
         let mut session = self.database.begin().await?;
         let mut changes = Changes::new(self.wants_changes(), self.limited());
         let mut buried = Buried::default();
-        for dead in session.lock_dead().await? {
+        if let Some(dead) = session.lock_dead().await? {
             tracing::warn!(instance = dead.name, policy = dead.policy.as_str(), "an instance was silent for too long");
             if let Some(tasks) = self.lay_to_rest(&mut session, &dead, None, &mut changes).await? {
                 buried.instances += 1;

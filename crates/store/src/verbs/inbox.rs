@@ -1,6 +1,6 @@
 //! Taking in what programs put into the inbox.
 
-use relais_core::{Clerk, StoreError, TakenIn};
+use relais_core::{Clerk, StoreError, TakenIn, TaskId};
 
 use super::{Verbs, plain, schedule::clipped, submit::Taken};
 use crate::{
@@ -23,8 +23,23 @@ impl<D: Database> Verbs<D> {
             return Ok(TakenIn { stale: true, ..TakenIn::default() });
         }
         let mut report = TakenIn { more: entries.len() == limit, ..TakenIn::default() };
-        let (mut taken, mut refused, mut tasks) = (Vec::new(), Vec::new(), Vec::new());
+        let names: Vec<TaskId> =
+            entries.iter().filter_map(|(_, entry)| entry.as_ref().ok()).map(|entry| entry.task_id).collect();
+        let known = session.known_tasks(&names).await?;
+        let (mut gone, mut taken, mut refused, mut tasks) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (id, entry) in entries {
+            let entry = match entry {
+                // Put there again by somebody who did not hear of the commit.
+                Ok(entry) if known.contains(&entry.task_id) => {
+                    gone.push(id);
+                    continue;
+                }
+                Ok(entry) => entry,
+                Err(why) => {
+                    refused.push((id, None, clipped(why)));
+                    continue;
+                }
+            };
             match clerk.judge(&entry) {
                 Ok(mut task) => {
                     // Whoever committed it was promised that it would be done.
@@ -33,15 +48,14 @@ impl<D: Database> Verbs<D> {
                     taken.push((id, entry.task_id));
                     tasks.push(task);
                 }
-                Err(why) => refused.push((id, entry.task_id, clipped(why))),
+                Err(why) => refused.push((id, Some(entry.task_id), clipped(why))),
             }
         }
         let made = if tasks.is_empty() { Taken::default() } else { Self::take_in(&mut session, tasks).await? };
-        let mut gone = Vec::new();
         for ((id, task_id), answer) in taken.into_iter().zip(&made.answers) {
             match answer {
                 Ok(_) => gone.push(id),
-                Err(refusal) => refused.push((id, task_id, refusal.to_string())),
+                Err(refusal) => refused.push((id, Some(task_id), refusal.to_string())),
             }
         }
         report.taken = gone.len();

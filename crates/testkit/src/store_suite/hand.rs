@@ -296,6 +296,59 @@ pub async fn limits_hold_for_what_is_in_hand(harness: &Harness) -> Result<()> {
     Ok(())
 }
 
+/// A task that is done once more is anybody's, whatever else is in the same hand.
+pub async fn what_is_done_once_more_is_anybodys(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let other = harness.handles.last().context("there is a handle")?;
+    let (service, client) = one_of_each(store).await?;
+    submit_all(store, new_tasks(service, client, 3)?).await?;
+    let key = join(store, instance("one", service)).await?;
+    let tasks = take(store, service, 3, key).await?;
+    change(store, tasks[0].task_id, service, Event::failed(Some(1), "no")).await?;
+    change(&**other, tasks[0].task_id, service, Event::Revived).await?;
+    // This one has begun, and nobody knows it yet.
+    change(&**other, tasks[1].task_id, service, Event::Cancelled).await?;
+    change(&**other, tasks[1].task_id, service, Event::Revived).await?;
+    let again = claim(&**other, service, 5).await?;
+    let attempts: Vec<u32> = again.iter().map(|task| task.state.attempt).collect();
+    ensure!(attempts == [2, 2], "{attempts:?}");
+    let late = all_done(store, &tasks[..2], service).await?;
+    ensure!(late.iter().all(|outcome| !is_success(outcome)), "{late:?}");
+    ensure!(all_done(store, &tasks[2..], service).await?.iter().all(is_success));
+    Ok(())
+}
+
+/// What was taken in hand in time does not expire, and what takes too long fails like any task.
+pub async fn time_passes_for_what_is_in_hand(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let other = harness.handles.last().context("there is a handle")?;
+    let client = client(store, "alice").await?;
+    let hurried = relais_core::ServiceLimits {
+        timeout: Some(Duration::from_secs(60)),
+        retry: relais_core::RetryPolicy::classic(),
+        ..limits(None)
+    };
+    let service = service(store, "resize", hurried).await?;
+    let mut task = new_task(service, client)?;
+    task.terms.expires = Some(Duration::from_secs(30));
+    submit(store, task).await?;
+    let key = join(store, instance("one", service)).await?;
+    let tasks = take(store, service, 1, key).await?;
+    store.advance(Duration::from_secs(31)).await?;
+    other.pass_time(10).await?;
+    ensure!(find(store, tasks[0].task_id).await?.state.status == Status::InProgress, "it was taken in time");
+    store.advance(Duration::from_secs(3600)).await?;
+    let late = record(store, tasks[0].task_id, service, Event::Kept { attempt: 1 }).await?;
+    ensure!(late == Outcome::Ignored(Ignored::Overdue), "{late:?}");
+    other.pass_time(10).await?;
+    let waiting = find(store, tasks[0].task_id).await?;
+    ensure!(waiting.state.status == Status::Waiting && waiting.state.failures == 1, "{waiting:?}");
+    store.advance(Duration::from_secs(3600)).await?;
+    other.pass_time(10).await?;
+    ensure!(claim(&**other, service, 5).await?.len() == 1, "it is in nobody's hand any more");
+    Ok(())
+}
+
 /// Of what is done in hand is told what is told of any task, in its order.
 pub async fn what_is_done_in_hand_is_told(harness: &Harness) -> Result<()> {
     let store = harness.store();
