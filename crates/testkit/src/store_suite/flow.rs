@@ -222,7 +222,7 @@ pub async fn whatever_becomes_of_tasks_no_room_is_lost(harness: &Harness) -> Res
                 let event = match random.below(4) {
                     0 => Event::Returned { attempt },
                     1 => Event::Cancelled,
-                    2 => Event::Failed { attempt, failure: Failure::new("no"), again_after: None },
+                    2 => Event::failed(attempt, "no"),
                     _ => Event::Succeeded { attempt, response: json("{}")? },
                 };
                 record(store, task.task_id, service, event).await?;
@@ -471,7 +471,7 @@ pub async fn whoever_waits_for_room_is_woken(harness: &Harness) -> Result<()> {
     let response = json("{}")?;
     for event in [
         Event::Succeeded { attempt: Some(1), response: response.clone() },
-        Event::Failed { attempt: Some(1), failure: Failure::new("no"), again_after: None },
+        Event::failed(Some(1), "no"),
         Event::Cancelled,
     ] {
         let task = claim(store, limited, 5).await?.pop().context("a task")?;
