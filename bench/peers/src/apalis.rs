@@ -20,6 +20,9 @@ const BATCH: usize = 1000;
 /// Beside notifications, which come when tasks are submitted.
 const POLL: Duration = Duration::from_millis(20);
 
+/// As in its own example: now and then a worker finds a task only when it is woken for this.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
 pub struct Apalis {
     pool: PgPool,
 }
@@ -37,7 +40,12 @@ impl Apalis {
     }
 
     fn start(&self, workers: usize, batch: usize) -> Box<dyn Any + Send> {
-        let config = Config::default().queue(QUEUE).batch_size(batch).lock_tasks(false).persist_results(true);
+        let config = Config::default()
+            .queue(QUEUE)
+            .batch_size(batch)
+            .lock_tasks(false)
+            .persist_results(true)
+            .heartbeat_interval(HEARTBEAT);
         for number in 0..workers {
             let backend = PostgresStorage::<Body>::new(&self.pool)
                 .with_config(config.clone())
