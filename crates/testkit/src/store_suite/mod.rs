@@ -188,6 +188,7 @@ macro_rules! store_suite {
                 lists_and_resends_find_what_they_are_asked_for,
                 what_has_been_due_for_too_long_is_given_up,
                 a_task_whose_end_is_still_to_be_told_is_not_purged,
+                an_end_is_told_as_it_was_when_the_task_is_done_once_more,
                 at_most_two_signing_secrets_are_valid,
             }
             declare {

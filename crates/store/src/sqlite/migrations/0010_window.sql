@@ -13,3 +13,8 @@ UPDATE service SET windowed = 1, again_places = again_after IS NULL, again_after
     again_until = CASE WHEN again_after IS NULL THEN coalesce((SELECT max(id) FROM task), 0) ELSE again_until END,
     again_running = again_after IS NULL OR again_running
 WHERE dispatch_window IS NOT NULL AND transport = 1 AND NOT deleted;
+
+-- The end of a task that was done once more since: which attempt it was, and when. What else is told of it is in `started` and
+-- `progress`, and with the attempt.
+ALTER TABLE callback ADD COLUMN attempt INTEGER;
+ALTER TABLE callback ADD COLUMN happened INTEGER;
