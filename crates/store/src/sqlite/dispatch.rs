@@ -24,9 +24,9 @@ pub(super) const PLACED: &str = concat!(
     "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority
      FROM (SELECT service_id, task_id, round FROM dispatch WHERE window_id = ?1 AND due <= ",
     now!(),
-    " LIMIT ?2) d
+    " ORDER BY service_id, task_id LIMIT ?2) d
      CROSS JOIN service s ON s.id = d.service_id
-     LEFT JOIN task t ON t.task_id = d.task_id AND t.status IN (0, 1) ORDER BY t.rank, d.task_id"
+     LEFT JOIN task t ON t.task_id = d.task_id AND t.status IN (0, 1)"
 );
 
 /// What is next in the queue. What has a place is passed over: that is no more than the window.
