@@ -10,19 +10,28 @@
 use anyhow::Result;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, SqliteConnection};
 
-/// One task in so many is finished.
+/// One task in so many is finished, where some are pending.
 const FINISHED: u64 = 11;
 
 /// Which tasks are in a queue of `pending` tasks, as this module fills it.
 #[derive(Debug, Clone, Copy)]
 pub struct Queue {
     pending: u64,
+    finished: u64,
+    /// One task in so many is finished.
+    every: u64,
 }
 
 impl Queue {
     /// `pending` tasks, a multiple of ten.
     pub fn of(pending: u64) -> Self {
-        Self { pending: pending / (FINISHED - 1) * (FINISHED - 1) }
+        let finished = pending / (FINISHED - 1);
+        Self { pending: finished * (FINISHED - 1), finished, every: FINISHED }
+    }
+
+    /// `finished` tasks that have ended, and none that waits.
+    pub fn ended(finished: u64) -> Self {
+        Self { pending: 0, finished, every: 1 }
     }
 
     /// How many are pending.
@@ -31,11 +40,11 @@ impl Queue {
     }
 
     fn all(self) -> u64 {
-        self.pending + self.finished()
+        self.pending + self.finished
     }
 
     fn finished(self) -> u64 {
-        self.pending / (FINISHED - 1)
+        self.finished
     }
 
     /// Names of pending tasks, `count` of them evenly from the first to the last.
@@ -69,12 +78,12 @@ pub const BODY: &str = r#"{"sleep":0.5,"mustSucceed":true,"name":"a task of the 
 /// Empties the tables and fills the queue of a service.
 pub async fn postgres(url: &str, queue: Queue, service: &str, client: &str) -> Result<()> {
     let mut connection = PgConnection::connect(url).await?;
-    let (all, finished) = (queue.all(), queue.finished());
+    let (all, finished, every) = (queue.all(), queue.finished(), queue.every);
     let ids = format!(
         "(SELECT id FROM relais.service WHERE name = '{service}') AS s (service_id), \
          (SELECT id FROM relais.client WHERE client_id = '{client}') AS c (client_id)"
     );
-    let last = FINISHED - 1;
+    let last = every - 1;
     let statements = [
         "SET synchronous_commit = off; SET maintenance_work_mem = '256MB'".to_owned(),
         "TRUNCATE relais.task, relais.departure, relais.idempotency RESTART IDENTITY".to_owned(),
@@ -91,13 +100,13 @@ pub async fn postgres(url: &str, queue: Queue, service: &str, client: &str) -> R
                     CASE WHEN f.finished THEN now() END, CASE WHEN f.finished THEN now() END,
                     CASE WHEN f.finished THEN 'bench' END, '{BODY}', CASE WHEN f.finished THEN '{BODY}'::json END
              FROM {ids}, generate_series(0, {all}::bigint - 1) AS n
-             CROSS JOIN LATERAL (SELECT n % {FINISHED} = {last} AS finished) f
+             CROSS JOIN LATERAL (SELECT n % {every} = {last} AS finished) f
              ORDER BY n"
         ),
         format!(
             "INSERT INTO relais.departure (service_id, level, slot, n)
              SELECT service_id, l.level, n >> l.bits, count(*)
-             FROM {ids}, generate_series({last}::bigint, {all} - 1, {FINISHED}) AS n,
+             FROM {ids}, generate_series({last}::bigint, {all} - 1, {every}) AS n,
                   (VALUES (0, 4), (1, 8), (2, 12), (3, 16), (4, 20), (5, 24)) AS l (level, bits)
              GROUP BY 1, 2, 3"
         ),
@@ -123,12 +132,12 @@ pub async fn postgres(url: &str, queue: Queue, service: &str, client: &str) -> R
 /// The same on SQLite. Nobody else may have the file open.
 pub async fn sqlite(url: &str, queue: Queue, service: &str, client: &str) -> Result<()> {
     let mut connection = SqliteConnection::connect(url).await?;
-    let (all, finished) = (queue.all(), queue.finished());
+    let (all, finished, every) = (queue.all(), queue.finished(), queue.every);
     let ids = format!(
         "(SELECT id AS service_id FROM service WHERE name = '{service}') s, \
          (SELECT id AS client_id FROM client WHERE client_id = '{client}') c"
     );
-    let last = FINISHED - 1;
+    let last = every - 1;
     let now = "CAST(unixepoch('subsec') * 1000 AS INTEGER)";
     let statements = [
         "PRAGMA synchronous = off".to_owned(),
@@ -143,15 +152,15 @@ pub async fn sqlite(url: &str, queue: Queue, service: &str, client: &str) -> Res
              WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHERE n + 1 < {all})
              SELECT printf('%08x-%04x-7%03x-8000-%012x', ({START} + n / 8) >> 16, ({START} + n / 8) & 65535, n % 4096, n),
                     service_id, client_id, n, {START} + n / 8,
-                    iif(n % {FINISHED} = {last}, 2, 0), n % {FINISHED} = {last}, 2 * (n % {FINISHED} = {last}),
-                    iif(n % {FINISHED} = {last}, 100, 0), {now},
-                    iif(n % {FINISHED} = {last}, {now}, NULL), iif(n % {FINISHED} = {last}, {now}, NULL),
-                    iif(n % {FINISHED} = {last}, 'bench', NULL), '{BODY}', iif(n % {FINISHED} = {last}, '{BODY}', NULL)
+                    iif(n % {every} = {last}, 2, 0), n % {every} = {last}, 2 * (n % {every} = {last}),
+                    iif(n % {every} = {last}, 100, 0), {now},
+                    iif(n % {every} = {last}, {now}, NULL), iif(n % {every} = {last}, {now}, NULL),
+                    iif(n % {every} = {last}, 'bench', NULL), '{BODY}', iif(n % {every} = {last}, '{BODY}', NULL)
              FROM {ids}, numbers WHERE n < {all}"
         ),
         format!(
             "INSERT INTO departure (service_id, level, slot, n)
-             WITH RECURSIVE numbers (n) AS (SELECT {last} UNION ALL SELECT n + {FINISHED} FROM numbers WHERE n + {FINISHED} < {all}),
+             WITH RECURSIVE numbers (n) AS (SELECT {last} UNION ALL SELECT n + {every} FROM numbers WHERE n + {every} < {all}),
                             levels (level, bits) AS (VALUES (0, 4), (1, 8), (2, 12), (3, 16), (4, 20), (5, 24))
              SELECT service_id, level, n >> bits, count(*) FROM {ids}, numbers, levels WHERE n < {all} GROUP BY 1, 2, 3"
         ),

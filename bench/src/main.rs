@@ -9,6 +9,7 @@ mod bus;
 mod callbacks;
 mod celery;
 mod cpu;
+mod engine;
 mod fill;
 mod idle;
 mod load;
@@ -71,6 +72,7 @@ enum Name {
     Submit,
     Poll,
     Work,
+    Engine,
     Pickup,
     Bulk,
     Callbacks,
@@ -98,6 +100,10 @@ pub struct Plan {
     pub callbacks: usize,
     /// How many tasks go by way of a broker.
     pub tasks: usize,
+    /// How many tasks are drained in process.
+    pub drain: u64,
+    /// Among how many finished ones.
+    pub finished: u64,
     /// How long nothing is done.
     pub idle: Duration,
     /// Whether to tell where the time goes.
@@ -116,6 +122,8 @@ impl Plan {
                 samples: 30,
                 callbacks: 500,
                 tasks: 300,
+                drain: 3000,
+                finished: 10_000,
                 idle: Duration::from_secs(2),
                 profile: arguments.profile,
             }
@@ -129,6 +137,8 @@ impl Plan {
                 samples: 500,
                 callbacks: 20_000,
                 tasks: 10_000,
+                drain: 100_000,
+                finished: 1_000_000,
                 idle: Duration::from_secs(20),
                 profile: arguments.profile,
             }
@@ -160,6 +170,7 @@ async fn main() -> Result<()> {
             Name::Submit => submit::run(&plan).await?,
             Name::Poll => poll::run(&plan).await?,
             Name::Work => work::run(&plan).await?,
+            Name::Engine => engine::run(&plan).await?,
             Name::Pickup => pickup::run(&plan).await?,
             Name::Bulk => bulk::run(&plan).await?,
             Name::Callbacks => callbacks::run(&plan).await?,

@@ -87,25 +87,8 @@ impl World {
         let database = match kind {
             Kind::Sqlite => Database::Sqlite,
             Kind::Postgres => {
-                let mut options = PostgresServer::options();
-                if plan.profile {
-                    options =
-                        options.set("shared_preload_libraries", "pg_stat_statements").set("track_wal_io_timing", "on");
-                }
-                let server = options
-                    .fsync(true)
-                    .set("synchronous_commit", "on")
-                    // Checkpoints and a cache that does not hold the tables would hit the one or the other by chance.
-                    .set("shared_buffers", "1GB")
-                    .set("max_wal_size", "8GB")
-                    .set("checkpoint_timeout", "1h")
-                    .start()
-                    .await?;
-                let mut connection = PgConnection::connect(&server.url("postgres")).await?;
-                let backend: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut connection).await?;
-                let first = cpu::parent_of(backend.cast_unsigned())?;
-                sqlx::raw_sql("CREATE DATABASE relais").execute(&mut connection).await?;
-                connection.close().await?;
+                let (server, first) = postgres(plan).await?;
+                create_database(&server, "relais").await?;
                 Database::Postgres(server, first)
             }
         };
@@ -249,10 +232,7 @@ impl World {
     /// An empty database beside the server's own, on PostgreSQL.
     pub async fn another_database(&self, name: &str) -> Result<String> {
         let Database::Postgres(server, _) = &self.database else { bail!("a file has no databases") };
-        let mut connection = PgConnection::connect(&server.url("postgres")).await?;
-        sqlx::raw_sql(AssertSqlSafe(format!("CREATE DATABASE {name}"))).execute(&mut connection).await?;
-        connection.close().await?;
-        Ok(server.url(name))
+        create_database(server, name).await
     }
 
     fn database_url(&self, name: &str) -> String {
@@ -273,6 +253,38 @@ impl World {
         }
         Ok(split)
     }
+}
+
+/// A private PostgreSQL, fsync and synchronous_commit on, and the number of its first process.
+pub async fn postgres(plan: &Plan) -> Result<(PostgresServer, u32)> {
+    let mut options = PostgresServer::options();
+    if plan.profile {
+        options = options.set("shared_preload_libraries", "pg_stat_statements").set("track_wal_io_timing", "on");
+    }
+    let server = options
+        .fsync(true)
+        .set("synchronous_commit", "on")
+        // Checkpoints and a cache that does not hold the tables would hit the one or the other by chance.
+        .set("shared_buffers", "1GB")
+        .set("max_wal_size", "8GB")
+        .set("checkpoint_timeout", "1h")
+        .start()
+        .await?;
+    let mut connection = PgConnection::connect(&server.url("postgres")).await?;
+    let backend: i32 = sqlx::query_scalar("SELECT pg_backend_pid()").fetch_one(&mut connection).await?;
+    let first = cpu::parent_of(backend.cast_unsigned())?;
+    connection.close().await?;
+    Ok((server, first))
+}
+
+/// An empty database, in place of the one of that name if there is one. Its URL.
+pub async fn create_database(server: &PostgresServer, name: &str) -> Result<String> {
+    let mut connection = PgConnection::connect(&server.url("postgres")).await?;
+    for statement in [format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"), format!("CREATE DATABASE {name}")] {
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await?;
+    }
+    connection.close().await?;
+    Ok(server.url(name))
 }
 
 /// The server's program: what `cargo xtask bench` built, or what lies beside this one.

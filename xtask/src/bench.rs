@@ -2,7 +2,7 @@
 //!
 //! What is measured, and against what, is in the package relais-bench.
 
-use std::process::Command;
+use std::{path::PathBuf, process::Command};
 
 use anyhow::Result;
 
@@ -21,9 +21,21 @@ pub fn run(arguments: &[String]) -> Result<()> {
     let mut bench = Command::new(cargo::binary("release", "relais-bench")?);
     bench.args(arguments).env("RELAIS_BIN", cargo::binary("release", "relais")?);
     let named = arguments.iter().any(|argument| !argument.starts_with('-'));
-    if !named || arguments.iter().any(|argument| argument == "rabbitmq") {
+    let asked_for = |name: &str| !named || arguments.iter().any(|argument| argument == name);
+    if asked_for("rabbitmq") {
         let programs = python::environment(&cargo::target_directory()?.join("bench-python"), CELERY)?;
         bench.env("BENCH_PYTHON", programs);
     }
+    if asked_for("engine") {
+        bench.env("BENCH_PEERS", peers()?);
+    }
     execute(&mut bench)
+}
+
+/// Builds what the benchmark `engine` is held against: a workspace of its own, in a directory of its own.
+fn peers() -> Result<PathBuf> {
+    let target = cargo::target_directory()?.join("bench-peers");
+    let mut build = cargo(["build", "--release", "--locked", "--manifest-path", "bench/peers/Cargo.toml"]);
+    execute(build.arg("--target-dir").arg(&target))?;
+    Ok(target.join("release").join("relais-bench-peers"))
 }

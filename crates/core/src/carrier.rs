@@ -16,6 +16,9 @@ pub enum CarrierError {
     /// There is no such queue. It was not carried.
     #[error("there is no queue {0}")]
     NoQueue(String),
+    /// The broker will never take it: it is larger than the broker allows. It was not carried.
+    #[error("the broker does not take such a message: {0}")]
+    Unacceptable(String),
     /// The broker refused it: the queue is full, or it is not allowed. It was not carried.
     #[error("the broker refused: {0}")]
     Refused(String),

@@ -92,7 +92,7 @@ impl State {
                 if passed(self.deadline.map(|deadline| deadline.after(GRACE)))
                     || passed(self.deadline) && passed(self.lease_until) =>
             {
-                Some(Event::Failed { attempt: None, failure: timed_out(), again_after: None })
+                Some(Event::failure(None, timed_out()))
             }
             Status::InProgress if passed(self.lease_until) => Some(Event::LeaseExpired { delivery_limit }),
             _ => None,
@@ -146,7 +146,8 @@ pub enum Event {
         worker_host: Option<String>,
         /// Whether this may have been heard before.
         again: bool,
-        /// After so many losses the task fails: it may be what kills its workers.
+        /// After so many losses the task fails: it may be what kills its workers. `u32::MAX` where a result comes with it, so that
+        /// no limit matters.
         delivery_limit: u32,
     },
     /// The worker says how far it is.
@@ -174,6 +175,10 @@ pub enum Event {
         /// How long until it is tried again; none if this is the end. Decided by the policy
         /// ([`RetryPolicy::again`](crate::RetryPolicy::again)) when it is recorded.
         again_after: Option<Duration>,
+        /// Whether this may have been heard before, as it is where a broker hands out a message once more.
+        again: bool,
+        /// Who says so, if it may have been heard before and its worker has given its name.
+        worker_host: Option<String>,
     },
     /// The worker is alive and still has it.
     Renewed {
@@ -282,6 +287,10 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
             let same = worker_host.is_none() || *worker_host == state.worker_host;
             match state.status {
                 Status::InProgress if *again && same => return Err(Ignored::NoEffect),
+                // Of the attempt that has failed, it may be. If it is of the next one, its worker will say more.
+                Status::Pending if *again && state.failures > 0 && *delivery_limit < u32::MAX => {
+                    return Err(Ignored::NotHeld);
+                }
                 // Its first words were overtaken by others, which said no name.
                 Status::InProgress if state.worker_host.is_none() => next.worker_host.clone_from(worker_host),
                 Status::InProgress if state.losses + 1 >= *delivery_limit => {
@@ -317,9 +326,19 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
             next.end(Status::Success, now);
             next.progress = 100.0;
         }
-        Event::Failed { again_after, .. } => {
+        Event::Failed { again_after, again, worker_host, .. } => {
             // Somebody else will try; and it may be the failure that is being waited out, heard again.
             held(state, event)?;
+            if *again && state.status == Status::Pending && state.attempt > 0 {
+                // Of an attempt before, it may be, and then it was counted; or of one that nothing else was heard of, and then
+                // nobody has the task. So it is not counted, and the task comes into its queue once more.
+                next.revision = state.revision;
+                return Ok(next);
+            }
+            if *again && worker_host.is_some() && state.worker_host.is_some() && *worker_host != state.worker_host {
+                // Of one that was replaced.
+                return Err(Ignored::NotHeld);
+            }
             next.overtaken(event);
             next.failures += 1;
             match again_after {
@@ -475,7 +494,12 @@ impl State {
 impl Event {
     /// A failure of which nothing is known but its message.
     pub fn failed(attempt: Option<u32>, message: impl Into<String>) -> Self {
-        Self::Failed { attempt, failure: Failure::new(message), again_after: None }
+        Self::failure(attempt, Failure::new(message))
+    }
+
+    /// A failure that is heard for the first time. Whether it is tried again is not decided yet.
+    pub const fn failure(attempt: Option<u32>, failure: Failure) -> Self {
+        Self::Failed { attempt, failure, again_after: None, again: false, worker_host: None }
     }
 
     /// The attempt that the event speaks of, where it says so.

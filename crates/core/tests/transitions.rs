@@ -39,11 +39,15 @@ fn event() -> impl Strategy<Value = Event> {
         3 => (attempt(), host()).prop_map(|(attempt, worker_host)| Event::Started { attempt, worker_host, lease: None }),
         3 => (attempt(), progress).prop_map(|(attempt, progress)| Event::Progressed { attempt, progress, lease: None }),
         1 => attempt().prop_map(|attempt| Event::Succeeded { attempt, response: json() }),
-        2 => (attempt(), proptest::option::of(0u64..100)).prop_map(|(attempt, seconds)| Event::Failed {
-            attempt,
-            failure: Failure::new("no"),
-            again_after: seconds.map(Duration::from_secs),
-        }),
+        2 => (attempt(), proptest::option::of(0u64..100), any::<bool>(), host()).prop_map(
+            |(attempt, seconds, again, worker_host)| Event::Failed {
+                attempt,
+                failure: Failure::new("no"),
+                again_after: seconds.map(Duration::from_secs),
+                again,
+                worker_host,
+            }
+        ),
         3 => Just(Event::Due),
         1 => Just(Event::Expired),
         1 => Just(Event::Revived),
@@ -114,10 +118,15 @@ proptest! {
                     }
                     prop_assert!(next.attempt >= before.attempt && (next.losses >= before.losses || revived));
                     // Only a failure counts as one: who gives a task back, or is lost, has not failed.
-                    let failed = u32::from(matches!(event, Event::Failed { .. }));
+                    // One that may have been counted before changes nothing where nobody is known to have the task.
+                    let unsure = matches!(event, Event::Failed { again: true, .. })
+                        && before.status == Status::Pending
+                        && before.attempt > 0;
+                    prop_assert!(!unsure || next == before);
+                    let failed = u32::from(matches!(event, Event::Failed { .. }) && !unsure);
                     prop_assert!(revived || next.failures == before.failures + failed);
                     prop_assert_eq!(next.timeout, before.timeout);
-                    let quiet = matches!(event, Event::Renewed { .. } | Event::Kept { .. });
+                    let quiet = unsure || matches!(event, Event::Renewed { .. } | Event::Kept { .. });
                     prop_assert_eq!(next.revision, before.revision + u64::from(!quiet));
                     results += u32::from(next.status.is_final());
                     check(&next);
@@ -297,7 +306,7 @@ fn a_result_that_comes_after_its_lease_is_taken_unless_somebody_else_has_the_tas
 
 #[test]
 fn a_failure_that_is_tried_again_waits_and_a_second_word_of_it_changes_nothing() {
-    let again = |attempt| Event::Failed { attempt, failure: Failure::new("no"), again_after: Some(LEASE) };
+    let again = |attempt| failed(attempt, Some(LEASE), false, None);
     let waiting = apply(&claimed(&State::pending(), at(0)), &again(Some(1)), at(5)).unwrap();
     assert_eq!((waiting.status, waiting.due, waiting.failures), (Status::Waiting, Some(at(65)), 1));
     for late in [again(Some(1)), again(None), started("pod-2"), Event::Succeeded { attempt: None, response: json() }] {
@@ -333,7 +342,7 @@ fn an_attempt_that_takes_too_long_is_told_so_and_then_taken_away() {
 
 #[test]
 fn a_failure_that_is_heard_again_when_its_wait_is_over_is_not_counted_twice() {
-    let failed = |again_after| Event::Failed { attempt: Some(1), failure: Failure::new("no"), again_after };
+    let failed = |again_after| failed(Some(1), again_after, false, None);
     let again = Some(Duration::from_secs(5));
     let waiting = apply(&claimed(&State::pending(), at(0)), &failed(again), at(1)).unwrap();
     let due = apply(&waiting, &Event::Due, at(6)).unwrap();
@@ -342,6 +351,40 @@ fn a_failure_that_is_heard_again_when_its_wait_is_over_is_not_counted_twice() {
     assert_eq!(apply(&due, &failed(None), at(7)), Err(Ignored::NotHeld));
     let lost = expired(&claimed(&State::pending(), at(0)), 9);
     assert_eq!(apply(&lost, &failed(None), at(61)), Err(Ignored::NotHeld), "somebody else will try");
+}
+
+fn failed(attempt: Option<u32>, again_after: Option<Duration>, again: bool, worker_host: Option<&str>) -> Event {
+    let worker_host = worker_host.map(str::to_owned);
+    Event::Failed { attempt, failure: Failure::new("no"), again_after, again, worker_host }
+}
+
+#[test]
+fn what_a_broker_says_again_of_an_attempt_that_failed_is_not_counted_and_loses_nothing() {
+    let started = |again| delivered_to("pod-1", again, 9);
+    let failure = |again, host| failed(None, Some(LEASE), again, host);
+    let running = apply(&State::pending(), &started(false), at(0)).unwrap();
+    let waiting = apply(&running, &failure(false, None), at(1)).unwrap();
+    let back = apply(&waiting, &Event::Due, at(61)).unwrap();
+    assert_eq!((back.status, back.failures), (Status::Pending, 1));
+    assert_eq!(apply(&back, &started(true), at(62)), Err(Ignored::NotHeld), "it may be of the attempt that failed");
+    // It comes into its queue once more, in case that nobody has it.
+    assert_eq!(apply(&back, &failure(true, None), at(62)), Ok(back.clone()));
+    assert_eq!(apply(&back, &failure(true, Some("pod-1")), at(62)), Ok(back.clone()));
+
+    // What is said for the first time counts, and so does what is said again of an attempt that is known to run.
+    assert_eq!(apply(&back, &failure(false, None), at(62)).unwrap().failures, 2, "its start was not heard");
+    let next = apply(&back, &delivered_to("pod-2", false, 9), at(62)).unwrap();
+    assert_eq!(apply(&next, &failure(true, None), at(63)).unwrap().failures, 2);
+    assert_eq!(apply(&next, &failure(true, Some("pod-2")), at(63)).unwrap().failures, 2);
+    assert_eq!(apply(&next, &failure(true, Some("pod-1")), at(63)), Err(Ignored::NotHeld), "that one was replaced");
+    // One that was never begun before has no attempt to be of but this one.
+    assert_eq!(apply(&State::pending(), &failure(true, None), at(1)).unwrap().failures, 1);
+    // Done by hand once more: its failures are forgotten, its attempt is not.
+    let ended = apply(&running, &failed(None, None, false, None), at(1)).unwrap();
+    let revived = apply(&ended, &Event::Revived, at(2)).unwrap();
+    assert_eq!(apply(&revived, &failed(None, None, true, None), at(3)), Ok(revived.clone()));
+    let succeeded = Event::Succeeded { attempt: None, response: json() };
+    assert_eq!(apply(&back, &succeeded, at(62)).unwrap().status, Status::Success, "a result is a result");
 }
 
 fn delivered_to(host: &str, again: bool, delivery_limit: u32) -> Event {

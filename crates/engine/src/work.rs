@@ -213,7 +213,7 @@ pub(crate) mod wording {
                 attempt,
                 response: payload(response, "/data/response").map_err(|error| error.to_string())?,
             },
-            Report::Failure(report) => Event::Failed { attempt, failure: failure(report), again_after: None },
+            Report::Failure(report) => Event::failure(attempt, failure(report)),
         };
         Ok((task_id, event))
     }

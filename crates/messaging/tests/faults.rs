@@ -201,7 +201,7 @@ async fn a_message_that_is_too_large_harms_nobody_else() -> Result<()> {
     });
     for (number, answer) in broker.publish_all(messages.collect()).await.into_iter().enumerate() {
         match answer {
-            Err(PublishError::Refused { why }) => assert!(number == 50 && why.contains("size"), "{number}: {why}"),
+            Err(PublishError::Unacceptable { why }) => assert!(number == 50 && why.contains("size"), "{number}: {why}"),
             answer => assert!(number != 50 && answer == Ok(()), "{number}: {answer:?}"),
         }
     }

@@ -1,7 +1,8 @@
 //! What a driver says in SQL about tasks that are to be dispatched to a broker.
 //!
 //! A row says that a task is still to be published. It is written with the task and removed when the broker has confirmed;
-//! meanwhile it is in somebody's hand until it is due, and anybody's from then on.
+//! meanwhile it is in somebody's hand until it is due, and anybody's from then on. Where a service has a window, the row is also
+//! the task's place in it, from when it is taken until the task has ended: it is never due while the broker or a worker has it.
 
 use std::{future::Future, time::Duration};
 
@@ -18,21 +19,26 @@ pub(crate) trait Dispatch: Send {
         tasks: &[(ServiceKey, TaskId)],
     ) -> impl Future<Output = Result<Vec<ServiceKey>>> + Send;
 
-    /// Locks the window of a service against others who dispatch, and tells how many more may be published. None if it has no
-    /// window.
+    /// Locks the window of a service against others who dispatch, gives back the places of tasks that have ended, and tells how
+    /// many are free. None if it has no window.
     fn window_room(&mut self, service: ServiceKey) -> impl Future<Output = Result<Option<usize>>> + Send;
 
-    /// Notes that these are to be published within their service's window.
-    fn note_within_window(&mut self, service: ServiceKey, tasks: &[TaskId]) -> impl Future<Output = Result<()>> + Send;
+    /// Takes what is due of a service with a window: what has a place already, and then what is first in its queue, at most
+    /// `room` of that; at most `most` in all. After [`Self::window_room`].
+    fn hold_places(
+        &mut self,
+        service: ServiceKey,
+        most: usize,
+        room: usize,
+        lease: Duration,
+    ) -> impl Future<Output = Result<Vec<DueDispatch>>> + Send;
 
-    /// Takes what is due of these services, the oldest first, at most `each` of each. Services with a window have nothing,
-    /// unless that was looked at (`counted`).
+    /// Takes what is due of these services, the oldest first, at most `each` of each. Services with a window have nothing.
     fn hold_dispatches(
         &mut self,
         services: &[ServiceKey],
         each: usize,
         lease: Duration,
-        counted: bool,
     ) -> impl Future<Output = Result<Vec<DueDispatch>>> + Send;
 
     /// Writes what became of dispatches, which are in the order of their names.
@@ -45,7 +51,8 @@ pub(crate) trait Dispatch: Send {
     /// Notes that the unfinished tasks of a service are to be dispatched again; those that a worker has too, if it says so.
     fn note_dispatch_again(&mut self, service: ServiceKey, running: bool) -> impl Future<Output = Result<()>> + Send;
 
-    /// Makes the next of what was noted so due, at most `limit` of one service; tells which service, if there was any.
+    /// Makes the next of what was noted so due, or gives it places in its window, at most `limit` of one service; tells which
+    /// service, if there was any.
     fn dispatch_noted(&mut self, limit: usize) -> impl Future<Output = Result<Option<ServiceKey>>> + Send;
 
     /// Gives running tasks of services that left the broker a lease: nobody follows there any more what their workers say, and

@@ -133,3 +133,12 @@ macro_rules! callback_columns {
     };
 }
 pub(crate) use callback_columns;
+
+/// What is told of an end after which the task was done once more: what it was then. `a` is the attempt that ended.
+macro_rules! past_columns {
+    () => {
+        "b.attempt AS past_attempt, b.happened AS past_ended, a.worker_host AS past_host, \
+         a.error_message AS past_message, a.error_kind AS past_kind, a.error_trace AS past_trace"
+    };
+}
+pub(crate) use past_columns;

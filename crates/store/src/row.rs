@@ -410,6 +410,21 @@ pub(crate) fn due_callback(row: &impl Columns) -> Result<DueCallback> {
         task.state.progress = row.real_if_any("cb_progress")?.unwrap_or(0.0);
         task.state.ended = None;
         (task.error_message, task.error_kind, task.error_trace) = (None, None, None);
+    } else if let Some(attempt) = row.int_if_any("past_attempt")? {
+        // It was done once more since: what is told is what happened.
+        task.state.status = match record.event {
+            CallbackEvent::Success => Status::Success,
+            CallbackEvent::Failure => Status::Failure,
+            _ => Status::Cancelled,
+        };
+        task.state.attempt = narrow(attempt);
+        task.state.started = row.moment_if_any("cb_started")?;
+        task.state.progress = row.real_if_any("cb_progress")?.unwrap_or(0.0);
+        task.state.ended = row.moment_if_any("past_ended")?;
+        task.state.worker_host = row.text_if_any("past_host")?;
+        task.error_message = row.text_if_any("past_message")?;
+        task.error_kind = row.text_if_any("past_kind")?;
+        task.error_trace = row.text_if_any("past_trace")?;
     }
     Ok(DueCallback { tries: narrow(row.int("cb_tries")?).saturating_sub(1), now: row.moment("now")?, record, task })
 }

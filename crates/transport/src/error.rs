@@ -9,6 +9,7 @@ pub(crate) fn published(error: PublishError) -> CarrierError {
         PublishError::Unroutable { routing_key, .. } => CarrierError::NoQueue(routing_key),
         PublishError::Away { why } => CarrierError::Away(why),
         PublishError::Blocked { .. } | PublishError::Late(_) => CarrierError::Away(error.to_string()),
+        PublishError::Unacceptable { why } => CarrierError::Unacceptable(why),
         PublishError::NoExchange { .. } | PublishError::Refused { .. } => CarrierError::Refused(error.to_string()),
     }
 }

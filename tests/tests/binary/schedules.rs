@@ -68,7 +68,8 @@ async fn a_schedule_is_put_shown_run_paused_and_deleted() -> Result<()> {
     let refusal = refusal.refusal()?;
     assert!(refusal.contains("400010") && refusal.contains("must be between 0 and 59"), "{refusal}");
     assert!(type_in(&server, "export")?.data()?.contains("schedules:\n  - scheduleName: nightly\n"));
-    assert!(type_in(&server, "schedule delete nightly")?.data()?.contains("deleted"));
+    assert!(type_in(&server, "schedule delete nightly")?.refusal()?.contains("--yes"), "there is nobody to ask");
+    assert!(type_in(&server, "schedule delete nightly --yes")?.data()?.contains("deleted"));
     let gone = type_in(&server, "schedule show nightly")?.refusal()?;
     assert!(gone.contains("404008") && gone.contains("hint: `relais schedule list`"), "{gone}");
     Ok(())

@@ -1,9 +1,10 @@
 //! What the broker's policies do: rejected, expired and worn out tasks fail, and a full queue makes the rest wait.
 
+use relais_testkit::RabbitMqServer;
 use relais_tests::app::Backend;
 use serde_json::json;
 
-use crate::stage::{Stage, until};
+use crate::stage::{Stage, builder, until};
 
 on_both_stores!(
     a_task_that_a_worker_rejects_fails_and_says_so,
@@ -13,6 +14,7 @@ on_both_stores!(
 on_one_store!(
     a_quorum_queue_gives_up_what_is_delivered_too_often,
     without_policies_a_rejected_task_can_be_published_again,
+    a_task_that_is_too_large_for_the_broker_fails_and_holds_up_nobody,
 );
 
 /// Returns when the policy of the queue of tasks is in force, and has this key.
@@ -118,4 +120,29 @@ async fn without_policies_a_rejected_task_can_be_published_again(on: Backend) {
     stage.worker.success(&id, json!(null)).await;
     stage.success(&id).await;
     listening.ack(&job);
+}
+
+async fn a_task_that_is_too_large_for_the_broker_fails_and_holds_up_nobody(on: Backend) {
+    let server = RabbitMqServer::options().set("max_message_size", "50000").start().await.unwrap();
+    let vhost = server.vhost().await.unwrap();
+    let app = builder(on, vhost.url(), None).start().await;
+    let stage = Stage::with(app, vhost);
+    stage.ready("resize").await;
+    let tasks =
+        [json!({"n": 1}), json!({"text": "x".repeat(60_000)}), json!({"n": 2})].map(|body| json!({"body": body}));
+    let answer = stage.alice.post("/v1/services/resize/tasks/batch", &json!({"tasks": tasks})).await.data();
+    let ids: Vec<&str> = (0..3).map(|at| answer["tasks"][at]["data"]["taskId"].as_str().unwrap()).collect();
+    let why = stage.failure(ids[1]).await;
+    assert!(why.contains("broker") && why.contains("size"), "{why}");
+    let mut listening = stage.worker.listen(10).await;
+    let mut left = vec![ids[0], ids[2]];
+    while !left.is_empty() {
+        let job = listening.take().await;
+        listening.ack(&job);
+        stage.worker.success(&job.task_id, json!(null)).await;
+        left.retain(|id| *id != job.task_id);
+    }
+    for id in [ids[0], ids[2]] {
+        stage.success(id).await;
+    }
 }

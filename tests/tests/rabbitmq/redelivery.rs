@@ -1,15 +1,17 @@
 //! Workers that are lost, and workers that give back.
 
-use relais_tests::app::Backend;
+use relais_messaging::rabbitmq::{Broker, BrokerOptions, ConsumeOptions};
+use relais_tests::{amqp::AmqpWorker, app::Backend};
 use serde_json::json;
 
-use crate::stage::Stage;
+use crate::stage::{Stage, until};
 
 on_both_stores!(
     a_worker_that_dies_is_replaced_and_the_next_start_begins_anew,
     a_task_that_is_given_back_with_a_word_is_pending_and_no_loss,
     a_task_that_is_given_back_without_a_word_is_one_loss,
     a_task_that_kills_its_workers_fails,
+    a_failure_that_the_broker_hands_out_again_counts_once,
 );
 
 async fn a_worker_that_dies_is_replaced_and_the_next_start_begins_anew(on: Backend) {
@@ -107,4 +109,50 @@ async fn a_task_that_kills_its_workers_fails(on: Backend) {
     last.ack(&job);
     stage.heard().await;
     assert_eq!(stage.failure(&id).await, why);
+}
+
+/// As after a crash between what was recorded and what was acknowledged, when the task has been published again since.
+async fn a_failure_that_the_broker_hands_out_again_counts_once(on: Backend) {
+    let stage = Stage::start(on).await;
+    let retry = json!({"limit": 1, "base": "50ms", "factor": 1});
+    stage.resize(json!({"retry": retry})).await;
+    let id = stage.submit(json!({})).await;
+    let mut listening = stage.worker.listen(10).await;
+    let failure = json!({"messageType": "failure", "errorMessage": "no"});
+    listening.take_all(1).await;
+    stage.worker.started(&id, "pod-1").await;
+    stage.worker.say(&id, failure.clone()).await;
+    listening.take_all(1).await;
+
+    // Relais listens elsewhere for a while. Meanwhile somebody takes the message, and dies.
+    stage.resize(json!({"retry": retry, "queueName": "elsewhere"})).await;
+    stage.ready("elsewhere").await;
+    let marker = stage.submit(json!({})).await;
+    AmqpWorker::new(stage.vhost.url(), "elsewhere").success(&marker, json!(null)).await;
+    stage.success(&marker).await;
+    until("nobody follows the old queue", async || {
+        stage.vhost.queue("resize-out").await.is_ok_and(|queue| queue["consumers"] == 0)
+    })
+    .await;
+    stage.worker.say(&id, failure).await;
+    let broker = Broker::new(stage.vhost.url(), BrokerOptions::default()).unwrap();
+    let mut other = broker.consume("resize-out", ConsumeOptions::default()).await.unwrap();
+    assert!(!other.next().await.unwrap().redelivered);
+    drop(other);
+
+    stage.resize(json!({"retry": retry})).await;
+    stage.heard().await;
+    let task = stage.task(&id).await;
+    assert_eq!(task["task"]["status"], "PENDING", "it was counted twice: {task}");
+    // It is published once more, in case that nobody has it.
+    let again = loop {
+        let job = listening.take().await;
+        listening.ack(&job);
+        if job.task_id == id {
+            break job;
+        }
+    };
+    stage.worker.started(&again.task_id, "pod-2").await;
+    stage.worker.success(&id, json!("done")).await;
+    assert_eq!(stage.success(&id).await, "done");
 }

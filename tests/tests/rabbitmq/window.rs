@@ -8,7 +8,11 @@ use tokio::time::timeout;
 
 use crate::stage::Stage;
 
-on_both_stores!(no_more_than_the_window_is_at_the_broker_and_all_is_done, a_window_is_shown_changed_and_taken_away);
+on_both_stores!(
+    no_more_than_the_window_is_at_the_broker_and_all_is_done,
+    urgent_tasks_overtake_what_waits_for_the_window,
+    a_window_is_shown_changed_and_taken_away,
+);
 
 const WINDOW: usize = 3;
 
@@ -56,6 +60,27 @@ async fn no_more_than_the_window_is_at_the_broker_and_all_is_done(on: Backend) {
     }
     for id in ids.iter().filter(|id| ![&ids[1], &ids[11]].contains(id)) {
         stage.success(id).await;
+    }
+}
+
+async fn urgent_tasks_overtake_what_waits_for_the_window(on: Backend) {
+    let stage = Stage::start(on).await;
+    stage.resize(json!({"dispatchWindow": 1})).await;
+    let mut listening = stage.worker.listen(100).await;
+    let mut ids = Vec::new();
+    let mut jobs = Vec::new();
+    for priority in [4, 4, 1, 9] {
+        let answer = stage.alice.post("/v1/services/resize/tasks", &json!({"body": {}, "priority": priority})).await;
+        ids.push(answer.data()["taskId"].as_str().unwrap().to_owned());
+        if jobs.is_empty() {
+            jobs.push(listening.take().await);
+        }
+    }
+    for at in [0, 3, 1, 2] {
+        let job = if at == 0 { jobs.remove(0) } else { listening.take().await };
+        assert_eq!(job.task_id, ids[at], "the first is at the broker already; then by priority");
+        listening.ack(&job);
+        stage.worker.success(&job.task_id, json!(null)).await;
     }
 }
 

@@ -1,15 +1,16 @@
 //! A broker: that a task is to be published is a row, kept until the broker has confirmed; publishers die between any two
 //! steps, or do not learn what became of them; the broker gives a task to another worker when a connection ends, and may
-//! lose its queue with all that was in it. Workers send no number of an attempt, and what they say may be heard again.
+//! lose its queue with all that was in it. Workers send no number of an attempt, and what they say may be heard again, or be
+//! handed out once more without having been heard: nobody can tell which.
 //!
 //! The row and its round are written in SQL, by the stores; here they are as the port (`settle_dispatches`,
 //! `dispatch_again`, `refill_dispatches`) says. What becomes of the task is decided by the real [`apply`](relais_core::apply).
 
-use relais_core::{Event, State, Status};
+use relais_core::{Event, Failure, State, Status};
 
 use crate::{
     explore::Model,
-    kept::{HOSTS, Kept, check_change, is_result, response},
+    kept::{HOSTS, Kept, LEASE, check_change, is_result, response},
 };
 
 /// What is wrong on purpose, to show that it would be found.
@@ -27,6 +28,10 @@ pub enum Flaw {
     NotNoted,
     /// Nobody looks for rows that a publisher left behind.
     NoSweep,
+    /// What may have been heard before is taken for new.
+    NoDoubt,
+    /// What may have been heard before is not listened to.
+    Deaf,
 }
 
 /// How much there is of everything.
@@ -46,6 +51,8 @@ pub struct Broker {
     pub words: &'static [Word],
     /// How often a task loses its worker before it fails.
     pub delivery_limit: u32,
+    /// How often a task that failed is tried again.
+    pub retries: u32,
     /// What is wrong.
     pub flaw: Flaw,
 }
@@ -85,6 +92,7 @@ pub enum Word {
     Started,
     Progress,
     Success,
+    Failure,
     GivenBack,
 }
 
@@ -93,14 +101,18 @@ pub enum Word {
 pub struct Letter {
     worker: usize,
     word: Word,
-    /// Whether it may have been heard before.
+    /// Whether it may have been heard before, as far as the broker knows.
     again: bool,
+    /// Whether it was.
+    heard: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct World {
     task: Kept,
     results: u8,
+    /// How many failures workers have told of.
+    failures: u8,
     row: Option<Row>,
     /// The round of a row that is written anew.
     fresh: u8,
@@ -169,28 +181,53 @@ pub enum Step {
         letter: Letter,
         again: bool,
     },
+    /// Whoever was to hear it has died, and it is handed out once more.
+    Requeue {
+        letter: Letter,
+    },
+    /// The wait after a failure is over.
+    Due,
     Cancel,
 }
 
 impl Broker {
     fn happen(&self, world: &mut World, event: &Event) -> Result<(), String> {
         let Ok(after) = world.task.after(event) else { return Ok(()) };
-        // Nobody here knows numbers of attempts; without them there are fewer states.
-        let after = Kept(State { attempt: 0, ..after.0 });
+        // Nobody here knows numbers of attempts, but for whether there was one; without them there are fewer states.
+        let after = Kept(State { attempt: after.0.attempt.min(1), ..after.0 });
         check_change(&world.task, &after, event)?;
-        world.results += u8::from(is_result(event));
+        world.results += u8::from(is_result(event) && after.has_ended());
+        // What comes into its queue, and was not put there by the broker, is published anew.
+        if after.0.status == Status::Pending && !matches!(event, Event::GivenBack { .. }) {
+            world.fresh += 1;
+            world.row = Some(Row { round: world.fresh, due: true });
+        }
         world.task = after;
         Ok(())
     }
 
-    fn event(&self, letter: Letter) -> Event {
+    /// What a message means; nothing, if it is of no use any more.
+    fn event(&self, letter: Letter, task: &Kept) -> Option<Event> {
         let worker_host = Some(HOSTS[letter.worker].to_owned());
-        match letter.word {
-            Word::Started => Event::Delivered { worker_host, again: letter.again, delivery_limit: self.delivery_limit },
+        let again = letter.again && self.flaw != Flaw::NoDoubt;
+        if again && self.flaw == Flaw::Deaf && letter.word != Word::Success {
+            return None;
+        }
+        Some(match letter.word {
+            Word::Started => Event::Delivered { worker_host, again, delivery_limit: self.delivery_limit },
+            Word::Progress if again => return None,
             Word::Progress => Event::Progressed { attempt: None, progress: 50.0, lease: None },
             Word::Success => Event::Succeeded { attempt: None, response: response() },
+            Word::Failure => Event::Failed {
+                attempt: None,
+                failure: Failure::new("no"),
+                // What a policy says, when it is recorded.
+                again_after: (task.0.failures < self.retries).then_some(LEASE),
+                again,
+                worker_host: None,
+            },
             Word::GivenBack => Event::GivenBack { worker_host },
-        }
+        })
     }
 
     /// A publisher says that it is done with a row.
@@ -215,8 +252,9 @@ impl World {
     /// Whether the task is somewhere from where it will go on.
     fn is_somewhere(&self) -> bool {
         let in_hand = self.jobs.iter().flatten().any(|job| job.linked);
-        let ends = |letter: &Letter| letter.word == Word::Success;
+        let ends = |letter: &Letter| matches!(letter.word, Word::Success | Word::Failure);
         self.row.is_some()
+            || self.task.0.status == Status::Waiting
             || self.noted
             || in_hand
             || self.queue.is_none_or(|copies| copies > 0)
@@ -234,6 +272,7 @@ impl Model for Broker {
         World {
             task: Kept::new(),
             results: 0,
+            failures: 0,
             row: taken_in.then_some(Row { round: 0, due: false }),
             fresh: 0,
             noted: false,
@@ -299,6 +338,7 @@ impl Model for Broker {
                     Word::Started => !job.said,
                     // Without a word it is as if it had crashed.
                     Word::GivenBack => job.linked,
+                    Word::Failure => u32::from(world.failures) <= self.retries,
                     _ => true,
                 };
                 let words = self.words.iter().copied().filter(fits).chain([Word::Success]);
@@ -312,7 +352,13 @@ impl Model for Broker {
             steps.push(Step::Hear { letter, again: false });
             if !letter.again {
                 steps.push(Step::Hear { letter, again: true });
+                if self.retries > 0 {
+                    steps.push(Step::Requeue { letter });
+                }
             }
+        }
+        if world.task.0.status == Status::Waiting {
+            steps.push(Step::Due);
         }
         steps
     }
@@ -387,7 +433,7 @@ impl Model for Broker {
                 world.jobs[worker] = Some(Job { linked: true, said: false });
             }
             Step::Say { worker, word } => {
-                world.post(Letter { worker, word, again: false });
+                world.post(Letter { worker, word, again: false, heard: false });
                 match word {
                     Word::Started | Word::Progress => {
                         let said = |job: Job| Job { said: job.said || word == Word::Started, ..job };
@@ -395,6 +441,10 @@ impl Model for Broker {
                     }
                     // Acknowledged, if it still can be.
                     Word::Success => world.jobs[worker] = None,
+                    Word::Failure => {
+                        world.failures += 1;
+                        world.jobs[worker] = None;
+                    }
                     Word::GivenBack => {
                         world.jobs[worker] = None;
                         world.requeue();
@@ -414,9 +464,25 @@ impl Model for Broker {
             Step::Hear { letter, again } => {
                 world.letters.retain(|other| *other != letter);
                 if again {
-                    world.post(Letter { again: true, ..letter });
+                    world.post(Letter { again: true, heard: true, ..letter });
                 }
-                self.happen(&mut world, &self.event(letter))?;
+                let before = world.task.clone();
+                if let Some(event) = self.event(letter, &world.task) {
+                    self.happen(&mut world, &event)?;
+                }
+                // With a worker it can not be told from a failure of that one, unless they give their names.
+                let counted = world.task.0.failures > before.0.failures;
+                if letter.heard && counted && before.0.status == Status::Pending {
+                    return Err("a failure that was counted is not counted again where nobody has the task".to_owned());
+                }
+            }
+            Step::Requeue { letter } => {
+                world.letters.retain(|other| *other != letter);
+                world.post(Letter { again: true, ..letter });
+            }
+            Step::Due => {
+                world.task.later();
+                self.happen(&mut world, &Event::Due)?;
             }
             Step::Cancel => self.happen(&mut world, &Event::Cancelled)?,
         }
@@ -454,6 +520,7 @@ impl Model for Broker {
             | Step::MakeQueue
             | Step::Refill
             | Step::Deliver { .. }
+            | Step::Due
             | Step::Say { .. } => true,
             Step::Hear { again, .. } => !again,
             Step::PublishUnsure { .. }
@@ -462,6 +529,7 @@ impl Model for Broker {
             | Step::LoseQueue { .. }
             | Step::Cut { .. }
             | Step::Crash { .. }
+            | Step::Requeue { .. }
             | Step::Cancel => false,
         }
     }

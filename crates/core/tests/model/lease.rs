@@ -146,7 +146,7 @@ impl Lease {
             Word::Failure => {
                 // What a policy says, when it is recorded.
                 let again_after = (task.0.failures < self.retries).then_some(LEASE);
-                Event::Failed { attempt, failure: Failure::new("no"), again_after }
+                Event::Failed { attempt, failure: Failure::new("no"), again_after, again: false, worker_host: None }
             }
             Word::Returned => Event::Returned { attempt },
         }

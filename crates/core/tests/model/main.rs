@@ -41,6 +41,7 @@ const PUBLISHERS: Broker = Broker {
     under_way: 1,
     words: &[],
     delivery_limit: 2,
+    retries: 0,
     flaw: broker::Flaw::None,
 };
 
@@ -51,6 +52,18 @@ const WORKERS: Broker = Broker {
     queue_losses: 0,
     under_way: 2,
     words: &[broker::Word::Started, broker::Word::Progress, broker::Word::GivenBack],
+    ..PUBLISHERS
+};
+
+/// A task that is tried again when it has failed, and a broker that hands out what was said once more.
+const FAILURES: Broker = Broker {
+    publishers: 1,
+    workers: 1,
+    queue_losses: 0,
+    copies: 1,
+    under_way: 1,
+    words: &[broker::Word::Started, broker::Word::Failure],
+    retries: 1,
     ..PUBLISHERS
 };
 
@@ -98,6 +111,11 @@ fn workers_behind_a_broker_keep_every_promise() {
 }
 
 #[test]
+fn failures_behind_a_broker_keep_every_promise() {
+    reaches(&holds("a failure behind a broker", FAILURES), &["SUCCESS", "FAILURE", "CANCELLED"]);
+}
+
+#[test]
 fn a_built_in_queue_that_is_wrong_is_found_out() {
     let wrong = |flaw| Lease { flaw, ..ONE };
     fails("a message of an older attempt changes nothing", wrong(lease::Flaw::Unfenced));
@@ -117,4 +135,7 @@ fn a_dispatch_that_is_wrong_is_found_out() {
     fails(lost, wrong(broker::Flaw::OldRounds));
     fails(lost, wrong(broker::Flaw::NotNoted));
     fails("from every state an end can be reached", wrong(broker::Flaw::NoSweep));
+    let wrong = |flaw| Broker { flaw, ..FAILURES };
+    fails("a failure that was counted is not counted again", wrong(broker::Flaw::NoDoubt));
+    fails(lost, wrong(broker::Flaw::Deaf));
 }

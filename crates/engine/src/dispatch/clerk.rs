@@ -3,13 +3,14 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use relais_core::{
-    Carrier, CarrierError, Consignment, DispatchName, Dispatched, DueDispatch, Mailbox, ServiceKey, TaskId,
+    Carrier, CarrierError, Consignment, DispatchName, Dispatched, DueDispatch, Event, Failure, Mailbox, ServiceKey,
+    TaskEvent, TaskId,
 };
 use relais_protocol::worker::SubmissionMessage;
 use tokio::sync::mpsc;
 
 use super::Parcel;
-use crate::{Engine, background::chain};
+use crate::{Engine, EngineError, background::chain};
 
 /// So many tasks are published together...
 const BATCH: usize = 500;
@@ -94,12 +95,14 @@ pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueD
     let results = if consignments.is_empty() { Vec::new() } else { carrier.send(consignments).await };
     let mut all = again.is_empty();
     let mut sent: HashMap<ServiceKey, u64> = HashMap::new();
+    let mut hopeless = Vec::new();
     for (name, result) in named.into_iter().zip(results) {
         match result {
             Ok(()) => {
                 *sent.entry(name.service).or_default() += 1;
                 done.push(name);
             }
+            Err(CarrierError::Unacceptable(why)) => hopeless.push((name, why)),
             Err(error) => {
                 all = false;
                 troubled(engine, name.service, &error);
@@ -110,6 +113,15 @@ pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueD
     for (service, count) in sent {
         if let Some(Some(service)) = services.get(&service) {
             metrics::counter!("relais_tasks_dispatched_total", "service" => service.clone()).increment(count);
+        }
+    }
+    if !hopeless.is_empty() {
+        match give_up(engine, &hopeless).await {
+            Ok(()) => done.extend(hopeless.into_iter().map(|(name, _)| name)),
+            Err(error) => {
+                tracing::debug!(error = %chain(&error), "that tasks can not be dispatched could not be noted");
+                again.extend(hopeless.into_iter().map(|(name, _)| name));
+            }
         }
     }
     if !done.is_empty() {
@@ -123,6 +135,19 @@ pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueD
         tracing::debug!(error = %chain(&error), "tasks that could not be dispatched could not be given back");
     }
     all
+}
+
+/// Fails tasks that the broker will never take: no worker would ever see them.
+async fn give_up(engine: &Engine, hopeless: &[(DispatchName, String)]) -> Result<(), EngineError> {
+    let events = hopeless.iter().map(|(name, why)| {
+        let failure = Failure::new(format!("The broker does not take it: {why}")).of_kind("undelivered");
+        let event = Event::failure(None, Failure { retryable: Some(false), ..failure });
+        TaskEvent { task_id: name.task_id, service: name.service, client: None, event }
+    });
+    let events: Vec<TaskEvent> = events.collect();
+    tracing::warn!(tasks = events.len(), why = hopeless[0].1, "tasks fail: the broker does not take such messages");
+    metrics::counter!("relais_dispatch_failures_total", "reason" => "unacceptable").increment(events.len() as u64);
+    engine.record_all(events).await.map(drop)
 }
 
 /// What a worker gets, in both spellings.
@@ -145,7 +170,9 @@ fn troubled(engine: &Engine, service: ServiceKey, error: &CarrierError) {
             dispatcher.queues_bell.notify_one();
             ("no_queue", dispatcher.park(service, MISSING, true))
         }
-        CarrierError::Refused(_) => ("refused", dispatcher.park(service, REFUSED, false)),
+        CarrierError::Unacceptable(_) | CarrierError::Refused(_) => {
+            ("refused", dispatcher.park(service, REFUSED, false))
+        }
     };
     metrics::counter!("relais_dispatch_failures_total", "reason" => reason).increment(1);
     if news {

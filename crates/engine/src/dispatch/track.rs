@@ -158,7 +158,7 @@ impl Track {
                         tracing::debug!(error = %chain(&error), "what workers said could not be recorded; tried again");
                         // Some of it may have been.
                         for event in &mut events {
-                            if let Event::Delivered { again, .. } = &mut event.event {
+                            if let Event::Delivered { again, .. } | Event::Failed { again, .. } = &mut event.event {
                                 *again = true;
                             }
                         }
@@ -259,8 +259,17 @@ impl Track {
                 Ok((task_id, vec![Event::Delivered { worker_host, again, delivery_limit }]))
             }
             Report::Returned => Ok((wording::task_id(&message)?, vec![Event::GivenBack { worker_host }])),
+            // How far it was; it may be of an attempt before.
+            Report::Progress { .. } if again => Ok((wording::task_id(&message)?, Vec::new())),
             Report::Progress { .. } => wording::event(message, None).map(|(task_id, event)| (task_id, vec![event])),
-            Report::Success { .. } | Report::Failure { .. } => {
+            Report::Failure(_) if again => {
+                let (task_id, mut event) = wording::event(message, None)?;
+                if let Event::Failed { again, worker_host: who, .. } = &mut event {
+                    (*again, *who) = (true, worker_host);
+                }
+                Ok((task_id, vec![event]))
+            }
+            Report::Success { .. } | Report::Failure(_) => {
                 let (task_id, event) = wording::event(message, None)?;
                 // A result that says who has it stands for the `started` that was not sent. Whoever had it before was lost,
                 // but a result is there, so that no limit matters any more.
@@ -293,8 +302,7 @@ impl Track {
         };
         // Whatever the policy, the broker would come to the same end.
         let failure = Failure { retryable: Some(false), ..Failure::new(error_message).of_kind("undelivered") };
-        let event = Event::Failed { attempt: None, failure, again_after: None };
-        understood.add(self.service.key, task_id, event, &incoming.body);
+        understood.add(self.service.key, task_id, Event::failure(None, failure), &incoming.body);
     }
 }
 

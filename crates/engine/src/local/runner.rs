@@ -360,7 +360,7 @@ fn failed(attempt: Option<u32>, failure: Failure) -> Event {
         retry_after: failure.retry_after,
         ..relais_core::Failure::new(failure.message)
     };
-    Event::Failed { attempt, failure: wording::clipped(failure), again_after: None }
+    Event::failure(attempt, wording::clipped(failure))
 }
 
 fn system_time(moment: Timestamp) -> SystemTime {

@@ -62,7 +62,13 @@ pub enum PublishError {
         /// The exchange.
         exchange: String,
     },
-    /// The broker says no: a queue is full, the message is too large, this user may not write there.
+    /// The broker will never take such a message: it is larger than it allows, or says something of itself that is not so.
+    #[error("the broker does not take such a message: {why}")]
+    Unacceptable {
+        /// The broker's reason.
+        why: String,
+    },
+    /// The broker says no: a queue is full, this user may not write there.
     #[error("the broker refused the message: {why}")]
     Refused {
         /// The broker's reason.

@@ -158,6 +158,7 @@ impl Prepared {
 pub(super) fn failure(message: &Publish, error: &lapin::Error) -> PublishError {
     match soft(error) {
         Some(AMQPSoftError::NOTFOUND) => PublishError::NoExchange { exchange: message.exchange.clone() },
+        Some(AMQPSoftError::PRECONDITIONFAILED) => PublishError::Unacceptable { why: words(error) },
         Some(_) => PublishError::Refused { why: words(error) },
         None => PublishError::Away { why: words(error) },
     }

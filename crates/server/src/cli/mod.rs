@@ -180,7 +180,7 @@ mod tests {
             "schedule run nightly",
             "instance list",
             "instance resolve billing-1 --fail",
-            "schedule delete nightly",
+            "schedule delete nightly --yes",
             "apply -f - --dry-run --prune",
             "purge --dry-run",
             "events tail",

@@ -15,6 +15,7 @@ use super::{
     apply::show_report,
     args::{client_id, schedule_name, service_name},
     connection::{Connection, ConnectionArgs, Request},
+    service::confirm,
     table::{Column::*, card, or_none, table},
 };
 use crate::output;
@@ -48,6 +49,9 @@ enum ScheduleCommand {
         /// The schedule
         #[arg(value_parser = schedule_name)]
         name: String,
+        /// Do not ask
+        #[arg(long)]
+        yes: bool,
     },
     /// Pause a schedule: there are no runs, and none are missed
     Pause {
@@ -199,7 +203,10 @@ pub async fn run(args: ScheduleArgs) -> Result<()> {
             let path = ["admin", "schedules", &declaration.schedule_name];
             server.print(Request::put(path, &declaration)?, show_report).await?;
         }
-        ScheduleCommand::Delete { name } => {
+        ScheduleCommand::Delete { name, yes } => {
+            if !yes {
+                confirm(&format!("Delete schedule {name}?"))?;
+            }
             server.print(Request::delete(["admin", "schedules", &name]), show_report).await?;
         }
         ScheduleCommand::Pause { name } => {

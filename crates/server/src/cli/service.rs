@@ -299,7 +299,8 @@ pub async fn run(args: ServiceArgs) -> Result<()> {
     Ok(())
 }
 
-fn confirm(question: &str) -> Result<()> {
+/// Asks whoever sits there; without a yes nothing is done.
+pub(super) fn confirm(question: &str) -> Result<()> {
     if !io::stdin().is_terminal() {
         bail!("there is nobody to ask; say --yes to go on");
     }

@@ -15,6 +15,74 @@ use crate::{
     session::Result,
 };
 
+/// What whoever publishes has to know of those that were `held`.
+macro_rules! held_columns {
+    () => {
+        " SELECT h.service_id, h.task_id, h.round, s.queue_name, t.request::text AS request, t.correlation_id, t.priority
+          FROM held h JOIN relais.service s ON s.id = h.service_id LEFT JOIN LATERAL (
+              SELECT request, correlation_id, priority, rank FROM relais.task
+              WHERE task_id = h.task_id AND status IN (0, 1) OFFSET 0
+          ) t ON true"
+    };
+}
+
+macro_rules! hold_places {
+    ($which:literal) => {
+        concat!(
+            "WITH held AS (
+                 UPDATE relais.dispatch SET due = clock_timestamp() + make_interval(secs => $3), window_id = $1
+                 WHERE ctid = ANY(ARRAY(",
+            $which,
+            "    ))
+                 RETURNING service_id, task_id, round
+             )",
+            held_columns!(),
+            " ORDER BY t.rank, h.task_id"
+        )
+    };
+}
+
+/// Takes what has a place in its window, and is to be published once more.
+const HOLD_PLACED: &str = hold_places!(
+    "SELECT ctid FROM relais.dispatch WHERE window_id = $1 AND due <= statement_timestamp()
+     LIMIT $2 FOR UPDATE SKIP LOCKED"
+);
+
+/// Takes what is next in the queue. What has a place is passed over: that is no more than the window; and what somebody has in
+/// hand without one, which is little.
+const HOLD_NEXT: &str = hold_places!(
+    "SELECT d.ctid FROM (
+         SELECT task_id FROM relais.task WHERE queue_id = $1 ORDER BY queue_id, rank, id
+         LIMIT $2 + (SELECT dispatch_window + 1000 FROM relais.service WHERE id = $1)
+     ) t CROSS JOIN LATERAL (
+         SELECT ctid FROM relais.dispatch
+         WHERE service_id = $1 AND task_id = t.task_id AND window_id IS NULL AND due <= statement_timestamp()
+         FOR UPDATE SKIP LOCKED
+     ) d
+     LIMIT $2"
+);
+
+impl PgSession {
+    /// Forgets what waits for a place in a window, and has ended: nobody comes by it who goes through the queue.
+    async fn forget_ended(&mut self, service: ServiceKey, most: usize) -> Result<()> {
+        sqlx::query(
+            "DELETE FROM relais.dispatch WHERE ctid = ANY(ARRAY(
+                 SELECT ctid FROM relais.dispatch d
+                 WHERE service_id = $1 AND window_id IS NULL AND due <= statement_timestamp()
+                   AND coalesce((SELECT status FROM relais.task t WHERE t.task_id = d.task_id), 2) NOT IN (0, 1)
+                 ORDER BY service_id, task_id LIMIT $2
+                 FOR UPDATE SKIP LOCKED
+             ))",
+        )
+        .bind(service.0)
+        .bind(wide(most))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+}
+
 impl Dispatch for PgSession {
     async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)]) -> Result<Vec<ServiceKey>> {
         let services: Vec<i32> = sqlx::query_scalar(
@@ -46,26 +114,27 @@ impl Dispatch for PgSession {
             .execute(&mut *self.tx)
             .await
             .map_err(error)?;
-        // A second statement on purpose: it sees what was committed while the first one waited. At the broker, in somebody's
-        // hand or with a worker is what has no row that anybody may take; of those that wait, what was never published is
-        // behind the horizon. So before it there are about as many as fit the window: a few more are looked at, never all.
+        // What ended since the last time. Tasks are found one by one: there are no more of them than places.
+        sqlx::query(
+            "DELETE FROM relais.dispatch WHERE ctid = ANY(ARRAY(
+                 SELECT ctid FROM relais.dispatch d
+                 WHERE window_id = $1 AND due = 'infinity'
+                   AND coalesce((SELECT status FROM relais.task t WHERE t.task_id = d.task_id), 2) NOT IN (0, 1)
+                 FOR UPDATE SKIP LOCKED
+             ))",
+        )
+        .bind(service.0)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        // While those that were at the broker before are being given places, nobody knows how many are free.
         let room: Option<Option<i64>> = sqlx::query_scalar(
-            "SELECT s.dispatch_window - (
+            "SELECT CASE WHEN s.again_places THEN 0 ELSE s.dispatch_window - (
                  SELECT count(*) FROM (
-                     SELECT 1 FROM (VALUES (0::smallint, f.horizon), (1::smallint, 9223372036854775807)) AS w (status, last)
-                     CROSS JOIN LATERAL (
-                         SELECT id, task_id FROM relais.task
-                         WHERE service_id = $1 AND status >= w.status AND status <= w.status
-                         ORDER BY service_id, status, id LIMIT 2 * s.dispatch_window + 1000
-                     ) t
-                     WHERE t.id <= w.last AND NOT EXISTS (
-                         SELECT 1 FROM relais.dispatch d
-                         WHERE d.service_id = $1 AND d.task_id = t.task_id AND d.due <= statement_timestamp()
-                     )
-                     LIMIT s.dispatch_window
-                 ) published
-             )
-             FROM relais.service s JOIN relais.flow f ON f.service_id = s.id WHERE s.id = $1",
+                     SELECT 1 FROM relais.dispatch WHERE window_id = $1 LIMIT s.dispatch_window
+                 ) places
+             ) END
+             FROM relais.service s WHERE s.id = $1 AND s.dispatch_window IS NOT NULL",
         )
         .bind(service.0)
         .fetch_optional(&mut *self.tx)
@@ -74,18 +143,32 @@ impl Dispatch for PgSession {
         Ok(room.flatten().map(|room| usize::try_from(room).unwrap_or(0)))
     }
 
-    async fn note_within_window(&mut self, service: ServiceKey, tasks: &[TaskId]) -> Result<()> {
-        sqlx::query(
-            "UPDATE relais.flow SET horizon = greatest(horizon, coalesce(
-                 (SELECT max(id) FROM relais.task WHERE task_id = ANY($2)), 0))
-             WHERE service_id = $1",
-        )
-        .bind(service.0)
-        .bind(column(tasks, |task_id| task_id.0))
-        .execute(&mut *self.tx)
-        .await
-        .map_err(error)?;
-        Ok(())
+    async fn hold_places(
+        &mut self,
+        service: ServiceKey,
+        most: usize,
+        room: usize,
+        lease: Duration,
+    ) -> Result<Vec<DueDispatch>> {
+        let mut held = Vec::new();
+        for placed in [true, false] {
+            let most = if placed { most } else { room.min(most - held.len()) };
+            if most == 0 {
+                continue;
+            }
+            let rows = sqlx::query(if placed { HOLD_PLACED } else { HOLD_NEXT })
+                .bind(service.0)
+                .bind(wide(most))
+                .bind(lease.as_secs_f64())
+                .fetch_all(&mut *self.tx)
+                .await
+                .map_err(error)?;
+            if !placed && rows.len() < most {
+                self.forget_ended(service, most).await?;
+            }
+            held.extend(rows.iter().map(due_dispatch).collect::<Result<Vec<_>>>()?);
+        }
+        Ok(held)
     }
 
     async fn hold_dispatches(
@@ -93,14 +176,13 @@ impl Dispatch for PgSession {
         services: &[ServiceKey],
         each: usize,
         lease: Duration,
-        counted: bool,
     ) -> Result<Vec<DueDispatch>> {
-        let rows = sqlx::query(
+        let rows = sqlx::query(concat!(
             "WITH held AS (
                  UPDATE relais.dispatch SET due = clock_timestamp() + make_interval(secs => $3)
                  WHERE ctid = ANY(ARRAY(
                      SELECT next.ctid FROM unnest($1::integer[]) AS w (service_id)
-                     JOIN relais.service s ON s.id = w.service_id AND (s.dispatch_window IS NULL OR $4)
+                     JOIN relais.service s ON s.id = w.service_id AND s.dispatch_window IS NULL
                      CROSS JOIN LATERAL (
                          SELECT ctid FROM relais.dispatch
                          WHERE service_id = w.service_id AND due <= statement_timestamp()
@@ -109,19 +191,13 @@ impl Dispatch for PgSession {
                      ) next
                  ))
                  RETURNING service_id, task_id, round
-             )
-             SELECT h.service_id, h.task_id, h.round, s.queue_name, t.request::text AS request, t.correlation_id,
-                    t.priority
-             FROM held h JOIN relais.service s ON s.id = h.service_id LEFT JOIN LATERAL (
-                 SELECT request, correlation_id, priority FROM relais.task
-                 WHERE task_id = h.task_id AND status IN (0, 1) OFFSET 0
-             ) t ON true
-             ORDER BY h.service_id, h.task_id",
-        )
+             )",
+            held_columns!(),
+            " ORDER BY h.service_id, h.task_id"
+        ))
         .bind(column(services, |service| service.0))
         .bind(wide(each))
         .bind(lease.as_secs_f64())
-        .bind(counted)
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;
@@ -135,10 +211,16 @@ impl Dispatch for PgSession {
         };
         for tasks in tasks.chunk_by(alike) {
             sqlx::query(match outcome {
+                // In a window the row is the task's place, which it keeps.
                 Dispatched::Done => {
-                    "DELETE FROM relais.dispatch
+                    "WITH placed AS (
+                         UPDATE relais.dispatch SET due = 'infinity', window_id = $1
+                         WHERE service_id = $1 AND task_id = ANY($2) AND round = $4
+                           AND (SELECT queue_name = $3 AND windowed FROM relais.service WHERE id = $1)
+                     )
+                     DELETE FROM relais.dispatch
                      WHERE service_id = $1 AND task_id = ANY($2) AND round = $4
-                       AND (SELECT queue_name FROM relais.service WHERE id = $1) = $3"
+                       AND (SELECT queue_name = $3 AND NOT windowed FROM relais.service WHERE id = $1)"
                 }
                 Dispatched::Again => {
                     "UPDATE relais.dispatch SET due = statement_timestamp()
@@ -158,7 +240,7 @@ impl Dispatch for PgSession {
 
     async fn note_dispatch_again(&mut self, service: ServiceKey, running: bool) -> Result<()> {
         sqlx::query(
-            "UPDATE relais.service SET again_after = 0, again_running = $2,
+            "UPDATE relais.service SET again_after = 0, again_running = $2, again_places = false,
                  again_until = coalesce((SELECT max(id) FROM relais.task), 0)
              WHERE id = $1 AND transport = 1",
         )
@@ -172,7 +254,7 @@ impl Dispatch for PgSession {
 
     async fn dispatch_noted(&mut self, limit: usize) -> Result<Option<ServiceKey>> {
         let noted = sqlx::query(
-            "SELECT id, again_after, again_until, again_running FROM relais.service
+            "SELECT id, again_after, again_until, again_running, again_places FROM relais.service
              WHERE again_after IS NOT NULL AND transport = 1 AND NOT deleted
              ORDER BY id LIMIT 1 FOR NO KEY UPDATE SKIP LOCKED",
         )
@@ -193,10 +275,15 @@ impl Dispatch for PgSession {
                  ) t
                  ORDER BY t.id LIMIT $5
              ), due AS (
-                 INSERT INTO relais.dispatch (service_id, task_id, due, round)
-                 SELECT $1, task_id, statement_timestamp(), $6 FROM next ORDER BY task_id
-                 -- Somebody may just be publishing it to what is gone.
-                 ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = excluded.round
+                 INSERT INTO relais.dispatch AS d (service_id, task_id, due, round, window_id)
+                 SELECT $1, task_id, CASE WHEN $7 THEN 'infinity' ELSE statement_timestamp() END, $6, CASE WHEN $7 THEN $1 END
+                 FROM next ORDER BY task_id
+                 -- Somebody may just be publishing it: to what is gone, or without a place.
+                 ON CONFLICT (service_id, task_id) DO UPDATE SET
+                     due = CASE WHEN $7 THEN d.due ELSE excluded.due END,
+                     round = CASE WHEN $7 THEN d.round ELSE excluded.round END,
+                     window_id = coalesce(excluded.window_id, d.window_id)
+                 WHERE NOT $7 OR d.due > statement_timestamp()
              )
              SELECT max(id) FROM next HAVING count(*) = $5",
         )
@@ -206,11 +293,14 @@ impl Dispatch for PgSession {
         .bind(noted.try_get::<bool, _>("again_running").map_err(error)?)
         .bind(wide(limit))
         .bind(fresh_round())
+        .bind(noted.try_get::<bool, _>("again_places").map_err(error)?)
         .fetch_optional(&mut *self.tx)
         .await
         .map_err(error)?
         .flatten();
-        sqlx::query("UPDATE relais.service SET again_after = $2 WHERE id = $1")
+        sqlx::query(
+            "UPDATE relais.service SET again_after = $2, again_places = again_places AND $2::bigint IS NOT NULL WHERE id = $1",
+        )
             .bind(service)
             .bind(last)
             .execute(&mut *self.tx)

@@ -183,6 +183,30 @@ impl Flows for PgSession {
         .execute(&mut *self.tx)
         .await
         .map_err(error)?;
+        for statement in [
+            // A window that is new: what is at the broker already is given places.
+            "UPDATE relais.service s SET windowed = true, again_places = n.new, again_running = n.new OR s.again_running,
+                 again_after = CASE WHEN n.new THEN 0 ELSE s.again_after END,
+                 again_until = CASE WHEN n.new THEN coalesce((SELECT max(id) FROM relais.task), 0) ELSE s.again_until END
+             FROM (SELECT id, again_after IS NULL AND EXISTS (
+                       SELECT 1 FROM relais.task t WHERE t.service_id = s.id AND t.status IN (0, 1)
+                   ) AS new
+                   FROM relais.service s
+                   WHERE dispatch_window IS NOT NULL AND transport = 1 AND NOT deleted AND NOT windowed) n
+             WHERE s.id = n.id",
+            // One that is gone.
+            "DELETE FROM relais.dispatch WHERE due = 'infinity' AND window_id = ANY(ARRAY(
+                 SELECT id FROM relais.service
+                 WHERE windowed AND (dispatch_window IS NULL OR transport = 0 OR deleted)))",
+            "UPDATE relais.dispatch SET window_id = NULL WHERE window_id = ANY(ARRAY(
+                 SELECT id FROM relais.service
+                 WHERE windowed AND (dispatch_window IS NULL OR transport = 0 OR deleted)))",
+            "UPDATE relais.service SET windowed = false, again_places = false,
+                 again_after = CASE WHEN NOT again_places THEN again_after END
+             WHERE windowed AND (dispatch_window IS NULL OR transport = 0 OR deleted)",
+        ] {
+            sqlx::query(statement).execute(&mut *self.tx).await.map_err(error)?;
+        }
         Ok(())
     }
 }

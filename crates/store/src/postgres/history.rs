@@ -54,6 +54,16 @@ impl History for PgSession {
         .execute(&mut *self.tx)
         .await
         .map_err(error)?;
+        // What is still to be told of this end is what it is now.
+        sqlx::query(
+            "UPDATE relais.callback b SET attempt = t.attempt, started = t.started, progress = t.progress, happened = t.ended
+             FROM relais.task t
+             WHERE t.id = ANY($1) AND t.status IN (2, 3, 4) AND b.task = t.id AND b.event >= 2 AND b.attempt IS NULL",
+        )
+        .bind(ids)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
         Ok(())
     }
 

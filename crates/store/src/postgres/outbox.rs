@@ -14,7 +14,7 @@ use super::{
     to_sql,
 };
 use crate::{
-    outbox::{Floor, NewCallback, Outbox, Told, callback_columns},
+    outbox::{Floor, NewCallback, Outbox, Told, callback_columns, past_columns},
     row::{Columns, attempt_of, callback_record, due_callback, floor_of, in_millis, lane_head, settled, signed, wide},
     session::Result,
 };
@@ -107,9 +107,15 @@ impl Outbox for PgSession {
              SELECT clock_timestamp() AS now, ",
             callback_columns!("b.due"),
             ", ",
-            task_columns!("'null'", "CASE WHEN b.event >= 2 THEN t.response END"),
+            past_columns!(),
+            ", ",
+            task_columns!(
+                "'null'",
+                "CASE WHEN b.event = 2 AND b.attempt IS NOT NULL THEN a.response WHEN b.event >= 2 THEN t.response END"
+            ),
             // Fenced, so that it is looked up row by row whatever is known of the table when this is planned.
             " FROM b CROSS JOIN LATERAL (SELECT * FROM relais.task WHERE id = b.task OFFSET 0) t
+              LEFT JOIN LATERAL (SELECT * FROM relais.attempt WHERE task = b.task AND number = b.attempt OFFSET 0) a ON true
               JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
               ORDER BY b.id"
         ))

@@ -41,13 +41,25 @@ impl Schedules for PgSession {
     }
 
     async fn lock_due_schedules(&mut self, limit: usize) -> Result<Locked<LockedSchedule>> {
+        let names: Vec<String> = sqlx::query_scalar(
+            "SELECT name FROM relais.schedule WHERE next_fire <= statement_timestamp()
+             ORDER BY next_fire LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED",
+        )
+        .bind(wide(limit))
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        if names.is_empty() {
+            // Nobody asks what time it is.
+            return Ok(Locked { now: Timestamp::from_millis(0), rows: Vec::new() });
+        }
+        // A statement of its own: it sees the task of whoever had one of the locks just before, and when that runs next.
         let rows = sqlx::query(concat!(
             "SELECT ",
             locked_columns!(),
-            " FROM relais.schedule s WHERE s.next_fire <= statement_timestamp()
-              ORDER BY s.next_fire LIMIT $1 FOR NO KEY UPDATE OF s SKIP LOCKED"
+            " FROM relais.schedule s WHERE s.name = ANY($1) AND s.next_fire <= statement_timestamp() ORDER BY s.next_fire"
         ))
-        .bind(wide(limit))
+        .bind(names)
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;

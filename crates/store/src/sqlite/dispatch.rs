@@ -12,18 +12,38 @@ use crate::{
     session::Result,
 };
 
-/// How many tasks of a status, up to one, are at the broker, in somebody's hand or with a worker: those without a row that
-/// anybody may take. Of those that wait, what was never published is behind the horizon, so that no more are looked at than
-/// fit the window.
-pub(super) const PUBLISHED: &str = concat!(
-    "SELECT count(*) FROM (
-         SELECT 1 FROM task t
-         WHERE t.service_id = ?1 AND t.status = ?2 AND t.id <= ?3 AND NOT EXISTS (
-             SELECT 1 FROM dispatch d WHERE d.service_id = ?1 AND d.task_id = t.task_id AND d.due <= ",
+/// Due never: what has a place in a window, and is at the broker or with a worker.
+const NEVER: i64 = i64::MAX;
+
+/// Gives back the places of tasks that have ended. They are found one by one: there are no more of them than places.
+pub(super) const LEAVE: &str = "DELETE FROM dispatch WHERE window_id = ?1 AND due = ?2
+     AND coalesce((SELECT status FROM task t WHERE t.task_id = dispatch.task_id), 2) NOT IN (0, 1)";
+
+/// Those with a place that are to be published once more.
+pub(super) const PLACED: &str = concat!(
+    "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority
+     FROM (SELECT service_id, task_id, round FROM dispatch WHERE window_id = ?1 AND due <= ",
     now!(),
-    "    )
-         ORDER BY t.id LIMIT ?4
-     )"
+    " ORDER BY service_id, task_id LIMIT ?2) d
+     CROSS JOIN service s ON s.id = d.service_id
+     LEFT JOIN task t ON t.task_id = d.task_id AND t.status IN (0, 1)"
+);
+
+/// What is next in the queue. What has a place is passed over: that is no more than the window.
+pub(super) const NEXT: &str = concat!(
+    "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority
+     FROM service s CROSS JOIN task t INDEXED BY task_by_rank
+     CROSS JOIN dispatch d ON d.service_id = s.id AND d.task_id = t.task_id
+     WHERE s.id = ?1 AND t.service_id = ?1 AND t.status = 0 AND d.window_id IS NULL AND d.due <= ",
+    now!(),
+    " ORDER BY t.rank, t.id LIMIT ?2"
+);
+
+/// Forgets what waits for a place in a window, and has ended: nobody comes by it who goes through the queue.
+pub(super) const FORGET: &str = concat!(
+    "DELETE FROM dispatch WHERE service_id = ?1 AND window_id IS NULL AND due <= ",
+    now!(),
+    " AND coalesce((SELECT status FROM task t WHERE t.task_id = dispatch.task_id), 2) NOT IN (0, 1)"
 );
 
 impl Dispatch for SqliteSession {
@@ -47,43 +67,54 @@ impl Dispatch for SqliteSession {
     }
 
     async fn window_room(&mut self, service: ServiceKey) -> Result<Option<usize>> {
-        let row = sqlx::query(
-            "SELECT s.dispatch_window, f.horizon FROM service s JOIN flow f ON f.service_id = s.id
-             WHERE s.id = ?1 AND s.dispatch_window IS NOT NULL",
+        sqlx::query(LEAVE)
+            .bind(service.0)
+            .bind(NEVER)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(|failure| self.failed(failure))?;
+        // While those that were at the broker before are being given places, nobody knows how many are free.
+        let room: Option<i64> = sqlx::query_scalar(
+            "SELECT iif(s.again_places, 0, s.dispatch_window - (SELECT count(*) FROM dispatch WHERE window_id = ?1))
+             FROM service s WHERE s.id = ?1 AND s.dispatch_window IS NOT NULL",
         )
         .bind(service.0)
         .fetch_optional(&mut *self.tx)
         .await
         .map_err(|failure| self.failed(failure))?;
-        let Some(row) = row else { return Ok(None) };
-        let mut room: i64 = row.try_get("dispatch_window").map_err(error)?;
-        let horizon: i64 = row.try_get("horizon").map_err(error)?;
-        for (status, last) in [(1, i64::MAX), (0, horizon)] {
-            let published: i64 = sqlx::query_scalar(PUBLISHED)
-                .bind(service.0)
-                .bind(status)
-                .bind(last)
-                .bind(room)
-                .fetch_one(&mut *self.tx)
-                .await
-                .map_err(|failure| self.failed(failure))?;
-            room -= published;
-        }
-        Ok(Some(usize::try_from(room).unwrap_or(0)))
+        Ok(room.map(|room| usize::try_from(room).unwrap_or(0)))
     }
 
-    async fn note_within_window(&mut self, service: ServiceKey, tasks: &[TaskId]) -> Result<()> {
-        sqlx::query(
-            "UPDATE flow SET horizon = max(horizon, coalesce((
-                 SELECT max(t.id) FROM json_each(?2) AS w CROSS JOIN task t ON t.task_id = w.value), 0))
-             WHERE service_id = ?1",
-        )
-        .bind(service.0)
-        .bind(array(tasks)?)
-        .execute(&mut *self.tx)
-        .await
-        .map_err(|failure| self.failed(failure))?;
-        Ok(())
+    async fn hold_places(
+        &mut self,
+        service: ServiceKey,
+        most: usize,
+        room: usize,
+        lease: Duration,
+    ) -> Result<Vec<DueDispatch>> {
+        let mut held = Vec::new();
+        for (statement, room) in [(PLACED, most), (NEXT, room)] {
+            let most = room.min(most - held.len());
+            if most == 0 {
+                continue;
+            }
+            let rows = sqlx::query(statement)
+                .bind(service.0)
+                .bind(wide(most))
+                .fetch_all(&mut *self.tx)
+                .await
+                .map_err(|failure| self.failed(failure))?;
+            if statement == NEXT && rows.len() < most {
+                sqlx::query(FORGET)
+                    .bind(service.0)
+                    .execute(&mut *self.tx)
+                    .await
+                    .map_err(|failure| self.failed(failure))?;
+            }
+            held.extend(rows.iter().map(due_dispatch).collect::<Result<Vec<_>>>()?);
+        }
+        self.hold(&held, lease, Some(service)).await?;
+        Ok(held)
     }
 
     async fn hold_dispatches(
@@ -91,7 +122,6 @@ impl Dispatch for SqliteSession {
         services: &[ServiceKey],
         each: usize,
         lease: Duration,
-        counted: bool,
     ) -> Result<Vec<DueDispatch>> {
         let mut held = Vec::new();
         for service in services {
@@ -100,55 +130,49 @@ impl Dispatch for SqliteSession {
                  FROM (SELECT service_id, task_id, round FROM dispatch WHERE service_id = ?1 AND due <= ",
                 now!(),
                 " ORDER BY task_id LIMIT ?2) d
-                 JOIN service s ON s.id = d.service_id AND (s.dispatch_window IS NULL OR ?3)
+                 JOIN service s ON s.id = d.service_id AND s.dispatch_window IS NULL
                  LEFT JOIN task t ON t.task_id = d.task_id AND t.status IN (0, 1) ORDER BY d.task_id"
             ))
             .bind(service.0)
             .bind(wide(each))
-            .bind(counted)
             .fetch_all(&mut *self.tx)
             .await
             .map_err(error)?;
             held.extend(rows.iter().map(due_dispatch).collect::<Result<Vec<_>>>()?);
         }
-        if held.is_empty() {
-            return Ok(held);
-        }
-        let tasks: Vec<_> = held.iter().map(|due| (due.name.service, due.name.task_id)).collect();
-        sqlx::query(concat!(
-            "UPDATE dispatch SET due = ",
-            now!(),
-            " + ?2 WHERE (service_id, task_id) IN (SELECT value->>0, value->>1 FROM json_each(?1))"
-        ))
-        .bind(array(&named(&tasks))?)
-        .bind(in_millis(lease))
-        .execute(&mut *self.tx)
-        .await
-        .map_err(|failure| self.failed(failure))?;
+        self.hold(&held, lease, None).await?;
         Ok(held)
     }
 
     async fn settle_dispatches(&mut self, tasks: &[DispatchName], outcome: Dispatched) -> Result<()> {
-        let statement = match outcome {
-            Dispatched::Done => {
+        let rows: Vec<_> = tasks.iter().map(|task| (task.service.0, task.task_id, task.round, &*task.queue)).collect();
+        let statements: &[&str] = match outcome {
+            // In a window the row is the task's place, which it keeps.
+            Dispatched::Done => &[
+                "UPDATE dispatch SET due = 9223372036854775807, window_id = service_id WHERE (service_id, task_id, round) IN (
+                     SELECT w.value->>0, w.value->>1, w.value->>2 FROM json_each(?1) AS w
+                     JOIN service s ON s.id = w.value->>0 AND s.queue_name = w.value->>3 AND s.windowed
+                 )",
                 "DELETE FROM dispatch WHERE (service_id, task_id, round) IN (
                      SELECT w.value->>0, w.value->>1, w.value->>2 FROM json_each(?1) AS w
-                     JOIN service s ON s.id = w.value->>0 AND s.queue_name = w.value->>3
-                 )"
-            }
-            Dispatched::Again => concat!(
+                     JOIN service s ON s.id = w.value->>0 AND s.queue_name = w.value->>3 AND NOT s.windowed
+                 )",
+            ],
+            Dispatched::Again => &[concat!(
                 "UPDATE dispatch SET due = ",
                 now!(),
                 " WHERE (service_id, task_id, round) IN (SELECT value->>0, value->>1, value->>2 FROM json_each(?1))"
-            ),
+            )],
         };
-        let rows: Vec<_> = tasks.iter().map(|task| (task.service.0, task.task_id, task.round, &*task.queue)).collect();
-        self.execute(statement, &rows).await
+        for statement in statements {
+            self.execute(statement, &rows).await?;
+        }
+        Ok(())
     }
 
     async fn note_dispatch_again(&mut self, service: ServiceKey, running: bool) -> Result<()> {
         sqlx::query(
-            "UPDATE service SET again_after = 0, again_running = ?2,
+            "UPDATE service SET again_after = 0, again_running = ?2, again_places = 0,
                  again_until = coalesce((SELECT max(id) FROM task), 0)
              WHERE id = ?1 AND transport = 1",
         )
@@ -162,7 +186,7 @@ impl Dispatch for SqliteSession {
 
     async fn dispatch_noted(&mut self, limit: usize) -> Result<Option<ServiceKey>> {
         let noted = sqlx::query(
-            "SELECT id, again_after, again_until, again_running FROM service
+            "SELECT id, again_after, again_until, again_running, again_places FROM service
              WHERE again_after IS NOT NULL AND transport = 1 AND NOT deleted ORDER BY id LIMIT 1",
         )
         .fetch_optional(&mut *self.tx)
@@ -173,6 +197,7 @@ impl Dispatch for SqliteSession {
         let after: i64 = noted.try_get("again_after").map_err(error)?;
         let until: i64 = noted.try_get("again_until").map_err(error)?;
         let running: bool = noted.try_get("again_running").map_err(error)?;
+        let places: bool = noted.try_get("again_places").map_err(error)?;
         let mut next: Vec<(i64, String)> = Vec::new();
         for status in if running { &[0, 1][..] } else { &[0] } {
             let found: Vec<(i64, String)> = sqlx::query_as(
@@ -194,24 +219,33 @@ impl Dispatch for SqliteSession {
         next.truncate(limit);
         let round = fresh_round();
         let rows: Vec<_> = next.iter().map(|(_, task_id)| (service, task_id, round)).collect();
-        self.execute(
+        let statement = if places {
+            // Somebody may just be publishing it, without a place.
+            concat!(
+                "INSERT INTO dispatch (service_id, task_id, round, due, window_id)
+                 SELECT value->>0, value->>1, value->>2, 9223372036854775807, value->>0 FROM json_each(?1) WHERE true
+                 ON CONFLICT (service_id, task_id) DO UPDATE SET window_id = excluded.window_id WHERE due > ",
+                now!()
+            )
+        } else {
             concat!(
                 "INSERT INTO dispatch (service_id, task_id, round, due)
                  SELECT value->>0, value->>1, value->>2, ",
                 now!(),
                 " FROM json_each(?1) WHERE true
                   ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = excluded.round"
-            ),
-            &rows,
-        )
-        .await?;
+            )
+        };
+        self.execute(statement, &rows).await?;
         let last = next.last().filter(|_| next.len() == limit).map(|(id, _)| *id);
-        sqlx::query("UPDATE service SET again_after = ?2 WHERE id = ?1")
-            .bind(service)
-            .bind(last)
-            .execute(&mut *self.tx)
-            .await
-            .map_err(|failure| self.failed(failure))?;
+        sqlx::query(
+            "UPDATE service SET again_after = ?2, again_places = again_places AND ?2 IS NOT NULL WHERE id = ?1",
+        )
+        .bind(service)
+        .bind(last)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
         Ok(Some(ServiceKey(service)))
     }
 
@@ -231,6 +265,28 @@ impl Dispatch for SqliteSession {
         .await
         .map_err(|failure| self.failed(failure))?;
         Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
+    }
+}
+
+impl SqliteSession {
+    /// Has tasks in somebody's hand; within a window, if it says whose.
+    async fn hold(&mut self, held: &[DueDispatch], lease: Duration, window: Option<ServiceKey>) -> Result<()> {
+        if held.is_empty() {
+            return Ok(());
+        }
+        let tasks: Vec<_> = held.iter().map(|due| (due.name.service, due.name.task_id)).collect();
+        sqlx::query(concat!(
+            "UPDATE dispatch SET due = ",
+            now!(),
+            " + ?2, window_id = ?3 WHERE (service_id, task_id) IN (SELECT value->>0, value->>1 FROM json_each(?1))"
+        ))
+        .bind(array(&named(&tasks))?)
+        .bind(in_millis(lease))
+        .bind(window.map(|service| service.0))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
+        Ok(())
     }
 }
 

@@ -184,6 +184,19 @@ impl Flows for SqliteSession {
                  ELSE 0 END",
             "INSERT INTO flow (service_id) SELECT id FROM service WHERE flow > 0 OR dispatch_window IS NOT NULL
              ON CONFLICT DO NOTHING",
+            // A window that is new: what is at the broker already is given places.
+            "UPDATE service SET again_places = 1, again_running = 1, again_after = 0,
+                 again_until = coalesce((SELECT max(id) FROM task), 0)
+             WHERE dispatch_window IS NOT NULL AND transport = 1 AND NOT deleted AND NOT windowed AND again_after IS NULL
+               AND EXISTS (SELECT 1 FROM task t WHERE t.service_id = service.id AND t.status IN (0, 1))",
+            "UPDATE service SET windowed = 1 WHERE dispatch_window IS NOT NULL AND transport = 1 AND NOT deleted",
+            // One that is gone.
+            "DELETE FROM dispatch WHERE due = 9223372036854775807 AND window_id IN (
+                 SELECT id FROM service WHERE windowed AND (dispatch_window IS NULL OR transport = 0 OR deleted))",
+            "UPDATE dispatch SET window_id = NULL WHERE window_id IN (
+                 SELECT id FROM service WHERE windowed AND (dispatch_window IS NULL OR transport = 0 OR deleted))",
+            "UPDATE service SET windowed = 0, again_places = 0, again_after = iif(again_places, NULL, again_after)
+             WHERE windowed AND (dispatch_window IS NULL OR transport = 0 OR deleted)",
         ] {
             sqlx::query(statement).execute(&mut *self.tx).await.map_err(|failure| self.failed(failure))?;
         }

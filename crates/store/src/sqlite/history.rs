@@ -41,6 +41,15 @@ impl History for SqliteSession {
                  error_kind = excluded.error_kind, error_trace = excluded.error_trace, response = excluded.response",
             ids,
         )
+        .await?;
+        // What is still to be told of this end is what it is now.
+        self.execute(
+            "UPDATE callback SET attempt = t.attempt, started = t.started, progress = t.progress, happened = t.ended
+             FROM (SELECT id, attempt, started, progress, ended FROM task
+                   WHERE id IN (SELECT value FROM json_each(?1)) AND status IN (2, 3, 4)) AS t
+             WHERE callback.task = t.id AND callback.event >= 2 AND callback.attempt IS NULL",
+            ids,
+        )
         .await
     }
 

@@ -61,6 +61,7 @@ const STEPS: Steps = &[
     ("schedules", include_str!("migrations/0005_schedules.sql")),
     ("flow", include_str!("migrations/0006_flow.sql")),
     ("instances", include_str!("migrations/0008_instances.sql")),
+    ("window", include_str!("migrations/0010_window.sql")),
     ("inbox", include_str!("migrations/0011_inbox.sql")),
 ];
 

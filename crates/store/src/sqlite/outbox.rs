@@ -10,7 +10,7 @@ use sqlx::sqlite::SqliteRow;
 
 use super::{Sqlite, batch::array, error, read::task_columns, session::SqliteSession};
 use crate::{
-    outbox::{Floor, NewCallback, Outbox, Told, callback_columns},
+    outbox::{Floor, NewCallback, Outbox, Told, callback_columns, past_columns},
     row::{Columns, attempt_of, callback_record, due_callback, floor_of, in_millis, lane_head, settled, wide},
     session::Result,
 };
@@ -21,8 +21,14 @@ pub(super) const HELD: &str = concat!(
     " AS now, ",
     callback_columns!("b.due"),
     ", ",
-    task_columns!("'null'", "CASE WHEN b.event >= 2 THEN t.response END"),
+    past_columns!(),
+    ", ",
+    task_columns!(
+        "'null'",
+        "CASE WHEN b.event = 2 AND b.attempt IS NOT NULL THEN a.response WHEN b.event >= 2 THEN t.response END"
+    ),
     " FROM json_each(?1) AS w CROSS JOIN callback b ON b.id = w.value CROSS JOIN task t ON t.id = b.task
+      LEFT JOIN attempt a ON a.task = b.task AND a.number = b.attempt
       CROSS JOIN service s ON s.id = t.service_id CROSS JOIN client c ON c.id = t.client_id"
 );
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{DispatchName, Dispatched, DueDispatch, ServiceKey, StoreError, TaskId, Wakeup};
+use relais_core::{DispatchName, Dispatched, DueDispatch, ServiceKey, StoreError, Wakeup};
 
 use super::{Verbs, ledger::Ledger};
 use crate::{
@@ -18,26 +18,20 @@ impl<D: Database> Verbs<D> {
         lease: Duration,
     ) -> Result<Vec<DueDispatch>, StoreError> {
         let limited = self.limited();
-        let (mut windowed, free): (Vec<ServiceKey>, Vec<ServiceKey>) =
+        let (mut windowed, mut free): (Vec<ServiceKey>, Vec<ServiceKey>) =
             services.iter().partition(|service| limited.windows.contains(service));
         let mut session = self.database.begin().await?;
         let mut held = Vec::new();
         // In the order of their keys, so that two sessions never wait for each other in a circle.
         windowed.sort_unstable();
         for service in windowed {
-            let most = session.window_room(service).await?.map_or(each, |room| room.min(each));
-            if most == 0 {
-                continue;
+            match session.window_room(service).await? {
+                Some(room) => held.extend(session.hold_places(service, each, room, lease).await?),
+                None => free.push(service),
             }
-            let some = session.hold_dispatches(&[service], most, lease, true).await?;
-            let names: Vec<TaskId> = some.iter().map(|due| due.name.task_id).collect();
-            if !names.is_empty() {
-                session.note_within_window(service, &names).await?;
-            }
-            held.extend(some);
         }
         if !free.is_empty() {
-            held.extend(session.hold_dispatches(&free, each, lease, false).await?);
+            held.extend(session.hold_dispatches(&free, each, lease).await?);
         }
         session.commit().await?;
         Ok(held)

@@ -106,7 +106,7 @@ fn fate(decision: Decision, task: &LockedTask) -> Event {
         Decision::Restart => Event::Abandoned { delivery_limit: task.delivery_limit },
         Decision::Fail => {
             let failure = Failure::new("The process that had it in hand died.").of_kind("crashed");
-            Event::Failed { attempt: None, failure: Failure { retryable: Some(false), ..failure }, again_after: None }
+            Event::failure(None, Failure { retryable: Some(false), ..failure })
         }
     }
 }

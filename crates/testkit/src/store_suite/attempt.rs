@@ -51,7 +51,7 @@ pub async fn a_task_that_failed_is_tried_again_until_its_policy_ends(harness: &H
         let before = store.ping().await?;
         let failure =
             Failure { trace: Some("at line 7".to_owned()), ..Failure::new(format!("no {number}")).of_kind("ink") };
-        change(store, name, service, Event::Failed { attempt: Some(number), failure, again_after: None }).await?;
+        change(store, name, service, Event::failure(Some(number), failure)).await?;
         let found = find(store, name).await?;
         ensure!(found.state.failures == number && found.state.attempt == number);
         if number == 3 {
@@ -96,7 +96,7 @@ pub async fn the_policy_is_the_tasks_or_else_the_services(harness: &Harness) -> 
         change(store, *name, service, Event::failed(None, "no")).await?;
     }
     let failure = Failure { retryable: Some(false), ..Failure::new("never") };
-    change(store, names[2], service, Event::Failed { attempt: None, failure, again_after: None }).await?;
+    change(store, names[2], service, Event::failure(None, failure)).await?;
     let mut statuses = Vec::new();
     for name in names {
         statuses.push(find(store, name).await?.state.status);

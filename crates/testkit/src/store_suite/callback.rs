@@ -466,6 +466,33 @@ pub async fn a_task_whose_end_is_still_to_be_told_is_not_purged(harness: &Harnes
     Ok(())
 }
 
+/// Whatever became of the task since.
+pub async fn an_end_is_told_as_it_was_when_the_task_is_done_once_more(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let whose = one_of_each(store).await?;
+    let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ENDS)).await?;
+    change(store, id, whose.0, Event::failed(None, "no ink")).await?;
+    let failed = find(store, id).await?;
+    change(store, id, whose.0, Event::Revived).await?;
+    let told = one_due(store, LANE).await?;
+    ensure!(told.record.event == CallbackEvent::Failure && told.task.state.status == Status::Failure, "{told:?}");
+    ensure!(told.task.error_message.as_deref() == Some("no ink") && told.task.state.ended == failed.state.ended);
+    ensure!(told.task.state.started == failed.state.started && told.task.response.is_none());
+    settle(store, &told, Verdict::Again(Duration::ZERO)).await?;
+
+    // Done at last, and both are told as they were.
+    change(store, id, whose.0, succeeded()?).await?;
+    change(store, id, whose.0, Event::Revived).await?;
+    a_moment(store).await?;
+    let mut told = due(store, LANE, 10).await?;
+    told.sort_unstable_by_key(|due| due.record.row);
+    let events: Vec<_> = told.iter().map(|due| (due.record.event, due.task.state.status)).collect();
+    let expected = [(CallbackEvent::Failure, Status::Failure), (CallbackEvent::Success, Status::Success)];
+    ensure!(events == expected, "{events:?}");
+    ensure!(told[0].task.response.is_none() && told[1].task.response.is_some() && told[1].task.error_message.is_none());
+    Ok(())
+}
+
 /// Rotation, and where a client may be told on the broker.
 pub async fn at_most_two_signing_secrets_are_valid(harness: &Harness) -> Result<()> {
     let store = harness.store();

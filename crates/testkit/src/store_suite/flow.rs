@@ -11,9 +11,8 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
-    Change, ClientFlow, ClientId, ClientKey, DispatchName, Dispatched, Event, Failure, FlowLimits, NewTask, Priority,
-    PurgeRule, QueueShare, RateLimit, RetryPolicy, Role, ServiceKey, ServiceLimits, Status, Store, Task, TaskFilter,
-    Terms, Wakeup, WakeupListener,
+    Change, ClientFlow, ClientId, ClientKey, Event, FlowLimits, NewTask, Priority, PurgeRule, QueueShare, RateLimit,
+    RetryPolicy, Role, ServiceKey, ServiceLimits, Status, Store, Task, TaskFilter, Terms, Wakeup, WakeupListener,
 };
 use tokio::sync::mpsc;
 
@@ -22,12 +21,11 @@ use super::{
     random::Random,
     world::{
         DEADLINE, LONG, a_moment, at_once, change, claim, claim_for, client, filter, find, json, limits, list_all,
-        name, new_task, new_tasks, put_brokered, put_service, record, says, service, service_key, submit, submit_all,
-        until_after, wish,
+        name, new_task, new_tasks, put_service, record, says, service, submit, submit_all, until_after, wish,
     },
 };
 
-const FREE: FlowLimits = FlowLimits {
+pub(super) const FREE: FlowLimits = FlowLimits {
     max_running: None,
     max_running_per_client: None,
     rate: None,
@@ -36,11 +34,11 @@ const FREE: FlowLimits = FlowLimits {
 };
 const FAIR: FlowLimits = FlowLimits { fair_share: true, ..FREE };
 
-fn flow(flow: FlowLimits) -> ServiceLimits {
+pub(super) fn flow(flow: FlowLimits) -> ServiceLimits {
     ServiceLimits { flow, ..limits(None) }
 }
 
-async fn clients<const N: usize>(store: &dyn Store, names: [&str; N]) -> Result<[ClientKey; N]> {
+pub(super) async fn clients<const N: usize>(store: &dyn Store, names: [&str; N]) -> Result<[ClientKey; N]> {
     let mut keys = Vec::new();
     for name in names {
         keys.push(client(store, name).await?);
@@ -222,7 +220,7 @@ pub async fn whatever_becomes_of_tasks_no_room_is_lost(harness: &Harness) -> Res
                 let event = match random.below(4) {
                     0 => Event::Returned { attempt },
                     1 => Event::Cancelled,
-                    2 => Event::Failed { attempt, failure: Failure::new("no"), again_after: None },
+                    2 => Event::failed(attempt, "no"),
                     _ => Event::Succeeded { attempt, response: json("{}")? },
                 };
                 record(store, task.task_id, service, event).await?;
@@ -439,7 +437,7 @@ pub async fn limits_change_while_tasks_run(harness: &Harness) -> Result<()> {
 }
 
 /// Keeps what it hears.
-struct Ear(mpsc::UnboundedSender<Wakeup>);
+pub(super) struct Ear(pub(super) mpsc::UnboundedSender<Wakeup>);
 
 impl WakeupListener for Ear {
     fn wake(&self, wakeup: &Wakeup) {
@@ -471,7 +469,7 @@ pub async fn whoever_waits_for_room_is_woken(harness: &Harness) -> Result<()> {
     let response = json("{}")?;
     for event in [
         Event::Succeeded { attempt: Some(1), response: response.clone() },
-        Event::Failed { attempt: Some(1), failure: Failure::new("no"), again_after: None },
+        Event::failed(Some(1), "no"),
         Event::Cancelled,
     ] {
         let task = claim(store, limited, 5).await?.pop().context("a task")?;
@@ -494,86 +492,4 @@ pub async fn whoever_waits_for_room_is_woken(harness: &Harness) -> Result<()> {
     change(store, task.task_id, free, Event::Succeeded { attempt: Some(1), response }).await?;
     ensure!(woken().is_empty(), "nobody waits for that");
     Ok(())
-}
-
-/// Publishers at once, workers that end, cancel and lose tasks, and a broker that loses all of them.
-pub async fn a_window_bounds_what_is_at_the_broker_and_loses_nothing(harness: &Harness) -> Result<()> {
-    const WINDOW: usize = 6;
-    let store = harness.store();
-    store.declare(vec![put_brokered("resize", flow_of(WINDOW))?]).await?;
-    let service = service_key(store, "resize").await?;
-    let [alice] = clients(store, ["alice"]).await?;
-    for handle in &harness.handles {
-        handle.declared().await?;
-    }
-    let all = submit_all(store, new_tasks(service, alice, 60)?).await?;
-    let take = async |most| -> Result<Vec<DispatchName>> {
-        let due = store.claim_dispatches(vec![service], most, LONG).await?;
-        Ok(due.into_iter().map(|due| due.name).collect())
-    };
-    let taken =
-        at_once(harness, 8, |store, _| async move { Ok(store.claim_dispatches(vec![service], 2, LONG).await?) })
-            .await?
-            .concat();
-    let mut out: Vec<DispatchName> = taken.into_iter().map(|due| due.name).collect();
-    out.sort_unstable();
-    ensure!(
-        out.iter().map(|name| name.task_id).eq(all[..WINDOW].iter().copied()),
-        "the oldest, as many as fit: {out:?}"
-    );
-    ensure!(take(10).await?.is_empty(), "those are in somebody's hand");
-    store.settle_dispatches(out[..4].to_vec(), Dispatched::Done).await?;
-    ensure!(take(10).await?.is_empty(), "and those at the broker");
-    store.settle_dispatches(out[4..].to_vec(), Dispatched::Again).await?;
-    ensure!(take(10).await? == out[4..], "what could not be published leaves its room");
-    store.settle_dispatches(out[4..].to_vec(), Dispatched::Done).await?;
-
-    let (ear, mut heard) = mpsc::unbounded_channel();
-    store.listen(Arc::new(Ear(ear)));
-    let starts = Event::Delivered { worker_host: None, again: false, delivery_limit: 9 };
-    change(store, all[0], service, starts.clone()).await?;
-    ensure!(take(10).await?.is_empty(), "with a worker it is out as well");
-    ensure!(heard.try_recv().is_ok_and(|wakeup| wakeup.dispatch.is_empty()));
-    let ends = Event::Succeeded { attempt: None, response: json("{}")? };
-    change(store, all[0], service, ends.clone()).await?;
-    ensure!(heard.try_recv().is_ok_and(|wakeup| wakeup.dispatch == [service]), "whoever publishes is woken");
-    change(store, all[1], service, Event::Cancelled).await?;
-    // One that was never published makes no room when it ends.
-    change(store, all[50], service, Event::Cancelled).await?;
-    let more = take(10).await?;
-    ensure!(more.iter().map(|name| name.task_id).eq(all[WINDOW..WINDOW + 2].iter().copied()), "{more:?}");
-    store.settle_dispatches(more, Dispatched::Done).await?;
-    ensure!(take(10).await?.is_empty());
-
-    // The broker has lost all of them, one of which a worker had.
-    change(store, all[2], service, starts).await?;
-    store.dispatch_again(service).await?;
-    while store.refill_dispatches(7).await? {}
-    let again = take(10).await?;
-    ensure!(again.iter().map(|name| name.task_id).eq(all[2..WINDOW + 2].iter().copied()), "{again:?}");
-    ensure!(take(10).await?.is_empty());
-    store.settle_dispatches(again, Dispatched::Done).await?;
-
-    // A window that is made smaller lets nothing out until there is room in it; without one, all of them go.
-    let out = &all[2..WINDOW + 2];
-    let windows = async |window: Option<u32>| -> Result<()> {
-        let limits = flow(FlowLimits { dispatch_window: window, ..FREE });
-        store.declare(vec![put_brokered("resize", limits)?]).await?;
-        Ok(store.declared().await.map(drop)?)
-    };
-    windows(Some(3)).await?;
-    for (ended, id) in out[..4].iter().enumerate() {
-        ensure!(take(10).await?.is_empty(), "{ended} of {WINDOW} have ended");
-        change(store, *id, service, ends.clone()).await?;
-    }
-    let next = take(10).await?;
-    ensure!(next.iter().map(|name| name.task_id).eq([all[WINDOW + 2]]), "{next:?}");
-    windows(None).await?;
-    let rest = take(100).await?;
-    ensure!(rest.iter().map(|name| name.task_id).eq(all[WINDOW + 3..].iter().copied()), "{}", rest.len());
-    Ok(())
-}
-
-fn flow_of(window: usize) -> ServiceLimits {
-    flow(FlowLimits { dispatch_window: Some(window as u32), ..FREE })
 }

@@ -21,6 +21,7 @@ pub mod schedule;
 pub mod serve;
 pub mod submit;
 pub mod wakeup;
+pub mod window;
 
 mod random;
 mod world;
@@ -138,7 +139,12 @@ macro_rules! store_suite {
                 limits_change_while_tasks_run,
                 urgent_tasks_go_first_where_limits_hold,
                 whoever_waits_for_room_is_woken,
+            }
+            window {
                 a_window_bounds_what_is_at_the_broker_and_loses_nothing,
+                a_window_holds_when_many_older_tasks_come_back,
+                what_waits_for_a_window_is_published_by_its_rank,
+                a_new_window_counts_what_is_at_the_broker_already,
             }
             dispatch {
                 what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settled,
@@ -184,6 +190,7 @@ macro_rules! store_suite {
                 lists_and_resends_find_what_they_are_asked_for,
                 what_has_been_due_for_too_long_is_given_up,
                 a_task_whose_end_is_still_to_be_told_is_not_purged,
+                an_end_is_told_as_it_was_when_the_task_is_done_once_more,
                 at_most_two_signing_secrets_are_valid,
             }
             declare {
