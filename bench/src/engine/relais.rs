@@ -1,4 +1,4 @@
-//! Relais itself, in this process: an engine on the store, and a worker of the library within it.
+//! Relais itself, in this process: an engine on the store, and a handler within it.
 
 use std::{
     sync::{
@@ -10,14 +10,12 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use relais_core::Role;
-use relais_engine::{Access, Engine, Options};
+use relais_engine::{Access, Engine, Handlers, Options};
 use relais_protocol::consumer::SubmitRequest;
-use relais_worker::{Worker, WorkerBuilder};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::sync::{Notify, mpsc};
-use tokio_util::sync::CancellationToken;
 
 use super::{Measured, Meter};
 use crate::fill::{self, Queue};
@@ -80,11 +78,7 @@ pub async fn drain(url: &str, tasks: u64, meter: Meter) -> Result<Measured> {
     let us = std::process::id();
     let spent = meter.read(us)?;
     let begin = Instant::now();
-    // What is measured is between here and the end of the loop. Whoever finds a faster way to run tasks in process puts
-    // it here.
-    let stop = CancellationToken::new();
-    let worker = worker(&engine).concurrency(CONCURRENCY).build()?;
-    let running = tokio::spawn(worker.run(handler, stop.clone()));
+    let instance = engine.work(Handlers::new().on_up_to(CONCURRENCY, SERVICE, handler)).await?;
     tokio::time::timeout(PATIENCE, all.notified()).await.context("not all tasks ran")?;
     // The answer is of the moment in which it was asked for.
     let mut time = begin.elapsed();
@@ -95,9 +89,8 @@ pub async fn drain(url: &str, tasks: u64, meter: Meter) -> Result<Measured> {
     }
     let split = meter.read(us)?.since(spent, tasks as f64);
 
-    stop.cancel();
-    let report = running.await??;
-    ensure!(report.done == tasks, "the worker did {report:?}");
+    let report = instance.stop().await;
+    ensure!(report.done == tasks, "the instance did {report:?}");
     engine.stop().await;
     let finished = finished(&mut connection).await? - before;
     Ok(Measured { ran: ran.load(Ordering::Acquire), finished, keeps_history: true, time, split })
@@ -114,8 +107,7 @@ pub async fn pick_up(url: &str, samples: usize) -> Result<Vec<Duration>> {
         let _ = begun.send((body.number, Instant::now()));
         std::future::ready(Ok::<(), String>(()))
     };
-    let stop = CancellationToken::new();
-    let running = tokio::spawn(worker(&engine).concurrency(4).build()?.run(handler, stop.clone()));
+    let instance = engine.work(Handlers::new().on_up_to(4, SERVICE, handler)).await?;
     let mut latencies = Vec::with_capacity(samples);
     for number in 0..(samples + WARM_UP) as u64 {
         // The worker has to be waiting again, in no step with anything else.
@@ -130,14 +122,9 @@ pub async fn pick_up(url: &str, samples: usize) -> Result<Vec<Duration>> {
             latencies.push(when.saturating_duration_since(sent));
         }
     }
-    stop.cancel();
-    running.await??;
+    instance.stop().await;
     engine.stop().await;
     Ok(latencies)
-}
-
-fn worker(engine: &Engine) -> WorkerBuilder {
-    Worker::embedded(engine.clone(), CLIENT, SERVICE)
 }
 
 async fn open(url: &str) -> Result<Engine> {
