@@ -8,11 +8,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    Attempt, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Clerk, ClientFlow, ClientId, ClientKey, Decision,
-    Declared, Destination, DueCallback, Fired, Ignored, InstanceKey, InstanceRecord, Joined, Json, LaneChange, Lanes,
-    NewInstance, NewTask, Priority, QueueSettings, Referee, Resend, Resent, Role, RunByHand, ScheduleChange,
-    ScheduleName, ScheduleRecord, ServiceKey, ServiceLimits, ServiceName, Settlement, State, Status, Submission,
-    TakenIn, Task, TaskChange, TaskId, Timestamp, Transport,
+    Attempt, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Clerk, ClientFlow, ClientId, ClientKey, Decision, Declared, Destination, DueCallback, Fired, Ignored, InstanceKey, InstanceRecord, Joined, Json, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Priority, QueueSettings, Referee, Resend, Resent, Role, RunByHand, ScheduleChange, ScheduleName, ScheduleRecord, ServiceKey, ServiceLimits, ServiceName, Settled, Settlement, State, Status, Submission, TakenIn, Task, TaskChange, TaskId, TaskLink, Timestamp, TraceContext, Transport,
 };
 
 /// What a store can not do, whatever it was asked.
@@ -55,6 +51,8 @@ pub struct DueDispatch {
     pub request: Option<Json>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
+    /// Whose trace it is part of.
+    pub trace: Option<TraceContext>,
     /// How urgent it is.
     pub priority: Priority,
 }
@@ -125,6 +123,9 @@ pub struct TaskFilter {
     pub client: Option<ClientKey>,
     /// In one of these; none means any.
     pub statuses: Vec<Status>,
+    /// That have this in common. Where one is given, a page may have fewer tasks than asked for, or none, and yet a next one:
+    /// it looks at so many of those, not at all.
+    pub link: Option<TaskLink>,
     /// Submitted at this time or later.
     pub submitted_from: Option<Timestamp>,
     /// Submitted before this time.
@@ -469,6 +470,35 @@ pub trait Store: Send + Sync + 'static {
     /// time fail, those that ran for too long fail or are tried again, and those of silent workers are taken away.
     async fn pass_time(&self, limit: usize) -> Result<Passed, StoreError>;
 
+    /// Does what the end of tasks does to those that wait for them ([`crate::After`]), to about `limit` of them: they come into
+    /// their queues, or fail. A failure may be what others wait for in their turn; that is done by the next call.
+    async fn settle_dependencies(&self, limit: usize) -> Result<Settled, StoreError>;
+
+    /// Looks for ends that nobody told those of who wait for them, after this task's row: a process of an older version does
+    /// not. Tells where to go on; none when all were looked at.
+    async fn recheck_dependencies(&self, after: i64, limit: usize) -> Result<Option<i64>, StoreError>;
+
+    /// Makes a batch with these tasks: all of them, or nothing if one is refused.
+    async fn make_batch(&self, batch: NewBatch, tasks: Vec<NewTask>) -> Result<BatchMade, StoreError>;
+
+    /// A batch by its public name.
+    async fn find_batch(&self, batch_id: BatchId) -> Result<Option<Batch>, StoreError>;
+
+    /// A client's batches, or those of all, the newest first, at most `limit`, before this one.
+    async fn list_batches(
+        &self,
+        client: Option<ClientKey>,
+        before: Option<BatchId>,
+        limit: usize,
+    ) -> Result<Vec<Batch>, StoreError>;
+
+    /// Takes no more tasks into a batch; again is the same. It ends if none of its tasks is unfinished.
+    async fn close_batch(&self, batch_id: BatchId) -> Result<(), StoreError>;
+
+    /// Removes batches that ended longer than `finished` ago, or were made longer than `any` ago, and of which nothing is to be
+    /// told any more; at most `limit`. Tells how many.
+    async fn purge_batches(&self, finished: Duration, any: Duration, limit: usize) -> Result<u64, StoreError>;
+
     /// Hands out tasks of these services that are to be dispatched to a broker, the oldest first, at most `each` of each
     /// service, each to one caller only. What is not settled within `lease` is handed out again. A service with a window
     /// ([`crate::FlowLimits::dispatch_window`]) has no more at the broker, in hand or with a worker than that.
@@ -524,7 +554,8 @@ pub trait Store: Send + Sync + 'static {
     /// Makes callbacks due again, a batch at a time, whatever became of them.
     async fn resend_callbacks(&self, resend: Resend) -> Result<Resent, StoreError>;
 
-    /// Removes what is too old, a small batch at a time. A finished task stays while its end is still to be told.
+    /// Removes what is too old, a small batch at a time. A finished task stays while its end is still to be told, any task while
+    /// another one waits for it.
     async fn purge(&self, rule: PurgeRule) -> Result<PurgeReport, StoreError>;
 
     /// Forgets idempotency keys that are older than this, and counters that no place depends on; tells how many keys.
