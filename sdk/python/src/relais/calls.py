@@ -16,7 +16,19 @@ from uuid import uuid4
 import httpx
 
 from .errors import Detail, Refused, RelaisError, Unreachable, Unreadable
-from .model import Batch, BatchMade, Callback, Service, Status, Submission, SubmitResult, Submitted, Task, TaskEvent, TaskPage
+from .model import (
+    Batch,
+    BatchMade,
+    Callback,
+    Service,
+    Status,
+    Submission,
+    SubmitResult,
+    Submitted,
+    Task,
+    TaskEvent,
+    TaskPage,
+)
 from .wire import ParseFloat, dumps, duration, loads, write_date
 
 T = TypeVar("T")
@@ -212,9 +224,7 @@ def make_batch(
     if correlation_id is not None:
         body["correlationId"] = correlation_id
     headers = _trace(traceparent)
-    return Call(
-        "POST", (), BatchMade.from_wire, body=dumps(body), headers=headers, repeatable=False, root="batches"
-    )
+    return Call("POST", (), BatchMade.from_wire, body=dumps(body), headers=headers, repeatable=False, root="batches")
 
 
 def batch(batch_id: str) -> Call[Batch]:

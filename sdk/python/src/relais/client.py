@@ -187,7 +187,7 @@ class Client:
     ) -> TaskPage:
         """A page of one's own tasks, the newest first; `next_cursor` of one page is `cursor` of the next.
 
-        With `correlation_id` or `parent_id` (not both), only tasks that have it; a page may then be shorter than asked for.
+        With `correlation_id` or `parent_id` (not both), only tasks that have it; a page may then be shorter.
         """
         call = calls.list_tasks(service, status, from_, before, limit, cursor, correlation_id, parent_id)
         return self._call(call)
@@ -226,7 +226,7 @@ class Client:
         *,
         callback: Callback | None = None,
         correlation_id: str | None = None,
-        open: bool = False,  # noqa: A002
+        open: bool = False,
         traceparent: str | None = None,
     ) -> BatchMade:
         """Makes a batch of tasks, each with its `service`: all are taken, or none.

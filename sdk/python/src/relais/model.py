@@ -141,8 +141,8 @@ class Submission:
     after: After | None = None
     """What it waits for."""
     parent_id: str | None = None
-    """The task that it is a part of: one's own, or the one that is being worked on. It gets that one's correlation id and
-    trace, unless it has its own."""
+    """The task that it is a part of: one's own, or the one that is being worked on. It gets that one's correlation
+    id and trace, unless it has its own."""
     batch_id: str | None = None
     """The open batch that it is to belong to."""
     ref: str | None = None
@@ -217,7 +217,7 @@ class Task:
     priority: int | None = None
     """How urgent it is, where that was said."""
     error_kind: str | None = None
-    """FAILURE: a word for programs, where it is known. `timeout`, `expired`, `lost` and `dependency` are the server's own."""
+    """FAILURE: a word for programs, if known. `timeout`, `expired`, `lost` and `dependency` are the server's own."""
     parent_id: str | None = None
     """The task that it is a part of."""
     batch_id: str | None = None

@@ -20,7 +20,7 @@ class Context:
         self.correlation_id = job.correlation_id
         """One id through a chain of tasks, where one was given."""
         self.traceparent = job.traceparent
-        """Whose trace the task is part of, where that is known, as the W3C writes it. Give it to what the work calls."""
+        """Whose trace the task is part of, where that is known, as the W3C writes it: for what the work calls."""
         self.tracestate = job.tracestate
         """What goes with it."""
         self.redelivered = job.redelivered
