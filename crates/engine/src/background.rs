@@ -209,8 +209,11 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks for ends of which nobody told those who wait for them.
+    /// Looks for ends of which nobody told those who wait for them, if it is this process's turn.
     async fn recheck_dependencies(&self) -> Result<(), EngineError> {
+        if !self.0.store.take_turn("dependencies", RECHECK).await? {
+            return Ok(());
+        }
         let mut from = 0;
         while let Some(next) = self.0.store.recheck_dependencies(from, RECHECK_BATCH).await? {
             from = next;

@@ -173,8 +173,9 @@ async fn a_batch_is_followed_as_one_and_its_end_is_told_once(on: Backend) {
     app.client("worker").claim_one("resize").await;
     assert_eq!(alice.get(&path).await.data()["inProgress"], 1);
     succeed(&app, "resize", &tasks[0]).await;
-    assert_eq!(id(&app.client("worker").claim_one("ocr").await), tasks[2], "the other waits a moment longer");
-    app.client("worker").claim_one("ocr").await;
+    let mut claimed = vec![id(&app.client("worker").claim_one("ocr").await)];
+    claimed.push(id(&app.client("worker").claim_one("ocr").await));
+    assert!(claimed.contains(&tasks[1]) && claimed.contains(&tasks[2]), "both may run now: {claimed:?}");
     fail(&app, "ocr", &tasks[1]).await;
     assert!(receiver.received().is_empty(), "one is left");
     assert_eq!(alice.delete(&format!("{OCR}/{}", tasks[2])).await.data()["status"], "CANCELLED");

@@ -51,6 +51,8 @@ pub(super) struct Changes {
     opened: BTreeSet<ServiceKey>,
     /// Have ended while others wait for them.
     endings: BTreeMap<i64, Status>,
+    /// Ends of which all were told who wait for them.
+    pub(super) settled: Vec<i64>,
 }
 
 impl Changes {
@@ -258,7 +260,7 @@ impl<D: Database> Verbs<D> {
         let tasks = IdsChanged::These(changes.changed);
         let work = changes.work.into_iter().collect();
         let wakeup = Wakeup { work, tasks, declared: false, callbacks, dispatch, timer: changes.timer, inbox: false };
-        self.finish(session, changes.ledger, wakeup).await?;
+        self.finish_telling(session, changes.ledger, wakeup, &changes.settled).await?;
         self.changed(&changes.heard.unwrap_or_default());
         Ok(())
     }

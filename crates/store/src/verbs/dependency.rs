@@ -202,8 +202,7 @@ impl<D: Database> Verbs<D> {
         }
         let (changed, full) = (changes.written.len(), edges.len() == limit);
         if !full {
-            // Last, so that nobody who notes the same end anew waits for this transaction while it waits for others.
-            session.drop_endings(&ended).await?;
+            changes.settled = ended;
         }
         self.write(session, changes).await?;
         Ok(Settled { changed, more: full || endings.len() == ENDINGS || changed > 0 })

@@ -32,6 +32,7 @@ use relais_core::{
 use self::{flow::Limited, hand::InHand, ledger::Ledger};
 use crate::{
     batches::Batches as _,
+    dependency::Dependencies as _,
     flow::Flows as _,
     outbox::Outbox as _,
     session::{Database, Heard, Session},
@@ -77,13 +78,28 @@ impl<D: Database> Verbs<D> {
 
     /// Adds to the counters, tells other processes, commits, wakes this one. Also where nothing was written: a session that is dropped instead
     /// keeps its locks for a moment more, and whoever passes over locked rows would not find them.
-    async fn finish(&self, mut session: D::Session, ledger: Ledger, mut wakeup: Wakeup) -> Result<(), StoreError> {
+    async fn finish(&self, session: D::Session, ledger: Ledger, wakeup: Wakeup) -> Result<(), StoreError> {
+        self.finish_telling(session, ledger, wakeup, &[]).await
+    }
+
+    /// The same, of a transaction that has told all who wait for these ends. They are forgotten last: whoever notes the same
+    /// end anew waits for this transaction from then on, and it must not wait for anybody any more.
+    async fn finish_telling(
+        &self,
+        mut session: D::Session,
+        ledger: Ledger,
+        mut wakeup: Wakeup,
+        told: &[i64],
+    ) -> Result<(), StoreError> {
         let accounts = ledger.close();
         if !accounts.batches.is_empty() {
             wakeup.callbacks.extend(Self::count_batches(&mut session, &accounts.batches).await?);
         }
         if !accounts.is_empty() || !wakeup.is_empty() {
             session.account(&accounts, &wakeup).await?;
+        }
+        if !told.is_empty() {
+            session.drop_endings(told).await?;
         }
         session.commit().await?;
         if !wakeup.is_empty() {
