@@ -96,12 +96,14 @@ impl Engine {
         let snapshot = self.snapshot()?;
         let reference = request.reference.clone();
         let mut task = new_task_among(&snapshot, &self.0.options.couriers, &access, request, Some(references))?;
-        task.links.batch = Some(batch.batch_id);
         self.adopt(client, &mut task).await?;
+        task.correlation_id = task.correlation_id.take().or_else(|| batch.correlation_id.clone());
+        task.links.trace = task.links.trace.take().or_else(|| batch.trace.clone());
         if let Some(reference) = reference {
             references.add(reference, task.task_id)?;
         }
-        let task = dispatched(task, self.dispatch_of(&access.service));
+        let mut task = dispatched(task, self.dispatch_of(&access.service));
+        task.links.batch = Some(batch.batch_id);
         Ok((access, task))
     }
 

@@ -142,10 +142,10 @@ impl Engine {
     }
 }
 
-/// Who publishes a task. One that may have to wait is nobody's until then.
+/// Who publishes a task. One that may have to wait is nobody's until then; and what one gets from others, only the store knows.
 pub(crate) fn dispatched(task: NewTask, mut publisher: Option<Publisher>) -> NewTask {
     if let Some(publisher) = &mut publisher
-        && (task.terms.due.is_some() || task.links.after.is_some())
+        && (task.terms.due.is_some() || task.links.after.is_some() || task.links.batch.is_some())
     {
         publisher.held = Duration::ZERO;
     }
