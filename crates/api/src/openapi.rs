@@ -15,7 +15,8 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    App, admin, admin_guard, batches, broker, callbacks, consumer, event_bus, events, instances, operations, schedules, worker,
+    App, admin, admin_guard, batches, broker, callbacks, consumer, event_bus, events, instances, operations, schedules,
+    worker,
 };
 
 #[derive(OpenApi)]

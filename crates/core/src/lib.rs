@@ -18,6 +18,7 @@
 
 mod admission;
 mod attempt;
+mod backlog;
 mod batch;
 mod callback;
 mod carrier;
@@ -44,6 +45,7 @@ pub mod wakeup;
 
 pub use admission::{Admission, Refusal, Room};
 pub use attempt::{Attempt, AttemptOutcome};
+pub use backlog::{Backlog, QueueDepth, QueueShare, Tally};
 pub use batch::{Batch, BatchCounts, BatchMade, BatchStatus, NewBatch};
 pub use callback::{
     About, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId, CallbackPage, CallbackRecord,
@@ -72,9 +74,8 @@ pub use schedule::{
     Schedule, ScheduleChange, ScheduleRecord, run_id,
 };
 pub use store::{
-    Backlog, Change, ClaimRequest, Claimed, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Page, Passed,
-    PurgeReport, PurgeRule, QueueDepth, QueueShare, Store, StoreError, Tally, TaskEvent, TaskFilter, Wakeup,
-    WakeupListener,
+    Change, ClaimRequest, Claimed, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Page, Passed,
+    PurgeReport, PurgeRule, Store, StoreError, TaskEvent, TaskFilter, Wakeup, WakeupListener,
 };
 pub use submission::{IdempotencyKey, NewLinks, NewTask, Publisher, Submission, Submitted, Terms, UniqueKey, When};
 pub use task::{Links, Status, Task};

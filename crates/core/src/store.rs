@@ -8,7 +8,12 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    Attempt, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Clerk, ClientFlow, ClientId, ClientKey, Decision, Declared, Destination, DueCallback, Fired, Ignored, InstanceKey, InstanceRecord, Joined, Json, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Priority, QueueSettings, Referee, Resend, Resent, Role, RunByHand, ScheduleChange, ScheduleName, ScheduleRecord, ServiceKey, ServiceLimits, ServiceName, Settled, Settlement, State, Status, Submission, TakenIn, Task, TaskChange, TaskId, TaskLink, Timestamp, TraceContext, Transport,
+    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Clerk,
+    ClientFlow, ClientId, ClientKey, Decision, Declared, Destination, DueCallback, Fired, Ignored, InstanceKey,
+    InstanceRecord, Joined, Json, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Priority, QueueDepth,
+    QueueSettings, QueueShare, Referee, Resend, Resent, Role, RunByHand, ScheduleChange, ScheduleName, ScheduleRecord,
+    ServiceKey, ServiceLimits, ServiceName, Settled, Settlement, State, Status, Submission, TakenIn, Task, TaskChange,
+    TaskId, TaskLink, Timestamp, TraceContext, Transport,
 };
 
 /// What a store can not do, whatever it was asked.
@@ -145,38 +150,6 @@ pub struct Page {
     pub next_before_id: Option<i64>,
 }
 
-/// How many tasks of a service came into a status and left it. A task that is given back takes its departure from PENDING
-/// back with it, so that arrivals there number the tasks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
-    /// The service.
-    pub service: ServiceKey,
-    /// The status.
-    pub status: Status,
-    /// Came into it.
-    pub arrived: u64,
-    /// Left it.
-    pub departed: u64,
-}
-
-impl Tally {
-    /// How many are in it now.
-    pub const fn current(&self) -> u64 {
-        self.arrived.saturating_sub(self.departed)
-    }
-}
-
-/// What is to be known of all queues at a glance.
-#[derive(Debug, Clone, Default)]
-pub struct Backlog {
-    /// The counters.
-    pub tallies: Vec<Tally>,
-    /// For services with pending tasks, when the oldest of those was submitted.
-    pub oldest_pending: Vec<(ServiceKey, Timestamp)>,
-    /// The database's time.
-    pub now: Option<Timestamp>,
-}
-
 /// What happened to tasks because time passed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Passed {
@@ -186,37 +159,6 @@ pub struct Passed {
     pub lost: usize,
     /// How long until something happens to the next one, if nothing comes before; zero if there is more to do at once.
     pub next: Option<Duration>,
-}
-
-/// How full one queue is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueDepth {
-    /// The service.
-    pub service: ServiceKey,
-    /// Tasks that wait.
-    pub pending: u64,
-    /// Tasks that a worker has.
-    pub in_progress: u64,
-    /// How long the oldest that waits has been waiting; none if none does.
-    pub oldest_pending: Option<Duration>,
-}
-
-impl QueueDepth {
-    /// All that is not finished.
-    pub const fn backlog(&self) -> u64 {
-        self.pending.saturating_add(self.in_progress)
-    }
-}
-
-/// One client's part of a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueShare {
-    /// The client.
-    pub client: ClientKey,
-    /// Its tasks that wait.
-    pub pending: u64,
-    /// Its tasks that a worker has.
-    pub in_progress: u64,
 }
 
 /// What is too old, for one service.

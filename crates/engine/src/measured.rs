@@ -11,7 +11,12 @@ use async_trait::async_trait;
 use tracing::Instrument as _;
 
 use relais_core::{
-    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
+    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change,
+    ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch,
+    Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Outcome, Page,
+    Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName,
+    ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskEvent,
+    TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that takes longer is given up: a database that hangs is a database that is away.

@@ -153,6 +153,12 @@ impl SubmitRequest {
             retry: None,
             unique_key: None,
             unique_for: None,
+            after: None,
+            parent_id: None,
+            batch_id: None,
+            reference: None,
+            service: None,
+            trace: TraceHeaders::default(),
         }
     }
 }

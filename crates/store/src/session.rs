@@ -6,8 +6,9 @@
 use std::{future::Future, time::Duration};
 
 use relais_core::{
-    Attempt, Backlog, BatchId, Callback, Change, ClientKey, Condition, Declared, Failure, InstanceRecord, Json, NewTask, Page, QueueDepth, QueueShare, Room, ServiceKey, State, Status, StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup,
-    position::Node,
+    Attempt, Backlog, BatchId, Callback, Change, ClientKey, Condition, Declared, Failure, InstanceRecord, Json,
+    NewTask, Page, QueueDepth, QueueShare, Room, ServiceKey, State, Status, StoreError, Task, TaskFilter, TaskId,
+    Timestamp, Wakeup, position::Node,
 };
 
 use crate::{

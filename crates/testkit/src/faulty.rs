@@ -17,7 +17,12 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
+    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change,
+    ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch,
+    Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Outcome, Page,
+    Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName,
+    ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskEvent,
+    TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that is broken off has been given at most so many chances to go on.

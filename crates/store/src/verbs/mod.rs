@@ -26,7 +26,12 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
+    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change,
+    ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch,
+    Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Outcome, Page,
+    Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName,
+    ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskChange,
+    TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
 };
 
 use self::{flow::Limited, hand::InHand, ledger::Ledger};
