@@ -99,11 +99,12 @@ impl Engine {
         Ok(())
     }
 
+    /// Whether the client may be working on a task. One that a process has in hand may look as if nobody had it.
     fn works_on(&self, client: &Client, task: &Task) -> Result<bool, EngineError> {
         let snapshot = self.snapshot()?;
         let service = snapshot.declared.services.get(&task.service);
         let may = service.is_some_and(|service| snapshot.declared.roles(client.key, service.key).has(Role::Work));
-        Ok(may && task.state.status == Status::InProgress)
+        Ok(may && matches!(task.state.status, Status::InProgress | Status::Pending))
     }
 }
 

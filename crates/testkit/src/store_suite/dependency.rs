@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    After, ClientKey, Condition, Event, NewLinks, NewTask, PurgeRule, Refusal, ServiceKey, Status, Store, TaskFilter,
-    TaskId, TaskLink, Terms, TraceContext, UniqueKey, When,
+    After, ClaimRequest, ClientKey, Condition, CrashPolicy, Event, Joined, NewInstance, NewLinks, NewTask, PurgeRule,
+    Refusal, ServiceKey, Status, Store, TaskFilter, TaskId, TaskLink, Terms, TraceContext, UniqueKey, When,
 };
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{
     Harness,
     world::{
         DEADLINE, LONG, a_moment, at_once, change, claim, client, filter, find, json, limits, list_all, new_task,
-        one_of_each, put_brokered, says, service, service_key, submit, submit_all, until_after,
+        new_tasks, one_of_each, put_brokered, says, service, service_key, submit, submit_all, until_after,
     },
 };
 
@@ -381,6 +381,37 @@ pub async fn an_end_that_nobody_told_of_is_found(harness: &Harness) -> Result<()
     settle(store).await?;
     ensure!(find(store, waits).await?.links.after.iter().all(|one| one.ended.is_some()), "all is settled");
     ensure!(store.recheck_dependencies(0, 10).await?.is_none(), "nothing is left to look at");
+    Ok(())
+}
+
+/// A task that a process has in hand, and has not written to, can be waited for: it is done once, and told of once.
+pub async fn what_is_in_hand_can_be_waited_for(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let first = submit_all(store, new_tasks(service, client, 3)?).await?;
+    let instance = NewInstance {
+        name: "one".to_owned(),
+        host: None,
+        version: "1".to_owned(),
+        policy: CrashPolicy::Restart,
+        silence: LONG,
+        services: vec![service],
+    };
+    let Joined::In { key, .. } = store.join(instance).await? else { anyhow::bail!("it may join") };
+    let wish = ClaimRequest { service, max: 3, lease: None, worker_host: None, instance: Some(key) };
+    let taken = store.claim(vec![wish]).await?.tasks.pop().context("one wish has one answer")?;
+    ensure!(taken.len() == 3, "{taken:?}");
+    let waits = submit(store, after(new_task(service, client)?, &first[..2], Condition::AllSucceeded)).await?.task_id;
+    let both = submit(store, after(new_task(service, client)?, &first[..1], Condition::AllEnded)).await?.task_id;
+    for task in &taken {
+        let event = Event::Succeeded { attempt: Some(task.state.attempt), response: json("{}")? };
+        change(store, task.task_id, service, event).await?;
+        ensure!(find(store, task.task_id).await?.state.attempt == 1, "at the first try");
+    }
+    settle(store).await?;
+    for id in [waits, both] {
+        ensure!(status(store, id).await? == Status::Pending, "those who wait are told");
+    }
     Ok(())
 }
 

@@ -142,6 +142,7 @@ macro_rules! store_suite {
                 a_retry_by_hand_waits_for_nothing,
                 what_others_wait_for_is_not_purged,
                 an_end_that_nobody_told_of_is_found,
+                what_is_in_hand_can_be_waited_for,
                 a_task_of_a_broker_is_dispatched_when_it_may_go_on,
                 what_belongs_together_is_found_together,
             }
