@@ -42,12 +42,12 @@ pub(crate) async fn make(State(app): State<App>, headers: HeaderMap, request: Re
         return Err(ApiError::at(ErrorNumber::InvalidBatch, "/tasks", format!("has {} entries", asked.tasks.len())));
     }
     let trace = trace_headers(&headers);
-    let read = |(place, raw): (usize, &Box<serde_json::value::RawValue>)| {
-        let task: SubmitRequest =
-            parse(raw.get().as_bytes()).map_err(|error| error.within(&format!("/tasks/{place}")))?;
-        Ok(SubmitRequest { trace: trace.clone(), ..task })
-    };
-    let tasks = asked.tasks.iter().enumerate().map(read).collect::<Result<_, ApiError>>()?;
+    let mut tasks = Vec::with_capacity(asked.tasks.len());
+    for (place, raw) in asked.tasks.iter().enumerate() {
+        let read = parse(raw.get().as_bytes());
+        let task: SubmitRequest = read.map_err(|error| error.within(&format!("/tasks/{place}")))?;
+        tasks.push(SubmitRequest { trace: trace.clone(), ..task });
+    }
     let (callback, correlation_id, open) = (asked.callback, asked.correlation_id, asked.open);
     let request = BatchRequest { tasks, callback, correlation_id, open, trace: trace.clone() };
     let (batch_id, accepted) = app.engine.make_batch(&client, request).await?;

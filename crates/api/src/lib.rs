@@ -49,8 +49,11 @@ pub struct ApiOptions {
 }
 
 /// Makes a span part of the trace that these headers name: `traceparent`, which is well-formed, and `tracestate`.
+pub type GoOn = dyn Fn(&tracing::Span, &str, Option<&str>) + Send + Sync;
+
+/// How a span becomes part of a trace.
 #[derive(Clone)]
-pub struct ContinueTrace(pub Arc<dyn Fn(&tracing::Span, &str, Option<&str>) + Send + Sync>);
+pub struct ContinueTrace(pub Arc<GoOn>);
 
 impl std::fmt::Debug for ContinueTrace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -517,7 +517,8 @@ mod tests {
         }
         assert_eq!(lanes.hungry(&options), [(1, 16)]);
         let mut large = due(2, 1);
-        large.task.response = Some(Json::parse(format!("\"{}\"", "x".repeat(LANE_BYTES / 2))).unwrap());
+        let About::Task(task) = &mut large.about else { panic!("it tells of a task") };
+        task.response = Some(Json::parse(format!("\"{}\"", "x".repeat(LANE_BYTES / 2))).unwrap());
         lanes.hint(2);
         lanes.took(&[2], 1, vec![large], Instant::now());
         lanes.next(&options).unwrap();

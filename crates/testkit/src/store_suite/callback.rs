@@ -130,10 +130,7 @@ pub async fn every_end_is_told_once_and_only_where_it_was_asked_for(harness: &Ha
     expected.sort_unstable();
     ensure!(found == expected, "{found:?} instead of {expected:?}");
     let success = told.iter().find(|due| due.record.id.task_id == ids[0]).context("told")?;
-    ensure!(
-        of_task(&success)?.response.as_ref().map(relais_core::Json::get) == Some(r#"{"n":1e400}"#),
-        "byte for byte"
-    );
+    ensure!(of_task(success)?.response.as_ref().map(relais_core::Json::get) == Some(r#"{"n":1e400}"#), "byte for byte");
     ensure!(success.tries == 0 && success.record.attempts == 1 && success.record.callback.target.ends_with("/done"));
     Ok(())
 }
