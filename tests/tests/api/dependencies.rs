@@ -258,8 +258,8 @@ async fn correlation_and_trace_go_from_task_to_task(on: Backend) {
     assert_eq!((late.status, number(&late)), (400, 400_012));
 
     let names = |page: Value| page["tasks"].as_array().unwrap().iter().map(id).collect::<Vec<_>>();
-    assert_eq!(names(alice.get(&format!("{OCR}?correlationId=order-1")).await.data()), [after.clone()]);
-    assert_eq!(names(alice.get(&format!("{OCR}?parentId={first}")).await.data()), [own.clone()], "one's own");
+    assert_eq!(names(alice.get(&format!("{OCR}?correlationId=order-1")).await.data()), [after]);
+    assert_eq!(names(alice.get(&format!("{OCR}?parentId={first}")).await.data()), [own], "one's own");
     let all = app.caller().get("/admin/tasks?correlationId=order-1").await.data();
     assert_eq!(all["tasks"].as_array().unwrap().len(), 3);
     let both = alice.get(&format!("{OCR}?parentId={first}&correlationId=x")).await;
