@@ -3,7 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use relais_core::{
-    Carrier, CarrierError, Consignment, DispatchName, Dispatched, DueDispatch, Event, Failure, Mailbox, ServiceKey, TaskEvent, TaskId, TraceContext,
+    Carrier, CarrierError, Consignment, DispatchName, Dispatched, DueDispatch, Event, Failure, Mailbox, ServiceKey,
+    TaskEvent, TaskId, TraceContext,
 };
 use relais_protocol::worker::SubmissionMessage;
 use tokio::sync::mpsc;
