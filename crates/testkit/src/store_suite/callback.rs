@@ -485,9 +485,11 @@ pub async fn an_end_is_told_as_it_was_when_the_task_is_done_once_more(harness: &
     let failed = find(store, id).await?;
     change(store, id, whose.0, Event::Revived).await?;
     let told = one_due(store, LANE).await?;
-    ensure!(told.record.event == CallbackEvent::Failure && told.task.state.status == Status::Failure, "{told:?}");
-    ensure!(told.task.error_message.as_deref() == Some("no ink") && told.task.state.ended == failed.state.ended);
-    ensure!(told.task.state.started == failed.state.started && told.task.response.is_none());
+    ensure!(told.record.event == CallbackEvent::Failure && of_task(&told)?.state.status == Status::Failure, "{told:?}");
+    ensure!(
+        of_task(&told)?.error_message.as_deref() == Some("no ink") && of_task(&told)?.state.ended == failed.state.ended
+    );
+    ensure!(of_task(&told)?.state.started == failed.state.started && of_task(&told)?.response.is_none());
     settle(store, &told, Verdict::Again(Duration::ZERO)).await?;
 
     // Done at last, and both are told as they were.
