@@ -498,10 +498,12 @@ pub async fn an_end_is_told_as_it_was_when_the_task_is_done_once_more(harness: &
     a_moment(store).await?;
     let mut told = due(store, LANE, 10).await?;
     told.sort_unstable_by_key(|due| due.record.row);
-    let events: Vec<_> = told.iter().map(|due| (due.record.event, due.task.state.status)).collect();
+    let event = |due: &DueCallback| Ok((due.record.event, of_task(due)?.state.status));
+    let events: Vec<_> = told.iter().map(event).collect::<Result<_>>()?;
     let expected = [(CallbackEvent::Failure, Status::Failure), (CallbackEvent::Success, Status::Success)];
     ensure!(events == expected, "{events:?}");
-    ensure!(told[0].task.response.is_none() && told[1].task.response.is_some() && told[1].task.error_message.is_none());
+    let (failed, done) = (of_task(&told[0])?, of_task(&told[1])?);
+    ensure!(failed.response.is_none() && done.response.is_some() && done.error_message.is_none());
     Ok(())
 }
 
