@@ -1,20 +1,23 @@
 //! What is promised about tasks, checked in every state that small worlds can reach, with the real
 //! [`apply`](relais_core::apply) as what a task does.
 //!
-//! Three worlds: workers on the built-in queue ([`lease`]), workers behind a broker ([`broker`]), and tasks that wait for others
-//! ([`chain`]). In each, whatever may go wrong does, in every order. A world that is wrong on purpose must be found out, or the promises would be empty.
+//! Four worlds: workers on the built-in queue ([`lease`]), workers behind a broker ([`broker`]), tasks that wait for others
+//! ([`chain`]), and processes on the store itself ([`hand`]). In each, whatever may go wrong does, in every order. A world that
+//! is wrong on purpose must be found out, or the promises would be empty.
 
 #![expect(clippy::print_stdout, reason = "how much was looked at")]
 
 mod broker;
 mod chain;
 mod explore;
+mod hand;
 mod kept;
 mod lease;
 
 use broker::Broker;
 use chain::Chain;
 use explore::{Explored, Model, explore};
+use hand::Hand;
 use lease::{Lease, Word};
 use relais_core::Condition;
 
@@ -73,6 +76,29 @@ const FAILURES: Broker = Broker {
 /// Two tasks, one that waits for both, and one that waits for that one and for the first.
 const DIAMOND: Chain =
     Chain { after: &[&[], &[], &[0, 1], &[0, 2]], when: Condition::AllSucceeded, flaw: chain::Flaw::None };
+
+/// One task, two processes that may have it in hand, and outsiders.
+const IN_HAND: Hand = Hand {
+    tasks: 1,
+    processes: 2,
+    worker: false,
+    written: false,
+    fail: false,
+    under_way: 1,
+    delivery_limit: 2,
+    retries: 0,
+    troubles: 3,
+    flaw: hand::Flaw::None,
+};
+
+/// A worker elsewhere beside a process.
+const BESIDE: Hand = Hand { processes: 1, worker: true, retries: 1, ..IN_HAND };
+
+/// Two tasks in one hand.
+const HANDFUL: Hand = Hand { tasks: 2, processes: 1, troubles: 2, ..IN_HAND };
+
+/// A service whose flow is limited, and processes that would rather have their tasks fail.
+const LIMITED: Hand = Hand { written: true, fail: true, troubles: 2, ..IN_HAND };
 
 fn holds(name: &str, model: impl Model) -> Explored {
     let explored = explore(model).unwrap_or_else(|broken| panic!("{name}: {broken}"));
@@ -145,6 +171,26 @@ fn a_chain_that_is_wrong_is_found_out() {
 }
 
 #[test]
+fn processes_with_a_task_in_hand_keep_every_promise() {
+    reaches(&holds("one task in hand", IN_HAND), &["SUCCESS", "FAILURE", "CANCELLED"]);
+}
+
+#[test]
+fn a_process_beside_a_worker_keeps_every_promise() {
+    reaches(&holds("one task in hand or under a lease", BESIDE), &["SUCCESS", "FAILURE", "CANCELLED"]);
+}
+
+#[test]
+fn a_hand_of_two_tasks_keeps_every_promise() {
+    reaches(&holds("two tasks in hand", HANDFUL), &["SUCCESS and SUCCESS", "FAILURE and CANCELLED"]);
+}
+
+#[test]
+fn a_limited_service_in_hand_keeps_every_promise() {
+    reaches(&holds("one task in hand, written at once", LIMITED), &["SUCCESS", "FAILURE", "CANCELLED"]);
+}
+
+#[test]
 fn a_built_in_queue_that_is_wrong_is_found_out() {
     let wrong = |flaw| Lease { flaw, ..ONE };
     fails("a message of an older attempt changes nothing", wrong(lease::Flaw::Unfenced));
@@ -167,4 +213,18 @@ fn a_dispatch_that_is_wrong_is_found_out() {
     let wrong = |flaw| Broker { flaw, ..FAILURES };
     fails("a failure that was counted is not counted again", wrong(broker::Flaw::NoDoubt));
     fails(lost, wrong(broker::Flaw::Deaf));
+}
+
+#[test]
+fn hands_that_are_wrong_are_found_out() {
+    let wrong = |flaw| Hand { flaw, ..IN_HAND };
+    fails("nothing is in two hands", wrong(hand::Flaw::Shared));
+    fails("a final state never changes", wrong(hand::Flaw::Unguarded));
+    fails("what somebody else has is not changed", wrong(hand::Flaw::Unseen));
+    fails("nobody keeps a task from others that it does not have", wrong(hand::Flaw::Kept));
+    fails("from every state an end can be reached", Hand { flaw: hand::Flaw::NoStrays, ..LIMITED });
+    fails("nobody keeps a task from others that it does not have", wrong(hand::Flaw::Immortal));
+    fails("never two at the same attempt", wrong(hand::Flaw::Uncounted));
+    fails("never two at the same attempt", wrong(hand::Flaw::Unbegun));
+    fails("nobody keeps a task from others that it does not have", Hand { flaw: hand::Flaw::Listed, ..HANDFUL });
 }
