@@ -188,7 +188,7 @@ impl Model for Chain {
             }
             Step::Fail { task } => {
                 let failure = Failure::new("no");
-                self.happen(&mut world, task, &Event::Failed { attempt: None, failure, again_after: None })?;
+                self.happen(&mut world, task, &Event::failure(None, failure))?;
             }
             Step::Cancel { task } => self.happen(&mut world, task, &Event::Cancelled)?,
             Step::Settle { task } => {
