@@ -339,12 +339,21 @@ impl<D: Database> Verbs<D> {
                 held.catch_up(task, &mut changes)?;
             }
         }
-        Self::catch_up_with_others(&mut session, tasks.values_mut(), locked.now, &mut changes).await?;
+        let listed = Self::catch_up_with_others(&mut session, tasks.values_mut(), locked.now, &mut changes).await?;
         let outcomes = events
             .into_iter()
             .map(|TaskEvent { task_id, service, client, event }| match tasks.get_mut(&task_id) {
                 Some(task) if task.service == service && client.is_none_or(|client| client == task.client) => {
-                    changes.apply(task, event, locked.now)
+                    let revived = matches!(event, Event::Revived);
+                    let outcome = changes.apply(task, event, locked.now)?;
+                    match listed.get(&task.id) {
+                        // Somebody may be at an attempt of it that was never written: its number is used up.
+                        Some(name) if revived && task.state.status == Status::Pending => {
+                            changes.apply(task, Event::Taken { worker_host: Some(name.clone()) }, locked.now)?;
+                            changes.apply(task, Event::Returned { attempt: None }, locked.now)
+                        }
+                        _ => Ok(outcome),
+                    }
                 }
                 _ => Ok(Outcome::NotFound),
             })

@@ -277,25 +277,25 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Says of pending tasks that somebody has in hand that they were taken: that is not written yet, and whatever is to happen
-    /// to them happens to what they are.
+    /// to them happens to what they are. Tells which of them, and of those that have ended, are listed as being in hand, and by whom.
     pub(super) async fn catch_up_with_others(
         session: &mut D::Session,
         tasks: impl Iterator<Item = &mut LockedTask>,
         now: Timestamp,
         changes: &mut Changes,
-    ) -> Result<(), StoreError> {
-        let pending: Vec<&mut LockedTask> =
-            tasks.filter(|task| task.handed && task.state.status == Status::Pending).collect();
+    ) -> Result<HashMap<i64, String>, StoreError> {
+        let looked_at = |status: Status| status == Status::Pending || status.is_final();
+        let pending: Vec<&mut LockedTask> = tasks.filter(|task| task.handed && looked_at(task.state.status)).collect();
         if pending.is_empty() {
-            return Ok(());
+            return Ok(HashMap::new());
         }
         let in_hand = session.those_in_hand(&pending.iter().map(|task| task.id).collect::<Vec<_>>()).await?;
         for task in pending {
-            if let Some(name) = in_hand.get(&task.id) {
+            if let Some(name) = in_hand.get(&task.id).filter(|_| task.state.status == Status::Pending) {
                 changes.apply(task, Event::Taken { worker_host: Some(name.clone()) }, now)?;
             }
         }
-        Ok(())
+        Ok(in_hand)
     }
 
     /// Remembers what became of tasks in hand.
