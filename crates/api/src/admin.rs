@@ -13,7 +13,14 @@ use relais_protocol::{
     },
 };
 
-use crate::{App, consumer::parse_task_id, error::ApiError, openapi::Refusals, path::Path, query::Query};
+use crate::{
+    App,
+    consumer::parse_task_id,
+    error::ApiError,
+    openapi::Refusals,
+    path::Path,
+    query::{LISTING, Query},
+};
 
 pub(crate) type Answer<T> = Result<Json<Success<T>>, ApiError>;
 
@@ -224,6 +231,8 @@ pub(crate) async fn export(State(app): State<App>) -> Answer<Declaration> {
         ("service" = Option<String>, Query, description = "Only of this service"),
         ("clientId" = Option<String>, Query, description = "Only of this client"),
         ("status" = Option<String>, Query, description = "Only in these, separated by commas", pattern = "^(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED)(,(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED))*$"),
+        ("correlationId" = Option<String>, Query, description = "Only with this correlation id", max_length = 200),
+        ("parentId" = Option<String>, Query, description = "Only parts of this task; not together with `correlationId`", format = "uuid"),
         ("from" = Option<String>, Query, description = "Submitted at this time or later", format = "date-time"),
         ("before" = Option<String>, Query, description = "Submitted before this time", format = "date-time"),
         ("limit" = Option<u32>, Query, description = "At most so many; 50 if absent", minimum = 1, maximum = 200),
@@ -231,7 +240,7 @@ pub(crate) async fn export(State(app): State<App>) -> Answer<Declaration> {
     ),
     responses((status = 200, description = "A page", body = Success<AdminTaskPage>), Refusals))]
 pub(crate) async fn list_tasks(State(app): State<App>, RawQuery(query): RawQuery) -> Answer<AdminTaskPage> {
-    let known = ["service", "clientId", "status", "from", "before", "limit", "cursor"];
+    let known: Vec<&str> = ["service", "clientId"].into_iter().chain(LISTING).collect();
     let query = Query::parse(query.as_deref(), &known)?;
     let (tasks, next_cursor) =
         app.engine.admin_list(query.get("service"), query.get("clientId"), query.listing()?).await?;

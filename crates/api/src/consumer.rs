@@ -12,7 +12,7 @@ use relais_protocol::{
     ErrorNumber, Success,
     consumer::{
         BacklogView, BatchAnswer, BatchEntry, BatchRequest, ServiceList, ServiceView, SubmitAnswer, SubmitRequest,
-        TaskPage, TaskView,
+        TaskPage, TaskView, TraceHeaders,
     },
 };
 use sha2::{Digest, Sha256};
@@ -83,6 +83,8 @@ pub(crate) async fn show_backlog(
     params(
         ("service" = String, Path, description = "The service's name"),
         ("Idempotency-Key" = Option<String>, Header, description = "A word of yours for this request, at most 200 visible ASCII characters", min_length = 1, max_length = 200, pattern = "^[!-~]+$"),
+        ("traceparent" = Option<String>, Header, description = "W3C trace context of the task; ignored if it is malformed"),
+        ("tracestate" = Option<String>, Header, description = "What goes with it"),
     ),
     request_body = SubmitRequest,
     responses((status = 201, description = "Taken", body = Success<SubmitAnswer>), Refusals))]
@@ -97,6 +99,7 @@ pub(crate) async fn submit(
     let bytes = app.body(request).await?;
     let idempotency = key.map(|key| Idempotency { key, fingerprint: Sha256::digest(&bytes).to_vec() });
     let request: SubmitRequest = parse(&bytes)?;
+    let request = SubmitRequest { trace: trace_headers(&headers), ..request };
     let accepted = app.engine.submit(&access, request, idempotency).await.map_err(|error| app.full(&access, error))?;
     let mut response = (StatusCode::CREATED, Json(Success::new(answer(accepted)))).into_response();
     if accepted.submitted.replayed {
@@ -107,9 +110,14 @@ pub(crate) async fn submit(
 
 /// Submit many tasks
 ///
-/// At most 1000, each with its own answer, in the same order: one that is refused does not hold up the others.
+/// At most 1000, each with its own answer, in the same order: one that is refused does not hold up the others, but for those
+/// that are to wait for it. A task can wait for one before it in the same call (`after.refs`) that has a word of its own (`ref`).
 #[utoipa::path(post, path = "/v1/services/{service}/tasks/batch", tag = "Consumers", security(("basic" = [])),
-    params(("service" = String, Path, description = "The service's name")),
+    params(
+        ("service" = String, Path, description = "The service's name"),
+        ("traceparent" = Option<String>, Header, description = "W3C trace context of the tasks; ignored if it is malformed"),
+        ("tracestate" = Option<String>, Header, description = "What goes with it"),
+    ),
     request_body = BatchRequest,
     responses((status = 200, description = "What became of each", body = Success<BatchAnswer>), Refusals))]
 pub(crate) async fn submit_batch(
@@ -124,11 +132,10 @@ pub(crate) async fn submit_batch(
         return Err(ApiError::at(ErrorNumber::InvalidBatch, "/tasks", format!("has {} entries", batch.tasks.len())));
     }
     let mut requests = Vec::with_capacity(batch.tasks.len());
-    let read: Vec<Option<ApiError>> = batch
-        .tasks
-        .iter()
-        .map(|raw| parse::<SubmitRequest>(raw.get().as_bytes()).map(|request| requests.push(request)).err())
-        .collect();
+    let trace = trace_headers(&headers);
+    let mut take = |request| requests.push(SubmitRequest { trace: trace.clone(), ..request });
+    let read: Vec<Option<ApiError>> =
+        batch.tasks.iter().map(|raw| parse::<SubmitRequest>(raw.get().as_bytes()).map(&mut take).err()).collect();
     let mut results = app.engine.submit_batch(&access, requests).await?.into_iter();
     let entries = read.into_iter().map(|unread| {
         let result = match unread {
@@ -145,11 +152,14 @@ pub(crate) async fn submit_batch(
 
 /// Your tasks on a service
 ///
-/// The newest first, without their responses. `nextCursor` of one page is `cursor` of the next.
+/// The newest first, without their responses. `nextCursor` of one page is `cursor` of the next. With `correlationId` or
+/// `parentId`, a page may have fewer tasks than asked for, or none, and yet a `nextCursor`.
 #[utoipa::path(get, path = "/v1/services/{service}/tasks", tag = "Consumers", security(("basic" = [])),
     params(
         ("service" = String, Path, description = "The service's name"),
         ("status" = Option<String>, Query, description = "Only in these, separated by commas", pattern = "^(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED)(,(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED))*$"),
+        ("correlationId" = Option<String>, Query, description = "Only with this correlation id", max_length = 200),
+        ("parentId" = Option<String>, Query, description = "Only parts of this task; not together with `correlationId`", format = "uuid"),
         ("from" = Option<String>, Query, description = "Submitted at this time or later", format = "date-time"),
         ("before" = Option<String>, Query, description = "Submitted before this time", format = "date-time"),
         ("limit" = Option<u32>, Query, description = "At most so many; 50 if absent", minimum = 1, maximum = 200),
@@ -163,7 +173,7 @@ pub(crate) async fn list_tasks(
     headers: HeaderMap,
 ) -> Result<Json<Success<TaskPage>>, ApiError> {
     let access = app.access(&headers, &service, Role::Consume).await?;
-    let query = Query::parse(query.as_deref(), &["status", "from", "before", "limit", "cursor"])?;
+    let query = Query::parse(query.as_deref(), &crate::query::LISTING)?;
     let (tasks, next_cursor) = app.engine.list(&access, query.listing()?).await?;
     Ok(Json(Success::new(TaskPage { tasks: tasks.iter().map(task_view).collect(), next_cursor })))
 }
@@ -255,6 +265,18 @@ pub(crate) fn answer(accepted: Accepted) -> SubmitAnswer {
         estimated_start_date: accepted.estimated_start.map(|moment| moment.to_string()),
         duplicate: accepted.submitted.duplicate,
     }
+}
+
+/// The trace context that the caller says it is in; what is given twice says nothing.
+pub(crate) fn trace_headers(headers: &HeaderMap) -> TraceHeaders {
+    let one = |name: &str| {
+        let mut values = headers.get_all(name).iter();
+        let value = values.next()?.to_str().ok()?.to_owned();
+        values.next().is_none().then_some(value)
+    };
+    // A `tracestate` may be said in parts.
+    let state: Vec<&str> = headers.get_all("tracestate").iter().filter_map(|value| value.to_str().ok()).collect();
+    TraceHeaders { traceparent: one("traceparent"), tracestate: (!state.is_empty()).then(|| state.join(",")) }
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {

@@ -32,6 +32,17 @@ impl ApiError {
         Self { details: vec![detail], ..Self::new(number) }
     }
 
+    /// Of a part of the request: what is wrong is wrong there.
+    pub(crate) fn within(mut self, path: &str) -> Self {
+        if self.details.is_empty() {
+            self.details.push(ErrorDetail { path: String::new(), message: "this one is refused".to_owned() });
+        }
+        for detail in &mut self.details {
+            detail.path.insert_str(0, path);
+        }
+        self
+    }
+
     /// With seconds after which it may be worth trying again.
     pub(crate) fn retry_after(self, seconds: u64) -> Self {
         Self { retry_after: Some(seconds), ..self }
@@ -59,6 +70,15 @@ impl From<EngineError> for ApiError {
             EngineError::DeadLetterNotFound => Self::new(N::DeadLetterNotFound),
             EngineError::ScheduleNotFound => Self::new(N::ScheduleNotFound),
             EngineError::InstanceNotFound => Self::new(N::InstanceNotFound),
+            EngineError::BatchNotFound => Self::new(N::BatchNotFound),
+            EngineError::BatchClosed => Self::new(N::BatchClosed),
+            EngineError::PrerequisiteNotFound(path) => {
+                Self::at(N::PrerequisiteNotFound, path, "none of yours, or refused itself")
+            }
+            EngineError::ParentNotFound => {
+                Self::at(N::ParentNotFound, "/parentId", "neither yours nor one that you are working on")
+            }
+            EngineError::InBatch(place, error) => Self::from(*error).within(&format!("/tasks/{place}")),
             EngineError::Broker(error) => Self::at(N::BrokerUnavailable, "", error.to_string()).retry_after(5),
             EngineError::SchemaMismatch(problems) => with(N::SchemaMismatch, problems),
             EngineError::Invalid(problems) => with(N::InvalidRequest, problems),

@@ -6,6 +6,7 @@
 mod access;
 mod admin;
 mod admin_guard;
+mod batches;
 mod body;
 mod broker;
 mod callbacks;
@@ -43,6 +44,21 @@ pub struct ApiOptions {
     pub max_wait: Duration,
     /// Opens the admin API; without one it answers to loopback only.
     pub admin_token: Option<AdminToken>,
+    /// Makes the span of a request part of the trace that the request says it belongs to.
+    pub continue_trace: Option<ContinueTrace>,
+}
+
+/// Makes a span part of the trace that these headers name: `traceparent`, which is well-formed, and `tracestate`.
+pub type GoOn = dyn Fn(&tracing::Span, &str, Option<&str>) + Send + Sync;
+
+/// How a span becomes part of a trace.
+#[derive(Clone)]
+pub struct ContinueTrace(pub Arc<GoOn>);
+
+impl std::fmt::Debug for ContinueTrace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("ContinueTrace")
+    }
 }
 
 impl Default for ApiOptions {
@@ -52,6 +68,7 @@ impl Default for ApiOptions {
             request_timeout: Duration::from_secs(30),
             max_wait: relais_protocol::consumer::MAX_WAIT.0,
             admin_token: None,
+            continue_trace: None,
         }
     }
 }
@@ -78,7 +95,7 @@ pub fn router(engine: Engine, options: ApiOptions, render_metrics: RenderMetrics
         .method_not_allowed_fallback(error::method_not_allowed)
         .fallback(error::route_not_found)
         .layer(axum::middleware::from_fn(leftover::clear))
-        .layer(axum::middleware::from_fn(operations::measure))
+        .layer(axum::middleware::from_fn_with_state(app.clone(), operations::measure))
         .layer(CatchPanicLayer::custom(error::panicked))
         .with_state(app)
 }

@@ -15,7 +15,8 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    App, admin, admin_guard, broker, callbacks, consumer, event_bus, events, instances, operations, schedules, worker,
+    App, admin, admin_guard, batches, broker, callbacks, consumer, event_bus, events, instances, operations, schedules,
+    worker,
 };
 
 #[derive(OpenApi)]
@@ -118,6 +119,11 @@ fn open_routes() -> OpenApiRouter<App> {
         .routes(routes!(consumer::submit_batch))
         .routes(routes!(consumer::show_task, consumer::cancel_task))
         .routes(routes!(consumer::retry_task))
+        .routes(routes!(batches::make, batches::list))
+        .routes(routes!(batches::show))
+        .routes(routes!(batches::tasks))
+        .routes(routes!(batches::close))
+        .routes(routes!(batches::cancel))
         .routes(routes!(events::follow_task))
         .routes(routes!(callbacks::of_task))
         .routes(routes!(callbacks::own_signing_secrets))
@@ -155,6 +161,10 @@ fn admin_routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::show_task, admin::cancel_task))
         .routes(routes!(admin::retry_tasks))
         .routes(routes!(admin::retry_task))
+        .routes(routes!(batches::admin_list))
+        .routes(routes!(batches::admin_show))
+        .routes(routes!(batches::admin_close))
+        .routes(routes!(batches::admin_cancel))
         .routes(routes!(callbacks::client_signing_secrets, callbacks::rotate_signing_secret))
         .routes(routes!(callbacks::list))
         .routes(routes!(callbacks::redeliver_failed))

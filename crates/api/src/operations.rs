@@ -10,11 +10,13 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use relais_core::TraceContext;
+use relais_protocol::consumer::TraceHeaders;
 use serde::Serialize;
 use tracing::Instrument as _;
 use utoipa::ToSchema;
 
-use crate::{App, error::ApiError, openapi::Refusals};
+use crate::{App, ContinueTrace, consumer::trace_headers, error::ApiError, openapi::Refusals};
 
 /// The state of the process.
 #[derive(Serialize, ToSchema)]
@@ -66,13 +68,19 @@ pub(crate) fn documentation(document: Arc<str>, page: Arc<str>) -> Router<App> {
     Router::new().route("/openapi.json", get(json)).route("/docs", get(html))
 }
 
-/// Times every request by its route, in a span of its own.
-pub(crate) async fn measure(request: Request, next: Next) -> Response {
+/// Times every request by its route, in a span of its own, which is part of the caller's trace where there is one.
+pub(crate) async fn measure(State(app): State<App>, request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let matched = request.extensions().get::<MatchedPath>().cloned();
     let route = matched.as_ref().map_or("none", MatchedPath::as_str);
     let method = request.method().clone();
     let span = tracing::debug_span!("request", %method, route, status = tracing::field::Empty, otel.kind = "server");
+    if let Some(ContinueTrace(go_on)) = &app.options.continue_trace
+        && let TraceHeaders { traceparent: Some(parent), tracestate } = trace_headers(request.headers())
+        && let Some(trace) = TraceContext::parse(&parent, tracestate.as_deref())
+    {
+        go_on(&span, trace.traceparent(), trace.tracestate());
+    }
     let response = next.run(request).instrument(span.clone()).await;
     let status = response.status().as_u16();
     span.record("status", status);

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use relais_core::{Status, Timestamp};
+use relais_core::{Status, TaskId, TaskLink, Timestamp};
 use relais_engine::ListQuery;
 use relais_protocol::{ErrorNumber, HumanDuration};
 
@@ -10,6 +10,9 @@ use crate::error::ApiError;
 
 const DEFAULT_LIMIT: usize = 50;
 const MAX_LIMIT: usize = 200;
+
+/// The parameters of a listing of tasks.
+pub(crate) const LISTING: [&str; 7] = ["status", "correlationId", "parentId", "from", "before", "limit", "cursor"];
 
 /// The parameters of one request.
 pub(crate) struct Query(BTreeMap<String, String>);
@@ -69,7 +72,7 @@ impl Query {
         }
     }
 
-    /// The parameters of every listing: `status`, `from`, `before`, `limit`, `cursor`.
+    /// The parameters of every listing: see [`LISTING`].
     pub(crate) fn listing(&self) -> Result<ListQuery, ApiError> {
         let statuses = match self.get("status") {
             Some(list) => list
@@ -82,8 +85,16 @@ impl Query {
                 .collect::<Result<_, _>>()?,
             None => Vec::new(),
         };
+        let link = match (self.get("correlationId"), self.get("parentId")) {
+            (Some(_), Some(_)) => return Err(invalid("parentId", "is not for a listing by correlationId")),
+            (Some(id), None) => Some(TaskLink::Correlation(id.to_owned())),
+            (None, Some(id)) => {
+                Some(TaskLink::Parent(TaskId::parse(id).ok_or_else(|| invalid("parentId", "must be a task's name"))?))
+            }
+            (None, None) => None,
+        };
         let (limit, cursor) = (self.limit()?, self.cursor()?);
-        Ok(ListQuery { statuses, from: self.date("from")?, before: self.date("before")?, limit, cursor })
+        Ok(ListQuery { statuses, link, from: self.date("from")?, before: self.date("before")?, limit, cursor })
     }
 
     /// How long a page may be.

@@ -65,6 +65,12 @@ async fn message(letter: &Letter) -> Result<Publish, NotAllowed> {
     if let Some(signature) = signature {
         message = message.header("webhook-signature", signature);
     }
+    if let Some(trace) = &letter.trace {
+        message = message.header("traceparent", trace.traceparent());
+        if let Some(state) = trace.tracestate() {
+            message = message.header("tracestate", state);
+        }
+    }
     if letter.gzip {
         // Writing to memory does not fail.
         let compressed = gzip(&letter.body).await;

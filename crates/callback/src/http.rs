@@ -29,6 +29,8 @@ use crate::{
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
 const WEBHOOK_TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
 const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature");
+const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
 /// How long a connection is kept for the next letter. Shorter than common servers keep theirs (5 s and more): a letter
 /// that meets a closing connection would look like a failure of the endpoint.
@@ -211,6 +213,12 @@ fn headers(letter: &Letter) -> Result<HeaderMap, String> {
     headers.insert(WEBHOOK_TIMESTAMP, signature::seconds(letter.now).into());
     if let Some(signature) = signature {
         headers.insert(WEBHOOK_SIGNATURE, value(&signature)?);
+    }
+    if let Some(trace) = &letter.trace {
+        headers.insert(TRACEPARENT, value(trace.traceparent())?);
+        if let Some(state) = trace.tracestate() {
+            headers.insert(TRACESTATE, value(state)?);
+        }
     }
     if letter.gzip {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));

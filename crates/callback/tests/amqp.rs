@@ -50,6 +50,7 @@ fn letter(target: &str, client: Client) -> Letter {
         client: Arc::new(client),
         body: BODY.to_owned(),
         gzip: false,
+        trace: None,
         now: NOW,
     }
 }

@@ -224,6 +224,7 @@ async fn receivers_take_what_a_courier_brings_and_drop_doubles() {
             }),
             body: BODY.to_owned(),
             gzip,
+            trace: None,
             now: now(),
         };
         let (first, second, forged) = (

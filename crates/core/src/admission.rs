@@ -23,6 +23,15 @@ pub enum Refusal {
     /// The service was removed a moment ago.
     #[error("the service does not exist any more")]
     ServiceGone,
+    /// One of the tasks that it is to wait for is not there: gone, somebody else's, or refused itself.
+    #[error("there is no task to wait for")]
+    PrerequisiteNotFound,
+    /// There is no such batch, or it is somebody else's.
+    #[error("there is no such batch")]
+    BatchNotFound,
+    /// The batch takes no more tasks.
+    #[error("the batch is closed")]
+    BatchClosed,
 }
 
 /// How full a queue is, and how full it may be.

@@ -9,7 +9,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
 
-use crate::{Client, ClientKey, ServiceKey, Status, Task, TaskId, Timestamp};
+use crate::{Batch, Client, ClientKey, ServiceKey, Status, Task, TaskId, Timestamp, TraceContext};
 
 /// How whoever waits wants to be told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -56,10 +56,13 @@ pub enum CallbackEvent {
     Failure,
     /// The task was given up.
     Cancelled,
+    /// A batch has ended.
+    #[serde(rename = "batch.ended")]
+    BatchEnded,
 }
 
 impl CallbackEvent {
-    /// All of them, in the order of their codes.
+    /// All that can be told of a task, in the order of their codes.
     pub const ALL: [Self; 5] = [Self::Started, Self::Progress, Self::Success, Self::Failure, Self::Cancelled];
     /// What is told unless something else is asked for: the end, whichever it is.
     pub const ENDS: [Self; 3] = [Self::Success, Self::Failure, Self::Cancelled];
@@ -72,10 +75,11 @@ impl CallbackEvent {
             Self::Success => "success",
             Self::Failure => "failure",
             Self::Cancelled => "cancelled",
+            Self::BatchEnded => "batch.ended",
         }
     }
 
-    /// Reads the name on the wire.
+    /// Reads the name on the wire of something that can be told of a task.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|event| event.as_str() == text)
     }
@@ -87,12 +91,13 @@ impl CallbackEvent {
 
     /// Reads the number that stands for it in a row.
     pub fn from_code(code: i16) -> Option<Self> {
-        usize::try_from(code).ok().and_then(|index| Self::ALL.get(index).copied())
+        let known = Self::ALL.into_iter().chain([Self::BatchEnded]);
+        known.into_iter().find(|event| event.code() == code)
     }
 
-    /// Whether it is the last thing that is told of a task.
+    /// Whether it is the last thing that is told.
     pub const fn is_end(self) -> bool {
-        matches!(self, Self::Success | Self::Failure | Self::Cancelled)
+        matches!(self, Self::Success | Self::Failure | Self::Cancelled | Self::BatchEnded)
     }
 
     /// The end that a final status is; none while the task goes on.
@@ -186,9 +191,9 @@ impl NotificationStatus {
 /// The name of a callback on the wire: the same however often it is sent, so that receivers can drop doubles.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallbackId {
-    /// The task.
+    /// The task; or the batch, whose name is like one.
     pub task_id: TaskId,
-    /// The task's revision when it happened.
+    /// The task's revision when it happened; zero for a batch.
     pub revision: u64,
 }
 
@@ -213,9 +218,9 @@ pub struct CallbackRecord {
     pub row: i64,
     /// Its name on the wire.
     pub id: CallbackId,
-    /// The task's service.
+    /// The task's service; a batch has none, which is zero.
     pub service: ServiceKey,
-    /// The task's client.
+    /// The client of the task or the batch.
     pub client: ClientKey,
     /// What is told.
     pub event: CallbackEvent,
@@ -258,10 +263,37 @@ pub struct DueCallback {
     pub record: CallbackRecord,
     /// How many times it was tried before, since it was last asked for.
     pub tries: u32,
-    /// The task, as it was when this happened.
-    pub task: Task,
+    /// What it tells of.
+    pub about: About,
     /// The database's time.
     pub now: Timestamp,
+}
+
+/// What a callback tells of.
+#[derive(Debug, Clone)]
+pub enum About {
+    /// A task, as it was when this happened.
+    Task(Box<Task>),
+    /// A batch, as it is.
+    Batch(Box<Batch>),
+}
+
+impl About {
+    /// How much there is to be told, roughly.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::Task(task) => task.response.as_ref().map_or(0, |response| response.get().len()),
+            Self::Batch(_) => 0,
+        }
+    }
+
+    /// Whose trace it is part of.
+    pub fn trace(&self) -> Option<&TraceContext> {
+        match self {
+            Self::Task(task) => task.links.trace.as_ref(),
+            Self::Batch(batch) => batch.trace.as_ref(),
+        }
+    }
 }
 
 /// What became of one try.
@@ -404,6 +436,8 @@ pub struct Letter {
     pub body: String,
     /// Whether the body is to be compressed.
     pub gzip: bool,
+    /// Whose trace it is part of.
+    pub trace: Option<TraceContext>,
     /// The database's time.
     pub now: Timestamp,
 }

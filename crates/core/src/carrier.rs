@@ -5,7 +5,7 @@
 
 use async_trait::async_trait;
 
-use crate::{Priority, QueueSettings, TaskId};
+use crate::{Priority, QueueSettings, TaskId, TraceContext};
 
 /// Why something could not be carried.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -84,6 +84,8 @@ pub struct Consignment {
     pub body: Vec<u8>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
+    /// Whose trace it is part of.
+    pub trace: Option<TraceContext>,
     /// How urgent it is, for queues that care.
     pub priority: Priority,
 }

@@ -57,6 +57,8 @@ impl Milestone {
         }
         Some(match after.status {
             Status::Pending => Self::Returned,
+            // What it waited for is there; its time has not come.
+            Status::Waiting if before.status == Status::Waiting => return None,
             Status::Waiting => Self::Retrying,
             Status::InProgress if before.status != Status::InProgress || before.started != after.started => {
                 Self::Started

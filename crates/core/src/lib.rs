@@ -18,11 +18,14 @@
 
 mod admission;
 mod attempt;
+mod backlog;
+mod batch;
 mod callback;
 mod carrier;
 mod change;
 mod cron;
 mod declared;
+mod dependency;
 mod flow;
 mod inbox;
 mod instance;
@@ -36,15 +39,18 @@ mod store;
 mod submission;
 mod task;
 mod time;
+mod trace;
 mod transition;
 pub mod wakeup;
 
 pub use admission::{Admission, Refusal, Room};
 pub use attempt::{Attempt, AttemptOutcome};
+pub use backlog::{Backlog, QueueDepth, QueueShare, Tally};
+pub use batch::{Batch, BatchCounts, BatchMade, BatchStatus, NewBatch};
 pub use callback::{
-    Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId, CallbackPage, CallbackRecord, CallbackType,
-    Courier, DueCallback, LaneChange, LaneHead, Lanes, Letter, NotAllowed, NotificationStatus, Reply, ReplyOutcome,
-    Resend, Resent, Settlement, Verdict, lane,
+    About, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId, CallbackPage, CallbackRecord,
+    CallbackType, Courier, DueCallback, LaneChange, LaneHead, Lanes, Letter, NotAllowed, NotificationStatus, Reply,
+    ReplyOutcome, Resend, Resent, Settlement, Verdict, lane,
 };
 pub use carrier::{
     Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Incoming, Mailbox, Rejected, Side,
@@ -55,11 +61,12 @@ pub use declared::{
     Authorization, Client, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Destination, QueueKind, QueueSettings,
     Retention, Role, Roles, Service, ServiceLimits, SigningSecret, Transport,
 };
+pub use dependency::{After, Condition, Gate, MOST_PREREQUISITES, Prerequisite, Settled, TaskLink, barred};
 pub use flow::{ClientFlow, Flow, FlowClient, FlowFacts, FlowLimits, FlowState, MAX_SHARE, Pick, RateLimit, Standing};
 pub use inbox::{Clerk, InboxEntry, TakenIn};
 pub use instance::{Buried, CrashPolicy, Decision, InstanceKey, InstanceRecord, InstanceStatus, Joined, NewInstance};
 pub use json::{Json, JsonError, MAX_DEPTH};
-pub use names::{ClientId, ClientKey, NameError, ScheduleName, ServiceKey, ServiceName, TaskId};
+pub use names::{BatchId, ClientId, ClientKey, NameError, ScheduleName, ServiceKey, ServiceName, TaskId};
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
 pub use retry::{Failure, LONGEST_RETRY, MOST_RETRIES, RetryPolicy};
 pub use schedule::{
@@ -67,11 +74,11 @@ pub use schedule::{
     Schedule, ScheduleChange, ScheduleRecord, run_id,
 };
 pub use store::{
-    Backlog, Change, ClaimRequest, Claimed, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Page, Passed,
-    PurgeReport, PurgeRule, QueueDepth, QueueShare, Store, StoreError, Tally, TaskEvent, TaskFilter, Wakeup,
-    WakeupListener,
+    Change, ClaimRequest, Claimed, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Page, Passed,
+    PurgeReport, PurgeRule, Store, StoreError, TaskEvent, TaskFilter, Wakeup, WakeupListener,
 };
-pub use submission::{IdempotencyKey, NewTask, Publisher, Submission, Submitted, Terms, UniqueKey, When};
-pub use task::{Status, Task};
+pub use submission::{IdempotencyKey, NewLinks, NewTask, Publisher, Submission, Submitted, Terms, UniqueKey, When};
+pub use task::{Links, Status, Task};
 pub use time::Timestamp;
+pub use trace::TraceContext;
 pub use transition::{Event, GRACE, Ignored, State, apply};

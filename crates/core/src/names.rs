@@ -133,6 +133,29 @@ impl TaskId {
     }
 }
 
+/// A batch's public name: a UUID like a task's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct BatchId(pub Uuid);
+
+impl BatchId {
+    /// A new one, never given before.
+    pub fn generate() -> Self {
+        Self(Uuid::now_v7())
+    }
+
+    /// Reads the usual hyphenated form, as [`TaskId::parse`] does.
+    pub fn parse(text: &str) -> Option<Self> {
+        TaskId::parse(text).map(|TaskId(id)| Self(id))
+    }
+}
+
+impl fmt::Display for BatchId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl fmt::Display for TaskId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)

@@ -8,11 +8,12 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    Attempt, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Clerk, ClientFlow, ClientId, ClientKey, Decision,
-    Declared, Destination, DueCallback, Fired, Ignored, InstanceKey, InstanceRecord, Joined, Json, LaneChange, Lanes,
-    NewInstance, NewTask, Priority, QueueSettings, Referee, Resend, Resent, Role, RunByHand, ScheduleChange,
-    ScheduleName, ScheduleRecord, ServiceKey, ServiceLimits, ServiceName, Settlement, State, Status, Submission,
-    TakenIn, Task, TaskChange, TaskId, Timestamp, Transport,
+    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Clerk,
+    ClientFlow, ClientId, ClientKey, Decision, Declared, Destination, DueCallback, Fired, Ignored, InstanceKey,
+    InstanceRecord, Joined, Json, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Priority, QueueDepth,
+    QueueSettings, QueueShare, Referee, Resend, Resent, Role, RunByHand, ScheduleChange, ScheduleName, ScheduleRecord,
+    ServiceKey, ServiceLimits, ServiceName, Settled, Settlement, State, Status, Submission, TakenIn, Task, TaskChange,
+    TaskId, TaskLink, Timestamp, TraceContext, Transport,
 };
 
 /// What a store can not do, whatever it was asked.
@@ -55,6 +56,8 @@ pub struct DueDispatch {
     pub request: Option<Json>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
+    /// Whose trace it is part of.
+    pub trace: Option<TraceContext>,
     /// How urgent it is.
     pub priority: Priority,
 }
@@ -125,6 +128,9 @@ pub struct TaskFilter {
     pub client: Option<ClientKey>,
     /// In one of these; none means any.
     pub statuses: Vec<Status>,
+    /// That have this in common. Where one is given, a page may have fewer tasks than asked for, or none, and yet a next one:
+    /// it looks at so many of those, not at all.
+    pub link: Option<TaskLink>,
     /// Submitted at this time or later.
     pub submitted_from: Option<Timestamp>,
     /// Submitted before this time.
@@ -144,38 +150,6 @@ pub struct Page {
     pub next_before_id: Option<i64>,
 }
 
-/// How many tasks of a service came into a status and left it. A task that is given back takes its departure from PENDING
-/// back with it, so that arrivals there number the tasks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
-    /// The service.
-    pub service: ServiceKey,
-    /// The status.
-    pub status: Status,
-    /// Came into it.
-    pub arrived: u64,
-    /// Left it.
-    pub departed: u64,
-}
-
-impl Tally {
-    /// How many are in it now.
-    pub const fn current(&self) -> u64 {
-        self.arrived.saturating_sub(self.departed)
-    }
-}
-
-/// What is to be known of all queues at a glance.
-#[derive(Debug, Clone, Default)]
-pub struct Backlog {
-    /// The counters.
-    pub tallies: Vec<Tally>,
-    /// For services with pending tasks, when the oldest of those was submitted.
-    pub oldest_pending: Vec<(ServiceKey, Timestamp)>,
-    /// The database's time.
-    pub now: Option<Timestamp>,
-}
-
 /// What happened to tasks because time passed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Passed {
@@ -185,37 +159,6 @@ pub struct Passed {
     pub lost: usize,
     /// How long until something happens to the next one, if nothing comes before; zero if there is more to do at once.
     pub next: Option<Duration>,
-}
-
-/// How full one queue is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueDepth {
-    /// The service.
-    pub service: ServiceKey,
-    /// Tasks that wait.
-    pub pending: u64,
-    /// Tasks that a worker has.
-    pub in_progress: u64,
-    /// How long the oldest that waits has been waiting; none if none does.
-    pub oldest_pending: Option<Duration>,
-}
-
-impl QueueDepth {
-    /// All that is not finished.
-    pub const fn backlog(&self) -> u64 {
-        self.pending.saturating_add(self.in_progress)
-    }
-}
-
-/// One client's part of a queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct QueueShare {
-    /// The client.
-    pub client: ClientKey,
-    /// Its tasks that wait.
-    pub pending: u64,
-    /// Its tasks that a worker has.
-    pub in_progress: u64,
 }
 
 /// What is too old, for one service.
@@ -469,6 +412,35 @@ pub trait Store: Send + Sync + 'static {
     /// time fail, those that ran for too long fail or are tried again, and those of silent workers are taken away.
     async fn pass_time(&self, limit: usize) -> Result<Passed, StoreError>;
 
+    /// Does what the end of tasks does to those that wait for them ([`crate::After`]), to about `limit` of them: they come into
+    /// their queues, or fail. A failure may be what others wait for in their turn; that is done by the next call.
+    async fn settle_dependencies(&self, limit: usize) -> Result<Settled, StoreError>;
+
+    /// Looks for ends that nobody told those of who wait for them, after this task's row: a process of an older version does
+    /// not. Tells where to go on; none when all were looked at.
+    async fn recheck_dependencies(&self, after: i64, limit: usize) -> Result<Option<i64>, StoreError>;
+
+    /// Makes a batch with these tasks: all of them, or nothing if one is refused.
+    async fn make_batch(&self, batch: NewBatch, tasks: Vec<NewTask>) -> Result<BatchMade, StoreError>;
+
+    /// A batch by its public name.
+    async fn find_batch(&self, batch_id: BatchId) -> Result<Option<Batch>, StoreError>;
+
+    /// A client's batches, or those of all, the newest first, at most `limit`, before this one.
+    async fn list_batches(
+        &self,
+        client: Option<ClientKey>,
+        before: Option<BatchId>,
+        limit: usize,
+    ) -> Result<Vec<Batch>, StoreError>;
+
+    /// Takes no more tasks into a batch; again is the same. It ends if none of its tasks is unfinished.
+    async fn close_batch(&self, batch_id: BatchId) -> Result<(), StoreError>;
+
+    /// Removes batches that ended longer than `finished` ago, or were made longer than `any` ago, and of which nothing is to be
+    /// told any more; at most `limit`. Tells how many.
+    async fn purge_batches(&self, finished: Duration, any: Duration, limit: usize) -> Result<u64, StoreError>;
+
     /// Hands out tasks of these services that are to be dispatched to a broker, the oldest first, at most `each` of each
     /// service, each to one caller only. What is not settled within `lease` is handed out again. A service with a window
     /// ([`crate::FlowLimits::dispatch_window`]) has no more at the broker, in hand or with a worker than that.
@@ -524,7 +496,8 @@ pub trait Store: Send + Sync + 'static {
     /// Makes callbacks due again, a batch at a time, whatever became of them.
     async fn resend_callbacks(&self, resend: Resend) -> Result<Resent, StoreError>;
 
-    /// Removes what is too old, a small batch at a time. A finished task stays while its end is still to be told.
+    /// Removes what is too old, a small batch at a time. A finished task stays while its end is still to be told, any task while
+    /// another one waits for it.
     async fn purge(&self, rule: PurgeRule) -> Result<PurgeReport, StoreError>;
 
     /// Forgets idempotency keys that are older than this, and counters that no place depends on; tells how many keys.

@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use crate::{Callback, ClientKey, Json, Priority, Refusal, RetryPolicy, ServiceKey, TaskId, Timestamp};
+use crate::{
+    After, BatchId, Callback, ClientKey, Json, Priority, Refusal, RetryPolicy, ServiceKey, TaskId, Timestamp,
+    TraceContext,
+};
 
 /// A key that a consumer chose so that it can repeat a submission without fear.
 #[derive(Debug, Clone)]
@@ -81,8 +84,23 @@ pub struct NewTask {
     pub idempotency: Option<IdempotencyKey>,
     /// On what terms it is to be done.
     pub terms: Terms,
+    /// What it has to do with other tasks.
+    pub links: NewLinks,
     /// Where the caller believes that it goes to a broker: who publishes it.
     pub dispatch: Option<Publisher>,
+}
+
+/// What a new task has to do with others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NewLinks {
+    /// The task that it is a part of.
+    pub parent: Option<TaskId>,
+    /// The batch that it is to belong to.
+    pub batch: Option<BatchId>,
+    /// Whose trace it is part of.
+    pub trace: Option<TraceContext>,
+    /// What it waits for. Where it has no correlation id or no trace, it gets those of the first of them.
+    pub after: Option<After>,
 }
 
 /// Who publishes a new task.

@@ -2,7 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Callback, ClientId, Json, NotificationStatus, Priority, ServiceName, State, TaskId, Timestamp};
+use crate::{
+    BatchId, Callback, ClientId, Condition, Json, NotificationStatus, Prerequisite, Priority, ServiceName, State,
+    TaskId, Timestamp, TraceContext,
+};
 
 /// Where a task is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -18,8 +21,8 @@ pub enum Status {
     Failure,
     /// Its consumer, or an operator, gave it up.
     Cancelled,
-    /// Pending, but not to be handed out before its time: it was scheduled, or it failed and is tried again. On the wire it is
-    /// PENDING; only the queue knows it apart.
+    /// Pending, but not to be handed out yet: it was scheduled, it failed and is tried again, or it waits for other tasks. On the
+    /// wire it is PENDING; only the queue knows it apart.
     Waiting,
 }
 
@@ -102,4 +105,21 @@ pub struct Task {
     pub scheduled: Option<Timestamp>,
     /// Its place in its service's queue, counted from 1, while it is pending and where it was asked for.
     pub position: Option<u64>,
+    /// What it has to do with other tasks.
+    pub links: Links,
+}
+
+/// What a task has to do with others.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Links {
+    /// The task that it is a part of.
+    pub parent: Option<TaskId>,
+    /// The batch that it belongs to.
+    pub batch: Option<BatchId>,
+    /// Whose trace it is part of.
+    pub trace: Option<TraceContext>,
+    /// When it need not wait for others any more, if it was to wait for any.
+    pub when: Option<Condition>,
+    /// Those that it was to wait for; read for one task, not for a list of them.
+    pub after: Vec<Prerequisite>,
 }

@@ -204,6 +204,13 @@ pub enum Event {
     },
     /// Its time has come: it comes into its queue.
     Due,
+    /// What it waited for is there: it comes into its queue, or waits for its time.
+    Released {
+        /// For when it was asked.
+        due: Option<Timestamp>,
+    },
+    /// What it waited for will never be.
+    Barred(Failure),
     /// Nobody has started it in time.
     Expired,
     /// Its consumer, or an operator, gives it up.
@@ -379,6 +386,21 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
             }
             next.requeue();
         }
+        Event::Released { due } => {
+            if !state.is_blocked() {
+                return Err(Ignored::NoEffect);
+            }
+            match due.filter(|due| *due > now) {
+                Some(due) => next.due = Some(due),
+                None => next.requeue(),
+            }
+        }
+        Event::Barred(_) => {
+            if !state.is_blocked() {
+                return Err(Ignored::NoEffect);
+            }
+            next.end(Status::Failure, now);
+        }
         Event::Expired => {
             if state.expires.is_none_or(|expires| expires > now) {
                 return Err(Ignored::NoEffect);
@@ -519,6 +541,8 @@ impl Event {
             | Self::GivenBack { .. }
             | Self::LeaseExpired { .. }
             | Self::Due
+            | Self::Released { .. }
+            | Self::Barred(_)
             | Self::Expired
             | Self::Cancelled
             | Self::Revived => None,
@@ -527,6 +551,9 @@ impl Event {
 
     /// Whether a worker says it, or the want of one.
     const fn is_of_worker(&self) -> bool {
-        !matches!(self, Self::Due | Self::Expired | Self::Cancelled | Self::Revived)
+        !matches!(
+            self,
+            Self::Due | Self::Released { .. } | Self::Barred(_) | Self::Expired | Self::Cancelled | Self::Revived
+        )
     }
 }

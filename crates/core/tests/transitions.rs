@@ -428,3 +428,33 @@ fn a_start_that_was_overtaken_is_no_loss() {
     assert_eq!((named.status, named.losses, named.progress), (Status::InProgress, 0, 30.0));
     assert_eq!(named.worker_host.as_deref(), Some("pod-1"));
 }
+
+#[test]
+fn a_task_that_waits_for_others_hears_of_nothing_else_until_it_is_released_or_barred() {
+    let blocked = State { expires: Some(at(50)), ..State::blocked() };
+    assert!(blocked.is_blocked());
+    assert_eq!(blocked.timer(), Some(at(50)), "how long it is of use counts all the same");
+    for event in [
+        Event::Claimed { worker_host: None, lease: LEASE },
+        Event::Delivered { worker_host: None, again: false, delivery_limit: 3 },
+        Event::Succeeded { attempt: None, response: json() },
+        Event::Due,
+    ] {
+        assert!(apply(&blocked, &event, at(1)).is_err(), "{event:?}");
+    }
+    let free = apply(&blocked, &Event::Released { due: None }, at(1)).unwrap();
+    assert_eq!((free.status, free.expires), (Status::Pending, Some(at(50))));
+    assert_eq!(apply(&free, &Event::Released { due: None }, at(1)), Err(Ignored::NoEffect), "once");
+    let later = apply(&blocked, &Event::Released { due: Some(at(20)) }, at(1)).unwrap();
+    assert_eq!((later.status, later.due), (Status::Waiting, Some(at(20))));
+    assert_eq!(apply(&later, &Event::Barred(Failure::new("no")), at(2)), Err(Ignored::NoEffect), "it is free");
+    let past = apply(&blocked, &Event::Released { due: Some(at(1)) }, at(2)).unwrap();
+    assert_eq!(past.status, Status::Pending, "its time has come");
+    let barred = apply(&blocked, &Event::Barred(Failure::new("no")), at(3)).unwrap();
+    assert_eq!((barred.status, barred.ended, barred.attempt), (Status::Failure, Some(at(3)), 0));
+    for ended in [barred.clone(), apply(&blocked, &Event::Cancelled, at(3)).unwrap()] {
+        assert!(matches!(apply(&ended, &Event::Released { due: None }, at(4)), Err(Ignored::Ended(_))));
+    }
+    assert_eq!(apply(&barred, &Event::Revived, at(5)).unwrap().status, Status::Pending, "by hand means now");
+    assert_eq!(apply(&blocked, &Event::Revived, at(5)).unwrap().status, Status::Pending, "and so it does here");
+}

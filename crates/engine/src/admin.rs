@@ -213,6 +213,8 @@ impl Engine {
                 any: HumanDuration(rule.any),
             });
         }
+        let limit = defaults.batch.max(1);
+        while !dry_run && self.0.store.purge_batches(defaults.finished, defaults.any, limit).await? > 0 {}
         Ok(PurgeAnswer { dry_run, services })
     }
 

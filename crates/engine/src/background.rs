@@ -27,6 +27,12 @@ const STRAYS: Duration = Duration::from_secs(10);
 /// The most tasks that time changes in one transaction.
 const TIME_BATCH: usize = 500;
 
+/// How often it is looked for ends of tasks of which nobody told those who wait for them.
+const RECHECK: Duration = Duration::from_secs(60);
+
+/// So many of those are looked at in one transaction.
+const RECHECK_BATCH: usize = 1000;
+
 /// How often the queues are looked at for the gauges and the pace.
 const OBSERVE: Duration = Duration::from_secs(10);
 
@@ -75,6 +81,11 @@ pub(crate) fn start(engine: &Engine) {
         engine.spawn(async move {
             let failed = AtomicBool::new(false);
             paced(&dead, "bury", std::future::pending::<()>, || dead.bury(&failed)).await;
+        });
+        let recheck = engine.clone();
+        engine.spawn(async move {
+            let every_one = || recheck.recheck_dependencies();
+            every(&recheck, "dependencies", RECHECK, std::future::pending::<()>, every_one).await;
         });
         let strays = engine.clone();
         engine.spawn(async move {
@@ -198,9 +209,26 @@ impl Engine {
         Ok(())
     }
 
-    /// Does what time does to tasks, and tells when to look again.
+    /// Looks for ends of which nobody told those who wait for them, if it is this process's turn.
+    async fn recheck_dependencies(&self) -> Result<(), EngineError> {
+        if !self.0.store.take_turn("dependencies", RECHECK).await? {
+            return Ok(());
+        }
+        let mut from = 0;
+        while let Some(next) = self.0.store.recheck_dependencies(from, RECHECK_BATCH).await? {
+            from = next;
+            self.0.hub.timer_bell.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Does what time does to tasks, and what the end of others does, and tells when to look again.
     async fn pass_time(&self) -> Result<Duration, EngineError> {
         loop {
+            let settled = self.0.store.settle_dependencies(TIME_BATCH).await?;
+            if settled.more {
+                continue;
+            }
             let passed = self.0.store.pass_time(TIME_BATCH).await?;
             if passed.lost > 0 {
                 metrics::counter!("relais_leases_expired_total").increment(passed.lost as u64);

@@ -142,6 +142,15 @@ impl<I: Weigh + Send + 'static, O: Send + 'static> Batcher<I, O> {
         }
     }
 
+    /// Writes many items in one transaction, however many they are.
+    pub(crate) async fn put_together(&self, items: Vec<I>) -> Vec<Result<O, EngineError>> {
+        let size = items.len();
+        match self.put_chunk(items).await {
+            Ok(written) => written.into_iter().map(Ok).collect(),
+            Err(error) => std::iter::repeat_n(error, size).map(Err).collect(),
+        }
+    }
+
     async fn put_chunk(&self, items: Vec<I>) -> Result<Vec<O>, EngineError> {
         let permits = u32::try_from(items.len()).map_err(|_| EngineError::Overloaded)?;
         let room = Arc::clone(&self.room).try_acquire_many_owned(permits).map_err(|_| EngineError::Overloaded)?;

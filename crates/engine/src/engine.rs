@@ -260,7 +260,7 @@ impl Engine {
         self.allow(client, service, |roles| roles.has(role))
     }
 
-    fn allow(
+    pub(crate) fn allow(
         &self,
         client: Arc<Client>,
         service: &str,

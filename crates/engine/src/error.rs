@@ -50,6 +50,21 @@ pub enum EngineError {
     /// No such instance.
     #[error("instance not found")]
     InstanceNotFound,
+    /// No such batch, or somebody else's.
+    #[error("batch not found")]
+    BatchNotFound,
+    /// The batch takes no more tasks.
+    #[error("the batch is closed")]
+    BatchClosed,
+    /// A task to wait for is not there, or somebody else's; and where in the request it is named.
+    #[error("a task to wait for was not found")]
+    PrerequisiteNotFound(String),
+    /// The parent is not there, or neither the caller's nor one that it works on.
+    #[error("parent task not found")]
+    ParentNotFound,
+    /// Nothing of a batch was taken, because of this task of it.
+    #[error("task {0} of the batch: {1}")]
+    InBatch(usize, #[source] Box<EngineError>),
     /// The broker could not do it.
     #[error("{0}")]
     Broker(CarrierError),

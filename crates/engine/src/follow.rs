@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use relais_core::{Event, Ignored, Outcome, Page, ServiceKey, Status, Task, TaskEvent, TaskFilter, TaskId, Timestamp};
+use relais_core::{
+    Event, Ignored, Outcome, Page, ServiceKey, Status, Task, TaskEvent, TaskFilter, TaskId, TaskLink, Timestamp,
+};
 use tokio::time::Instant;
 
 use crate::{Access, Engine, EngineError, Problem, hub::Watch};
@@ -15,6 +17,8 @@ const SWEEP: Duration = Duration::from_secs(5);
 pub struct ListQuery {
     /// In one of these; none means any.
     pub statuses: Vec<Status>,
+    /// That have this in common.
+    pub link: Option<TaskLink>,
     /// Submitted at this time or later.
     pub from: Option<Timestamp>,
     /// Submitted before this time.
@@ -130,6 +134,7 @@ pub(crate) fn filter(query: ListQuery, services: Vec<ServiceKey>) -> Result<Task
         services,
         client: None,
         statuses: query.statuses.iter().flat_map(|status| status.alike()).collect(),
+        link: query.link,
         submitted_from: query.from,
         submitted_before: query.before,
         before_id,

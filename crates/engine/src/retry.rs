@@ -66,6 +66,7 @@ impl Engine {
         }
         let query = ListQuery {
             statuses,
+            link: None,
             from: date("/from", request.from.as_ref())?,
             before: date("/before", request.before.as_ref())?,
             limit: BATCH,

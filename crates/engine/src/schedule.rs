@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use relais_core::{Fired, NewTask, Publisher, Referee, Role, RunOutcome, Schedule, StoreError, Timestamp, run_id};
-use relais_protocol::consumer::SubmitRequest;
+use relais_protocol::consumer::{SubmitRequest, TraceHeaders};
 use tokio::time::Instant;
 
 use crate::{Access, Engine, EngineError, Problem, background::chain, registry::Snapshot, submit::new_task};
@@ -135,6 +135,12 @@ pub(crate) fn submission(schedule: &Schedule, due: Option<Timestamp>) -> Result<
         retry: None,
         unique_key: None,
         unique_for: None,
+        after: None,
+        parent_id: None,
+        batch_id: None,
+        reference: None,
+        service: None,
+        trace: TraceHeaders::default(),
     })
 }
 

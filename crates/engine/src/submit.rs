@@ -9,7 +9,12 @@ use relais_core::{
 use relais_protocol::{callback::CallbackRequest, consumer::SubmitRequest};
 use serde_json::value::RawValue;
 
-use crate::{Access, Couriers, Engine, EngineError, Problem, registry::Snapshot, terms};
+use crate::{
+    Access, Couriers, Engine, EngineError, Problem,
+    links::{self, References},
+    registry::Snapshot,
+    terms,
+};
 
 const MAX_CORRELATION_ID: usize = 200;
 const MAX_TARGET: usize = 2000;
@@ -41,12 +46,17 @@ impl Engine {
         idempotency: Option<Idempotency>,
     ) -> Result<Accepted, EngineError> {
         let snapshot = self.snapshot()?;
-        let judged = new_task(&snapshot, &self.0.options.couriers, access, request, idempotency);
-        let result = match judged.map(|task| dispatched(task, self.dispatch_of(&access.service))) {
-            Ok(task) => self.0.submissions.put(task).await.and_then(refused),
+        let result = match new_task(&snapshot, &self.0.options.couriers, access, request, idempotency) {
+            Ok(task) => self.put(access, task).await,
             Err(error) => Err(error),
         };
         self.account(access, result)
+    }
+
+    async fn put(&self, access: &Access, mut task: NewTask) -> Result<Submitted, EngineError> {
+        self.adopt(&access.client, &mut task).await?;
+        let task = dispatched(task, self.dispatch_of(&access.service));
+        self.0.submissions.put(task).await.and_then(refused)
     }
 
     /// Takes many tasks in; each has its own answer. Those that can not be taken for what they say are answered without
@@ -59,12 +69,26 @@ impl Engine {
         let snapshot = self.snapshot()?;
         let couriers = &self.0.options.couriers;
         let dispatch = self.dispatch_of(&access.service);
-        let judge = |request| {
-            new_task(&snapshot, couriers, access, request, None).map(|task| dispatched(task, dispatch.clone()))
-        };
-        let judged: Vec<_> = requests.into_iter().map(judge).collect();
+        let (mut references, mut judged) = (References::default(), Vec::with_capacity(requests.len()));
+        for request in requests {
+            let reference = request.reference.clone();
+            let task = match new_task_among(&snapshot, couriers, access, request, Some(&references)) {
+                Ok(mut task) => self.adopt(&access.client, &mut task).await.map(|()| task),
+                Err(error) => Err(error),
+            };
+            // One that is refused is nobody's to wait for.
+            judged.push(task.and_then(|task| {
+                reference.map_or(Ok(()), |reference| references.add(reference, task.task_id))?;
+                Ok(dispatched(task, dispatch.clone()))
+            }));
+        }
         let tasks: Vec<NewTask> = judged.iter().filter_map(|task| task.as_ref().ok().cloned()).collect();
-        let submissions = self.0.submissions.put_each(tasks).await;
+        // Those that wait for others of the same call are taken in with them.
+        let together = tasks.iter().any(|task| task.links.after.is_some());
+        let submissions = match together {
+            true => self.0.submissions.put_together(tasks).await,
+            false => self.0.submissions.put_each(tasks).await,
+        };
         // If nothing at all could be written, that is the answer to the whole.
         if let Some(Err(error)) = submissions.first()
             && submissions.iter().all(Result::is_err)
@@ -118,10 +142,10 @@ impl Engine {
     }
 }
 
-/// Who publishes a task. One that may have to wait is nobody's until then.
-fn dispatched(task: NewTask, mut publisher: Option<Publisher>) -> NewTask {
+/// Who publishes a task. One that may have to wait is nobody's until then; and what one gets from others, only the store knows.
+pub(crate) fn dispatched(task: NewTask, mut publisher: Option<Publisher>) -> NewTask {
     if let Some(publisher) = &mut publisher
-        && task.terms.due.is_some()
+        && (task.terms.due.is_some() || task.links.after.is_some() || task.links.batch.is_some())
     {
         publisher.held = Duration::ZERO;
     }
@@ -134,6 +158,9 @@ pub(crate) fn refused(submission: Submission) -> Result<Submitted, EngineError> 
         Refusal::ClientFull => EngineError::ClientFull,
         Refusal::KeyReused => EngineError::KeyReused,
         Refusal::ServiceGone => EngineError::ServiceNotFound,
+        Refusal::PrerequisiteNotFound => EngineError::PrerequisiteNotFound("/after".to_owned()),
+        Refusal::BatchNotFound => EngineError::BatchNotFound,
+        Refusal::BatchClosed => EngineError::BatchClosed,
     })
 }
 
@@ -146,6 +173,8 @@ fn reason(error: &EngineError) -> &'static str {
         EngineError::ServiceFull => "service_capacity",
         EngineError::ClientFull => "client_capacity",
         EngineError::KeyReused => "idempotency_key",
+        EngineError::PrerequisiteNotFound(_) | EngineError::ParentNotFound => "dependency",
+        EngineError::BatchNotFound | EngineError::BatchClosed => "batch",
         EngineError::Overloaded => "overloaded",
         EngineError::Store(_) => "store",
         _ => "other",
@@ -160,6 +189,23 @@ pub(crate) fn new_task(
     request: SubmitRequest,
     idempotency: Option<Idempotency>,
 ) -> Result<NewTask, EngineError> {
+    let task = new_task_among(snapshot, couriers, access, request, None)?;
+    let idempotency = idempotency.map(|given| IdempotencyKey { key: given.key, fingerprint: given.fingerprint });
+    Ok(NewTask { idempotency, ..task })
+}
+
+/// The same, of one among many of the same call, which may wait for those before it.
+pub(crate) fn new_task_among(
+    snapshot: &Snapshot,
+    couriers: &Couriers,
+    access: &Access,
+    request: SubmitRequest,
+    references: Option<&References>,
+) -> Result<NewTask, EngineError> {
+    if request.service.as_ref().is_some_and(|service| *service != access.service.name.as_str()) {
+        return Err(EngineError::Invalid(vec![Problem::at("/service", "is not the one of the address")]));
+    }
+    let links = links::links(&request, references)?;
     let terms = terms::terms(&request, &access.service);
     let body = payload(request.body, "/body")?;
     if !body.is_object() {
@@ -167,12 +213,7 @@ pub(crate) fn new_task(
     }
     let terms = terms?;
     let callback = request.callback.map(|asked| callback(couriers, &access.client, asked)).transpose()?;
-    if let Some(id) = &request.correlation_id
-        && (id.chars().count() > MAX_CORRELATION_ID || id.chars().any(char::is_control))
-    {
-        let message = format!("must have at most {MAX_CORRELATION_ID} characters, and no control characters");
-        return Err(EngineError::Invalid(vec![Problem::at("/correlationId", message)]));
-    }
+    let correlation_id = correlation(request.correlation_id)?;
     if let Some(schema) = snapshot.schemas.get(&access.service.key) {
         let problems = schema.problems(&body);
         if !problems.is_empty() {
@@ -185,11 +226,23 @@ pub(crate) fn new_task(
         client: access.client.key,
         request: body,
         callback,
-        correlation_id: request.correlation_id,
-        idempotency: idempotency.map(|given| IdempotencyKey { key: given.key, fingerprint: given.fingerprint }),
+        correlation_id,
+        idempotency: None,
         terms,
+        links,
         dispatch: None,
     })
+}
+
+/// Checks an id through a chain of tasks.
+pub(crate) fn correlation(given: Option<String>) -> Result<Option<String>, EngineError> {
+    match given {
+        Some(id) if id.chars().count() > MAX_CORRELATION_ID || id.chars().any(char::is_control) => {
+            let message = format!("must have at most {MAX_CORRELATION_ID} characters, and no control characters");
+            Err(EngineError::Invalid(vec![Problem::at("/correlationId", message)]))
+        }
+        fine => Ok(fine),
+    }
 }
 
 /// Checks a payload that is carried as it is.
@@ -201,7 +254,11 @@ pub(crate) fn payload(raw: Box<RawValue>, path: &str) -> Result<Json, EngineErro
 }
 
 /// Checks what can be seen of a callback when it is asked for.
-fn callback(couriers: &Couriers, client: &Client, request: CallbackRequest) -> Result<Callback, EngineError> {
+pub(crate) fn callback(
+    couriers: &Couriers,
+    client: &Client,
+    request: CallbackRequest,
+) -> Result<Callback, EngineError> {
     let unknown = || EngineError::UnknownCallbackType(request.kind.chars().take(50).collect());
     let kind = CallbackType::parse(&request.kind).ok_or_else(unknown)?;
     let courier = couriers.get(kind).ok_or_else(unknown)?;

@@ -8,7 +8,7 @@ use relais_protocol::{
     consumer::{TaskStatus, TaskView},
 };
 
-use crate::Engine;
+use crate::{Engine, links::after_view};
 
 impl Engine {
     /// A task as its consumer sees it, with an estimate of when it may start.
@@ -28,13 +28,7 @@ pub fn task_view(task: &Task) -> TaskView {
     let retried = state.status == Status::Waiting && state.attempt > 0;
     TaskView {
         task_id: task.task_id.to_string(),
-        status: match state.status {
-            Status::Pending | Status::Waiting => TaskStatus::Pending,
-            Status::InProgress => TaskStatus::InProgress,
-            Status::Success => TaskStatus::Success,
-            Status::Failure => TaskStatus::Failure,
-            Status::Cancelled => TaskStatus::Cancelled,
-        },
+        status: task_status(state.status),
         task_position: task.position.filter(|_| !begun),
         estimated_start_date: None,
         submition_date: text(task.submitted),
@@ -48,6 +42,20 @@ pub fn task_view(task: &Task) -> TaskView {
         error_message: task.error_message.clone(),
         error_kind: task.error_kind.clone(),
         correlation_id: task.correlation_id.clone(),
+        parent_id: task.links.parent.map(|parent| parent.to_string()),
+        batch_id: task.links.batch.map(|batch| batch.to_string()),
+        after: after_view(task),
+    }
+}
+
+/// A status, as it is on the wire.
+pub(crate) fn task_status(status: Status) -> TaskStatus {
+    match status {
+        Status::Pending | Status::Waiting => TaskStatus::Pending,
+        Status::InProgress => TaskStatus::InProgress,
+        Status::Success => TaskStatus::Success,
+        Status::Failure => TaskStatus::Failure,
+        Status::Cancelled => TaskStatus::Cancelled,
     }
 }
 
@@ -65,6 +73,8 @@ pub fn admin_task_view(task: &Task, with_request: bool) -> AdminTaskView {
         deadline: task.state.deadline.map(text),
         attempts: None,
         notification_status: task.notification.map(|status| status.as_str().to_owned()),
+        traceparent: task.links.trace.as_ref().map(|trace| trace.traceparent().to_owned()),
+        tracestate: task.links.trace.as_ref().and_then(|trace| trace.tracestate()).map(str::to_owned),
         request: with_request.then(|| task.request.as_raw().to_owned()),
         task: task_view(task),
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use relais_core::{ClaimRequest, Event, Ignored, Outcome, ServiceKey, Status, TaskEvent, TaskId, Transport};
+use relais_core::{
+    ClaimRequest, Event, Ignored, Outcome, ServiceKey, Status, TaskEvent, TaskId, TraceContext, Transport,
+};
 use relais_protocol::worker::{
     self, HeldTask, Misunderstood, OutcomeKind, SubmissionMessage, TaskOutcome, WorkerMessage,
 };
@@ -70,6 +72,8 @@ impl Engine {
                     attempt: Some(task.state.attempt),
                     lease_expires: task.state.lease_until.map(text),
                     correlation_id: task.correlation_id,
+                    traceparent: task.links.trace.as_ref().map(|trace| trace.traceparent().to_owned()),
+                    tracestate: task.links.trace.as_ref().and_then(TraceContext::tracestate).map(str::to_owned),
                     deadline: task.state.deadline.map(text),
                     ..SubmissionMessage::new(task.task_id.to_string(), task.request.as_raw().to_owned())
                 }

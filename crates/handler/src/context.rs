@@ -15,6 +15,10 @@ pub struct Known {
     pub redelivered: bool,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
+    /// Whose trace it is part of: the W3C's `traceparent`.
+    pub traceparent: Option<String>,
+    /// What goes with it: the W3C's `tracestate`.
+    pub tracestate: Option<String>,
     /// Until when the result is of use.
     pub deadline: Option<SystemTime>,
 }
@@ -67,9 +71,19 @@ impl Context {
         self.task.redelivered
     }
 
-    /// One id through a chain of tasks, where the consumer gave one.
+    /// One id through a chain of tasks, where one was given.
     pub fn correlation_id(&self) -> Option<&str> {
         self.task.correlation_id.as_deref()
+    }
+
+    /// Whose trace the task is part of, where that is known: the W3C's `traceparent`.
+    pub fn traceparent(&self) -> Option<&str> {
+        self.task.traceparent.as_deref()
+    }
+
+    /// What goes with it: the W3C's `tracestate`.
+    pub fn tracestate(&self) -> Option<&str> {
+        self.task.tracestate.as_deref()
     }
 
     /// Until when the result is of use, where the submission says so.

@@ -430,6 +430,12 @@ pub struct AdminTaskView {
     /// What became of telling its end, where that is to be told: `PENDING`, `SUCCESS` or `FAILURE`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notification_status: Option<String>,
+    /// Whose trace it is part of, where that was said: the W3C's `traceparent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    /// What goes with it: the W3C's `tracestate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracestate: Option<String>,
     /// The arguments; absent in a listing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]

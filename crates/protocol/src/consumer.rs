@@ -52,6 +52,90 @@ pub struct SubmitRequest {
     #[serde(default)]
     #[schema(value_type = Option<String>, pattern = "^([0-9]{1,6}(d|h|m|s|ms))+$", example = "1d")]
     pub unique_for: Option<HumanDuration>,
+    /// What it waits for: it is not started before.
+    #[serde(default)]
+    pub after: Option<AfterRequest>,
+    /// The task that it is a part of: one of yours, or one that you are working on. It gets that one's correlation id and trace,
+    /// unless it has its own.
+    #[serde(default)]
+    #[schema(format = "uuid")]
+    pub parent_id: Option<String>,
+    /// The open batch that it is to belong to.
+    #[serde(default)]
+    #[schema(format = "uuid")]
+    pub batch_id: Option<String>,
+    /// Among many tasks that are submitted in one call: a word by which later ones can wait for this one.
+    #[serde(default, rename = "ref")]
+    #[schema(min_length = 1, max_length = 100)]
+    pub reference: Option<String>,
+    /// In a batch: the service. Elsewhere the address says it.
+    #[serde(default)]
+    pub service: Option<String>,
+    /// Whose trace it is part of, as the headers say it.
+    #[serde(skip)]
+    #[schema(ignore)]
+    pub trace: TraceHeaders,
+}
+
+/// The headers of a W3C trace context, as they came.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TraceHeaders {
+    /// `traceparent`.
+    pub traceparent: Option<String>,
+    /// `tracestate`.
+    pub tracestate: Option<String>,
+}
+
+/// What a task waits for.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct AfterRequest {
+    /// These tasks of yours, of any service; with `refs`, at most 100.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub tasks: Vec<String>,
+    /// Among many tasks that are submitted in one call: those before it with these words as `ref`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schema(max_items = 100)]
+    pub refs: Vec<String>,
+    /// When it need not wait any more; `allSucceeded` if absent.
+    #[serde(default)]
+    pub when: AfterWhen,
+}
+
+/// When a task need not wait for others any more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub enum AfterWhen {
+    /// All of them ended well. When one ends otherwise, it fails, with `errorKind` `dependency`.
+    #[default]
+    AllSucceeded,
+    /// All of them ended, however they did.
+    AllEnded,
+    /// One of them ended, however it did.
+    AnyEnded,
+}
+
+/// What a task waits for, or waited for.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct AfterView {
+    /// The tasks.
+    pub tasks: Vec<PrerequisiteView>,
+    /// When it need not wait any more.
+    pub when: AfterWhen,
+}
+
+/// A task that another one waits for.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct PrerequisiteView {
+    /// Its public name.
+    #[schema(format = "uuid")]
+    pub task_id: String,
+    /// How it ended, as far as the other was told; absent while it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub status: Option<TaskStatus>,
 }
 
 impl SubmitRequest {
@@ -69,6 +153,12 @@ impl SubmitRequest {
             retry: None,
             unique_key: None,
             unique_for: None,
+            after: None,
+            parent_id: None,
+            batch_id: None,
+            reference: None,
+            service: None,
+            trace: TraceHeaders::default(),
         }
     }
 }
@@ -213,12 +303,24 @@ pub struct TaskView {
     /// FAILURE: why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_message: Option<String>,
-    /// FAILURE: what kind of error it was, where that is known: a word for programs. `timeout`, `expired` and `lost` are ours.
+    /// FAILURE: what kind of error it was, where that is known: a word for programs. `timeout`, `expired`, `lost` and `dependency`
+    /// are ours.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error_kind: Option<String>,
     /// One id through a chain of tasks, where one was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
+    /// The task that it is a part of, where one was given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "uuid")]
+    pub parent_id: Option<String>,
+    /// The batch that it belongs to, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(format = "uuid")]
+    pub batch_id: Option<String>,
+    /// What it waits for, or waited for; in a poll only, not in lists.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<AfterView>,
 }
 
 /// A page of tasks, the newest first.

@@ -4,6 +4,7 @@
 //! message looks like, and other crates say what it means. Payloads are opaque: they are carried as the text they came in.
 
 pub mod admin;
+pub mod batch;
 pub mod broker;
 pub mod callback;
 pub mod consumer;

@@ -36,6 +36,8 @@ numbers! {
     NestedTooDeep = 400008, "The JSON is nested too deeply.";
     InvalidBatch = 400009, "A batch must have between 1 and 1000 entries.";
     InvalidDeclaration = 400010, "The declaration is not valid.";
+    PrerequisiteNotFound = 400011, "A task to wait for was not found.";
+    ParentNotFound = 400012, "The parent task was not found.";
     Forbidden = 403001, "Forbidden.";
     AdminForbidden = 403002, "The admin API needs its own credentials.";
     ServiceNotFound = 404001, "Service not found.";
@@ -47,11 +49,13 @@ numbers! {
     DeadLetterNotFound = 404007, "Dead letter not found.";
     ScheduleNotFound = 404008, "Schedule not found.";
     InstanceNotFound = 404010, "Instance not found.";
+    BatchNotFound = 404009, "Batch not found.";
     MethodNotAllowed = 405001, "This address does not take that method.";
     RequestTimeout = 408001, "The request took too long to arrive.";
     IdempotencyKeyReused = 409001, "The Idempotency-Key was used with another request.";
     TaskEnded = 409002, "The task has already ended.";
     Conflict = 409003, "The change contradicts what is there.";
+    BatchClosed = 409004, "The batch is closed.";
     BodyTooLarge = 413001, "The request is too large.";
     WrongContentType = 415001, "The content type must be application/json.";
     ServiceFull = 429001, "Too many service requests";

@@ -74,6 +74,12 @@ pub struct SubmissionMessage {
     /// One id through a chain of tasks, where one was given.
     #[serde(rename = "correlationId", default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
+    /// Whose trace it is part of, where that was said: the W3C's `traceparent`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub traceparent: Option<String>,
+    /// What goes with it: the W3C's `tracestate`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tracestate: Option<String>,
     /// Until when the result is of use, where that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = "date-time")]
@@ -91,6 +97,8 @@ impl SubmissionMessage {
             attempt: None,
             lease_expires: None,
             correlation_id: None,
+            traceparent: None,
+            tracestate: None,
             deadline: None,
             data: SubmissionData {
                 message_type: SUBMISSION.to_owned(),

@@ -21,7 +21,7 @@ use crate::{
     config::{Config, Role, warnings},
     events,
     http::{self, HttpOptions},
-    limits, logging, scaler, signals, watcher,
+    limits, logging, scaler, signals, telemetry, watcher,
 };
 
 /// How long to wait before a database that is away is asked again.
@@ -291,6 +291,7 @@ fn api_options(config: &Config) -> ApiOptions {
         request_timeout: config.server.request_timeout.0,
         max_wait: config.tasks.max_wait.0,
         admin_token: (!config.admin.token.is_empty()).then(|| AdminToken::new(config.admin.token.expose())),
+        continue_trace: telemetry::continue_trace(),
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Spans are made by the parts themselves (`tracing`); this only says where they go.
 
+use relais_api::ContinueTrace;
 use tracing_subscriber::{Layer, Registry};
 
 use crate::config::TelemetryConfig;
@@ -12,6 +13,18 @@ type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 #[cfg(feature = "otlp")]
 pub fn layer(config: &TelemetryConfig) -> anyhow::Result<Option<BoxedLayer>> {
     exporter::layer(config)
+}
+
+/// What makes a request's span part of its caller's trace.
+#[cfg(feature = "otlp")]
+pub fn continue_trace() -> Option<ContinueTrace> {
+    Some(ContinueTrace(std::sync::Arc::new(exporter::go_on)))
+}
+
+/// There are no traces to continue.
+#[cfg(not(feature = "otlp"))]
+pub fn continue_trace() -> Option<ContinueTrace> {
+    None
 }
 
 /// Sends what is left.
@@ -36,12 +49,13 @@ pub fn flush() {}
 
 #[cfg(feature = "otlp")]
 mod exporter {
-    use std::sync::OnceLock;
+    use std::{collections::HashMap, sync::OnceLock};
 
     use anyhow::Context as _;
-    use opentelemetry::trace::TracerProvider as _;
+    use opentelemetry::{propagation::TextMapPropagator as _, trace::TracerProvider as _};
     use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _};
-    use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
+    use opentelemetry_sdk::{Resource, propagation::TraceContextPropagator, trace::SdkTracerProvider};
+    use tracing_opentelemetry::OpenTelemetrySpanExt as _;
     use tracing_subscriber::{EnvFilter, Layer as _};
 
     use super::BoxedLayer;
@@ -68,6 +82,13 @@ mod exporter {
         // Spans of ours, whatever the log's level is; the exporter's own requests must not make new ones.
         let filter = EnvFilter::try_new("off,relais_api=debug,relais_engine=debug,relais_store=debug")?;
         Ok(Some(tracing_opentelemetry::layer().with_tracer(tracer).with_filter(filter).boxed()))
+    }
+
+    /// The span becomes a child of the one that the headers name.
+    pub(super) fn go_on(span: &tracing::Span, traceparent: &str, tracestate: Option<&str>) {
+        let mut headers = HashMap::from([("traceparent".to_owned(), traceparent.to_owned())]);
+        headers.extend(tracestate.map(|state| ("tracestate".to_owned(), state.to_owned())));
+        let _ = span.set_parent(TraceContextPropagator::new().extract(&headers));
     }
 
     pub(super) fn flush() {

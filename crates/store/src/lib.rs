@@ -15,6 +15,8 @@
 //! # });
 //! ```
 
+mod batches;
+mod dependency;
 mod dispatch;
 mod flow;
 mod hand;

@@ -6,13 +6,15 @@
 use std::time::Duration;
 
 use relais_core::{
-    Attempt, AttemptOutcome, Authorization, Callback, CallbackAttempt, CallbackEvent, CallbackId, CallbackRecord,
-    Client, ClientId, ClientKey, DispatchName, DueCallback, DueDispatch, Failure, Json, LaneHead, NotificationStatus,
-    Priority, QueueDepth, QueueKind, QueueSettings, QueueShare, Retention, RetryPolicy, Roles, Room, Service,
-    ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status, StoreError, Tally, Task, TaskId, Timestamp,
-    Transport, Verdict,
+    About, Attempt, AttemptOutcome, Authorization, Callback, CallbackAttempt, CallbackEvent, CallbackId,
+    CallbackRecord, Client, ClientId, ClientKey, Condition, DispatchName, DueCallback, DueDispatch, Failure, Json,
+    LaneHead, NotificationStatus, Priority, QueueDepth, QueueKind, QueueSettings, QueueShare, Retention, RetryPolicy,
+    Roles, Room, Service, ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status, StoreError, Tally,
+    Task, TaskId, Timestamp, Transport, Verdict,
 };
 
+use crate::batches::batch;
+use crate::dependency::{batch_of, links, trace};
 use crate::flow::{FlowKind, client_flow, flow_kind, flow_limits};
 use crate::history::FreedKey;
 use crate::outbox::Floor;
@@ -36,6 +38,7 @@ pub(crate) trait Columns {
     fn moment(&self, column: &str) -> Result<Timestamp>;
     fn moment_if_any(&self, column: &str) -> Result<Option<Timestamp>>;
     fn task_id(&self, column: &str) -> Result<TaskId>;
+    fn task_id_if_any(&self, column: &str) -> Result<Option<TaskId>>;
 }
 
 /// The methods of [`Columns`] that a driver's `get` answers as it is.
@@ -94,6 +97,7 @@ pub(crate) fn task(row: &impl Columns) -> Result<Task> {
         submitted: row.moment("submitted")?,
         scheduled: row.moment_if_any("scheduled")?,
         position: None,
+        links: links(row)?,
     })
 }
 
@@ -118,6 +122,9 @@ pub(crate) fn locked_task(row: &impl Columns) -> Result<LockedTask> {
         retry: row.text_if_any("retry")?,
         unique_key: row.text_if_any("unique_key")?,
         handed: row.flag("handed")?,
+        batch: batch_of(row)?,
+        followed: row.flag("followed")?,
+        when: row.small_if_any("after_when")?.and_then(Condition::from_code),
     })
 }
 
@@ -215,6 +222,17 @@ pub(crate) fn freed_keys(rows: &[impl Columns]) -> Result<Vec<FreedKey>> {
     Ok(freed)
 }
 
+/// Those of the tasks that are gone which waited for others.
+pub(crate) fn waited_for_others(rows: &[impl Columns]) -> Result<Vec<i64>> {
+    let mut waited = Vec::new();
+    for row in rows {
+        if row.small_if_any("after_when")?.is_some() {
+            waited.push(row.big("id")?);
+        }
+    }
+    Ok(waited)
+}
+
 /// The key of which there is one task at a time.
 pub(crate) fn unique_key(row: &impl Columns) -> Result<KnownKey> {
     Ok(KnownKey {
@@ -251,6 +269,7 @@ pub(crate) fn purge_candidates(rows: &[impl Columns]) -> Result<Vec<PurgeCandida
             client: client_key(row)?,
             seq: row.big("seq")?,
             too_old: row.flag_if_any("too_old")?.unwrap_or(false),
+            batch: batch_of(row)?,
         });
     }
     Ok(candidates)
@@ -340,6 +359,7 @@ pub(crate) fn due_dispatch(row: &impl Columns) -> Result<DueDispatch> {
         },
         request: json(row.text_if_any("request")?)?,
         correlation_id: row.text_if_any("correlation_id")?,
+        trace: trace(row)?,
         priority: priority(row.small_if_any("priority")?),
     })
 }
@@ -375,11 +395,11 @@ pub(crate) fn clients<R: Columns>(clients: &[R], secrets: &[R]) -> Result<Vec<Cl
     Ok(found)
 }
 
-fn callback(row: &impl Columns) -> Result<Option<Callback>> {
+pub(crate) fn callback(row: &impl Columns) -> Result<Option<Callback>> {
     row.text_if_any("callback")?.map(|text| serde_json::from_str(&text)).transpose().map_err(corrupt)
 }
 
-fn notification(code: i16) -> Result<NotificationStatus> {
+pub(crate) fn notification(code: i16) -> Result<NotificationStatus> {
     NotificationStatus::from_code(code).ok_or_else(|| corrupt(format!("notification status {code}")))
 }
 
@@ -426,7 +446,16 @@ pub(crate) fn due_callback(row: &impl Columns) -> Result<DueCallback> {
         task.error_kind = row.text_if_any("past_kind")?;
         task.error_trace = row.text_if_any("past_trace")?;
     }
-    Ok(DueCallback { tries: narrow(row.int("cb_tries")?).saturating_sub(1), now: row.moment("now")?, record, task })
+    held_callback(row, record, About::Task(Box::new(task)))
+}
+
+/// A callback that was taken, and tells of a batch.
+pub(crate) fn due_batch_callback(row: &impl Columns) -> Result<DueCallback> {
+    held_callback(row, callback_record(row)?, About::Batch(Box::new(batch(row)?)))
+}
+
+fn held_callback(row: &impl Columns, record: CallbackRecord, about: About) -> Result<DueCallback> {
+    Ok(DueCallback { tries: narrow(row.int("cb_tries")?).saturating_sub(1), now: row.moment("now")?, record, about })
 }
 
 pub(crate) fn lane_head(row: &impl Columns) -> Result<LaneHead> {
@@ -520,7 +549,7 @@ fn priority(level: Option<i16>) -> Priority {
     level.and_then(|level| u8::try_from(level).ok()).and_then(Priority::new).unwrap_or_default()
 }
 
-fn status(code: i16) -> Result<Status> {
+pub(crate) fn status(code: i16) -> Result<Status> {
     Status::from_code(code).ok_or_else(|| corrupt(format!("status {code}")))
 }
 

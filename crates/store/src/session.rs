@@ -6,12 +6,14 @@
 use std::{future::Future, time::Duration};
 
 use relais_core::{
-    Attempt, Backlog, Callback, Change, ClientKey, Declared, Failure, InstanceRecord, Json, NewTask, Page, QueueDepth,
-    QueueShare, Room, ServiceKey, State, Status, StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup,
-    position::Node,
+    Attempt, Backlog, BatchId, Callback, Change, ClientKey, Condition, Declared, Failure, InstanceRecord, Json,
+    NewTask, Page, QueueDepth, QueueShare, Room, ServiceKey, State, Status, StoreError, Task, TaskFilter, TaskId,
+    Timestamp, Wakeup, position::Node,
 };
 
 use crate::{
+    batches::{BatchList, BatchMoves, Batches},
+    dependency::{Dependencies, Linked},
     dispatch::Dispatch,
     flow::Flows,
     hand::Hands,
@@ -66,8 +68,10 @@ pub(crate) struct InsertedTask {
     pub position: u64,
     /// Whether it is to be dispatched to a broker.
     pub brokered: bool,
-    /// As it is at first: pending, or waiting until it is due.
+    /// As it is at first: pending, or waiting until it is due or for others.
     pub state: State,
+    /// For when it was asked, if not for at once.
+    pub scheduled: Option<Timestamp>,
 }
 
 /// A task that was locked, without its payloads.
@@ -89,6 +93,12 @@ pub(crate) struct LockedTask {
     pub unique_key: Option<String>,
     /// Whether tasks of its service may be in hand.
     pub handed: bool,
+    /// The batch that it belongs to.
+    pub batch: Option<BatchId>,
+    /// Whether others wait for it.
+    pub followed: bool,
+    /// When it need not wait for others any more.
+    pub when: Option<Condition>,
 }
 
 /// Rows that were locked, and the database's time when they were.
@@ -133,6 +143,8 @@ pub(crate) struct Accounts {
     pub counts: Vec<(Counter, i64)>,
     /// Nodes of the trees of departures.
     pub departures: Vec<(ServiceKey, Node, i64)>,
+    /// Of batches.
+    pub batches: Vec<(BatchId, BatchMoves)>,
 }
 
 impl Accounts {
@@ -163,6 +175,7 @@ pub(crate) struct PurgeCandidate {
     pub client: ClientKey,
     pub seq: i64,
     pub too_old: bool,
+    pub batch: Option<BatchId>,
 }
 
 /// What is heard from other processes.
@@ -179,7 +192,7 @@ pub(crate) enum Heard<'a> {
 }
 
 /// A database: how to begin a transaction, and reads that need none.
-pub(crate) trait Database: Told + Timetable + 'static {
+pub(crate) trait Database: Told + Timetable + Linked + BatchList + 'static {
     type Session: Session;
 
     /// Begins a transaction that may write.
@@ -246,7 +259,9 @@ pub(crate) trait Database: Told + Timetable + 'static {
 }
 
 /// One transaction. Dropped without [`Session::commit`], it never was.
-pub(crate) trait Session: Outbox + Dispatch + Flows + Hands + History + Inbox + Schedules {
+pub(crate) trait Session:
+    Outbox + Dispatch + Flows + Hands + History + Inbox + Schedules + Dependencies + Batches
+{
     /// Locks the queues of these services, in this order, against other submissions.
     fn lock_queues(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<LockedQueue>>> + Send;
 
@@ -284,7 +299,7 @@ pub(crate) trait Session: Outbox + Dispatch + Flows + Hands + History + Inbox + 
     fn scan_for_purge(&mut self, scan: &PurgeScan) -> impl Future<Output = Result<Vec<PurgeCandidate>>> + Send;
 
     /// Removes those of the tasks that are still in this status, that nobody has locked and of which nothing is to be told
-    /// any more, with their callbacks; tells which.
+    /// any more, and that nobody waits for, with their callbacks; tells which.
     fn delete_tasks(&mut self, ids: &[i64], status: Status) -> impl Future<Output = Result<Vec<i64>>> + Send;
 
     /// Forgets at most `limit` idempotency keys that are older than this; tells how many.

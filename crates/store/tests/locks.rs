@@ -44,6 +44,7 @@ async fn under_a_limit_no_task_is_handed_out_twice_because_another_is_locked() -
             correlation_id: None,
             idempotency: None,
             terms: Terms::default(),
+            links: relais_core::NewLinks::default(),
             dispatch: None,
         })
     };

@@ -17,11 +17,12 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Attempt, Backlog, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk,
-    Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined,
-    LaneChange, Lanes, NewInstance, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare,
-    Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, Settlement, Store, StoreError,
-    Submission, TakenIn, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
+    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change,
+    ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch,
+    Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Outcome, Page,
+    Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName,
+    ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskEvent,
+    TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that is broken off has been given at most so many chances to go on.
@@ -219,6 +220,13 @@ faulty! {
     decide(name: String, decision: Decision) -> Option<usize>;
     pass_time(limit: usize) -> Passed;
     attempts(id: i64) -> Vec<Attempt>;
+    settle_dependencies(limit: usize) -> Settled;
+    recheck_dependencies(after: i64, limit: usize) -> Option<i64>;
+    make_batch(batch: NewBatch, tasks: Vec<NewTask>) -> BatchMade;
+    find_batch(batch_id: BatchId) -> Option<Batch>;
+    list_batches(client: Option<ClientKey>, before: Option<BatchId>, limit: usize) -> Vec<Batch>;
+    close_batch(batch_id: BatchId) -> ();
+    purge_batches(finished: Duration, any: Duration, limit: usize) -> u64;
     claim_dispatches(services: Vec<ServiceKey>, each: usize, lease: Duration) -> Vec<DueDispatch>;
     settle_dispatches(dispatches: Vec<DispatchName>, outcome: Dispatched) -> ();
     lease_strays(limit: usize) -> usize;

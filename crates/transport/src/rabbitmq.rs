@@ -156,13 +156,19 @@ impl Carrier for RabbitMq {
     }
 
     async fn send(&self, consignments: Vec<Consignment>) -> Vec<Result<(), CarrierError>> {
-        let message = |consignment: Consignment| Publish {
-            // AMQP has room for a short one; the message has it in any case.
-            correlation_id: consignment.correlation_id.filter(|id| id.len() <= 255),
-            priority: Some(consignment.priority.level()),
-            ..Publish::new("", consignment.queue, consignment.body)
+        let message = |consignment: Consignment| {
+            let mut message = Publish::new("", consignment.queue, consignment.body)
                 .message_id(consignment.task_id.to_string())
-                .content_type("application/json")
+                .content_type("application/json");
+            if let Some(trace) = &consignment.trace {
+                message = message.header("traceparent", trace.traceparent());
+                if let Some(state) = trace.tracestate() {
+                    message = message.header("tracestate", state);
+                }
+            }
+            // AMQP has room for a short one; the message has it in any case.
+            let correlation_id = consignment.correlation_id.filter(|id| id.len() <= 255);
+            Publish { correlation_id, priority: Some(consignment.priority.level()), ..message }
         };
         let answers = self.publisher.publish_all(consignments.into_iter().map(message).collect()).await;
         answers.into_iter().map(|answer| answer.map_err(published)).collect()

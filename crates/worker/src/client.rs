@@ -7,9 +7,9 @@ use std::time::Duration;
 use relais_protocol::{
     HumanDuration,
     callback::CallbackRequest,
-    consumer::{MAX_WAIT, SubmitAnswer, TaskPage, TaskStatus, TaskView},
+    consumer::{AfterRequest, MAX_WAIT, SubmitAnswer, TaskPage, TaskStatus, TaskView},
 };
-use reqwest::Method;
+use reqwest::{Method, RequestBuilder};
 use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
@@ -25,7 +25,7 @@ const WAIT: Duration = Duration::from_secs(30);
 /// Calls one service of one server. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Client {
-    http: Http,
+    pub(crate) http: Http,
 }
 
 /// What can go with a submission, beside its body.
@@ -37,6 +37,14 @@ pub struct SubmitOptions {
     pub correlation_id: Option<String>,
     /// Where to tell that the task has ended.
     pub callback: Option<CallbackRequest>,
+    /// What it waits for.
+    pub after: Option<AfterRequest>,
+    /// The task that it is a part of: one's own, or the one that is being worked on. It gets that one's correlation id and trace.
+    pub parent_id: Option<String>,
+    /// The open batch that it is to belong to.
+    pub batch_id: Option<String>,
+    /// Whose trace it is part of: a W3C `traceparent`, such as [`Context::traceparent`](crate::Context::traceparent).
+    pub traceparent: Option<String>,
 }
 
 /// Which of one's tasks to list; all of them unless something is set.
@@ -48,6 +56,10 @@ pub struct TaskQuery {
     pub from: Option<String>,
     /// Submitted before this time, RFC 3339.
     pub before: Option<String>,
+    /// With this correlation id.
+    pub correlation_id: Option<String>,
+    /// Parts of this task; not together with a correlation id.
+    pub parent_id: Option<String>,
     /// At most so many on a page.
     pub limit: Option<u32>,
     /// The page after the one that gave this as `next_cursor`.
@@ -62,6 +74,25 @@ struct Submission<'a, B: ?Sized> {
     callback: Option<&'a CallbackRequest>,
     #[serde(skip_serializing_if = "Option::is_none")]
     correlation_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after: Option<&'a AfterRequest>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    parent_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    batch_id: Option<&'a str>,
+}
+
+impl<'a, B: ?Sized> Submission<'a, B> {
+    fn new(body: &'a B, options: &'a SubmitOptions) -> Self {
+        Self {
+            body,
+            callback: options.callback.as_ref(),
+            correlation_id: options.correlation_id.as_deref(),
+            after: options.after.as_ref(),
+            parent_id: options.parent_id.as_deref(),
+            batch_id: options.batch_id.as_deref(),
+        }
+    }
 }
 
 impl Client {
@@ -72,6 +103,11 @@ impl Client {
     /// If the address is not one, or the HTTP client can not be set up.
     pub fn new(url: &str, client_id: &str, client_secret: &str, service: &str) -> Result<Self, CallError> {
         Ok(Self { http: Http::new(url, client_id, client_secret, service)? })
+    }
+
+    /// The service's name.
+    pub fn service_name(&self) -> &str {
+        self.http.service_name()
     }
 
     /// Submits a task; its id comes back.
@@ -85,9 +121,8 @@ impl Client {
         body: &B,
         options: &SubmitOptions,
     ) -> Result<SubmitAnswer, CallError> {
-        let submission =
-            Submission { body, callback: options.callback.as_ref(), correlation_id: options.correlation_id.as_deref() };
-        let mut request = self.http.post(&["tasks"], &submission)?;
+        let request = self.http.post(&["tasks"], &Submission::new(body, options))?;
+        let mut request = trace(request, options.traceparent.as_deref());
         if let Some(key) = &options.idempotency_key {
             request = request.header("Idempotency-Key", key);
         }
@@ -134,6 +169,8 @@ impl Client {
             ("status", (!statuses.is_empty()).then(|| statuses.join(","))),
             ("from", query.from.clone()),
             ("before", query.before.clone()),
+            ("correlationId", query.correlation_id.clone()),
+            ("parentId", query.parent_id.clone()),
             ("limit", query.limit.map(|limit| limit.to_string())),
             ("cursor", query.cursor.clone()),
         ];
@@ -149,6 +186,14 @@ impl Client {
         let mut url = self.http.address(&["tasks", task_id]);
         url.query_pairs_mut().append_pair("wait", &HumanDuration(wait).to_string());
         send(self.http.request(Method::GET, url).timeout(wait + ANSWER_TIMEOUT)).await
+    }
+}
+
+/// Says whose trace a request is part of.
+pub(crate) fn trace(request: RequestBuilder, traceparent: Option<&str>) -> RequestBuilder {
+    match traceparent {
+        Some(parent) => request.header("traceparent", parent),
+        None => request,
     }
 }
 
@@ -182,12 +227,7 @@ mod tests {
     #[test]
     fn a_submission_says_only_what_is_set() {
         let written = |options: &SubmitOptions| {
-            serde_json::to_string(&Submission {
-                body: &serde_json::json!({"n": 1}),
-                callback: options.callback.as_ref(),
-                correlation_id: options.correlation_id.as_deref(),
-            })
-            .unwrap()
+            serde_json::to_string(&Submission::new(&serde_json::json!({"n": 1}), options)).unwrap()
         };
         assert_eq!(written(&SubmitOptions::default()), r#"{"body":{"n":1}}"#);
         let options = SubmitOptions { correlation_id: Some("c".to_owned()), ..SubmitOptions::default() };

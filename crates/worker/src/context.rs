@@ -28,6 +28,8 @@ pub(crate) fn context(delivery: &Delivery, cancel: CancellationToken, outbox: Ar
         attempt: delivery.key.attempt,
         redelivered: delivery.redelivered,
         correlation_id: delivery.task.correlation_id.clone(),
+        traceparent: delivery.task.traceparent.clone(),
+        tracestate: delivery.task.tracestate.clone(),
         deadline: deadline.map(SystemTime::from),
     };
     Context::new(known, cancel, Arc::new(IntoOutbox { key: delivery.key.clone(), outbox }))

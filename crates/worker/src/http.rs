@@ -24,6 +24,7 @@ pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 pub(crate) struct Http {
     client: reqwest::Client,
     service: Url,
+    name: String,
     client_id: String,
     client_secret: String,
 }
@@ -37,6 +38,7 @@ impl fmt::Debug for Http {
 
 impl Http {
     pub fn new(url: &str, client_id: &str, client_secret: &str, service: &str) -> Result<Self, CallError> {
+        let name = service.to_owned();
         let service = service_address(url, service)?;
         if rustls::crypto::CryptoProvider::get_default().is_none() {
             // Another thread may be faster; then there is one, which is all that is wanted.
@@ -52,7 +54,8 @@ impl Http {
             builder = builder.tls_certs_only([]);
         }
         let client = builder.build().map_err(CallError::Setup)?;
-        Ok(Self { client, service, client_id: client_id.to_owned(), client_secret: client_secret.to_owned() })
+        let (client_id, client_secret) = (client_id.to_owned(), client_secret.to_owned());
+        Ok(Self { client, service, name, client_id, client_secret })
     }
 
     /// The address of something of the service.
@@ -64,6 +67,20 @@ impl Http {
         url
     }
 
+    /// The address of something that is of no service: what comes after `/v1`.
+    pub fn above(&self, path: &[&str]) -> Url {
+        let mut url = self.service.clone();
+        if let Ok(mut segments) = url.path_segments_mut() {
+            segments.pop().pop().extend(path);
+        }
+        url
+    }
+
+    /// The service's name.
+    pub fn service_name(&self) -> &str {
+        &self.name
+    }
+
     /// A request with the caller's credentials.
     pub fn request(&self, method: Method, url: Url) -> RequestBuilder {
         self.client.request(method, url).basic_auth(&self.client_id, Some(&self.client_secret)).timeout(ANSWER_TIMEOUT)
@@ -71,9 +88,14 @@ impl Http {
 
     /// A request with a body.
     pub fn post(&self, path: &[&str], body: &impl Serialize) -> Result<RequestBuilder, CallError> {
+        self.post_to(self.address(path), body)
+    }
+
+    /// The same, to any address.
+    pub fn post_to(&self, url: Url, body: &impl Serialize) -> Result<RequestBuilder, CallError> {
         // Not `RequestBuilder::json`: its error could not be told from that of a server that is away.
         let body = serde_json::to_vec(body).map_err(CallError::Unwritable)?;
-        let request = self.request(Method::POST, self.address(path));
+        let request = self.request(Method::POST, url);
         Ok(request.header(reqwest::header::CONTENT_TYPE, "application/json").body(body))
     }
 }
@@ -130,6 +152,7 @@ mod tests {
         }
         let http = Http::new("http://h", "me", "hush", "s").unwrap();
         assert_eq!(http.address(&["tasks", "t"]).as_str(), "http://h/v1/services/s/tasks/t");
+        assert_eq!(http.above(&["batches", "b"]).as_str(), "http://h/v1/batches/b");
     }
 
     #[test]

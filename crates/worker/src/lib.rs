@@ -9,7 +9,7 @@
 //! With the feature `command`, any program is a handler: `command::CommandRunner`. With `health`, a worker answers its
 //! orchestrator's probes. `docs/guides/workers.md` tells which transport is for what.
 //!
-//! A [`Client`] is the consumer's side, kept thin: submit, wait, look, cancel, list.
+//! A [`Client`] is the consumer's side, kept thin: submit, wait, look, cancel, list, and make batches.
 //!
 //! What this crate deliberately does not do: decide on retries (the service's policy does), keep anything on disk (a task
 //! whose worker dies is handed out again by the server), or stop a handler that does not want to stop, before the end of
@@ -55,6 +55,7 @@
 
 mod again;
 mod backoff;
+mod batch;
 mod client;
 #[cfg(all(feature = "command", unix))]
 pub mod command;
@@ -71,6 +72,7 @@ mod slots;
 mod transport;
 mod worker;
 
+pub use batch::{BatchTask, NewBatch};
 pub use client::{Client, SubmitOptions, TaskQuery};
 pub use error::{CallError, WorkerError};
 pub use relais_handler::{Context, HandlerError};

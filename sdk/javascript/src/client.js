@@ -40,9 +40,12 @@ export class Client {
    * @param {any} body
    * @param {import('../types/index.js').SubmitOptions} [options]
    */
-  async submit(service, body, { idempotencyKey = uniqueKey(), signal, ...more } = {}) {
+  async submit(service, body, { idempotencyKey = uniqueKey(), traceparent, signal, ...more } = {}) {
     // With a key, repeating makes no second task, whatever became of the first try.
-    const headers = idempotencyKey === false ? undefined : { 'Idempotency-Key': idempotencyKey };
+    const headers = {
+      ...(idempotencyKey !== false && { 'Idempotency-Key': idempotencyKey }),
+      ...(traceparent !== undefined && { traceparent }),
+    };
     const options = { body: this.#submission({ body, ...more }), headers, signal };
     return (await this.#call('POST', ['services', service, 'tasks'], options, idempotencyKey !== false)).data;
   }
@@ -53,7 +56,11 @@ export class Client {
    * @param {{ signal?: AbortSignal }} [options]
    */
   async submitMany(service, tasks, { signal } = {}) {
-    const texts = Array.from(tasks, (task) => this.#submission(task));
+    const given = Array.from(tasks);
+    const texts = given.map((task) => this.#submission(task));
+    if (texts.length > LARGEST_BATCH && given.some((task) => task.ref !== undefined)) {
+      throw new RangeError(`tasks that know each other by ref must fit one call: ${LARGEST_BATCH} tasks`);
+    }
     const answers = [];
     for (let start = 0; start < texts.length; start += LARGEST_BATCH) {
       const body = `{"tasks":[${texts.slice(start, start + LARGEST_BATCH).join(',')}]}`;
@@ -138,11 +145,13 @@ export class Client {
    * @param {string} service
    * @param {import('../types/index.js').ListOptions} [options]
    */
-  async page(service, { status, from, before, pageSize, cursor, signal } = {}) {
+  async page(service, { status, from, before, correlationId, parentId, pageSize, cursor, signal } = {}) {
     const parameters = {
       status: typeof status === 'string' ? status : status?.join(','),
       from: from instanceof Date ? from.toISOString() : from,
       before: before instanceof Date ? before.toISOString() : before,
+      correlationId,
+      parentId,
       limit: pageSize === undefined ? undefined : String(pageSize),
       cursor,
     };
@@ -176,6 +185,42 @@ export class Client {
     // Not repeated without an answer: it may have ended once more meanwhile.
     const { text } = await this.#call('POST', ['services', service, 'tasks', taskId, 'retry'], { signal }, false);
     return this.#task(member(text, 'data'));
+  }
+
+  /**
+   * @param {import('../types/index.js').NewBatch} batch
+   * @param {{ traceparent?: string, signal?: AbortSignal }} [options]
+   */
+  async makeBatch({ tasks = [], ...more }, { traceparent, signal } = {}) {
+    const texts = Array.from(tasks, (task) => this.#submission(task));
+    const rest = JSON.stringify(more).slice(1);
+    const body = rest === '}' ? `{"tasks":[${texts.join(',')}]}` : `{"tasks":[${texts.join(',')}],${rest}`;
+    const headers = traceparent === undefined ? undefined : { traceparent };
+    return (await this.#call('POST', ['batches'], { body, headers, signal }, false)).data;
+  }
+
+  /**
+   * @param {string} batchId
+   * @param {{ signal?: AbortSignal }} [options]
+   */
+  async batch(batchId, { signal } = {}) {
+    return (await this.#call('GET', ['batches', batchId], { signal })).data;
+  }
+
+  /**
+   * @param {string} batchId
+   * @param {{ signal?: AbortSignal }} [options]
+   */
+  async closeBatch(batchId, { signal } = {}) {
+    return (await this.#call('POST', ['batches', batchId, 'close'], { signal })).data;
+  }
+
+  /**
+   * @param {string} batchId
+   * @param {{ signal?: AbortSignal }} [options]
+   */
+  async cancelBatch(batchId, { signal } = {}) {
+    return (await this.#call('POST', ['batches', batchId, 'cancel'], { signal })).data;
   }
 
   /**

@@ -44,7 +44,7 @@ export interface Task<Response = any> {
   readonly rawResponse?: string;
   /** FAILURE: why. */
   errorMessage?: string;
-  /** FAILURE: a word for programs, where it is known. `timeout`, `expired` and `lost` are the server's own. */
+  /** FAILURE: a word for programs, where it is known. `timeout`, `expired`, `lost` and `dependency` are the server's own. */
   errorKind?: string;
   correlationId?: string;
   /** For when it was asked, if not for at once. */
@@ -53,6 +53,54 @@ export interface Task<Response = any> {
   retryDate?: string;
   /** How urgent it is, where that was said. */
   priority?: number;
+  /** The task that it is a part of. */
+  parentId?: string;
+  /** The batch that it belongs to. */
+  batchId?: string;
+  /** What it waits for, or waited for, and how each ended as far as it was told. Not in a listing. */
+  after?: { tasks: { taskId: string; status?: TaskStatus }[]; when: AfterWhen };
+}
+
+/** When a task need not wait for others any more. With `allSucceeded` it fails as soon as one of them ends otherwise. */
+export type AfterWhen = 'allSucceeded' | 'allEnded' | 'anyEnded';
+
+/** What a task waits for: it is not started before. */
+export interface After {
+  /** Tasks of the client, of any service; with `refs`, at most 100. */
+  tasks?: readonly string[];
+  /** Among tasks that go in one call: those before it with these words as `ref`. */
+  refs?: readonly string[];
+  /** `allSucceeded` if absent. */
+  when?: AfterWhen;
+}
+
+/** A batch: tasks that are followed as one. */
+export interface Batch {
+  batchId: string;
+  /** OPEN: tasks may be added. ENDED: it was closed, and all of its tasks have ended. */
+  status: 'OPEN' | 'IN_PROGRESS' | 'ENDED';
+  total: number;
+  pending: number;
+  inProgress: number;
+  success: number;
+  failure: number;
+  cancelled: number;
+  submitionDate: string;
+  closeDate?: string;
+  endDate?: string;
+  correlationId?: string;
+}
+
+/** A batch to be made. */
+export interface NewBatch {
+  /** At least one unless it is open. */
+  tasks?: Iterable<Submission & { service: string }>;
+  /** Where to tell that it has ended. */
+  callback?: Omit<Callback, 'events'>;
+  /** One id through a chain of tasks; tasks that have none get it. */
+  correlationId?: string;
+  /** Whether tasks may be added later, by submissions with its `batchId`. */
+  open?: boolean;
 }
 
 /** Where to tell what becomes of a task. */
@@ -109,6 +157,14 @@ export interface Submission<Body = any> {
   uniqueKey?: string;
   /** With `uniqueKey`: for so long after the submission, whether that task has ended or not. */
   uniqueFor?: Duration;
+  /** What it waits for. */
+  after?: After;
+  /** The task that it is a part of: one of the client's, or one that it works on. It gets that one's correlation id and trace. */
+  parentId?: string;
+  /** The open batch that it is to belong to. */
+  batchId?: string;
+  /** Among tasks that go in one call: a word by which later ones can wait for this one. */
+  ref?: string;
 }
 
 export interface SubmitOptions extends Omit<Submission, 'body'>, CallOptions {
@@ -117,6 +173,8 @@ export interface SubmitOptions extends Omit<Submission, 'body'>, CallOptions {
    * answer can be tried again. `false`: none, and such a call is not tried again.
    */
   idempotencyKey?: string | false;
+  /** Whose trace the task is part of, as the W3C writes it. */
+  traceparent?: string;
 }
 
 export interface Submitted {
@@ -140,6 +198,10 @@ export interface ListOptions extends CallOptions {
   from?: Date | string;
   /** Submitted before this time. */
   before?: Date | string;
+  /** With this correlation id. */
+  correlationId?: string;
+  /** Parts of this task; not together with `correlationId`. */
+  parentId?: string;
   /** How many tasks a call brings, at most 200. */
   pageSize?: number;
   /** Where to begin: `nextCursor` of the page before. */
@@ -225,6 +287,17 @@ export class Client {
    * waits for a worker, or that a worker has, is refused with 409003. Not tried again without an answer.
    */
   retry(service: string, taskId: string, options?: CallOptions): Promise<Task>;
+  /** Makes a batch: all of its tasks are taken, or none. Not tried again without an answer: it may have been made. */
+  makeBatch(
+    batch: NewBatch,
+    options?: CallOptions & { traceparent?: string },
+  ): Promise<{ batchId: string; tasks: Submitted[] }>;
+  /** A batch as it is now. */
+  batch(batchId: string, options?: CallOptions): Promise<Batch>;
+  /** Takes no more tasks into a batch; it ends when all of them have. */
+  closeBatch(batchId: string, options?: CallOptions): Promise<Batch>;
+  /** Closes a batch, and cancels all of its tasks that have not ended. */
+  cancelBatch(batchId: string, options?: CallOptions): Promise<Batch>;
   /** What was told of a task. */
   callbacks(service: string, taskId: string, options?: CallOptions): Promise<CallbackState[]>;
   /** The services that the client may use. */

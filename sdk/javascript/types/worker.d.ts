@@ -19,6 +19,10 @@ export interface Context {
   readonly attempt: number | undefined;
   /** One id through a chain of tasks, where one was given. */
   readonly correlationId: string | undefined;
+  /** Whose trace the task is part of, where that is known, as the W3C writes it. Give it to what the work calls. */
+  readonly traceparent: string | undefined;
+  /** What goes with it. */
+  readonly tracestate: string | undefined;
   /** Whether somebody may have begun this task before. */
   readonly redelivered: boolean;
   /** When this attempt has taken too long; absent where that is not limited, or where the transport does not say. */

@@ -45,6 +45,7 @@ mod bad_input;
 mod callbacks;
 mod capacity;
 mod claims;
+mod dependencies;
 mod event_bus;
 mod events;
 mod flow;

@@ -60,6 +60,15 @@ async fn requests(on: Backend, met: &mut BTreeSet<u64>) {
     let id = worker.claim_one("resize").await["taskId"].as_str().unwrap_or_default().to_owned();
     worker.report("resize", &id, json!({"messageType": "success"})).await;
     keep(met, 409_002, &alice.delete(&format!("{TASKS}/{id}")).await);
+
+    let nowhere = "019a0000-0000-7000-8000-000000000000";
+    keep(met, 400_011, &alice.post(TASKS, &json!({"body": {}, "after": {"tasks": [nowhere]}})).await);
+    keep(met, 400_012, &alice.post(TASKS, &json!({"body": {}, "parentId": nowhere})).await);
+    keep(met, 404_009, &alice.get(&format!("/v1/batches/{nowhere}")).await);
+    let batch = alice.post("/v1/batches", &json!({"open": true})).await.data()["batchId"].clone();
+    let close = format!("/v1/batches/{}/close", batch.as_str().unwrap_or_default());
+    alice.post(&close, &json!({})).await.data();
+    keep(met, 409_004, &alice.post(TASKS, &json!({"body": {}, "batchId": batch})).await);
 }
 
 /// What is wrong with what operators ask for.

@@ -6,6 +6,7 @@
 
 mod bus;
 mod callbacks;
+mod dependencies;
 mod disk;
 mod flow;
 mod judge;

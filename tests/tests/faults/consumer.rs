@@ -1,10 +1,11 @@
-//! Consumers that submit under a key and repeat themselves until they are answered, look, wait, and change their minds.
+//! Consumers that submit under a key and repeat themselves until they are answered, look, wait, and change their minds. Some of
+//! their tasks wait for those before, and some come in batches.
 
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, bail};
 use relais_core::{State, TaskId};
-use relais_engine::{Access, Engine, EngineError, Idempotency};
+use relais_engine::{Access, BatchRequest, Engine, EngineError, Idempotency};
 use relais_protocol::consumer::SubmitRequest;
 use relais_tests::chaos::Random;
 use serde_json::json;
@@ -24,9 +25,15 @@ pub struct Consumer {
 impl Consumer {
     /// Submits so many, one after the other, and follows some of them.
     pub async fn run(mut self, tasks: usize) -> Result<()> {
+        let mut before = None;
         for number in 0..tasks {
             let mark = format!("{}-{number}", self.name);
-            let Some(task_id) = self.submit(&mark).await? else { continue };
+            if self.random.once_in(6) {
+                self.batch(&mark).await?;
+                continue;
+            }
+            let Some(task_id) = self.submit(&mark, before).await? else { continue };
+            before = Some(task_id);
             match self.random.between(0, 5) {
                 0 => self.cancel(task_id).await?,
                 1 => self.wait(task_id).await?,
@@ -36,12 +43,45 @@ impl Consumer {
         Ok(())
     }
 
-    /// Submits until it is answered; without a key, once.
-    async fn submit(&mut self, mark: &str) -> Result<Option<TaskId>> {
+    /// Makes a batch of a chain, once: there is no key that would make it safe to repeat.
+    async fn batch(&mut self, mark: &str) -> Result<()> {
+        let service = self.access.service.name.to_string();
+        let mut tasks = Vec::new();
+        for part in ["a", "b", "c"] {
+            let mark = format!("{mark}{part}");
+            let after = tasks.last().map(|_| json!({"refs": ["before"], "when": "allSucceeded"}));
+            let mut task = json!({"service": service, "body": {"mark": mark}, "correlationId": mark, "after": after});
+            if tasks.is_empty() {
+                task["ref"] = json!("before");
+            }
+            tasks.push(serde_json::from_value::<SubmitRequest>(task)?);
+            self.ledger.book().unkeyed.insert(mark);
+        }
+        let callback = serde_json::from_value(json!({"type": "https", "url": format!("https://{}", self.name)}))?;
+        let request = BatchRequest { tasks, callback: Some(callback), ..BatchRequest::default() };
+        match self.engine.make_batch(&self.access.client, request).await {
+            Ok((_, accepted)) => {
+                for (accepted, part) in accepted.iter().zip(["a", "b", "c"]) {
+                    self.ledger.accepted(accepted.submitted.task_id, &format!("{mark}{part}"));
+                }
+            }
+            Err(EngineError::Store(_)) => {}
+            Err(EngineError::InBatch(_, full)) if matches!(*full, EngineError::ServiceFull) => {}
+            Err(other) => bail!("a batch was refused: {other}"),
+        }
+        Ok(())
+    }
+
+    /// Submits until it is answered; without a key, once. Some wait for the one before.
+    async fn submit(&mut self, mark: &str, before: Option<TaskId>) -> Result<Option<TaskId>> {
         let keyed = !self.random.once_in(5);
         let callback =
             self.random.once_in(3).then(|| json!({"type": "https", "url": format!("https://{}", self.name)}));
-        let text = json!({"body": {"mark": mark}, "callback": callback, "correlationId": mark}).to_string();
+        let when = if self.random.once_in(2) { "allEnded" } else { "allSucceeded" };
+        let before = before.filter(|_| self.random.once_in(3));
+        let after = before.map(|before| json!({"tasks": [before.to_string()], "when": when}));
+        let text =
+            json!({"body": {"mark": mark}, "callback": callback, "correlationId": mark, "after": after}).to_string();
         if !keyed {
             self.ledger.book().unkeyed.insert(mark.to_owned());
         }

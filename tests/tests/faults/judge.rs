@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use relais_core::{NotificationStatus, ServiceKey, Status, Store, Tally, Task, TaskFilter};
+use relais_core::{Batch, Condition, NotificationStatus, ServiceKey, Status, Store, Tally, Task, TaskFilter, TaskId};
 use relais_tests::chaos::Verdict;
 use tokio::time::Instant;
 
@@ -59,7 +59,12 @@ async fn keys(store: &dyn Store) -> Result<Vec<ServiceKey>> {
 /// Waits until no task is unfinished.
 pub async fn drained(store: &dyn Store, most: Duration) -> Result<()> {
     let keys = keys(store).await?;
-    until(most, async || Ok(store.queue_depths(keys.clone()).await?.iter().all(|depth| depth.backlog() == 0))).await?;
+    let ended = async || -> Result<bool> {
+        let idle = store.queue_depths(keys.clone()).await?.iter().all(|depth| depth.backlog() == 0);
+        // Those that wait for others are in no queue.
+        Ok(idle && list_all(store).await?.iter().all(|task| task.state.status.is_final()))
+    };
+    until(most, ended).await?;
     Ok(())
 }
 
@@ -74,7 +79,12 @@ pub async fn dispatched(store: &dyn Store, most: Duration) -> Result<()> {
 /// Waits until every end that is to be told was.
 pub async fn told(store: &dyn Store, most: Duration) -> Result<()> {
     let waits = |task: &Task| task.callback.is_some() && task.notification != Some(NotificationStatus::Success);
-    until(most, async || Ok(!list_all(store).await?.iter().any(waits))).await?;
+    let untold = |batch: &Batch| batch.notification != Some(NotificationStatus::Success);
+    let all = async || -> Result<bool> {
+        let batches = store.list_batches(None, None, 10_000).await?;
+        Ok(!list_all(store).await?.iter().any(waits) && !batches.iter().any(untold))
+    };
+    until(most, all).await?;
     Ok(())
 }
 
@@ -109,7 +119,7 @@ pub async fn judge(store: &dyn Store, ledger: &Ledger, faults: u64) -> Result<Ve
     let stored = read_all(store).await?;
     let mut verdict = Verdict { faults: usize::try_from(faults)?, ..Verdict::default() };
     compare_counters(store, &stored, &mut verdict).await?;
-    let book = ledger.book();
+    let book = ledger.snapshot();
     verdict.tasks = book.accepted.len();
     verdict.findings.extend(book.wrong.iter().cloned());
     verdict.doubled += book.doubled.len();
@@ -121,8 +131,10 @@ pub async fn judge(store: &dyn Store, ledger: &Ledger, faults: u64) -> Result<Ve
         verdict.lost += 1;
         verdict.findings.push(format!("task {task_id} of {mark} was taken in and is not there"));
     }
+    judge_batches(store, &stored, &book, &mut verdict).await?;
     let mut by_mark: BTreeMap<&str, usize> = BTreeMap::new();
     for task in &stored {
+        judge_order(task, &by_id, &mut verdict);
         *by_mark.entry(task.correlation_id.as_deref().unwrap_or("none")).or_default() += 1;
         judge_task(task, &book, &mut verdict);
     }
@@ -153,7 +165,8 @@ fn judge_task(task: &Task, book: &Book, verdict: &mut Verdict) {
         _ => None,
     };
     let given_up = state.status == Status::Failure && state.losses >= DELIVERY_LIMIT;
-    let ends_by_itself = state.status == Status::Cancelled || given_up && told.is_empty();
+    let barred = task.error_kind.as_deref() == Some("dependency") && state.attempt == 0;
+    let ends_by_itself = state.status == Status::Cancelled || given_up && told.is_empty() || barred;
     // What counts was sent, by whoever had the attempt with which the task ended. Behind a broker nobody knows attempts.
     let sent = recorded.as_ref().is_some_and(|result| {
         let attempt = result.split('/').nth(1).unwrap_or_default();
@@ -173,6 +186,47 @@ fn judge_task(task: &Task, book: &Book, verdict: &mut Verdict) {
         verdict.lost += 1;
         verdict.findings.push(format!("of task {task_id}, which ended {:?}, was told {letters:?}", state.status));
     }
+}
+
+/// Nobody was started before what it waits for had ended, and nobody failed for another that did not.
+fn judge_order(task: &Task, by_id: &HashMap<TaskId, &Task>, verdict: &mut Verdict) {
+    let succeeds = task.links.when == Some(Condition::AllSucceeded);
+    let mut others = task.links.after.iter().filter_map(|one| by_id.get(&one.task_id)).peekable();
+    if others.peek().is_none() {
+        return;
+    }
+    let barred = task.error_kind.as_deref() == Some("dependency");
+    let wrong = |other: &&&Task| {
+        let early = task.state.attempt > 0 && other.state.ended > task.state.started;
+        early || succeeds && task.state.attempt > 0 && other.state.status != Status::Success
+    };
+    let found = others.clone().filter(wrong).count();
+    if found > 0 || barred && others.all(|other| other.state.status == Status::Success) {
+        verdict.doubled += 1;
+        verdict.findings.push(format!("task {} did not wait as it was to: {:?}", task.task_id, task.links));
+    }
+}
+
+/// Every batch has ended, counts what there is, and was told under one name.
+async fn judge_batches(store: &dyn Store, stored: &[Task], book: &Book, verdict: &mut Verdict) -> Result<()> {
+    for batch in store.list_batches(None, None, 10_000).await? {
+        let own = |status| {
+            let own = stored.iter().filter(|task| task.links.batch == Some(batch.batch_id));
+            own.filter(|task| task.state.status == status).count() as u64
+        };
+        let counts = &batch.counts;
+        let counted = (own(Status::Success), own(Status::Failure), own(Status::Cancelled));
+        if (counts.success, counts.failure, counts.cancelled) != counted || counts.total() != 3 {
+            verdict.lost += 1;
+            verdict.findings.push(format!("batch {} counts {counts:?}, there are {counted:?}", batch.batch_id));
+        }
+        let letters = book.letters.get(&TaskId(batch.batch_id.0)).map_or(0, Vec::len);
+        if batch.ended.is_none() || letters == 0 {
+            verdict.stuck += 1;
+            verdict.findings.push(format!("batch {} is left, and was told {letters} times: {batch:?}", batch.batch_id));
+        }
+    }
+    Ok(())
 }
 
 /// The counters that are kept with the tasks must be what counting gives.

@@ -12,7 +12,7 @@ use relais_core::{Status, TaskId};
 pub struct Ledger(Mutex<Book>);
 
 /// What is written down. Marks are the correlation ids of submissions.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Book {
     /// The tasks that were taken in, with their marks.
     pub accepted: HashMap<TaskId, String>,
@@ -26,7 +26,7 @@ pub struct Book {
     pub told: HashMap<TaskId, Vec<String>>,
     /// Ends that somebody was told of.
     pub seen: HashMap<TaskId, Status>,
-    /// Ends that callbacks told of.
+    /// Ends that callbacks told of; of batches as well, whose names are like those of tasks.
     pub letters: HashMap<TaskId, Vec<String>>,
     /// What there should be once and is there twice.
     pub doubled: Vec<String>,
@@ -38,6 +38,11 @@ impl Ledger {
     /// All that is written down.
     pub fn book(&self) -> MutexGuard<'_, Book> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same as it is now.
+    pub fn snapshot(&self) -> Book {
+        self.book().clone()
     }
 
     /// Notes a task that was taken in, as its consumer was told.

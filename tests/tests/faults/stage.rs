@@ -152,7 +152,7 @@ impl Courier for Noting {
 
     async fn carry(&self, letter: &Letter) -> Reply {
         let body: Value = serde_json::from_str(&letter.body).unwrap_or_default();
-        let task_id = body["taskId"].as_str().and_then(TaskId::parse);
+        let task_id = body["taskId"].as_str().or(body["batchId"].as_str()).and_then(TaskId::parse);
         match (task_id, body["status"].as_str()) {
             (Some(task_id), Some(status)) => {
                 self.0.book().letters.entry(task_id).or_default().push(status.to_owned());

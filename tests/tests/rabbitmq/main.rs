@@ -38,6 +38,7 @@ macro_rules! on_one_store {
 
 mod absence;
 mod attempts;
+mod dependencies;
 mod existing_workers;
 mod limits;
 mod operators;

@@ -66,7 +66,16 @@ pub fn client(signing_secrets: Vec<SigningSecret>) -> Client {
 pub fn letter(target: &str) -> Letter {
     let kind = if target.starts_with("https") { CallbackType::Https } else { CallbackType::Http };
     let client = Arc::new(client(Vec::new()));
-    Letter { id: ID.to_owned(), kind, target: target.to_owned(), client, body: BODY.to_owned(), gzip: false, now: NOW }
+    Letter {
+        id: ID.to_owned(),
+        kind,
+        target: target.to_owned(),
+        client,
+        body: BODY.to_owned(),
+        gzip: false,
+        trace: None,
+        now: NOW,
+    }
 }
 
 /// Carries a letter, and tells how long it took.

@@ -1,19 +1,22 @@
 //! What is promised about tasks, checked in every state that small worlds can reach, with the real
 //! [`apply`](relais_core::apply) as what a task does.
 //!
-//! Two worlds: workers on the built-in queue ([`lease`]), and workers behind a broker ([`broker`]). In both, whatever may go
-//! wrong does, in every order. A world that is wrong on purpose must be found out, or the promises would be empty.
+//! Three worlds: workers on the built-in queue ([`lease`]), workers behind a broker ([`broker`]), and tasks that wait for others
+//! ([`chain`]). In each, whatever may go wrong does, in every order. A world that is wrong on purpose must be found out, or the promises would be empty.
 
 #![expect(clippy::print_stdout, reason = "how much was looked at")]
 
 mod broker;
+mod chain;
 mod explore;
 mod kept;
 mod lease;
 
 use broker::Broker;
+use chain::Chain;
 use explore::{Explored, Model, explore};
 use lease::{Lease, Word};
+use relais_core::Condition;
 
 /// One task, and all that workers can say.
 const ONE: Lease = Lease {
@@ -67,6 +70,10 @@ const FAILURES: Broker = Broker {
     ..PUBLISHERS
 };
 
+/// Two tasks, one that waits for both, and one that waits for that one and for the first.
+const DIAMOND: Chain =
+    Chain { after: &[&[], &[], &[0, 1], &[0, 2]], when: Condition::AllSucceeded, flaw: chain::Flaw::None };
+
 fn holds(name: &str, model: impl Model) -> Explored {
     let explored = explore(model).unwrap_or_else(|broken| panic!("{name}: {broken}"));
     println!("{name}: {} states, {} steps, ends {:?}", explored.states, explored.steps, explored.ends);
@@ -113,6 +120,28 @@ fn workers_behind_a_broker_keep_every_promise() {
 #[test]
 fn failures_behind_a_broker_keep_every_promise() {
     reaches(&holds("a failure behind a broker", FAILURES), &["SUCCESS", "FAILURE", "CANCELLED"]);
+}
+
+#[test]
+fn tasks_that_wait_for_others_keep_every_promise() {
+    let chain = |when| Chain { after: &[&[], &[], &[0, 1]], when, ..DIAMOND };
+    let all = holds("a chain, if all succeed", DIAMOND);
+    reaches(&all, &["SUCCESS and SUCCESS and SUCCESS and SUCCESS", "SUCCESS and FAILURE and FAILURE and FAILURE"]);
+    let ended = holds("a chain, when all have ended", chain(Condition::AllEnded));
+    reaches(&ended, &["FAILURE and CANCELLED and SUCCESS"]);
+    let any = holds("a chain, when any has ended", chain(Condition::AnyEnded));
+    reaches(&any, &["FAILURE and FAILURE and SUCCESS"]);
+}
+
+#[test]
+fn a_chain_that_is_wrong_is_found_out() {
+    let wrong = |flaw| Chain { flaw, ..DIAMOND };
+    let stuck = "from every state an end can be reached";
+    fails(stuck, wrong(chain::Flaw::Unlocked));
+    fails(stuck, wrong(chain::Flaw::NotNoted));
+    fails(stuck, wrong(chain::Flaw::Forgetful));
+    fails(stuck, wrong(chain::Flaw::Ruthless));
+    fails("nobody goes on before", wrong(chain::Flaw::Eager));
 }
 
 #[test]

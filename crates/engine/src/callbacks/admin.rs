@@ -1,8 +1,8 @@
 //! Looking at callbacks, and sending them again.
 
 use relais_core::{
-    CallbackAttempt, CallbackFilter, CallbackId, CallbackRecord, Declared, NotificationStatus, Resend, TaskId,
-    Timestamp,
+    CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId, CallbackRecord, Declared, NotificationStatus, Resend,
+    TaskId, Timestamp,
 };
 use relais_protocol::callback::{CallbackAttemptView, CallbackPageView, CallbackView};
 
@@ -139,7 +139,8 @@ fn cursor(text: &str) -> Result<i64, EngineError> {
 }
 
 fn view(declared: &Declared, record: &CallbackRecord, tries: Option<Vec<CallbackAttempt>>) -> CallbackView {
-    let gone = || "(deleted)".to_owned();
+    // A batch has tasks of many.
+    let gone = || if record.event == CallbackEvent::BatchEnded { "(batch)" } else { "(deleted)" }.to_owned();
     CallbackView {
         callback_id: record.id.to_string(),
         task_id: record.id.task_id.to_string(),

@@ -152,7 +152,7 @@ impl Lanes {
             let name = due.record.callback.lane;
             let (count, bytes) = found.entry(name).or_default();
             *count += 1;
-            *bytes += due.task.response.as_ref().map_or(0, |response| response.get().len());
+            *bytes += due.about.bytes();
             let lane = self.lanes.entry(name).or_default();
             lane.client = due.record.client;
             lane.waiting.push_back(Taken { due, at: now });
@@ -333,7 +333,7 @@ mod tests {
     use std::time::Duration;
 
     use relais_core::{
-        Callback, CallbackEvent, CallbackId, CallbackRecord, CallbackType, ClientId, ClientKey, Json,
+        About, Callback, CallbackEvent, CallbackId, CallbackRecord, CallbackType, ClientId, ClientKey, Json,
         NotificationStatus, ServiceKey, ServiceName, State, Task, TaskId, Timestamp,
     };
 
@@ -368,7 +368,7 @@ mod tests {
             },
             tries: 0,
             now,
-            task: Task {
+            about: About::Task(Box::new(Task {
                 id: row,
                 task_id,
                 client_id: ClientId::new("alice").unwrap(),
@@ -386,7 +386,8 @@ mod tests {
                 submitted: now,
                 scheduled: None,
                 position: None,
-            },
+                links: relais_core::Links::default(),
+            })),
         }
     }
 
@@ -516,7 +517,8 @@ mod tests {
         }
         assert_eq!(lanes.hungry(&options), [(1, 16)]);
         let mut large = due(2, 1);
-        large.task.response = Some(Json::parse(format!("\"{}\"", "x".repeat(LANE_BYTES / 2))).unwrap());
+        let About::Task(task) = &mut large.about else { panic!("it tells of a task") };
+        task.response = Some(Json::parse(format!("\"{}\"", "x".repeat(LANE_BYTES / 2))).unwrap());
         lanes.hint(2);
         lanes.took(&[2], 1, vec![large], Instant::now());
         lanes.next(&options).unwrap();

@@ -11,7 +11,8 @@ use std::{
 
 use futures::FutureExt as _;
 use relais_core::{
-    CallbackAttempt, CallbackRecord, Courier, LaneChange, Letter, Reply, ReplyOutcome, Settlement, StoreError, Verdict,
+    About, CallbackAttempt, CallbackRecord, Courier, LaneChange, Letter, Reply, ReplyOutcome, Settlement, StoreError,
+    Verdict,
 };
 use tokio::{
     sync::Semaphore,
@@ -24,7 +25,7 @@ use super::{
     lanes::{Lanes, Taken},
     schedule,
 };
-use crate::{Engine, views::task_view};
+use crate::{Engine, batches::batch_view, views::task_view};
 
 /// How often the lanes are looked at, in case a wake-up was lost.
 const LOOK: Duration = Duration::from_secs(10);
@@ -288,7 +289,7 @@ impl Post {
 
     /// What is to be carried, and how many may carry to its endpoint at once; or why it can not be.
     fn letter(&mut self, taken: &Taken) -> Result<Errand, String> {
-        let (record, task) = (&taken.due.record, &taken.due.task);
+        let (record, about) = (&taken.due.record, &taken.due.about);
         let callback = &record.callback;
         let snapshot = self.engine.snapshot().map_err(|error| error.to_string())?;
         let client = snapshot.declared.client_by_key(record.client).ok_or("the client is gone")?;
@@ -303,8 +304,13 @@ impl Post {
             kind: callback.kind,
             target: callback.target.clone(),
             client: Arc::clone(client),
-            body: serde_json::to_string(&task_view(task)).map_err(|error| error.to_string())?,
+            body: match about {
+                About::Task(task) => serde_json::to_string(&task_view(task)),
+                About::Batch(batch) => serde_json::to_string(&batch_view(batch)),
+            }
+            .map_err(|error| error.to_string())?,
             gzip: callback.gzip,
+            trace: about.trace().cloned(),
             now: taken.due.now.after(taken.at.elapsed()),
         };
         Ok(Errand { letter, courier, places: Arc::clone(places) })

@@ -4,7 +4,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use relais_core::{
     Carrier, CarrierError, Consignment, DispatchName, Dispatched, DueDispatch, Event, Failure, Mailbox, ServiceKey,
-    TaskEvent, TaskId,
+    TaskEvent, TaskId, TraceContext,
 };
 use relais_protocol::worker::SubmissionMessage;
 use tokio::sync::mpsc;
@@ -86,8 +86,9 @@ pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueD
         consignments.push(Consignment {
             task_id: name.task_id,
             queue: Mailbox::tasks_of(&name.queue),
-            body: encode(name.task_id, &request, task.correlation_id.clone()),
+            body: encode(name.task_id, &request, task.correlation_id.clone(), task.trace.as_ref()),
             correlation_id: task.correlation_id,
+            trace: task.trace,
             priority: task.priority,
         });
         named.push(name);
@@ -151,9 +152,16 @@ async fn give_up(engine: &Engine, hopeless: &[(DispatchName, String)]) -> Result
 }
 
 /// What a worker gets, in both spellings.
-fn encode(task_id: TaskId, request: &relais_core::Json, correlation_id: Option<String>) -> Vec<u8> {
+fn encode(
+    task_id: TaskId,
+    request: &relais_core::Json,
+    correlation_id: Option<String>,
+    trace: Option<&TraceContext>,
+) -> Vec<u8> {
     let message = SubmissionMessage {
         correlation_id,
+        traceparent: trace.map(|trace| trace.traceparent().to_owned()),
+        tracestate: trace.and_then(TraceContext::tracestate).map(str::to_owned),
         ..SubmissionMessage::new(task_id.to_string(), request.as_raw().to_owned())
     };
     // Texts and JSON always can be written.

@@ -121,7 +121,8 @@ impl Dispatcher {
                 task_id: task.task_id,
             };
             let (request, correlation_id) = (Some(task.request.clone()), task.correlation_id.clone());
-            Some(DueDispatch { name, request, correlation_id, priority: task.terms.priority })
+            let trace = task.links.trace.clone();
+            Some(DueDispatch { name, request, correlation_id, trace, priority: task.terms.priority })
         };
         tasks.iter().map(ours).collect()
     }

@@ -202,6 +202,8 @@ impl Runner {
             attempt: Some(attempt),
             redelivered: attempt > 1,
             correlation_id: task.correlation_id,
+            traceparent: task.links.trace.as_ref().map(|trace| trace.traceparent().to_owned()),
+            tracestate: task.links.trace.as_ref().and_then(|trace| trace.tracestate()).map(str::to_owned),
             deadline: task.state.deadline.map(system_time),
         };
         let progress = Arc::new(move |percent| running.progress(task_id, attempt, percent));

@@ -6,6 +6,7 @@
 mod apply;
 mod args;
 mod authorization;
+mod batch;
 mod callback;
 mod client;
 mod config;
@@ -78,6 +79,8 @@ pub enum Command {
     Instance(instance::InstanceArgs),
     /// Look for tasks and cancel them
     Task(task::TaskArgs),
+    /// Look at batches, close and cancel them
+    Batch(batch::BatchArgs),
     /// See what became of callbacks, and send them again
     Callback(callback::CallbackArgs),
     /// See messages of workers that could not be understood, and replay them
@@ -114,6 +117,7 @@ pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> 
         Command::Schedule(args) => schedule::run(args).await?,
         Command::Instance(args) => instance::run(args).await?,
         Command::Task(args) => task::run(args).await?,
+        Command::Batch(args) => batch::run(args).await?,
         Command::Callback(args) => callback::run(args).await?,
         Command::Deadletter(args) => deadletter::run(args).await?,
         Command::Events(args) => events::run(args).await?,
@@ -159,6 +163,11 @@ mod tests {
             "auth put c s --role consume,work",
             "task list --service s --status pending,SUCCESS --from 2026-01-01T00:00:00Z --limit 10",
             "task show 01890a5d-ac96-774b-bcce-b302099a8057",
+            "task list --correlation order-1",
+            "task list --parent 01890a5d-ac96-774b-bcce-b302099a8057",
+            "batch list --client c --limit 10",
+            "batch show 01890a5d-ac96-774b-bcce-b302099a8057",
+            "batch cancel 01890a5d-ac96-774b-bcce-b302099a8057",
             "callback list --status failure --since 2h --task 01890a5d-ac96-774b-bcce-b302099a8057",
             "callback show 01890a5d-ac96-774b-bcce-b302099a8057-3",
             "deadletter list --service s --limit 7",

@@ -5,7 +5,7 @@ use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use relais_protocol::{
     admin::{AdminTaskPage, AdminTaskView, AttemptView, RetryAnswer, RetryRequest},
-    consumer::TaskStatus,
+    consumer::{AfterView, AfterWhen, TaskStatus},
 };
 
 use super::{
@@ -115,6 +115,12 @@ struct ListArgs {
     /// Only with one of these statuses: pending, in_progress, success, failure, cancelled
     #[arg(long = "status", value_name = "STATUS", value_delimiter = ',', value_parser = status)]
     statuses: Vec<String>,
+    /// Only with this correlation id
+    #[arg(long, value_name = "ID")]
+    correlation: Option<String>,
+    /// Only parts of this task
+    #[arg(long, value_name = "TASK_ID", value_parser = task_id, conflicts_with = "correlation")]
+    parent: Option<String>,
     /// Only submitted at this time or later, e.g. 2026-01-31T12:00:00Z
     #[arg(long, value_name = "TIME")]
     from: Option<Timestamp>,
@@ -145,6 +151,8 @@ pub async fn run(args: TaskArgs) -> Result<()> {
                 .with("service", list.service)
                 .with("clientId", list.client)
                 .with("status", statuses)
+                .with("correlationId", list.correlation)
+                .with("parentId", list.parent)
                 .with("from", list.from)
                 .with("before", list.before)
                 .with("limit", Some(list.limit))
@@ -216,6 +224,17 @@ fn show_attempts(attempts: &[AttemptView]) -> String {
     table([Right("#"), Left("OUTCOME"), Left("STARTED"), Left("ENDED"), Left("WORKER"), Left("ERROR")], rows, "none")
 }
 
+/// One line for each task that it waits for, or waited for.
+fn show_after(after: &AfterView) -> String {
+    let when = match after.when {
+        AfterWhen::AllSucceeded => "all succeeded",
+        AfterWhen::AllEnded => "all ended",
+        AfterWhen::AnyEnded => "any ended",
+    };
+    let rows = after.tasks.iter().map(|one| [one.task_id.clone(), or_none(one.status.map(status_name))]);
+    format!("until {when}\n{}", table([Left("TASK"), Left("ENDED AS")], rows, "none"))
+}
+
 fn percent(progress: f64) -> String {
     format!("{progress}%")
 }
@@ -242,7 +261,12 @@ fn show_task(view: &AdminTaskView) -> String {
         ("submitted", Some(task.submition_date.clone())),
         ("started", task.start_date.clone()),
         ("ended", task.end_date.clone()),
+        ("waits for", task.after.as_ref().map(show_after)),
+        ("batch", task.batch_id.clone()),
+        ("parent", task.parent_id.clone()),
         ("correlation id", task.correlation_id.clone()),
+        ("trace", view.traceparent.clone()),
+        ("trace state", view.tracestate.clone()),
         ("callback", view.notification_status.clone()),
         ("error", task.error_message.clone()),
         ("error kind", task.error_kind.clone()),
@@ -294,6 +318,22 @@ mod tests {
              started:      2026-01-31T12:00:01Z\n\
              request:      {\"width\":3}"
         );
+    }
+
+    #[test]
+    fn what_a_task_has_to_do_with_others_is_shown() {
+        let mut view = view();
+        view.traceparent = Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".to_owned());
+        view.task = serde_json::from_value(serde_json::json!({
+            "taskId": "t", "status": "PENDING", "submitionDate": "2026-01-31T12:00:00Z", "parentId": "p", "batchId": "b",
+            "correlationId": "c",
+            "after": {"when": "allEnded", "tasks": [{"taskId": "x", "status": "FAILURE"}, {"taskId": "y"}]},
+        }))
+        .unwrap();
+        let shown = show_task(&view);
+        for line in ["until all ended", "FAILURE", "parent:", "batch:", "correlation id:", "trace:"] {
+            assert!(shown.contains(line), "{line} in {shown}");
+        }
     }
 
     #[test]

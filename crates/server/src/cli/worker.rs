@@ -29,7 +29,7 @@ One process for each task:
   exit code 0   success
   exit code 75  try again: the task is given back
   any other     failure, with the end of stderr as its message
-  environment   RELAIS_TASK_ID, RELAIS_ATTEMPT, RELAIS_SERVICE, RELAIS_CORRELATION_ID
+  environment   RELAIS_TASK_ID, RELAIS_ATTEMPT, RELAIS_SERVICE, RELAIS_CORRELATION_ID, TRACEPARENT, TRACESTATE
 
 At SIGTERM no more tasks are taken; what runs may finish within --grace, and is then stopped and
 given back. The exit code is 0, also with --once when the task failed: that was reported.";

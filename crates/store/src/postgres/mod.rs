@@ -1,6 +1,8 @@
 //! PostgreSQL: for many processes. UNNEST for batches, SKIP LOCKED for claims, LISTEN/NOTIFY for wake-ups.
 
+mod batches;
 mod declare;
+mod dependency;
 mod dispatch;
 mod flow;
 mod hand;
@@ -52,6 +54,7 @@ const STEPS: Steps = &[
     ("attempts", include_str!("migrations/0004_attempts.sql")),
     ("schedules", include_str!("migrations/0005_schedules.sql")),
     ("flow", include_str!("migrations/0006_flow.sql")),
+    ("dependencies", include_str!("migrations/0007_dependencies.sql")),
     ("instances", include_str!("migrations/0008_instances.sql")),
     ("window", include_str!("migrations/0010_window.sql")),
     ("inbox", include_str!("migrations/0011_inbox.sql")),

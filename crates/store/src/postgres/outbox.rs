@@ -8,14 +8,19 @@ use relais_core::{
 };
 
 use super::{
-    Postgres, error,
+    Postgres,
+    batches::batch_columns,
+    error,
     read::task_columns,
     session::{PgSession, column},
     to_sql,
 };
 use crate::{
     outbox::{Floor, NewCallback, Outbox, Told, callback_columns, past_columns},
-    row::{Columns, attempt_of, callback_record, due_callback, floor_of, in_millis, lane_head, settled, signed, wide},
+    row::{
+        Columns, attempt_of, callback_record, due_batch_callback, due_callback, floor_of, in_millis, lane_head,
+        settled, signed, wide,
+    },
     session::Result,
 };
 
@@ -104,7 +109,7 @@ impl Outbox for PgSession {
                  WHERE id = ANY(ARRAY(SELECT id FROM taken))
                  RETURNING *
              )
-             SELECT clock_timestamp() AS now, ",
+             SELECT clock_timestamp() AS now, b.batch_id AS cb_batch, ",
             callback_columns!("b.due"),
             ", ",
             past_columns!(),
@@ -114,9 +119,10 @@ impl Outbox for PgSession {
                 "CASE WHEN b.event = 2 AND b.attempt IS NOT NULL THEN a.response WHEN b.event >= 2 THEN t.response END"
             ),
             // Fenced, so that it is looked up row by row whatever is known of the table when this is planned.
-            " FROM b CROSS JOIN LATERAL (SELECT * FROM relais.task WHERE id = b.task OFFSET 0) t
+            " FROM b LEFT JOIN LATERAL (SELECT * FROM relais.task WHERE id = b.task OFFSET 0) t ON true
               LEFT JOIN LATERAL (SELECT * FROM relais.attempt WHERE task = b.task AND number = b.attempt OFFSET 0) a ON true
-              JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
+              LEFT JOIN relais.service s ON s.id = t.service_id LEFT JOIN relais.client c ON c.id = t.client_id
+              WHERE t.id IS NOT NULL OR b.batch_id IS NOT NULL
               ORDER BY b.id"
         ))
         .bind(lanes)
@@ -125,7 +131,25 @@ impl Outbox for PgSession {
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;
-        rows.iter().map(due_callback).collect()
+        let (of_tasks, of_batches): (Vec<_>, Vec<_>) =
+            rows.into_iter().partition(|row| matches!(row.task_id_if_any("cb_batch"), Ok(None)));
+        let mut held: Vec<DueCallback> = of_tasks.iter().map(due_callback).collect::<Result<_>>()?;
+        if !of_batches.is_empty() {
+            let ids = of_batches.iter().map(|row| row.big("cb_id")).collect::<Result<Vec<_>>>()?;
+            let rows = sqlx::query(concat!(
+                "SELECT clock_timestamp() AS now, 0 AS service_id, g.batch_id AS task_id, ",
+                callback_columns!("b.due"),
+                ", ",
+                batch_columns!(),
+                " FROM relais.callback b JOIN relais.batch g ON g.batch_id = b.batch_id WHERE b.id = ANY($1)"
+            ))
+            .bind(ids)
+            .fetch_all(&mut *self.tx)
+            .await
+            .map_err(error)?;
+            held.extend(rows.iter().map(due_batch_callback).collect::<Result<Vec<_>>>()?);
+        }
+        Ok(held)
     }
 
     async fn lock_chains(&mut self, callbacks: &[i64]) -> Result<()> {
@@ -304,8 +328,12 @@ impl Outbox for PgSession {
         }
         let rows = match resend {
             Resend::One(id) => {
+                // No task and no batch have the same name.
                 sqlx::query(again!(
-                    "JOIN relais.task t ON t.id = b.task WHERE t.task_id = $1 AND b.revision = $2 AND NOT b.held"
+                    "WHERE b.id = ANY(ARRAY(
+                         SELECT n.id FROM relais.callback n JOIN relais.task t ON t.id = n.task WHERE t.task_id = $1
+                         UNION ALL SELECT n.id FROM relais.callback n WHERE n.batch_id = $1
+                     )) AND b.revision = $2 AND NOT b.held"
                 ))
                 .bind(id.task_id.0)
                 .bind(wide(id.revision))
@@ -341,10 +369,11 @@ macro_rules! listing {
         concat!(
             "SELECT ",
             callback_columns!("CASE WHEN b.due IS NOT NULL THEN greatest(b.due, p.parked_until) END"),
-            ", t.task_id, b.service_id, b.client_id, t.callback::text AS callback
-              FROM relais.callback b CROSS JOIN LATERAL (SELECT * FROM relais.task WHERE id = b.task OFFSET 0) t
-              LEFT JOIN relais.callback_lane p ON p.lane = b.lane
-              WHERE b.id < $1 AND b.id >= $2 AND ($3::smallint IS NULL OR b.status = $3)
+            ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
+              coalesce(t.callback, g.callback)::text AS callback
+              FROM relais.callback b LEFT JOIN LATERAL (SELECT * FROM relais.task WHERE id = b.task OFFSET 0) t ON true
+              LEFT JOIN relais.batch g ON g.batch_id = b.batch_id LEFT JOIN relais.callback_lane p ON p.lane = b.lane
+              WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < $1 AND b.id >= $2 AND ($3::smallint IS NULL OR b.status = $3)
                 AND ($4::integer IS NULL OR b.service_id = $4) AND ($5::integer IS NULL OR b.client_id = $5)
                 AND ($6::timestamptz IS NULL OR b.created >= $6) AND ($9::bigint IS NULL OR b.revision = $9) AND ",
             $which,
@@ -404,7 +433,12 @@ impl Told for Postgres {
     async fn list_callbacks(&self, filter: &CallbackFilter, floor: i64) -> Result<Vec<CallbackRecord>> {
         let failed = filter.status == Some(NotificationStatus::Failure);
         let rows = sqlx::query(match filter.task {
-            Some(_) => listing!("b.task = (SELECT id FROM relais.task WHERE task_id = $8)"),
+            Some(_) => listing!(
+                "b.id = ANY(ARRAY(
+                     SELECT n.id FROM relais.callback n WHERE n.task = (SELECT id FROM relais.task WHERE task_id = $8)
+                     UNION ALL SELECT n.id FROM relais.callback n WHERE n.batch_id = $8
+                 ))"
+            ),
             None if failed => listing!("b.status = 2 AND $8::uuid IS NULL"),
             None => listing!("$8::uuid IS NULL"),
         })

@@ -18,12 +18,13 @@ use crate::{
     session::{Database, Heard, Result},
 };
 
-/// The columns that [`state`] reads, with the service joined as `s`.
+/// The columns that [`state`] and [`links`] read, with the service joined as `s`.
 macro_rules! state_columns {
     () => {
         concat!(
             "t.status, t.attempt, t.losses, t.failures, t.revision, t.progress, t.worker_host, t.started, t.ended, t.lease_until, ",
-            "t.due, t.expires, t.deadline, coalesce(t.timeout_ms, s.timeout_ms) AS timeout_ms"
+            "t.due, t.expires, t.deadline, coalesce(t.timeout_ms, s.timeout_ms) AS timeout_ms, ",
+            "t.parent_id, t.batch_id, t.trace, t.after_when, t.followed"
         )
     };
 }
@@ -332,5 +333,9 @@ impl Columns for PgRow {
 
     fn task_id(&self, column: &str) -> Result<TaskId> {
         Ok(TaskId(get(self, column)?))
+    }
+
+    fn task_id_if_any(&self, column: &str) -> Result<Option<TaskId>> {
+        Ok(get::<Option<uuid::Uuid>>(self, column)?.map(TaskId))
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     history::History as _,
     row::{
         Columns, freed_keys, in_millis, known_key, locked, locked_queue, locked_task, locked_unless_limited,
-        purge_candidates, queue_facts, retry_text, service_key, signed, wide,
+        purge_candidates, queue_facts, retry_text, service_key, signed, waited_for_others, wide,
     },
     session::{
         Accounts, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, PurgeScan,
@@ -107,15 +107,18 @@ impl Session for PgSession {
     async fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> Result<()> {
         sqlx::query(
             "INSERT INTO relais.task (task_id, service_id, client_id, seq, request, callback, correlation_id, priority, rank,
-                                      status, scheduled, due, expires, timer, timeout_ms, retry, unique_key)
+                                      status, scheduled, due, expires, timer, timeout_ms, retry, unique_key, parent_id,
+                                      batch_id, trace, after_when)
              SELECT w.task_id, w.service_id, w.client_id, w.seq, w.request::json, w.callback::json, w.correlation_id, w.priority,
                     (extract(epoch FROM statement_timestamp()) * 1000)::bigint - w.head_start,
-                    w.status, w.due, w.due, w.expires, w.timer, w.timeout_ms, w.retry, w.unique_key
+                    w.status, w.scheduled, w.due, w.expires, w.timer, w.timeout_ms, w.retry, w.unique_key, w.parent_id,
+                    w.batch_id, w.trace, w.after_when
              FROM unnest($1::uuid[], $2::integer[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::text[],
                          $8::smallint[], $9::bigint[], $10::smallint[], $11::timestamptz[], $12::timestamptz[],
-                         $13::timestamptz[], $14::bigint[], $15::text[], $16::text[])
+                         $13::timestamptz[], $14::bigint[], $15::text[], $16::text[], $17::timestamptz[], $18::uuid[],
+                         $19::uuid[], $20::text[], $21::smallint[])
                   AS w (task_id, service_id, client_id, seq, request, callback, correlation_id, priority, head_start, status,
-                        due, expires, timer, timeout_ms, retry, unique_key)",
+                        due, expires, timer, timeout_ms, retry, unique_key, scheduled, parent_id, batch_id, trace, after_when)",
         )
         .bind(column(tasks, |inserted| inserted.task.task_id.0))
         .bind(column(tasks, |inserted| inserted.task.service.0))
@@ -133,6 +136,11 @@ impl Session for PgSession {
         .bind(column(tasks, |inserted| inserted.task.terms.timeout.map(in_millis)))
         .bind(retries(tasks.iter().map(|inserted| &inserted.task))?)
         .bind(column(tasks, |inserted| inserted.task.terms.unique.as_ref().map(|unique| unique.key.as_str())))
+        .bind(column(tasks, |inserted| inserted.scheduled.map(to_sql)))
+        .bind(column(tasks, |inserted| parent(&inserted.task)))
+        .bind(column(tasks, |inserted| inserted.task.links.batch.map(|batch| batch.0)))
+        .bind(column(tasks, |inserted| trace(&inserted.task)))
+        .bind(column(tasks, |inserted| inserted.task.links.after.as_ref().map(|after| after.when.code())))
         .execute(&mut *self.tx)
         .await
         .map_err(error)?;
@@ -306,7 +314,7 @@ impl Session for PgSession {
 
     async fn scan_for_purge(&mut self, scan: &PurgeScan) -> Result<Vec<PurgeCandidate>> {
         let rows = sqlx::query(
-            "SELECT id, client_id, seq,
+            "SELECT id, client_id, seq, batch_id,
                     greatest(submitted, scheduled) < now() - make_interval(secs => $5)
                         OR ended < now() - make_interval(secs => $4) AS too_old,
                     submitted < now() - make_interval(secs => least($4, $5)) AS matters
@@ -332,8 +340,13 @@ impl Session for PgSession {
                  DELETE FROM relais.task WHERE id = ANY(ARRAY(
                      SELECT id FROM relais.task t WHERE id = ANY($1) AND status = $2
                          AND NOT EXISTS (SELECT 1 FROM relais.callback b WHERE b.task = t.id AND b.status = 0)
+                         AND NOT (followed AND EXISTS (
+                             SELECT 1 FROM relais.dependency d
+                             CROSS JOIN LATERAL (SELECT status FROM relais.task WHERE id = d.task OFFSET 0) w
+                             WHERE d.prerequisite = t.id AND d.outcome IS NULL AND w.status IN (0, 1, 5)
+                         ))
                      ORDER BY id + 0 FOR UPDATE SKIP LOCKED
-                 )) RETURNING id, service_id, client_id, task_id, unique_key
+                 )) RETURNING id, service_id, client_id, task_id, unique_key, after_when
              ), done AS (
                  DELETE FROM relais.attempt WHERE task = ANY(ARRAY(SELECT id FROM gone))
              ), told AS (
@@ -351,6 +364,14 @@ impl Session for PgSession {
         let freed = freed_keys(&gone)?;
         if !freed.is_empty() {
             self.free_unique(&freed).await?;
+        }
+        let waited = waited_for_others(&gone)?;
+        if !waited.is_empty() {
+            sqlx::query("DELETE FROM relais.dependency WHERE task = ANY($1)")
+                .bind(waited)
+                .execute(&mut *self.tx)
+                .await
+                .map_err(error)?;
         }
         gone.iter().map(|row| row.big("id")).collect()
     }
@@ -491,6 +512,16 @@ impl PgSession {
 /// How long a new task is left to its caller to publish, in seconds.
 pub(super) fn held(task: &NewTask) -> f64 {
     task.dispatch.as_ref().map_or(0.0, |publisher| publisher.held.as_secs_f64())
+}
+
+/// The task that it is a part of.
+pub(super) fn parent(task: &NewTask) -> Option<uuid::Uuid> {
+    task.links.parent.map(|parent| parent.0)
+}
+
+/// Whose trace it is part of, as it is kept.
+pub(super) fn trace(task: &NewTask) -> Option<String> {
+    task.links.trace.as_ref().map(relais_core::TraceContext::to_text)
 }
 
 /// One column of a batch, for UNNEST.

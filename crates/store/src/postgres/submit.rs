@@ -6,7 +6,7 @@ use relais_core::{NewTask, Wakeup, wakeup};
 
 use super::{
     CHANNEL, Postgres, error,
-    session::{callbacks, column, held, retries},
+    session::{callbacks, column, held, parent, retries, trace},
 };
 use crate::{
     row::{Columns, in_millis, wide},
@@ -32,14 +32,15 @@ impl Postgres {
              ), taken AS (
                  INSERT INTO relais.task
                      (task_id, service_id, client_id, seq, submitted, request, callback, correlation_id, priority, rank,
-                      timeout_ms, retry)
+                      timeout_ms, retry, parent_id, trace)
                  SELECT w.task_id, $1, w.client_id, q.arrived + w.place - 1, c.now, w.request::json, w.callback::json,
                         w.correlation_id, w.priority, (extract(epoch FROM c.now) * 1000)::bigint - w.head_start,
-                        w.timeout_ms, w.retry
+                        w.timeout_ms, w.retry, w.parent_id, w.trace
                  FROM queue q CROSS JOIN unnest($3::uuid[], $4::integer[], $5::text[], $6::text[], $7::text[],
-                                                $13::smallint[], $14::bigint[], $15::bigint[], $16::text[])
+                                                $13::smallint[], $14::bigint[], $15::bigint[], $16::text[],
+                                                $17::uuid[], $18::text[])
                       WITH ORDINALITY AS w (task_id, client_id, request, callback, correlation_id, priority, head_start,
-                                            timeout_ms, retry, place)
+                                            timeout_ms, retry, parent_id, trace, place)
                  CROSS JOIN LATERAL (SELECT clock_timestamp() AS now WHERE w.place > 0) c
                  ORDER BY w.place
              ), due AS (
@@ -73,6 +74,8 @@ impl Postgres {
         .bind(column(tasks, |task| task.terms.head_start))
         .bind(column(tasks, |task| task.terms.timeout.map(in_millis)))
         .bind(retries(tasks.iter())?)
+        .bind(column(tasks, parent))
+        .bind(column(tasks, trace))
         .fetch_optional(&mut *lent)
         .await
         .map_err(error)?;

@@ -11,7 +11,9 @@ macro_rules! now {
 }
 
 mod batch;
+mod batches;
 mod declare;
+mod dependency;
 mod dispatch;
 mod flow;
 mod hand;
@@ -60,6 +62,7 @@ const STEPS: Steps = &[
     ("attempts", include_str!("migrations/0004_attempts.sql")),
     ("schedules", include_str!("migrations/0005_schedules.sql")),
     ("flow", include_str!("migrations/0006_flow.sql")),
+    ("dependencies", include_str!("migrations/0007_dependencies.sql")),
     ("instances", include_str!("migrations/0008_instances.sql")),
     ("window", include_str!("migrations/0010_window.sql")),
     ("inbox", include_str!("migrations/0011_inbox.sql")),

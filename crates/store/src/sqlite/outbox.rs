@@ -8,10 +8,13 @@ use relais_core::{
 };
 use sqlx::sqlite::SqliteRow;
 
-use super::{Sqlite, batch::array, error, read::task_columns, session::SqliteSession};
+use super::{Sqlite, batch::array, batches::batch_columns, error, read::task_columns, session::SqliteSession};
 use crate::{
     outbox::{Floor, NewCallback, Outbox, Told, callback_columns, past_columns},
-    row::{Columns, attempt_of, callback_record, due_callback, floor_of, in_millis, lane_head, settled, wide},
+    row::{
+        Columns, attempt_of, callback_record, due_batch_callback, due_callback, floor_of, in_millis, lane_head,
+        settled, wide,
+    },
     session::Result,
 };
 
@@ -32,6 +35,16 @@ pub(super) const HELD: &str = concat!(
       CROSS JOIN service s ON s.id = t.service_id CROSS JOIN client c ON c.id = t.client_id"
 );
 
+pub(super) const HELD_OF_BATCHES: &str = concat!(
+    "SELECT ",
+    now!(),
+    " AS now, 0 AS service_id, g.batch_id AS task_id, ",
+    callback_columns!("b.due"),
+    ", ",
+    batch_columns!(),
+    " FROM json_each(?1) AS w CROSS JOIN callback b ON b.id = w.value CROSS JOIN batch g ON g.batch_id = b.batch_id"
+);
+
 pub(super) const TAKE: &str = concat!(
     "UPDATE callback SET held = 1, tries = tries + 1, attempts = attempts + 1, due = ",
     now!(),
@@ -43,7 +56,7 @@ pub(super) const TAKE: &str = concat!(
          ) WHERE NOT EXISTS (SELECT 1 FROM callback_lane p WHERE p.lane = w.value AND p.parked_until > ",
     now!(),
     ")
-     ) RETURNING id"
+     ) RETURNING id, batch_id"
 );
 
 /// From one lane to the next by the index: the cost is that of the lanes, not of what waits in them.
@@ -149,15 +162,26 @@ impl Outbox for SqliteSession {
     }
 
     async fn hold_callbacks(&mut self, lanes: &[i64], each: usize, lease: Duration) -> Result<Vec<DueCallback>> {
-        let mut ids: Vec<i64> = sqlx::query_scalar(TAKE)
+        let rows = sqlx::query(TAKE)
             .bind(array(lanes)?)
             .bind(wide(each))
             .bind(in_millis(lease))
             .fetch_all(&mut *self.tx)
             .await
             .map_err(|failure| self.failed(failure))?;
-        ids.sort_unstable();
-        self.fetch(HELD, &ids).await?.iter().map(due_callback).collect()
+        let (mut of_tasks, mut of_batches) = (Vec::new(), Vec::new());
+        for row in &rows {
+            let of = if row.task_id_if_any("batch_id")?.is_some() { &mut of_batches } else { &mut of_tasks };
+            of.push(row.big("id")?);
+        }
+        of_tasks.sort_unstable();
+        let mut held: Vec<DueCallback> =
+            self.fetch(HELD, &of_tasks).await?.iter().map(due_callback).collect::<Result<_>>()?;
+        if !of_batches.is_empty() {
+            let rows = self.fetch(HELD_OF_BATCHES, &of_batches).await?;
+            held.extend(rows.iter().map(due_batch_callback).collect::<Result<Vec<_>>>()?);
+        }
+        Ok(held)
     }
 
     /// Nobody else writes.
@@ -337,8 +361,10 @@ impl Outbox for SqliteSession {
             };
         }
         let query = match resend {
+            // No task and no batch have the same name.
             Resend::One(id) => sqlx::query(again!(
-                "task t CROSS JOIN callback b ON b.task = t.id WHERE t.task_id = ?1 AND b.revision = ?2 AND NOT b.held"
+                "(SELECT n.* FROM task t CROSS JOIN callback n ON n.task = t.id WHERE t.task_id = ?1
+                  UNION ALL SELECT n.* FROM callback n WHERE n.batch_id = ?1) b WHERE b.revision = ?2 AND NOT b.held"
             ))
             .bind(id.task_id.to_string())
             .bind(wide(id.revision)),
@@ -369,9 +395,11 @@ macro_rules! listing {
                 "CASE WHEN b.due IS NOT NULL THEN
                      max(b.due, coalesce((SELECT parked_until FROM callback_lane p WHERE p.lane = b.lane), 0)) END"
             ),
-            ", t.task_id, b.service_id, b.client_id, t.callback FROM ",
+            ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
+              coalesce(t.callback, g.callback) AS callback FROM ",
             $from,
-            " WHERE b.id < ?1 AND b.id >= ?2 AND (?3 IS NULL OR b.status = ?3) AND (?4 IS NULL OR b.service_id = ?4)
+            " LEFT JOIN task t ON t.id = b.task LEFT JOIN batch g ON g.batch_id = b.batch_id
+              WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < ?1 AND b.id >= ?2 AND (?3 IS NULL OR b.status = ?3) AND (?4 IS NULL OR b.service_id = ?4)
                 AND (?5 IS NULL OR b.client_id = ?5) AND (?6 IS NULL OR b.created >= ?6)
                 AND (?9 IS NULL OR b.revision = ?9) AND ",
             $which,
@@ -381,10 +409,10 @@ macro_rules! listing {
 }
 
 pub(super) const OF_TASK: &str =
-    listing!("task t CROSS JOIN callback b INDEXED BY callback_by_task ON b.task = t.id", "t.task_id = ?8");
-pub(super) const FAILED: &str =
-    listing!("callback b INDEXED BY callback_failed CROSS JOIN task t ON t.id = b.task", "b.status = 2 AND ?8 IS NULL");
-pub(super) const ANY: &str = listing!("callback b CROSS JOIN task t ON t.id = b.task", "?8 IS NULL");
+    listing!("callback b INDEXED BY callback_by_task", "b.task = (SELECT id FROM task WHERE task_id = ?8)");
+pub(super) const OF_BATCH: &str = listing!("callback b INDEXED BY callback_by_batch", "b.batch_id = ?8");
+pub(super) const FAILED: &str = listing!("callback b INDEXED BY callback_failed", "b.status = 2 AND ?8 IS NULL");
+pub(super) const ANY: &str = listing!("callback b", "?8 IS NULL");
 
 impl Told for Sqlite {
     async fn callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<Lanes> {
@@ -418,24 +446,15 @@ impl Told for Sqlite {
 
     async fn list_callbacks(&self, filter: &CallbackFilter, floor: i64) -> Result<Vec<CallbackRecord>> {
         let failed = filter.status == Some(NotificationStatus::Failure);
-        let rows = sqlx::query(match filter.task {
-            Some(_) => OF_TASK,
-            None if failed => FAILED,
-            None => ANY,
-        })
-        .bind(filter.before.unwrap_or(i64::MAX))
-        .bind(floor)
-        .bind(filter.status.map(NotificationStatus::code))
-        .bind(filter.service.map(|service| service.0))
-        .bind(filter.client.map(|client| client.0))
-        .bind(filter.from.map(Timestamp::as_millis))
-        .bind(wide(filter.limit))
-        .bind(filter.task.as_ref().map(TaskId::to_string))
-        .bind(filter.revision.map(wide))
-        .fetch_all(&self.read)
-        .await
-        .map_err(error)?;
-        rows.iter().map(callback_record).collect()
+        match filter.task {
+            Some(_) => {
+                let found = self.callbacks(OF_TASK, filter, floor).await?;
+                // No task and no batch have the same name.
+                if found.is_empty() { self.callbacks(OF_BATCH, filter, floor).await } else { Ok(found) }
+            }
+            None if failed => self.callbacks(FAILED, filter, floor).await,
+            None => self.callbacks(ANY, filter, floor).await,
+        }
     }
 
     async fn callback_attempts(&self, rows: &[i64]) -> Result<Vec<(i64, CallbackAttempt)>> {
@@ -448,5 +467,29 @@ impl Told for Sqlite {
         .await
         .map_err(error)?;
         rows.iter().map(attempt_of).collect()
+    }
+}
+
+impl Sqlite {
+    async fn callbacks(
+        &self,
+        statement: &'static str,
+        filter: &CallbackFilter,
+        floor: i64,
+    ) -> Result<Vec<CallbackRecord>> {
+        let rows = sqlx::query(statement)
+            .bind(filter.before.unwrap_or(i64::MAX))
+            .bind(floor)
+            .bind(filter.status.map(NotificationStatus::code))
+            .bind(filter.service.map(|service| service.0))
+            .bind(filter.client.map(|client| client.0))
+            .bind(filter.from.map(Timestamp::as_millis))
+            .bind(wide(filter.limit))
+            .bind(filter.task.as_ref().map(TaskId::to_string))
+            .bind(filter.revision.map(wide))
+            .fetch_all(&self.read)
+            .await
+            .map_err(error)?;
+        rows.iter().map(callback_record).collect()
     }
 }

@@ -18,12 +18,13 @@ use crate::{
     session::{Database, Heard, Result, Session},
 };
 
-/// The columns that [`crate::row::state`] reads, with the service joined as `s`.
+/// The columns that [`crate::row::state`] and [`crate::dependency::links`] read, with the service joined as `s`.
 macro_rules! state_columns {
     () => {
         concat!(
             "t.status, t.attempt, t.losses, t.failures, t.revision, t.progress, t.worker_host, t.started, t.ended, t.lease_until, ",
-            "t.due, t.expires, t.deadline, coalesce(t.timeout_ms, s.timeout_ms) AS timeout_ms"
+            "t.due, t.expires, t.deadline, coalesce(t.timeout_ms, s.timeout_ms) AS timeout_ms, ",
+            "t.parent_id, t.batch_id, t.trace, t.after_when, t.followed"
         )
     };
 }
@@ -299,5 +300,10 @@ impl Columns for SqliteRow {
     fn task_id(&self, column: &str) -> Result<TaskId> {
         let text: &str = get(self, column)?;
         TaskId::parse(text).ok_or_else(|| corrupt(format!("task id {text}")))
+    }
+
+    fn task_id_if_any(&self, column: &str) -> Result<Option<TaskId>> {
+        let text: Option<&str> = get(self, column)?;
+        text.map(|text| TaskId::parse(text).ok_or_else(|| corrupt(format!("task id {text}")))).transpose()
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     history::History as _,
     row::{
         Columns, corrupt, freed_keys, in_millis, known_key, locked, locked_pending, locked_queue, locked_task,
-        purge_candidates, queue_facts, retry_text, service_key, unsigned, wide,
+        purge_candidates, queue_facts, retry_text, service_key, unsigned, waited_for_others, wide,
     },
     session::{
         Accounts, Counter, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate,
@@ -71,7 +71,7 @@ pub(super) const LOCK_OVERDUE: &str = concat!(
 );
 
 pub(super) const SCAN_FOR_PURGE: &str = concat!(
-    "SELECT id, client_id, seq, max(submitted, coalesce(scheduled, 0)) < now - ?5 OR ended < now - ?4 AS too_old,
+    "SELECT id, client_id, seq, batch_id, max(submitted, coalesce(scheduled, 0)) < now - ?5 OR ended < now - ?4 AS too_old,
             submitted < now - min(?4, ?5) AS matters
      FROM (SELECT ",
     now!(),
@@ -246,11 +246,14 @@ impl Session for SqliteSession {
 
     async fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> Result<()> {
         let mut rows = Vec::with_capacity(tasks.len());
-        for InsertedTask { task, seq, state, .. } in tasks {
+        for InsertedTask { task, seq, state, scheduled, .. } in tasks {
             let callback = task.callback.as_ref().map(serde_json::to_string).transpose().map_err(corrupt)?;
-            rows.push((task, *seq, state, callback, task.terms.retry.as_ref().map(retry_text).transpose()?));
+            let trace = task.links.trace.as_ref().map(relais_core::TraceContext::to_text);
+            let retry = task.terms.retry.as_ref().map(retry_text).transpose()?;
+            rows.push((task, *seq, state, *scheduled, callback, retry, trace));
         }
-        let done = INSERT_TASKS.execute(&mut self.tx, &rows, |statement, (task, seq, state, callback, retry)| {
+        let done = INSERT_TASKS.execute(&mut self.tx, &rows, |statement, row| {
+            let (task, seq, state, scheduled, callback, retry, trace) = row;
             statement
                 .bind(task.task_id.to_string())
                 .bind(task.service.0)
@@ -262,13 +265,17 @@ impl Session for SqliteSession {
                 .bind(i16::from(task.terms.priority.level()))
                 .bind(task.terms.head_start)
                 .bind(state.status.code())
-                .bind(state.due.map(Timestamp::as_millis))
+                .bind(scheduled.map(Timestamp::as_millis))
                 .bind(state.due.map(Timestamp::as_millis))
                 .bind(state.expires.map(Timestamp::as_millis))
                 .bind(state.timer().map(Timestamp::as_millis))
                 .bind(task.terms.timeout.map(in_millis))
                 .bind(retry.as_deref())
                 .bind(task.terms.unique.as_ref().map(|unique| unique.key.as_str()))
+                .bind(task.links.parent.map(|parent| parent.to_string()))
+                .bind(task.links.batch.map(|batch| batch.to_string()))
+                .bind(trace.as_deref())
+                .bind(task.links.after.as_ref().map(|after| after.when.code()))
         });
         done.await.map_err(|failure| self.failed(failure))?;
         self.insert_keys(tasks).await?;
@@ -400,7 +407,11 @@ impl Session for SqliteSession {
         let rows = sqlx::query(
             "DELETE FROM task WHERE id IN (SELECT value FROM json_each(?1)) AND status = ?2
                  AND NOT EXISTS (SELECT 1 FROM callback b WHERE b.task = task.id AND b.status = 0)
-             RETURNING id, service_id, client_id, task_id, unique_key",
+                 AND NOT (followed AND EXISTS (
+                     SELECT 1 FROM dependency d INDEXED BY dependency_open CROSS JOIN task w ON w.id = d.task
+                     WHERE d.prerequisite = task.id AND d.outcome IS NULL AND w.status IN (0, 1, 5)
+                 ))
+             RETURNING id, service_id, client_id, task_id, unique_key, after_when",
         )
         .bind(array(ids)?)
         .bind(status.code())
@@ -410,6 +421,10 @@ impl Session for SqliteSession {
         let freed = freed_keys(&rows)?;
         if !freed.is_empty() {
             self.free_unique(&freed).await?;
+        }
+        let waited = waited_for_others(&rows)?;
+        if !waited.is_empty() {
+            self.execute("DELETE FROM dependency WHERE task IN (SELECT value FROM json_each(?1))", &waited).await?;
         }
         let gone: Vec<i64> = rows.iter().map(|row| row.big("id")).collect::<Result<_>>()?;
         self.execute(

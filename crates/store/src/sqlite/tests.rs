@@ -4,7 +4,7 @@ use relais_core::{Change, ServiceName, Status, Store, StoreError, TaskFilter};
 use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
 
-use super::{Sqlite, batch, dispatch, flow, outbox, read, schedule, session};
+use super::{Sqlite, batch, dependency, dispatch, flow, outbox, read, schedule, session};
 use crate::{Options, session::Database, verbs::Verbs};
 
 fn url(folder: &TempDir) -> String {
@@ -108,7 +108,15 @@ async fn no_statement_goes_through_all_tasks() {
         ("HELD", outbox::HELD.to_owned()),
         ("TAKE", outbox::TAKE.to_owned()),
         ("LANES", outbox::LANES.to_owned()),
+        ("HELD_OF_BATCHES", outbox::HELD_OF_BATCHES.to_owned()),
         ("OF_TASK", outbox::OF_TASK.to_owned()),
+        ("OF_BATCH", outbox::OF_BATCH.to_owned()),
+        ("LOCK_ROWS", dependency::LOCK_ROWS.to_owned()),
+        ("OPEN_EDGES", dependency::OPEN_EDGES.to_owned()),
+        ("OPEN_PREREQUISITES", dependency::OPEN_PREREQUISITES.to_owned()),
+        ("LIST_BY_CORRELATION", dependency::BY_CORRELATION.to_owned()),
+        ("LIST_BY_PARENT", dependency::BY_PARENT.to_owned()),
+        ("LIST_BY_BATCH", dependency::BY_BATCH.to_owned()),
         ("FAILED", outbox::FAILED.to_owned()),
         ("ANY", outbox::ANY.to_owned()),
         ("OLDEST_PENDING", read::OLDEST_PENDING.to_owned()),
@@ -135,7 +143,7 @@ async fn no_statement_goes_through_all_tasks() {
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         let plan: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
         let scans = |step: &&String| {
-            ["SCAN t", "SCAN task", "SCAN departure", "SCAN callback"]
+            ["SCAN t", "SCAN task", "SCAN departure", "SCAN callback", "SCAN dependency", "SCAN batch"]
                 .iter()
                 .any(|scan| step.strip_prefix(scan).is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')))
         };

@@ -13,6 +13,7 @@ use relais_core::{
 
 use super::{Verbs, flow::Limited, ledger::Ledger, plain};
 use crate::{
+    dependency::Dependencies as _,
     dispatch::Dispatch as _,
     hand::Hands as _,
     history::{FreedKey, History as _},
@@ -25,7 +26,7 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Changes {
     ledger: Ledger,
-    written: BTreeMap<i64, WrittenTask>,
+    pub(super) written: BTreeMap<i64, WrittenTask>,
     changed: Vec<i64>,
     work: BTreeSet<ServiceKey>,
     /// Came back to their queue, and not by way of a broker.
@@ -48,6 +49,10 @@ pub(super) struct Changes {
     limited: Arc<Limited>,
     /// Those of them whose window has room now.
     opened: BTreeSet<ServiceKey>,
+    /// Have ended while others wait for them.
+    endings: BTreeMap<i64, Status>,
+    /// Ends of which all were told who wait for them.
+    pub(super) settled: Vec<i64>,
 }
 
 impl Changes {
@@ -76,6 +81,12 @@ impl Changes {
             return Ok(Outcome::Applied(state));
         }
         self.ledger.moved(task.service, task.client, task.seq, task.state.status, state.status);
+        self.ledger.moved_in_batch(task.batch, Some(task.state.status), state.status);
+        if task.followed && state.status.is_final() && !task.state.status.is_final() {
+            // Those who wait for it are told by whoever does what time does, and now is the time.
+            self.endings.insert(task.id, state.status);
+            self.timer = Some(self.timer.map_or(now, |timer| timer.min(now)));
+        }
         if state.revision != task.state.revision {
             self.changed.push(task.id);
         }
@@ -143,6 +154,7 @@ impl Changes {
         let (response, failure) = match event {
             Event::Succeeded { response, .. } => (Some(response), None),
             Event::Failed { failure, .. } if state.status == Status::Failure => (None, Some(failure)),
+            Event::Barred(failure) => (None, Some(failure)),
             Event::Expired => (None, Some(Failure::new("Nobody started it in time.").of_kind("expired"))),
             Event::LeaseExpired { .. } | Event::Abandoned { .. } | Event::Delivered { .. }
                 if state.status == Status::Failure =>
@@ -236,6 +248,9 @@ impl<D: Database> Verbs<D> {
             let services: Vec<ServiceKey> = services.into_iter().collect();
             session.let_go(&services, &changes.let_go.into_keys().collect::<Vec<_>>()).await?;
         }
+        if !changes.endings.is_empty() {
+            session.note_endings(&changes.endings.into_iter().collect::<Vec<_>>()).await?;
+        }
         let callbacks = Self::tell(&mut session, changes.told).await?;
         let mut dispatch = changes.opened;
         if !changes.back.is_empty() {
@@ -245,7 +260,7 @@ impl<D: Database> Verbs<D> {
         let tasks = IdsChanged::These(changes.changed);
         let work = changes.work.into_iter().collect();
         let wakeup = Wakeup { work, tasks, declared: false, callbacks, dispatch, timer: changes.timer, inbox: false };
-        self.finish(session, changes.ledger, wakeup).await?;
+        self.finish_telling(session, changes.ledger, wakeup, &changes.settled).await?;
         self.changed(&changes.heard.unwrap_or_default());
         Ok(())
     }

@@ -13,7 +13,7 @@ use std::{
 
 use relais_core::{
     Buried, ClaimRequest, Claimed, CrashPolicy, Decision, Event, Failure, Ignored, InstanceKey, Joined, NewInstance,
-    Outcome, ServiceKey, Status, StoreError, Task, TaskEvent, TaskId, Timestamp, apply,
+    Outcome, ServiceKey, State, Status, StoreError, Task, TaskEvent, TaskId, Timestamp, apply,
 };
 
 use super::{Verbs, change::Changes, plain};
@@ -54,6 +54,13 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// Whether nothing has happened to the task since, but that another one waits for it now.
+    fn is_only_followed(&self, task: &LockedTask) -> bool {
+        let before = &self.task;
+        let revision = before.state.revision + 1;
+        task.followed && !before.followed && task.state == State { revision, ..before.state.clone() }
+    }
+
     /// The attempt that the process is at.
     fn attempt(&self) -> u32 {
         self.task.state.attempt + u32::from(self.taken.is_some())
@@ -63,7 +70,7 @@ impl Held {
     pub(super) fn catch_up(&self, task: &mut LockedTask, changes: &mut Changes) -> Result<(), StoreError> {
         if let Some((at, worker_host)) = &self.taken
             && task.state.status == Status::Pending
-            && task.state.revision == self.task.state.revision
+            && (task.state.revision == self.task.state.revision || self.is_only_followed(task))
         {
             changes.apply(task, Event::Taken { worker_host: worker_host.clone() }, *at)?;
         }

@@ -3,17 +3,21 @@
 use std::collections::BTreeMap;
 
 use relais_core::{
-    ClientKey, ServiceKey, Status,
+    BatchCounts, BatchId, ClientKey, ServiceKey, Status,
     position::{self, Node},
 };
 
-use crate::session::{ALL_CLIENTS, Accounts, Counter};
+use crate::{
+    batches::BatchMoves,
+    session::{ALL_CLIENTS, Accounts, Counter},
+};
 
 /// What one transaction adds to the counters. Sorted, so that rows are always locked in the same order.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     counts: BTreeMap<Counter, i64>,
     departures: BTreeMap<(ServiceKey, Node), i64>,
+    batches: BTreeMap<BatchId, BatchMoves>,
 }
 
 impl Ledger {
@@ -40,6 +44,17 @@ impl Ledger {
         }
     }
 
+    /// A task of a batch moved; one that is new comes from nowhere.
+    pub(super) fn moved_in_batch(&mut self, batch: Option<BatchId>, from: Option<Status>, to: Status) {
+        let (from, to) = (from.map(BatchCounts::slot), BatchCounts::slot(to));
+        let Some(batch) = batch.filter(|_| from != Some(to)) else { return };
+        let moves = self.batches.entry(batch).or_default();
+        moves[to] += 1;
+        if let Some(from) = from {
+            moves[from] -= 1;
+        }
+    }
+
     /// A task was removed, whatever it was.
     pub(super) fn removed(&mut self, service: ServiceKey, client: ClientKey, seq: i64, from: Status) {
         // Totals of finished tasks are kept: they say how many there were, ever.
@@ -57,6 +72,7 @@ impl Ledger {
         Accounts {
             counts: self.counts.into_iter().filter(|&(_, n)| n != 0).collect(),
             departures: departures.map(|((service, node), n)| (service, node, n)).collect(),
+            batches: self.batches.into_iter().filter(|(_, moves)| *moves != BatchMoves::default()).collect(),
         }
     }
 

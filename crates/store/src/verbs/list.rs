@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use relais_core::{Page, StoreError, TaskFilter, Timestamp};
+use relais_core::{Page, StoreError, TaskFilter, TaskLink, Timestamp};
 
 use super::Verbs;
-use crate::session::Database;
+use crate::{dependency::LinkedTask, session::Database};
+
+/// A page of tasks that have something in common looks at so many of them at most.
+const LOOK: usize = 2_000;
 
 /// Tasks are numbered in the order in which they are submitted, but for those submitted at the same time.
 const SAME_TIME: Duration = Duration::from_secs(60);
@@ -21,7 +24,31 @@ impl<D: Database> Verbs<D> {
             let bound = self.first_submitted(before.after(SAME_TIME)).await?;
             filter.before_id = Some(filter.before_id.map_or(bound, |cursor| cursor.min(bound)));
         }
-        self.database.list_tasks(&filter, from_id).await
+        match &filter.link {
+            Some(link) => self.list_linked(link, &filter, from_id).await,
+            None => self.database.list_tasks(&filter, from_id).await,
+        }
+    }
+
+    /// Looks at so many tasks that have something in common, and shows those of them that match.
+    async fn list_linked(&self, link: &TaskLink, filter: &TaskFilter, from_id: i64) -> Result<Page, StoreError> {
+        let before = filter.before_id.unwrap_or(i64::MAX);
+        let looked = self.database.linked(link, filter.client, before, LOOK).await?;
+        let matches = |task: &&LinkedTask| {
+            task.id >= from_id
+                && (filter.services.is_empty() || filter.services.contains(&task.service))
+                && (filter.statuses.is_empty() || filter.statuses.contains(&task.status))
+                && filter.submitted_from.is_none_or(|from| task.submitted >= from)
+                && filter.submitted_before.is_none_or(|before| task.submitted < before)
+        };
+        let ids: Vec<i64> = looked.iter().filter(matches).take(filter.limit).map(|task| task.id).collect();
+        let next_before_id = match (ids.last(), looked.last()) {
+            (Some(&last), _) if ids.len() == filter.limit => Some(last),
+            (_, Some(last)) if looked.len() == LOOK && last.id > from_id => Some(last.id),
+            _ => None,
+        };
+        let tasks = if ids.is_empty() { Vec::new() } else { self.database.tasks_by_row(&ids).await? };
+        Ok(Page { tasks, next_before_id })
     }
 
     /// The `id` of the first task submitted at `moment` or later, or the one that the next task may get.

@@ -3,8 +3,10 @@
 //! Every verb that writes is one transaction of the same shape: lock rows, ask `relais-core` what they become, write them
 //! back with the counters, commit, then wake whoever waits. No transaction spans anything but the database.
 
+mod batches;
 mod callbacks;
 mod change;
+mod dependency;
 mod dispatch;
 mod flow;
 mod hand;
@@ -24,15 +26,18 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Attempt, Backlog, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk,
-    Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined,
-    LaneChange, Lanes, NewInstance, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare,
-    Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, Settlement, Store, StoreError,
-    Submission, TakenIn, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
+    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change,
+    ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch,
+    Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Outcome, Page,
+    Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName,
+    ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskChange,
+    TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
 };
 
 use self::{flow::Limited, hand::InHand, ledger::Ledger};
 use crate::{
+    batches::Batches as _,
+    dependency::Dependencies as _,
     flow::Flows as _,
     outbox::Outbox as _,
     session::{Database, Heard, Session},
@@ -78,10 +83,28 @@ impl<D: Database> Verbs<D> {
 
     /// Adds to the counters, tells other processes, commits, wakes this one. Also where nothing was written: a session that is dropped instead
     /// keeps its locks for a moment more, and whoever passes over locked rows would not find them.
-    async fn finish(&self, mut session: D::Session, ledger: Ledger, wakeup: Wakeup) -> Result<(), StoreError> {
+    async fn finish(&self, session: D::Session, ledger: Ledger, wakeup: Wakeup) -> Result<(), StoreError> {
+        self.finish_telling(session, ledger, wakeup, &[]).await
+    }
+
+    /// The same, of a transaction that has told all who wait for these ends. They are forgotten last: whoever notes the same
+    /// end anew waits for this transaction from then on, and it must not wait for anybody any more.
+    async fn finish_telling(
+        &self,
+        mut session: D::Session,
+        ledger: Ledger,
+        mut wakeup: Wakeup,
+        told: &[i64],
+    ) -> Result<(), StoreError> {
         let accounts = ledger.close();
+        if !accounts.batches.is_empty() {
+            wakeup.callbacks.extend(Self::count_batches(&mut session, &accounts.batches).await?);
+        }
         if !accounts.is_empty() || !wakeup.is_empty() {
             session.account(&accounts, &wakeup).await?;
+        }
+        if !told.is_empty() {
+            session.drop_endings(told).await?;
         }
         session.commit().await?;
         if !wakeup.is_empty() {
@@ -98,7 +121,47 @@ impl<D: Database> Store for Verbs<D> {
     }
 
     async fn find_task(&self, task_id: TaskId) -> Result<Option<Task>, StoreError> {
-        self.database.find_task(task_id).await
+        let mut task = self.database.find_task(task_id).await?;
+        if let Some(task) = task.as_mut().filter(|task| task.links.when.is_some()) {
+            task.links.after = self.database.prerequisites(task.id).await?;
+        }
+        Ok(task)
+    }
+
+    async fn settle_dependencies(&self, limit: usize) -> Result<Settled, StoreError> {
+        self.settle_some(limit).await
+    }
+
+    async fn recheck_dependencies(&self, after: i64, limit: usize) -> Result<Option<i64>, StoreError> {
+        self.find_missed(after, limit).await
+    }
+
+    async fn make_batch(&self, batch: NewBatch, tasks: Vec<NewTask>) -> Result<BatchMade, StoreError> {
+        Self::make_batch(self, batch, tasks).await
+    }
+
+    async fn find_batch(&self, batch_id: BatchId) -> Result<Option<Batch>, StoreError> {
+        self.database.find_batch(batch_id).await
+    }
+
+    async fn list_batches(
+        &self,
+        client: Option<ClientKey>,
+        before: Option<BatchId>,
+        limit: usize,
+    ) -> Result<Vec<Batch>, StoreError> {
+        self.database.list_batches(client, before, limit).await
+    }
+
+    async fn close_batch(&self, batch_id: BatchId) -> Result<(), StoreError> {
+        Self::close_batch(self, batch_id).await
+    }
+
+    async fn purge_batches(&self, finished: Duration, any: Duration, limit: usize) -> Result<u64, StoreError> {
+        let mut session = self.database.begin().await?;
+        let gone = session.delete_batches(finished, any, limit).await?;
+        session.commit().await?;
+        Ok(gone)
     }
 
     async fn list_tasks(&self, filter: TaskFilter) -> Result<Page, StoreError> {

@@ -58,6 +58,10 @@ impl<D: Database> Verbs<D> {
         if !rule.dry_run {
             for candidate in old.values() {
                 ledger.removed(rule.service, candidate.client, candidate.seq, status);
+                if !status.is_final() {
+                    // It will not end any more: to its batch, that is as if it had been given up.
+                    ledger.moved_in_batch(candidate.batch, Some(status), Status::Cancelled);
+                }
             }
         }
         // Whoever watches a task that is purged finds out by itself; whoever waits for one to end does not.

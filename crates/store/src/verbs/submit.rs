@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use relais_core::{
-    Admission, ClientKey, Milestone, NewTask, Refusal, Room, ServiceKey, State, Status, StoreError, Submission,
+    Admission, ClientKey, Gate, Milestone, NewTask, Refusal, Room, ServiceKey, State, Status, StoreError, Submission,
     Submitted, TaskChange, Timestamp, Wakeup,
 };
 
@@ -23,6 +23,14 @@ pub(super) struct Taken {
     ledger: Ledger,
     /// When something is to happen to one of them by itself.
     timer: Option<Timestamp>,
+}
+
+impl Taken {
+    /// The first that was refused, and why.
+    pub(super) fn refusal(&self) -> Option<(usize, Refusal)> {
+        let refused = |(place, answer): (usize, &Submission)| Some((place, (*answer).err()?));
+        self.answers.iter().enumerate().find_map(refused)
+    }
 }
 
 impl<D: Database> Verbs<D> {
@@ -47,6 +55,8 @@ impl<D: Database> Verbs<D> {
 
     /// Takes tasks in, within a transaction.
     pub(super) async fn take_in(session: &mut D::Session, tasks: Vec<NewTask>) -> Result<Taken, StoreError> {
+        // First, as everybody locks: tasks, batches, queues.
+        let mut ties = Self::lock_ties(session, &tasks).await?;
         let services: Vec<ServiceKey> =
             tasks.iter().map(|task| task.service).collect::<BTreeSet<_>>().into_iter().collect();
         let queues = session.lock_queues(&services).await?;
@@ -73,17 +83,21 @@ impl<D: Database> Verbs<D> {
         let mut inserted = Vec::with_capacity(tasks.len());
         let mut ledger = Ledger::default();
         let mut timer = None;
-        for task in tasks {
-            if let Some(answer) = keys.answer(&task) {
+        for mut task in tasks {
+            if let Some(answer) = keys.answer(&task).or_else(|| unique.twin(&task).map(Ok)) {
+                ties.stands_for(&task, &answer);
                 answers.push(answer);
                 continue;
             }
-            if let Some(answer) = unique.twin(&task) {
-                answers.push(Ok(answer));
-                continue;
-            }
+            let tie = match ties.judge(&mut task) {
+                Ok(tie) => tie,
+                Err(refusal) => {
+                    answers.push(Err(refusal));
+                    continue;
+                }
+            };
             let (service, client) = (task.service, task.client);
-            let state = first_state(&task, now);
+            let (state, scheduled) = first_state(&task, tie.gate, now);
             let waits = state.status == Status::Waiting;
             let admitted = match task.terms.promised {
                 true => admission.admit_anyway(service, client, waits),
@@ -95,16 +109,21 @@ impl<D: Database> Verbs<D> {
                 let seq = next.entry(service).or_default();
                 ledger.arrived(service, client);
                 ledger.moved(service, client, *seq, Status::Pending, state.status);
+                ledger.moved_in_batch(task.links.batch, None, state.status);
+                ties.took(&task, tie);
                 timer = timer.into_iter().chain(state.timer()).min();
                 let submitted = Submitted { task_id: task.task_id, position, replayed: false, duplicate: false };
                 let brokered = !waits && brokered.contains(&service);
-                inserted.push(InsertedTask { task, seq: *seq, position, brokered, state });
+                inserted.push(InsertedTask { task, seq: *seq, position, brokered, state, scheduled });
                 *seq += 1;
                 submitted
             }));
         }
         if !inserted.is_empty() {
             session.insert_tasks(&inserted).await?;
+            if ties.write(session).await? {
+                timer = Some(now);
+            }
         }
         Ok(Taken { answers, inserted, ledger, timer })
     }
@@ -133,6 +152,8 @@ impl<D: Database> Verbs<D> {
                 && terms.due.is_none()
                 && terms.expires.is_none()
                 && terms.unique.is_none()
+                && task.links.after.is_none()
+                && task.links.batch.is_none()
         };
         if !tasks.iter().all(plain) {
             return Ok(None);
@@ -175,11 +196,17 @@ fn submitted(task: &NewTask, state: State) -> TaskChange {
     }
 }
 
-/// A new task: pending, or waiting for its time.
-fn first_state(task: &NewTask, now: Timestamp) -> State {
+/// A new task: pending, or waiting for its time or for others. Also tells for when it was asked.
+fn first_state(task: &NewTask, gate: Gate, now: Timestamp) -> (State, Option<Timestamp>) {
     let due = task.terms.due.map(|when| when.moment(now)).filter(|due| *due > now);
     let expires = task.terms.expires.map(|wait| due.unwrap_or(now).after(wait));
-    State { expires, ..due.map_or(State::pending(), State::waiting) }
+    let state = match (gate, due) {
+        (Gate::Open, None) => State::pending(),
+        (Gate::Open, Some(due)) => State::waiting(due),
+        // One that is barred fails like those that are barred later: with all that follows from it.
+        (Gate::Closed | Gate::Barred(..), _) => State::blocked(),
+    };
+    (State { expires, ..state }, due)
 }
 
 /// The keys of one kind that are known: those of the store, and those of the batch itself so far.

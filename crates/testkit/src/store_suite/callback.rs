@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackRecord, CallbackType, Change, ClientId,
+    About, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackRecord, CallbackType, Change, ClientId,
     ClientKey, Destination, DueCallback, Event, LaneChange, NotificationStatus, PurgeRule, Resend, ServiceKey,
-    Settlement, Status, Store, TaskId, Timestamp, Verdict,
+    Settlement, Status, Store, Task, TaskId, Timestamp, Verdict,
 };
 
 use super::{
@@ -54,6 +54,13 @@ async fn one_due(store: &dyn Store, lane: i64) -> Result<DueCallback> {
     let mut due = due(store, lane, 10).await?;
     ensure!(due.len() == 1, "one is due, not {}", due.len());
     due.pop().context("one is due")
+}
+
+fn of_task(due: &DueCallback) -> Result<&Task> {
+    match &due.about {
+        About::Task(task) => Ok(task),
+        About::Batch(batch) => anyhow::bail!("it tells of batch {}", batch.batch_id),
+    }
 }
 
 fn settlement(due: &DueCallback, verdict: Verdict) -> Settlement {
@@ -123,7 +130,7 @@ pub async fn every_end_is_told_once_and_only_where_it_was_asked_for(harness: &Ha
     expected.sort_unstable();
     ensure!(found == expected, "{found:?} instead of {expected:?}");
     let success = told.iter().find(|due| due.record.id.task_id == ids[0]).context("told")?;
-    ensure!(success.task.response.as_ref().map(relais_core::Json::get) == Some(r#"{"n":1e400}"#), "byte for byte");
+    ensure!(of_task(success)?.response.as_ref().map(relais_core::Json::get) == Some(r#"{"n":1e400}"#), "byte for byte");
     ensure!(success.tries == 0 && success.record.attempts == 1 && success.record.callback.target.ends_with("/done"));
     Ok(())
 }
@@ -271,7 +278,7 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
         change(store, id, service, progress(n)).await?;
     }
     let started = one_due(store, LANE).await?;
-    ensure!(started.record.event == CallbackEvent::Started && started.task.state.progress == 0.0);
+    ensure!(started.record.event == CallbackEvent::Started && of_task(&started)?.state.progress == 0.0);
     change(store, id, service, progress(30.0)).await?;
     ensure!(due(store, LANE, 10).await?.is_empty(), "the rest waits for the first");
     settle(store, &started, Verdict::Delivered).await?;
@@ -284,8 +291,11 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
             None => a_moment(store).await?,
         }
     };
-    ensure!(middle.record.event == CallbackEvent::Progress && middle.task.state.progress == 30.0, "the latest only");
-    ensure!(middle.task.state.status == Status::InProgress && middle.task.response.is_none());
+    ensure!(
+        middle.record.event == CallbackEvent::Progress && of_task(&middle)?.state.progress == 30.0,
+        "the latest only"
+    );
+    ensure!(of_task(&middle)?.state.status == Status::InProgress && of_task(&middle)?.response.is_none());
     // While this one is being told, more happens, and the end.
     for n in [40.0, 50.0] {
         change(store, id, service, progress(n)).await?;

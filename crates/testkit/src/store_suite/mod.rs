@@ -5,9 +5,11 @@
 //! driver, SQL or a file.
 
 pub mod attempt;
+pub mod batch;
 pub mod callback;
 pub mod claim;
 pub mod declare;
+pub mod dependency;
 pub mod dispatch;
 pub mod flow;
 pub mod hand;
@@ -126,6 +128,32 @@ macro_rules! store_suite {
                 what_is_done_once_more_is_anybodys,
                 time_passes_for_what_is_in_hand,
                 what_is_done_in_hand_is_told,
+            }
+            dependency {
+                a_task_waits_until_its_condition_is_met,
+                one_that_comes_late_does_not_wait,
+                a_failure_goes_down_the_chain,
+                many_wait_for_one,
+                tasks_of_one_call_wait_for_each_other,
+                nobody_waits_for_the_tasks_of_others,
+                ends_and_submissions_at_once_leave_nobody_waiting,
+                ends_at_once_do_not_wait_in_a_circle,
+                a_task_that_waits_for_others_keeps_its_dates,
+                a_retry_by_hand_waits_for_nothing,
+                what_others_wait_for_is_not_purged,
+                an_end_that_nobody_told_of_is_found,
+                what_is_in_hand_can_be_waited_for,
+                a_task_of_a_broker_is_dispatched_when_it_may_go_on,
+                what_belongs_together_is_found_together,
+            }
+            batch {
+                a_batch_ends_with_its_last_task_and_is_told_once,
+                ends_at_once_end_a_batch_once,
+                a_batch_is_taken_whole_or_not_at_all,
+                an_open_batch_takes_tasks_until_it_is_closed,
+                closing_and_adding_at_once_lose_nothing,
+                a_chain_in_a_batch_ends_it,
+                old_batches_go_and_purged_tasks_count_as_given_up,
             }
             flow {
                 claimers_at_once_never_run_more_than_the_limit_and_never_less,

@@ -102,6 +102,7 @@ pub(super) fn new_task(service: ServiceKey, client: ClientKey) -> Result<NewTask
         correlation_id: None,
         idempotency: None,
         terms: Terms::default(),
+        links: relais_core::NewLinks::default(),
         dispatch: None,
     })
 }

@@ -10,7 +10,7 @@
 //! | any other, or a signal | failure, with the end of stderr as its message |
 //!
 //! The environment has `RELAIS_TASK_ID`, `RELAIS_ATTEMPT` (where it is known), `RELAIS_SERVICE` and `RELAIS_CORRELATION_ID`
-//! (where there is one). The process leads a group of its own, and the whole group ends with it: at the time limit, when the
+//! (where there is one), and `TRACEPARENT` and `TRACESTATE` likewise. The process leads a group of its own, and the whole group ends with it: at the time limit, when the
 //! task is lost or cancelled, and when the process itself has ended and left something behind. If the worker is killed, a
 //! guardian kills the groups. Only what leaves its group (`setsid`) gets away.
 
@@ -170,7 +170,7 @@ impl CommandRunner {
             command.env_remove(name);
         }
         // What is not known must not be what this process was told by its own starter.
-        for name in ["RELAIS_ATTEMPT", "RELAIS_CORRELATION_ID"] {
+        for name in ["RELAIS_ATTEMPT", "RELAIS_CORRELATION_ID", "TRACEPARENT", "TRACESTATE"] {
             command.env_remove(name);
         }
         command.env("RELAIS_TASK_ID", context.task_id()).env("RELAIS_SERVICE", &self.service);
@@ -180,6 +180,11 @@ impl CommandRunner {
         if let Some(id) = context.correlation_id() {
             // The environment has no NUL.
             command.env("RELAIS_CORRELATION_ID", id.replace('\0', "\u{fffd}"));
+        }
+        for (name, value) in [("TRACEPARENT", context.traceparent()), ("TRACESTATE", context.tracestate())] {
+            if let Some(value) = value {
+                command.env(name, value.replace('\0', "\u{fffd}"));
+            }
         }
         command
     }

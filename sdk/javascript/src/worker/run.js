@@ -183,12 +183,13 @@ export class Run {
    * @returns {import('../../types/worker.js').Context}
    */
   #context(submission, job) {
-    const { taskId, attempt, correlationId, redelivered, deadline } = submission;
+    const { taskId, attempt, correlationId, traceparent, tracestate, redelivered, deadline } = submission;
     const { signal } = job.controller;
     const progress = (/** @type {number} */ percent) => {
       if (job.state === 'running') this.#progress.put(submission, percent);
     };
-    const context = { taskId, attempt, correlationId, redelivered, deadline, signal, progress, rawBody: '' };
+    const known = { taskId, attempt, correlationId, traceparent, tracestate, redelivered, deadline };
+    const context = { ...known, signal, progress, rawBody: '' };
     return Object.defineProperty(context, 'rawBody', { get: () => submission.rawBody, enumerable: false });
   }
 

@@ -24,6 +24,10 @@ export class Submission {
     this.attempt = message.attempt ?? undefined;
     /** @type {string | undefined} */
     this.correlationId = message.correlationId ?? undefined;
+    /** @type {string | undefined} */
+    this.traceparent = message.traceparent ?? undefined;
+    /** @type {string | undefined} */
+    this.tracestate = message.tracestate ?? undefined;
     const deadline = typeof message.deadline === 'string' ? Date.parse(message.deadline) : NaN;
     this.deadline = Number.isNaN(deadline) ? undefined : new Date(deadline);
     this.redelivered = redelivered ?? Number(this.attempt) > 1;

@@ -4,7 +4,12 @@ from .async_client import AsyncClient
 from .client import Client
 from .errors import Detail, NotDone, Refused, RelaisError, TaskCancelled, TaskFailed, Unreachable, Unreadable
 from .model import (
+    After,
+    Batch,
+    BatchMade,
+    BatchStatus,
     Callback,
+    Prerequisite,
     Retry,
     RetryRule,
     Service,
@@ -20,7 +25,11 @@ from .wire import Duration
 from .worker import Cancelled, Context, Failure, Http, RabbitMq, TryAgain, Worker, WorkerReport
 
 __all__ = [
+    "After",
     "AsyncClient",
+    "Batch",
+    "BatchMade",
+    "BatchStatus",
     "Callback",
     "Cancelled",
     "Client",
@@ -30,6 +39,7 @@ __all__ = [
     "Failure",
     "Http",
     "NotDone",
+    "Prerequisite",
     "RabbitMq",
     "Refused",
     "RelaisError",

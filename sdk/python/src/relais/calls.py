@@ -16,7 +16,19 @@ from uuid import uuid4
 import httpx
 
 from .errors import Detail, Refused, RelaisError, Unreachable, Unreadable
-from .model import Service, Status, Submission, SubmitResult, Submitted, Task, TaskEvent, TaskPage
+from .model import (
+    Batch,
+    BatchMade,
+    Callback,
+    Service,
+    Status,
+    Submission,
+    SubmitResult,
+    Submitted,
+    Task,
+    TaskEvent,
+    TaskPage,
+)
 from .wire import ParseFloat, dumps, duration, loads, write_date
 
 T = TypeVar("T")
@@ -50,6 +62,8 @@ class Call(Generic[T]):
     repeatable: bool = True
     """Whether it does no harm if the server does it twice."""
     wait: float = 0.0
+    root: str = "services"
+    """What the path is under."""
 
     def request(self, base: str) -> dict[str, Any]:
         """The arguments of httpx's `request`."""
@@ -58,7 +72,7 @@ class Call(Generic[T]):
             headers["Content-Type"] = "application/json"
         return {
             "method": self.method,
-            "url": address(base, self.path),
+            "url": address(base, self.path, self.root),
             "params": self.query or None,
             "headers": headers,
             "content": None if self.body is None else self.body.encode(),
@@ -84,9 +98,9 @@ class Call(Generic[T]):
         return False
 
 
-def address(base: str, path: Iterable[str]) -> str:
+def address(base: str, path: Iterable[str], root: str = "services") -> str:
     """Where a call goes."""
-    return "/".join([base, "v1", "services", *(quote(part, safe="") for part in path)])
+    return "/".join([base, "v1", root, *(quote(part, safe="") for part in path)])
 
 
 def settings(url: str | None, client_id: str | None, client_secret: str | None) -> tuple[str, tuple[str, str]]:
@@ -119,24 +133,34 @@ def unreachable(error: httpx.HTTPError) -> Unreachable:
     return Unreachable(f"the server can not be reached: {error or type(error).__name__}")
 
 
-def submit(service: str, submission: Submission, idempotency_key: str | None) -> Call[Submitted]:
+def submit(
+    service: str, submission: Submission, idempotency_key: str | None, traceparent: str | None = None
+) -> Call[Submitted]:
     """Under a key of its own if none is given: then trying again never makes a second task."""
-    key = {"Idempotency-Key": idempotency_key or str(uuid4())}
-    return Call("POST", (service, "tasks"), Submitted.from_wire, body=dumps(submission.to_wire()), headers=key)
+    headers = {"Idempotency-Key": idempotency_key or str(uuid4()), **_trace(traceparent)}
+    return Call("POST", (service, "tasks"), Submitted.from_wire, body=dumps(submission.to_wire()), headers=headers)
+
+
+def _trace(traceparent: str | None) -> dict[str, str]:
+    return {} if traceparent is None else {"traceparent": traceparent}
 
 
 def submit_many(service: str, submissions: Iterable[Any]) -> list[tuple[int, Call[list[SubmitResult]]]]:
     """As many calls as it takes, each with the number of its tasks."""
     batches: list[list[str]] = [[]]
     size = 0
+    related = False
     for submission in submissions:
         one = submission if isinstance(submission, Submission) else Submission(submission)
+        related = related or one.ref is not None
         text = dumps(one.to_wire())
         if batches[-1] and (len(batches[-1]) == MOST_TASKS or size + len(text) > _MOST_BYTES):
             batches.append([])
             size = 0
         batches[-1].append(text)
         size += len(text)
+    if related and len(batches) > 1:
+        raise ValueError("tasks that know each other by `ref` must fit one call: 1000 tasks, half a megabyte")
     path = (service, "tasks", "batch")
     return [
         (len(batch), Call("POST", path, _batch_answer, body=f'{{"tasks":[{",".join(batch)}]}}', repeatable=False))
@@ -168,6 +192,8 @@ def list_tasks(
     before: datetime | None,
     limit: int | None,
     cursor: str | None,
+    correlation_id: str | None = None,
+    parent_id: str | None = None,
 ) -> Call[TaskPage]:
     """A page of one's own tasks."""
     statuses = [status] if isinstance(status, Status) else status
@@ -177,9 +203,38 @@ def list_tasks(
         "before": None if before is None else write_date(before),
         "limit": None if limit is None else str(limit),
         "cursor": cursor,
+        "correlationId": correlation_id,
+        "parentId": parent_id,
     }
     given = {name: value for name, value in query.items() if value is not None}
     return Call("GET", (service, "tasks"), TaskPage.from_wire, query=given)
+
+
+def make_batch(
+    tasks: Iterable[Submission],
+    callback: Callback | None,
+    correlation_id: str | None,
+    open_: bool,
+    traceparent: str | None,
+) -> Call[BatchMade]:
+    """Makes a batch. Not tried again without an answer: it may have been made."""
+    body: dict[str, Any] = {"tasks": [task.to_wire() for task in tasks], "open": open_}
+    if callback is not None:
+        body["callback"] = callback.to_wire()
+    if correlation_id is not None:
+        body["correlationId"] = correlation_id
+    headers = _trace(traceparent)
+    return Call("POST", (), BatchMade.from_wire, body=dumps(body), headers=headers, repeatable=False, root="batches")
+
+
+def batch(batch_id: str) -> Call[Batch]:
+    """A batch as it is now."""
+    return Call("GET", (batch_id,), Batch.from_wire, root="batches")
+
+
+def change_batch(batch_id: str, what: str) -> Call[Batch]:
+    """Closes or cancels a batch; again is the same."""
+    return Call("POST", (batch_id, what), Batch.from_wire, root="batches")
 
 
 def services() -> Call[list[Service]]:

@@ -13,7 +13,21 @@ import httpx
 from . import calls
 from .backoff import Patience
 from .errors import NotDone, Refused, RelaisError, Unreachable
-from .model import Callback, Retry, Service, Status, Submission, SubmitResult, Submitted, Task, TaskEvent, TaskPage
+from .model import (
+    After,
+    Batch,
+    BatchMade,
+    Callback,
+    Retry,
+    Service,
+    Status,
+    Submission,
+    SubmitResult,
+    Submitted,
+    Task,
+    TaskEvent,
+    TaskPage,
+)
 from .wire import Duration, ParseFloat
 
 T = TypeVar("T")
@@ -59,12 +73,16 @@ class Client:
         retry: Retry | None = None,
         unique_key: str | None = None,
         unique_for: Duration | None = None,
+        after: After | None = None,
+        parent_id: str | None = None,
+        batch_id: str | None = None,
+        traceparent: str | None = None,
     ) -> Submitted:
         """Submits a task; it is stored for good when this returns.
 
         Submitting again under the same `idempotency_key` gives the same task. Without one, a key is made up for this
-        call, so that its own tries never make two tasks. The rest is what `Submission` says of it; durations are
-        seconds or a timedelta.
+        call, so that its own tries never make two tasks. `traceparent` says whose trace the task is part of, as the
+        W3C writes it. The rest is what `Submission` says of it; durations are seconds or a timedelta.
         """
         submission = Submission(
             body,
@@ -78,8 +96,11 @@ class Client:
             retry=retry,
             unique_key=unique_key,
             unique_for=unique_for,
+            after=after,
+            parent_id=parent_id,
+            batch_id=batch_id,
         )
-        return self._call(calls.submit(service, submission, idempotency_key))
+        return self._call(calls.submit(service, submission, idempotency_key, traceparent))
 
     def submit_many(self, service: str, tasks: Iterable[Any]) -> list[SubmitResult]:
         """Submits many tasks: bodies, or `Submission`s. Each has its own result, in the same order.
@@ -161,9 +182,15 @@ class Client:
         before: datetime | None = None,
         limit: int | None = None,
         cursor: str | None = None,
+        correlation_id: str | None = None,
+        parent_id: str | None = None,
     ) -> TaskPage:
-        """A page of one's own tasks, the newest first; `next_cursor` of one page is `cursor` of the next."""
-        return self._call(calls.list_tasks(service, status, from_, before, limit, cursor))
+        """A page of one's own tasks, the newest first; `next_cursor` of one page is `cursor` of the next.
+
+        With `correlation_id` or `parent_id` (not both), only tasks that have it; a page may then be shorter.
+        """
+        call = calls.list_tasks(service, status, from_, before, limit, cursor, correlation_id, parent_id)
+        return self._call(call)
 
     def iter_tasks(
         self,
@@ -192,6 +219,33 @@ class Client:
         One that waits for a worker, or that a worker has, is refused with 409003.
         """
         return self._call(calls.retry(service, task_id))
+
+    def make_batch(
+        self,
+        tasks: Iterable[Submission] = (),
+        *,
+        callback: Callback | None = None,
+        correlation_id: str | None = None,
+        open: bool = False,
+        traceparent: str | None = None,
+    ) -> BatchMade:
+        """Makes a batch of tasks, each with its `service`: all are taken, or none.
+
+        When all have ended, and the batch was closed if it was made `open`, its callback tells so, once.
+        """
+        return self._call(calls.make_batch(tasks, callback, correlation_id, open, traceparent))
+
+    def batch(self, batch_id: str) -> Batch:
+        """A batch as it is now."""
+        return self._call(calls.batch(batch_id))
+
+    def close_batch(self, batch_id: str) -> Batch:
+        """Takes no more tasks into a batch; it ends when all of them have."""
+        return self._call(calls.change_batch(batch_id, "close"))
+
+    def cancel_batch(self, batch_id: str) -> Batch:
+        """Closes a batch, and cancels all of its tasks that have not ended."""
+        return self._call(calls.change_batch(batch_id, "cancel"))
 
     def services(self) -> list[Service]:
         """The services that one may use."""

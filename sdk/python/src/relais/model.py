@@ -89,6 +89,31 @@ Retry = RetryRule | Literal["none", "classic"]
 
 
 @dataclass(frozen=True)
+class After:
+    """What a task waits for: it is not started before."""
+
+    tasks: Sequence[str] = ()
+    """The ids of tasks of one's own, of any service; with `refs`, at most 100."""
+    refs: Sequence[str] = ()
+    """Among tasks that go in one call: those before it with these words as `ref`."""
+    when: Literal["allSucceeded", "allEnded", "anyEnded"] = "allSucceeded"
+    """When it need not wait any more. With `allSucceeded`, it fails as soon as one of them ends otherwise."""
+
+    def to_wire(self) -> dict[str, Any]:
+        """As it stands in a submission."""
+        return {"tasks": list(self.tasks), "refs": list(self.refs), "when": self.when}
+
+
+@dataclass(frozen=True)
+class Prerequisite:
+    """A task that another one waits for."""
+
+    task_id: str
+    status: Status | None = None
+    """How it ended, as far as the other was told; None while it has not."""
+
+
+@dataclass(frozen=True)
 class Submission:
     """A task to be done, and on what terms. What is absent is up to its service."""
 
@@ -113,6 +138,17 @@ class Submission:
     """If one has a task with this key on the service that has not ended, that one is the answer."""
     unique_for: Duration | None = None
     """With `unique_key`: for so long after the submission, whether that task has ended or not."""
+    after: After | None = None
+    """What it waits for."""
+    parent_id: str | None = None
+    """The task that it is a part of: one's own, or the one that is being worked on. It gets that one's correlation
+    id and trace, unless it has its own."""
+    batch_id: str | None = None
+    """The open batch that it is to belong to."""
+    ref: str | None = None
+    """Among tasks that go in one call: a word by which later ones can wait for this one."""
+    service: str | None = None
+    """In a batch: the service."""
 
     def to_wire(self) -> dict[str, Any]:
         """As it stands in a request. Raises ValueError for a duration that is none."""
@@ -128,6 +164,11 @@ class Submission:
             "retry": self.retry.to_wire() if isinstance(self.retry, RetryRule) else self.retry,
             "uniqueKey": self.unique_key,
             "uniqueFor": _span(self.unique_for),
+            "after": None if self.after is None else self.after.to_wire(),
+            "parentId": self.parent_id,
+            "batchId": self.batch_id,
+            "ref": self.ref,
+            "service": self.service,
         }
         return {"body": self.body, **_given(wire)}
 
@@ -176,7 +217,13 @@ class Task:
     priority: int | None = None
     """How urgent it is, where that was said."""
     error_kind: str | None = None
-    """FAILURE: a word for programs, where it is known. `timeout`, `expired` and `lost` are the server's own."""
+    """FAILURE: a word for programs, if known. `timeout`, `expired`, `lost` and `dependency` are the server's own."""
+    parent_id: str | None = None
+    """The task that it is a part of."""
+    batch_id: str | None = None
+    """The batch that it belongs to."""
+    after: Sequence[Prerequisite] = ()
+    """What it waits for, or waited for; not in lists."""
 
     @property
     def done(self) -> bool:
@@ -215,6 +262,9 @@ class Task:
             retry_date=read_date(wire.get("retryDate")),
             priority=wire.get("priority"),
             error_kind=wire.get("errorKind"),
+            parent_id=wire.get("parentId"),
+            batch_id=wire.get("batchId"),
+            after=tuple(_prerequisite(one) for one in (wire.get("after") or {}).get("tasks", [])),
         )
 
 
@@ -230,6 +280,70 @@ class TaskPage:
     def from_wire(cls, wire: Mapping[str, Any]) -> TaskPage:
         """From the answer's `data`."""
         return cls([Task.from_wire(task) for task in wire["tasks"]], wire.get("nextCursor"))
+
+
+class BatchStatus(str, Enum):
+    """Where a batch is in its life."""
+
+    OPEN = "OPEN"
+    IN_PROGRESS = "IN_PROGRESS"
+    ENDED = "ENDED"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch: tasks that are followed as one."""
+
+    batch_id: str
+    status: BatchStatus
+    total: int
+    pending: int
+    in_progress: int
+    success: int
+    failure: int
+    cancelled: int
+    submition_date: datetime
+    close_date: datetime | None = None
+    end_date: datetime | None = None
+    correlation_id: str | None = None
+
+    @property
+    def done(self) -> bool:
+        """Whether it was closed, and all of its tasks have ended."""
+        return self.status is BatchStatus.ENDED
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> Batch:
+        """From the poll's `data`."""
+        made = read_date(wire["submitionDate"])
+        assert made is not None
+        return cls(
+            batch_id=wire["batchId"],
+            status=BatchStatus(wire["status"]),
+            total=wire["total"],
+            pending=wire["pending"],
+            in_progress=wire["inProgress"],
+            success=wire["success"],
+            failure=wire["failure"],
+            cancelled=wire["cancelled"],
+            submition_date=made,
+            close_date=read_date(wire.get("closeDate")),
+            end_date=read_date(wire.get("endDate")),
+            correlation_id=wire.get("correlationId"),
+        )
+
+
+@dataclass(frozen=True)
+class BatchMade:
+    """A batch that was made, with its tasks in their order."""
+
+    batch_id: str
+    tasks: list[Submitted]
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> BatchMade:
+        """From the answer's `data`."""
+        return cls(wire["batchId"], [Submitted.from_wire(task) for task in wire["tasks"]])
 
 
 @dataclass(frozen=True)
@@ -258,6 +372,11 @@ class Service:
     def from_wire(cls, wire: Mapping[str, Any]) -> Service:
         """From the answer's `data`."""
         return cls(wire["serviceName"], list(wire["roles"]), bool(wire.get("paused")), wire.get("jsonSchema"))
+
+
+def _prerequisite(wire: Mapping[str, Any]) -> Prerequisite:
+    status = wire.get("status")
+    return Prerequisite(wire["taskId"], None if status is None else Status(status))
 
 
 def _span(span: Duration | None) -> str | None:

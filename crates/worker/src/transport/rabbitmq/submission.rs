@@ -13,6 +13,8 @@ struct Wire {
     attempt: Option<u32>,
     #[serde(rename = "correlationId")]
     correlation_id: Option<String>,
+    traceparent: Option<String>,
+    tracestate: Option<String>,
     deadline: Option<String>,
     data: Data,
 }
@@ -38,6 +40,8 @@ pub(super) fn understand(text: &[u8]) -> Result<SubmissionMessage, String> {
     Ok(SubmissionMessage {
         attempt: wire.attempt,
         correlation_id: wire.correlation_id,
+        traceparent: wire.traceparent,
+        tracestate: wire.tracestate,
         deadline: wire.deadline,
         ..SubmissionMessage::new(task_id, body)
     })

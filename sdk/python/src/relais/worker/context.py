@@ -19,6 +19,10 @@ class Context:
         """The number of this attempt, counted from 1; None where the way the task came does not say."""
         self.correlation_id = job.correlation_id
         """One id through a chain of tasks, where one was given."""
+        self.traceparent = job.traceparent
+        """Whose trace the task is part of, where that is known, as the W3C writes it: for what the work calls."""
+        self.tracestate = job.tracestate
+        """What goes with it."""
         self.redelivered = job.redelivered
         """Whether somebody may have begun it before."""
         self.deadline = job.deadline

@@ -26,6 +26,8 @@ class Job:
     correlation_id: str | None = None
     redelivered: bool = False
     deadline: datetime | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
 
     @property
     def held(self) -> dict[str, Any]:
@@ -85,6 +87,8 @@ def read_submission(message: Any, *, redelivered: bool = False) -> Job:
         message.get("correlationId"),
         redelivered,
         _moment(message.get("deadline")),
+        message.get("traceparent"),
+        message.get("tracestate"),
     )
 
 

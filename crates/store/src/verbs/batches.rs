@@ -1,0 +1,59 @@
+//! Batches: making them, closing them, and noticing that they have ended.
+
+use relais_core::{BatchId, BatchMade, NewBatch, NewTask, StoreError, Wakeup};
+
+use super::{Verbs, ledger::Ledger, plain};
+use crate::{
+    batches::{BatchMoves, Batches as _},
+    session::Database,
+};
+
+impl<D: Database> Verbs<D> {
+    /// Makes a batch with its tasks, in a transaction of its own: all or nothing.
+    pub(super) async fn make_batch(
+        &self,
+        mut batch: NewBatch,
+        mut tasks: Vec<NewTask>,
+    ) -> Result<BatchMade, StoreError> {
+        batch.correlation_id.iter_mut().for_each(plain::without_nul);
+        tasks.iter_mut().for_each(plain::submission);
+        let mut session = self.database.begin().await?;
+        // Open at first, whatever it is to be: its tasks are still to be added.
+        session.insert_batch(&batch).await?;
+        let taken =
+            if tasks.is_empty() { super::submit::Taken::default() } else { Self::take_in(&mut session, tasks).await? };
+        if let Some((place, refusal)) = taken.refusal() {
+            // The transaction is dropped, and never was.
+            return Ok(BatchMade::Refused(place, refusal));
+        }
+        let answers = taken.answers.clone();
+        let taken_in = answers.iter().flatten().any(|submitted| submitted.is_new());
+        if !batch.open {
+            session.close_batch(batch.batch_id).await?;
+            if !taken_in {
+                // All its tasks were there before, under keys of theirs: none of them is its own.
+                session.end_batches(&[batch.batch_id]).await?;
+            }
+        }
+        self.finish_taken(session, taken).await?;
+        Ok(BatchMade::Taken(answers))
+    }
+
+    /// Takes no more tasks into a batch.
+    pub(super) async fn close_batch(&self, batch: BatchId) -> Result<(), StoreError> {
+        let mut session = self.database.begin().await?;
+        session.lock_batches(&[batch]).await?;
+        session.close_batch(batch).await?;
+        let callbacks = session.end_batches(&[batch]).await?;
+        self.finish(session, Ledger::default(), Wakeup { callbacks, ..Wakeup::default() }).await
+    }
+
+    /// Adds to the counters of batches; tells in which lanes there is something to be told.
+    pub(super) async fn count_batches(
+        session: &mut D::Session,
+        moves: &[(BatchId, BatchMoves)],
+    ) -> Result<Vec<i64>, StoreError> {
+        let complete = session.count_batches(moves).await?;
+        if complete.is_empty() { Ok(Vec::new()) } else { session.end_batches(&complete).await }
+    }
+}

@@ -1,0 +1,477 @@
+//! Tasks that wait for others, whoever ends what they wait for, and whenever.
+
+use anyhow::{Context, Result, ensure};
+use relais_core::{
+    After, ClaimRequest, ClientKey, Condition, CrashPolicy, Event, Joined, NewInstance, NewLinks, NewTask, PurgeRule,
+    Refusal, ServiceKey, Status, Store, TaskFilter, TaskId, TaskLink, Terms, TraceContext, UniqueKey, When,
+};
+use std::time::Duration;
+
+use super::{
+    Harness,
+    world::{
+        DEADLINE, LONG, a_moment, at_once, change, claim, client, filter, find, json, limits, list_all, new_task,
+        new_tasks, one_of_each, put_brokered, says, service, service_key, submit, submit_all, until_after,
+    },
+};
+
+const CONTEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+pub(super) fn after(task: NewTask, others: &[TaskId], when: Condition) -> NewTask {
+    let after = Some(After { tasks: others.to_vec(), when });
+    NewTask { links: NewLinks { after, ..task.links.clone() }, ..task }
+}
+
+fn succeeded() -> Result<Event> {
+    Ok(Event::Succeeded { attempt: None, response: json("{}")? })
+}
+
+/// Tells all who wait, until nobody has anything to hear.
+pub(super) async fn settle(store: &dyn Store) -> Result<usize> {
+    let (mut changed, start) = (0, std::time::Instant::now());
+    loop {
+        let settled = store.settle_dependencies(500).await?;
+        changed += settled.changed;
+        if !settled.more {
+            return Ok(changed);
+        }
+        ensure!(start.elapsed() < DEADLINE, "there is always more to tell");
+    }
+}
+
+async fn status(store: &dyn Store, id: TaskId) -> Result<Status> {
+    Ok(find(store, id).await?.state.status)
+}
+
+/// Each condition opens when it says, and not before.
+pub async fn a_task_waits_until_its_condition_is_met(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let firsts = submit_all(store, vec![new_task(service, client)?, new_task(service, client)?]).await?;
+    let mut waiting = Vec::new();
+    for when in Condition::ALL {
+        waiting.push(submit(store, after(new_task(service, client)?, &firsts, when)).await?.task_id);
+    }
+    for &id in &waiting {
+        let task = find(store, id).await?;
+        ensure!(task.state.is_blocked() && task.position.is_none(), "{:?}", task.state);
+        let names: Vec<TaskId> = task.links.after.iter().map(|one| one.task_id).collect();
+        ensure!(names == firsts && task.links.after.iter().all(|one| one.ended.is_none()), "{:?}", task.links);
+    }
+    ensure!(claim(store, service, 10).await?.len() == 2, "nobody gets what waits");
+
+    change(store, firsts[0], service, succeeded()?).await?;
+    settle(store).await?;
+    let found = [status(store, waiting[0]).await?, status(store, waiting[1]).await?, status(store, waiting[2]).await?];
+    ensure!(found == [Status::Waiting, Status::Waiting, Status::Pending], "one has ended: {found:?}");
+    change(store, firsts[1], service, Event::failed(None, "no")).await?;
+    settle(store).await?;
+    let failed = find(store, waiting[0]).await?;
+    ensure!(failed.state.status == Status::Failure && failed.error_kind.as_deref() == Some("dependency"), "{failed:?}");
+    ensure!(failed.error_message.clone().context("why")?.contains(&firsts[1].to_string()), "{failed:?}");
+    ensure!(status(store, waiting[1]).await? == Status::Pending, "both have ended");
+    let claimed: Vec<TaskId> = claim(store, service, 10).await?.iter().map(|task| task.task_id).collect();
+    ensure!(claimed == [waiting[1], waiting[2]], "{claimed:?}");
+    let ends: Vec<_> = find(store, waiting[1]).await?.links.after.iter().map(|one| one.ended).collect();
+    ensure!(ends == [Some(Status::Success), Some(Status::Failure)], "{ends:?}");
+    Ok(())
+}
+
+/// What has ended before is settled at once.
+pub async fn one_that_comes_late_does_not_wait(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let ids = submit_all(store, vec![new_task(service, client)?, new_task(service, client)?]).await?;
+    change(store, ids[0], service, succeeded()?).await?;
+    change(store, ids[1], service, Event::Cancelled).await?;
+    for (others, when, expected) in [
+        (vec![ids[0]], Condition::AllSucceeded, Status::Pending),
+        (ids.clone(), Condition::AllEnded, Status::Pending),
+        (ids.clone(), Condition::AllSucceeded, Status::Failure),
+    ] {
+        let id = submit(store, after(new_task(service, client)?, &others, when)).await?.task_id;
+        settle(store).await?;
+        ensure!(status(store, id).await? == expected, "{others:?} {when:?}");
+    }
+    Ok(())
+}
+
+/// A failure goes down a chain, a step at a time, and nothing of it is left.
+pub async fn a_failure_goes_down_the_chain(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let mut chain = vec![submit(store, new_task(service, client)?).await?.task_id];
+    for _ in 0..30 {
+        let last = *chain.last().context("the last")?;
+        chain.push(submit(store, after(new_task(service, client)?, &[last], Condition::AllSucceeded)).await?.task_id);
+    }
+    let after_all = after(new_task(service, client)?, &[chain[30]], Condition::AllEnded);
+    let after_all = submit(store, after_all).await?.task_id;
+    change(store, chain[0], service, Event::failed(None, "no")).await?;
+    settle(store).await?;
+    for pair in chain.windows(2) {
+        let task = find(store, pair[1]).await?;
+        ensure!(task.state.status == Status::Failure, "{:?}", task.state);
+        ensure!(task.error_message.context("why")?.contains(&pair[0].to_string()), "each names the one before");
+    }
+    ensure!(status(store, after_all).await? == Status::Pending, "one that waits for any end goes on");
+    ensure!(!store.settle_dependencies(500).await?.more, "nothing is left to tell");
+    Ok(())
+}
+
+/// Many wait for one: they are told in parts.
+pub async fn many_wait_for_one(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let first = submit(store, new_task(service, client)?).await?.task_id;
+    let waiting = (0..120).map(|_| Ok(after(new_task(service, client)?, &[first], Condition::AllSucceeded)));
+    let waiting = submit_all(store, waiting.collect::<Result<_>>()?).await?;
+    change(store, first, service, succeeded()?).await?;
+    let mut rounds = 0;
+    while store.settle_dependencies(50).await?.more {
+        rounds += 1;
+        ensure!(rounds < 20, "there is always more to tell");
+    }
+    ensure!(rounds >= 2, "not all in one transaction");
+    ensure!(claim(store, service, 200).await?.len() == waiting.len(), "all of them go on");
+    Ok(())
+}
+
+/// Tasks of one call wait for those before them; a refusal of one is a refusal of those that wait for it.
+pub async fn tasks_of_one_call_wait_for_each_other(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (resize, alice) = one_of_each(store).await?;
+    let full = service(store, "full", limits(Some(0))).await?;
+    let first = NewTask { correlation_id: Some("c".to_owned()), ..new_task(resize, alice)? };
+    let second = after(new_task(resize, alice)?, &[first.task_id], Condition::AllSucceeded);
+    let third = after(new_task(resize, alice)?, &[first.task_id, second.task_id], Condition::AllSucceeded);
+    let refused = new_task(full, alice)?;
+    let fourth = after(new_task(resize, alice)?, &[refused.task_id], Condition::AllEnded);
+    let names = [first.task_id, second.task_id, third.task_id];
+    let answers = store.submit_many(vec![first, second, third, refused, fourth]).await?;
+    ensure!(answers[3] == Err(Refusal::ServiceFull) && answers[4] == Err(Refusal::PrerequisiteNotFound), "{answers:?}");
+    ensure!(answers[..3].iter().all(Result::is_ok), "{answers:?}");
+    for name in names {
+        let claimed: Vec<TaskId> = claim(store, resize, 10).await?.iter().map(|task| task.task_id).collect();
+        ensure!(claimed == [name], "one after the other: {claimed:?}");
+        change(store, name, resize, succeeded()?).await?;
+        settle(store).await?;
+    }
+    ensure!(find(store, names[2]).await?.correlation_id.as_deref() == Some("c"), "it goes with the chain");
+
+    // One that is there already stands in for one that would be its double.
+    let unique = Some(UniqueKey { key: "k".to_owned(), lasting: None });
+    let keyed = || {
+        Ok::<_, anyhow::Error>(NewTask {
+            terms: Terms { unique: unique.clone(), ..Terms::default() },
+            ..new_task(resize, alice)?
+        })
+    };
+    let there = submit(store, keyed()?).await?.task_id;
+    let double = keyed()?;
+    let waits = after(new_task(resize, alice)?, &[double.task_id], Condition::AllSucceeded);
+    let waits_for = waits.task_id;
+    submit_all(store, vec![double, waits]).await?;
+    ensure!(find(store, waits_for).await?.links.after[0].task_id == there, "it waits for the one that is there");
+    change(store, there, resize, succeeded()?).await?;
+    settle(store).await?;
+    ensure!(status(store, waits_for).await? == Status::Pending, "and goes on with it");
+    Ok(())
+}
+
+/// Nobody waits for what is not there, or is somebody else's.
+pub async fn nobody_waits_for_the_tasks_of_others(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, alice) = one_of_each(store).await?;
+    let bob = client(store, "bob").await?;
+    let alices = submit(store, new_task(service, alice)?).await?.task_id;
+    for (who, other) in [(bob, alices), (alice, TaskId::generate())] {
+        let task = after(new_task(service, who)?, &[other], Condition::AnyEnded);
+        ensure!(store.submit_many(vec![task]).await? == [Err(Refusal::PrerequisiteNotFound)], "{who:?}");
+    }
+    // In one transaction with others it is the same.
+    let bobs = new_task(service, bob)?;
+    let thief = after(new_task(service, alice)?, &[bobs.task_id], Condition::AnyEnded);
+    let answers = store.submit_many(vec![bobs, thief]).await?;
+    ensure!(answers[0].is_ok() && answers[1] == Err(Refusal::PrerequisiteNotFound), "{answers:?}");
+    Ok(())
+}
+
+/// Ends and submissions at once: whoever is first, nobody waits for ever and nobody is let go too early.
+pub async fn ends_and_submissions_at_once_leave_nobody_waiting(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let mut dependents = Vec::new();
+    for _ in 0..8 {
+        let firsts = submit_all(store, vec![new_task(service, client)?, new_task(service, client)?]).await?;
+        let names = at_once(harness, 12, move |store, i| {
+            let firsts = firsts.clone();
+            async move {
+                let store = &*store;
+                if i < 2 {
+                    change(store, firsts[i], service, succeeded()?).await?;
+                    return Ok(None);
+                }
+                if i % 3 == 0 {
+                    store.settle_dependencies(3).await?;
+                }
+                let task = after(new_task(service, client)?, &firsts, Condition::AllSucceeded);
+                Ok(Some(submit(store, task).await?.task_id))
+            }
+        });
+        dependents.extend(names.await?.into_iter().flatten());
+    }
+    let settled = at_once(harness, 4, |store, _| async move { settle(&*store).await });
+    settled.await?;
+    settle(store).await?;
+    for id in dependents {
+        ensure!(status(store, id).await? == Status::Pending, "it waits for ever: {id}");
+    }
+    Ok(())
+}
+
+/// Two transactions that end what a third task waits for, and tasks that wait for each other across them, at once.
+pub async fn ends_at_once_do_not_wait_in_a_circle(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    // 1 ← 2 ← 3 …, and every one ended by somebody, in batches that overlap backwards.
+    for _ in 0..6 {
+        let mut tasks = vec![new_task(service, client)?];
+        for i in 0..19 {
+            let before: Vec<TaskId> = tasks.iter().rev().take(1 + i % 3).map(|task| task.task_id).collect();
+            tasks.push(after(new_task(service, client)?, &before, Condition::AllEnded));
+        }
+        let ids = submit_all(store, tasks).await?;
+        let all = ids.clone();
+        let done = at_once(harness, 16, move |store, i| {
+            let ids = ids.clone();
+            async move {
+                let some = ids.iter().skip(i % 5).step_by(1 + i % 4).copied();
+                let events: Vec<_> = some.map(|id| says(id, service, Event::Cancelled)).collect();
+                store.record(events).await?;
+                store.settle_dependencies(7).await?;
+                Ok(())
+            }
+        });
+        done.await?;
+        settle(store).await?;
+        for id in all {
+            ensure!(status(store, id).await?.is_final(), "all were given up");
+        }
+    }
+    Ok(())
+}
+
+/// Its time counts as well, and so does how long it is of use.
+pub async fn a_task_that_waits_for_others_keeps_its_dates(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let first = submit(store, new_task(service, client)?).await?.task_id;
+    let terms = |due: Option<Duration>, expires: Option<Duration>| Terms {
+        due: due.map(When::After),
+        expires,
+        ..Terms::default()
+    };
+    let wait = Duration::from_millis(300);
+    let mut ids = Vec::new();
+    for terms in [terms(Some(wait), None), terms(Some(LONG), None), terms(None, Some(Duration::from_millis(1)))] {
+        let task = NewTask { terms, ..new_task(service, client)? };
+        ids.push(submit(store, after(task, &[first], Condition::AllSucceeded)).await?.task_id);
+    }
+    let scheduled = find(store, ids[0]).await?.scheduled.context("for when it was asked")?;
+    until_after(store, find(store, ids[0]).await?.submitted.after(Duration::from_millis(2))).await?;
+    store.pass_time(100).await?;
+    ensure!(find(store, ids[2]).await?.error_kind.as_deref() == Some("expired"), "nobody started it in time");
+    change(store, first, service, succeeded()?).await?;
+    settle(store).await?;
+    let later = find(store, ids[1]).await?;
+    ensure!(later.state.status == Status::Waiting && later.state.due == later.scheduled, "its time has not come");
+    until_after(store, scheduled).await?;
+    store.pass_time(100).await?;
+    ensure!(status(store, ids[0]).await? == Status::Pending, "its time has come");
+    ensure!(status(store, ids[2]).await? == Status::Failure, "what has failed has failed");
+    Ok(())
+}
+
+/// By hand means now: whatever it waited for, and however that ended.
+pub async fn a_retry_by_hand_waits_for_nothing(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let firsts = submit_all(store, vec![new_task(service, client)?, new_task(service, client)?]).await?;
+    let blocked = submit(store, after(new_task(service, client)?, &firsts, Condition::AllSucceeded)).await?.task_id;
+    let barred = submit(store, after(new_task(service, client)?, &firsts, Condition::AllSucceeded)).await?.task_id;
+    change(store, blocked, service, Event::Revived).await?;
+    ensure!(status(store, blocked).await? == Status::Pending, "now");
+    change(store, firsts[0], service, Event::failed(None, "no")).await?;
+    settle(store).await?;
+    ensure!(status(store, blocked).await? == Status::Pending, "it hears of nothing any more");
+    ensure!(status(store, barred).await? == Status::Failure, "the other does");
+    change(store, barred, service, Event::Revived).await?;
+    change(store, firsts[1], service, succeeded()?).await?;
+    settle(store).await?;
+    ensure!(status(store, barred).await? == Status::Pending, "what ends later does not bar it again");
+    // What is done once more and ends otherwise changes nothing for those who were told.
+    change(store, firsts[0], service, Event::Revived).await?;
+    change(store, firsts[0], service, succeeded()?).await?;
+    settle(store).await?;
+    ensure!(find(store, barred).await?.links.after[0].ended == Some(Status::Failure), "the first end counts");
+    Ok(())
+}
+
+/// A purge leaves what others wait for, and what is gone without an end is noticed.
+pub async fn what_others_wait_for_is_not_purged(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let first = submit(store, new_task(service, client)?).await?.task_id;
+    let other = submit(store, new_task(service, client)?).await?.task_id;
+    let waits = submit(store, after(new_task(service, client)?, &[first], Condition::AllSucceeded)).await?.task_id;
+    a_moment(store).await?;
+    let purge = async || -> Result<u64> {
+        let (mut purged, mut cursor) = (0, None);
+        loop {
+            let (finished, any) = (Duration::ZERO, Duration::ZERO);
+            let rule = PurgeRule { service, finished, any, dry_run: false, batch: 100, cursor };
+            let report = store.purge(rule).await?;
+            purged += report.purged;
+            cursor = report.cursor;
+            if cursor.is_none() {
+                return Ok(purged);
+            }
+        }
+    };
+    // All are too old. The one that waits goes, and with it what kept the first; that goes the next time.
+    purge().await?;
+    ensure!(
+        store.find_task(other).await?.is_none() && store.find_task(waits).await?.is_none(),
+        "what nobody waits for"
+    );
+    purge().await?;
+    ensure!(store.find_task(first).await?.is_none(), "nobody waits for it any more");
+
+    let first = submit(store, new_task(service, client)?).await?.task_id;
+    let waits = submit(store, after(new_task(service, client)?, &[first], Condition::AllEnded)).await?.task_id;
+    change(store, first, service, succeeded()?).await?;
+    a_moment(store).await?;
+    let rule = PurgeRule { service, finished: Duration::ZERO, any: LONG, dry_run: false, batch: 100, cursor: None };
+    store.purge(rule).await?;
+    ensure!(store.find_task(first).await?.is_some(), "nobody was told of its end yet");
+    settle(store).await?;
+    ensure!(status(store, waits).await? == Status::Pending, "now they were");
+    store.purge(rule).await?;
+    ensure!(store.find_task(first).await?.is_none(), "and it can go");
+    ensure!(find(store, waits).await?.links.after[0].task_id == first, "what it waited for is still known");
+    Ok(())
+}
+
+/// An end of which nobody told is found by looking.
+pub async fn an_end_that_nobody_told_of_is_found(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let firsts = submit_all(store, vec![new_task(service, client)?, new_task(service, client)?]).await?;
+    let waits = submit(store, after(new_task(service, client)?, &firsts, Condition::AnyEnded)).await?.task_id;
+    change(store, firsts[0], service, succeeded()?).await?;
+    settle(store).await?;
+    ensure!(status(store, waits).await? == Status::Pending, "one is enough");
+    // The other edge is open still: its end is of no use to anybody, and is noted all the same.
+    change(store, firsts[1], service, succeeded()?).await?;
+    let mut from = 0;
+    while let Some(next) = store.recheck_dependencies(from, 1).await? {
+        from = next;
+    }
+    settle(store).await?;
+    ensure!(find(store, waits).await?.links.after.iter().all(|one| one.ended.is_some()), "all is settled");
+    ensure!(store.recheck_dependencies(0, 10).await?.is_none(), "nothing is left to look at");
+    Ok(())
+}
+
+/// A task that a process has in hand, and has not written to, can be waited for: it is done once, and told of once.
+pub async fn what_is_in_hand_can_be_waited_for(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let first = submit_all(store, new_tasks(service, client, 3)?).await?;
+    let instance = NewInstance {
+        name: "one".to_owned(),
+        host: None,
+        version: "1".to_owned(),
+        policy: CrashPolicy::Restart,
+        silence: LONG,
+        services: vec![service],
+    };
+    let Joined::In { key, .. } = store.join(instance).await? else { anyhow::bail!("it may join") };
+    let wish = ClaimRequest { service, max: 3, lease: None, worker_host: None, instance: Some(key) };
+    let taken = store.claim(vec![wish]).await?.tasks.pop().context("one wish has one answer")?;
+    ensure!(taken.len() == 3, "{taken:?}");
+    let waits = submit(store, after(new_task(service, client)?, &first[..2], Condition::AllSucceeded)).await?.task_id;
+    let both = submit(store, after(new_task(service, client)?, &first[..1], Condition::AllEnded)).await?.task_id;
+    for task in &taken {
+        let event = Event::Succeeded { attempt: Some(task.state.attempt), response: json("{}")? };
+        change(store, task.task_id, service, event).await?;
+        ensure!(find(store, task.task_id).await?.state.attempt == 1, "at the first try");
+    }
+    settle(store).await?;
+    for id in [waits, both] {
+        ensure!(status(store, id).await? == Status::Pending, "those who wait are told");
+    }
+    Ok(())
+}
+
+/// Published when it comes into its queue, not before.
+pub async fn a_task_of_a_broker_is_dispatched_when_it_may_go_on(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    store.declare(vec![put_brokered("print", limits(None))?]).await?;
+    let print = service_key(store, "print").await?;
+    let first = submit(store, new_task(service, client)?).await?.task_id;
+    let trace = TraceContext::parse(CONTEXT, None);
+    let waits = after(new_task(print, client)?, &[first], Condition::AllSucceeded);
+    let waits = NewTask { links: NewLinks { trace: trace.clone(), ..waits.links.clone() }, ..waits };
+    let id = submit(store, waits).await?.task_id;
+    ensure!(store.claim_dispatches(vec![print], 10, LONG).await?.is_empty(), "not before");
+    change(store, first, service, succeeded()?).await?;
+    settle(store).await?;
+    let due = store.claim_dispatches(vec![print], 10, LONG).await?;
+    ensure!(due.len() == 1 && due[0].name.task_id == id && due[0].trace == trace, "{due:?}");
+    Ok(())
+}
+
+/// Correlation id and trace go with the chain, parents are kept, and lists find what belongs together.
+pub async fn what_belongs_together_is_found_together(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (resize, alice) = one_of_each(store).await?;
+    let (print, bob) = (service(store, "print", limits(None)).await?, client(store, "bob").await?);
+    let trace = TraceContext::parse(CONTEXT, Some("a=1"));
+    let told = |service: ServiceKey, client: ClientKey, parent: Option<TaskId>| {
+        Ok::<_, anyhow::Error>(NewTask {
+            correlation_id: Some("order-1".to_owned()),
+            links: NewLinks { parent, trace: trace.clone(), ..NewLinks::default() },
+            ..new_task(service, client)?
+        })
+    };
+    let first = submit(store, told(resize, alice, None)?).await?.task_id;
+    let child = submit(store, told(print, alice, Some(first))?).await?.task_id;
+    let bobs = submit(store, told(resize, bob, Some(first))?).await?.task_id;
+    submit(store, new_task(resize, alice)?).await?;
+    let chained = submit(store, after(new_task(resize, alice)?, &[first], Condition::AllEnded)).await?.task_id;
+    for id in [first, child, bobs, chained] {
+        let task = find(store, id).await?;
+        ensure!(task.correlation_id.as_deref() == Some("order-1") && task.links.trace == trace, "{:?}", task.links);
+    }
+    ensure!(find(store, child).await?.links.parent == Some(first), "its parent");
+    let claimed = claim(store, resize, 1).await?;
+    ensure!(claimed[0].links.trace == trace, "workers are told");
+    let correlated =
+        |client| TaskFilter { link: Some(TaskLink::Correlation("order-1".to_owned())), client, ..filter(2) };
+    let names = async |filter: TaskFilter| -> Result<Vec<TaskId>> {
+        Ok(list_all(store, filter).await?.iter().map(|task| task.task_id).collect())
+    };
+    ensure!(names(correlated(Some(alice))).await? == [chained, child, first], "the newest first, one's own");
+    ensure!(names(correlated(None)).await? == [chained, bobs, child, first], "all of them");
+    let parts = TaskFilter { link: Some(TaskLink::Parent(first)), ..filter(10) };
+    ensure!(names(parts.clone()).await? == [bobs, child], "its parts");
+    ensure!(names(TaskFilter { services: vec![print], ..parts.clone() }).await? == [child], "of one service");
+    let running = TaskFilter { statuses: vec![Status::InProgress], ..correlated(None) };
+    ensure!(names(running).await? == [first], "in one status");
+    let nobody = TaskFilter { link: Some(TaskLink::Correlation("order".to_owned())), ..filter(10) };
+    ensure!(names(nobody).await?.is_empty(), "not by a part of the id");
+    Ok(())
+}
