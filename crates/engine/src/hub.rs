@@ -14,6 +14,19 @@ use tokio::sync::{Notify, watch};
 /// So many lanes are remembered by name.
 const MOST_LANES: usize = 10_000;
 
+/// Counts what happened, by kind, for those who look at many things at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Pulse {
+    /// To tasks.
+    pub(crate) tasks: u64,
+    /// To what is declared.
+    pub(crate) declared: u64,
+    /// To callbacks.
+    pub(crate) callbacks: u64,
+    /// Something that a wake-up may have told, and that was found by looking.
+    pub(crate) swept: u64,
+}
+
 /// Hears the store's wake-ups and passes them on.
 #[derive(Default)]
 pub(crate) struct Hub {
@@ -41,6 +54,8 @@ pub(crate) struct Hub {
     pub(crate) declared_bell: Notify,
     /// Rings when anything may have happened and everything should be looked at.
     pub(crate) sweep_bell: Notify,
+    /// What happened, for those who look at many things at once. Counted only while somebody does.
+    pub(crate) pulse: watch::Sender<Pulse>,
 }
 
 impl Hub {
@@ -107,6 +122,13 @@ impl Hub {
         }
     }
 
+    /// Counts something that happened, if anybody looks.
+    pub(crate) fn beat(&self, count: impl FnOnce(&mut Pulse)) {
+        if self.pulse.receiver_count() > 0 {
+            self.pulse.send_modify(count);
+        }
+    }
+
     /// How many tasks are watched.
     pub(crate) fn watched(&self) -> usize {
         lock(&self.watched).len()
@@ -145,6 +167,12 @@ impl WakeupListener for Hub {
             }
         }
         drop(queues);
+        self.beat(|pulse| {
+            // New work is a task that was submitted, or came back.
+            pulse.tasks += u64::from(!wakeup.work.is_empty() || wakeup.tasks != IdsChanged::These(Vec::new()));
+            pulse.declared += u64::from(wakeup.declared);
+            pulse.callbacks += u64::from(!wakeup.callbacks.is_empty());
+        });
         if !wakeup.work.is_empty() {
             lock(&self.work).extend(wakeup.work.iter().copied());
             self.work_bell.notify_one();
