@@ -111,6 +111,15 @@ pub enum Trouble {
         /// Why.
         error: String,
     },
+    /// A process has fallen silent, or has died and somebody has to decide what becomes of its tasks.
+    Instance {
+        /// The process.
+        name: String,
+        /// Whether somebody has to decide.
+        undecided: bool,
+        /// So many tasks it had, about.
+        in_hand: u64,
+    },
     /// Endpoints of callbacks do not answer.
     Callbacks {
         /// So many are left alone.
@@ -130,6 +139,7 @@ impl Trouble {
     pub fn severity(&self) -> Severity {
         match self {
             Self::Broker(_) | Self::NoWorker { .. } | Self::Overdue { .. } => Severity::Bad,
+            Self::Instance { undecided: true, .. } => Severity::Bad,
             Self::Failing { failed, ended, .. } if failed * 2 > *ended => Severity::Bad,
             Self::Full { pending, capacity, .. } if *pending >= u64::from(*capacity) => Severity::Bad,
             Self::Paused { .. } => Severity::Notice,
@@ -214,6 +224,13 @@ impl Engine {
                 service: worker.service.clone(),
                 running: worker.running,
             });
+        }
+        for instance in self.instances().await?.instances {
+            // A server that is gone has nothing in hand, and another one does its work.
+            let undecided = instance.status == "undecided";
+            if undecided || (instance.status == "silent" && instance.in_hand > 0) {
+                troubles.push(Trouble::Instance { name: instance.name, undecided, in_hand: instance.in_hand });
+            }
         }
         troubles.extend(schedules.iter().filter_map(|schedule| trouble_of_schedule(schedule, now)));
         let parked = lanes.heads.iter().filter(|lane| lane.parked_until.is_some_and(|until| until > now)).count();

@@ -79,6 +79,7 @@ pub fn router(engine: Engine, options: UiOptions) -> Result<Router, EngineError>
         .route("/ui/services/{service}/resume", post(pages::service::resume))
         .route("/ui/services/{service}/limits", post(pages::service::limits))
         .route("/ui/workers", get(pages::workers::page))
+        .route("/ui/instances/{instance}", post(pages::workers::resolve))
         .route("/ui/schedules", get(pages::schedules::page))
         .route("/ui/schedules/{schedule}", get(pages::schedules::one))
         .route("/ui/schedules/{schedule}/run", post(pages::schedules::run))

@@ -54,6 +54,7 @@ fn flash(visitor: &Visitor, query: &Fields) -> Markup {
         Some("resent") => words.said_resent,
         Some("replayed") => words.said_replayed,
         Some("discarded") => words.said_discarded,
+        Some("resolved") => words.said_resolved,
         Some("published") => words.said_published,
         _ => return html! {},
     };

@@ -86,6 +86,10 @@ fn told(visitor: &Visitor, trouble: &Trouble) -> (String, String) {
             let values = [("worker", name), ("service", service.as_str()), ("n", &n(*running as u64))];
             (fill(words.trouble_silent, &values), "/ui/workers".to_owned())
         }
+        Trouble::Instance { name, undecided, in_hand } => {
+            let text = if *undecided { words.trouble_undecided } else { words.trouble_instance };
+            (fill(text, &[("name", name), ("n", &n(*in_hand))]), "/ui/workers".to_owned())
+        }
         Trouble::Overdue { schedule, since } => (
             fill(words.trouble_overdue, &[("schedule", schedule), ("t", &span(language, *since))]),
             format!("/ui/schedules/{}", segment(schedule)),
