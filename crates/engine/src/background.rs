@@ -184,10 +184,7 @@ impl Engine {
         let backlog = self.0.store.backlog().await?;
         self.0.pace.sample(&backlog, std::time::Instant::now());
         if self.0.trends.sample(&backlog, std::time::Instant::now()) {
-            self.0.hub.beat(|pulse| {
-                pulse.tasks += 1;
-                pulse.swept += 1;
-            });
+            self.0.hub.found_changes();
         }
         let snapshot = self.snapshot()?;
         let name = |key: ServiceKey| snapshot.declared.service_by_key(key).map(|service| service.name.to_string());

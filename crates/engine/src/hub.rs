@@ -5,7 +5,10 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use relais_core::{IdsChanged, QueueDepth, ServiceKey, Wakeup, WakeupListener};
@@ -54,8 +57,10 @@ pub(crate) struct Hub {
     pub(crate) declared_bell: Notify,
     /// Rings when anything may have happened and everything should be looked at.
     pub(crate) sweep_bell: Notify,
-    /// What happened, for those who look at many things at once. Counted only while somebody does.
+    /// What happened, for those who look at many things at once.
     pub(crate) pulse: watch::Sender<Pulse>,
+    /// How many changes of tasks had been told when somebody last looked for those that were not.
+    looked: AtomicU64,
 }
 
 impl Hub {
@@ -122,10 +127,20 @@ impl Hub {
         }
     }
 
-    /// Counts something that happened, if anybody looks.
+    /// Counts something that happened.
     pub(crate) fn beat(&self, count: impl FnOnce(&mut Pulse)) {
-        if self.pulse.receiver_count() > 0 {
-            self.pulse.send_modify(count);
+        self.pulse.send_modify(count);
+    }
+
+    /// Somebody who looked has found that tasks have changed since they last did. Told, unless a wake-up has told it.
+    pub(crate) fn found_changes(&self) {
+        let told = self.pulse.borrow().tasks;
+        if self.looked.swap(told, Ordering::Relaxed) == told {
+            self.beat(|pulse| {
+                pulse.tasks += 1;
+                pulse.swept += 1;
+            });
+            self.looked.store(told + 1, Ordering::Relaxed);
         }
     }
 
@@ -279,6 +294,20 @@ mod tests {
         assert_eq!(hub.watched(), 1);
         drop(same);
         assert_eq!(hub.watched(), 0);
+    }
+
+    #[test]
+    fn what_was_found_by_looking_is_told_only_where_no_wakeup_has() {
+        let hub = Hub::default();
+        let told = || hub.pulse.borrow().tasks;
+        hub.wake(&changed(vec![7]));
+        assert_eq!(told(), 1);
+        hub.found_changes();
+        assert_eq!(told(), 1, "a wake-up has told it");
+        hub.found_changes();
+        assert_eq!(told(), 2, "a wake-up was lost");
+        hub.found_changes();
+        assert_eq!(told(), 3, "and another one");
     }
 
     #[test]
