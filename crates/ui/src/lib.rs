@@ -4,6 +4,8 @@
 //! rights and the same audit entries as over the admin API. Everything works without JavaScript, but that pages change by
 //! themselves; scripts and styles are files of their own, and nothing comes from elsewhere.
 
+#![expect(clippy::result_large_err, reason = "what is returned instead of a page is a page")]
+
 mod assets;
 mod error;
 mod form;

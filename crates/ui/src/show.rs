@@ -23,7 +23,7 @@ pub(crate) fn number(language: Language, number: u64) -> String {
     let digits = number.to_string();
     let mut shown = String::new();
     for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i) % 3 == 0 {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
             shown.push_str(language.thousands());
         }
         shown.push(digit);

@@ -11,7 +11,7 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 18] = [
+const MAY_KNOW: [(&str, &[&str]); 19] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     // What a handler is, for whoever runs it.

@@ -178,11 +178,7 @@ pub(crate) fn first_line(text: &str) -> String {
 
 /// What may stand in the search field: its words, and the names that go with them.
 pub(crate) async fn complete(visitor: Visitor) -> Response {
-    let declared = visitor.operator.engine().declared_names();
-    let (services, clients) = match declared {
-        Ok(names) => names,
-        Err(_) => (Vec::new(), Vec::new()),
-    };
+    let (services, clients) = visitor.operator.engine().declared_names().unwrap_or_default();
     let statuses: Vec<&str> = STATUSES.iter().map(|(name, _)| *name).collect();
     let body = serde_json::json!({
         "words": WORDS,
