@@ -9,6 +9,7 @@ mod bus;
 mod callbacks;
 mod celery;
 mod cpu;
+mod dashboard;
 mod engine;
 mod fill;
 mod idle;
@@ -78,6 +79,7 @@ enum Name {
     Callbacks,
     Bus,
     Rabbitmq,
+    Dashboard,
     Idle,
 }
 
@@ -176,6 +178,7 @@ async fn main() -> Result<()> {
             Name::Callbacks => callbacks::run(&plan).await?,
             Name::Bus => bus::run(&plan).await?,
             Name::Rabbitmq => rabbitmq::run(&plan).await?,
+            Name::Dashboard => dashboard::run(&plan).await?,
             Name::Idle => idle::run(&plan).await?,
         };
         show(&section.text(&machine));

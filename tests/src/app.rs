@@ -199,7 +199,10 @@ impl Builder {
             engine.apply(declaration, false, false).await?;
         }
         let under_way = Arc::new(watch::channel(HashMap::new()).0);
+        // The dashboard knows the operators that the admin API knows.
+        let ui = relais_ui::UiOptions { operators: self.api.operators.clone(), ..relais_ui::UiOptions::default() };
         let router = relais_api::router(engine.clone(), self.api, self.render_metrics)
+            .merge(relais_ui::router(engine.clone(), ui)?)
             .layer(from_fn_with_state(Arc::clone(&under_way), count));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;

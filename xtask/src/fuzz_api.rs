@@ -120,7 +120,7 @@ pub fn run_built() -> Result<()> {
 }
 
 /// How to run a server that the fuzzer may ruin: it listens on 127.0.0.1:`port`, and keeps its data in `data`.
-fn server_command(relais: &Path, port: u16, data: &Path) -> Result<Command> {
+pub(crate) fn server_command(relais: &Path, port: u16, data: &Path) -> Result<Command> {
     let declarations = data.join("declarations.yaml");
     fs::write(&declarations, DECLARATIONS).context("cannot write the declarations")?;
     let mut command = Command::new(relais);
@@ -135,7 +135,7 @@ fn server_command(relais: &Path, port: u16, data: &Path) -> Result<Command> {
 }
 
 /// A task that is there and has ended: what is streamed of it comes to an end.
-fn ended_task(port: u16) -> Result<String> {
+pub(crate) fn ended_task(port: u16) -> Result<String> {
     let start = Instant::now();
     // The declarations are applied a moment after the server is ready.
     let answer = loop {
@@ -158,7 +158,7 @@ fn ended_task(port: u16) -> Result<String> {
 }
 
 /// One request, by hand: an HTTP client would be the heaviest dependency here.
-fn call(port: u16, method: &str, path: &str, body: &str) -> Result<String> {
+pub(crate) fn call(port: u16, method: &str, path: &str, body: &str) -> Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("cannot connect")?;
     stream.set_read_timeout(Some(READY))?;
     let length = body.len();
@@ -172,16 +172,16 @@ fn call(port: u16, method: &str, path: &str, body: &str) -> Result<String> {
     Ok(answer)
 }
 
-fn free_port() -> Result<u16> {
+pub(crate) fn free_port() -> Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("cannot find a free port")?;
     Ok(listener.local_addr()?.port())
 }
 
 /// Killed when dropped, so also when the fuzzing fails.
-struct Server(Child);
+pub(crate) struct Server(pub(crate) Child);
 
 impl Server {
-    fn wait_until_ready(&mut self, port: u16, log: &Path) -> Result<()> {
+    pub(crate) fn wait_until_ready(&mut self, port: u16, log: &Path) -> Result<()> {
         let start = Instant::now();
         while !answers(port) {
             let ended = self.0.try_wait()?;

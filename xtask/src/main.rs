@@ -8,11 +8,13 @@
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command line program talks to its user")]
 
 mod bench;
+mod browser;
 mod cargo;
 mod chart;
 mod check;
 mod fuzz_api;
 mod gen_files;
+mod graphs;
 mod packages;
 mod postgres;
 mod python;
@@ -38,6 +40,7 @@ Commands:
                     say whether they are current.
   chart             Render the Helm chart in every way it offers, and judge what comes of it; the compose
                     file and the systemd unit too.
+  graphs            Check the Grafana dashboard and the Prometheus rules against what a server really exports.
   fuzz-api          Fuzz a running server from its own OpenAPI document, with schemathesis.
   sdk-javascript    Check and test the JavaScript library (sdk/javascript) with a private RabbitMQ.
   bench [ARGS…]     Build for release and run the benchmarks; ARGS go to relais-bench.
@@ -52,12 +55,12 @@ Environment:
                          environments of fuzz-api, chart and the Python library, helm.
 
 As root on Debian or Ubuntu, `test` and `fuzz-api` install the packages they miss (postgresql,
-curl, jq, python3, python3-venv, nodejs, npm). Elsewhere they say what is missing and how to get it.
+curl, jq, python3, python3-venv, nodejs, npm, chromium, prometheus). Elsewhere they say what is missing and how to get it.
 
 Exit status: 0 all is well, 1 something failed, 2 the command line was not understood.
 ";
 
-const COMMANDS: [&str; 8] = ["test", "check", "gen", "chart", "fuzz-api", "sdk-javascript", "bench", "help"];
+const COMMANDS: [&str; 9] = ["test", "check", "gen", "chart", "graphs", "fuzz-api", "sdk-javascript", "bench", "help"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
             _ => return usage_error("gen takes no argument but --check"),
         },
         "chart" if rest.is_empty() => chart::run(),
+        "graphs" if rest.is_empty() => graphs::run(),
         "fuzz-api" if rest.is_empty() => fuzz_api::run(),
         "sdk-javascript" if rest.is_empty() => sdk_javascript::run_alone(),
         "bench" => bench::run(rest),
@@ -81,7 +85,7 @@ fn main() -> ExitCode {
             print!("{HELP}");
             Ok(())
         }
-        "chart" | "check" | "fuzz-api" | "sdk-javascript" => {
+        "chart" | "check" | "graphs" | "fuzz-api" | "sdk-javascript" => {
             return usage_error(&format!("{command} takes no argument"));
         }
         unknown => {

@@ -7,8 +7,9 @@ use std::time::Instant;
 use anyhow::Result;
 
 use crate::{
+    browser,
     cargo::{self, cargo, run as execute},
-    chart, fuzz_api, packages, postgres, rabbitmq, sdk_javascript, sdk_python,
+    chart, fuzz_api, graphs, packages, postgres, rabbitmq, sdk_javascript, sdk_python,
 };
 
 /// Runs all tests, or those whose name contains one of `filters`, and says how long it took.
@@ -27,6 +28,9 @@ fn test(filters: &[String]) -> Result<()> {
     packages::ensure(&["curl", "jq", "python3", "redis-server"])?;
     // Receivers of callbacks are in JavaScript too.
     sdk_javascript::ensure_installed()?;
+    // The dashboard is looked at in a real browser.
+    let axe = browser::ensure_installed()?;
+    graphs::ensure_installed()?;
     // RabbitMQ takes seconds to start, and does so while everything else is compiled. A test and the
     // whole workspace are named although this is for one binary: with them, dependencies get the
     // very features that `cargo test` wants, and are compiled once instead of twice.
@@ -42,7 +46,7 @@ fn test(filters: &[String]) -> Result<()> {
     }
     tests.env(postgres::VARIABLE, server.url()).env(rabbitmq::VARIABLE, broker.url()?);
     let relais = cargo::binary("debug", "relais")?;
-    tests.env("RELAIS_BIN", &relais);
+    tests.env("RELAIS_BIN", &relais).env(browser::AXE, &axe);
     execute(&mut tests)?;
 
     if filters.is_empty() {
@@ -50,6 +54,7 @@ fn test(filters: &[String]) -> Result<()> {
         sdk_javascript::run(&broker.url()?)?;
         sdk_python::run(&relais, &broker.url()?)?;
         chart::run_built()?;
+        graphs::run_built()?;
         // The transports of the bus are behind features that nothing else turns on.
         let mut bus = cargo("test --package relais-bus --all-features --test redis --test postgres".split(' '));
         execute(bus.env(postgres::VARIABLE, server.url()))?;

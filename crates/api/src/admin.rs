@@ -7,20 +7,12 @@ use axum::{
 use relais_protocol::{
     ErrorNumber, Success,
     admin::{
-        AdminTaskPage, AdminTaskView, ApplyReport, AuthorizationDeclaration, AuthorizationStates, ClientDeclaration,
-        ClientSecret, ClientStates, Declaration, PurgeAnswer, PurgeRequest, RetryAnswer, RetryRequest,
-        ServiceDeclaration, ServiceState, ServiceStates,
+        ApplyReport, AuthorizationDeclaration, AuthorizationStates, ClientDeclaration, ClientSecret, ClientStates,
+        Declaration, LimitsChange, PurgeAnswer, PurgeRequest, ServiceDeclaration, ServiceState, ServiceStates,
     },
 };
 
-use crate::{
-    App,
-    consumer::parse_task_id,
-    error::ApiError,
-    openapi::Refusals,
-    path::Path,
-    query::{LISTING, Query},
-};
+use crate::{App, admin_guard::By, error::ApiError, openapi::Refusals, path::Path, query::Query};
 
 pub(crate) type Answer<T> = Result<Json<Success<T>>, ApiError>;
 
@@ -60,13 +52,14 @@ pub(crate) async fn show_service(State(app): State<App>, Path(service): Path<Str
     responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
 pub(crate) async fn put_service(
     State(app): State<App>,
+    By(operator): By,
     Path(service): Path<String>,
     request: Request,
 ) -> Answer<ApplyReport> {
     let declared: ServiceDeclaration = app.json(request).await?;
     same(&service, &declared.service_name, "/serviceName")?;
     let declaration = Declaration { services: vec![declared], ..Declaration::default() };
-    answer(app.engine.apply(declaration, false, false).await?)
+    answer(operator.apply(declaration, false, false).await?)
 }
 
 /// Remove a service
@@ -75,8 +68,8 @@ pub(crate) async fn put_service(
 #[utoipa::path(delete, path = "/admin/services/{service}", tag = "Operators", security(("admin" = []), ()),
     params(("service" = String, Path, description = "The service's name")),
     responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
-pub(crate) async fn delete_service(State(app): State<App>, Path(service): Path<String>) -> Answer<ApplyReport> {
-    answer(app.engine.delete_service(&service).await?)
+pub(crate) async fn delete_service(By(operator): By, Path(service): Path<String>) -> Answer<ApplyReport> {
+    answer(operator.delete_service(&service).await?)
 }
 
 /// Pause a service
@@ -85,16 +78,33 @@ pub(crate) async fn delete_service(State(app): State<App>, Path(service): Path<S
 #[utoipa::path(post, path = "/admin/services/{service}/pause", tag = "Operators", security(("admin" = []), ()),
     params(("service" = String, Path, description = "The service's name")),
     responses((status = 200, description = "The service", body = Success<ServiceState>), Refusals))]
-pub(crate) async fn pause_service(State(app): State<App>, Path(service): Path<String>) -> Answer<ServiceState> {
-    answer(app.engine.pause_service(&service, true).await?)
+pub(crate) async fn pause_service(By(operator): By, Path(service): Path<String>) -> Answer<ServiceState> {
+    answer(operator.pause_service(&service, true).await?)
 }
 
 /// Let a service go on
 #[utoipa::path(post, path = "/admin/services/{service}/resume", tag = "Operators", security(("admin" = []), ()),
     params(("service" = String, Path, description = "The service's name")),
     responses((status = 200, description = "The service", body = Success<ServiceState>), Refusals))]
-pub(crate) async fn resume_service(State(app): State<App>, Path(service): Path<String>) -> Answer<ServiceState> {
-    answer(app.engine.pause_service(&service, false).await?)
+pub(crate) async fn resume_service(By(operator): By, Path(service): Path<String>) -> Answer<ServiceState> {
+    answer(operator.pause_service(&service, false).await?)
+}
+
+/// Change a service's limits
+///
+/// Those that are named, and nothing else of it.
+#[utoipa::path(post, path = "/admin/services/{service}/limits", tag = "Operators", security(("admin" = []), ()),
+    params(("service" = String, Path, description = "The service's name")),
+    request_body = LimitsChange,
+    responses((status = 200, description = "The service", body = Success<ServiceState>), Refusals))]
+pub(crate) async fn change_limits(
+    State(app): State<App>,
+    By(operator): By,
+    Path(service): Path<String>,
+    request: Request,
+) -> Answer<ServiceState> {
+    let change: LimitsChange = app.json(request).await?;
+    answer(operator.change_limits(&service, change).await?)
 }
 
 /// The clients
@@ -113,13 +123,14 @@ pub(crate) async fn list_clients(State(app): State<App>) -> Answer<ClientStates>
     responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
 pub(crate) async fn put_client(
     State(app): State<App>,
+    By(operator): By,
     Path(client_id): Path<String>,
     request: Request,
 ) -> Answer<ApplyReport> {
     let declared: ClientDeclaration = app.json(request).await?;
     same(&client_id, &declared.client_id, "/clientId")?;
     let declaration = Declaration { clients: vec![declared], ..Declaration::default() };
-    answer(app.engine.apply(declaration, false, false).await?)
+    answer(operator.apply(declaration, false, false).await?)
 }
 
 /// Remove a client
@@ -128,8 +139,8 @@ pub(crate) async fn put_client(
 #[utoipa::path(delete, path = "/admin/clients/{clientId}", tag = "Operators", security(("admin" = []), ()),
     params(("clientId" = String, Path, description = "The client's name")),
     responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
-pub(crate) async fn delete_client(State(app): State<App>, Path(client_id): Path<String>) -> Answer<ApplyReport> {
-    answer(app.engine.delete_client(&client_id).await?)
+pub(crate) async fn delete_client(By(operator): By, Path(client_id): Path<String>) -> Answer<ApplyReport> {
+    answer(operator.delete_client(&client_id).await?)
 }
 
 /// Give a client another secret
@@ -138,8 +149,8 @@ pub(crate) async fn delete_client(State(app): State<App>, Path(client_id): Path<
 #[utoipa::path(post, path = "/admin/clients/{clientId}/secret", tag = "Operators", security(("admin" = []), ()),
     params(("clientId" = String, Path, description = "The client's name")),
     responses((status = 200, description = "The secret, shown this once", body = Success<ClientSecret>), Refusals))]
-pub(crate) async fn rotate_secret(State(app): State<App>, Path(client_id): Path<String>) -> Answer<ClientSecret> {
-    answer(app.engine.rotate_secret(&client_id).await?)
+pub(crate) async fn rotate_secret(By(operator): By, Path(client_id): Path<String>) -> Answer<ClientSecret> {
+    answer(operator.rotate_secret(&client_id).await?)
 }
 
 /// Who may do what
@@ -173,6 +184,7 @@ pub(crate) async fn list_authorizations(
     responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
 pub(crate) async fn put_authorization(
     State(app): State<App>,
+    By(operator): By,
     Path((client_id, service)): Path<(String, String)>,
     request: Request,
 ) -> Answer<ApplyReport> {
@@ -180,7 +192,7 @@ pub(crate) async fn put_authorization(
     same(&client_id, &declared.client_id, "/clientId")?;
     same(&service, &declared.service_name, "/serviceName")?;
     let declaration = Declaration { authorizations: vec![declared], ..Declaration::default() };
-    answer(app.engine.apply(declaration, false, false).await?)
+    answer(operator.apply(declaration, false, false).await?)
 }
 
 /// Take a service away from a client
@@ -191,10 +203,10 @@ pub(crate) async fn put_authorization(
     ),
     responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
 pub(crate) async fn delete_authorization(
-    State(app): State<App>,
+    By(operator): By,
     Path((client_id, service)): Path<(String, String)>,
 ) -> Answer<ApplyReport> {
-    answer(app.engine.delete_authorization(&client_id, &service).await?)
+    answer(operator.delete_authorization(&client_id, &service).await?)
 }
 
 /// Apply a declaration
@@ -207,11 +219,16 @@ pub(crate) async fn delete_authorization(
     ),
     request_body = Declaration,
     responses((status = 200, description = "What was done, or would be", body = Success<ApplyReport>), Refusals))]
-pub(crate) async fn apply(State(app): State<App>, RawQuery(query): RawQuery, request: Request) -> Answer<ApplyReport> {
+pub(crate) async fn apply(
+    State(app): State<App>,
+    By(operator): By,
+    RawQuery(query): RawQuery,
+    request: Request,
+) -> Answer<ApplyReport> {
     let query = Query::parse(query.as_deref(), &["dryRun", "prune"])?;
     let (dry_run, prune) = (query.boolean("dryRun")?, query.boolean("prune")?);
     let declaration: Declaration = app.json(request).await?;
-    answer(app.engine.apply(declaration, prune, dry_run).await?)
+    answer(operator.apply(declaration, prune, dry_run).await?)
 }
 
 /// Everything that is declared
@@ -223,75 +240,13 @@ pub(crate) async fn export(State(app): State<App>) -> Answer<Declaration> {
     answer(app.engine.declaration().await?)
 }
 
-/// Tasks
-///
-/// The newest first, without requests and responses. `nextCursor` of one page is `cursor` of the next.
-#[utoipa::path(get, path = "/admin/tasks", tag = "Operators", security(("admin" = []), ()),
-    params(
-        ("service" = Option<String>, Query, description = "Only of this service"),
-        ("clientId" = Option<String>, Query, description = "Only of this client"),
-        ("status" = Option<String>, Query, description = "Only in these, separated by commas", pattern = "^(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED)(,(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED))*$"),
-        ("correlationId" = Option<String>, Query, description = "Only with this correlation id", max_length = 200),
-        ("parentId" = Option<String>, Query, description = "Only parts of this task; not together with `correlationId`", format = "uuid"),
-        ("from" = Option<String>, Query, description = "Submitted at this time or later", format = "date-time"),
-        ("before" = Option<String>, Query, description = "Submitted before this time", format = "date-time"),
-        ("limit" = Option<u32>, Query, description = "At most so many; 50 if absent", minimum = 1, maximum = 200),
-        ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before"),
-    ),
-    responses((status = 200, description = "A page", body = Success<AdminTaskPage>), Refusals))]
-pub(crate) async fn list_tasks(State(app): State<App>, RawQuery(query): RawQuery) -> Answer<AdminTaskPage> {
-    let known: Vec<&str> = ["service", "clientId"].into_iter().chain(LISTING).collect();
-    let query = Query::parse(query.as_deref(), &known)?;
-    let (tasks, next_cursor) =
-        app.engine.admin_list(query.get("service"), query.get("clientId"), query.listing()?).await?;
-    answer(AdminTaskPage { tasks, next_cursor })
-}
-
-/// One task
-#[utoipa::path(get, path = "/admin/tasks/{taskId}", tag = "Operators", security(("admin" = []), ()),
-    params(("taskId" = String, Path, description = "The task's public name", format = "uuid")),
-    responses((status = 200, description = "The task", body = Success<AdminTaskView>), Refusals))]
-pub(crate) async fn show_task(State(app): State<App>, Path(task_id): Path<String>) -> Answer<AdminTaskView> {
-    answer(app.engine.admin_task(parse_task_id(&task_id)?).await?)
-}
-
-/// Cancel a task
-#[utoipa::path(delete, path = "/admin/tasks/{taskId}", tag = "Operators", security(("admin" = []), ()),
-    params(("taskId" = String, Path, description = "The task's public name", format = "uuid")),
-    responses((status = 200, description = "The task, CANCELLED", body = Success<AdminTaskView>), Refusals))]
-pub(crate) async fn cancel_task(State(app): State<App>, Path(task_id): Path<String>) -> Answer<AdminTaskView> {
-    answer(app.engine.admin_cancel(parse_task_id(&task_id)?).await?)
-}
-
-/// Do a task once more
-///
-/// One that has ended begins anew, with all its retries; one that is to start later comes into its queue now.
-#[utoipa::path(post, path = "/admin/tasks/{taskId}/retry", tag = "Operators", security(("admin" = []), ()),
-    params(("taskId" = String, Path, description = "The task's public name", format = "uuid")),
-    responses((status = 200, description = "The task, PENDING", body = Success<AdminTaskView>), Refusals))]
-pub(crate) async fn retry_task(State(app): State<App>, Path(task_id): Path<String>) -> Answer<AdminTaskView> {
-    answer(app.engine.admin_retry(parse_task_id(&task_id)?).await?)
-}
-
-/// Do many tasks once more
-///
-/// Those that are named, or those that match, a batch of 500 at a time: `nextCursor` of one answer is `cursor` of the next.
-/// With `dryRun`, only counts.
-#[utoipa::path(post, path = "/admin/tasks/retry", tag = "Operators", security(("admin" = []), ()),
-    request_body = RetryRequest,
-    responses((status = 200, description = "How many", body = Success<RetryAnswer>), Refusals))]
-pub(crate) async fn retry_tasks(State(app): State<App>, request: Request) -> Answer<RetryAnswer> {
-    let asked: RetryRequest = app.json(request).await?;
-    answer(app.engine.admin_retry_many(asked).await?)
-}
-
 /// Purge now
 ///
 /// Removes what is older than its service, or the server, keeps. With `dryRun`, only counts.
 #[utoipa::path(post, path = "/admin/purge", tag = "Operators", security(("admin" = []), ()),
     request_body = PurgeRequest,
     responses((status = 200, description = "What was removed, or would be", body = Success<PurgeAnswer>), Refusals))]
-pub(crate) async fn purge(State(app): State<App>, request: Request) -> Answer<PurgeAnswer> {
+pub(crate) async fn purge(State(app): State<App>, By(operator): By, request: Request) -> Answer<PurgeAnswer> {
     let asked: PurgeRequest = app.json(request).await?;
-    answer(app.engine.purge(asked.dry_run).await?)
+    answer(operator.purge(asked.dry_run).await?)
 }

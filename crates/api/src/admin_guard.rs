@@ -1,4 +1,4 @@
-//! Who may use the admin API: whoever has its token; without one, only whoever is on this machine.
+//! Who may use the admin API: whoever has a token; where nobody has one, only whoever is on this machine.
 //!
 //! "On this machine" is judged by the connection, and taken for nothing when the request shows that it came through a
 //! proxy or from a page of another site. A proxy on this machine that hides itself well speaks for the world all the same:
@@ -7,50 +7,48 @@
 use std::net::{IpAddr, SocketAddr};
 
 use axum::{
-    extract::{ConnectInfo, Request, State},
-    http::{HeaderMap, Version, header},
+    extract::{ConnectInfo, FromRequestParts, Request, State},
+    http::{HeaderMap, Version, header, request::Parts},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use relais_engine::{Actor, Operator};
 use relais_protocol::ErrorNumber;
-use sha2::{Digest, Sha256};
-use subtle::ConstantTimeEq;
 
 use crate::{App, error::ApiError};
 
-/// The admin API's token. Only its digest is kept.
-#[derive(Clone)]
-pub struct AdminToken([u8; 32]);
-
-impl AdminToken {
-    /// Takes a token.
-    pub fn new(token: &str) -> Self {
-        Self(Sha256::digest(token.as_bytes()).into())
-    }
-
-    fn is(&self, given: &str) -> bool {
-        // Digests, so that neither the length nor the place of the first difference can be told from the time it takes.
-        self.0.ct_eq(&Self::new(given).0).into()
-    }
-}
-
-impl std::fmt::Debug for AdminToken {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AdminToken")
-    }
-}
-
-pub(crate) async fn guard(State(app): State<App>, request: Request, next: Next) -> Response {
-    let allowed = match &app.options.admin_token {
-        Some(token) => bearer(request.headers()).is_some_and(|given| token.is(given)),
-        None => {
-            let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
-            // Proxies have long spoken 1.0 to what is behind them, and no client of ours does.
-            let modern = request.version() >= Version::HTTP_11;
-            modern && peer.is_some_and(is_loopback) && is_direct(request.headers())
-        }
+/// Lets an operator in, and notes who it is.
+pub(crate) async fn guard(State(app): State<App>, mut request: Request, next: Next) -> Response {
+    let credentials = &app.options.operators;
+    let actor = if credentials.is_empty() {
+        let peer = request.extensions().get::<ConnectInfo<SocketAddr>>().map(|info| info.0.ip());
+        // Proxies have long spoken 1.0 to what is behind them, and no client of ours does.
+        let modern = request.version() >= Version::HTTP_11;
+        let here = modern && peer.is_some_and(is_loopback) && is_direct(request.headers());
+        here.then(|| Actor::local("api"))
+    } else {
+        bearer(request.headers()).and_then(|given| credentials.recognise(given, "api"))
     };
-    if allowed { next.run(request).await } else { ApiError::new(ErrorNumber::AdminForbidden).into_response() }
+    match actor {
+        Some(actor) => {
+            request.extensions_mut().insert(actor);
+            next.run(request).await
+        }
+        None => ApiError::new(ErrorNumber::AdminForbidden).into_response(),
+    }
+}
+
+/// The operator whom the [`guard`] has let in.
+pub(crate) struct By(pub(crate) Operator);
+
+impl FromRequestParts<App> for By {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let actor = parts.extensions.get::<Actor>().cloned();
+        let actor = actor.ok_or_else(|| ApiError::new(ErrorNumber::AdminForbidden))?;
+        Ok(Self(app.engine.operator(actor)))
+    }
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
@@ -100,10 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_token_opens() {
-        let token = AdminToken::new("right");
-        assert!(token.is("right"));
-        assert!(!token.is("righ") && !token.is("") && !token.is("right "));
+    fn this_machine_is_known_by_all_its_addresses() {
         assert!(is_loopback("::ffff:127.0.0.1".parse().unwrap()));
         assert!(!is_loopback("192.168.0.1".parse().unwrap()));
     }

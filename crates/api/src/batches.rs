@@ -16,6 +16,7 @@ use relais_protocol::{
 
 use crate::{
     App,
+    admin_guard::By,
     body::parse,
     consumer::{answer, trace_headers},
     error::ApiError,
@@ -177,10 +178,10 @@ pub(crate) async fn admin_show(
     params(("batchId" = String, Path, description = "The batch's public name", format = "uuid")),
     responses((status = 200, description = "The batch", body = Success<AdminBatchView>), Refusals))]
 pub(crate) async fn admin_close(
-    State(app): State<App>,
+    By(operator): By,
     Path(batch_id): Path<String>,
 ) -> Result<Json<Success<AdminBatchView>>, ApiError> {
-    Ok(Json(Success::new(app.engine.admin_close_batch(parse_batch_id(&batch_id)?).await?)))
+    Ok(Json(Success::new(operator.close_batch(parse_batch_id(&batch_id)?).await?)))
 }
 
 /// Cancel a batch
@@ -190,10 +191,10 @@ pub(crate) async fn admin_close(
     params(("batchId" = String, Path, description = "The batch's public name", format = "uuid")),
     responses((status = 200, description = "The batch", body = Success<AdminBatchView>), Refusals))]
 pub(crate) async fn admin_cancel(
-    State(app): State<App>,
+    By(operator): By,
     Path(batch_id): Path<String>,
 ) -> Result<Json<Success<AdminBatchView>>, ApiError> {
-    Ok(Json(Success::new(app.engine.admin_cancel_batch(parse_batch_id(&batch_id)?).await?)))
+    Ok(Json(Success::new(operator.cancel_batch(parse_batch_id(&batch_id)?).await?)))
 }
 
 /// What is not a UUID names no batch.

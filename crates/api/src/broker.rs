@@ -10,7 +10,7 @@ use relais_protocol::{
     broker::{BrokerView, DeadLetterView, DeadLetters, LettersAnswer, LettersRequest},
 };
 
-use crate::{App, error::ApiError, openapi::Refusals, path::Path, query::Query};
+use crate::{App, admin_guard::By, error::ApiError, openapi::Refusals, path::Path, query::Query};
 
 type Answer<T> = Result<Json<Success<T>>, ApiError>;
 
@@ -61,11 +61,12 @@ pub(crate) async fn letter(
     responses((status = 200, description = "How many", body = Success<LettersAnswer>), Refusals))]
 pub(crate) async fn replay(
     State(app): State<App>,
+    By(operator): By,
     Path(service): Path<String>,
     request: Request,
 ) -> Answer<LettersAnswer> {
     let asked: LettersRequest = app.json(request).await?;
-    answer(LettersAnswer { count: app.engine.replay_letters(&service, asked.ids).await? })
+    answer(LettersAnswer { count: operator.replay_letters(&service, asked.ids).await? })
 }
 
 /// Forget messages that could not be understood
@@ -75,11 +76,12 @@ pub(crate) async fn replay(
     responses((status = 200, description = "How many", body = Success<LettersAnswer>), Refusals))]
 pub(crate) async fn discard(
     State(app): State<App>,
+    By(operator): By,
     Path(service): Path<String>,
     request: Request,
 ) -> Answer<LettersAnswer> {
     let asked: LettersRequest = app.json(request).await?;
-    answer(LettersAnswer { count: app.engine.discard_letters(&service, asked.ids).await? })
+    answer(LettersAnswer { count: operator.discard_letters(&service, asked.ids).await? })
 }
 
 /// Publish a service's unfinished tasks again
@@ -89,7 +91,7 @@ pub(crate) async fn discard(
 #[utoipa::path(post, path = "/admin/services/{service}/redispatch", tag = "Operators", security(("admin" = []), ()),
     params(("service" = String, Path, description = "The service's name")),
     responses((status = 200, description = "The service", body = Success<ServiceState>), Refusals))]
-pub(crate) async fn redispatch(State(app): State<App>, Path(service): Path<String>) -> Answer<ServiceState> {
-    app.engine.redispatch(&service).await?;
-    answer(app.engine.service_state(&service).await?)
+pub(crate) async fn redispatch(By(operator): By, Path(service): Path<String>) -> Answer<ServiceState> {
+    operator.redispatch(&service).await?;
+    answer(operator.engine().service_state(&service).await?)
 }

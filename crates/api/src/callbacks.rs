@@ -14,7 +14,9 @@ use relais_protocol::{
     },
 };
 
-use crate::{App, consumer::parse_task_id, error::ApiError, openapi::Refusals, path::Path, query::Query};
+use crate::{
+    App, admin_guard::By, consumer::parse_task_id, error::ApiError, openapi::Refusals, path::Path, query::Query,
+};
 
 type Answer<T> = Result<Json<Success<T>>, ApiError>;
 
@@ -101,21 +103,25 @@ pub(crate) async fn show(State(app): State<App>, Path(id): Path<String>) -> Answ
 #[utoipa::path(post, path = "/admin/callbacks/{callbackId}/redeliver", tag = "Operators", security(("admin" = []), ()),
     params(("callbackId" = String, Path, description = "Its `webhook-id`")),
     responses((status = 200, description = "The callback, PENDING", body = Success<CallbackView>), Refusals))]
-pub(crate) async fn redeliver(State(app): State<App>, Path(id): Path<String>) -> Answer<CallbackView> {
-    answer(app.engine.redeliver(parse(&id)?).await?)
+pub(crate) async fn redeliver(By(operator): By, Path(id): Path<String>) -> Answer<CallbackView> {
+    answer(operator.redeliver(parse(&id)?).await?)
 }
 
 /// Send all callbacks again that failed since then
 #[utoipa::path(post, path = "/admin/callbacks/redeliver", tag = "Operators", security(("admin" = []), ()),
     request_body = RedeliverRequest,
     responses((status = 200, description = "How many", body = Success<RedeliverAnswer>), Refusals))]
-pub(crate) async fn redeliver_failed(State(app): State<App>, request: Request) -> Answer<RedeliverAnswer> {
+pub(crate) async fn redeliver_failed(
+    State(app): State<App>,
+    By(operator): By,
+    request: Request,
+) -> Answer<RedeliverAnswer> {
     let asked: RedeliverRequest = app.json(request).await?;
     let since = Timestamp::parse(&asked.failed_since).ok_or_else(|| {
         ApiError::at(ErrorNumber::InvalidRequest, "/failedSince", "must be a date like 2026-01-31T08:30:00Z")
     })?;
     let (service, client_id) = (asked.service.as_deref(), asked.client_id.as_deref());
-    let redelivered = app.engine.redeliver_failed(since, service, client_id).await?;
+    let redelivered = operator.redeliver_failed(since, service, client_id).await?;
     answer(RedeliverAnswer { redelivered })
 }
 
@@ -123,11 +129,8 @@ pub(crate) async fn redeliver_failed(State(app): State<App>, request: Request) -
 #[utoipa::path(get, path = "/admin/clients/{clientId}/signing-secrets", tag = "Operators", security(("admin" = []), ()),
     params(("clientId" = String, Path, description = "The client's name")),
     responses((status = 200, description = "The newest first", body = Success<SigningSecrets>), Refusals))]
-pub(crate) async fn client_signing_secrets(
-    State(app): State<App>,
-    Path(client_id): Path<String>,
-) -> Answer<SigningSecrets> {
-    answer(app.engine.signing_secrets(&client_id).await?)
+pub(crate) async fn client_signing_secrets(By(operator): By, Path(client_id): Path<String>) -> Answer<SigningSecrets> {
+    answer(operator.signing_secrets(&client_id).await?)
 }
 
 /// Sign a client's callbacks with another secret
@@ -139,11 +142,12 @@ pub(crate) async fn client_signing_secrets(
     responses((status = 200, description = "The newest first", body = Success<SigningSecrets>), Refusals))]
 pub(crate) async fn rotate_signing_secret(
     State(app): State<App>,
+    By(operator): By,
     Path(client_id): Path<String>,
     request: Request,
 ) -> Answer<SigningSecrets> {
     let asked: RotateSigningRequest = app.json(request).await?;
-    answer(app.engine.rotate_signing_secret(&client_id, asked.overlap).await?)
+    answer(operator.rotate_signing_secret(&client_id, asked.overlap).await?)
 }
 
 /// What is not the name of a callback names none.

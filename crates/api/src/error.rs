@@ -62,6 +62,7 @@ impl From<EngineError> for ApiError {
         };
         match error {
             EngineError::Forbidden => Self::new(N::Forbidden),
+            EngineError::NotAllowed(role) => Self::at(N::RoleTooLow, "", format!("the role {role} is needed")),
             EngineError::ServiceNotFound => Self::new(N::ServiceNotFound),
             EngineError::TaskNotFound => Self::new(N::TaskNotFound),
             EngineError::ClientNotFound => Self::new(N::ClientNotFound),

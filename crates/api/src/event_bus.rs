@@ -21,7 +21,7 @@ use relais_protocol::{
     },
 };
 
-use crate::{App, error::ApiError, openapi::Refusals, query::Query};
+use crate::{App, admin_guard::By, error::ApiError, openapi::Refusals, query::Query};
 
 type Answer<T> = Result<Json<Success<T>>, ApiError>;
 
@@ -63,9 +63,9 @@ pub(crate) async fn subscriptions(State(app): State<App>) -> Answer<EventSubscri
 #[utoipa::path(post, path = "/admin/eventbus/publish", tag = "Operators", security(("admin" = []), ()),
     request_body = PublishRequest,
     responses((status = 200, description = "What became of it", body = Success<PublishAnswer>), Refusals))]
-pub(crate) async fn publish(State(app): State<App>, request: Request) -> Answer<PublishAnswer> {
+pub(crate) async fn publish(State(app): State<App>, By(operator): By, request: Request) -> Answer<PublishAnswer> {
     let PublishRequest { channel, payload } = app.json(request).await?;
-    Ok(Json(Success::new(app.engine.publish_event(&channel, payload).await?)))
+    Ok(Json(Success::new(operator.publish_event(&channel, payload).await?)))
 }
 
 /// Follow the event bus

@@ -9,6 +9,7 @@ use relais_protocol::{
 use crate::{
     App,
     admin::{Answer, answer},
+    admin_guard::By,
     openapi::Refusals,
     path::Path,
 };
@@ -29,9 +30,10 @@ pub(crate) async fn list(State(app): State<App>) -> Answer<Instances> {
     responses((status = 200, description = "What was done", body = Success<ResolveAnswer>), Refusals))]
 pub(crate) async fn resolve(
     State(app): State<App>,
+    By(operator): By,
     Path(instance): Path<String>,
     request: Request,
 ) -> Answer<ResolveAnswer> {
     let ResolveRequest { decision } = app.json(request).await?;
-    answer(app.engine.resolve_instance(&instance, decision).await?)
+    answer(operator.resolve_instance(&instance, decision).await?)
 }

@@ -6,6 +6,7 @@
 mod access;
 mod admin;
 mod admin_guard;
+mod admin_tasks;
 mod batches;
 mod body;
 mod broker;
@@ -27,10 +28,9 @@ mod worker;
 use std::{sync::Arc, time::Duration};
 
 use axum::Router;
-use relais_engine::Engine;
+use relais_engine::{Credentials, Engine};
 use tower_http::catch_panic::CatchPanicLayer;
 
-pub use admin_guard::AdminToken;
 pub use openapi::document as openapi_document;
 
 /// How requests are treated.
@@ -42,8 +42,8 @@ pub struct ApiOptions {
     pub request_timeout: Duration,
     /// The longest `?wait=`, and the longest wait of a claim.
     pub max_wait: Duration,
-    /// Opens the admin API; without one it answers to loopback only.
-    pub admin_token: Option<AdminToken>,
+    /// Who may use the admin API; where nobody may, it answers to loopback only.
+    pub operators: Credentials,
     /// Makes the span of a request part of the trace that the request says it belongs to.
     pub continue_trace: Option<ContinueTrace>,
 }
@@ -67,7 +67,7 @@ impl Default for ApiOptions {
             max_body_bytes: 1 << 20,
             request_timeout: Duration::from_secs(30),
             max_wait: relais_protocol::consumer::MAX_WAIT.0,
-            admin_token: None,
+            operators: Credentials::default(),
             continue_trace: None,
         }
     }

@@ -15,8 +15,8 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    App, admin, admin_guard, batches, broker, callbacks, consumer, event_bus, events, instances, operations, schedules,
-    worker,
+    App, admin, admin_guard, admin_tasks, batches, broker, callbacks, consumer, event_bus, events, instances,
+    operations, schedules, worker,
 };
 
 #[derive(OpenApi)]
@@ -142,6 +142,7 @@ fn admin_routes() -> OpenApiRouter<App> {
         .routes(routes!(admin::show_service, admin::put_service, admin::delete_service))
         .routes(routes!(admin::pause_service))
         .routes(routes!(admin::resume_service))
+        .routes(routes!(admin::change_limits))
         .routes(routes!(admin::list_clients))
         .routes(routes!(admin::put_client, admin::delete_client))
         .routes(routes!(admin::rotate_secret))
@@ -157,10 +158,13 @@ fn admin_routes() -> OpenApiRouter<App> {
         .routes(routes!(schedules::next))
         .routes(routes!(admin::apply))
         .routes(routes!(admin::export))
-        .routes(routes!(admin::list_tasks))
-        .routes(routes!(admin::show_task, admin::cancel_task))
-        .routes(routes!(admin::retry_tasks))
-        .routes(routes!(admin::retry_task))
+        .routes(routes!(admin_tasks::list_tasks))
+        .routes(routes!(admin_tasks::show_task, admin_tasks::cancel_task))
+        .routes(routes!(admin_tasks::retry_tasks))
+        .routes(routes!(admin_tasks::cancel_tasks))
+        .routes(routes!(admin_tasks::retry_task))
+        .routes(routes!(admin_tasks::list_workers))
+        .routes(routes!(admin_tasks::audit))
         .routes(routes!(batches::admin_list))
         .routes(routes!(batches::admin_show))
         .routes(routes!(batches::admin_close))

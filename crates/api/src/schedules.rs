@@ -15,6 +15,7 @@ use relais_protocol::{
 use crate::{
     App,
     admin::{Answer, answer, same},
+    admin_guard::By,
     consumer,
     error::ApiError,
     openapi::Refusals,
@@ -48,11 +49,16 @@ pub(crate) async fn show(State(app): State<App>, Path(schedule): Path<String>) -
     params(("schedule" = String, Path, description = "The schedule's name")),
     request_body = ScheduleDeclaration,
     responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
-pub(crate) async fn put(State(app): State<App>, Path(schedule): Path<String>, request: Request) -> Answer<ApplyReport> {
+pub(crate) async fn put(
+    State(app): State<App>,
+    By(operator): By,
+    Path(schedule): Path<String>,
+    request: Request,
+) -> Answer<ApplyReport> {
     let declared: ScheduleDeclaration = app.json(request).await?;
     same(&schedule, &declared.schedule_name, "/scheduleName")?;
     let declaration = Declaration { schedules: vec![declared], ..Declaration::default() };
-    answer(app.engine.apply(declaration, false, false).await?)
+    answer(operator.apply(declaration, false, false).await?)
 }
 
 /// Remove a schedule
@@ -61,8 +67,8 @@ pub(crate) async fn put(State(app): State<App>, Path(schedule): Path<String>, re
 #[utoipa::path(delete, path = "/admin/schedules/{schedule}", tag = "Operators", security(("admin" = []), ()),
     params(("schedule" = String, Path, description = "The schedule's name")),
     responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
-pub(crate) async fn delete(State(app): State<App>, Path(schedule): Path<String>) -> Answer<ApplyReport> {
-    answer(app.engine.delete_schedule(&schedule).await?)
+pub(crate) async fn delete(By(operator): By, Path(schedule): Path<String>) -> Answer<ApplyReport> {
+    answer(operator.delete_schedule(&schedule).await?)
 }
 
 /// Pause a schedule
@@ -71,16 +77,16 @@ pub(crate) async fn delete(State(app): State<App>, Path(schedule): Path<String>)
 #[utoipa::path(post, path = "/admin/schedules/{schedule}/pause", tag = "Operators", security(("admin" = []), ()),
     params(("schedule" = String, Path, description = "The schedule's name")),
     responses((status = 200, description = "The schedule", body = Success<ScheduleState>), Refusals))]
-pub(crate) async fn pause(State(app): State<App>, Path(schedule): Path<String>) -> Answer<ScheduleState> {
-    answer(app.engine.pause_schedule(&schedule, true).await?)
+pub(crate) async fn pause(By(operator): By, Path(schedule): Path<String>) -> Answer<ScheduleState> {
+    answer(operator.pause_schedule(&schedule, true).await?)
 }
 
 /// Let a schedule go on
 #[utoipa::path(post, path = "/admin/schedules/{schedule}/resume", tag = "Operators", security(("admin" = []), ()),
     params(("schedule" = String, Path, description = "The schedule's name")),
     responses((status = 200, description = "The schedule", body = Success<ScheduleState>), Refusals))]
-pub(crate) async fn resume(State(app): State<App>, Path(schedule): Path<String>) -> Answer<ScheduleState> {
-    answer(app.engine.pause_schedule(&schedule, false).await?)
+pub(crate) async fn resume(By(operator): By, Path(schedule): Path<String>) -> Answer<ScheduleState> {
+    answer(operator.pause_schedule(&schedule, false).await?)
 }
 
 /// Run a schedule now
@@ -91,10 +97,10 @@ pub(crate) async fn resume(State(app): State<App>, Path(schedule): Path<String>)
     params(("schedule" = String, Path, description = "The schedule's name")),
     responses((status = 201, description = "The task", body = Success<SubmitAnswer>), Refusals))]
 pub(crate) async fn run(
-    State(app): State<App>,
+    By(operator): By,
     Path(schedule): Path<String>,
 ) -> Result<(StatusCode, Json<Success<SubmitAnswer>>), ApiError> {
-    let accepted = app.engine.run_schedule(&schedule).await?;
+    let accepted = operator.run_schedule(&schedule).await?;
     Ok((StatusCode::CREATED, Json(Success::new(consumer::answer(accepted)))))
 }
 

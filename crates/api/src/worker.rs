@@ -3,7 +3,7 @@
 use axum::{
     Json,
     extract::{Request, State},
-    http::HeaderMap,
+    http::{HeaderMap, header},
 };
 use relais_core::Role;
 use relais_protocol::{
@@ -16,6 +16,9 @@ use relais_protocol::{
 use serde_json::value::RawValue;
 
 use crate::{App, body::parse, error::ApiError, openapi::Refusals, path::Path};
+
+/// Longer words about themselves are not kept of workers.
+const MOST_VERSION: usize = 100;
 
 /// Claim tasks
 ///
@@ -34,7 +37,9 @@ pub(crate) async fn claim(
 ) -> Result<Json<Success<ClaimAnswer>>, ApiError> {
     let access = app.access(&headers, &service, Role::Work).await?;
     let request: ClaimRequest = app.json(request).await?;
-    let tasks = app.engine.claim(&access, request, app.options.max_wait).await?;
+    let version = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
+    let version = version.filter(|version| version.len() <= MOST_VERSION);
+    let tasks = app.engine.claim_by(&access, request, app.options.max_wait, version).await?;
     Ok(Json(Success::new(ClaimAnswer { tasks })))
 }
 

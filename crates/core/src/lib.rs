@@ -18,6 +18,7 @@
 
 mod admission;
 mod attempt;
+mod audit;
 mod backlog;
 mod batch;
 mod callback;
@@ -45,6 +46,7 @@ pub mod wakeup;
 
 pub use admission::{Admission, Refusal, Room};
 pub use attempt::{Attempt, AttemptOutcome};
+pub use audit::{AuditEntry, AuditPage, AuditRecord};
 pub use backlog::{Backlog, QueueDepth, QueueShare, Tally};
 pub use batch::{Batch, BatchCounts, BatchMade, BatchStatus, NewBatch};
 pub use callback::{

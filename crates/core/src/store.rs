@@ -8,9 +8,9 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Clerk,
-    ClientFlow, ClientId, ClientKey, Decision, Declared, Destination, DueCallback, Fired, Ignored, InstanceKey,
-    InstanceRecord, Joined, Json, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Priority, QueueDepth,
+    Attempt, AuditEntry, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter,
+    CallbackPage, Clerk, ClientFlow, ClientId, ClientKey, Decision, Declared, Destination, DueCallback, Fired, Ignored,
+    InstanceKey, InstanceRecord, Joined, Json, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Priority, QueueDepth,
     QueueSettings, QueueShare, Referee, Resend, Resent, Role, RunByHand, ScheduleChange, ScheduleName, ScheduleRecord,
     ServiceKey, ServiceLimits, ServiceName, Settled, Settlement, State, Status, Submission, TakenIn, Task, TaskChange,
     TaskId, TaskLink, Timestamp, TraceContext, Transport,
@@ -372,6 +372,9 @@ pub trait Store: Send + Sync + 'static {
     /// The tasks that match, the newest first. The cost grows with the page, not with what is stored.
     async fn list_tasks(&self, filter: TaskFilter) -> Result<Page, StoreError>;
 
+    /// How many tasks match, counted up to `limit`: whoever gets that many knows that there may be more.
+    async fn count_tasks(&self, filter: TaskFilter) -> Result<u64, StoreError>;
+
     /// The attempts of a task before its current or last one, in their order. `id` is the task's row.
     async fn attempts(&self, id: i64) -> Result<Vec<Attempt>, StoreError>;
 
@@ -502,6 +505,15 @@ pub trait Store: Send + Sync + 'static {
 
     /// Forgets idempotency keys that are older than this, and counters that no place depends on; tells how many keys.
     async fn tidy(&self, idempotency_age: Duration) -> Result<u64, StoreError>;
+
+    /// Writes down what operators did.
+    async fn write_audit(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError>;
+
+    /// What operators did, the newest first, before this line of the log.
+    async fn audit_log(&self, before: Option<i64>, limit: usize) -> Result<AuditPage, StoreError>;
+
+    /// Forgets what operators did longer ago than this; tells how many lines.
+    async fn forget_audit(&self, older_than: Duration) -> Result<u64, StoreError>;
 
     /// Whether it is this caller's turn to do `chore`, which is to be done once per `period` by one process of all.
     async fn take_turn(&self, chore: &str, period: Duration) -> Result<bool, StoreError>;

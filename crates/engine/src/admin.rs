@@ -4,6 +4,7 @@ pub(crate) mod clients;
 mod declare;
 mod flow;
 mod instances;
+mod limits;
 mod schedules;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -71,6 +72,16 @@ impl Engine {
     pub fn declared_service_name(&self, name: &str) -> Result<(), EngineError> {
         let snapshot = self.snapshot()?;
         if snapshot.declared.services.contains_key(name) { Ok(()) } else { Err(EngineError::ServiceNotFound) }
+    }
+
+    /// The names of all services and clients, in their order.
+    pub fn declared_names(&self) -> Result<(Vec<String>, Vec<String>), EngineError> {
+        let snapshot = self.snapshot()?;
+        let services = snapshot.declared.services_by_name().into_iter().map(|service| service.name.to_string());
+        let mut clients: Vec<String> =
+            snapshot.declared.clients.values().map(|client| client.client_id.to_string()).collect();
+        clients.sort_unstable();
+        Ok((services.collect(), clients))
     }
 
     /// The services with their counters.
@@ -163,6 +174,16 @@ impl Engine {
     ) -> Result<(Vec<AdminTaskView>, Option<String>), EngineError> {
         let filter = self.found(service, client_id, query)?;
         let (tasks, cursor) = paged(self.0.store.list_tasks(filter).await?);
+        Ok((tasks.iter().map(|task| admin_task_view(task, false)).collect(), cursor))
+    }
+
+    /// The tasks of a selection, the newest first, and the cursor of the next page.
+    pub async fn list_selected(
+        &self,
+        selection: &crate::Selection,
+        limit: usize,
+    ) -> Result<(Vec<AdminTaskView>, Option<String>), EngineError> {
+        let (tasks, cursor) = paged(self.0.store.list_tasks(self.matching(selection, limit)?).await?);
         Ok((tasks.iter().map(|task| admin_task_view(task, false)).collect(), cursor))
     }
 
@@ -285,7 +306,7 @@ fn service_declaration(service: &Service) -> ServiceDeclaration {
     }
 }
 
-fn service_state(service: &Service, backlog: &Backlog) -> ServiceState {
+pub(crate) fn service_state(service: &Service, backlog: &Backlog) -> ServiceState {
     let tally = |status: Status| {
         backlog.tallies.iter().find(|tally| tally.service == service.key && tally.status == status).copied()
     };

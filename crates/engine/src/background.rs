@@ -183,6 +183,9 @@ impl Engine {
     pub async fn observe(&self) -> Result<(), EngineError> {
         let backlog = self.0.store.backlog().await?;
         self.0.pace.sample(&backlog, std::time::Instant::now());
+        if self.0.trends.sample(&backlog, std::time::Instant::now()) {
+            self.0.hub.found_changes();
+        }
         let snapshot = self.snapshot()?;
         let name = |key: ServiceKey| snapshot.declared.service_by_key(key).map(|service| service.name.to_string());
         for tally in &backlog.tallies {
@@ -272,8 +275,9 @@ impl Engine {
         let report = self.purge(false).await?;
         let purged: u64 = report.services.iter().map(|service| service.purged).sum();
         let keys = self.0.store.tidy(self.0.options.idempotency_age).await?;
+        let audit = self.purge_audit(self.0.options.audit_age).await?;
         self.0.purge_owed.store(false, Ordering::Relaxed);
-        tracing::info!(tasks = purged, idempotency_keys = keys, "purged what was too old");
+        tracing::info!(tasks = purged, idempotency_keys = keys, audit_lines = audit, "purged what was too old");
         Ok(())
     }
 }

@@ -24,6 +24,8 @@ use crate::{
     pace::Pace,
     readiness::Readiness,
     registry::{Registry, Snapshot},
+    rollcall::RollCall,
+    trend::Trends,
 };
 
 /// How the engine behaves.
@@ -37,6 +39,8 @@ pub struct Options {
     pub purge: PurgeDefaults,
     /// How long idempotency keys are kept.
     pub idempotency_age: Duration,
+    /// How long it is known what operators did.
+    pub audit_age: Duration,
     /// Whether this process takes tasks away from silent workers.
     pub rescue: bool,
     /// Whether this process purges.
@@ -65,6 +69,7 @@ impl Default for Options {
             auth: AuthOptions::default(),
             purge: PurgeDefaults::default(),
             idempotency_age: Duration::from_secs(24 * 3600),
+            audit_age: Duration::from_secs(180 * 86_400),
             rescue: true,
             purging: true,
             telling: true,
@@ -94,6 +99,8 @@ pub(crate) struct Inner {
     pub(crate) hub: Arc<Hub>,
     pub(crate) bus: EventBus,
     pub(crate) pace: Pace,
+    pub(crate) trends: Trends,
+    pub(crate) roll_call: Arc<RollCall>,
     pub(crate) readiness: Arc<Readiness>,
     /// Whether this process took the turn to purge and has not done it yet.
     pub(crate) purge_owed: AtomicBool,
@@ -157,6 +164,8 @@ impl Engine {
             registry: Registry::default(),
             bus: EventBus::new(&options.bus)?,
             pace: Pace::default(),
+            trends: Trends::default(),
+            roll_call: Arc::default(),
             readiness: Arc::default(),
             purge_owed: AtomicBool::new(false),
             submissions,

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use relais_core::{CarrierError, Status, StoreError};
 
+use crate::OperatorRole;
+
 /// One thing that is wrong with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
@@ -26,6 +28,9 @@ pub enum EngineError {
     /// Unknown client, wrong secret, or no such role on the service.
     #[error("forbidden")]
     Forbidden,
+    /// An operator whose role is less than this.
+    #[error("the role {0} is needed")]
+    NotAllowed(OperatorRole),
     /// No such service.
     #[error("service not found")]
     ServiceNotFound,

@@ -5,7 +5,10 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use relais_core::{IdsChanged, QueueDepth, ServiceKey, Wakeup, WakeupListener};
@@ -13,6 +16,19 @@ use tokio::sync::{Notify, watch};
 
 /// So many lanes are remembered by name.
 const MOST_LANES: usize = 10_000;
+
+/// Counts what happened, by kind, for those who look at many things at once.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Pulse {
+    /// To tasks.
+    pub(crate) tasks: u64,
+    /// To what is declared.
+    pub(crate) declared: u64,
+    /// To callbacks.
+    pub(crate) callbacks: u64,
+    /// Something that a wake-up may have told, and that was found by looking.
+    pub(crate) swept: u64,
+}
 
 /// Hears the store's wake-ups and passes them on.
 #[derive(Default)]
@@ -41,6 +57,10 @@ pub(crate) struct Hub {
     pub(crate) declared_bell: Notify,
     /// Rings when anything may have happened and everything should be looked at.
     pub(crate) sweep_bell: Notify,
+    /// What happened, for those who look at many things at once.
+    pub(crate) pulse: watch::Sender<Pulse>,
+    /// How many changes of tasks had been told when somebody last looked for those that were not.
+    looked: AtomicU64,
 }
 
 impl Hub {
@@ -107,6 +127,23 @@ impl Hub {
         }
     }
 
+    /// Counts something that happened.
+    pub(crate) fn beat(&self, count: impl FnOnce(&mut Pulse)) {
+        self.pulse.send_modify(count);
+    }
+
+    /// Somebody who looked has found that tasks have changed since they last did. Told, unless a wake-up has told it.
+    pub(crate) fn found_changes(&self) {
+        let told = self.pulse.borrow().tasks;
+        if self.looked.swap(told, Ordering::Relaxed) == told {
+            self.beat(|pulse| {
+                pulse.tasks += 1;
+                pulse.swept += 1;
+            });
+            self.looked.store(told + 1, Ordering::Relaxed);
+        }
+    }
+
     /// How many tasks are watched.
     pub(crate) fn watched(&self) -> usize {
         lock(&self.watched).len()
@@ -145,6 +182,12 @@ impl WakeupListener for Hub {
             }
         }
         drop(queues);
+        self.beat(|pulse| {
+            // New work is a task that was submitted, or came back.
+            pulse.tasks += u64::from(!wakeup.work.is_empty() || wakeup.tasks != IdsChanged::These(Vec::new()));
+            pulse.declared += u64::from(wakeup.declared);
+            pulse.callbacks += u64::from(!wakeup.callbacks.is_empty());
+        });
         if !wakeup.work.is_empty() {
             lock(&self.work).extend(wakeup.work.iter().copied());
             self.work_bell.notify_one();
@@ -251,6 +294,20 @@ mod tests {
         assert_eq!(hub.watched(), 1);
         drop(same);
         assert_eq!(hub.watched(), 0);
+    }
+
+    #[test]
+    fn what_was_found_by_looking_is_told_only_where_no_wakeup_has() {
+        let hub = Hub::default();
+        let told = || hub.pulse.borrow().tasks;
+        hub.wake(&changed(vec![7]));
+        assert_eq!(told(), 1);
+        hub.found_changes();
+        assert_eq!(told(), 1, "a wake-up has told it");
+        hub.found_changes();
+        assert_eq!(told(), 2, "a wake-up was lost");
+        hub.found_changes();
+        assert_eq!(told(), 3, "and another one");
     }
 
     #[test]

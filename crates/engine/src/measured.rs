@@ -11,12 +11,12 @@ use async_trait::async_trait;
 use tracing::Instrument as _;
 
 use relais_core::{
-    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change,
-    ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch,
-    Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Outcome, Page,
-    Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName,
-    ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskEvent,
-    TaskFilter, TaskId, Timestamp, WakeupListener,
+    Attempt, AuditEntry, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter,
+    CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched,
+    DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance,
+    NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand,
+    ScheduleName, ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task,
+    TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that takes longer is given up: a database that hangs is a database that is away.
@@ -83,6 +83,7 @@ measured! {
     submit_many(tasks: Vec<NewTask>) -> Vec<Submission>;
     find_task(task_id: TaskId) -> Option<Task>;
     list_tasks(filter: TaskFilter) -> Page;
+    count_tasks(filter: TaskFilter) -> u64;
     claim(requests: Vec<ClaimRequest>) -> Claimed;
     record(events: Vec<TaskEvent>) -> Vec<Outcome>;
     join(instance: NewInstance) -> Joined;
@@ -115,6 +116,9 @@ measured! {
     resend_callbacks(resend: Resend) -> Resent;
     purge(rule: PurgeRule) -> PurgeReport;
     tidy(idempotency_age: Duration) -> u64;
+    write_audit(entries: Vec<AuditEntry>) -> ();
+    audit_log(before: Option<i64>, limit: usize) -> AuditPage;
+    forget_audit(older_than: Duration) -> u64;
     take_turn(chore: &str, period: Duration) -> bool;
     backlog() -> Backlog;
     queue_depths(services: Vec<ServiceKey>) -> Vec<QueueDepth>;

@@ -33,6 +33,17 @@ impl Engine {
         request: worker::ClaimRequest,
         max_wait: Duration,
     ) -> Result<Vec<SubmissionMessage>, EngineError> {
+        self.claim_by(access, request, max_wait, None).await
+    }
+
+    /// The same, for a worker that says what it is.
+    pub async fn claim_by(
+        &self,
+        access: &Access,
+        request: worker::ClaimRequest,
+        max_wait: Duration,
+        version: Option<&str>,
+    ) -> Result<Vec<SubmissionMessage>, EngineError> {
         if access.service.transport == Transport::RabbitMq {
             let message = format!("the tasks of {} are handed out by the broker", access.service.name);
             return Err(EngineError::Conflict(message));
@@ -56,8 +67,11 @@ impl Engine {
             }
             host => host,
         };
+        let patience = lease.unwrap_or(access.service.limits.lease);
+        let asking = self.0.roll_call.asks(access.service.key, worker_host.as_deref(), version, max, patience);
         let claim = ClaimRequest { service: access.service.key, max, lease, worker_host, instance: None };
         let tasks = self.0.claims.claim(claim, wait).await?;
+        drop(asking);
         let service = access.service.name.as_str();
         metrics::counter!("relais_tasks_claimed_total", "service" => service.to_owned()).increment(tasks.len() as u64);
         Ok(tasks
@@ -89,6 +103,9 @@ impl Engine {
     ) -> Result<Vec<TaskOutcome>, EngineError> {
         let judged = messages.into_iter().map(|message| {
             let message = message.map_err(|Misunderstood(why)| (None, why))?;
+            if let Some(host) = message.host_name.as_deref().filter(|host| host.len() <= MAX_HOST_NAME) {
+                self.0.roll_call.hears(access.service.key, host);
+            }
             let task_id = message.task_id.clone();
             wording::event(message, Some(access.service.limits.lease)).map_err(|why| (Some(task_id), why))
         });

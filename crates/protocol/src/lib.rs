@@ -4,6 +4,7 @@
 //! message looks like, and other crates say what it means. Payloads are opaque: they are carried as the text they came in.
 
 pub mod admin;
+pub mod audit;
 pub mod batch;
 pub mod broker;
 pub mod callback;
@@ -16,6 +17,7 @@ mod numbers;
 pub mod retry;
 pub mod schedule;
 pub mod worker;
+pub mod worker_state;
 
 pub use duration::{DurationError, HumanDuration};
 pub use envelope::{ErrorBody, ErrorDetail, Failure, Success};

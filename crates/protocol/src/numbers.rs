@@ -40,6 +40,7 @@ numbers! {
     ParentNotFound = 400012, "The parent task was not found.";
     Forbidden = 403001, "Forbidden.";
     AdminForbidden = 403002, "The admin API needs its own credentials.";
+    RoleTooLow = 403003, "Your role does not allow this.";
     ServiceNotFound = 404001, "Service not found.";
     TaskNotFound = 404002, "Task not found.";
     RouteNotFound = 404003, "There is nothing at this address.";

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use relais_api::{AdminToken, ApiOptions};
+use relais_api::ApiOptions;
 use relais_callback::{AmqpCourier, HttpCourier};
 use relais_core::{CallbackType, Carrier, Courier, Store, StoreError};
 use relais_engine::{
@@ -13,6 +13,7 @@ use relais_engine::{
 };
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
 use relais_transport::{RabbitMq, RabbitMqOptions};
+use relais_ui::UiOptions;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
@@ -41,7 +42,7 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     for warning in warnings(&config) {
         tracing::warn!("{warning}");
     }
-    if config.admin.token.is_empty() && config.server.has(Role::Api) {
+    if config.admin.credentials().is_empty() && config.server.has(Role::Api) {
         tracing::info!(
             "the admin API has no token and answers to this machine only: set one before a proxy speaks for others"
         );
@@ -55,7 +56,7 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     let stop = signals::stop()?;
     let server = Server::start(&config, listener, stop.clone()).await?;
     let scaling = scaler::serve(scaler, &server.engine, &config.scaler, &stop).await?;
-    tracing::info!(%address, database = %config.database.url, "Relais serves; API documentation at /docs");
+    tracing::info!(%address, database = %config.database.url, "Relais serves; dashboard at /ui, API documentation at /docs");
     stop.cancelled().await;
     tracing::info!("told to stop: nothing new is taken, what is under way is finished");
     scaling.finished(config.server.shutdown_grace.0).await;
@@ -106,7 +107,8 @@ impl Server {
         });
         let render_metrics = Arc::new(move || render.render());
         let router = if config.server.has(Role::Api) {
-            relais_api::router(engine.clone(), api_options(config), render_metrics)
+            let api = relais_api::router(engine.clone(), api_options(config), render_metrics);
+            if config.admin.dashboard { api.merge(dashboard(config, &engine)?) } else { api }
         } else {
             relais_api::operations_router(engine.clone(), render_metrics)
         };
@@ -207,6 +209,7 @@ fn engine_options(config: &Config, couriers: Couriers, carrier: Option<Arc<dyn C
             batch: config.purge.batch as usize,
         },
         idempotency_age: config.tasks.idempotency_age.0,
+        audit_age: config.admin.audit_age.0,
         rescue: config.server.has(Role::Rescue),
         purging: config.server.has(Role::Purge),
         telling: config.server.has(Role::Notify),
@@ -290,9 +293,14 @@ fn api_options(config: &Config) -> ApiOptions {
         max_body_bytes: config.server.max_body_bytes,
         request_timeout: config.server.request_timeout.0,
         max_wait: config.tasks.max_wait.0,
-        admin_token: (!config.admin.token.is_empty()).then(|| AdminToken::new(config.admin.token.expose())),
+        operators: config.admin.credentials(),
         continue_trace: telemetry::continue_trace(),
     }
+}
+
+fn dashboard(config: &Config, engine: &Engine) -> anyhow::Result<axum::Router> {
+    let options = UiOptions { operators: config.admin.credentials(), session: config.admin.session.0 };
+    relais_ui::router(engine.clone(), options).context("there can be no dashboard")
 }
 
 /// Metrics are the process's, not a server's.
@@ -345,4 +353,5 @@ fn describe_metrics() {
     histogram!("relais_store_seconds", "Calls of the store, by verb.");
     histogram!("relais_batch_size", "Items that shared one transaction.");
     histogram!("relais_http_request_seconds", "HTTP requests, by route.");
+    histogram!("relais_ui_request_seconds", "Pages of the dashboard.");
 }

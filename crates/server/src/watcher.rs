@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use relais_engine::{Engine, EngineError, NotReady, background::chain};
+use relais_engine::{Actor, Engine, EngineError, NotReady, OperatorRole, background::chain};
 use relais_protocol::admin::AppliedAction;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -86,7 +86,8 @@ async fn apply(path: &Path, content: &[u8], prune: bool, engine: &Engine, first_
             return Outcome::Refused;
         }
     };
-    match engine.apply(declaration, prune, false).await {
+    let reader = engine.operator(Actor::new(file.to_string(), OperatorRole::Admin, "file"));
+    match reader.apply(declaration, prune, false).await {
         Ok(report) => {
             let changed = report.applied.iter().filter(|entry| entry.action != AppliedAction::Unchanged).count();
             tracing::info!(%file, changed, declared = report.applied.len(), "applied the declarations");

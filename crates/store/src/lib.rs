@@ -15,6 +15,7 @@
 //! # });
 //! ```
 
+mod audit;
 mod batches;
 mod dependency;
 mod dispatch;

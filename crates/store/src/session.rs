@@ -12,6 +12,7 @@ use relais_core::{
 };
 
 use crate::{
+    audit::{Journal, JournalReader},
     batches::{BatchList, BatchMoves, Batches},
     dependency::{Dependencies, Linked},
     dispatch::Dispatch,
@@ -192,7 +193,7 @@ pub(crate) enum Heard<'a> {
 }
 
 /// A database: how to begin a transaction, and reads that need none.
-pub(crate) trait Database: Told + Timetable + Linked + BatchList + 'static {
+pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader + 'static {
     type Session: Session;
 
     /// Begins a transaction that may write.
@@ -217,6 +218,9 @@ pub(crate) trait Database: Told + Timetable + Linked + BatchList + 'static {
 
     /// The tasks that match. Dates are given as bounds on `id` too: `from_id` is the lowest that can match.
     fn list_tasks(&self, filter: &TaskFilter, from_id: i64) -> impl Future<Output = Result<Page>> + Send;
+
+    /// How many tasks match, up to the limit.
+    fn count_tasks(&self, filter: &TaskFilter, from_id: i64) -> impl Future<Output = Result<u64>> + Send;
 
     /// The first task with this `id` or a higher one, and when it was submitted.
     fn first_from(&self, id: i64) -> impl Future<Output = Result<Option<(i64, Timestamp)>>> + Send;
@@ -260,7 +264,7 @@ pub(crate) trait Database: Told + Timetable + Linked + BatchList + 'static {
 
 /// One transaction. Dropped without [`Session::commit`], it never was.
 pub(crate) trait Session:
-    Outbox + Dispatch + Flows + Hands + History + Inbox + Schedules + Dependencies + Batches
+    Outbox + Dispatch + Flows + Hands + History + Inbox + Journal + Schedules + Dependencies + Batches
 {
     /// Locks the queues of these services, in this order, against other submissions.
     fn lock_queues(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<LockedQueue>>> + Send;

@@ -17,12 +17,12 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change,
-    ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch,
-    Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Outcome, Page,
-    Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName,
-    ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskEvent,
-    TaskFilter, TaskId, Timestamp, WakeupListener,
+    Attempt, AuditEntry, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter,
+    CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched,
+    DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance,
+    NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand,
+    ScheduleName, ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task,
+    TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that is broken off has been given at most so many chances to go on.
@@ -210,6 +210,7 @@ faulty! {
     submit_many(tasks: Vec<NewTask>) -> Vec<Submission>;
     find_task(task_id: TaskId) -> Option<Task>;
     list_tasks(filter: TaskFilter) -> Page;
+    count_tasks(filter: TaskFilter) -> u64;
     claim(requests: Vec<ClaimRequest>) -> Claimed;
     record(events: Vec<TaskEvent>) -> Vec<Outcome>;
     join(instance: NewInstance) -> Joined;
@@ -242,6 +243,9 @@ faulty! {
     resend_callbacks(resend: Resend) -> Resent;
     purge(rule: PurgeRule) -> PurgeReport;
     tidy(idempotency_age: Duration) -> u64;
+    write_audit(entries: Vec<AuditEntry>) -> ();
+    audit_log(before: Option<i64>, limit: usize) -> AuditPage;
+    forget_audit(older_than: Duration) -> u64;
     take_turn(chore: &str, period: Duration) -> bool;
     backlog() -> Backlog;
     queue_depths(services: Vec<ServiceKey>) -> Vec<QueueDepth>;

@@ -1,6 +1,6 @@
 //! Who may use the admin API.
 
-use relais_api::AdminToken;
+use relais_engine::{Credentials, OperatorRole};
 use relais_tests::app::{Backend, TestApp};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -11,6 +11,10 @@ on_one_store!(
     with_a_token_only_the_token_opens,
     no_admin_route_is_left_open,
 );
+
+fn token(token: &str) -> Credentials {
+    Credentials::default().with("admin", OperatorRole::Admin, token)
+}
 
 async fn without_a_token_whoever_is_on_this_machine_may(on: Backend) {
     let app = TestApp::start(on).await;
@@ -43,7 +47,7 @@ async fn without_a_token_neither_a_proxy_nor_a_page_may(on: Backend) {
 }
 
 async fn with_a_token_only_the_token_opens(on: Backend) {
-    let app = TestApp::builder(on).api(|api| api.admin_token = Some(AdminToken::new("open sesame"))).start().await;
+    let app = TestApp::builder(on).api(|api| api.operators = token("open sesame")).start().await;
     let with = |value: &str| app.caller().with("authorization", value);
     for wrong in [
         "Bearer",
@@ -69,7 +73,7 @@ async fn with_a_token_only_the_token_opens(on: Backend) {
 
 /// The routes are taken from the document, so that a new one is looked at without anybody thinking of it.
 async fn no_admin_route_is_left_open(on: Backend) {
-    let app = TestApp::builder(on).api(|api| api.admin_token = Some(AdminToken::new("open sesame"))).start().await;
+    let app = TestApp::builder(on).api(|api| api.operators = token("open sesame")).start().await;
     let before = app.caller().with("authorization", "Bearer open sesame").get("/admin/declaration").await.text;
     let document: Value = app.caller().get("/openapi.json").await.json();
     let mut looked_at = 0;

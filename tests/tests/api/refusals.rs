@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::stream;
+use relais_engine::{Credentials, OperatorRole};
 use relais_protocol::ErrorNumber;
 use relais_tests::app::{Answer, Backend, TestApp, redacted, world};
 use relais_transport::{RabbitMq, RabbitMqOptions};
@@ -78,6 +79,10 @@ async fn operators(on: Backend, met: &mut BTreeSet<u64>) {
     let bad = json!({"serviceName": "resize", "lease": "10ms", "deliveryLimit": 0, "queueName": "a b"});
     keep(met, 400_010, &operator.put("/admin/services/resize", &bad).await);
     keep(met, 403_002, &operator.clone().with("x-forwarded-for", "192.0.2.7").get("/admin/services").await);
+    let rita = Credentials::default().with("rita", OperatorRole::ReadOnly, "the token of rita");
+    let guarded = TestApp::builder(on).api(|api| api.operators = rita).start().await;
+    let rita = guarded.caller().with("authorization", "Bearer the token of rita");
+    keep(met, 403_003, &rita.post_nothing("/admin/services/resize/pause").await);
     keep(met, 404_004, &operator.delete("/admin/clients/nobody").await);
     keep(met, 404_005, &operator.delete("/admin/authorizations/stranger/resize").await);
     keep(met, 404_006, &operator.get("/admin/callbacks/nothing").await);

@@ -11,7 +11,7 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 18] = [
+const MAY_KNOW: [(&str, &[&str]); 19] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     // What a handler is, for whoever runs it.
@@ -27,6 +27,8 @@ const MAY_KNOW: [(&str, &[&str]); 18] = [
     // Above the broker's client, and above the engine for programs that have both in one process.
     ("relais-worker", &["relais-core", "relais-protocol", "relais-handler", "relais-messaging", "relais-engine"]),
     ("relais-scaler", &["relais-core", "relais-protocol", "relais-engine"]),
+    // The dashboard: the same application layer as the API, and beside it.
+    ("relais-ui", &["relais-core", "relais-protocol", "relais-engine"]),
     ("relais-server", ALL_THAT_SHIP),
     // For tests only: conformance suites speak the ports, never a driver.
     ("relais-testkit", &["relais-core", "relais-protocol"]),
@@ -51,6 +53,7 @@ const ALL_THAT_SHIP: &[&str] = &[
     "relais-api",
     "relais-worker",
     "relais-scaler",
+    "relais-ui",
 ];
 
 const EVERYTHING: &[&str] = &[
@@ -67,6 +70,7 @@ const EVERYTHING: &[&str] = &[
     "relais-api",
     "relais-worker",
     "relais-scaler",
+    "relais-ui",
     "relais-server",
     "relais-testkit",
 ];

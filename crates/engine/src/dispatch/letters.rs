@@ -60,18 +60,24 @@ impl Engine {
     /// Puts messages back to be understood once more: those with these names, or all. Tells how many.
     pub async fn replay_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
         judge(ids.as_deref())?;
-        match self.letterbox(service).await? {
-            Some((carrier, mailbox)) => carrier.replay(&mailbox, ids).await.map_err(EngineError::Broker),
-            None => Ok(0),
-        }
+        let Some((carrier, mailbox)) = self.letterbox(service).await? else { return Ok(0) };
+        let count = carrier.replay(&mailbox, ids).await.map_err(EngineError::Broker)?;
+        self.settled(service, count);
+        Ok(count)
     }
 
     /// Forgets messages: those with these names, or all. Tells how many.
     pub async fn discard_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
         judge(ids.as_deref())?;
-        match self.letterbox(service).await? {
-            Some((carrier, mailbox)) => carrier.discard(&mailbox, ids).await.map_err(EngineError::Broker),
-            None => Ok(0),
+        let Some((carrier, mailbox)) = self.letterbox(service).await? else { return Ok(0) };
+        let count = carrier.discard(&mailbox, ids).await.map_err(EngineError::Broker)?;
+        self.settled(service, count);
+        Ok(count)
+    }
+
+    fn settled(&self, service: &str, count: u64) {
+        if let Some(service) = self.snapshot().ok().and_then(|s| s.declared.services.get(service).cloned()) {
+            self.0.dispatcher.settle_letters(service.key, count);
         }
     }
 

@@ -90,6 +90,8 @@ pub(crate) struct Dispatcher {
     known: Mutex<HashSet<ServiceKey>>,
     /// Whether tasks may wait in the store to be published: what comes later must not overtake them.
     behind: AtomicBool,
+    /// How many messages of each service this process has set aside, and nobody has replayed or forgotten since.
+    letters: Mutex<HashMap<ServiceKey, u64>>,
     /// Rings when a queue may be missing.
     queues_bell: Notify,
 }
@@ -104,6 +106,7 @@ impl Dispatcher {
             parked: Mutex::default(),
             known: Mutex::default(),
             behind: AtomicBool::new(true),
+            letters: Mutex::default(),
             queues_bell: Notify::new(),
         };
         (dispatcher, waiting)
@@ -142,6 +145,28 @@ impl Dispatcher {
                 return;
             }
         }
+    }
+
+    /// Messages of a service were set aside.
+    fn count_letters(&self, service: ServiceKey, count: u64) {
+        *self.letters.lock().unwrap_or_else(PoisonError::into_inner).entry(service).or_default() += count;
+    }
+
+    /// Somebody has dealt with messages of a service.
+    fn settle_letters(&self, service: ServiceKey, count: u64) {
+        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        let left = letters.get(&service).copied().unwrap_or_default().saturating_sub(count);
+        if left == 0 {
+            letters.remove(&service)
+        } else {
+            letters.insert(service, left)
+        };
+    }
+
+    /// How many messages of each service were set aside, as far as this process knows.
+    pub(crate) fn letters(&self) -> Vec<(ServiceKey, u64)> {
+        let letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        letters.iter().map(|(service, count)| (*service, *count)).collect()
     }
 
     /// Whether what is taken in now can be published from memory.

@@ -186,6 +186,7 @@ impl Track {
             .increment(rejected.len() as u64);
         metrics::counter!("relais_worker_messages_total", "service" => service.to_owned(), "outcome" => "rejected")
             .increment(rejected.len() as u64);
+        self.engine.0.dispatcher.count_letters(self.service.key, rejected.len() as u64);
         self.carrier.set_aside(&self.mailbox, rejected).await
     }
 
@@ -253,6 +254,9 @@ impl Track {
     fn events(&self, message: WorkerMessage, again: bool) -> Result<(TaskId, Vec<Event>), String> {
         let delivery_limit = self.service.limits.delivery_limit;
         let worker_host = message.host_name.clone().map(wording::host);
+        if let Some(host) = &worker_host {
+            self.engine.0.roll_call.hears(self.service.key, host);
+        }
         match &message.report {
             Report::Started => {
                 let task_id = wording::task_id(&message)?;

@@ -5,6 +5,7 @@
 
 mod apply;
 mod args;
+mod audit;
 mod authorization;
 mod batch;
 mod callback;
@@ -21,6 +22,9 @@ mod schedule;
 mod service;
 mod table;
 mod task;
+mod task_watch;
+#[cfg(unix)]
+mod top;
 #[cfg(unix)]
 mod worker;
 mod yaml;
@@ -81,6 +85,13 @@ pub enum Command {
     Task(task::TaskArgs),
     /// Look at batches, close and cancel them
     Batch(batch::BatchArgs),
+    /// See services, workers and what runs, as they change
+    #[cfg(unix)]
+    Top(top::TopArgs),
+    /// See the workers that are known of
+    Workers(audit::WorkersArgs),
+    /// See what operators did
+    Audit(audit::AuditArgs),
     /// See what became of callbacks, and send them again
     Callback(callback::CallbackArgs),
     /// See messages of workers that could not be understood, and replay them
@@ -118,6 +129,10 @@ pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> 
         Command::Instance(args) => instance::run(args).await?,
         Command::Task(args) => task::run(args).await?,
         Command::Batch(args) => batch::run(args).await?,
+        #[cfg(unix)]
+        Command::Top(args) => top::run(args).await?,
+        Command::Workers(args) => audit::workers(args).await?,
+        Command::Audit(args) => audit::run(args).await?,
         Command::Callback(args) => callback::run(args).await?,
         Command::Deadletter(args) => deadletter::run(args).await?,
         Command::Events(args) => events::run(args).await?,
@@ -168,6 +183,10 @@ mod tests {
             "batch list --client c --limit 10",
             "batch show 01890a5d-ac96-774b-bcce-b302099a8057",
             "batch cancel 01890a5d-ac96-774b-bcce-b302099a8057",
+            "task watch 01890a5d-ac96-774b-bcce-b302099a8057",
+            "top --once --every 5s --limit 3",
+            "workers --json",
+            "audit --limit 7",
             "callback list --status failure --since 2h --task 01890a5d-ac96-774b-bcce-b302099a8057",
             "callback show 01890a5d-ac96-774b-bcce-b302099a8057-3",
             "deadletter list --service s --limit 7",

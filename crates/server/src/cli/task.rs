@@ -12,6 +12,7 @@ use super::{
     args::{client_id, service_name, task_id},
     connection::{Connection, ConnectionArgs, Request, understand},
     table::{Column::*, card, or_none, table},
+    task_watch,
 };
 use crate::output;
 
@@ -31,6 +32,12 @@ enum TaskCommand {
     List(ListArgs),
     /// Show everything about a task
     Show {
+        /// The task
+        #[arg(value_parser = task_id)]
+        task_id: String,
+    },
+    /// Watch a task until it ends; the exit code is 0 if it ended well
+    Watch {
         /// The task
         #[arg(value_parser = task_id)]
         task_id: String,
@@ -80,6 +87,7 @@ async fn retry(server: &Connection, args: RetryArgs) -> Result<()> {
         tasks: args.task_ids,
         service: args.service,
         client_id: args.client,
+        correlation_id: None,
         statuses: statuses.collect::<Result<_, _>>()?,
         from: args.from.map(|from| from.to_string()),
         before: args.before.map(|before| before.to_string()),
@@ -165,6 +173,7 @@ pub async fn run(args: TaskArgs) -> Result<()> {
         TaskCommand::Show { task_id } => {
             server.print(Request::get(["admin", "tasks", &task_id]), show_task).await?;
         }
+        TaskCommand::Watch { task_id } => task_watch::watch(&server, &task_id).await?,
         TaskCommand::Retry(args) => retry(&server, args).await?,
         TaskCommand::Cancel { task_id } => {
             server.print(Request::delete(["admin", "tasks", &task_id]), show_task).await?;

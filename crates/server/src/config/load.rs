@@ -306,7 +306,7 @@ fn kind(default: &Value) -> &'static str {
 
 fn shown(key: &str, value: &Value) -> String {
     match (key, value) {
-        ("admin.token" | "redis.password", _) => values::MASK.to_owned(),
+        ("admin.token" | "admin.operators" | "redis.password", _) => values::MASK.to_owned(),
         ("database.url" | "broker.url" | "broker.management_url" | "redis.url", Value::String(url)) => {
             format!("{:?}", values::mask_url(url))
         }

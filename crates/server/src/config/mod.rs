@@ -13,6 +13,7 @@ mod warnings;
 
 use std::net::SocketAddr;
 
+use relais_engine::{Credentials, OperatorRole};
 use relais_protocol::{HumanDuration, consumer::MAX_WAIT};
 use serde::{Deserialize, Serialize};
 
@@ -21,7 +22,7 @@ pub use self::{
     events::{EventsConfig, EventsMode, EventsPublish, RedisConfig},
     load::{Setting, environment, load},
     show::show,
-    values::{BrokerUrl, DatabaseUrl, LogFormat, ManagementUrl, Role, Secret},
+    values::{BrokerUrl, DatabaseUrl, LogFormat, ManagementUrl, OperatorEntry, Role, Secret},
     warnings::warnings,
 };
 
@@ -117,6 +118,25 @@ pub struct AdminConfig {
     pub token: Secret,
     /// The file it was read from.
     pub token_file: String,
+    /// Others who may look or act.
+    pub operators: Vec<OperatorEntry>,
+    /// Whether there is a dashboard.
+    pub dashboard: bool,
+    /// How long a session lasts.
+    pub session: HumanDuration,
+    /// How long it is known what operators did.
+    pub audit_age: HumanDuration,
+}
+
+impl AdminConfig {
+    /// All who have a token.
+    pub fn credentials(&self) -> Credentials {
+        let first = match self.token.is_empty() {
+            true => Credentials::default(),
+            false => Credentials::default().with("admin", OperatorRole::Admin, self.token.expose()),
+        };
+        self.operators.iter().fold(first, |all, one| all.with(&one.name, one.role, one.token.expose()))
+    }
 }
 
 /// The file of services, clients, authorizations and schedules.

@@ -5,6 +5,7 @@
 
 use std::{fmt, net::SocketAddr, str::FromStr};
 
+use relais_engine::OperatorRole;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// What stands in place of a secret.
@@ -47,6 +48,53 @@ impl fmt::Debug for Secret {
 impl Serialize for Secret {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+/// Somebody who may look or act: `name:role:token`. Shown without the token.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OperatorEntry {
+    /// Who.
+    pub name: String,
+    /// What they may do.
+    pub role: OperatorRole,
+    /// By which they are known.
+    pub token: Secret,
+}
+
+impl FromStr for OperatorEntry {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        // Never with the text: it has a token in it.
+        let expected = || "expected \"name:role:token\", with a role of read-only, operator or admin".to_owned();
+        let mut parts = text.splitn(3, ':');
+        let (Some(name), Some(role), Some(token)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(expected());
+        };
+        let role = OperatorRole::parse(role).ok_or_else(expected)?;
+        let plain = |c: char| c.is_alphanumeric() || "-_.@".contains(c);
+        if name.is_empty() || name.len() > 100 || !name.chars().all(plain) || ["admin", "local"].contains(&name) {
+            return Err("expected a name of letters, digits and -_.@, other than admin and local".to_owned());
+        }
+        if token.chars().count() < 16 {
+            return Err(format!(
+                "expected a token of at least 16 characters for {name}; `openssl rand -hex 32` makes one"
+            ));
+        }
+        Ok(Self { name: name.to_owned(), role, token: Secret::new(token) })
+    }
+}
+
+impl<'de> Deserialize<'de> for OperatorEntry {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(D::Error::custom)
+    }
+}
+
+impl Serialize for OperatorEntry {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&format_args!("{}:{}:{MASK}", self.name, self.role))
     }
 }
 

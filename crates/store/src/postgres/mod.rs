@@ -1,5 +1,6 @@
 //! PostgreSQL: for many processes. UNNEST for batches, SKIP LOCKED for claims, LISTEN/NOTIFY for wake-ups.
 
+mod audit;
 mod batches;
 mod declare;
 mod dependency;
@@ -9,6 +10,7 @@ mod hand;
 mod history;
 mod inbox;
 mod lent;
+mod list;
 mod outbox;
 mod read;
 mod schedule;
@@ -58,6 +60,7 @@ const STEPS: Steps = &[
     ("instances", include_str!("migrations/0008_instances.sql")),
     ("window", include_str!("migrations/0010_window.sql")),
     ("inbox", include_str!("migrations/0011_inbox.sql")),
+    ("audit", include_str!("migrations/0009_audit.sql")),
 ];
 
 /// Every time that matters for what is to come.

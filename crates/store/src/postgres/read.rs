@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use relais_core::{
-    Attempt, Backlog, Declared, InstanceRecord, NewTask, Page, QueueDepth, QueueShare, ServiceKey, Status, StoreError,
-    Task, TaskFilter, TaskId, Timestamp, Wakeup,
+    Attempt, Backlog, Declared, InstanceRecord, NewTask, Page, QueueDepth, QueueShare, ServiceKey, StoreError, Task,
+    TaskFilter, TaskId, Timestamp, Wakeup,
 };
 use sqlx::{Row, postgres::PgRow};
 
-use super::{Postgres, TEXTS, error, from_sql, session::PgSession, to_sql};
+use super::{Postgres, TEXTS, error, from_sql, session::PgSession};
 use crate::{
     place::place_column,
     row::{
         Columns, attempt, authorization, clients as clients_of, found_task, plain_columns, queue_depth, queue_share,
-        service, tally, task, wide,
+        service, tally,
     },
     session::{Database, Heard, Result},
 };
@@ -96,57 +96,11 @@ impl Database for Postgres {
     }
 
     async fn list_tasks(&self, filter: &TaskFilter, from_id: i64) -> Result<Page> {
-        // One index range for each service and status, merged: no filter makes it look at more than a page of each.
-        const BY_SERVICE: &str = concat!(
-            "SELECT ",
-            task_columns!("'null'", "NULL"),
-            " FROM unnest(coalesce($1::integer[], (SELECT array_agg(id) FROM relais.service))) AS wanted (service_id)
-              CROSS JOIN unnest($2::smallint[]) AS status (code)
-              CROSS JOIN LATERAL (
-                  SELECT * FROM relais.task
-                  WHERE service_id = wanted.service_id AND status BETWEEN status.code AND status.code
-                    AND id >= $4 AND id < $3
-                    AND submitted >= $5 AND submitted < $6
-                  ORDER BY service_id DESC, status DESC, id DESC LIMIT $7
-              ) t
-              JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
-              WHERE $8::integer IS NULL
-              ORDER BY t.id DESC LIMIT $7"
-        );
-        const BY_CLIENT: &str = concat!(
-            "SELECT ",
-            task_columns!("'null'", "NULL"),
-            " FROM unnest(coalesce($1::integer[], (SELECT array_agg(id) FROM relais.service))) AS wanted (service_id)
-              CROSS JOIN unnest($2::smallint[]) AS status (code)
-              CROSS JOIN LATERAL (
-                  SELECT * FROM relais.task
-                  WHERE client_id = $8 AND service_id = wanted.service_id
-                    AND status BETWEEN status.code AND status.code AND id >= $4 AND id < $3
-                    AND submitted >= $5 AND submitted < $6
-                  ORDER BY client_id DESC, service_id DESC, status DESC, id DESC LIMIT $7
-              ) t
-              JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
-              ORDER BY t.id DESC LIMIT $7"
-        );
-        let services: Option<Vec<i32>> =
-            (!filter.services.is_empty()).then(|| filter.services.iter().map(|service| service.0).collect());
-        let statuses: &[Status] = if filter.statuses.is_empty() { &Status::ALL } else { &filter.statuses };
-        let limit = wide(filter.limit);
-        let rows = sqlx::query(if filter.client.is_some() { BY_CLIENT } else { BY_SERVICE })
-            .bind(services)
-            .bind(statuses.iter().map(|status| status.code()).collect::<Vec<_>>())
-            .bind(filter.before_id.unwrap_or(i64::MAX))
-            .bind(from_id)
-            .bind(to_sql(filter.submitted_from.unwrap_or(Timestamp::from_millis(0))))
-            .bind(to_sql(filter.submitted_before.unwrap_or(Timestamp::from_millis(i64::MAX))))
-            .bind(limit)
-            .bind(filter.client.map(|client| client.0))
-            .fetch_all(&mut *self.lend().await?)
-            .await
-            .map_err(error)?;
-        let tasks: Vec<Task> = rows.iter().map(task).collect::<Result<_>>()?;
-        let next_before_id = tasks.last().filter(|_| tasks.len() == filter.limit).map(|task| task.id);
-        Ok(Page { tasks, next_before_id })
+        self.list(filter, from_id).await
+    }
+
+    async fn count_tasks(&self, filter: &TaskFilter, from_id: i64) -> Result<u64> {
+        self.count(filter, from_id).await
     }
 
     async fn first_from(&self, id: i64) -> Result<Option<(i64, Timestamp)>> {

@@ -10,6 +10,7 @@ macro_rules! now {
     };
 }
 
+mod audit;
 mod batch;
 mod batches;
 mod declare;
@@ -66,6 +67,7 @@ const STEPS: Steps = &[
     ("instances", include_str!("migrations/0008_instances.sql")),
     ("window", include_str!("migrations/0010_window.sql")),
     ("inbox", include_str!("migrations/0011_inbox.sql")),
+    ("audit", include_str!("migrations/0009_audit.sql")),
 ];
 
 /// Every time that matters for what is to come.

@@ -8,7 +8,12 @@ use relais_core::{
 };
 use sqlx::{Row, SqliteConnection, sqlite::SqliteRow};
 
-use super::{Sqlite, batch::array, error, session::SqliteSession};
+use super::{
+    Sqlite,
+    batch::{Statement, array},
+    error,
+    session::SqliteSession,
+};
 use crate::{
     place::place_column,
     row::{
@@ -48,28 +53,50 @@ macro_rules! task_columns {
 }
 pub(super) use task_columns;
 
-/// A listing: one index range for each service and status, each no longer than the page, then the newest of them all.
+/// The ids of a listing: one index range for each service and status, each no longer than the page.
+macro_rules! ranges {
+    ($range:literal) => {
+        concat!(
+            "SELECT id FROM task INDEXED BY ",
+            $range,
+            " AND service_id = wanted.value AND status = code.value AND id < ?3 AND id >= ?4
+                    AND submitted >= ?5 AND submitted < ?6
+                  ORDER BY id DESC LIMIT ?7"
+        )
+    };
+}
+
+/// A listing: the newest of them all.
 macro_rules! listing {
     ($range:literal) => {
         concat!(
             "SELECT ",
             task_columns!("'null'", "NULL"),
             " FROM json_each(?1) AS wanted CROSS JOIN json_each(?2) AS code
-              CROSS JOIN task t ON t.id IN (
-                  SELECT id FROM task INDEXED BY ",
-            $range,
-            " AND service_id = wanted.value AND status = code.value AND id < ?3 AND id >= ?4
-                    AND submitted >= ?5 AND submitted < ?6
-                  ORDER BY id DESC LIMIT ?7
-              )
+              CROSS JOIN task t ON t.id IN (",
+            ranges!($range),
+            ")
               CROSS JOIN service s ON s.id = t.service_id CROSS JOIN client c ON c.id = t.client_id
               ORDER BY t.id DESC LIMIT ?7"
         )
     };
 }
 
+/// How many such a listing would have, up to the limit.
+macro_rules! counting {
+    ($range:literal) => {
+        concat!(
+            "SELECT coalesce(sum((SELECT count(*) FROM (",
+            ranges!($range),
+            "))), 0) AS counted FROM json_each(?1) AS wanted CROSS JOIN json_each(?2) AS code"
+        )
+    };
+}
+
 pub(super) const LIST_BY_SERVICE: &str = listing!("task_by_service WHERE ?8 IS NULL");
 pub(super) const LIST_BY_CLIENT: &str = listing!("task_by_client WHERE client_id = ?8");
+pub(super) const COUNT_BY_SERVICE: &str = counting!("task_by_service WHERE ?8 IS NULL");
+pub(super) const COUNT_BY_CLIENT: &str = counting!("task_by_client WHERE client_id = ?8");
 
 pub(super) const FIND_TASK: &str = concat!(
     "SELECT ",
@@ -120,28 +147,20 @@ impl Database for Sqlite {
 
     async fn list_tasks(&self, filter: &TaskFilter, from_id: i64) -> Result<Page> {
         let mut connection = self.read.acquire().await.map_err(error)?;
-        let services = if filter.services.is_empty() {
-            all_services(&mut connection).await?
-        } else {
-            filter.services.iter().map(|service| service.0).collect()
-        };
-        let statuses: &[Status] = if filter.statuses.is_empty() { &Status::ALL } else { &filter.statuses };
-        let statuses: Vec<i16> = statuses.iter().map(|status| status.code()).collect();
-        let rows = sqlx::query(if filter.client.is_some() { LIST_BY_CLIENT } else { LIST_BY_SERVICE })
-            .bind(array(&services)?)
-            .bind(array(&statuses)?)
-            .bind(filter.before_id.unwrap_or(i64::MAX))
-            .bind(from_id)
-            .bind(filter.submitted_from.map_or(i64::MIN, Timestamp::as_millis))
-            .bind(filter.submitted_before.map_or(i64::MAX, Timestamp::as_millis))
-            .bind(wide(filter.limit))
-            .bind(filter.client.map(|client| client.0))
-            .fetch_all(&mut *connection)
-            .await
-            .map_err(error)?;
+        let statement = if filter.client.is_some() { LIST_BY_CLIENT } else { LIST_BY_SERVICE };
+        let listing = bound(statement, filter, from_id, &mut connection).await?;
+        let rows = listing.fetch_all(&mut *connection).await.map_err(error)?;
         let tasks: Vec<Task> = rows.iter().map(task).collect::<Result<_>>()?;
         let next_before_id = tasks.last().filter(|_| tasks.len() == filter.limit).map(|task| task.id);
         Ok(Page { tasks, next_before_id })
+    }
+
+    async fn count_tasks(&self, filter: &TaskFilter, from_id: i64) -> Result<u64> {
+        let mut connection = self.read.acquire().await.map_err(error)?;
+        let statement = if filter.client.is_some() { COUNT_BY_CLIENT } else { COUNT_BY_SERVICE };
+        let counting = bound(statement, filter, from_id, &mut connection).await?;
+        let counted = counting.fetch_one(&mut *connection).await.map_err(error)?.big("counted")?;
+        Ok(counted.unsigned_abs().min(filter.limit as u64))
     }
 
     async fn first_from(&self, id: i64) -> Result<Option<(i64, Timestamp)>> {
@@ -306,4 +325,29 @@ impl Columns for SqliteRow {
         let text: Option<&str> = get(self, column)?;
         text.map(|text| TaskId::parse(text).ok_or_else(|| corrupt(format!("task id {text}")))).transpose()
     }
+}
+
+/// A listing or a count, with what the filter says bound to it.
+async fn bound<'q>(
+    statement: &'static str,
+    filter: &'q TaskFilter,
+    from_id: i64,
+    connection: &mut SqliteConnection,
+) -> Result<Statement<'q>> {
+    let services = if filter.services.is_empty() {
+        all_services(connection).await?
+    } else {
+        filter.services.iter().map(|service| service.0).collect()
+    };
+    let statuses: &[Status] = if filter.statuses.is_empty() { &Status::ALL } else { &filter.statuses };
+    let statuses: Vec<i16> = statuses.iter().map(|status| status.code()).collect();
+    Ok(sqlx::query(statement)
+        .bind(array(&services)?)
+        .bind(array(&statuses)?)
+        .bind(filter.before_id.unwrap_or(i64::MAX))
+        .bind(from_id)
+        .bind(filter.submitted_from.map_or(i64::MIN, Timestamp::as_millis))
+        .bind(filter.submitted_before.map_or(i64::MAX, Timestamp::as_millis))
+        .bind(wide(filter.limit))
+        .bind(filter.client.map(|client| client.0)))
 }

@@ -4,7 +4,7 @@ use relais_core::{Change, ServiceName, Status, Store, StoreError, TaskFilter};
 use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
 
-use super::{Sqlite, batch, dependency, dispatch, flow, outbox, read, schedule, session};
+use super::{Sqlite, audit, batch, dependency, dispatch, flow, outbox, read, schedule, session};
 use crate::{Options, session::Database, verbs::Verbs};
 
 fn url(folder: &TempDir) -> String {
@@ -104,6 +104,10 @@ async fn no_statement_goes_through_all_tasks() {
     let statements = [
         ("LIST_BY_SERVICE", read::LIST_BY_SERVICE.to_owned()),
         ("LIST_BY_CLIENT", read::LIST_BY_CLIENT.to_owned()),
+        ("COUNT_BY_SERVICE", read::COUNT_BY_SERVICE.to_owned()),
+        ("COUNT_BY_CLIENT", read::COUNT_BY_CLIENT.to_owned()),
+        ("AUDIT_LOG", audit::LOG.to_owned()),
+        ("AUDIT_FORGET", audit::FORGET.to_owned()),
         ("FIND_TASK", read::FIND_TASK.to_owned()),
         ("HELD", outbox::HELD.to_owned()),
         ("TAKE", outbox::TAKE.to_owned()),
@@ -114,7 +118,6 @@ async fn no_statement_goes_through_all_tasks() {
         ("LOCK_ROWS", dependency::LOCK_ROWS.to_owned()),
         ("OPEN_EDGES", dependency::OPEN_EDGES.to_owned()),
         ("OPEN_PREREQUISITES", dependency::OPEN_PREREQUISITES.to_owned()),
-        ("LIST_BY_CORRELATION", dependency::BY_CORRELATION.to_owned()),
         ("LIST_BY_PARENT", dependency::BY_PARENT.to_owned()),
         ("LIST_BY_BATCH", dependency::BY_BATCH.to_owned()),
         ("FAILED", outbox::FAILED.to_owned()),
@@ -143,7 +146,7 @@ async fn no_statement_goes_through_all_tasks() {
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         let plan: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
         let scans = |step: &&String| {
-            ["SCAN t", "SCAN task", "SCAN departure", "SCAN callback", "SCAN dependency", "SCAN batch"]
+            ["SCAN t", "SCAN task", "SCAN departure", "SCAN callback", "SCAN dependency", "SCAN batch", "SCAN audit"]
                 .iter()
                 .any(|scan| step.strip_prefix(scan).is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')))
         };

@@ -16,6 +16,24 @@ const SAME_TIME: Duration = Duration::from_secs(60);
 impl<D: Database> Verbs<D> {
     /// Dates become bounds on `id`, found by bisection, so that an index does the rest.
     pub(super) async fn list(&self, mut filter: TaskFilter) -> Result<Page, StoreError> {
+        let from_id = self.bounds(&mut filter).await?;
+        match &filter.link {
+            Some(link) => self.list_linked(link, &filter, from_id).await,
+            None => self.database.list_tasks(&filter, from_id).await,
+        }
+    }
+
+    /// How many there are, up to the filter's limit.
+    pub(super) async fn count(&self, mut filter: TaskFilter) -> Result<u64, StoreError> {
+        let from_id = self.bounds(&mut filter).await?;
+        match filter.link.clone() {
+            Some(link) => self.count_linked(&link, &filter, from_id).await,
+            None => self.database.count_tasks(&filter, from_id).await,
+        }
+    }
+
+    /// The lowest `id` that can match; the highest is put into the filter.
+    async fn bounds(&self, filter: &mut TaskFilter) -> Result<i64, StoreError> {
         let mut from_id = 0;
         if let Some(from) = filter.submitted_from {
             from_id = self.first_submitted(from.before(SAME_TIME)).await?;
@@ -24,24 +42,19 @@ impl<D: Database> Verbs<D> {
             let bound = self.first_submitted(before.after(SAME_TIME)).await?;
             filter.before_id = Some(filter.before_id.map_or(bound, |cursor| cursor.min(bound)));
         }
-        match &filter.link {
-            Some(link) => self.list_linked(link, &filter, from_id).await,
-            None => self.database.list_tasks(&filter, from_id).await,
-        }
+        Ok(from_id)
     }
 
     /// Looks at so many tasks that have something in common, and shows those of them that match.
     async fn list_linked(&self, link: &TaskLink, filter: &TaskFilter, from_id: i64) -> Result<Page, StoreError> {
         let before = filter.before_id.unwrap_or(i64::MAX);
         let looked = self.database.linked(link, filter.client, before, LOOK).await?;
-        let matches = |task: &&LinkedTask| {
-            task.id >= from_id
-                && (filter.services.is_empty() || filter.services.contains(&task.service))
-                && (filter.statuses.is_empty() || filter.statuses.contains(&task.status))
-                && filter.submitted_from.is_none_or(|from| task.submitted >= from)
-                && filter.submitted_before.is_none_or(|before| task.submitted < before)
-        };
-        let ids: Vec<i64> = looked.iter().filter(matches).take(filter.limit).map(|task| task.id).collect();
+        let ids: Vec<i64> = looked
+            .iter()
+            .filter(|task| matches(task, filter, from_id))
+            .take(filter.limit)
+            .map(|task| task.id)
+            .collect();
         let next_before_id = match (ids.last(), looked.last()) {
             (Some(&last), _) if ids.len() == filter.limit => Some(last),
             (_, Some(last)) if looked.len() == LOOK && last.id > from_id => Some(last.id),
@@ -49,6 +62,19 @@ impl<D: Database> Verbs<D> {
         };
         let tasks = if ids.is_empty() { Vec::new() } else { self.database.tasks_by_row(&ids).await? };
         Ok(Page { tasks, next_before_id })
+    }
+
+    /// How many of those that have something in common match, up to the filter's limit.
+    async fn count_linked(&self, link: &TaskLink, filter: &TaskFilter, from_id: i64) -> Result<u64, StoreError> {
+        let (mut counted, mut before) = (0, filter.before_id.unwrap_or(i64::MAX));
+        loop {
+            let looked = self.database.linked(link, filter.client, before, LOOK).await?;
+            counted += looked.iter().filter(|task| matches(task, filter, from_id)).count();
+            match looked.last() {
+                Some(last) if looked.len() == LOOK && last.id > from_id && counted < filter.limit => before = last.id,
+                _ => return Ok(counted.min(filter.limit) as u64),
+            }
+        }
     }
 
     /// The `id` of the first task submitted at `moment` or later, or the one that the next task may get.
@@ -63,4 +89,13 @@ impl<D: Database> Verbs<D> {
         }
         Ok(low)
     }
+}
+
+/// Whether a task that has something in common with others is one of those that are asked for.
+fn matches(task: &LinkedTask, filter: &TaskFilter, from_id: i64) -> bool {
+    task.id >= from_id
+        && (filter.services.is_empty() || filter.services.contains(&task.service))
+        && (filter.statuses.is_empty() || filter.statuses.contains(&task.status))
+        && filter.submitted_from.is_none_or(|from| task.submitted >= from)
+        && filter.submitted_before.is_none_or(|before| task.submitted < before)
 }

@@ -3,6 +3,7 @@
 //! Every verb that writes is one transaction of the same shape: lock rows, ask `relais-core` what they become, write them
 //! back with the counters, commit, then wake whoever waits. No transaction spans anything but the database.
 
+mod audit;
 mod batches;
 mod callbacks;
 mod change;
@@ -26,12 +27,12 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Attempt, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter, CallbackPage, Change,
-    ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched, DueCallback, DueDispatch,
-    Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Outcome, Page,
-    Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName,
-    ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task, TaskChange,
-    TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
+    Attempt, AuditEntry, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter,
+    CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched,
+    DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance,
+    NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand,
+    ScheduleName, ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task,
+    TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
 };
 
 use self::{flow::Limited, hand::InHand, ledger::Ledger};
@@ -168,6 +169,10 @@ impl<D: Database> Store for Verbs<D> {
         self.list(filter).await
     }
 
+    async fn count_tasks(&self, filter: TaskFilter) -> Result<u64, StoreError> {
+        self.count(filter).await
+    }
+
     async fn claim(&self, requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
         self.claim_tasks(requests).await
     }
@@ -283,6 +288,18 @@ impl<D: Database> Store for Verbs<D> {
 
     async fn tidy(&self, idempotency_age: Duration) -> Result<u64, StoreError> {
         self.tidy_up(idempotency_age).await
+    }
+
+    async fn write_audit(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
+        self.write_down(entries).await
+    }
+
+    async fn audit_log(&self, before: Option<i64>, limit: usize) -> Result<AuditPage, StoreError> {
+        self.read_log(before, limit).await
+    }
+
+    async fn forget_audit(&self, older_than: Duration) -> Result<u64, StoreError> {
+        self.forget_log(older_than).await
     }
 
     async fn take_turn(&self, chore: &str, period: Duration) -> Result<bool, StoreError> {

@@ -1,7 +1,7 @@
 //! Listings.
 
 use anyhow::{Result, ensure};
-use relais_core::{ClientKey, Event, ServiceKey, Status, Store, Task, TaskFilter, TaskId};
+use relais_core::{ClientKey, Event, ServiceKey, Status, Store, Task, TaskFilter, TaskId, TaskLink};
 
 use super::{
     Harness,
@@ -118,5 +118,58 @@ pub async fn dates_bound_the_list(harness: &Harness) -> Result<()> {
     ensure!(list_all(store, from).await?.len() == 12, "the bound itself is in");
     let before = TaskFilter { submitted_before: Some(first), ..filter(100) };
     ensure!(list_all(store, before).await?.is_empty(), "the bound itself is out");
+    Ok(())
+}
+
+/// Whatever the filter; and no further than they were asked to count.
+pub async fn counts_are_those_of_the_list_and_stop_at_their_limit(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (_, services, clients) = world(store).await?;
+    for of in [vec![], vec![services[0]], services.to_vec()] {
+        for client in [None, Some(clients[0])] {
+            for statuses in [vec![], vec![Status::Pending], vec![Status::Success, Status::Failure]] {
+                let wanted = TaskFilter { services: of.clone(), client, statuses, ..filter(1000) };
+                let listed = list_all(store, wanted.clone()).await?.len() as u64;
+                ensure!(store.count_tasks(wanted.clone()).await? == listed, "{wanted:?}");
+                let few = TaskFilter { limit: 3, ..wanted };
+                ensure!(store.count_tasks(few.clone()).await? == listed.min(3), "{few:?}");
+            }
+        }
+    }
+    let all = list_all(store, filter(100)).await?;
+    let after_half = TaskFilter { submitted_from: Some(all[14].submitted), ..filter(1000) };
+    ensure!(store.count_tasks(after_half.clone()).await? == list_all(store, after_half).await?.len() as u64);
+    Ok(())
+}
+
+/// Over services, with other filters, page by page.
+pub async fn a_chain_is_found_by_its_correlation(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (resize, alice) = one_of_each(store).await?;
+    let rotate = service(store, "rotate", limits(None)).await?;
+    let mut chain = Vec::new();
+    for i in 0..20 {
+        let mut task = new_task(if i % 2 == 0 { resize } else { rotate }, alice)?;
+        task.correlation_id = match i % 4 {
+            0 | 1 => Some("order-7".to_owned()),
+            2 => Some("order-8".to_owned()),
+            _ => None,
+        };
+        let ours = i % 4 < 2;
+        let task_id = submit(store, task).await?.task_id;
+        if ours {
+            chain.push(task_id);
+        }
+    }
+    chain.reverse();
+    let wanted = TaskFilter { link: Some(TaskLink::Correlation("order-7".to_owned())), ..filter(3) };
+    ensure!(names(&list_all(store, wanted.clone()).await?) == chain, "in pages");
+    ensure!(store.count_tasks(TaskFilter { limit: 100, ..wanted.clone() }).await? == chain.len() as u64);
+    let of_one = TaskFilter { services: vec![rotate], client: Some(alice), ..wanted.clone() };
+    ensure!(list_all(store, of_one).await?.len() == chain.len() / 2);
+    let ended = TaskFilter { statuses: vec![Status::Success], ..wanted.clone() };
+    ensure!(list_all(store, ended).await?.is_empty());
+    let of_none = TaskFilter { link: Some(TaskLink::Correlation("order-9".to_owned())), ..wanted };
+    ensure!(list_all(store, of_none).await?.is_empty());
     Ok(())
 }

@@ -5,6 +5,7 @@
 //! driver, SQL or a file.
 
 pub mod attempt;
+pub mod audit;
 pub mod batch;
 pub mod callback;
 pub mod claim;
@@ -196,6 +197,12 @@ macro_rules! store_suite {
                 pages_cover_all_exactly_once_newest_first,
                 filters_leave_out_the_rest,
                 dates_bound_the_list,
+                counts_are_those_of_the_list_and_stop_at_their_limit,
+                a_chain_is_found_by_its_correlation,
+            }
+            audit {
+                what_was_done_is_read_back_newest_first,
+                what_was_done_long_ago_is_forgotten,
             }
             purge {
                 only_what_is_too_old_is_removed,

@@ -1,0 +1,174 @@
+//! Operators: who they are, what they may do, and a line in the audit log for all they did.
+//!
+//! Whoever acts as an operator, over the admin API or in the dashboard, does so through [`Operator`]: the same rights and
+//! the same entries for both. Looking at things needs no more than to have been let in, and is not written down; what shows
+//! a secret is.
+
+mod acts;
+mod credentials;
+
+use std::{fmt, time::Duration};
+
+use relais_core::AuditEntry;
+use relais_protocol::audit::{AuditLine, AuditLog};
+
+pub use self::credentials::{Credentials, SessionKey};
+use crate::{Engine, EngineError, Problem, background::chain, follow::base36, views::text};
+
+/// What somebody may do, each all that the one before may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OperatorRole {
+    /// Look.
+    ReadOnly,
+    /// Act on what is declared: pause, resume, run, retry, cancel, send again, change limits.
+    Operator,
+    /// Declare, remove, purge, and see and change secrets.
+    Admin,
+}
+
+impl OperatorRole {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::ReadOnly, Self::Operator, Self::Admin];
+
+    /// Its name in a configuration.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::ReadOnly => "read-only",
+            Self::Operator => "operator",
+            Self::Admin => "admin",
+        }
+    }
+
+    /// Reads its name.
+    pub fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|role| role.as_str() == text)
+    }
+}
+
+impl fmt::Display for OperatorRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// Somebody who acts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Actor {
+    /// Who.
+    pub name: String,
+    /// What they may do.
+    pub role: OperatorRole,
+    /// By which way they came: `api`, `dashboard`, `file`.
+    pub via: &'static str,
+}
+
+impl Actor {
+    /// Somebody.
+    pub fn new(name: impl Into<String>, role: OperatorRole, via: &'static str) -> Self {
+        Self { name: name.into(), role, via }
+    }
+
+    /// Whoever is on this machine, where nobody has credentials.
+    pub fn local(via: &'static str) -> Self {
+        Self::new("local", OperatorRole::Admin, via)
+    }
+}
+
+/// An operator at work. Cheap to make.
+#[derive(Clone)]
+pub struct Operator {
+    engine: Engine,
+    actor: Actor,
+}
+
+impl Engine {
+    /// Somebody who acts as an operator.
+    pub fn operator(&self, actor: Actor) -> Operator {
+        Operator { engine: self.clone(), actor }
+    }
+
+    /// What operators did, the newest first.
+    pub async fn audit_log(&self, cursor: Option<&str>, limit: usize) -> Result<AuditLog, EngineError> {
+        let before = cursor.map(|cursor| i64::from_str_radix(cursor, 36)).transpose();
+        let before =
+            before.map_err(|_| EngineError::Invalid(vec![Problem::at("cursor", "is not one that was given out")]))?;
+        let page = self.0.store.audit_log(before, limit).await?;
+        let lines = page.records.into_iter().map(|record| AuditLine {
+            date: text(record.at),
+            actor: record.entry.actor,
+            via: record.entry.via,
+            action: record.entry.action,
+            target: record.entry.target,
+            detail: record.entry.detail,
+            error: record.entry.error,
+        });
+        Ok(AuditLog { entries: lines.collect(), next_cursor: page.next_before.map(base36) })
+    }
+
+    /// Forgets what operators did too long ago.
+    pub(crate) async fn purge_audit(&self, age: Duration) -> Result<u64, EngineError> {
+        Ok(self.0.store.forget_audit(age).await?)
+    }
+
+    /// Writes down what was done outside of [`Operator`], such as signing in.
+    pub async fn note(&self, actor: &Actor, action: &str, target: &str, detail: Option<String>, error: Option<String>) {
+        let entry = AuditEntry {
+            actor: actor.name.clone(),
+            via: actor.via.to_owned(),
+            action: action.to_owned(),
+            target: target.to_owned(),
+            detail,
+            error,
+        };
+        if let Err(failure) = self.0.store.write_audit(vec![entry]).await {
+            tracing::error!(actor = actor.name, action, target, error = %chain(&failure), "could not be written into the audit log");
+        }
+    }
+}
+
+impl Operator {
+    /// Who acts.
+    pub fn actor(&self) -> &Actor {
+        &self.actor
+    }
+
+    /// What they act on.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// Whether they may do what needs this role.
+    pub fn may(&self, role: OperatorRole) -> bool {
+        self.actor.role >= role
+    }
+
+    /// Does something, if they may, and writes it down either way.
+    async fn act<T>(
+        &self,
+        needs: OperatorRole,
+        action: &str,
+        target: &str,
+        detail: Option<String>,
+        act: impl Future<Output = Result<T, EngineError>>,
+    ) -> Result<T, EngineError> {
+        let done = if self.may(needs) { act.await } else { Err(EngineError::NotAllowed(needs)) };
+        let error = done.as_ref().err().map(ToString::to_string);
+        tracing::info!(actor = self.actor.name, via = self.actor.via, action, target, error, "an operator acted");
+        self.engine.note(&self.actor, action, target, detail, error).await;
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_role_may_do_what_the_one_before_may() {
+        assert!(OperatorRole::Admin > OperatorRole::Operator && OperatorRole::Operator > OperatorRole::ReadOnly);
+        for role in OperatorRole::ALL {
+            assert_eq!(OperatorRole::parse(role.as_str()), Some(role));
+        }
+        assert_eq!(OperatorRole::parse("Admin"), None);
+    }
+}

@@ -1,0 +1,117 @@
+//! Why a task is still waiting.
+
+use std::time::Duration;
+
+use relais_core::{CarrierState, Status, TaskId, Timestamp, Transport};
+
+use crate::{Engine, EngineError};
+
+/// A worker that was not heard of for so long is not there.
+const LATELY: Duration = Duration::from_secs(60);
+
+/// A reason for which a task waits.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WaitReason {
+    /// It was asked for at this time.
+    Scheduled(Timestamp),
+    /// It failed, and is tried again at this time.
+    Retry {
+        /// When.
+        at: Timestamp,
+        /// How many attempts have failed.
+        failures: u32,
+    },
+    /// Its service is paused.
+    Paused,
+    /// As many of its service's tasks run as may.
+    ServiceBusy {
+        /// So many run.
+        running: u64,
+        /// So many may.
+        most: u32,
+    },
+    /// As many of its client's tasks run as may.
+    ClientBusy {
+        /// So many run.
+        running: u64,
+        /// So many may.
+        most: u32,
+    },
+    /// No more may start in this time.
+    Rate {
+        /// So many...
+        count: u32,
+        /// ...in this time.
+        per: Duration,
+    },
+    /// The broker is away, or takes nothing.
+    Broker(String),
+    /// No worker of its service has been heard of lately.
+    NoWorker,
+    /// Others are before it.
+    Behind {
+        /// Its place.
+        position: u64,
+    },
+    /// It is next.
+    Next,
+}
+
+impl Engine {
+    /// Why a task is waiting, what matters most first; nothing if it does not wait.
+    pub async fn why_waiting(&self, task_id: TaskId) -> Result<Vec<WaitReason>, EngineError> {
+        let task = self.0.store.find_task(task_id).await?.ok_or(EngineError::TaskNotFound)?;
+        let mut reasons = Vec::new();
+        if task.state.status == Status::Waiting {
+            if let Some(due) = task.state.due {
+                reasons.push(match task.state.failures {
+                    0 => WaitReason::Scheduled(due),
+                    failures => WaitReason::Retry { at: due, failures },
+                });
+            }
+            return Ok(reasons);
+        }
+        if task.state.status != Status::Pending {
+            return Ok(reasons);
+        }
+        let snapshot = self.snapshot()?;
+        let Some(service) = snapshot.declared.services.get(&task.service) else { return Ok(reasons) };
+        if service.paused {
+            reasons.push(WaitReason::Paused);
+        }
+        if service.transport == Transport::RabbitMq {
+            match self.0.options.dispatch.carrier.as_ref().map(|carrier| carrier.state()) {
+                Some(CarrierState::Away(why) | CarrierState::Blocked(why)) => reasons.push(WaitReason::Broker(why)),
+                None => reasons.push(WaitReason::Broker(String::new())),
+                Some(CarrierState::Up) => {}
+            }
+        }
+        let shares = self.0.store.queue_shares(service.key).await?;
+        let flow = service.limits.flow;
+        let running: u64 = shares.iter().map(|share| share.in_progress).sum();
+        if let Some(most) = flow.max_running.filter(|most| running >= u64::from(*most)) {
+            reasons.push(WaitReason::ServiceBusy { running, most });
+        }
+        let client = snapshot.declared.clients.get(&task.client_id);
+        let own = client.and_then(|client| snapshot.declared.authorizations.get(&(client.key, service.key)));
+        let most = own.and_then(|own| own.flow.max_running).or(flow.max_running_per_client);
+        let share = client.and_then(|client| shares.iter().find(|share| share.client == client.key));
+        if let (Some(most), Some(share)) = (most, share)
+            && share.in_progress >= u64::from(most)
+        {
+            reasons.push(WaitReason::ClientBusy { running: share.in_progress, most });
+        }
+        if running == 0 && !service.paused && !self.heard_of_worker(service.key, LATELY) {
+            reasons.push(WaitReason::NoWorker);
+        }
+        if let Some(rate) = flow.rate.filter(|_| reasons.is_empty()) {
+            reasons.push(WaitReason::Rate { count: rate.count, per: rate.per });
+        }
+        match task.position {
+            Some(position) if position > 1 => reasons.push(WaitReason::Behind { position }),
+            Some(_) => reasons.push(WaitReason::Next),
+            None => {}
+        }
+        Ok(reasons)
+    }
+}

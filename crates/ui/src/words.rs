@@ -1,0 +1,430 @@
+//! All that the dashboard says, in English and in French: one catalogue, so that nothing is said in one language only.
+
+use relais_engine::OperatorRole;
+
+use crate::gate::Theme;
+
+/// A language.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Language {
+    English,
+    French,
+}
+
+impl Language {
+    pub(crate) const ALL: [Self; 2] = [Self::English, Self::French];
+
+    pub(crate) const fn code(self) -> &'static str {
+        match self {
+            Self::English => "en",
+            Self::French => "fr",
+        }
+    }
+
+    /// Its own name for itself.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::English => "English",
+            Self::French => "Français",
+        }
+    }
+
+    pub(crate) fn parse(code: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|language| language.code() == code)
+    }
+
+    /// The one of a browser's that is known and that it likes best.
+    pub(crate) fn accepted(header: &str) -> Option<Self> {
+        let liked = header.split(',').filter_map(|entry| {
+            let (name, weight) = entry.split_once(';').unwrap_or((entry, ""));
+            let weight = weight.trim().strip_prefix("q=").map_or(Some(1.0), |weight| weight.parse::<f64>().ok())?;
+            let code = name.trim().split('-').next().unwrap_or_default().to_ascii_lowercase();
+            Some((Self::parse(&code)?, weight))
+        });
+        let best =
+            liked.filter(|(_, weight)| *weight > 0.0).reduce(|best, next| if next.1 > best.1 { next } else { best });
+        best.map(|(language, _)| language)
+    }
+
+    pub(crate) const fn words(self) -> &'static Words {
+        match self {
+            Self::English => &ENGLISH,
+            Self::French => &FRENCH,
+        }
+    }
+
+    /// What stands between thousands.
+    pub(crate) const fn thousands(self) -> &'static str {
+        match self {
+            Self::English => ",",
+            Self::French => "\u{202f}",
+        }
+    }
+}
+
+macro_rules! catalogue {
+    ($($key:ident: $english:literal, $french:literal;)*) => {
+        /// All that is said, in one language.
+        #[derive(Debug)]
+        pub(crate) struct Words {
+            $(pub(crate) $key: &'static str,)*
+        }
+
+        static ENGLISH: Words = Words { $($key: $english,)* };
+        static FRENCH: Words = Words { $($key: $french,)* };
+
+        #[cfg(test)]
+        const PAIRS: &[(&str, &str, &str)] = &[$((stringify!($key), $english, $french),)*];
+    };
+}
+
+catalogue! {
+    overview: "Overview", "Aperçu";
+    tasks: "Tasks", "Tâches";
+    services: "Services", "Services";
+    workers: "Workers", "Workers";
+    schedules: "Schedules", "Planifications";
+    callbacks: "Callbacks", "Rappels";
+    dead_letters: "Dead letters", "Messages écartés";
+    clients: "Clients", "Clients";
+    event_bus: "Event bus", "Bus d’événements";
+    audit_log: "Audit log", "Journal d’audit";
+    navigation: "Main navigation", "Navigation principale";
+    skip: "Skip to content", "Aller au contenu";
+    search: "Search tasks", "Chercher des tâches";
+    search_hint: "service:resize status:failure since:1h", "service:resize status:failure since:1h";
+    live: "Changes by itself", "Se met à jour tout seul";
+    updated: "Updated", "Mis à jour";
+    keys: "Keyboard", "Clavier";
+    key_search: "Search", "Chercher";
+    key_rows: "Down and up the list", "Descendre et monter dans la liste";
+    key_select: "Select the line", "Cocher la ligne";
+    key_open: "Open the line", "Ouvrir la ligne";
+    key_help: "This help", "Cette aide";
+    close: "Close", "Fermer";
+    theme_auto: "Theme: as the system has it", "Thème : celui du système";
+    theme_light: "Theme: light", "Thème : clair";
+    theme_dark: "Theme: dark", "Thème : sombre";
+    role_read_only: "read-only", "lecture seule";
+    role_operator: "operator", "opérateur";
+    role_admin: "admin", "administrateur";
+    sign_in: "Sign in", "Se connecter";
+    sign_in_hint: "This dashboard asks for an operator’s token.", "Ce tableau de bord demande le jeton d’un opérateur.";
+    sign_out: "Sign out", "Se déconnecter";
+    token: "Token", "Jeton";
+    token_hint: "The one that the server’s configuration gives you (admin.token or admin.operators).", "Celui que la configuration du serveur vous donne (admin.token ou admin.operators).";
+    wrong_token: "Nobody has this token.", "Personne n’a ce jeton.";
+    too_many_tries: "Too many tries. Wait a minute.", "Trop d’essais. Patientez une minute.";
+    refused: "Not allowed", "Accès refusé";
+    forged: "This form does not come from this dashboard, or is too old. Go back, load the page again and try once more.", "Ce formulaire ne vient pas de ce tableau de bord, ou il est trop ancien. Revenez en arrière, rechargez la page et recommencez.";
+    only_here: "No operator has a token yet, so the dashboard answers to its own machine only. Set admin.token (RELAIS_ADMIN_TOKEN) to use it from elsewhere.", "Aucun opérateur n’a encore de jeton : le tableau de bord ne répond qu’à sa propre machine. Définissez admin.token (RELAIS_ADMIN_TOKEN) pour y accéder d’ailleurs.";
+    not_allowed: "This needs the role {role}.", "Cela demande le rôle {role}.";
+    not_done: "Not done", "Pas fait";
+    done: "Done", "Fait";
+    gone: "There is nothing here: it may have been purged or removed.", "Il n’y a rien ici : cela a pu être purgé ou supprimé.";
+    store_away: "The database does not answer. Try again in a moment.", "La base de données ne répond pas. Réessayez dans un instant.";
+    internal: "Something went wrong; the server’s log says what.", "Quelque chose n’a pas marché ; le journal du serveur dit quoi.";
+    problems: "Problems", "Problèmes";
+    all_well: "All is well", "Tout va bien";
+    trouble_broker: "The broker does not take messages: {why}", "Le courtier ne prend pas de messages : {why}";
+    trouble_bus: "The event bus is not connected: {why}", "Le bus d’événements n’est pas connecté : {why}";
+    trouble_no_worker: "{service}: {n} tasks wait and no worker has been heard of", "{service} : {n} tâches attendent et aucun worker ne s’est manifesté";
+    trouble_slow: "{service}: the oldest task has waited for {t}", "{service} : la plus ancienne tâche attend depuis {t}";
+    trouble_failing: "{service}: {n} of {of} tasks failed in the last 15 minutes", "{service} : {n} tâches sur {of} ont échoué ces 15 dernières minutes";
+    trouble_full: "{service}: {n} of {of} places are taken", "{service} : {n} places sur {of} sont prises";
+    trouble_paused: "{service} is paused; {n} tasks wait", "{service} est en pause ; {n} tâches attendent";
+    trouble_silent: "{worker} ({service}) is late to say that it is alive; it has {n} tasks", "{worker} ({service}) tarde à donner signe de vie ; il a {n} tâches";
+    trouble_overdue: "{schedule} should have run {t} ago", "{schedule} aurait dû s’exécuter il y a {t}";
+    trouble_refused: "{schedule}: its last run was refused: {why}", "{schedule} : sa dernière exécution a été refusée : {why}";
+    trouble_callbacks: "{n} callback endpoints do not answer and are left alone for now", "{n} destinataires de rappels ne répondent pas et sont laissés tranquilles pour l’instant";
+    trouble_letters: "{service}: {n} messages of workers could not be understood", "{service} : {n} messages de workers n’ont pas été compris";
+    pending: "Pending", "En attente";
+    later: "Later", "Plus tard";
+    running: "Running", "En cours";
+    success: "Success", "Réussie";
+    failure: "Failure", "Échouée";
+    cancelled: "Cancelled", "Annulée";
+    paused: "Paused", "En pause";
+    done_per_minute: "Done / min", "Finies / min";
+    failed_per_minute: "Failed / min", "Échecs / min";
+    n_busy: "{n} busy", "{n} occupés";
+    broker: "Broker", "Courtier";
+    no_services: "No service is declared yet", "Aucun service n’est encore déclaré";
+    no_services_hint: "Declare one with `relais service put`, a file or the admin API.", "Déclarez-en un avec `relais service put`, un fichier ou l’API d’administration.";
+    service: "Service", "Service";
+    waiting_tasks: "Backlog", "En file";
+    oldest: "Oldest", "Plus ancienne";
+    last_quarter: "Last 15 min", "15 dernières min";
+    and_later: "+ {n} later", "+ {n} plus tard";
+    spark_label: "{good} done, {bad} failed in the last 15 minutes", "{good} finies, {bad} échouées ces 15 dernières minutes";
+    ago: "{t} ago", "il y a {t}";
+    in_time: "in {t}", "dans {t}";
+    progress: "Progress", "Avancement";
+    pages: "Pages", "Pages";
+    newest: "Newest", "Plus récentes";
+    older: "Older", "Plus anciennes";
+    status: "Status", "État";
+    any: "Any", "Tous";
+    any_time: "Any time", "Toujours";
+    last_time: "last {t}", "depuis {t}";
+    tasks_match: "tasks", "tâches";
+    unknown_words: "Not understood: {words}. Known: {known}", "Pas compris : {words}. Mots connus : {known}";
+    no_tasks: "No task matches", "Aucune tâche ne correspond";
+    no_tasks_hint: "Take a word out of the search, or look further back.", "Retirez un mot de la recherche, ou remontez plus loin.";
+    task: "Task", "Tâche";
+    client: "Client", "Client";
+    submitted: "Submitted", "Soumise";
+    took: "Took", "Durée";
+    attempt: "Attempt", "Essai";
+    about: "About", "À propos";
+    select: "Select", "Cocher";
+    select_page: "Select all on this page", "Tout cocher sur cette page";
+    failed_attempts: "Attempts that failed", "Essais échoués";
+    which: "Which tasks", "Quelles tâches";
+    chosen: "Selected", "Cochées";
+    all_matching: "All that match ({n})", "Toutes celles qui correspondent ({n})";
+    narrow_first: "Name a service, a client or a correlation to act on all that match.", "Nommez un service, un client ou une corrélation pour agir sur toutes.";
+    retry: "Retry", "Relancer";
+    cancel: "Cancel", "Annuler";
+    cancel_tasks: "Cancel them", "Les annuler";
+    nothing_chosen: "No task was selected.", "Aucune tâche n’est cochée.";
+    retry_title: "Retry {n} tasks?", "Relancer {n} tâches ?";
+    cancel_title: "Cancel {n} tasks?", "Annuler {n} tâches ?";
+    retry_means: "Each begins anew, with all its retries; what it did before stays in its history.", "Chacune repart de zéro, avec tous ses essais ; ce qu’elle a fait reste dans son historique.";
+    cancel_means: "Those that wait are never handed out; those that run are taken away from their workers.", "Celles qui attendent ne seront jamais distribuées ; celles en cours sont retirées à leurs workers.";
+    first_of_them: "The newest of them.", "Les plus récentes d’entre elles.";
+    so_far: "{n} so far", "{n} pour l’instant";
+    so_far_hint: "There are more; go on when you are ready.", "Il en reste ; continuez quand vous voulez.";
+    leave: "Leave it", "Ne rien faire";
+    task_title: "Task {id}", "Tâche {id}";
+    facts: "Facts", "Faits";
+    timeline: "Timeline", "Chronologie";
+    error: "Error", "Erreur";
+    request: "Request", "Requête";
+    response: "Response", "Réponse";
+    masked: "What the service’s schema declares secret is masked.", "Ce que le schéma du service déclare secret est masqué.";
+    cancel_question: "It is taken away from its worker, and no result counts any more.", "Elle est retirée à son worker, et aucun résultat ne comptera plus.";
+    why_waiting: "Why is it waiting?", "Pourquoi attend-elle ?";
+    may_start: "It may start", "Elle pourrait démarrer";
+    why_scheduled: "It was asked for at {date}.", "Elle est demandée pour le {date}.";
+    why_retry: "{n} attempts failed; it is tried again at {date}.", "{n} essais ont échoué ; elle est retentée le {date}.";
+    why_paused: "Its service is paused.", "Son service est en pause.";
+    why_busy: "{n} of at most {of} tasks of its service run already.", "{n} tâches de son service, sur {of} au plus, sont déjà en cours.";
+    why_client_busy: "{n} of at most {of} tasks of its client run already.", "{n} tâches de son client, sur {of} au plus, sont déjà en cours.";
+    why_rate: "No more than {n} start in {t}.", "Pas plus de {n} démarrages en {t}.";
+    why_broker: "The broker does not take it: {why}", "Le courtier ne la prend pas : {why}";
+    why_no_worker: "No worker of its service has been heard of in the last minute.", "Aucun worker de son service ne s’est manifesté depuis une minute.";
+    why_behind: "It is number {n} in its queue.", "Elle est numéro {n} dans sa file.";
+    why_next: "It is next.", "C’est la prochaine.";
+    worker: "Worker", "Worker";
+    n_failed: "{n} failed", "{n} échoués";
+    n_lost: "{n} lost", "{n} perdus";
+    position: "Position", "Position";
+    priority: "Priority", "Priorité";
+    correlation: "Correlation", "Corrélation";
+    chain_hint: "all of the chain", "toute la chaîne";
+    lease: "Lease expires", "Fin du bail";
+    deadline: "Deadline", "Échéance";
+    callback: "Callback", "Rappel";
+    asked_for: "Asked for", "Demandée pour";
+    tried_again: "Tried again", "Retentée";
+    started: "Started", "Démarrée";
+    not_started: "Not started yet", "Pas encore démarrée";
+    ended: "Ended", "Terminée";
+    still_running: "Still running", "Toujours en cours";
+    attempts: "Attempts", "Essais";
+    outcome: "Outcome", "Résultat";
+    outcome_running: "running", "en cours";
+    outcome_success: "success", "réussi";
+    outcome_failure: "failure", "échoué";
+    outcome_cancelled: "cancelled", "annulé";
+    outcome_returned: "given back", "rendu";
+    outcome_lost: "lost", "perdu";
+    transport: "Transport", "Transport";
+    builtin: "Built-in", "Intégré";
+    limits: "Limits", "Limites";
+    shares: "Shares per client", "Parts par client";
+    no_shares: "Nobody has unfinished tasks here.", "Personne n’a de tâche inachevée ici.";
+    how_to_call: "How to call it", "Comment l’appeler";
+    schema: "JSON Schema", "Schéma JSON";
+    declared: "Declaration", "Déclaration";
+    pause: "Pause", "Mettre en pause";
+    resume: "Resume", "Reprendre";
+    pause_question: "Tasks are still taken in, but not handed out. Running ones go on.", "Les tâches sont encore acceptées, mais plus distribuées. Celles en cours continuent.";
+    no_limit: "no limit", "sans limite";
+    limit_capacity: "Pending tasks at most", "Tâches en attente au plus";
+    limit_window: "At the broker at most", "Chez le courtier au plus";
+    limit_running: "Running at most", "En cours au plus";
+    limit_client: "Running at most, per client", "En cours au plus, par client";
+    limit_rate: "Starts at most", "Démarrages au plus";
+    limits_hint: "In force at once, for all processes. Empty means no limit. A declaration file that says otherwise wins when it changes.", "En vigueur aussitôt, pour tous les processus. Vide : sans limite. Un fichier de déclarations qui dit autre chose l’emporte quand il change.";
+    save: "Save", "Enregistrer";
+    state: "State", "État";
+    free_slots: "Asks for", "Demande";
+    heard: "Heard", "Entendu";
+    version: "Version", "Version";
+    worker_waiting: "waiting", "attend";
+    worker_busy: "busy", "occupé";
+    worker_silent: "silent", "muet";
+    worker_quiet: "quiet", "au repos";
+    nameless: "(no name)", "(sans nom)";
+    heard_elsewhere: "By another process", "Par un autre processus";
+    and_more: "and {n} more", "et {n} autres";
+    no_workers: "No worker has been heard of", "Aucun worker ne s’est manifesté";
+    no_workers_hint: "Start one with `relais worker --service NAME -- COMMAND`, or with a library.", "Démarrez-en un avec `relais worker --service NOM -- COMMANDE`, ou avec une bibliothèque.";
+    workers_hint: "Workers that wait are those of this process; what they run is known wherever they took it.", "Les workers qui attendent sont ceux de ce processus ; ce qu’ils exécutent est connu où qu’ils l’aient pris.";
+    schedule: "Schedule", "Planification";
+    when: "When", "Quand";
+    next_run: "Next run", "Prochaine exécution";
+    last_run: "Last run", "Dernière exécution";
+    next_runs: "Next runs", "Prochaines exécutions";
+    runs: "Runs", "Exécutions";
+    runs_skipped: "Left out (overlap)", "Sautées (chevauchement)";
+    runs_refused: "Refused", "Refusées";
+    runs_missed: "Missed", "Manquées";
+    last_error: "Last refusal", "Dernier refus";
+    actions: "Actions", "Actions";
+    run_now: "Run now", "Exécuter maintenant";
+    run_question: "A task is submitted now, besides the other runs.", "Une tâche est soumise maintenant, en plus des autres exécutions.";
+    no_schedules: "No schedule is declared", "Aucune planification n’est déclarée";
+    no_schedules_hint: "Declare one with `relais schedule put`.", "Déclarez-en une avec `relais schedule put`.";
+    event: "Event", "Événement";
+    target: "Target", "Destination";
+    tries: "Tries", "Essais";
+    created: "Created", "Créé";
+    next_try: "Next try", "Prochain essai";
+    send_again: "Send again", "Renvoyer";
+    resend_failed: "Send failed ones again", "Renvoyer ceux qui ont échoué";
+    failed_since: "Failed in the last", "Échoués depuis";
+    answer: "Answer", "Réponse";
+    date: "Date", "Date";
+    no_callbacks: "No callback matches", "Aucun rappel ne correspond";
+    no_callbacks_hint: "A consumer asks for one with `callback` in its submission.", "Un consommateur en demande un avec `callback` dans sa soumission.";
+    no_broker: "No service uses a broker", "Aucun service n’utilise de courtier";
+    no_broker_hint: "Messages are set aside only where workers speak over RabbitMQ.", "Des messages ne sont écartés que là où les workers parlent par RabbitMQ.";
+    no_letters: "No message was set aside", "Aucun message n’a été écarté";
+    no_letters_hint: "What workers say has been understood.", "Ce que disent les workers a été compris.";
+    n_letters: "{n} messages were set aside", "{n} messages ont été écartés";
+    replay: "Replay", "Rejouer";
+    discard: "Discard", "Jeter";
+    discard_question: "They are gone for good.", "Ils seront perdus pour de bon.";
+    consumes: "Consumes", "Consomme";
+    works: "Works for", "Travaille pour";
+    destinations: "Destinations", "Destinations";
+    rotate: "New secret", "Nouveau secret";
+    rotate_question: "The old secret is worth nothing from then on: whoever uses it is refused.", "L’ancien secret ne vaudra plus rien : qui l’utilise sera refusé.";
+    new_secret: "The new secret of {client}", "Le nouveau secret de {client}";
+    shown_once: "It is shown this once. Nobody can read it again, only replace it.", "Il n’est montré qu’une fois. Personne ne pourra le relire, seulement le remplacer.";
+    noted: "I have noted it", "Je l’ai noté";
+    no_clients: "No client is declared", "Aucun client n’est déclaré";
+    no_clients_hint: "Declare one with `relais client put`.", "Déclarez-en un avec `relais client put`.";
+    published: "Published", "Publiés";
+    delivered: "Delivered", "Remis";
+    failed: "Failed", "Échoués";
+    dropped: "Dropped", "Perdus";
+    dead_lettered: "Dead-lettered", "Écartés";
+    queued: "Queued", "En file";
+    uptime: "Uptime", "Depuis";
+    subscriptions: "Subscriptions", "Abonnements";
+    nobody_listens: "Nobody listens.", "Personne n’écoute.";
+    name: "Name", "Nom";
+    patterns: "Patterns", "Motifs";
+    kind: "Kind", "Genre";
+    channels: "Channels", "Canaux";
+    channel: "Channel", "Canal";
+    last: "Last", "Dernier";
+    no_channels: "Nothing was published yet", "Rien n’a encore été publié";
+    no_channels_hint: "Events of tasks are published while somebody follows them.", "Les événements des tâches sont publiés tant que quelqu’un les suit.";
+    publish: "Publish an event", "Publier un événement";
+    payload: "Payload (JSON)", "Contenu (JSON)";
+    who: "Who", "Qui";
+    via: "Via", "Par";
+    action: "Action", "Action";
+    no_audit: "Nobody did anything yet", "Personne n’a encore rien fait";
+    no_audit_hint: "All that operators do, here and over the admin API, is written down.", "Tout ce que font les opérateurs, ici et par l’API d’administration, est consigné.";
+    said_retried: "{n} tasks are done once more.", "{n} tâches sont relancées.";
+    said_cancelled: "{n} tasks are cancelled.", "{n} tâches sont annulées.";
+    said_paused: "Paused.", "Mis en pause.";
+    said_resumed: "It goes on.", "C’est reparti.";
+    said_limits: "The limits are in force.", "Les limites sont en vigueur.";
+    said_ran: "A task was submitted.", "Une tâche a été soumise.";
+    said_resent: "{n} callbacks are sent again.", "{n} rappels sont renvoyés.";
+    said_replayed: "{n} messages are looked at once more.", "{n} messages sont réexaminés.";
+    said_discarded: "{n} messages are gone.", "{n} messages sont jetés.";
+    said_published: "Published; {n} have it.", "Publié ; {n} l’ont reçu.";
+    trouble_instance: "Process {name} has fallen silent with {n} tasks in hand", "Le processus {name} ne répond plus, avec {n} tâches en main";
+    trouble_undecided: "Process {name} died with {n} tasks in hand: decide what becomes of them", "Le processus {name} est mort avec {n} tâches en main : décidez de leur sort";
+    processes: "Processes", "Processus";
+    process_alive: "alive", "vivant";
+    process_undecided: "undecided", "à décider";
+    host: "Host", "Hôte";
+    crash_policy: "If it dies", "S’il meurt";
+    in_hand: "In hand", "En main";
+    do_again: "Do again", "Refaire";
+    do_again_question: "Its tasks are done again by others.", "Ses tâches sont refaites par d’autres.";
+    let_fail: "Let fail", "Laisser échouer";
+    let_fail_question: "Its tasks fail.", "Ses tâches échouent.";
+    said_resolved: "Decided, for {n} tasks.", "Décidé, pour {n} tâches.";
+}
+
+impl Words {
+    pub(crate) const fn role(&self, role: OperatorRole) -> &'static str {
+        match role {
+            OperatorRole::ReadOnly => self.role_read_only,
+            OperatorRole::Operator => self.role_operator,
+            OperatorRole::Admin => self.role_admin,
+        }
+    }
+
+    pub(crate) const fn theme(&self, theme: Theme) -> &'static str {
+        match theme {
+            Theme::Auto => self.theme_auto,
+            Theme::Light => self.theme_light,
+            Theme::Dark => self.theme_dark,
+        }
+    }
+
+    /// What became of an attempt.
+    pub(crate) fn outcome_word<'w>(&'w self, outcome: &'w str) -> &'w str {
+        match outcome {
+            "running" => self.outcome_running,
+            "success" => self.outcome_success,
+            "failure" => self.outcome_failure,
+            "cancelled" => self.outcome_cancelled,
+            "returned" => self.outcome_returned,
+            "lost" => self.outcome_lost,
+            other => other,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The values that a text has places for.
+    fn places(text: &str) -> Vec<&str> {
+        let mut found: Vec<&str> =
+            text.split('{').skip(1).filter_map(|rest| rest.split_once('}').map(|(name, _)| name)).collect();
+        found.sort_unstable();
+        found
+    }
+
+    #[test]
+    fn both_languages_say_everything_and_with_the_same_values() {
+        assert!(PAIRS.len() > 100);
+        for (key, english, french) in PAIRS {
+            assert!(!english.trim().is_empty() && !french.trim().is_empty(), "{key}");
+            assert_eq!(places(english), places(french), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_browser_gets_the_language_that_it_likes_best() {
+        assert_eq!(Language::accepted("fr-CH, fr;q=0.9, en;q=0.8"), Some(Language::French));
+        assert_eq!(Language::accepted("de, en;q=0.5, fr;q=0.7"), Some(Language::French));
+        assert_eq!(Language::accepted("en-GB,en"), Some(Language::English));
+        assert_eq!(Language::accepted("de"), None);
+        assert_eq!(Language::accepted("fr;q=0, en;q=0.1"), Some(Language::English));
+    }
+}

@@ -1,0 +1,57 @@
+//! Pages that change by themselves, and that cost nothing while nothing happens.
+
+use anyhow::{Result, ensure};
+use relais_tests::browser::Browser;
+use serde_json::json;
+
+use super::world::World;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_is_seen_as_it_goes() -> Result<()> {
+    let world = World::start(|_| {}).await;
+    let browser = Browser::start().await?;
+    browser.open(&world.url(&format!("/ui/tasks/{}", world.running))).await?;
+    browser.until("document.documentElement.dataset.following === 'yes'").await?;
+    ensure!(browser.text().await?.contains("42 %"));
+    let worker = world.app.client("worker");
+    worker.report("resize", &world.running, json!({"messageType": "progress", "progress": 77.0})).await;
+    browser.until("document.body.innerText.includes('77 %')").await?;
+    worker.report("resize", &world.running, json!({"messageType": "success", "response": {"seen": true}})).await;
+    browser.until("document.body.innerText.includes('\"seen\"')").await?;
+    browser.no_complaints("a task that goes")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_list_grows_but_not_under_somebodys_hands() -> Result<()> {
+    let world = World::start(|_| {}).await;
+    let browser = Browser::start().await?;
+    browser.open(&world.url("/ui/tasks?q=service:ocr")).await?;
+    browser.until("document.documentElement.dataset.following === 'yes'").await?;
+    let acme = world.app.client("acme");
+    acme.submit("ocr", json!({})).await;
+    browser.until("document.querySelectorAll('tbody tr').length === 6").await?;
+    // With a box ticked, the list is left alone until one asks for it.
+    browser.ask("document.querySelector('input[name=task]').click()").await?;
+    acme.submit("ocr", json!({})).await;
+    browser.until("document.querySelector('#more') !== null").await?;
+    ensure!(browser.ask("document.querySelectorAll('tbody tr').length").await? == 6);
+    browser.ask("document.querySelector('#more').click()").await?;
+    browser.until("document.querySelectorAll('tbody tr').length === 7").await?;
+    browser.no_complaints("a list that grows")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_page_that_nothing_happens_to_asks_for_nothing() -> Result<()> {
+    let world = World::start(|_| {}).await;
+    // The callback that nobody takes would go on being tried.
+    let browser = Browser::start().await?;
+    browser.open(&world.url("/ui/services")).await?;
+    browser.until("document.documentElement.dataset.following === 'yes'").await?;
+    // Whatever was still under way when the page came has been told by then.
+    browser.ask("new Promise((done) => setTimeout(done, 2500))").await?;
+    browser.ask("performance.clearResourceTimings()").await?;
+    browser.ask("new Promise((done) => setTimeout(done, 4000))").await?;
+    let asked = browser.ask("performance.getEntriesByType('resource').length").await?;
+    ensure!(asked == 0, "the page asked {asked} times");
+    browser.no_complaints("a quiet page")
+}

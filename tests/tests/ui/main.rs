@@ -1,0 +1,8 @@
+//! The dashboard: in a real Chromium, as operators see and use it, and without one, as whoever would break it.
+
+mod actions;
+mod gate;
+mod http;
+mod live;
+mod pages;
+mod world;
