@@ -58,9 +58,9 @@ const STEPS: Steps = &[
     ("flow", include_str!("migrations/0006_flow.sql")),
     ("dependencies", include_str!("migrations/0007_dependencies.sql")),
     ("instances", include_str!("migrations/0008_instances.sql")),
-    ("window", include_str!("migrations/0010_window.sql")),
-    ("inbox", include_str!("migrations/0011_inbox.sql")),
-    ("audit", include_str!("migrations/0009_audit.sql")),
+    ("window", include_str!("migrations/0009_window.sql")),
+    ("inbox", include_str!("migrations/0010_inbox.sql")),
+    ("audit", include_str!("migrations/0011_audit.sql")),
 ];
 
 /// Every time that matters for what is to come.
