@@ -2,6 +2,8 @@
 //! `curl -X POST 127.0.0.1:3000/orders -d ann`. An order and the task that sends its receipt are written in one transaction:
 //! there is never one without the other.
 
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
 use std::{net::Ipv4Addr, sync::Arc};
 
 use axum::{Router, extract::State, http::StatusCode, routing::post};

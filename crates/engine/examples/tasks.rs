@@ -1,5 +1,7 @@
 //! Tasks in a program of your own, without any server: `cargo run -p relais-engine --example tasks`
 
+#![expect(clippy::print_stdout, reason = "an example shows what it does")]
+
 use std::time::Duration;
 
 use relais_engine::{Context, HandlerError, Handlers, Tasks};

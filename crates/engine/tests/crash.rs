@@ -3,7 +3,7 @@
 //! The programs are this very test, started anew with [`PROGRAM`] as the test to run. Every execution is noted in the
 //! database under its task and attempt, before anything else is done: two executions of one attempt would be refused there.
 
-#![expect(clippy::unwrap_used, clippy::panic, clippy::print_stdout, reason = "tests")]
+#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 
 use std::{
     collections::BTreeMap,
