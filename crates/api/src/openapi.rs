@@ -91,7 +91,26 @@ pub(crate) fn as_value(document: &utoipa::openapi::OpenApi) -> serde_json::Value
     if let Some(fields) = value.as_object_mut() {
         fields.insert("x-error-numbers".to_owned(), numbers.collect());
     }
+    open_what_is_extended(&mut value["components"]["schemas"]);
     value
+}
+
+/// What is sent has no other fields than its own; where an answer has more besides, the same schema would forbid them. There its
+/// fields stand for it.
+fn open_what_is_extended(schemas: &mut serde_json::Value) {
+    let closed = schemas.clone();
+    let parts = schemas.as_object_mut().into_iter().flat_map(|schemas| schemas.values_mut());
+    for part in parts.filter_map(|schema| schema.get_mut("allOf")?.as_array_mut()).flatten() {
+        let name = part["$ref"].as_str().and_then(|name| name.strip_prefix("#/components/schemas/"));
+        let Some(extended) = name.map(|name| &closed[name]).filter(|schema| schema["additionalProperties"] == false)
+        else {
+            continue;
+        };
+        *part = extended.clone();
+        if let Some(fields) = part.as_object_mut() {
+            fields.remove("additionalProperties");
+        }
+    }
 }
 
 pub(crate) fn as_text(document: &utoipa::openapi::OpenApi) -> String {
