@@ -99,17 +99,22 @@ pub(crate) fn as_value(document: &utoipa::openapi::OpenApi) -> serde_json::Value
 /// fields stand for it.
 fn open_what_is_extended(schemas: &mut serde_json::Value) {
     let closed = schemas.clone();
-    let parts = schemas.as_object_mut().into_iter().flat_map(|schemas| schemas.values_mut());
-    for part in parts.filter_map(|schema| schema.get_mut("allOf")?.as_array_mut()).flatten() {
+    open_within(schemas, &closed);
+}
+
+fn open_within(schema: &mut serde_json::Value, closed: &serde_json::Value) {
+    for part in schema.get_mut("allOf").and_then(serde_json::Value::as_array_mut).into_iter().flatten() {
         let name = part["$ref"].as_str().and_then(|name| name.strip_prefix("#/components/schemas/"));
-        let Some(extended) = name.map(|name| &closed[name]).filter(|schema| schema["additionalProperties"] == false)
-        else {
-            continue;
-        };
-        *part = extended.clone();
-        if let Some(fields) = part.as_object_mut() {
-            fields.remove("additionalProperties");
-        }
+        let extended = name.map(|name| &closed[name]).filter(|schema| schema["additionalProperties"] == false);
+        let Some(extended) = extended.and_then(serde_json::Value::as_object) else { continue };
+        let mut fields = extended.clone();
+        fields.remove("additionalProperties");
+        *part = fields.into();
+    }
+    match schema {
+        serde_json::Value::Object(fields) => fields.values_mut().for_each(|field| open_within(field, closed)),
+        serde_json::Value::Array(parts) => parts.iter_mut().for_each(|part| open_within(part, closed)),
+        _ => {}
     }
 }
 
