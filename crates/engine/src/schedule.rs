@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use relais_core::{Fired, NewTask, Publisher, Referee, Role, RunOutcome, Schedule, StoreError, Timestamp, run_id};
-use relais_protocol::consumer::{SubmitRequest, TraceHeaders};
+use relais_protocol::consumer::SubmitRequest;
 use tokio::time::Instant;
 
 use crate::{Access, Engine, EngineError, Problem, background::chain, registry::Snapshot, submit::new_task};
@@ -123,24 +123,10 @@ pub(crate) fn submission(schedule: &Schedule, due: Option<Timestamp>) -> Result<
     let callback = schedule.callback.as_ref().map(|callback| serde_json::from_str(callback.get())).transpose();
     let corrupt = |error: serde_json::Error| EngineError::from(StoreError::Failed(error.into()));
     Ok(SubmitRequest {
-        body: schedule.body.as_raw().to_owned(),
         callback: callback.map_err(corrupt)?,
         correlation_id: schedule.correlation_id.clone().or_else(|| Some(run_id(&schedule.name, due?))),
         // As the service says.
-        priority: None,
-        scheduled_date: None,
-        delay: None,
-        expires_after: None,
-        timeout: None,
-        retry: None,
-        unique_key: None,
-        unique_for: None,
-        after: None,
-        parent_id: None,
-        batch_id: None,
-        reference: None,
-        service: None,
-        trace: TraceHeaders::default(),
+        ..SubmitRequest::new(schedule.body.as_raw().to_owned())
     })
 }
 

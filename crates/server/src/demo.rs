@@ -148,25 +148,10 @@ fn declaration(secret: &str, worker_secret: &str) -> anyhow::Result<Declaration>
         "additionalProperties": false
     });
     let service = ServiceDeclaration {
-        service_name: SERVICE.to_owned(),
-        queue_name: None,
         transport: Some(TransportName::Builtin),
-        queue: None,
         capacity: Some(1000),
         json_schema: Some(schema),
-        paused: None,
-        lease: None,
-        delivery_limit: None,
-        retention: None,
-        callback_retries: None,
-        retry: None,
-        timeout: None,
-        priority_step: None,
-        max_running: None,
-        max_running_per_client: None,
-        rate_limit: None,
-        fair_share: None,
-        dispatch_window: None,
+        ..ServiceDeclaration::named(SERVICE)
     };
     let client = |id: &str, secret: &str| ClientDeclaration {
         client_id: id.to_owned(),
