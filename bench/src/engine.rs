@@ -1,12 +1,13 @@
 //! Tasks that do nothing, done in process on PostgreSQL: Relais beside other engines of its kind, each at its fastest, on
-//! the same server in the same run.
+//! the same server in the same run; and Relais on SQLite.
 //!
 //! The others are in a package of their own (`bench/peers`), which says how each is set up. All of them have the same to
 //! do: tasks that were submitted before are drained, from the start of the workers until the last result is stored; and an
 //! idle worker is given single tasks.
 
+mod meter;
 mod peer;
-mod relais;
+pub mod relais;
 
 use std::time::Duration;
 
@@ -15,11 +16,14 @@ use relais_testkit::PostgresServer;
 
 use crate::{
     Plan,
-    cpu::{self, Split},
+    cpu::Split,
     report::Section,
     sample::{Sample, ms, number},
+    tell,
     world::{create_database, postgres},
 };
+
+use self::meter::{Meter, Spent};
 
 /// Who takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +36,10 @@ enum Engine {
 }
 
 const ALL: [Engine; 5] = [Engine::Relais, Engine::River, Engine::Awa, Engine::Graphile, Engine::Apalis];
+
+/// Those that drain tasks among many that have ended: Relais, and the one that it is held against that keeps its history. (awa,
+/// started on a database with a million finished tasks, is busy for minutes before it begins.)
+const AMONG_MANY: [Engine; 2] = [Engine::Relais, Engine::River];
 
 impl Engine {
     /// As it is printed.
@@ -71,18 +79,28 @@ impl Engine {
 
 /// Runs it.
 pub async fn run(plan: &Plan) -> Result<Section> {
-    let header =
-        ["engine", "finished before", "tasks/s", "µs CPU engine", "database", "idle p50 ms", "idle p99 ms", "history"];
-    let mut section = Section::new("engine", "tasks that do nothing, in process on PostgreSQL, beside others", &header);
+    let header = [
+        "engine",
+        "finished before",
+        "tasks/s",
+        "µs CPU engine",
+        "database",
+        "bytes of WAL",
+        "idle p50 ms",
+        "idle p99 ms",
+        "history",
+    ];
+    let mut section = Section::new("engine", "tasks that do nothing, in process, beside others", &header);
     let (server, first) = postgres(plan).await?;
-    let meter = Meter { database: first };
-    let fastest = fastest(plan, &server, meter).await?;
-    let empty = drained(plan, &server, meter, &fastest, 0).await?;
+    let meter = Meter::new(first, server.url("postgres"));
+    let fastest = fastest(plan, &server, &meter).await?;
+    let empty = drained(plan, &server, &meter, &fastest, 0).await?;
     let idle = picked_up(plan, &server).await?;
-    let full = drained(plan, &server, meter, &fastest, plan.finished).await?;
+    let among_many: Vec<Settings> = fastest.iter().copied().filter(|(engine, _)| AMONG_MANY.contains(engine)).collect();
+    let full = drained(plan, &server, &meter, &among_many, plan.finished).await?;
     for (finished, drained) in [(0, &empty), (plan.finished, &full)] {
-        for (engine, sample, keeps_history) in drained {
-            let [cpu, database, _] = Split::columns(sample.split);
+        for Drained { engine, sample, spent, keeps_history } in drained {
+            let [cpu, database, _] = Split::columns(Some(spent.split));
             let latency = |share| {
                 let sample = (finished == 0).then(|| idle.iter().find(|(other, _)| other == engine)).flatten();
                 sample.map_or_else(String::new, |(_, sample)| ms(sample.percentile(share)))
@@ -93,6 +111,7 @@ pub async fn run(plan: &Plan) -> Result<Section> {
                 number(sample.rate),
                 cpu,
                 database,
+                number(spent.wal),
                 latency(0.5),
                 latency(0.99),
                 if *keeps_history { "kept" } else { "deleted" }.to_owned(),
@@ -100,9 +119,10 @@ pub async fn run(plan: &Plan) -> Result<Section> {
         }
     }
     judge(&mut section, plan, &empty, &full, &idle);
+    on_sqlite(plan, &mut section).await?;
     section
         .note("CPU is for one task, from the start of the workers to the last result; the engine's is its process's.");
-    section.note("What deletes its rows has no finished tasks to walk around, and is not filled.");
+    section.note("Among finished tasks: Relais and the one of those it is held against that keeps them.");
     let chosen = fastest.iter().filter(|(_, settings)| !settings.is_empty());
     let chosen: Vec<_> =
         chosen.map(|(engine, settings)| format!("{} `{}`", engine.name(), settings.join(" "))).collect();
@@ -112,12 +132,53 @@ pub async fn run(plan: &Plan) -> Result<Section> {
     Ok(section)
 }
 
-type Drained = (Engine, Sample, bool);
+/// Relais on a file, alone: the others have no such thing.
+async fn on_sqlite(plan: &Plan, section: &mut Section) -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let url = |name: &str| format!("sqlite:{}", folder.path().join(name).display());
+    let idle = relais::pick_up(&url("idle.db"), plan.samples).await?;
+    let idle = Sample::new(plan.samples, Duration::from_secs(1), idle);
+    let mut rates = Vec::new();
+    for finished in [0, plan.finished] {
+        let mut rounds = Vec::new();
+        for round in 0..plan.rounds {
+            let name = if finished == 0 { format!("empty{round}.db") } else { "full.db".to_owned() };
+            if finished > 0 && round == 0 {
+                relais::fill(&url(&name), finished).await?;
+            }
+            let measured = relais::drain(&url(&name), plan.drain, None).await?;
+            let mut sample = Sample::new(usize::try_from(plan.drain)?, measured.time, Vec::new());
+            sample.split = Some(measured.spent.split);
+            tell(&format!("engine: Relais on SQLite, {finished} finished: {:.0}/s", sample.rate));
+            rounds.push(sample);
+        }
+        let sample = Sample::median(rounds);
+        let [cpu, ..] = Split::columns(sample.split);
+        let latency = |share| if finished == 0 { ms(idle.percentile(share)) } else { String::new() };
+        let mut row = vec!["Relais on SQLite".to_owned(), number(finished as f64), number(sample.rate), cpu];
+        row.extend([String::new(), String::new(), latency(0.5), latency(0.99), "kept".to_owned()]);
+        section.row(row);
+        rates.push(sample.rate);
+    }
+    if let [empty, full] = rates[..] {
+        let what = format!("as long with {} finished tasks in the file, on SQLite", number(plan.finished as f64));
+        section.below(&what, empty / full, 1.2, " ×");
+    }
+    Ok(())
+}
+
+/// What came of the rounds of one engine: the median.
+struct Drained {
+    engine: Engine,
+    sample: Sample,
+    spent: Spent,
+    keeps_history: bool,
+}
 
 type Settings = (Engine, &'static [&'static str]);
 
 /// The settings of each with which it drains a part of the tasks in the shortest time.
-async fn fastest(plan: &Plan, server: &PostgresServer, meter: Meter) -> Result<Vec<Settings>> {
+async fn fastest(plan: &Plan, server: &PostgresServer, meter: &Meter) -> Result<Vec<Settings>> {
     let mut fastest = Vec::new();
     for engine in ALL {
         let mut best: Option<(Duration, &'static [&'static str])> = None;
@@ -134,8 +195,9 @@ async fn fastest(plan: &Plan, server: &PostgresServer, meter: Meter) -> Result<V
 }
 
 fn judge(section: &mut Section, plan: &Plan, empty: &[Drained], full: &[Drained], idle: &[(Engine, Sample)]) {
-    let rate =
-        |list: &[Drained], engine| list.iter().find(|(other, ..)| *other == engine).map(|(_, sample, _)| sample.rate);
+    let rate = |list: &[Drained], engine| {
+        list.iter().find(|drained| drained.engine == engine).map(|drained| drained.sample.rate)
+    };
     let Some(ours) = rate(empty, Engine::Relais) else { return };
     for (engine, bar) in
         [(Engine::River, Some(2.0)), (Engine::Graphile, Some(1.0)), (Engine::Awa, None), (Engine::Apalis, None)]
@@ -169,20 +231,20 @@ fn judge(section: &mut Section, plan: &Plan, empty: &[Drained], full: &[Drained]
 async fn drained(
     plan: &Plan,
     server: &PostgresServer,
-    meter: Meter,
+    meter: &Meter,
     settings: &[Settings],
     finished: u64,
 ) -> Result<Vec<Drained>> {
-    let mut rounds: Vec<(Engine, Vec<Sample>, bool)> = Vec::new();
+    let mut rounds: Vec<(Engine, Vec<Measured>)> = settings.iter().map(|(engine, _)| (*engine, Vec::new())).collect();
     for round in 0..plan.rounds {
-        for &(engine, settings) in settings {
+        for (&(engine, settings), (_, measurements)) in settings.iter().zip(&mut rounds) {
             let (url, fresh) = database(server, engine, finished, round).await?;
             let measured = match engine {
                 Engine::Relais => {
                     if fresh && finished > 0 {
                         relais::fill(&url, finished).await?;
                     }
-                    relais::drain(&url, plan.drain, meter).await?
+                    relais::drain(&url, plan.drain, Some(meter)).await?
                 }
                 _ => {
                     if fresh && finished > 0 {
@@ -197,15 +259,21 @@ async fn drained(
                 engine.name(),
                 plan.drain
             );
-            let mut sample = Sample::new(usize::try_from(plan.drain)?, measured.time, Vec::new());
-            sample.split = Some(measured.split);
-            match rounds.iter_mut().find(|(other, ..)| *other == engine) {
-                Some((_, samples, _)) => samples.push(sample),
-                None => rounds.push((engine, vec![sample], measured.keeps_history)),
-            }
+            let rate = plan.drain as f64 / measured.time.as_secs_f64();
+            tell(&format!("engine: {}, {finished} finished: {rate:.0}/s", engine.name()));
+            measurements.push(measured);
         }
     }
-    Ok(rounds.into_iter().map(|(engine, samples, keeps)| (engine, Sample::median(samples), keeps)).collect())
+    let done = usize::try_from(plan.drain)?;
+    Ok(rounds
+        .into_iter()
+        .filter_map(|(engine, mut measured)| {
+            measured.sort_by_key(|measured| measured.time);
+            let middle = measured.len() / 2;
+            let Measured { time, spent, keeps_history, .. } = measured.into_iter().nth(middle)?;
+            Some(Drained { engine, sample: Sample::new(done, time, Vec::new()), spent, keeps_history })
+        })
+        .collect())
 }
 
 /// A database for a round, and whether it is a new one. A filled one is kept for all rounds.
@@ -242,19 +310,6 @@ struct Measured {
     keeps_history: bool,
     /// From the start of the workers until the last result was stored.
     time: Duration,
-    /// Processor time for one task: the engine's process as `server`, and PostgreSQL.
-    split: Split,
-}
-
-/// Reads processor times of a process and of PostgreSQL.
-#[derive(Debug, Clone, Copy)]
-struct Meter {
-    /// PostgreSQL's first process.
-    database: u32,
-}
-
-impl Meter {
-    fn read(self, engine: u32) -> Result<Split> {
-        Ok(Split { server: cpu::of_process(engine)?, database: cpu::of_family(self.database)?, load: Duration::ZERO })
-    }
+    /// What one task cost.
+    spent: Spent,
 }

@@ -23,6 +23,7 @@ mod receiver;
 mod report;
 mod sample;
 mod submit;
+mod wear;
 mod work;
 mod world;
 
@@ -74,6 +75,7 @@ enum Name {
     Poll,
     Work,
     Engine,
+    Wear,
     Pickup,
     Bulk,
     Callbacks,
@@ -106,6 +108,10 @@ pub struct Plan {
     pub drain: u64,
     /// Among how many finished ones.
     pub finished: u64,
+    /// How long the load is that must not wear out the database.
+    pub wear: Duration,
+    /// So many tasks come, are done and are purged at a time.
+    pub wear_tasks: u64,
     /// How long nothing is done.
     pub idle: Duration,
     /// Whether to tell where the time goes.
@@ -126,6 +132,8 @@ impl Plan {
                 tasks: 300,
                 drain: 3000,
                 finished: 10_000,
+                wear: Duration::from_secs(6),
+                wear_tasks: 1000,
                 idle: Duration::from_secs(2),
                 profile: arguments.profile,
             }
@@ -141,6 +149,8 @@ impl Plan {
                 tasks: 10_000,
                 drain: 100_000,
                 finished: 1_000_000,
+                wear: Duration::from_mins(6),
+                wear_tasks: 20_000,
                 idle: Duration::from_secs(20),
                 profile: arguments.profile,
             }
@@ -173,6 +183,7 @@ async fn main() -> Result<()> {
             Name::Poll => poll::run(&plan).await?,
             Name::Work => work::run(&plan).await?,
             Name::Engine => engine::run(&plan).await?,
+            Name::Wear => wear::run(&plan).await?,
             Name::Pickup => pickup::run(&plan).await?,
             Name::Bulk => bulk::run(&plan).await?,
             Name::Callbacks => callbacks::run(&plan).await?,

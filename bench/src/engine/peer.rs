@@ -9,7 +9,7 @@ use tokio::{
     process::{Child, ChildStdout, Command},
 };
 
-use super::{Measured, Meter};
+use super::{Measured, meter::Meter};
 
 /// How long one run may take, with all that is done before it measures.
 const PATIENCE: Duration = Duration::from_secs(1800);
@@ -36,16 +36,16 @@ pub async fn fill(peer: &str, url: &str, finished: u64) -> Result<()> {
 }
 
 /// Drains so many tasks.
-pub async fn drain(peer: &str, url: &str, tasks: u64, settings: &[&str], meter: Meter) -> Result<Measured> {
+pub async fn drain(peer: &str, url: &str, tasks: u64, settings: &[&str], meter: &Meter) -> Result<Measured> {
     let tasks_said = tasks.to_string();
     let mut arguments = vec!["drain", "--tasks", &tasks_said];
     arguments.extend(settings);
     let mut run = Run::start(peer, url, &arguments, true)?;
     run.ready().await?;
-    let before = meter.read(run.pid()?)?;
+    let before = meter.read(run.pid()?).await?;
     run.go_on().await?;
     let report = run.report().await?;
-    let split = meter.read(run.pid()?)?.since(before, tasks as f64);
+    let spent = meter.read(run.pid()?).await?.since(before, tasks as f64);
     run.go_on().await?;
     ensure!(report.again == 0, "{peer} did tasks twice: {report:?}");
     Ok(Measured {
@@ -53,7 +53,7 @@ pub async fn drain(peer: &str, url: &str, tasks: u64, settings: &[&str], meter: 
         finished: report.finished,
         keeps_history: report.keeps_history,
         time: Duration::from_secs_f64(report.seconds),
-        split,
+        spent,
     })
 }
 

@@ -9,15 +9,18 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use relais_core::Role;
+use relais_core::{Role, Store};
 use relais_engine::{Access, Engine, Handlers, Options};
 use relais_protocol::consumer::SubmitRequest;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use sqlx::{Connection, PgConnection, SqliteConnection};
 use tokio::sync::{Notify, mpsc};
 
-use super::{Measured, Meter};
+use super::{
+    Measured,
+    meter::{Meter, Spent, of_process},
+};
 use crate::fill::{self, Queue};
 
 const SERVICE: &str = "bench";
@@ -44,64 +47,114 @@ struct Body {
 
 /// Makes so many finished tasks.
 pub async fn fill(url: &str, finished: u64) -> Result<()> {
-    open(url).await?.stop().await;
+    Relais::open(url, Options::default()).await?.engine.stop().await;
+    if is_file(url) {
+        return fill::sqlite(url, Queue::ended(finished), SERVICE, CLIENT).await;
+    }
     fill::postgres(url, Queue::ended(finished), SERVICE, CLIENT).await
 }
 
-/// Drains so many tasks.
-pub async fn drain(url: &str, tasks: u64, meter: Meter) -> Result<Measured> {
-    let engine = open(url).await?;
-    let mut connection = PgConnection::connect(url).await?;
-    sqlx::raw_sql("SET enable_seqscan = off").execute(&mut connection).await?;
-    let before = finished(&mut connection).await?;
-    let access = engine.insider(CLIENT, SERVICE, Role::Consume)?;
-    let mut from = 0;
-    while from < tasks {
-        let to = (from + BATCH).min(tasks);
-        submit(&engine, &access, from..to).await?;
-        from = to;
-    }
-    for statement in ["VACUUM ANALYZE", "CHECKPOINT"] {
-        sqlx::raw_sql(statement).execute(&mut connection).await?;
-    }
-
-    let (ran, all) = (Arc::new(AtomicU64::new(0)), Arc::new(Notify::new()));
-    let handler = {
-        let (ran, all) = (Arc::clone(&ran), Arc::clone(&all));
-        move |_: Body, _| {
-            if ran.fetch_add(1, Ordering::AcqRel) + 1 == tasks {
-                all.notify_one();
-            }
-            std::future::ready(Ok::<(), String>(()))
+/// Submits so many tasks, and drains them. On PostgreSQL a meter is read.
+pub async fn drain(url: &str, tasks: u64, meter: Option<&Meter>) -> Result<Measured> {
+    let relais = Relais::open(url, Options::default()).await?;
+    let before = finished(url).await?;
+    relais.submit_many(tasks).await?;
+    if !is_file(url) {
+        let mut connection = PgConnection::connect(url).await?;
+        for statement in ["VACUUM ANALYZE", "CHECKPOINT"] {
+            sqlx::raw_sql(statement).execute(&mut connection).await?;
         }
-    };
-    let us = std::process::id();
-    let spent = meter.read(us)?;
-    let begin = Instant::now();
-    let instance = engine.work(Handlers::new().on_up_to(CONCURRENCY, SERVICE, handler)).await?;
-    tokio::time::timeout(PATIENCE, all.notified()).await.context("not all tasks ran")?;
-    // The answer is of the moment in which it was asked for.
-    let mut time = begin.elapsed();
-    while unfinished(&mut connection).await? {
-        ensure!(time < PATIENCE, "not all results were stored");
-        tokio::time::sleep(LOOK).await;
-        time = begin.elapsed();
+        connection.close().await?;
     }
-    let split = meter.read(us)?.since(spent, tasks as f64);
+    let us = std::process::id();
+    let read = async || match meter {
+        Some(meter) => meter.read(us).await,
+        None => Ok(Spent { split: of_process(us)?, wal: 0.0 }),
+    };
+    let spent = read().await?;
+    let (ran, time) = relais.drain(tasks).await?;
+    let spent = read().await?.since(spent, tasks as f64);
+    relais.engine.stop().await;
+    Ok(Measured { ran, finished: finished(url).await? - before, keeps_history: true, time, spent })
+}
 
-    let report = instance.stop().await;
-    ensure!(report.done == tasks, "the instance did {report:?}");
-    engine.stop().await;
-    let finished = finished(&mut connection).await? - before;
-    Ok(Measured { ran: ran.load(Ordering::Acquire), finished, keeps_history: true, time, split })
+/// An engine with a service.
+pub struct Relais {
+    /// The engine.
+    pub engine: Engine,
+    store: Arc<dyn Store>,
+}
+
+impl Relais {
+    /// On this database, with these settings.
+    pub async fn open(url: &str, options: Options) -> Result<Self> {
+        let store = relais_store::open(url, &relais_store::Options::default()).await?;
+        store.migrate().await?;
+        let engine = Engine::start(Arc::clone(&store), options)?;
+        let declaration = json!({
+            "services": [{ "serviceName": SERVICE }],
+            "clients": [{ "clientId": CLIENT, "clientSecret": "the secret of the benchmark" }],
+            "authorizations": [{ "clientId": CLIENT, "serviceName": SERVICE, "roles": ["consume", "work"] }],
+        });
+        engine.apply(serde_json::from_value(declaration)?, false, false).await?;
+        Ok(Self { engine, store })
+    }
+
+    fn access(&self) -> Result<Access> {
+        Ok(self.engine.insider(CLIENT, SERVICE, Role::Consume)?)
+    }
+
+    /// Submits so many tasks.
+    pub async fn submit_many(&self, tasks: u64) -> Result<()> {
+        let access = self.access()?;
+        let mut from = 0;
+        while from < tasks {
+            let to = (from + BATCH).min(tasks);
+            submit(&self.engine, &access, from..to).await?;
+            from = to;
+        }
+        Ok(())
+    }
+
+    /// Does all tasks that wait, so many: how many ran, and the time until the last result was stored.
+    pub async fn drain(&self, tasks: u64) -> Result<(u64, Duration)> {
+        let (ran, all) = (Arc::new(AtomicU64::new(0)), Arc::new(Notify::new()));
+        let handler = {
+            let (ran, all) = (Arc::clone(&ran), Arc::clone(&all));
+            move |_: Body, _| {
+                if ran.fetch_add(1, Ordering::AcqRel) + 1 == tasks {
+                    all.notify_one();
+                }
+                std::future::ready(Ok::<(), String>(()))
+            }
+        };
+        let service = self.access()?.service.key;
+        let begin = Instant::now();
+        let instance = self.engine.work(Handlers::new().on_up_to(CONCURRENCY, SERVICE, handler)).await?;
+        tokio::time::timeout(PATIENCE, all.notified()).await.context("not all tasks ran")?;
+        // The answer is of the moment in which it was asked for.
+        let mut time = begin.elapsed();
+        while self.store.queue_depths(vec![service]).await?.iter().any(|depth| depth.backlog() > 0) {
+            ensure!(time < PATIENCE, "not all results were stored");
+            tokio::time::sleep(LOOK).await;
+            time = begin.elapsed();
+        }
+        let report = instance.stop().await;
+        ensure!(report.done == tasks, "the instance did {report:?}");
+        Ok((ran.load(Ordering::Acquire), time))
+    }
+}
+
+fn is_file(url: &str) -> bool {
+    url.starts_with("sqlite:")
 }
 
 /// How long single tasks take to begin.
 pub async fn pick_up(url: &str, samples: usize) -> Result<Vec<Duration>> {
     /// The first ones open connections and warm up.
     const WARM_UP: usize = 20;
-    let engine = open(url).await?;
-    let access = engine.insider(CLIENT, SERVICE, Role::Consume)?;
+    let relais = Relais::open(url, Options::default()).await?;
+    let (engine, access) = (&relais.engine, relais.access()?);
     let (begun, mut begins) = mpsc::unbounded_channel();
     let handler = move |body: Body, _| {
         let _ = begun.send((body.number, Instant::now()));
@@ -113,7 +166,7 @@ pub async fn pick_up(url: &str, samples: usize) -> Result<Vec<Duration>> {
         // The worker has to be waiting again, in no step with anything else.
         tokio::time::sleep(Duration::from_millis(10 + number * 7 % 13)).await;
         let sent = Instant::now();
-        submit(&engine, &access, number..number + 1).await?;
+        submit(engine, &access, number..number + 1).await?;
         let begin =
             tokio::time::timeout(Duration::from_secs(30), begins.recv()).await.context("a task did not begin")?;
         let (which, when) = begin.context("the worker has ended")?;
@@ -123,21 +176,8 @@ pub async fn pick_up(url: &str, samples: usize) -> Result<Vec<Duration>> {
         }
     }
     instance.stop().await;
-    engine.stop().await;
+    relais.engine.stop().await;
     Ok(latencies)
-}
-
-async fn open(url: &str) -> Result<Engine> {
-    let store = relais_store::open(url, &relais_store::Options::default()).await?;
-    store.migrate().await?;
-    let engine = Engine::start(store, Options::default())?;
-    let declaration = json!({
-        "services": [{ "serviceName": SERVICE }],
-        "clients": [{ "clientId": CLIENT, "clientSecret": "the secret of the benchmark" }],
-        "authorizations": [{ "clientId": CLIENT, "serviceName": SERVICE, "roles": ["consume", "work"] }],
-    });
-    engine.apply(serde_json::from_value(declaration)?, false, false).await?;
-    Ok(engine)
 }
 
 async fn submit(engine: &Engine, access: &Access, numbers: std::ops::Range<u64>) -> Result<()> {
@@ -155,19 +195,14 @@ async fn submit(engine: &Engine, access: &Access, numbers: std::ops::Range<u64>)
     Ok(())
 }
 
-async fn unfinished(connection: &mut PgConnection) -> Result<bool> {
-    let of = |status: u8| {
-        format!(
-            "EXISTS (SELECT FROM relais.task
-                     WHERE service_id = (SELECT id FROM relais.service WHERE name = '{SERVICE}') AND status = {status})"
-        )
+/// How many tasks have succeeded, counted one by one.
+async fn finished(url: &str) -> Result<u64> {
+    let count: i64 = if is_file(url) {
+        let mut connection = SqliteConnection::connect(url).await?;
+        sqlx::query_scalar("SELECT count(*) FROM task WHERE status = 2").fetch_one(&mut connection).await?
+    } else {
+        let mut connection = PgConnection::connect(url).await?;
+        sqlx::query_scalar("SELECT count(*) FROM relais.task WHERE status = 2").fetch_one(&mut connection).await?
     };
-    let question = format!("SELECT {} OR {}", of(0), of(1));
-    Ok(sqlx::query_scalar(AssertSqlSafe(question)).fetch_one(connection).await?)
-}
-
-async fn finished(connection: &mut PgConnection) -> Result<u64> {
-    let count: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM relais.task WHERE status = 2").fetch_one(connection).await?;
     Ok(u64::try_from(count)?)
 }
