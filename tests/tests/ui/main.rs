@@ -5,4 +5,5 @@ mod gate;
 mod http;
 mod live;
 mod pages;
+mod trouble;
 mod world;

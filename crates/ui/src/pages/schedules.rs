@@ -37,19 +37,18 @@ pub(crate) async fn page(visitor: Visitor, Query(query): Query) -> Answer {
                     th.right scope="col" { (words.next_run) }
                     th.right scope="col" { (words.last_run) }
                     th.right scope="col" { (words.runs) }
-                    th scope="col" { (words.about) }
                     th scope="col" { span.sr-only { (words.actions) } }
                 } }
                 tbody { @for schedule in &schedules {
                     @let declared = &schedule.declaration;
                     tr {
                         th scope="row" { a href=(format!("/ui/schedules/{}", segment(&declared.schedule_name))) { (declared.schedule_name) } @if declared.paused == Some(true) { " " (badge("paused", words.paused)) } }
-                        td { (when(&visitor, schedule)) br; code.muted { (declared.cron) } }
+                        td.when { (when(&visitor, schedule)) br; code.muted { (declared.cron) }
+                            @if let Some(error) = &schedule.last_error { br; span.error title=(error) { (super::tasks::first_line(error)) } } }
                         td { (service_link(&declared.service_name)) }
                         td.right { (ago(&visitor, schedule.next_run_date.as_deref(), now)) }
                         td.right { (ago(&visitor, schedule.last_run_date.as_deref(), now)) @if let Some(task) = &schedule.last_task_id { br; (task_link(task)) } }
                         td.right.num { (number(language, schedule.runs)) }
-                        td { @if let Some(error) = &schedule.last_error { span.error title=(error) { (super::tasks::first_line(error)) } } }
                         td.buttons { (actions(&visitor, schedule)) }
                     }
                 } }
