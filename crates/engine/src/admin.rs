@@ -168,14 +168,14 @@ impl Engine {
         Ok(AdminTaskView {
             task: view,
             attempts: Some(attempt_views(&task, attempts)),
-            children: Some(self.linked(TaskLink::Parent(task_id)).await?),
-            waited_for_by: Some(self.linked(TaskLink::After(task_id)).await?),
+            children: self.linked(TaskLink::Parent(task_id)).await?,
+            waited_for_by: self.linked(TaskLink::After(task_id)).await?,
             ..admin_task_view(&task, true)
         })
     }
 
-    /// The first tasks that have this in common.
-    async fn linked(&self, link: TaskLink) -> Result<LinkedTasks, EngineError> {
+    /// The first tasks that have this in common, if any have.
+    async fn linked(&self, link: TaskLink) -> Result<Option<LinkedTasks>, EngineError> {
         let filter = TaskFilter { link: Some(link), limit: LINKED + 1, ..TaskFilter::default() };
         let found = self.0.store.list_tasks(filter).await?.tasks;
         let view = |task: &Task| LinkedTask {
@@ -183,7 +183,8 @@ impl Engine {
             service: task.service.to_string(),
             status: task_status(task.state.status),
         };
-        Ok(LinkedTasks { tasks: found.iter().take(LINKED).map(view).collect(), more: found.len() > LINKED })
+        let tasks = || found.iter().take(LINKED).map(view).collect();
+        Ok((!found.is_empty()).then(|| LinkedTasks { tasks: tasks(), more: found.len() > LINKED }))
     }
 
     /// The tasks that match, the newest first, and the cursor of the next page.

@@ -117,7 +117,7 @@ async fn one_goes_from_a_task_to_all_that_it_has_to_do_with() -> Result<()> {
     // The admin API tells the same.
     let seen = world.app.caller().get(&format!("/admin/tasks/{}", world.done)).await.data();
     ensure!(seen["children"]["tasks"].as_array().is_some_and(|parts| parts.len() == 2), "{seen}");
-    ensure!(seen["children"]["more"] == false && seen["waitedForBy"]["tasks"] == json!([]), "{seen}");
+    ensure!(seen["children"]["more"] == false && seen.get("waitedForBy").is_none(), "{seen}");
     browser.no_complaints("links")
 }
 

@@ -1,8 +1,10 @@
 //! What has gone wrong elsewhere, and what an operator makes of it by clicking: messages that nobody understood, and
 //! processes that died with tasks in hand.
 
-use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use relais_core::{ClaimRequest, CrashPolicy, InstanceStatus, Joined, NewInstance};

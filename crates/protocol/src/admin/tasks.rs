@@ -37,10 +37,11 @@ pub struct AdminTaskView {
     /// Its attempts, in their order; absent in a listing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<Vec<AttemptView>>,
-    /// The tasks that name it as their parent, the newest first; absent in a listing.
+    /// The tasks that name it as their parent, the newest first; absent if none does, and in a listing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub children: Option<LinkedTasks>,
-    /// The tasks that wait for it, the newest first; absent in a listing. One that was told of its end waits no more.
+    /// The tasks that wait for it, the newest first; absent if none does, and in a listing. One that was told of its end
+    /// waits no more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waited_for_by: Option<LinkedTasks>,
     /// What became of telling its end, where that is to be told: `PENDING`, `SUCCESS` or `FAILURE`.
