@@ -20,7 +20,7 @@ use axum::{
 };
 use relais_api::{ApiOptions, RenderMetrics};
 use relais_callback::{HttpCourier, HttpOptions};
-use relais_core::CallbackType;
+use relais_core::{CallbackType, Store};
 use relais_engine::{AuthOptions, Couriers, Engine, Options};
 use relais_testkit::TestDatabase;
 use serde_json::{Value, json};
@@ -59,6 +59,8 @@ type UnderWay = watch::Sender<HashMap<String, usize>>;
 pub struct TestApp {
     /// Its application layer, for what no route can do: to stop it.
     pub engine: Engine,
+    /// Its store, to be another process on it.
+    pub store: Arc<dyn Store>,
     address: SocketAddr,
     http: reqwest::Client,
     under_way: Arc<UnderWay>,
@@ -193,7 +195,7 @@ impl Builder {
         if self.migrate {
             store.migrate().await?;
         }
-        let engine = Engine::start(store, self.engine)?;
+        let engine = Engine::start(Arc::clone(&store), self.engine)?;
         if self.migrate {
             let declaration = serde_json::from_value(self.declaration).context("the declaration does not parse")?;
             engine.apply(declaration, false, false).await?;
@@ -210,7 +212,7 @@ impl Builder {
         let service = ServiceExt::<Request>::into_make_service_with_connect_info::<SocketAddr>(service);
         // Ends with the test's runtime.
         tokio::spawn(async move { axum::serve(listener, service).await });
-        Ok(TestApp { engine, address, http: http_client()?, under_way, _keeper: keeper })
+        Ok(TestApp { engine, store, address, http: http_client()?, under_way, _keeper: keeper })
     }
 }
 

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, process::Command};
 use anyhow::{Context, Result};
 
 use crate::{
-    cargo::{run, target_directory},
+    cargo::{cargo, root, run, target_directory},
     packages,
 };
 
@@ -34,6 +34,13 @@ pub fn ensure_installed() -> Result<PathBuf> {
         .arg(&folder)
         .arg(&wanted))?;
     Ok(script)
+}
+
+/// Draws the pictures of the README, by the test that shows that they can be drawn.
+pub fn pictures() -> Result<()> {
+    let axe = ensure_installed()?;
+    let mut test = cargo(["test", "--package", "relais-tests", "--test", "ui", "--", "drawn::"]);
+    run(test.env("RELAIS_PICTURES", root().join("docs/images")).env(AXE, axe))
 }
 
 fn is_there() -> bool {

@@ -41,6 +41,7 @@ Commands:
   chart             Render the Helm chart in every way it offers, and judge what comes of it; the compose
                     file and the systemd unit too.
   graphs            Check the Grafana dashboard and the Prometheus rules against what a server really exports.
+  pictures          Draw the README's pictures (docs/images) anew, in a real browser.
   fuzz-api          Fuzz a running server from its own OpenAPI document, with schemathesis.
   sdk-javascript    Check and test the JavaScript library (sdk/javascript) with a private RabbitMQ.
   bench [ARGS…]     Build for release and run the benchmarks; ARGS go to relais-bench.
@@ -60,7 +61,8 @@ curl, jq, python3, python3-venv, nodejs, npm, chromium, prometheus). Elsewhere t
 Exit status: 0 all is well, 1 something failed, 2 the command line was not understood.
 ";
 
-const COMMANDS: [&str; 9] = ["test", "check", "gen", "chart", "graphs", "fuzz-api", "sdk-javascript", "bench", "help"];
+const COMMANDS: [&str; 10] =
+    ["test", "check", "gen", "chart", "graphs", "pictures", "fuzz-api", "sdk-javascript", "bench", "help"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -78,6 +80,7 @@ fn main() -> ExitCode {
         },
         "chart" if rest.is_empty() => chart::run(),
         "graphs" if rest.is_empty() => graphs::run(),
+        "pictures" if rest.is_empty() => browser::pictures(),
         "fuzz-api" if rest.is_empty() => fuzz_api::run(),
         "sdk-javascript" if rest.is_empty() => sdk_javascript::run_alone(),
         "bench" => bench::run(rest),
@@ -85,7 +88,7 @@ fn main() -> ExitCode {
             print!("{HELP}");
             Ok(())
         }
-        "chart" | "check" | "graphs" | "fuzz-api" | "sdk-javascript" => {
+        "chart" | "check" | "graphs" | "pictures" | "fuzz-api" | "sdk-javascript" => {
             return usage_error(&format!("{command} takes no argument"));
         }
         unknown => {

@@ -27,7 +27,9 @@ use crate::{
         ("service" = Option<String>, Query, description = "Only of this service"),
         ("clientId" = Option<String>, Query, description = "Only of this client"),
         ("correlationId" = Option<String>, Query, description = "Only with this correlation id", max_length = 200),
-        ("parentId" = Option<String>, Query, description = "Only parts of this task; not together with `correlationId`", format = "uuid"),
+        ("parentId" = Option<String>, Query, description = "Only parts of this task; only one of `correlationId`, `parentId`, `batchId`, `waitsFor`", format = "uuid"),
+        ("batchId" = Option<String>, Query, description = "Only those of this batch", format = "uuid"),
+        ("waitsFor" = Option<String>, Query, description = "Only those that wait for this task", format = "uuid"),
         ("status" = Option<String>, Query, description = "Only in these, separated by commas", pattern = "^(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED)(,(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED))*$"),
         ("from" = Option<String>, Query, description = "Submitted at this time or later", format = "date-time"),
         ("before" = Option<String>, Query, description = "Submitted before this time", format = "date-time"),
@@ -36,7 +38,7 @@ use crate::{
     ),
     responses((status = 200, description = "A page", body = Success<AdminTaskPage>), Refusals))]
 pub(crate) async fn list_tasks(State(app): State<App>, RawQuery(query): RawQuery) -> Answer<AdminTaskPage> {
-    let known: Vec<&str> = ["service", "clientId"].into_iter().chain(LISTING).collect();
+    let known: Vec<&str> = ["service", "clientId", "batchId", "waitsFor"].into_iter().chain(LISTING).collect();
     let query = Query::parse(query.as_deref(), &known)?;
     let (tasks, next_cursor) =
         app.engine.admin_list(query.get("service"), query.get("clientId"), query.listing()?).await?;
@@ -97,7 +99,8 @@ pub(crate) async fn cancel_tasks(State(app): State<App>, By(operator): By, reque
 
 /// The workers that are known of
 ///
-/// Those that have tasks, wherever they took them; and those that wait for tasks at this process, or did lately.
+/// Those that have tasks, and those that wait for some, or did lately, at whatever process; those of other processes as these
+/// told of them in the last seconds.
 #[utoipa::path(get, path = "/admin/workers", tag = "Operators", security(("admin" = []), ()),
     responses((status = 200, description = "In the order of services and hosts", body = Success<WorkerStates>), Refusals))]
 pub(crate) async fn list_workers(State(app): State<App>) -> Answer<WorkerStates> {

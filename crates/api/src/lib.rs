@@ -44,21 +44,6 @@ pub struct ApiOptions {
     pub max_wait: Duration,
     /// Who may use the admin API; where nobody may, it answers to loopback only.
     pub operators: Credentials,
-    /// Makes the span of a request part of the trace that the request says it belongs to.
-    pub continue_trace: Option<ContinueTrace>,
-}
-
-/// Makes a span part of the trace that these headers name: `traceparent`, which is well-formed, and `tracestate`.
-pub type GoOn = dyn Fn(&tracing::Span, &str, Option<&str>) + Send + Sync;
-
-/// How a span becomes part of a trace.
-#[derive(Clone)]
-pub struct ContinueTrace(pub Arc<GoOn>);
-
-impl std::fmt::Debug for ContinueTrace {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("ContinueTrace")
-    }
 }
 
 impl Default for ApiOptions {
@@ -68,7 +53,6 @@ impl Default for ApiOptions {
             request_timeout: Duration::from_secs(30),
             max_wait: relais_protocol::consumer::MAX_WAIT.0,
             operators: Credentials::default(),
-            continue_trace: None,
         }
     }
 }
@@ -95,7 +79,7 @@ pub fn router(engine: Engine, options: ApiOptions, render_metrics: RenderMetrics
         .method_not_allowed_fallback(error::method_not_allowed)
         .fallback(error::route_not_found)
         .layer(axum::middleware::from_fn(leftover::clear))
-        .layer(axum::middleware::from_fn_with_state(app.clone(), operations::measure))
+        .layer(axum::middleware::from_fn(operations::measure))
         .layer(CatchPanicLayer::custom(error::panicked))
         .with_state(app)
 }

@@ -11,12 +11,13 @@ use axum::{
     routing::get,
 };
 use relais_core::TraceContext;
+use relais_engine::trace::{self, Trail};
 use relais_protocol::consumer::TraceHeaders;
 use serde::Serialize;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, field::Empty};
 use utoipa::ToSchema;
 
-use crate::{App, ContinueTrace, consumer::trace_headers, error::ApiError, openapi::Refusals};
+use crate::{App, consumer::trace_headers, error::ApiError, openapi::Refusals};
 
 /// The state of the process.
 #[derive(Serialize, ToSchema)]
@@ -69,21 +70,28 @@ pub(crate) fn documentation(document: Arc<str>, page: Arc<str>) -> Router<App> {
 }
 
 /// Times every request by its route, in a span of its own, which is part of the caller's trace where there is one.
-pub(crate) async fn measure(State(app): State<App>, request: Request, next: Next) -> Response {
+pub(crate) async fn measure(request: Request, next: Next) -> Response {
     let begun = Instant::now();
     let matched = request.extensions().get::<MatchedPath>().cloned();
     let route = matched.as_ref().map_or("none", MatchedPath::as_str);
     let method = request.method().clone();
-    let span = tracing::debug_span!("request", %method, route, status = tracing::field::Empty, otel.kind = "server");
-    if let Some(ContinueTrace(go_on)) = &app.options.continue_trace
+    let span = tracing::debug_span!(
+        "request", otel.name = %format_args!("{method} {route}"), %method, route, status = Empty,
+        otel.kind = "server", otel.status_code = Empty,
+    );
+    if trace::is_installed()
         && let TraceHeaders { traceparent: Some(parent), tracestate } = trace_headers(request.headers())
-        && let Some(trace) = TraceContext::parse(&parent, tracestate.as_deref())
+        && let Some(context) = TraceContext::parse(&parent, tracestate.as_deref())
     {
-        go_on(&span, trace.traceparent(), trace.tracestate());
+        let tracestate = context.tracestate().map(str::to_owned);
+        trace::go_on(&span, Trail { traceparent: Some(context.traceparent().to_owned()), tracestate });
     }
     let response = next.run(request).instrument(span.clone()).await;
     let status = response.status().as_u16();
     span.record("status", status);
+    if response.status().is_server_error() {
+        span.record("otel.status_code", "ERROR");
+    }
     metrics::histogram!(
         "relais_http_request_seconds",
         "route" => route.to_owned(), "method" => method.to_string(), "status" => status.to_string()

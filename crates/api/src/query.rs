@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use relais_core::{Status, TaskId, TaskLink, Timestamp};
+use relais_core::{BatchId, Status, TaskId, TaskLink, Timestamp};
 use relais_engine::ListQuery;
 use relais_protocol::{ErrorNumber, HumanDuration};
 
@@ -13,6 +13,9 @@ const MAX_LIMIT: usize = 200;
 
 /// The parameters of a listing of tasks.
 pub(crate) const LISTING: [&str; 7] = ["status", "correlationId", "parentId", "from", "before", "limit", "cursor"];
+
+/// Those of them, and of operators', that name what tasks have in common.
+const LINKS: [&str; 4] = ["correlationId", "parentId", "batchId", "waitsFor"];
 
 /// The parameters of one request.
 pub(crate) struct Query(BTreeMap<String, String>);
@@ -85,16 +88,25 @@ impl Query {
                 .collect::<Result<_, _>>()?,
             None => Vec::new(),
         };
-        let link = match (self.get("correlationId"), self.get("parentId")) {
-            (Some(_), Some(_)) => return Err(invalid("parentId", "is not for a listing by correlationId")),
-            (Some(id), None) => Some(TaskLink::Correlation(id.to_owned())),
-            (None, Some(id)) => {
-                Some(TaskLink::Parent(TaskId::parse(id).ok_or_else(|| invalid("parentId", "must be a task's name"))?))
-            }
-            (None, None) => None,
-        };
+        let link = self.link()?;
         let (limit, cursor) = (self.limit()?, self.cursor()?);
         Ok(ListQuery { statuses, link, from: self.date("from")?, before: self.date("before")?, limit, cursor })
+    }
+
+    /// What the tasks have in common: one thing.
+    fn link(&self) -> Result<Option<TaskLink>, ApiError> {
+        let mut given = LINKS.into_iter().filter_map(|name| Some((name, self.get(name)?)));
+        let Some((name, id)) = given.next() else { return Ok(None) };
+        if let Some((other, _)) = given.next() {
+            return Err(invalid(other, &format!("is not for a listing by {name}")));
+        }
+        let task = || TaskId::parse(id).ok_or_else(|| invalid(name, "must be a task's name"));
+        Ok(Some(match name {
+            "parentId" => TaskLink::Parent(task()?),
+            "waitsFor" => TaskLink::After(task()?),
+            "batchId" => TaskLink::Batch(BatchId::parse(id).ok_or_else(|| invalid(name, "must be a batch's name"))?),
+            _ => TaskLink::Correlation(id.to_owned()),
+        }))
     }
 
     /// How long a page may be.

@@ -1,4 +1,4 @@
-//! Who did what: a line for each thing that an operator did, or tried.
+//! Who did what: a line for each thing that an operator did, or tried; and who is signed in.
 
 use crate::Timestamp;
 
@@ -26,15 +26,36 @@ impl AuditEntry {
     /// The same, as a database takes it: nothing endless, and no U+0000.
     pub fn tidied(mut self) -> Self {
         let texts = [&mut self.actor, &mut self.via, &mut self.action, &mut self.target];
-        for text in texts.into_iter().chain(&mut self.detail).chain(&mut self.error) {
-            if text.contains('\0') {
-                *text = text.replace('\0', "\u{fffd}");
-            }
-            if let Some((end, _)) = text.char_indices().nth(LONGEST) {
-                text.truncate(end);
-            }
-        }
+        texts.into_iter().chain(&mut self.detail).chain(&mut self.error).for_each(tidy);
         self
+    }
+}
+
+/// What came of something that was written down before it was done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AuditOutcome {
+    /// To what, where that was not known before.
+    pub target: Option<String>,
+    /// What else is worth knowing.
+    pub detail: Option<String>,
+    /// Why it could not be done; none if it was.
+    pub error: Option<String>,
+}
+
+impl AuditOutcome {
+    /// The same, as a database takes it.
+    pub fn tidied(mut self) -> Self {
+        [&mut self.target, &mut self.detail, &mut self.error].into_iter().flatten().for_each(tidy);
+        self
+    }
+}
+
+fn tidy(text: &mut String) {
+    if text.contains('\0') {
+        *text = text.replace('\0', "\u{fffd}");
+    }
+    if let Some((end, _)) = text.char_indices().nth(LONGEST) {
+        text.truncate(end);
     }
 }
 
@@ -47,6 +68,8 @@ pub struct AuditRecord {
     pub at: Timestamp,
     /// What.
     pub entry: AuditEntry,
+    /// Whether it is not known what came of it: it is being done, or whoever did it died over it.
+    pub open: bool,
 }
 
 /// A page of the audit log, the newest first.
@@ -56,6 +79,15 @@ pub struct AuditPage {
     pub records: Vec<AuditRecord>,
     /// Where the next page begins, if there may be one.
     pub next_before: Option<i64>,
+}
+
+/// Which sessions of operators are meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum SessionsOf {
+    /// This one.
+    Browser(String),
+    /// All of this operator's.
+    Operator(String),
 }
 
 #[cfg(test)]

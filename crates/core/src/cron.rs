@@ -17,6 +17,7 @@
 //! Nothing here reads a clock. Time zones come with the program, so that every process of one version has the same ones.
 
 mod fields;
+mod french;
 mod words;
 
 use jiff::{
@@ -124,6 +125,11 @@ impl Cron {
     /// The expression in words: `at 02:30 every Monday to Friday, Europe/Paris`.
     pub fn describe(&self) -> String {
         format!("{}, {}", words::describe(&self.fields), self.zone.iana_name().unwrap_or("UTC"))
+    }
+
+    /// The same in French: `à 02:30 du lundi au vendredi, Europe/Paris`.
+    pub fn describe_in_french(&self) -> String {
+        format!("{}, {}", french::describe(&self.fields), self.zone.iana_name().unwrap_or("UTC"))
     }
 }
 

@@ -100,6 +100,8 @@ pub enum TaskLink {
     Parent(TaskId),
     /// This is their batch.
     Batch(BatchId),
+    /// They wait for this task, and were not told yet that it has ended.
+    After(TaskId),
 }
 
 /// What became of tasks because others ended.

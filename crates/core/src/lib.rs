@@ -31,6 +31,7 @@ mod flow;
 mod inbox;
 mod instance;
 mod json;
+mod listing;
 mod names;
 pub mod position;
 mod priority;
@@ -46,7 +47,7 @@ pub mod wakeup;
 
 pub use admission::{Admission, Refusal, Room};
 pub use attempt::{Attempt, AttemptOutcome};
-pub use audit::{AuditEntry, AuditPage, AuditRecord};
+pub use audit::{AuditEntry, AuditOutcome, AuditPage, AuditRecord, SessionsOf};
 pub use backlog::{Backlog, QueueDepth, QueueShare, Tally};
 pub use batch::{Batch, BatchCounts, BatchMade, BatchStatus, NewBatch};
 pub use callback::{
@@ -68,6 +69,7 @@ pub use flow::{ClientFlow, Flow, FlowClient, FlowFacts, FlowLimits, FlowState, M
 pub use inbox::{Clerk, InboxEntry, TakenIn};
 pub use instance::{Buried, CrashPolicy, Decision, InstanceKey, InstanceRecord, InstanceStatus, Joined, NewInstance};
 pub use json::{Json, JsonError, MAX_DEPTH};
+pub use listing::{Page, TaskFilter};
 pub use names::{BatchId, ClientId, ClientKey, NameError, ScheduleName, ServiceKey, ServiceName, TaskId};
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
 pub use retry::{Failure, LONGEST_RETRY, MOST_RETRIES, RetryPolicy};
@@ -76,8 +78,8 @@ pub use schedule::{
     Schedule, ScheduleChange, ScheduleRecord, run_id,
 };
 pub use store::{
-    Change, ClaimRequest, Claimed, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Page, Passed,
-    PurgeReport, PurgeRule, Store, StoreError, TaskEvent, TaskFilter, Wakeup, WakeupListener,
+    Change, ClaimRequest, Claimed, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Passed, PurgeReport,
+    PurgeRule, Store, StoreError, TaskEvent, Wakeup, WakeupListener,
 };
 pub use submission::{IdempotencyKey, NewLinks, NewTask, Publisher, Submission, Submitted, Terms, UniqueKey, When};
 pub use task::{Links, Status, Task};

@@ -8,12 +8,12 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use async_trait::async_trait;
 
 use crate::{
-    Attempt, AuditEntry, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter,
-    CallbackPage, Clerk, ClientFlow, ClientId, ClientKey, Decision, Declared, Destination, DueCallback, Fired, Ignored,
-    InstanceKey, InstanceRecord, Joined, Json, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Priority, QueueDepth,
-    QueueSettings, QueueShare, Referee, Resend, Resent, Role, RunByHand, ScheduleChange, ScheduleName, ScheduleRecord,
-    ServiceKey, ServiceLimits, ServiceName, Settled, Settlement, State, Status, Submission, TakenIn, Task, TaskChange,
-    TaskId, TaskLink, Timestamp, TraceContext, Transport,
+    Attempt, AuditEntry, AuditOutcome, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt,
+    CallbackFilter, CallbackPage, Clerk, ClientFlow, ClientId, ClientKey, Decision, Declared, Destination, DueCallback,
+    Fired, Ignored, InstanceKey, InstanceRecord, Joined, Json, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Page,
+    Priority, QueueDepth, QueueSettings, QueueShare, Referee, Resend, Resent, Role, RunByHand, ScheduleChange,
+    ScheduleName, ScheduleRecord, ServiceKey, ServiceLimits, ServiceName, SessionsOf, Settled, Settlement, State,
+    Status, Submission, TakenIn, Task, TaskChange, TaskFilter, TaskId, Timestamp, TraceContext, Transport,
 };
 
 /// What a store can not do, whatever it was asked.
@@ -117,37 +117,6 @@ pub enum Outcome {
     Ignored(Ignored),
     /// There is no such task for whoever said so.
     NotFound,
-}
-
-/// Which tasks to list.
-#[derive(Debug, Clone, Default)]
-pub struct TaskFilter {
-    /// Of these services; none means of all.
-    pub services: Vec<ServiceKey>,
-    /// Of this client.
-    pub client: Option<ClientKey>,
-    /// In one of these; none means any.
-    pub statuses: Vec<Status>,
-    /// That have this in common. Where one is given, a page may have fewer tasks than asked for, or none, and yet a next one:
-    /// it looks at so many of those, not at all.
-    pub link: Option<TaskLink>,
-    /// Submitted at this time or later.
-    pub submitted_from: Option<Timestamp>,
-    /// Submitted before this time.
-    pub submitted_before: Option<Timestamp>,
-    /// Arrived before the task with this `id`: the cursor.
-    pub before_id: Option<i64>,
-    /// At most so many.
-    pub limit: usize,
-}
-
-/// A page of tasks, the newest first.
-#[derive(Debug, Clone, Default)]
-pub struct Page {
-    /// The tasks; a listing does not place them in their queues.
-    pub tasks: Vec<Task>,
-    /// Where the next page begins, if there may be one.
-    pub next_before_id: Option<i64>,
 }
 
 /// What happened to tasks because time passed.
@@ -509,11 +478,32 @@ pub trait Store: Send + Sync + 'static {
     /// Writes down what operators did.
     async fn write_audit(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError>;
 
+    /// Writes down what an operator is about to do; gives the line, of which it is not known what came of it.
+    async fn begin_audit(&self, entry: AuditEntry) -> Result<i64, StoreError>;
+
+    /// Writes down what came of it; takes the line back where nothing did.
+    async fn settle_audit(&self, line: i64, outcome: Option<AuditOutcome>) -> Result<(), StoreError>;
+
     /// What operators did, the newest first, before this line of the log.
     async fn audit_log(&self, before: Option<i64>, limit: usize) -> Result<AuditPage, StoreError>;
 
     /// Forgets what operators did longer ago than this; tells how many lines.
     async fn forget_audit(&self, older_than: Duration) -> Result<u64, StoreError>;
+
+    /// An operator has signed in, for so long.
+    async fn open_session(&self, id: String, operator: String, lasts: Duration) -> Result<(), StoreError>;
+
+    /// Whether a session was opened, and neither ended nor expired.
+    async fn session_is_open(&self, id: String) -> Result<bool, StoreError>;
+
+    /// Ends a session, or all of an operator's; tells how many.
+    async fn end_sessions(&self, which: SessionsOf) -> Result<u64, StoreError>;
+
+    /// Tells other processes which workers this one has heard of, in its own words; none if of none.
+    async fn tell_workers(&self, process: String, workers: Option<String>) -> Result<(), StoreError>;
+
+    /// What other processes have told of workers, not longer ago than this, and how long ago.
+    async fn told_workers(&self, but: String, within: Duration) -> Result<Vec<(String, Duration)>, StoreError>;
 
     /// Whether it is this caller's turn to do `chore`, which is to be done once per `period` by one process of all.
     async fn take_turn(&self, chore: &str, period: Duration) -> Result<bool, StoreError>;

@@ -10,15 +10,15 @@ mod schedules;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use relais_core::{
-    Backlog, Change, Event, PurgeRule, QueueKind, QueueSettings, QueueShare, Role, Service, ServiceKey, Status,
-    TaskEvent, TaskId, Transport,
+    Backlog, Change, Event, PurgeRule, QueueKind, QueueSettings, QueueShare, Role, Service, ServiceKey, Status, Task,
+    TaskEvent, TaskFilter, TaskId, TaskLink, Transport,
 };
 use relais_protocol::{
     HumanDuration,
     admin::{
-        AdminTaskView, AuthorizationDeclaration, ClientDeclaration, ClientLoad, Declaration, PurgeAnswer,
-        PurgedService, QueueDeclaration, QueueTypeName, RetentionDeclaration, RoleName, ServiceDeclaration,
-        ServiceState, TransportName,
+        AdminTaskView, AuthorizationDeclaration, ClientDeclaration, ClientLoad, Declaration, LinkedTask, LinkedTasks,
+        PurgeAnswer, PurgedService, QueueDeclaration, QueueTypeName, RetentionDeclaration, RoleName,
+        ServiceDeclaration, ServiceState, TransportName,
     },
     consumer::ServiceView,
 };
@@ -28,8 +28,11 @@ use crate::{
     auth::hash_secret,
     follow::paged,
     terms,
-    views::{admin_task_view, attempt_views, text},
+    views::{admin_task_view, attempt_views, task_status, text},
 };
+
+/// So many tasks that have to do with one are shown with it.
+const LINKED: usize = 20;
 
 /// How long tasks are kept, where their service does not say.
 #[derive(Debug, Clone, Copy)]
@@ -162,7 +165,26 @@ impl Engine {
     pub async fn admin_task(&self, task_id: TaskId) -> Result<AdminTaskView, EngineError> {
         let task = self.0.store.find_task(task_id).await?.ok_or(EngineError::TaskNotFound)?;
         let (view, attempts) = (self.view(&task), self.0.store.attempts(task.id).await?);
-        Ok(AdminTaskView { task: view, attempts: Some(attempt_views(&task, attempts)), ..admin_task_view(&task, true) })
+        Ok(AdminTaskView {
+            task: view,
+            attempts: Some(attempt_views(&task, attempts)),
+            children: self.linked(TaskLink::Parent(task_id)).await?,
+            waited_for_by: self.linked(TaskLink::After(task_id)).await?,
+            ..admin_task_view(&task, true)
+        })
+    }
+
+    /// The first tasks that have this in common, if any have.
+    async fn linked(&self, link: TaskLink) -> Result<Option<LinkedTasks>, EngineError> {
+        let filter = TaskFilter { link: Some(link), limit: LINKED + 1, ..TaskFilter::default() };
+        let found = self.0.store.list_tasks(filter).await?.tasks;
+        let view = |task: &Task| LinkedTask {
+            task_id: task.task_id.to_string(),
+            service: task.service.to_string(),
+            status: task_status(task.state.status),
+        };
+        let tasks = || found.iter().take(LINKED).map(view).collect();
+        Ok((!found.is_empty()).then(|| LinkedTasks { tasks: tasks(), more: found.len() > LINKED }))
     }
 
     /// The tasks that match, the newest first, and the cursor of the next page.

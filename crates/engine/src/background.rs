@@ -63,7 +63,7 @@ pub(crate) fn start(engine: &Engine) {
                 () = observe.0.stopping.cancelled() => return,
             }
         }
-        every(&observe, "observe", OBSERVE, std::future::pending::<()>, || observe.observe()).await;
+        every(&observe, "observe", OBSERVE, std::future::pending::<()>, || observe.look_around()).await;
     });
     engine.spawn(depth::run(engine.clone()));
     if engine.0.options.rescue {
@@ -177,6 +177,12 @@ impl Engine {
     /// The same as [`Engine::observe`], unless somebody has just looked: for callers who may come as often as they like.
     pub async fn observe_if_due(&self) -> Result<(), EngineError> {
         if self.0.pace.is_due(std::time::Instant::now()) { self.observe().await } else { Ok(()) }
+    }
+
+    /// Looks at the queues, and tells other processes of workers.
+    async fn look_around(&self) -> Result<(), EngineError> {
+        self.observe().await?;
+        self.tell_workers().await
     }
 
     /// Looks at the queues: sets the gauges, and learns the services' pace.

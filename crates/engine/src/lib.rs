@@ -60,7 +60,7 @@ pub use local::{After, Before, Handlers, Instance, InstanceOptions, InstanceRepo
 pub use operator::{Actor, Credentials, Operator, OperatorRole, SessionKey};
 pub use overview::{Overview, ServiceGlance, Severity, Trouble};
 pub use readiness::NotReady;
-pub use relais_handler::{Context, HandlerError, Verdict};
+pub use relais_handler::{Context, HandlerError, Verdict, trace};
 pub use relais_protocol as protocol;
 pub use select::{Selected, Selection};
 pub use submit::{Accepted, Idempotency};

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use relais_core::{
     After, BatchId, Client, Condition, MOST_PREREQUISITES, NewLinks, NewTask, Role, Status, Task, TaskId, TraceContext,
 };
+use relais_handler::trace::{self, Trail};
 use relais_protocol::consumer::{AfterRequest, AfterView, AfterWhen, PrerequisiteView, SubmitRequest, TraceHeaders};
 
 use crate::{Engine, EngineError, Problem, views::task_status};
@@ -42,6 +43,16 @@ pub(crate) fn links(request: &SubmitRequest, references: Option<&References>) ->
 /// A trace context that is malformed is none.
 pub(crate) fn trace(headers: &TraceHeaders) -> Option<TraceContext> {
     TraceContext::parse(headers.traceparent.as_deref()?, headers.tracestate.as_deref())
+}
+
+/// The same, from a span of ours.
+pub(crate) fn as_context(trail: Trail) -> Option<TraceContext> {
+    TraceContext::parse(trail.traceparent.as_deref()?, trail.tracestate.as_deref())
+}
+
+/// The same, for a span of ours.
+pub(crate) fn as_trail(context: &TraceContext) -> Trail {
+    Trail { traceparent: Some(context.traceparent().to_owned()), tracestate: context.tracestate().map(str::to_owned) }
 }
 
 fn after(asked: &AfterRequest, references: Option<&References>) -> Result<After, EngineError> {
@@ -88,7 +99,13 @@ impl References {
 impl Engine {
     /// A task gets the correlation id and the trace of its parent, unless it has its own. The parent is a task of the same
     /// client, or one that the client is working on.
+    ///
+    /// Where spans are exported, whoever has to do with the task goes on from the span of its submission.
     pub(crate) async fn adopt(&self, client: &Client, task: &mut NewTask) -> Result<(), EngineError> {
+        let alone = task.links.parent.is_none() && task.links.batch.is_none() && task.links.after.is_none();
+        if alone || task.links.trace.is_some() {
+            task.links.trace = trace::here().and_then(as_context).or(task.links.trace.take());
+        }
         let Some(parent) = task.links.parent else { return Ok(()) };
         let parent = self.0.store.find_task(parent).await?.ok_or(EngineError::ParentNotFound)?;
         if parent.client_id != client.client_id && !self.works_on(client, &parent)? {

@@ -11,12 +11,12 @@ use async_trait::async_trait;
 use tracing::Instrument as _;
 
 use relais_core::{
-    Attempt, AuditEntry, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter,
-    CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched,
-    DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance,
-    NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand,
-    ScheduleName, ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task,
-    TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
+    Attempt, AuditEntry, AuditOutcome, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt,
+    CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName,
+    Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch,
+    NewInstance, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend,
+    Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, SessionsOf, Settled, Settlement, Store, StoreError,
+    Submission, TakenIn, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that takes longer is given up: a database that hangs is a database that is away.
@@ -117,6 +117,13 @@ measured! {
     purge(rule: PurgeRule) -> PurgeReport;
     tidy(idempotency_age: Duration) -> u64;
     write_audit(entries: Vec<AuditEntry>) -> ();
+    begin_audit(entry: AuditEntry) -> i64;
+    settle_audit(line: i64, outcome: Option<AuditOutcome>) -> ();
+    open_session(id: String, operator: String, lasts: Duration) -> ();
+    session_is_open(id: String) -> bool;
+    end_sessions(which: SessionsOf) -> u64;
+    tell_workers(process: String, workers: Option<String>) -> ();
+    told_workers(but: String, within: Duration) -> Vec<(String, Duration)>;
     audit_log(before: Option<i64>, limit: usize) -> AuditPage;
     forget_audit(older_than: Duration) -> u64;
     take_turn(chore: &str, period: Duration) -> bool;

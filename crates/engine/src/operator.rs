@@ -3,14 +3,18 @@
 //! Whoever acts as an operator, over the admin API or in the dashboard, does so through [`Operator`]: the same rights and
 //! the same entries for both. Looking at things needs no more than to have been let in, and is not written down; what shows
 //! a secret is.
+//!
+//! A line is written before the act, and what came of it afterwards. So nothing is done of which there is no line: an act
+//! may touch a broker or the bus, which share no transaction with the log. A process that dies over an act leaves a line
+//! of which nobody knows what came of it.
 
 mod acts;
 mod credentials;
 
 use std::{fmt, time::Duration};
 
-use relais_core::AuditEntry;
-use relais_protocol::audit::{AuditLine, AuditLog};
+use relais_core::{AuditEntry, AuditOutcome, SessionsOf};
+use relais_protocol::audit::{AuditLine, AuditLog, AuditOutcomeName};
 
 pub use self::credentials::{Credentials, SessionKey};
 use crate::{Engine, EngineError, Problem, background::chain, follow::base36, views::text};
@@ -99,6 +103,11 @@ impl Engine {
             via: record.entry.via,
             action: record.entry.action,
             target: record.entry.target,
+            outcome: match (&record.entry.error, record.open) {
+                (_, true) => AuditOutcomeName::Unknown,
+                (Some(_), _) => AuditOutcomeName::Failed,
+                (None, _) => AuditOutcomeName::Done,
+            },
             detail: record.entry.detail,
             error: record.entry.error,
         });
@@ -110,18 +119,38 @@ impl Engine {
         Ok(self.0.store.forget_audit(age).await?)
     }
 
-    /// Writes down what was done outside of [`Operator`], such as signing in.
-    pub async fn note(&self, actor: &Actor, action: &str, target: &str, detail: Option<String>, error: Option<String>) {
-        let entry = AuditEntry {
-            actor: actor.name.clone(),
-            via: actor.via.to_owned(),
+    /// An operator signs in: the session is open for so long, on all processes, unless it is ended.
+    pub async fn open_session(&self, actor: &Actor, id: &str, lasts: Duration) -> Result<(), EngineError> {
+        self.0.store.write_audit(vec![actor.entry("sign-in", "", None)]).await?;
+        Ok(self.0.store.open_session(id.to_owned(), actor.name.clone(), lasts).await?)
+    }
+
+    /// Whether a session is open.
+    pub async fn session_is_open(&self, id: &str) -> Result<bool, EngineError> {
+        Ok(self.0.store.session_is_open(id.to_owned()).await?)
+    }
+
+    /// An operator signs out: of one browser, or of all.
+    pub async fn end_session(&self, actor: &Actor, id: &str, everywhere: bool) -> Result<u64, EngineError> {
+        let detail = everywhere.then(|| "everywhere".to_owned());
+        self.0.store.write_audit(vec![actor.entry("sign-out", "", detail)]).await?;
+        let which = match everywhere {
+            true => SessionsOf::Operator(actor.name.clone()),
+            false => SessionsOf::Browser(id.to_owned()),
+        };
+        Ok(self.0.store.end_sessions(which).await?)
+    }
+}
+
+impl Actor {
+    fn entry(&self, action: &str, target: &str, detail: Option<String>) -> AuditEntry {
+        AuditEntry {
+            actor: self.name.clone(),
+            via: self.via.to_owned(),
             action: action.to_owned(),
             target: target.to_owned(),
             detail,
-            error,
-        };
-        if let Err(failure) = self.0.store.write_audit(vec![entry]).await {
-            tracing::error!(actor = actor.name, action, target, error = %chain(&failure), "could not be written into the audit log");
+            error: None,
         }
     }
 }
@@ -151,10 +180,44 @@ impl Operator {
         detail: Option<String>,
         act: impl Future<Output = Result<T, EngineError>>,
     ) -> Result<T, EngineError> {
-        let done = if self.may(needs) { act.await } else { Err(EngineError::NotAllowed(needs)) };
+        self.act_and_tell(needs, action, target, detail, act, |_| Some(AuditOutcome::default())).await
+    }
+
+    /// The same, with what is only known afterwards; where nothing came of it, the line is taken back.
+    async fn act_and_tell<T>(
+        &self,
+        needs: OperatorRole,
+        action: &str,
+        target: &str,
+        detail: Option<String>,
+        act: impl Future<Output = Result<T, EngineError>>,
+        told: impl FnOnce(&T) -> Option<AuditOutcome>,
+    ) -> Result<T, EngineError> {
+        let entry = self.actor.entry(action, target, detail);
+        let store = &self.engine.0.store;
+        if !self.may(needs) {
+            let refused = EngineError::NotAllowed(needs);
+            tracing::info!(actor = self.actor.name, via = self.actor.via, action, target, error = %refused, "an operator was refused");
+            let entry = AuditEntry { error: Some(refused.to_string()), ..entry };
+            if let Err(failure) = store.write_audit(vec![entry]).await {
+                tracing::error!(actor = self.actor.name, action, target, error = %chain(&failure), "could not be written into the audit log");
+            }
+            return Err(refused);
+        }
+        let line = store.begin_audit(entry).await?;
+        let done = act.await;
         let error = done.as_ref().err().map(ToString::to_string);
         tracing::info!(actor = self.actor.name, via = self.actor.via, action, target, error, "an operator acted");
-        self.engine.note(&self.actor, action, target, detail, error).await;
+        let outcome = match &done {
+            Ok(done) => told(done),
+            Err(_) => Some(AuditOutcome { error, ..AuditOutcome::default() }),
+        };
+        if let Err(failure) = store.settle_audit(line, outcome).await {
+            tracing::error!(
+                actor = self.actor.name, action, target, line, error = %chain(&failure),
+                "what came of it could not be written into the audit log"
+            );
+        }
         done
     }
 }

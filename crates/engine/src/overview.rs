@@ -208,13 +208,16 @@ impl Engine {
             let state = service_state(service, &backlog);
             let name = state.declaration.service_name.as_str();
             let known = workers.iter().filter(|worker| worker.service == name).count();
+            let heard = workers.iter().any(|worker| {
+                let lately = worker.seen_seconds_ago.is_some_and(|seconds| seconds < LATELY.as_secs_f64());
+                worker.service == name && (lately || worker.activity != WorkerActivity::Quiet)
+            });
             let glance = ServiceGlance {
                 oldest: oldest(&backlog, service.key, now),
                 trend: self.0.trends.of(service.key),
                 workers: known,
                 state,
             };
-            let heard = known > 0 || self.heard_of_worker(service.key, LATELY);
             troubles.extend(troubles_of(&glance, heard));
             services.push(glance);
         }

@@ -1,16 +1,20 @@
-//! Which workers have been heard of: by this process, and through the tasks that they have.
+//! Which workers have been heard of: by this process, by the others, and through the tasks that they have.
 //!
-//! Nothing is kept of a worker but in memory, so what is known of those that wait for tasks is what this process knows. The
-//! tasks that workers have are in the store, and so are known wherever they were taken.
+//! A worker that asks for tasks is known to the process that it asks. Each process that knows of some tells the others every
+//! few seconds, by the store; it tells nothing while it knows of none. The tasks that workers have are in the store anyway.
 
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use relais_core::{ServiceKey, Status, Task, TaskFilter, Transport};
+use relais_core::{ServiceKey, Status, Task, TaskFilter, TaskId, Transport};
 use relais_protocol::worker_state::{HeldTaskView, WorkerActivity, WorkerStateView};
+use serde::{Deserialize, Serialize};
 
 use crate::{Engine, EngineError, views::text};
 
@@ -26,6 +30,28 @@ const LOOK: usize = 1000;
 /// A worker shows so many of its tasks.
 const SHOWN: usize = 5;
 
+/// What another process told longer ago than this is not believed.
+const BELIEVED: Duration = Duration::from_secs(45);
+
+/// So many workers are told of, those that were heard last.
+const TOLD: usize = 500;
+
+/// A worker, as processes tell each other of it.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Told {
+    service: i32,
+    host: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    /// How long ago it was heard of.
+    seen_ms: u64,
+    waiting: usize,
+    slots: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    lease_ms: Option<u64>,
+}
+
 #[derive(Debug)]
 struct Entry {
     version: Option<Arc<str>>,
@@ -39,8 +65,19 @@ struct Entry {
 }
 
 /// The workers that this process has heard of.
-#[derive(Default)]
-pub(crate) struct RollCall(Mutex<HashMap<(ServiceKey, String), Entry>>);
+pub(crate) struct RollCall {
+    book: Mutex<HashMap<(ServiceKey, String), Entry>>,
+    /// What this process is called among those who tell each other.
+    process: String,
+    /// Whether others were told of some.
+    has_told: AtomicBool,
+}
+
+impl Default for RollCall {
+    fn default() -> Self {
+        Self { book: Mutex::default(), process: TaskId::generate().to_string(), has_told: AtomicBool::new(false) }
+    }
+}
 
 impl RollCall {
     /// A worker asks for tasks, until what is returned is dropped.
@@ -86,8 +123,26 @@ impl RollCall {
         Some(entry)
     }
 
+    /// All that is known of, the one heard last first, as others are told.
+    fn told(&self) -> Vec<Told> {
+        let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
+        let book = self.book();
+        let known = book.iter().map(|((service, host), entry)| Told {
+            service: service.0,
+            host: host.clone(),
+            version: entry.version.as_deref().map(str::to_owned),
+            seen_ms: if entry.waiting > 0 { 0 } else { millis(entry.seen.elapsed()) },
+            waiting: entry.waiting,
+            slots: entry.slots,
+            lease_ms: entry.lease.map(millis),
+        });
+        let mut known: Vec<Told> = known.filter(|told| Duration::from_millis(told.seen_ms) < FORGET).collect();
+        known.sort_by_key(|told| told.seen_ms);
+        known
+    }
+
     fn book(&self) -> MutexGuard<'_, HashMap<(ServiceKey, String), Entry>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.book.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -131,19 +186,16 @@ impl Engine {
             running: 0,
             tasks: Vec::new(),
         };
-        for ((service, host), entry) in self.0.roll_call.book().iter() {
-            let age = entry.seen.elapsed();
-            let Some(service) = declared.service_by_key(*service) else { continue };
-            if entry.waiting == 0 && age > FORGET {
-                continue;
-            }
-            let key = (service.name.to_string(), host.clone());
-            leases.extend(entry.lease.map(|lease| (key.clone(), lease)));
-            let worker = workers.entry(key).or_insert_with(|| blank(service.name.as_str(), host));
-            worker.version = entry.version.as_deref().map(str::to_owned);
-            worker.seen_seconds_ago = Some(if entry.waiting > 0 { 0.0 } else { age.as_secs_f64() });
-            worker.asks_for = entry.waiting * entry.slots;
-            if entry.waiting > 0 {
+        for told in self.0.roll_call.told().into_iter().chain(self.told_elsewhere().await?) {
+            let Some(service) = declared.service_by_key(ServiceKey(told.service)) else { continue };
+            let key = (service.name.to_string(), told.host.clone());
+            leases.extend(told.lease_ms.map(|lease| (key.clone(), Duration::from_millis(lease))));
+            let worker = workers.entry(key).or_insert_with(|| blank(service.name.as_str(), &told.host));
+            let seen = told.seen_ms as f64 / 1000.0;
+            worker.seen_seconds_ago = Some(worker.seen_seconds_ago.map_or(seen, |known| known.min(seen)));
+            worker.version = told.version.or(worker.version.take());
+            worker.asks_for += told.waiting * told.slots;
+            if told.waiting > 0 {
                 worker.activity = WorkerActivity::Waiting;
             }
         }
@@ -169,10 +221,38 @@ impl Engine {
         Ok(workers.into_values().collect())
     }
 
-    /// Whether a worker of a service has been heard of lately, by this process or through a task that it has.
-    pub(crate) fn heard_of_worker(&self, service: ServiceKey, within: Duration) -> bool {
-        let book = self.0.roll_call.book();
-        book.iter().any(|((of, _), entry)| *of == service && (entry.waiting > 0 || entry.seen.elapsed() < within))
+    /// Whether a worker of a service has been heard of lately, by any process.
+    pub(crate) async fn heard_of_worker(&self, service: ServiceKey, within: Duration) -> Result<bool, EngineError> {
+        let heard = |told: &[Told]| {
+            told.iter().any(|told| told.service == service.0 && Duration::from_millis(told.seen_ms) < within)
+        };
+        Ok(heard(&self.0.roll_call.told()) || heard(&self.told_elsewhere().await?))
+    }
+
+    /// What other processes told of workers, as of now.
+    async fn told_elsewhere(&self) -> Result<Vec<Told>, EngineError> {
+        let told = self.0.store.told_workers(self.0.roll_call.process.clone(), BELIEVED).await?;
+        let told = told.into_iter().flat_map(|(text, ago)| {
+            // A process of another version may say what is not understood here.
+            let workers: Vec<Told> = serde_json::from_str(&text).unwrap_or_default();
+            let ago = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
+            workers.into_iter().map(move |told| Told { seen_ms: told.seen_ms.saturating_add(ago), ..told })
+        });
+        Ok(told.collect())
+    }
+
+    /// Tells other processes which workers this one has heard of; nothing while that is none.
+    pub(crate) async fn tell_workers(&self) -> Result<(), EngineError> {
+        let roll_call = &self.0.roll_call;
+        let mut told = roll_call.told();
+        told.truncate(TOLD);
+        let text = if told.is_empty() { None } else { serde_json::to_string(&told).ok() };
+        if text.is_some() || roll_call.has_told.load(Ordering::Relaxed) {
+            let tells = text.is_some();
+            self.0.store.tell_workers(roll_call.process.clone(), text).await?;
+            roll_call.has_told.store(tells, Ordering::Relaxed);
+        }
+        Ok(())
     }
 }
 
@@ -207,5 +287,34 @@ mod tests {
             roll_call.hears(service, &format!("h{host}"));
         }
         assert_eq!(roll_call.book().len(), MOST);
+    }
+
+    #[tokio::test]
+    async fn a_worker_that_waits_at_one_process_is_known_at_the_others() {
+        let folder = tempfile::tempdir().unwrap();
+        let url = format!("sqlite:{}", folder.path().join("relais.db").display());
+        let store = relais_store::open(&url, &relais_store::Options::default()).await.unwrap();
+        store.migrate().await.unwrap();
+        let one = Engine::start(Arc::clone(&store), crate::Options::default()).unwrap();
+        let declaration = serde_json::json!({"services": [{"serviceName": "resize"}]});
+        one.apply(serde_json::from_value(declaration).unwrap(), false, false).await.unwrap();
+        let other = Engine::start(store, crate::Options::default()).unwrap();
+        other.refresh().await.unwrap();
+        let service = one.snapshot().unwrap().declared.services["resize"].key;
+        let lately = Duration::from_secs(60);
+        assert!(!other.heard_of_worker(service, lately).await.unwrap());
+
+        let _asking = one.0.roll_call.asks(service, Some("w1"), Some("v1"), 4, lately);
+        one.tell_workers().await.unwrap();
+        assert!(other.heard_of_worker(service, lately).await.unwrap());
+        for engine in [&one, &other] {
+            let seen = engine.workers().await.unwrap();
+            assert_eq!(seen.len(), 1, "once, wherever one looks");
+            assert_eq!((seen[0].host_name.as_deref(), seen[0].version.as_deref()), (Some("w1"), Some("v1")));
+            assert_eq!((seen[0].activity, seen[0].asks_for), (WorkerActivity::Waiting, 4));
+        }
+        one.0.roll_call.book().clear();
+        one.tell_workers().await.unwrap();
+        assert!(other.workers().await.unwrap().is_empty(), "nor is one that nobody knows any more");
     }
 }

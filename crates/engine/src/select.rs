@@ -28,10 +28,8 @@ pub struct Selection {
     pub service: Option<String>,
     /// Of this client.
     pub client_id: Option<String>,
-    /// With this correlation.
-    pub correlation_id: Option<String>,
-    /// Parts of this task.
-    pub parent: Option<TaskId>,
+    /// That have this in common.
+    pub link: Option<TaskLink>,
     /// In one of these; none means any that makes sense.
     pub statuses: Vec<Status>,
     /// Submitted at this time or later.
@@ -63,12 +61,15 @@ impl fmt::Display for Selection {
             return write!(f, "{} named tasks", self.tasks.len());
         }
         let mut words = Vec::new();
-        for (word, value) in
-            [("service", &self.service), ("client", &self.client_id), ("correlation", &self.correlation_id)]
-        {
+        for (word, value) in [("service", &self.service), ("client", &self.client_id)] {
             words.extend(value.as_ref().map(|value| format!("{word}:{value}")));
         }
-        words.extend(self.parent.map(|parent| format!("parent:{parent}")));
+        words.extend(self.link.as_ref().map(|link| match link {
+            TaskLink::Correlation(id) => format!("correlation:{id}"),
+            TaskLink::Parent(id) => format!("parent:{id}"),
+            TaskLink::Batch(id) => format!("batch:{id}"),
+            TaskLink::After(id) => format!("after:{id}"),
+        }));
         words.extend(self.statuses.iter().map(|status| format!("status:{}", status.as_str())));
         words.extend(self.from.map(|from| format!("from:{from}")));
         words.extend(self.before.map(|before| format!("before:{before}")));
@@ -133,11 +134,7 @@ impl Engine {
             let named = |status: Status| may(status) || status == Status::Waiting;
             return self.on_named(&selection.tasks, dry_run, &event, named).await;
         }
-        if selection.service.is_none()
-            && selection.client_id.is_none()
-            && selection.correlation_id.is_none()
-            && selection.parent.is_none()
-        {
+        if selection.service.is_none() && selection.client_id.is_none() && selection.link.is_none() {
             return invalid("/service", "is needed, or clientId, or correlationId, or tasks".to_owned());
         }
         if !selection.statuses.iter().all(|status| may(*status)) {
@@ -188,11 +185,13 @@ impl Engine {
 
     /// What a selection asks of the store.
     pub(crate) fn matching(&self, selection: &Selection, limit: usize) -> Result<TaskFilter, EngineError> {
-        // As it is stored: a text that a database does not keep is no text to look for.
-        let correlation = selection.correlation_id.as_ref().map(|text| text.replace('\0', "\u{fffd}"));
         let query = ListQuery {
             statuses: selection.statuses.clone(),
-            link: selection.parent.map(TaskLink::Parent).or(correlation.map(TaskLink::Correlation)),
+            link: match selection.link.clone() {
+                // As it is stored: a text that a database does not keep is no text to look for.
+                Some(TaskLink::Correlation(id)) => Some(TaskLink::Correlation(id.replace('\0', "\u{fffd}"))),
+                link => link,
+            },
             from: selection.from,
             before: selection.before,
             limit,
@@ -229,8 +228,7 @@ impl Selection {
             tasks: request.tasks.clone(),
             service: request.service.clone(),
             client_id: request.client_id.clone(),
-            correlation_id: request.correlation_id.clone(),
-            parent: None,
+            link: request.correlation_id.clone().map(TaskLink::Correlation),
             statuses: request.statuses.iter().map(|status| core_status(*status)).collect(),
             from: date("/from", request.from.as_deref())?,
             before: date("/before", request.before.as_deref())?,
@@ -244,8 +242,7 @@ impl Selection {
             tasks: request.tasks.clone(),
             service: request.service.clone(),
             client_id: request.client_id.clone(),
-            correlation_id: request.correlation_id.clone(),
-            parent: None,
+            link: request.correlation_id.clone().map(TaskLink::Correlation),
             statuses: request.statuses.iter().map(|status| core_status(*status)).collect(),
             from: date("/from", request.from.as_deref())?,
             before: date("/before", request.before.as_deref())?,

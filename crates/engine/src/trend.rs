@@ -11,6 +11,8 @@ use std::{
 
 use relais_core::{Backlog, ServiceKey, Status};
 
+use crate::{Engine, EngineError};
+
 /// How far apart samples are, at least.
 const STEP: Duration = Duration::from_secs(9);
 
@@ -110,6 +112,14 @@ impl Trends {
             failed: row(|sample| sample.failed),
             submitted: row(|sample| sample.submitted),
         }
+    }
+}
+
+impl Engine {
+    /// Takes a sample as of a moment that is to come: for pictures, which have no quarter of an hour.
+    pub async fn sample_at(&self, at: Instant) -> Result<(), EngineError> {
+        self.0.trends.sample(&self.0.store.backlog().await?, at);
+        Ok(())
     }
 }
 

@@ -72,6 +72,8 @@ pub fn admin_task_view(task: &Task, with_request: bool) -> AdminTaskView {
         lease_expires: task.state.lease_until.map(text),
         deadline: task.state.deadline.map(text),
         attempts: None,
+        children: None,
+        waited_for_by: None,
         notification_status: task.notification.map(|status| status.as_str().to_owned()),
         traceparent: task.links.trace.as_ref().map(|trace| trace.traceparent().to_owned()),
         tracestate: task.links.trace.as_ref().and_then(|trace| trace.tracestate()).map(str::to_owned),

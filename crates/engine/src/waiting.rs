@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{CarrierState, Status, TaskId, Timestamp, Transport};
+use relais_core::{CarrierState, Condition, Status, TaskId, Timestamp, Transport};
 
 use crate::{Engine, EngineError};
 
@@ -20,6 +20,13 @@ pub enum WaitReason {
         at: Timestamp,
         /// How many attempts have failed.
         failures: u32,
+    },
+    /// Others have to end first.
+    Others {
+        /// So many have not.
+        left: u64,
+        /// When it need not wait any more.
+        when: Condition,
     },
     /// Its service is paused.
     Paused,
@@ -63,6 +70,10 @@ impl Engine {
         let task = self.0.store.find_task(task_id).await?.ok_or(EngineError::TaskNotFound)?;
         let mut reasons = Vec::new();
         if task.state.status == Status::Waiting {
+            let left = task.links.after.iter().filter(|other| other.ended.is_none()).count() as u64;
+            if let Some(when) = task.links.when.filter(|_| left > 0) {
+                reasons.push(WaitReason::Others { left, when });
+            }
             if let Some(due) = task.state.due {
                 reasons.push(match task.state.failures {
                     0 => WaitReason::Scheduled(due),
@@ -101,7 +112,7 @@ impl Engine {
         {
             reasons.push(WaitReason::ClientBusy { running: share.in_progress, most });
         }
-        if running == 0 && !service.paused && !self.heard_of_worker(service.key, LATELY) {
+        if running == 0 && !service.paused && !self.heard_of_worker(service.key, LATELY).await? {
             reasons.push(WaitReason::NoWorker);
         }
         if let Some(rate) = flow.rate.filter(|_| reasons.is_empty()) {

@@ -6,6 +6,7 @@
 
 mod context;
 mod handler;
+pub mod trace;
 
 pub use context::{Context, Known, Progress};
 pub use handler::{Failure, Handler, HandlerError, Return, Verdict, erase};

@@ -6,7 +6,8 @@ use utoipa::ToSchema;
 mod tasks;
 
 pub use self::tasks::{
-    AdminTaskPage, AdminTaskView, AttemptView, CancelAnswer, CancelRequest, RetryAnswer, RetryRequest,
+    AdminTaskPage, AdminTaskView, AttemptView, CancelAnswer, CancelRequest, LinkedTask, LinkedTasks, RetryAnswer,
+    RetryRequest,
 };
 use crate::{HumanDuration, retry::RetryDeclaration, schedule::ScheduleDeclaration};
 

@@ -19,12 +19,28 @@ pub struct AuditLine {
     pub action: String,
     /// To what.
     pub target: String,
+    /// What came of it.
+    #[serde(default)]
+    pub outcome: AuditOutcomeName,
     /// What else is worth knowing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detail: Option<String>,
     /// Why it could not be done; absent if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// What came of something that an operator did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AuditOutcomeName {
+    /// It was done.
+    #[default]
+    Done,
+    /// It was refused, or could not be done.
+    Failed,
+    /// It is being done; or whoever did it died over it, and it may or may not have been done.
+    Unknown,
 }
 
 /// A page of the audit log, the newest first.

@@ -22,7 +22,7 @@ use crate::{
     config::{Config, Role, warnings},
     events,
     http::{self, HttpOptions},
-    limits, logging, scaler, signals, telemetry, watcher,
+    limits, logging, scaler, signals, watcher,
 };
 
 /// How long to wait before a database that is away is asked again.
@@ -294,7 +294,6 @@ fn api_options(config: &Config) -> ApiOptions {
         request_timeout: config.server.request_timeout.0,
         max_wait: config.tasks.max_wait.0,
         operators: config.admin.credentials(),
-        continue_trace: telemetry::continue_trace(),
     }
 }
 

@@ -2,7 +2,6 @@
 //!
 //! Spans are made by the parts themselves (`tracing`); this only says where they go.
 
-use relais_api::ContinueTrace;
 use tracing_subscriber::{Layer, Registry};
 
 use crate::config::TelemetryConfig;
@@ -13,18 +12,6 @@ type BoxedLayer = Box<dyn Layer<Registry> + Send + Sync>;
 #[cfg(feature = "otlp")]
 pub fn layer(config: &TelemetryConfig) -> anyhow::Result<Option<BoxedLayer>> {
     exporter::layer(config)
-}
-
-/// What makes a request's span part of its caller's trace.
-#[cfg(feature = "otlp")]
-pub fn continue_trace() -> Option<ContinueTrace> {
-    Some(ContinueTrace(std::sync::Arc::new(exporter::go_on)))
-}
-
-/// There are no traces to continue.
-#[cfg(not(feature = "otlp"))]
-pub fn continue_trace() -> Option<ContinueTrace> {
-    None
 }
 
 /// Sends what is left.
@@ -55,6 +42,7 @@ mod exporter {
     use opentelemetry::{propagation::TextMapPropagator as _, trace::TracerProvider as _};
     use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig as _};
     use opentelemetry_sdk::{Resource, propagation::TraceContextPropagator, trace::SdkTracerProvider};
+    use relais_engine::trace::{Tracer, Trail};
     use tracing_opentelemetry::OpenTelemetrySpanExt as _;
     use tracing_subscriber::{EnvFilter, Layer as _};
 
@@ -79,16 +67,32 @@ mod exporter {
         let provider = SdkTracerProvider::builder().with_resource(resource).with_batch_exporter(exporter).build();
         let tracer = provider.tracer("relais");
         let _ = PROVIDER.set(provider);
+        relais_engine::trace::install(W3c(TraceContextPropagator::new()));
         // Spans of ours, whatever the log's level is; the exporter's own requests must not make new ones.
-        let filter = EnvFilter::try_new("off,relais_api=debug,relais_engine=debug,relais_store=debug")?;
+        let filter =
+            EnvFilter::try_new("off,relais_api=debug,relais_engine=debug,relais_store=debug,relais_worker=debug")?;
         Ok(Some(tracing_opentelemetry::layer().with_tracer(tracer).with_filter(filter).boxed()))
     }
 
-    /// The span becomes a child of the one that the headers name.
-    pub(super) fn go_on(span: &tracing::Span, traceparent: &str, tracestate: Option<&str>) {
-        let mut headers = HashMap::from([("traceparent".to_owned(), traceparent.to_owned())]);
-        headers.extend(tracestate.map(|state| ("tracestate".to_owned(), state.to_owned())));
-        let _ = span.set_parent(TraceContextPropagator::new().extract(&headers));
+    /// Puts spans into the traces of tasks.
+    struct W3c(TraceContextPropagator);
+
+    impl Tracer for W3c {
+        fn go_on(&self, span: &tracing::Span, from: &Trail) {
+            let named = [("traceparent", &from.traceparent), ("tracestate", &from.tracestate)];
+            let headers: HashMap<String, String> =
+                named.into_iter().filter_map(|(name, text)| Some((name.to_owned(), text.clone()?))).collect();
+            // A span that is not exported has no parent either.
+            let _ = span.set_parent(self.0.extract(&headers));
+        }
+
+        fn trail(&self, span: &tracing::Span) -> Option<Trail> {
+            let mut headers = HashMap::new();
+            self.0.inject_context(&span.context(), &mut headers);
+            let traceparent = headers.remove("traceparent")?;
+            let tracestate = headers.remove("tracestate").filter(|state| !state.is_empty());
+            Some(Trail { traceparent: Some(traceparent), tracestate })
+        }
     }
 
     pub(super) fn flush() {

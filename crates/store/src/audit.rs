@@ -1,8 +1,9 @@
-//! What a driver says in SQL about the audit log.
+//! What a driver says in SQL about operators: the audit log, who is signed in, and the workers
+//! that processes tell each other of.
 
 use std::{future::Future, time::Duration};
 
-use relais_core::{AuditEntry, AuditRecord};
+use relais_core::{AuditEntry, AuditOutcome, AuditRecord, SessionsOf};
 
 use crate::{row::Columns, session::Result};
 
@@ -10,6 +11,30 @@ use crate::{row::Columns, session::Result};
 pub(crate) trait Journal: Send {
     /// Writes lines, in their order.
     fn insert_audit(&mut self, entries: &[AuditEntry]) -> impl Future<Output = Result<()>> + Send;
+
+    /// Writes a line of which it is not known what came of it.
+    fn open_audit(&mut self, entry: &AuditEntry) -> impl Future<Output = Result<i64>> + Send;
+
+    /// Writes what came of it.
+    fn close_audit(&mut self, line: i64, outcome: &AuditOutcome) -> impl Future<Output = Result<()>> + Send;
+
+    /// Takes a line back.
+    fn drop_audit(&mut self, line: i64) -> impl Future<Output = Result<()>> + Send;
+
+    /// Writes a session, which lasts so long from now on.
+    fn insert_session(&mut self, id: &str, operator: &str, lasts: Duration) -> impl Future<Output = Result<()>> + Send;
+
+    /// Forgets at most `limit` sessions that have expired.
+    fn forget_sessions(&mut self, limit: usize) -> impl Future<Output = Result<()>> + Send;
+
+    /// Removes sessions; tells how many.
+    fn remove_sessions(&mut self, which: &SessionsOf) -> impl Future<Output = Result<u64>> + Send;
+
+    /// Writes what a process tells of workers; removes it where it tells nothing.
+    fn write_roll_call(&mut self, process: &str, workers: Option<&str>) -> impl Future<Output = Result<()>> + Send;
+
+    /// Forgets at most `limit` of what processes told that are not heard of any more.
+    fn forget_roll_calls(&mut self, older_than: Duration, limit: usize) -> impl Future<Output = Result<()>> + Send;
 
     /// Forgets at most `limit` lines that are older than this; tells how many.
     fn forget_audit(&mut self, older_than: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
@@ -19,6 +44,17 @@ pub(crate) trait Journal: Send {
 pub(crate) trait JournalReader: Send + Sync {
     /// The lines before this one, the newest first.
     fn audit_log(&self, before: i64, limit: usize) -> impl Future<Output = Result<Vec<AuditRecord>>> + Send;
+
+    /// What other processes told of workers, the newest first, and how many milliseconds ago.
+    fn roll_calls(
+        &self,
+        but: &str,
+        within: Duration,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<(String, i64)>>> + Send;
+
+    /// Whether there is such a session, and it has not expired.
+    fn session_is_open(&self, id: &str) -> impl Future<Output = Result<bool>> + Send;
 }
 
 pub(crate) fn audit_record(row: &impl Columns) -> Result<AuditRecord> {
@@ -33,5 +69,6 @@ pub(crate) fn audit_record(row: &impl Columns) -> Result<AuditRecord> {
             detail: row.text_if_any("detail")?,
             error: row.text_if_any("error")?,
         },
+        open: row.flag("open")?,
     })
 }

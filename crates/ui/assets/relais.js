@@ -79,8 +79,10 @@
     }
     asking = true;
     try {
-      const answer = await fetch(location.href, { credentials: "same-origin", redirect: "error" });
-      if (answer.ok) replace(await answer.text());
+      const answer = await fetch(location.href, { credentials: "same-origin", redirect: "manual" });
+      // The session is over: the page that asks for another one takes its place.
+      if (answer.type === "opaqueredirect") location.reload();
+      else if (answer.ok) replace(await answer.text());
     } catch {
       // The stream tells when the server is back.
     }

@@ -1,6 +1,7 @@
 //! Who is looking: sessions, tokens against forged forms, language and theme.
 //!
-//! A session is a cookie that the server has signed, and is kept nowhere: any process with the same configuration takes it.
+//! A session is a cookie that the server has signed, and a row that says that it is open: any process on the same store
+//! with the same configuration takes it, until it expires or is ended. A cookie that was not signed is not looked up.
 //! Where nobody has a token there are no sessions, and only this machine is let in, by the same rule as for the admin API,
 //! but for what a browser adds to a request by itself.
 
@@ -16,10 +17,11 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use maud::html;
-use relais_engine::{Actor, Operator};
+use relais_engine::{Actor, Operator, background::chain};
 
 use crate::{
     Ui,
+    error::{Answer, Explained as _},
     form::{Fields, Form, Query, encoded},
     layout,
     words::{Language, Words},
@@ -95,8 +97,8 @@ pub(crate) struct Visitor {
     pub(crate) taste: Taste,
     /// What every form has to bring back.
     pub(crate) csrf: String,
-    /// Whether they have signed in, and can sign out.
-    pub(crate) signed_in: bool,
+    /// The name of the session of whoever has signed in, and can sign out.
+    pub(crate) session: Option<String>,
 }
 
 impl Visitor {
@@ -113,17 +115,20 @@ impl FromRequestParts<Ui> for Visitor {
         if parts.method != Method::GET && !from_own_page(&parts.headers) {
             return Err(layout::refused(&taste, StatusCode::FORBIDDEN, taste.words().forged));
         }
-        let (actor, bound, signed_in) = match session(ui, &parts.headers) {
-            Some((actor, nonce)) => (actor, nonce, true),
+        let (actor, bound, session) = match session(ui, &taste, &parts.headers).await? {
+            Some((actor, nonce)) => {
+                let name = named(ui, &nonce);
+                (actor, nonce, Some(name))
+            }
             None if !ui.options.operators.is_empty() => {
                 let target = if parts.method == Method::GET { taste.here.as_str() } else { "/ui" };
                 return Err(Redirect::to(&format!("/ui/sign-in?back={}", encoded(target))).into_response());
             }
-            None if is_here(parts) => (Actor::local("dashboard"), "local".to_owned(), false),
+            None if is_here(parts) => (Actor::local("dashboard"), "local".to_owned(), None),
             None => return Err(layout::refused(&taste, StatusCode::FORBIDDEN, taste.words().only_here)),
         };
         let csrf = ui.key.sign("csrf", &bound);
-        Ok(Self { operator: ui.engine.operator(actor), taste, csrf, signed_in })
+        Ok(Self { operator: ui.engine.operator(actor), taste, csrf, session })
     }
 }
 
@@ -191,8 +196,25 @@ fn cookie(headers: &HeaderMap, name: &str) -> Option<String> {
     pairs.into_iter().find(|(known, _)| *known == name).map(|(_, value)| value.to_owned())
 }
 
-/// `name.expires.nonce.signature`: who signed in, and what belongs to the session alone.
-fn session(ui: &Ui, headers: &HeaderMap) -> Option<(Actor, String)> {
+/// Who signed in, and what belongs to the session alone, if it is open.
+async fn session(ui: &Ui, taste: &Taste, headers: &HeaderMap) -> Result<Option<(Actor, String)>, Response> {
+    let Some((actor, nonce)) = signed(ui, headers) else { return Ok(None) };
+    match ui.engine.session_is_open(&named(ui, &nonce)).await {
+        Ok(open) => Ok(open.then_some((actor, nonce))),
+        Err(error) => {
+            tracing::warn!(error = %chain(&error), "it can not be told whether a session is open");
+            Err(layout::refused(taste, StatusCode::SERVICE_UNAVAILABLE, taste.words().store_away))
+        }
+    }
+}
+
+/// What a session is called where it is kept: whoever reads that can not make a cookie of it.
+fn named(ui: &Ui, nonce: &str) -> String {
+    ui.key.sign("session name", nonce)
+}
+
+/// `name.expires.nonce.signature`, if it was signed and has not expired.
+fn signed(ui: &Ui, headers: &HeaderMap) -> Option<(Actor, String)> {
     let cookie = cookie(headers, SESSION)?;
     let (signed, signature) = cookie.rsplit_once('.')?;
     if !ui.key.is_signed("session", signed, signature) {
@@ -260,24 +282,27 @@ pub(crate) async fn sign_in(State(ui): State<Ui>, taste: Taste, headers: HeaderM
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     }
     let age = ui.options.session.as_secs();
-    let signed = format!(
-        "{}.{}.{}",
-        URL_SAFE_NO_PAD.encode(&actor.name),
-        seconds_now().saturating_add(age),
-        URL_SAFE_NO_PAD.encode(nonce)
-    );
+    let nonce = URL_SAFE_NO_PAD.encode(nonce);
+    let signed = format!("{}.{}.{nonce}", URL_SAFE_NO_PAD.encode(&actor.name), seconds_now().saturating_add(age));
     let signature = ui.key.sign("session", &signed);
-    ui.engine.note(&actor, "sign-in", "", None, None).await;
+    if let Err(error) = ui.engine.open_session(&actor, &named(&ui, &nonce), ui.options.session).await {
+        tracing::warn!(error = %chain(&error), "nobody can sign in to the dashboard");
+        return sign_in_form(&taste, back, Some(words.store_away), StatusCode::SERVICE_UNAVAILABLE);
+    }
     let secure = if over_tls(&headers) { "; Secure" } else { "" };
     let cookie = format!("{SESSION}={signed}.{signature}; Path=/ui; Max-Age={age}; HttpOnly; SameSite=Strict{secure}");
     ([(header::SET_COOKIE, cookie)], Redirect::to(&own_page(back))).into_response()
 }
 
-/// Ends a session.
-pub(crate) async fn sign_out(Sent(visitor, _): Sent) -> Response {
-    visitor.operator.engine().note(visitor.operator.actor(), "sign-out", "", None, None).await;
+/// Ends a session, or all sessions of whoever asks.
+pub(crate) async fn sign_out(Sent(visitor, fields): Sent) -> Answer {
+    if let Some(session) = &visitor.session {
+        let everywhere = fields.get("everywhere").is_some();
+        let (engine, actor) = (visitor.operator.engine(), visitor.operator.actor());
+        engine.end_session(actor, session, everywhere).await.or_explain(&visitor)?;
+    }
     let cookie = format!("{SESSION}=; Path=/ui; Max-Age=0; HttpOnly; SameSite=Strict");
-    ([(header::SET_COOKIE, cookie)], Redirect::to("/ui/sign-in")).into_response()
+    Ok(([(header::SET_COOKIE, cookie)], Redirect::to("/ui/sign-in")).into_response())
 }
 
 /// Remembers a language.

@@ -144,10 +144,11 @@ fn header(visitor: &Visitor, search: &str) -> Markup {
                 (switches(&visitor.taste))
                 button #help-button type="button" .quiet.needs-script hidden aria-label=(words.keys) title=(words.keys) { "?" }
                 span.who title=(words.role(actor.role)) { (actor.name) span.muted.role { " · " (words.role(actor.role)) } }
-                @if visitor.signed_in {
+                @if visitor.session.is_some() {
                     form.inline method="post" action="/ui/sign-out" {
                         input type="hidden" name="csrf" value=(visitor.csrf);
                         button.quiet type="submit" { (words.sign_out) }
+                        button.quiet type="submit" name="everywhere" value="yes" title=(words.everywhere_hint) { (words.everywhere) }
                     }
                 }
             }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use relais_core::{Status, TaskId, Timestamp};
+use relais_core::{BatchId, Status, TaskId, TaskLink, Timestamp};
 use relais_engine::Selection;
 use relais_protocol::HumanDuration;
 
 /// The words that are understood, for completion.
-pub(crate) const WORDS: [&str; 6] = ["service:", "status:", "client:", "since:", "until:", "correlation:"];
+pub(crate) const WORDS: [&str; 9] =
+    ["service:", "status:", "client:", "since:", "until:", "correlation:", "parent:", "batch:", "after:"];
 
 /// The statuses, as they are typed.
 pub(crate) const STATUSES: [(&str, Status); 5] = [
@@ -57,7 +58,12 @@ impl Search {
         match name {
             "service" => selection.service = owned(),
             "client" => selection.client_id = owned(),
-            "correlation" => selection.correlation_id = owned(),
+            // Tasks are found by one thing that they have in common.
+            "correlation" | "parent" | "batch" | "after" if selection.link.is_some() => return None,
+            "correlation" => selection.link = owned().map(TaskLink::Correlation),
+            "parent" => selection.link = Some(TaskLink::Parent(TaskId::parse(value)?)),
+            "batch" => selection.link = Some(TaskLink::Batch(BatchId::parse(value)?)),
+            "after" => selection.link = Some(TaskLink::After(TaskId::parse(value)?)),
             "status" => {
                 for one in value.split(',') {
                     selection.statuses.push(status(one)?);
@@ -138,7 +144,12 @@ mod tests {
         assert_eq!(selection.client_id.as_deref(), Some("acme"));
         assert_eq!(selection.from.unwrap().to_string(), "2026-01-31T07:30:00.000Z");
         assert_eq!(selection.before.unwrap().to_string(), "2026-01-31T00:00:00.000Z");
-        assert_eq!(selection.correlation_id.as_deref(), Some("order 7"));
+        assert_eq!(selection.link, Some(TaskLink::Correlation("order 7".to_owned())));
+        let name = "01890a5d-ac96-774b-bcce-b302099a8057";
+        let linked = Search::parse(&format!("parent:{name} after:{name}"), now);
+        assert_eq!(linked.selection.link, TaskId::parse(name).map(TaskLink::Parent));
+        assert_eq!(linked.unknown, [format!("after:{name}")], "one thing in common at a time");
+        assert_eq!(Search::parse("batch:nonsense", now).unknown, ["batch:nonsense"]);
         assert_eq!(search.unknown, ["x", "y:"]);
         assert_eq!(Search::parse("status:nonsense", now).unknown, ["status:nonsense"]);
         assert_eq!(Search::parse("status:IN_PROGRESS", now).selection.statuses, [Status::InProgress]);

@@ -3,8 +3,12 @@
 use std::{sync::Arc, time::SystemTime};
 
 use jiff::Timestamp;
-use relais_handler::{Context, Known, Progress};
+use relais_handler::{
+    Context, Known, Progress,
+    trace::{self, Trail},
+};
 use tokio_util::sync::CancellationToken;
+use tracing::Span;
 
 use crate::{outbox::Outbox, slots::TaskKey, transport::Delivery};
 
@@ -20,16 +24,18 @@ impl Progress for IntoOutbox {
     }
 }
 
-/// What the handler of a task is given.
-pub(crate) fn context(delivery: &Delivery, cancel: CancellationToken, outbox: Arc<Outbox>) -> Context {
+/// What the handler of a task is given. What it calls goes on from the span of its task, where spans are exported.
+pub(crate) fn context(delivery: &Delivery, span: &Span, cancel: CancellationToken, outbox: Arc<Outbox>) -> Context {
+    let told = Trail { traceparent: delivery.task.traceparent.clone(), tracestate: delivery.task.tracestate.clone() };
+    let trail = trace::go_on(span, told);
     let deadline = delivery.task.deadline.as_ref().and_then(|time| time.parse::<Timestamp>().ok());
     let known = Known {
         task_id: delivery.key.task_id.clone(),
         attempt: delivery.key.attempt,
         redelivered: delivery.redelivered,
         correlation_id: delivery.task.correlation_id.clone(),
-        traceparent: delivery.task.traceparent.clone(),
-        tracestate: delivery.task.tracestate.clone(),
+        traceparent: trail.traceparent,
+        tracestate: trail.tracestate,
         deadline: deadline.map(SystemTime::from),
     };
     Context::new(known, cancel, Arc::new(IntoOutbox { key: delivery.key.clone(), outbox }))
@@ -42,7 +48,7 @@ pub(crate) fn cancelled_by(cancel: CancellationToken) -> (Context, Arc<Outbox>) 
     let task = relais_protocol::worker::SubmissionMessage::new("t".to_owned(), body);
     let key = TaskKey { task_id: "t".into(), attempt: Some(1), delivery: 0 };
     let outbox = Arc::default();
-    (context(&Delivery { key, task, redelivered: false }, cancel, Arc::clone(&outbox)), outbox)
+    (context(&Delivery { key, task, redelivered: false }, &Span::none(), cancel, Arc::clone(&outbox)), outbox)
 }
 
 #[cfg(test)]
@@ -62,7 +68,7 @@ mod tests {
             .unwrap();
             let key = TaskKey { task_id: "t".into(), attempt: None, delivery: 1 };
             let delivery = Delivery { key, task, redelivered: true };
-            let context = context(&delivery, CancellationToken::new(), Arc::default());
+            let context = context(&delivery, &Span::none(), CancellationToken::new(), Arc::default());
             let since = context.deadline().map(|time| time.duration_since(SystemTime::UNIX_EPOCH).unwrap());
             assert_eq!(since, seconds.map(|seconds| Duration::from_millis(seconds * 1000 + 500)));
             assert!(context.redelivered());

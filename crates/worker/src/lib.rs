@@ -75,6 +75,6 @@ mod worker;
 pub use batch::{BatchTask, NewBatch};
 pub use client::{Client, SubmitOptions, TaskQuery};
 pub use error::{CallError, WorkerError};
-pub use relais_handler::{Context, HandlerError};
+pub use relais_handler::{Context, HandlerError, trace};
 pub use relais_protocol as protocol;
 pub use worker::{Worker, WorkerBuilder, WorkerReport};

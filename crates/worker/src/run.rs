@@ -9,14 +9,14 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
-use relais_handler::{Handler, Return};
+use relais_handler::{Handler, Return, Verdict};
 use relais_protocol::worker::{MAX_CLAIM, MAX_MESSAGES, OutcomeKind};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout, timeout_at},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument;
+use tracing::{Instrument, Span, field::Empty};
 
 use crate::{
     CallError, Worker, WorkerError, WorkerReport,
@@ -205,8 +205,8 @@ fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, del
     if shared.transport.tells_start() {
         shared.outbox.put_started(&key);
     }
-    let span = tracing::info_span!("task", task_id = %key.task_id, attempt = key.attempt);
-    let context = context::context(&delivery, cancel.clone(), shared.outbox.clone());
+    let span = tracing::info_span!("task", task_id = %key.task_id, attempt = key.attempt, otel.status_code = Empty);
+    let context = context::context(&delivery, &span, cancel.clone(), shared.outbox.clone());
     let work = handler(delivery.task.data.body, context);
     let shared = shared.clone();
     let work = async move {
@@ -214,6 +214,9 @@ fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, del
             Return::Again(why) => try_again(&shared, key, &why, &cancel).await,
             Return::Ended(verdict) => match shared.slots.finish(&key) {
                 Ending::Report => {
+                    if matches!(verdict, Verdict::Failure(_)) {
+                        Span::current().record("otel.status_code", "ERROR");
+                    }
                     shared.agains.forget(&key);
                     shared.outbox.put_result(key, verdict);
                 }

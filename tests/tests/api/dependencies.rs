@@ -246,6 +246,15 @@ async fn correlation_and_trace_go_from_task_to_task(on: Backend) {
     assert_eq!(alice.poll("ocr", &after).await["correlationId"], "order-1");
     let shown = app.caller().get(&format!("/admin/tasks/{after}")).await.data();
     assert_eq!(shown["traceparent"], TRACEPARENT, "{shown}");
+    let links = app.caller().get(&format!("/admin/tasks/{first}")).await.data();
+    let linked = |which: &str| links[which]["tasks"].as_array().unwrap().iter().map(id).collect::<Vec<_>>();
+    assert_eq!(linked("children"), [own.clone(), child], "of whatever client, the newest first");
+    assert_eq!((linked("waitedForBy"), &links["waitedForBy"]["more"]), (vec![after.clone()], &json!(false)));
+    let waiting = app.caller().get(&format!("/admin/tasks?waitsFor={first}")).await.data();
+    assert_eq!(waiting["tasks"][0]["task"]["taskId"], json!(after));
+    for bad in [format!("waitsFor={first}&parentId={first}"), "waitsFor=x".to_owned(), "batchId=x".to_owned()] {
+        assert_eq!(number(&app.caller().get(&format!("/admin/tasks?{bad}")).await), 400_006, "{bad}");
+    }
     let malformed = alice.clone().with("traceparent", "00-nonsense");
     let untraced = submit(&malformed, RESIZE, json!({"body": {}})).await;
     assert!(app.caller().get(&format!("/admin/tasks/{untraced}")).await.data()["traceparent"].is_null());

@@ -82,6 +82,46 @@ async fn many_tasks_are_chosen_previewed_and_then_acted_on() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_goes_from_a_task_to_all_that_it_has_to_do_with() -> Result<()> {
+    let (world, browser) = begin().await?;
+    let link = |task: &str| format!("document.querySelector('.links a[href=\"/ui/tasks/{task}\"]').click()");
+    browser.open(&world.url(&format!("/ui/tasks/{}", world.done))).await?;
+    let text = browser.text().await?;
+    ensure!(text.contains("Its parts") && !text.contains("Waited for by"), "{text}");
+    browser.go(&link(&world.part)).await?;
+    let text = browser.text().await?;
+    ensure!(
+        text.contains("Part of") && text.contains("Waited for by") && text.contains("0 of 2 tasks have ended"),
+        "{text}"
+    );
+    browser.go(&link(&world.next_part)).await?;
+    let text = browser.text().await?;
+    ensure!(text.contains("Waits for (all to succeed)") && text.contains("not ended yet"), "{text}");
+    ensure!(text.contains("It starts when 1 other tasks have succeeded"), "it is said why it waits: {text}");
+    browser.go(&link(&world.done)).await?;
+    browser.go("document.querySelector('.links dd p a').click()").await?;
+    ensure!(browser.ask("document.querySelectorAll('tbody tr').length").await? == 2, "its parts as a list");
+    ensure!(browser.ask("document.querySelector('#search').value").await? == format!("parent:{}", world.done));
+    // The batch.
+    browser.open(&world.url(&format!("/ui/tasks/{}", world.part))).await?;
+    browser.go("document.querySelector('.links a[href^=\"/ui/batches/\"]').click()").await?;
+    ensure!(browser.text().await?.contains(&world.batch));
+    browser.ask("document.querySelector('details.careful > summary').click()").await?;
+    browser.go("document.querySelector('details.careful button.danger').click()").await?;
+    let text = browser.text().await?;
+    ensure!(text.contains("its unfinished tasks are cancelled") && text.contains("2 of 2 tasks have ended"), "{text}");
+    browser.go("document.querySelector('section[aria-labelledby=counts] > p a').click()").await?;
+    ensure!(browser.ask("document.querySelectorAll('tbody tr').length").await? == 2, "its tasks as a list");
+    let audit = world.audit().await;
+    ensure!(audit[0] == format!("local batch.cancel {}", world.batch), "{audit:?}");
+    // The admin API tells the same.
+    let seen = world.app.caller().get(&format!("/admin/tasks/{}", world.done)).await.data();
+    ensure!(seen["children"]["tasks"].as_array().is_some_and(|parts| parts.len() == 2), "{seen}");
+    ensure!(seen["children"]["more"] == false && seen.get("waitedForBy").is_none(), "{seen}");
+    browser.no_complaints("links")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_service_is_paused_resumed_and_limited() -> Result<()> {
     let (world, browser) = begin().await?;
     browser.open(&world.url("/ui/services/resize")).await?;
@@ -167,7 +207,7 @@ async fn the_keyboard_is_enough() -> Result<()> {
     // The search field completes its words.
     browser.press("/").await?;
     browser.until("document.activeElement.id === 'search'").await?;
-    browser.until("document.querySelectorAll('.completions li').length === 6").await?;
+    browser.until("document.querySelectorAll('.completions li').length === 9").await?;
     accessible(&browser, "completions").await?;
     for key in ["s", "t", "a"] {
         browser.press(key).await?;

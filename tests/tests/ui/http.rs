@@ -161,6 +161,45 @@ async fn a_role_may_do_no_more_by_hand_and_neither_over_the_api() -> Result<()> 
     Ok(())
 }
 
+/// Signs in; gives the cookie and what forms have to bring back.
+async fn sign_in(world: &World, name: &str) -> Result<(String, String)> {
+    let signed = post(world, "/ui/sign-in", &[], &format!("token=the+token+of+{name}")).await?;
+    let cookie = signed.headers()["set-cookie"].to_str()?.split(';').next().unwrap_or_default().to_owned();
+    let page = client()?.get(world.url("/ui")).header("cookie", &cookie).send().await?.text().await?;
+    let csrf = csrf(&page)?;
+    Ok((cookie, csrf))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_that_was_ended_opens_nothing_any_more() -> Result<()> {
+    let operators = Credentials::default().with("ada", OperatorRole::Admin, "the token of ada").with(
+        "olga",
+        OperatorRole::Operator,
+        "the token of olga",
+    );
+    let world = World::start(|api| api.operators = operators).await;
+    let opens = async |cookie: &str| -> Result<bool> {
+        Ok(client()?.get(world.url("/ui/audit")).header("cookie", cookie).send().await?.status() == 200)
+    };
+    let (here, here_csrf) = sign_in(&world, "ada").await?;
+    let (there, there_csrf) = sign_in(&world, "ada").await?;
+    let (elsewhere, _) = sign_in(&world, "ada").await?;
+    let (other, _) = sign_in(&world, "olga").await?;
+    let without = post(&world, "/ui/sign-out", &[("cookie", &here)], "").await?.status();
+    ensure!(without == 403 && opens(&here).await?, "a forged form signs nobody out");
+    let out = post(&world, "/ui/sign-out", &[("cookie", &here)], &format!("csrf={here_csrf}")).await?;
+    ensure!(out.status() == 303 && out.headers()["location"] == "/ui/sign-in");
+    ensure!(!opens(&here).await?, "a copy of the cookie is worth nothing");
+    ensure!(opens(&there).await? && opens(&elsewhere).await? && opens(&other).await?, "the others are open");
+    let all = format!("csrf={there_csrf}&everywhere=yes");
+    ensure!(post(&world, "/ui/sign-out", &[("cookie", &there)], &all).await?.status() == 303);
+    ensure!(!opens(&there).await? && !opens(&elsewhere).await?, "hers, everywhere");
+    ensure!(opens(&other).await?, "and nobody else's");
+    let log = world.app.engine.audit_log(None, 1).await?.entries;
+    ensure!(log[0].action == "sign-out" && log[0].detail.as_deref() == Some("everywhere"), "{log:?}");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_guesses_tokens_is_slowed_down() -> Result<()> {
     let operators = Credentials::default().with("ada", OperatorRole::Admin, "the token of ada");

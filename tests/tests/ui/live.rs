@@ -43,15 +43,23 @@ async fn a_list_grows_but_not_under_somebodys_hands() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_that_nothing_happens_to_asks_for_nothing() -> Result<()> {
     let world = World::start(|_| {}).await;
-    // The callback that nobody takes would go on being tried.
-    let browser = Browser::start().await?;
-    browser.open(&world.url("/ui/services")).await?;
-    browser.until("document.documentElement.dataset.following === 'yes'").await?;
-    // Whatever was still under way when the page came has been told by then.
-    browser.ask("new Promise((done) => setTimeout(done, 2500))").await?;
-    browser.ask("performance.clearResourceTimings()").await?;
-    browser.ask("new Promise((done) => setTimeout(done, 4000))").await?;
-    let asked = browser.ask("performance.getEntriesByType('resource').length").await?;
+    let (quiet, watching) = (Browser::start().await?, Browser::start().await?);
+    // Clients do not change when tasks do.
+    quiet.open(&world.url("/ui/clients")).await?;
+    watching.open(&world.url("/ui/tasks?q=service:ocr")).await?;
+    for browser in [&quiet, &watching] {
+        browser.until("document.documentElement.dataset.following === 'yes'").await?;
+    }
+    quiet.ask("performance.clearResourceTimings()").await?;
+    for rows in 6..9 {
+        world.app.client("acme").submit("ocr", json!({})).await;
+        watching.until(&format!("document.querySelectorAll('tbody tr').length === {rows}")).await?;
+    }
+    let asked = quiet.ask("performance.getEntriesByType('resource').length").await?;
     ensure!(asked == 0, "the page asked {asked} times");
-    browser.no_complaints("a quiet page")
+    // It would have heard.
+    world.app.apply(json!({"clients": [{"clientId": "newcomer", "clientSecret": "a secret that is long"}]})).await;
+    quiet.until("document.body.innerText.includes('newcomer')").await?;
+    ensure!(quiet.ask("performance.getEntriesByType('resource').length").await? == 1, "and asked once");
+    quiet.no_complaints("a quiet page")
 }

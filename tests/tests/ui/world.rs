@@ -22,11 +22,12 @@ fn declaration() -> Value {
             }},
             {"serviceName": "ocr"},
             {"serviceName": "report-all"},
+            {"serviceName": "assemble"},
         ],
         "clients": [client("acme"), client("globex"), client("worker")],
         "authorizations": [
             may("acme", "resize", "consume"), may("globex", "resize", "consume"), may("acme", "ocr", "consume"),
-            may("acme", "report-all", "consume"), may("worker", "resize", "work"), may("worker", "ocr", "work"),
+            may("acme", "report-all", "consume"), may("acme", "assemble", "consume"), may("worker", "resize", "work"), may("worker", "ocr", "work"),
         ],
         "schedules": [
             {"scheduleName": "nightly", "serviceName": "report-all", "clientId": "acme", "cron": "30 2 * * 1-5", "timeZone": "Europe/Paris"},
@@ -46,6 +47,12 @@ pub struct World {
     pub running: String,
     /// Waits.
     pub pending: String,
+    /// A part of the one that is done, in a batch.
+    pub part: String,
+    /// Another part, which waits for the first.
+    pub next_part: String,
+    /// Their batch.
+    pub batch: String,
 }
 
 pub const HOSTILE: &str = "</pre><script>window.hacked = 1</script><img src=x onerror=\"window.hacked = 2\">";
@@ -80,7 +87,14 @@ impl World {
         for i in 0..5 {
             acme.submit("ocr", json!({"page": i})).await;
         }
-        World { app, failed, done, running, pending }
+        let parts = json!({"tasks": [
+            {"service": "assemble", "body": {"part": 1}, "ref": "first", "parentId": done},
+            {"service": "assemble", "body": {"part": 2}, "after": {"refs": ["first"]}, "parentId": done},
+        ]});
+        let made = acme.post("/v1/batches", &parts).await.data();
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let (part, next_part) = (text(&made["tasks"][0]["taskId"]), text(&made["tasks"][1]["taskId"]));
+        World { app, failed, done, running, pending, part, next_part, batch: text(&made["batchId"]) }
     }
 
     pub fn url(&self, path: &str) -> String {

@@ -19,7 +19,7 @@ const MONTHS: [&str; 12] = [
 const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
 /// As many times of the day are told one by one.
-const TIMES: usize = 6;
+pub(super) const TIMES: usize = 6;
 
 /// The fields in words.
 pub(super) fn describe(fields: &Fields) -> String {
@@ -36,15 +36,7 @@ fn times(fields: &Fields) -> (String, bool) {
     let (seconds, minutes, hours) = (fields.second.numbers(), fields.minute.numbers(), fields.hour.numbers());
     let few = seconds.len() * minutes.len() * hours.len() <= TIMES;
     if few && !fields.runs_twice() {
-        let clock = |hour: u8, minute: u8, second: u8| match second {
-            0 => format!("{hour:02}:{minute:02}"),
-            second => format!("{hour:02}:{minute:02}:{second:02}"),
-        };
-        let (seconds, minutes) = (&seconds, &minutes);
-        let times = hours.iter().flat_map(|hour| {
-            minutes.iter().flat_map(move |minute| seconds.iter().map(move |second| clock(*hour, *minute, *second)))
-        });
-        return (format!("at {}", list(times.collect())), true);
+        return (format!("at {}", list(clock_times(&hours, &minutes, &seconds))), true);
     }
     if seconds == [0] {
         return (minutes_of(fields, &minutes, &hours), false);
@@ -58,6 +50,18 @@ fn times(fields: &Fields) -> (String, bool) {
         return (if fields.second.periodic { said } else { format!("{said} of every minute") }, false);
     }
     (format!("{said}, {}", minutes_of(fields, &minutes, &hours)), false)
+}
+
+/// The times of a day, one by one.
+pub(super) fn clock_times(hours: &[u8], minutes: &[u8], seconds: &[u8]) -> Vec<String> {
+    let clock = |hour: u8, minute: u8, second: u8| match second {
+        0 => format!("{hour:02}:{minute:02}"),
+        second => format!("{hour:02}:{minute:02}:{second:02}"),
+    };
+    let times = hours.iter().flat_map(|hour| {
+        minutes.iter().flat_map(move |minute| seconds.iter().map(move |second| clock(*hour, *minute, *second)))
+    });
+    times.collect()
 }
 
 /// Minutes and hours.
@@ -126,7 +130,7 @@ fn days(fields: &Fields) -> Option<String> {
 }
 
 /// The step of a field that is gone through evenly, from 0 on and over its end.
-fn step(field: Field, most: usize) -> Option<usize> {
+pub(super) fn step(field: Field, most: usize) -> Option<usize> {
     let numbers = field.numbers();
     let step = match numbers.as_slice() {
         [0, second, ..] => usize::from(*second),
@@ -145,25 +149,39 @@ fn ranges(numbers: &[u8]) -> String {
 
 /// Numbers as words; three and more in a row as a range.
 fn named(numbers: &[u8], name: impl Fn(u8) -> String) -> String {
-    let mut said = Vec::new();
+    let said = rows(numbers).into_iter().map(|(first, last)| match first == last {
+        true => name(first),
+        false => format!("{} to {}", name(first), name(last)),
+    });
+    list(said.collect())
+}
+
+/// Three and more numbers in a row by their first and their last; any other by itself.
+pub(super) fn rows(numbers: &[u8]) -> Vec<(u8, u8)> {
+    let mut found = Vec::new();
     let mut rest = numbers;
     while let [first, ..] = rest {
         let row = rest.iter().zip(*first..).take_while(|(number, next)| *number == next).count();
         let (now, later) = rest.split_at(row);
         match now {
-            [first, _, .., last] if row > 2 => said.push(format!("{} to {}", name(*first), name(*last))),
-            few => said.extend(few.iter().map(|number| name(*number))),
+            [first, _, .., last] => found.push((*first, *last)),
+            few => found.extend(few.iter().map(|number| (*number, *number))),
         }
         rest = later;
     }
-    list(said)
+    found
 }
 
 /// `a, b and c`
-fn list(mut words: Vec<String>) -> String {
+fn list(words: Vec<String>) -> String {
+    joined(words, " and ")
+}
+
+/// Words one after the other, with another joint before the last.
+pub(super) fn joined(mut words: Vec<String>, joint: &str) -> String {
     match words.pop() {
         Some(last) if words.is_empty() => last,
-        Some(last) => format!("{} and {last}", words.join(", ")),
+        Some(last) => format!("{}{joint}{last}", words.join(", ")),
         None => String::new(),
     }
 }

@@ -14,18 +14,25 @@ use relais_core::{
     About, CallbackAttempt, CallbackRecord, Courier, LaneChange, Letter, Reply, ReplyOutcome, Settlement, StoreError,
     Verdict,
 };
+use relais_handler::trace;
 use tokio::{
     sync::Semaphore,
     task::JoinSet,
     time::{sleep_until, timeout},
 };
+use tracing::{Instrument as _, field::Empty};
 
 use super::{
     CallbackOptions,
     lanes::{Lanes, Taken},
     schedule,
 };
-use crate::{Engine, batches::batch_view, views::task_view};
+use crate::{
+    Engine,
+    batches::batch_view,
+    links::{as_context, as_trail},
+    views::task_view,
+};
 
 /// How often the lanes are looked at, in case a wake-up was lost.
 const LOOK: Duration = Duration::from_secs(10);
@@ -240,13 +247,21 @@ impl Post {
                 continue;
             }
             match self.letter(&taken) {
-                Ok(Errand { letter, courier, places }) => {
+                Ok(Errand { mut letter, courier, places }) => {
                     let Ok(place) = places.try_acquire_owned() else {
                         self.lanes.put_back(taken);
                         continue;
                     };
                     let Taken { due, .. } = taken;
-                    self.couriers.spawn(async move {
+                    let span = tracing::debug_span!(
+                        "callback", callback_id = %due.record.id, attempt = due.record.attempts, endpoint = %endpoint(&due.record),
+                        otel.kind = "client", otel.status_code = Empty, status = Empty,
+                    );
+                    // Whoever takes the letter goes on from here.
+                    if let Some(from) = &letter.trace {
+                        letter.trace = as_context(trace::go_on(&span, as_trail(from)));
+                    }
+                    let carried = async move {
                         let _place = place;
                         let (record, tries) = (due.record, due.tries);
                         let begun = Instant::now();
@@ -256,6 +271,10 @@ impl Post {
                             tracing::error!(callback = %record.id, "a courier panicked: its callback is sent again");
                             return Back { record, tries, tried: None, reached: false };
                         };
+                        tracing::Span::current().record("status", status);
+                        if outcome != ReplyOutcome::Delivered {
+                            tracing::Span::current().record("otel.status_code", "ERROR");
+                        }
                         let number = record.attempts;
                         let attempt = CallbackAttempt {
                             number,
@@ -266,7 +285,8 @@ impl Post {
                             answer,
                         };
                         Back { record, tries, tried: Some((attempt, outcome)), reached: true }
-                    });
+                    };
+                    self.couriers.spawn(carried.instrument(span));
                 }
                 Err(why) => {
                     // It can not even be tried: that is a try too, so that somebody sees why.

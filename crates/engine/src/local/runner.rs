@@ -15,20 +15,20 @@ use std::{
 
 use futures::FutureExt;
 use relais_core::{ClaimRequest, Event, Json, Outcome, Service, Task, TaskEvent, TaskId, Timestamp};
-use relais_handler::{Context, Failure, Known, Return, Verdict};
+use relais_handler::{Context, Failure, Known, Return, Verdict, trace};
 use tokio::{
     sync::{Notify, Semaphore, mpsc},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
-use tracing::Instrument as _;
+use tracing::{Instrument as _, field::Empty};
 
 use super::{
     Hooks, Registered,
     life::Life,
     running::{Run, Running},
 };
-use crate::{Engine, EngineError, background::chain, work::wording};
+use crate::{Engine, EngineError, background::chain, links::as_trail, work::wording};
 
 /// A claim waits so long for a first task, and then asks again.
 const CLAIM_WAIT: Duration = Duration::from_secs(30);
@@ -197,24 +197,28 @@ impl Runner {
             },
         );
         let running = Arc::clone(&self.running);
+        let span = tracing::debug_span!("task", %task_id, attempt, otel.kind = "consumer", otel.status_code = Empty);
+        let trail = trace::go_on(&span, task.links.trace.as_ref().map(as_trail).unwrap_or_default());
         let known = Known {
             task_id: task_id.to_string().into(),
             attempt: Some(attempt),
             redelivered: attempt > 1,
             correlation_id: task.correlation_id,
-            traceparent: task.links.trace.as_ref().map(|trace| trace.traceparent().to_owned()),
-            tracestate: task.links.trace.as_ref().and_then(|trace| trace.tracestate()).map(str::to_owned),
+            traceparent: trail.traceparent,
+            tracestate: trail.tracestate,
             deadline: task.state.deadline.map(system_time),
         };
         let progress = Arc::new(move |percent| running.progress(task_id, attempt, percent));
         let context = Context::new(known, cancel.clone(), progress);
-        let span = tracing::debug_span!("task", %task_id, attempt);
         let work = async {
             for before in &self.hooks.before {
                 before(context.clone()).await;
             }
             let returned = (self.registered.handler)(task.request.as_raw().to_owned(), context.clone()).await;
             if let Return::Ended(verdict) = &returned {
+                if matches!(verdict, Verdict::Failure(_)) {
+                    tracing::Span::current().record("otel.status_code", "ERROR");
+                }
                 for after in &self.hooks.after {
                     after(context.clone(), verdict).await;
                 }

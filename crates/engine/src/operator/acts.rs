@@ -1,6 +1,6 @@
 //! All that operators can do. Each is one use case of the engine, with the role that it needs and its word in the audit log.
 
-use relais_core::{BatchId, CallbackId, TaskId, Timestamp};
+use relais_core::{AuditOutcome, BatchId, CallbackId, TaskId, Timestamp};
 use relais_protocol::{
     HumanDuration,
     admin::{
@@ -34,19 +34,7 @@ impl Operator {
         if dry_run {
             return self.engine.apply(declaration, prune, true).await;
         }
-        if !self.may(Admin) {
-            return self.act(Admin, "apply", "", None, async { Ok(ApplyReport::default()) }).await;
-        }
-        let done = self.engine.apply(declaration, prune, false).await;
-        let (target, detail, error) = match &done {
-            Ok(report) => match told(report) {
-                Some((target, detail)) => (target, Some(detail), None),
-                None => return done,
-            },
-            Err(error) => (String::new(), None, Some(error.to_string())),
-        };
-        self.engine.note(&self.actor, "apply", &target, detail, error).await;
-        done
+        self.act_and_tell(Admin, "apply", "", None, self.engine.apply(declaration, prune, false), told).await
     }
 
     /// [`crate::Engine::delete_service`].
@@ -141,14 +129,11 @@ impl Operator {
         if dry_run {
             return done.await;
         }
-        if !self.may(Operating) {
-            return self.act(Operating, action, &target, None, done).await;
-        }
-        let done = done.await;
-        let detail = done.as_ref().ok().map(|done| format!("{} tasks", done.changed));
-        let error = done.as_ref().err().map(ToString::to_string);
-        self.engine.note(&self.actor, action, &target, detail, error).await;
-        done
+        let told = |done: &Selected| {
+            let detail = Some(format!("{} tasks", done.changed));
+            Some(AuditOutcome { detail, ..AuditOutcome::default() })
+        };
+        self.act_and_tell(Operating, action, &target, None, done, told).await
     }
 
     /// [`crate::Engine::purge`]. A dry run changes nothing and is not written down.
@@ -234,7 +219,7 @@ impl Operator {
 }
 
 /// What a declaration changed; none if nothing.
-fn told(report: &ApplyReport) -> Option<(String, String)> {
+fn told(report: &ApplyReport) -> Option<AuditOutcome> {
     let changed: Vec<_> = report.applied.iter().filter(|entry| entry.action != AppliedAction::Unchanged).collect();
     let first = changed.first()?;
     let word = |action| match action {
@@ -251,8 +236,8 @@ fn told(report: &ApplyReport) -> Option<(String, String)> {
     if changed.len() > NAMED {
         detail.push(format!("and {} more", changed.len() - NAMED));
     }
-    let target = if changed.len() == 1 { first.name.clone() } else { String::new() };
-    Some((target, detail.join(", ")))
+    let target = (changed.len() == 1).then(|| first.name.clone());
+    Some(AuditOutcome { target, detail: Some(detail.join(", ")), error: None })
 }
 
 fn letters(ids: Option<&[String]>) -> String {

@@ -37,6 +37,13 @@ pub struct AdminTaskView {
     /// Its attempts, in their order; absent in a listing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempts: Option<Vec<AttemptView>>,
+    /// The tasks that name it as their parent, the newest first; absent if none does, and in a listing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub children: Option<LinkedTasks>,
+    /// The tasks that wait for it, the newest first; absent if none does, and in a listing. One that was told of its end
+    /// waits no more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_for_by: Option<LinkedTasks>,
     /// What became of telling its end, where that is to be told: `PENDING`, `SUCCESS` or `FAILURE`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub notification_status: Option<String>,
@@ -52,6 +59,28 @@ pub struct AdminTaskView {
     pub request: Option<Box<RawValue>>,
     /// What its consumer sees.
     pub task: TaskView,
+}
+
+/// Tasks that have to do with another one: the first 20 of them.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LinkedTasks {
+    /// The tasks.
+    pub tasks: Vec<LinkedTask>,
+    /// Whether there are more: `GET /admin/tasks` lists them all.
+    pub more: bool,
+}
+
+/// A task that has to do with another one.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct LinkedTask {
+    /// Its public name.
+    pub task_id: String,
+    /// Its service.
+    pub service: String,
+    /// Where it is.
+    pub status: TaskStatus,
 }
 
 /// One execution of a task.

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use relais_protocol::{
-    audit::AuditLog,
+    audit::{AuditLog, AuditOutcomeName},
     worker_state::{WorkerActivity, WorkerStates},
 };
 
@@ -45,7 +45,12 @@ fn show(log: &AuditLog) -> String {
             entry.via.clone(),
             entry.action.clone(),
             entry.target.clone(),
-            if entry.error.is_some() { "not done" } else { "done" }.to_owned(),
+            match entry.outcome {
+                AuditOutcomeName::Done => "done",
+                AuditOutcomeName::Failed => "not done",
+                AuditOutcomeName::Unknown => "unknown",
+            }
+            .to_owned(),
             or_none(entry.error.as_deref().or(entry.detail.as_deref())),
         ]
     });

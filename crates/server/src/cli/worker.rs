@@ -68,6 +68,18 @@ pub struct WorkerArgs {
     /// How log lines look
     #[arg(long, value_name = "FORMAT", default_value = "auto")]
     log_format: LogFormat,
+    /// Where traces go with OTLP over HTTP, e.g. http://localhost:4318; only in builds with the feature `otlp`
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "RELAIS_TELEMETRY_OTLP_ENDPOINT",
+        default_value = "",
+        hide_default_value = true
+    )]
+    otlp_endpoint: String,
+    /// The name under which the worker's traces are found
+    #[arg(long, value_name = "NAME", env = "RELAIS_TELEMETRY_SERVICE_NAME", default_value = "relais-worker")]
+    otlp_name: String,
     #[command(flatten)]
     http: HttpArgs,
     #[command(flatten)]
@@ -116,7 +128,8 @@ struct RabbitMqArgs {
 /// Runs `relais worker`.
 pub async fn run(args: WorkerArgs) -> Result<()> {
     let log = LogConfig { format: args.log_format, level: "info".to_owned() };
-    logging::init(&log, &TelemetryConfig { otlp_endpoint: String::new(), service_name: String::new() })?;
+    let traces = TelemetryConfig { otlp_endpoint: args.otlp_endpoint.clone(), service_name: args.otlp_name.clone() };
+    logging::init(&log, &traces)?;
     let mut command = args.command.iter();
     let program = command.next().context("there is no command")?;
     let runner = CommandRunner::new(&args.service, program, command)
@@ -143,6 +156,7 @@ pub async fn run(args: WorkerArgs) -> Result<()> {
     let report = worker.run(runner.handler(), shutdown).await?;
     let relais_worker::WorkerReport { done, failed, returned, lost, unsent, .. } = report;
     tracing::info!(done, failed, returned, lost, unsent, "stopped");
+    logging::flush();
     Ok(())
 }
 

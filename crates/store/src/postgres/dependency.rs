@@ -189,6 +189,18 @@ macro_rules! linked {
     };
 }
 
+/// Those who wait for a task: the open end of one index range, then each by its row.
+const AFTER: &str = "SELECT t.id, t.service_id, t.status, t.submitted
+     FROM (SELECT id FROM relais.task WHERE task_id = $1 OFFSET 0) p
+     CROSS JOIN LATERAL (
+         SELECT task FROM relais.dependency WHERE prerequisite = p.id AND outcome IS NULL AND task < $3
+         ORDER BY prerequisite DESC, task DESC LIMIT $4
+     ) d
+     CROSS JOIN LATERAL (
+         SELECT id, service_id, client_id, status, submitted FROM relais.task WHERE id = d.task OFFSET 0
+     ) t
+     WHERE $2::integer IS NULL OR t.client_id = $2 ORDER BY t.id DESC LIMIT $4";
+
 impl Linked for Postgres {
     async fn prerequisites(&self, task: i64) -> Result<Vec<Prerequisite>> {
         let rows = sqlx::query(
@@ -226,6 +238,7 @@ impl Linked for Postgres {
             TaskLink::Batch(batch) => {
                 sqlx::query(linked!("(SELECT 1) c", "batch_id = $1", "batch_id DESC, id DESC")).bind(batch.0)
             }
+            TaskLink::After(TaskId(id)) => sqlx::query(AFTER).bind(*id),
         };
         let rows = query
             .bind(client.map(|client| client.0))

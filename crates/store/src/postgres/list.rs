@@ -1,6 +1,7 @@
 //! Listing tasks, and counting them up to a limit.
 //!
-//! One index range for each service and status, merged: no filter makes it look at more than a page of each.
+//! One index range for each service and status, merged: no filter makes it look at more than a page of each. Where nothing is
+//! asked for but the newest, it is the order of the tasks themselves.
 
 use relais_core::{Page, Status, Task, TaskFilter, Timestamp};
 use sqlx::{
@@ -62,6 +63,32 @@ macro_rules! statements {
 
 const BY_SERVICE: (&str, &str) = statements!("", "", "", " WHERE $8::integer IS NULL");
 const BY_CLIENT: (&str, &str) = statements!("client_id = $8 AND ", "client_id DESC, ", "", "");
+
+/// What is of any service, in any status and of any client: the tasks themselves are in this order. What is not asked for is
+/// named all the same, so that all three take the same values.
+macro_rules! newest {
+    ($columns:literal) => {
+        concat!(
+            "SELECT ",
+            $columns,
+            " FROM relais.task WHERE id >= $4 AND id < $3 AND submitted >= $5 AND submitted < $6
+               AND $1::integer[] IS NULL AND $2::smallint[] IS NOT NULL AND $8::integer IS NULL
+             ORDER BY id DESC LIMIT $7"
+        )
+    };
+}
+
+const NEWEST: (&str, &str) = (
+    concat!(
+        "SELECT ",
+        task_columns!("'null'", "NULL"),
+        " FROM (",
+        newest!("*"),
+        ") t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id ORDER BY t.id DESC"
+    ),
+    concat!("SELECT count(*) FROM (", newest!("id"), ") AS counted"),
+);
+
 impl Postgres {
     pub(super) async fn list(&self, filter: &TaskFilter, from_id: i64) -> Result<Page> {
         let rows: Vec<PgRow> =
@@ -80,7 +107,11 @@ impl Postgres {
 }
 
 fn statements(filter: &TaskFilter) -> (&'static str, &'static str) {
-    if filter.client.is_some() { BY_CLIENT } else { BY_SERVICE }
+    match filter.client {
+        _ if filter.is_wide() => NEWEST,
+        Some(_) => BY_CLIENT,
+        None => BY_SERVICE,
+    }
 }
 
 fn bound<'q>(statement: &'static str, filter: &'q TaskFilter, from_id: i64) -> Query<'q, Dialect, PgArguments> {

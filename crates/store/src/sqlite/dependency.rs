@@ -169,6 +169,13 @@ pub(super) const BY_PARENT: &str = linked!(
 );
 pub(super) const BY_BATCH: &str = linked!("(SELECT 1)", "task_by_batch WHERE batch_id = ?1");
 
+/// Those who wait for a task.
+pub(super) const AFTER: &str = "SELECT t.id, t.service_id, t.status, t.submitted FROM task t WHERE t.id IN (
+         SELECT task FROM dependency INDEXED BY dependency_open
+         WHERE prerequisite = (SELECT id FROM task WHERE task_id = ?1) AND outcome IS NULL AND task < ?3
+         ORDER BY task DESC LIMIT ?4
+     ) AND (?2 IS NULL OR t.client_id = ?2) ORDER BY t.id DESC LIMIT ?4";
+
 impl Linked for Sqlite {
     async fn prerequisites(&self, task: i64) -> Result<Vec<Prerequisite>> {
         let rows = sqlx::query("SELECT prerequisite_id, outcome FROM dependency WHERE task = ?1 ORDER BY prerequisite")
@@ -190,6 +197,7 @@ impl Linked for Sqlite {
             TaskLink::Correlation(id) => sqlx::query(BY_CORRELATION).bind(id.clone()),
             TaskLink::Parent(id) => sqlx::query(BY_PARENT).bind(id.to_string()),
             TaskLink::Batch(id) => sqlx::query(BY_BATCH).bind(id.to_string()),
+            TaskLink::After(id) => sqlx::query(AFTER).bind(id.to_string()),
         };
         let rows = query
             .bind(client.map(|client| client.0))

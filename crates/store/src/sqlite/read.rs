@@ -86,15 +86,33 @@ macro_rules! listing {
 macro_rules! counting {
     ($range:literal) => {
         concat!(
-            "SELECT coalesce(sum((SELECT count(*) FROM (",
+            "SELECT count(*) AS counted FROM (
+                 SELECT 1 FROM json_each(?1) AS wanted CROSS JOIN json_each(?2) AS code CROSS JOIN task t ON t.id IN (",
             ranges!($range),
-            "))), 0) AS counted FROM json_each(?1) AS wanted CROSS JOIN json_each(?2) AS code"
+            ") LIMIT ?7)"
         )
+    };
+}
+
+/// What is of any service, in any status and of any client: the tasks themselves are in this order.
+macro_rules! newest {
+    () => {
+        "SELECT id FROM task WHERE id < ?3 AND id >= ?4 AND submitted >= ?5 AND submitted < ?6 AND ?8 IS NULL
+         ORDER BY id DESC LIMIT ?7"
     };
 }
 
 pub(super) const LIST_BY_SERVICE: &str = listing!("task_by_service WHERE ?8 IS NULL");
 pub(super) const LIST_BY_CLIENT: &str = listing!("task_by_client WHERE client_id = ?8");
+pub(super) const LIST_NEWEST: &str = concat!(
+    "SELECT ",
+    task_columns!("'null'", "NULL"),
+    " FROM task t CROSS JOIN service s ON s.id = t.service_id CROSS JOIN client c ON c.id = t.client_id
+      WHERE t.id IN (",
+    newest!(),
+    ") ORDER BY t.id DESC"
+);
+pub(super) const COUNT_NEWEST: &str = concat!("SELECT count(*) AS counted FROM (", newest!(), ")");
 pub(super) const COUNT_BY_SERVICE: &str = counting!("task_by_service WHERE ?8 IS NULL");
 pub(super) const COUNT_BY_CLIENT: &str = counting!("task_by_client WHERE client_id = ?8");
 
@@ -147,7 +165,11 @@ impl Database for Sqlite {
 
     async fn list_tasks(&self, filter: &TaskFilter, from_id: i64) -> Result<Page> {
         let mut connection = self.read.acquire().await.map_err(error)?;
-        let statement = if filter.client.is_some() { LIST_BY_CLIENT } else { LIST_BY_SERVICE };
+        let statement = match filter.client {
+            _ if filter.is_wide() => LIST_NEWEST,
+            Some(_) => LIST_BY_CLIENT,
+            None => LIST_BY_SERVICE,
+        };
         let listing = bound(statement, filter, from_id, &mut connection).await?;
         let rows = listing.fetch_all(&mut *connection).await.map_err(error)?;
         let tasks: Vec<Task> = rows.iter().map(task).collect::<Result<_>>()?;
@@ -157,7 +179,11 @@ impl Database for Sqlite {
 
     async fn count_tasks(&self, filter: &TaskFilter, from_id: i64) -> Result<u64> {
         let mut connection = self.read.acquire().await.map_err(error)?;
-        let statement = if filter.client.is_some() { COUNT_BY_CLIENT } else { COUNT_BY_SERVICE };
+        let statement = match filter.client {
+            _ if filter.is_wide() => COUNT_NEWEST,
+            Some(_) => COUNT_BY_CLIENT,
+            None => COUNT_BY_SERVICE,
+        };
         let counting = bound(statement, filter, from_id, &mut connection).await?;
         let counted = counting.fetch_one(&mut *connection).await.map_err(error)?.big("counted")?;
         Ok(counted.unsigned_abs().min(filter.limit as u64))

@@ -104,10 +104,16 @@ async fn no_statement_goes_through_all_tasks() {
     let statements = [
         ("LIST_BY_SERVICE", read::LIST_BY_SERVICE.to_owned()),
         ("LIST_BY_CLIENT", read::LIST_BY_CLIENT.to_owned()),
+        ("LIST_NEWEST", read::LIST_NEWEST.to_owned()),
+        ("COUNT_NEWEST", read::COUNT_NEWEST.to_owned()),
         ("COUNT_BY_SERVICE", read::COUNT_BY_SERVICE.to_owned()),
         ("COUNT_BY_CLIENT", read::COUNT_BY_CLIENT.to_owned()),
         ("AUDIT_LOG", audit::LOG.to_owned()),
         ("AUDIT_FORGET", audit::FORGET.to_owned()),
+        ("FORGET_SESSIONS", audit::FORGET_SESSIONS.to_owned()),
+        ("SESSION_IS_OPEN", audit::SESSION_IS_OPEN.to_owned()),
+        ("ROLL_CALLS", audit::ROLL_CALLS.to_owned()),
+        ("FORGET_ROLL_CALLS", audit::FORGET_ROLL_CALLS.to_owned()),
         ("FIND_TASK", read::FIND_TASK.to_owned()),
         ("HELD", outbox::HELD.to_owned()),
         ("TAKE", outbox::TAKE.to_owned()),
@@ -120,6 +126,8 @@ async fn no_statement_goes_through_all_tasks() {
         ("OPEN_PREREQUISITES", dependency::OPEN_PREREQUISITES.to_owned()),
         ("LIST_BY_PARENT", dependency::BY_PARENT.to_owned()),
         ("LIST_BY_BATCH", dependency::BY_BATCH.to_owned()),
+        ("LIST_BY_CORRELATION", dependency::BY_CORRELATION.to_owned()),
+        ("LIST_AFTER", dependency::AFTER.to_owned()),
         ("FAILED", outbox::FAILED.to_owned()),
         ("ANY", outbox::ANY.to_owned()),
         ("OLDEST_PENDING", read::OLDEST_PENDING.to_owned()),
@@ -146,9 +154,19 @@ async fn no_statement_goes_through_all_tasks() {
             .unwrap_or_else(|error| panic!("{name}: {error}"));
         let plan: Vec<String> = rows.iter().map(|row| row.get("detail")).collect();
         let scans = |step: &&String| {
-            ["SCAN t", "SCAN task", "SCAN departure", "SCAN callback", "SCAN dependency", "SCAN batch", "SCAN audit"]
-                .iter()
-                .any(|scan| step.strip_prefix(scan).is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')))
+            [
+                "SCAN t",
+                "SCAN task",
+                "SCAN departure",
+                "SCAN callback",
+                "SCAN dependency",
+                "SCAN batch",
+                "SCAN audit",
+                "SCAN session",
+                "SCAN roll_call",
+            ]
+            .iter()
+            .any(|scan| step.strip_prefix(scan).is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')))
         };
         assert!(!plan.iter().any(|step| scans(&step)), "{name}: {plan:#?}");
         if name != "SCAN_FOR_PURGE" && !name.starts_with("LIST") {

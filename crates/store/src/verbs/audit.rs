@@ -1,8 +1,8 @@
-//! The audit log: written as it comes, forgotten in small batches.
+//! Operators: the audit log, written as it comes and forgotten in small batches; and who is signed in.
 
 use std::time::Duration;
 
-use relais_core::{AuditEntry, AuditPage, StoreError};
+use relais_core::{AuditEntry, AuditOutcome, AuditPage, SessionsOf, StoreError};
 
 use super::Verbs;
 use crate::{
@@ -13,12 +13,69 @@ use crate::{
 /// So many lines are forgotten in one transaction.
 const BATCH: usize = 1000;
 
+/// A process that was not heard of for so long is gone.
+const SILENT: Duration = Duration::from_secs(3600);
+
+/// So many processes are listened to.
+const PROCESSES: usize = 200;
+
+/// A session that lasts longer lasts for ever.
+const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
+
 impl<D: Database> Verbs<D> {
     pub(super) async fn write_down(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
         let entries: Vec<AuditEntry> = entries.into_iter().map(AuditEntry::tidied).collect();
         let mut session = self.database.begin().await?;
         session.insert_audit(&entries).await?;
         session.commit().await
+    }
+
+    pub(super) async fn begin_line(&self, entry: AuditEntry) -> Result<i64, StoreError> {
+        let mut session = self.database.begin().await?;
+        let line = session.open_audit(&entry.tidied()).await?;
+        session.commit().await?;
+        Ok(line)
+    }
+
+    pub(super) async fn settle_line(&self, line: i64, outcome: Option<AuditOutcome>) -> Result<(), StoreError> {
+        let mut session = self.database.begin().await?;
+        match outcome {
+            Some(outcome) => session.close_audit(line, &outcome.tidied()).await?,
+            None => session.drop_audit(line).await?,
+        }
+        session.commit().await
+    }
+
+    /// What has expired is forgotten along the way.
+    pub(super) async fn sign_in(&self, id: &str, operator: &str, lasts: Duration) -> Result<(), StoreError> {
+        let mut session = self.database.begin().await?;
+        session.forget_sessions(BATCH).await?;
+        session.insert_session(id, operator, lasts.min(LONGEST)).await?;
+        session.commit().await
+    }
+
+    pub(super) async fn sign_out(&self, which: &SessionsOf) -> Result<u64, StoreError> {
+        let mut session = self.database.begin().await?;
+        let ended = session.remove_sessions(which).await?;
+        session.commit().await?;
+        Ok(ended)
+    }
+
+    /// What is of processes that are gone is forgotten along the way.
+    pub(super) async fn tell_roll_call(&self, process: &str, workers: Option<&str>) -> Result<(), StoreError> {
+        let mut session = self.database.begin().await?;
+        session.write_roll_call(process, workers).await?;
+        session.forget_roll_calls(SILENT, BATCH).await?;
+        session.commit().await
+    }
+
+    pub(super) async fn hear_roll_calls(
+        &self,
+        but: &str,
+        within: Duration,
+    ) -> Result<Vec<(String, Duration)>, StoreError> {
+        let told = self.database.roll_calls(but, within, PROCESSES).await?;
+        Ok(told.into_iter().map(|(text, ago)| (text, Duration::from_millis(u64::try_from(ago).unwrap_or(0)))).collect())
     }
 
     pub(super) async fn read_log(&self, before: Option<i64>, limit: usize) -> Result<AuditPage, StoreError> {

@@ -48,7 +48,8 @@ impl<D: Database> Verbs<D> {
     /// Looks at so many tasks that have something in common, and shows those of them that match.
     async fn list_linked(&self, link: &TaskLink, filter: &TaskFilter, from_id: i64) -> Result<Page, StoreError> {
         let before = filter.before_id.unwrap_or(i64::MAX);
-        let looked = self.database.linked(link, filter.client, before, LOOK).await?;
+        let look = if takes_all(filter, from_id) { filter.limit.min(LOOK) } else { LOOK };
+        let looked = self.database.linked(link, filter.client, before, look).await?;
         let ids: Vec<i64> = looked
             .iter()
             .filter(|task| matches(task, filter, from_id))
@@ -57,7 +58,7 @@ impl<D: Database> Verbs<D> {
             .collect();
         let next_before_id = match (ids.last(), looked.last()) {
             (Some(&last), _) if ids.len() == filter.limit => Some(last),
-            (_, Some(last)) if looked.len() == LOOK && last.id > from_id => Some(last.id),
+            (_, Some(last)) if looked.len() == look && last.id > from_id => Some(last.id),
             _ => None,
         };
         let tasks = if ids.is_empty() { Vec::new() } else { self.database.tasks_by_row(&ids).await? };
@@ -89,6 +90,15 @@ impl<D: Database> Verbs<D> {
         }
         Ok(low)
     }
+}
+
+/// Whether every task that has something in common with others is asked for: then no more need be looked at than are shown.
+fn takes_all(filter: &TaskFilter, from_id: i64) -> bool {
+    from_id == 0
+        && filter.services.is_empty()
+        && filter.statuses.is_empty()
+        && filter.submitted_from.is_none()
+        && filter.submitted_before.is_none()
 }
 
 /// Whether a task that has something in common with others is one of those that are asked for.

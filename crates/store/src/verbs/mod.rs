@@ -27,12 +27,12 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Attempt, AuditEntry, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter,
-    CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched,
-    DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance,
-    NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand,
-    ScheduleName, ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task,
-    TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
+    Attempt, AuditEntry, AuditOutcome, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt,
+    CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName,
+    Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch,
+    NewInstance, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend,
+    Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, SessionsOf, Settled, Settlement, Store, StoreError,
+    Submission, TakenIn, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
 };
 
 use self::{flow::Limited, hand::InHand, ledger::Ledger};
@@ -292,6 +292,34 @@ impl<D: Database> Store for Verbs<D> {
 
     async fn write_audit(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
         self.write_down(entries).await
+    }
+
+    async fn begin_audit(&self, entry: AuditEntry) -> Result<i64, StoreError> {
+        self.begin_line(entry).await
+    }
+
+    async fn settle_audit(&self, line: i64, outcome: Option<AuditOutcome>) -> Result<(), StoreError> {
+        self.settle_line(line, outcome).await
+    }
+
+    async fn open_session(&self, id: String, operator: String, lasts: Duration) -> Result<(), StoreError> {
+        self.sign_in(&id, &operator, lasts).await
+    }
+
+    async fn session_is_open(&self, id: String) -> Result<bool, StoreError> {
+        self.database.session_is_open(&id).await
+    }
+
+    async fn end_sessions(&self, which: SessionsOf) -> Result<u64, StoreError> {
+        self.sign_out(&which).await
+    }
+
+    async fn tell_workers(&self, process: String, workers: Option<String>) -> Result<(), StoreError> {
+        self.tell_roll_call(&process, workers.as_deref()).await
+    }
+
+    async fn told_workers(&self, but: String, within: Duration) -> Result<Vec<(String, Duration)>, StoreError> {
+        self.hear_roll_calls(&but, within).await
     }
 
     async fn audit_log(&self, before: Option<i64>, limit: usize) -> Result<AuditPage, StoreError> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use relais_core::AuditEntry;
+use relais_core::{AuditEntry, AuditOutcome, SessionsOf};
 
 use super::Harness;
 
@@ -41,6 +41,77 @@ pub async fn what_was_done_is_read_back_newest_first(harness: &Harness) -> Resul
     ensure!(actions == ["b4", "a4", "b3", "a3", "b2", "a2", "b1", "a1", "b0", "a0"], "{actions:?}");
     ensure!(read[0].entry == entry("bob", "b4").tidied() && read[1].entry == entry("ada", "a4").tidied());
     ensure!(read.is_sorted_by(|a, b| a.id > b.id && a.at >= b.at));
+    Ok(())
+}
+
+/// Before it is done; afterwards, what came of it.
+pub async fn what_is_about_to_be_done_is_there_before_it_is_done(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let unknown = store.begin_audit(entry("cyd", "c0")).await?;
+    let done = store.begin_audit(entry("ada", "a0")).await?;
+    let failed = store.begin_audit(entry("cyd", "c1")).await?;
+    let nothing = store.begin_audit(entry("cyd", "c2")).await?;
+    ensure!(store.audit_log(None, 10).await?.records.iter().all(|record| record.open));
+    let outcome = AuditOutcome { target: Some("both".to_owned()), detail: Some("2\0".to_owned()), error: None };
+    store.settle_audit(done, Some(outcome.clone())).await?;
+    store.settle_audit(failed, Some(AuditOutcome { error: Some("no".to_owned()), ..AuditOutcome::default() })).await?;
+    store.settle_audit(nothing, None).await?;
+    // A line that is settled stays.
+    store.settle_audit(done, None).await?;
+    let log = store.audit_log(None, 10).await?.records;
+    ensure!(log.iter().map(|record| record.id).collect::<Vec<_>>() == [failed, done, unknown], "{log:?}");
+    ensure!(!log[0].open && log[0].entry.error.as_deref() == Some("no") && log[0].entry.target == "resize\u{fffd}");
+    let outcome = outcome.tidied();
+    ensure!(!log[1].open && log[1].entry.target == "both" && log[1].entry.detail == outcome.detail);
+    ensure!(log[2].open && log[2].entry == entry("cyd", "c0").tidied(), "nobody knows what came of it");
+    Ok(())
+}
+
+/// Until it is ended, or its time is over.
+pub async fn a_session_is_open_until_it_is_ended(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let open = async |id: &str| store.session_is_open(id.to_owned()).await;
+    let hour = Duration::from_secs(3600);
+    for (id, operator) in [("a1", "ada"), ("a2", "ada"), ("a3", "ada"), ("b1", "bob")] {
+        store.open_session(id.to_owned(), operator.to_owned(), hour).await?;
+    }
+    ensure!(open("a1").await? && open("b1").await? && !open("a").await? && !open("").await?);
+    ensure!(store.end_sessions(SessionsOf::Browser("a1".to_owned())).await? == 1);
+    ensure!(store.end_sessions(SessionsOf::Browser("a1".to_owned())).await? == 0, "it has ended");
+    ensure!(!open("a1").await? && open("a2").await?, "that one alone");
+    ensure!(store.end_sessions(SessionsOf::Operator("ada".to_owned())).await? == 2);
+    ensure!(!open("a2").await? && !open("a3").await? && open("b1").await?, "all of hers");
+    store.open_session("short".to_owned(), "bob".to_owned(), Duration::ZERO).await?;
+    super::world::a_moment(store).await?;
+    ensure!(!open("short").await?, "its time is over");
+    store.open_session("next".to_owned(), "bob".to_owned(), Duration::from_secs(u64::MAX / 2000)).await?;
+    ensure!(open("next").await?);
+    ensure!(store.end_sessions(SessionsOf::Operator("bob".to_owned())).await? == 2, "what has expired is forgotten");
+    Ok(())
+}
+
+/// Each hears what the others told, until that is old.
+pub async fn processes_tell_each_other_of_workers(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let minute = Duration::from_secs(60);
+    let told = async |but: &str, within| -> Result<Vec<String>> {
+        let mut told: Vec<String> =
+            store.told_workers(but.to_owned(), within).await?.into_iter().map(|(text, _)| text).collect();
+        told.sort();
+        Ok(told)
+    };
+    ensure!(told("p1", minute).await?.is_empty());
+    for (process, workers) in [("p1", "a"), ("p2", "b"), ("p3", "c"), ("p2", "d")] {
+        store.tell_workers(process.to_owned(), Some(workers.to_owned())).await?;
+    }
+    ensure!(told("p1", minute).await? == ["c", "d"], "the others, and what they said last");
+    ensure!(told("", minute).await? == ["a", "c", "d"]);
+    ensure!(store.told_workers(String::new(), minute).await?.iter().all(|(_, ago)| *ago < minute));
+    store.tell_workers("p3".to_owned(), None).await?;
+    store.tell_workers("p9".to_owned(), None).await?;
+    ensure!(told("p1", minute).await? == ["d"], "one that knows of none is not heard");
+    super::world::a_moment(store).await?;
+    ensure!(told("p1", Duration::ZERO).await?.is_empty(), "nor what is old");
     Ok(())
 }
 

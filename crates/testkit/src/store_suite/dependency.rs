@@ -468,6 +468,12 @@ pub async fn what_belongs_together_is_found_together(harness: &Harness) -> Resul
     ensure!(names(correlated(None)).await? == [chained, bobs, child, first], "all of them");
     let parts = TaskFilter { link: Some(TaskLink::Parent(first)), ..filter(10) };
     ensure!(names(parts.clone()).await? == [bobs, child], "its parts");
+    let waiting = TaskFilter { link: Some(TaskLink::After(first)), ..filter(1) };
+    let also = submit(store, after(new_task(print, alice)?, &[first], Condition::AllEnded)).await?.task_id;
+    ensure!(names(waiting.clone()).await? == [also, chained], "those who wait for it, page by page");
+    ensure!(names(TaskFilter { services: vec![print], ..waiting.clone() }).await? == [also], "on one service");
+    ensure!(names(TaskFilter { client: Some(bob), ..waiting.clone() }).await?.is_empty(), "none of bob's");
+    ensure!(names(TaskFilter { link: Some(TaskLink::After(also)), ..filter(10) }).await?.is_empty(), "nobody");
     ensure!(names(TaskFilter { services: vec![print], ..parts.clone() }).await? == [child], "of one service");
     let running = TaskFilter { statuses: vec![Status::InProgress], ..correlated(None) };
     ensure!(names(running).await? == [first], "in one status");

@@ -203,6 +203,9 @@ macro_rules! store_suite {
             audit {
                 what_was_done_is_read_back_newest_first,
                 what_was_done_long_ago_is_forgotten,
+                what_is_about_to_be_done_is_there_before_it_is_done,
+                a_session_is_open_until_it_is_ended,
+                processes_tell_each_other_of_workers,
             }
             purge {
                 only_what_is_too_old_is_removed,

@@ -1,6 +1,7 @@
 //! Who did what.
 
 use maud::html;
+use relais_protocol::audit::AuditOutcomeName;
 
 use super::{LINES, clock};
 use crate::{
@@ -28,7 +29,11 @@ pub(crate) async fn page(visitor: Visitor, Query(query): Query) -> Answer {
                     td { (entry.via) }
                     td { code { (entry.action) } }
                     td { @if relais_core::TaskId::parse(&entry.target).is_some() { (task_link(&entry.target)) } @else { (entry.target) } }
-                    td { @if entry.error.is_some() { (badge("failure", words.not_done)) } @else { (badge("success", words.done)) } }
+                    td { @match entry.outcome {
+                        AuditOutcomeName::Done => (badge("success", words.done)),
+                        AuditOutcomeName::Failed => (badge("failure", words.not_done)),
+                        AuditOutcomeName::Unknown => span title=(words.outcome_unknown_hint) { (badge("warning", words.outcome_unknown)) },
+                    } }
                     td { @if let Some(error) = &entry.error { span.error { (error) } } @else if let Some(detail) = &entry.detail { span.muted { (detail) } } }
                 } } }
             } }

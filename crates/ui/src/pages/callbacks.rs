@@ -44,7 +44,7 @@ pub(crate) async fn page(visitor: Visitor, Query(query): Query) -> Answer {
         nav.tabs aria-label=(words.status) {
             a href=(link(None)) aria-current=[chosen.is_none().then_some("true")] { (words.any) }
             @for status in ["PENDING", "SUCCESS", "FAILURE"] {
-                a href=(link(Some(status))) aria-current=[(chosen == Some(status)).then_some("true")] { (notification(status)) }
+                a href=(link(Some(status))) aria-current=[(chosen == Some(status)).then_some("true")] { (notification(words, status)) }
             }
         }
         @if page.callbacks.is_empty() { (empty(words.no_callbacks, words.no_callbacks_hint)) } @else {
@@ -90,7 +90,7 @@ pub(super) fn table(visitor: &Visitor, callbacks: &[CallbackView], with_task: bo
                 th scope="col" { span.sr-only { (words.actions) } }
             } }
             tbody { @for callback in callbacks { tr {
-                td { a.plain href=(format!("/ui/callbacks/{}", callback.callback_id)) { (notification(&callback.notification_status)) } }
+                td { a.plain href=(format!("/ui/callbacks/{}", callback.callback_id)) { (notification(words, &callback.notification_status)) } }
                 td { (callback.event) }
                 @if with_task { td { (task_link(&callback.task_id)) } td { (service_link(&callback.service)) } }
                 td.target { span.muted { (callback.kind) " " } (callback.target) }
@@ -110,7 +110,7 @@ pub(crate) async fn one(visitor: Visitor, Path(name): Path<String>, Query(query)
     let main = html! {
         div.head {
             div { p.crumbs { a href="/ui/callbacks" { (words.callbacks) } } h1.id { (name) } }
-            div.headtools { (notification(&callback.notification_status))
+            div.headtools { (notification(words, &callback.notification_status))
                 @if visitor.operator.may(OperatorRole::Operator) { (button(&visitor, &format!("/ui/callbacks/{name}/redeliver"), words.send_again, "", &[])) } }
         }
         (flash(&visitor, &query))

@@ -1,11 +1,13 @@
 //! The pages, each with what can be done on it.
 
 pub(crate) mod audit;
+pub(crate) mod batch;
 pub(crate) mod bulk;
 pub(crate) mod callbacks;
 pub(crate) mod clients;
 pub(crate) mod events;
 pub(crate) mod letters;
+mod links;
 pub(crate) mod overview;
 pub(crate) mod schedules;
 pub(crate) mod service;
@@ -55,6 +57,8 @@ fn flash(visitor: &Visitor, query: &Fields) -> Markup {
         Some("replayed") => words.said_replayed,
         Some("discarded") => words.said_discarded,
         Some("resolved") => words.said_resolved,
+        Some("closed") => words.said_closed,
+        Some("batch-cancelled") => words.said_batch_cancelled,
         Some("published") => words.said_published,
         _ => return html! {},
     };

@@ -2,6 +2,7 @@
 
 use axum::extract::Path;
 use maud::{Markup, html};
+use relais_core::Cron;
 use relais_engine::OperatorRole;
 use relais_protocol::schedule::ScheduleState;
 
@@ -13,6 +14,7 @@ use crate::{
     json::pretty,
     layout::{Page, Part},
     show::{ago, badge, button, careful, empty, number, plain_date, service_link, task_link},
+    words::Language,
 };
 
 /// So many runs to come are shown.
@@ -35,19 +37,18 @@ pub(crate) async fn page(visitor: Visitor, Query(query): Query) -> Answer {
                     th.right scope="col" { (words.next_run) }
                     th.right scope="col" { (words.last_run) }
                     th.right scope="col" { (words.runs) }
-                    th scope="col" { (words.about) }
                     th scope="col" { span.sr-only { (words.actions) } }
                 } }
                 tbody { @for schedule in &schedules {
                     @let declared = &schedule.declaration;
                     tr {
                         th scope="row" { a href=(format!("/ui/schedules/{}", segment(&declared.schedule_name))) { (declared.schedule_name) } @if declared.paused == Some(true) { " " (badge("paused", words.paused)) } }
-                        td { (schedule.description) br; code.muted { (declared.cron) } }
+                        td.when { (when(&visitor, schedule)) br; code.muted { (declared.cron) }
+                            @if let Some(error) = &schedule.last_error { br; span.error title=(error) { (super::tasks::first_line(error)) } } }
                         td { (service_link(&declared.service_name)) }
                         td.right { (ago(&visitor, schedule.next_run_date.as_deref(), now)) }
                         td.right { (ago(&visitor, schedule.last_run_date.as_deref(), now)) @if let Some(task) = &schedule.last_task_id { br; (task_link(task)) } }
                         td.right.num { (number(language, schedule.runs)) }
-                        td { @if let Some(error) = &schedule.last_error { span.error title=(error) { (super::tasks::first_line(error)) } } }
                         td.buttons { (actions(&visitor, schedule)) }
                     }
                 } }
@@ -55,6 +56,16 @@ pub(crate) async fn page(visitor: Visitor, Query(query): Query) -> Answer {
         }
     };
     Ok(Page::new(words.schedules, Part::Schedules).live("anything").show(&visitor, Some(now), &main))
+}
+
+/// When it runs, in the visitor's words.
+fn when(visitor: &Visitor, schedule: &ScheduleState) -> String {
+    let declared = &schedule.declaration;
+    match visitor.taste.language {
+        Language::English => schedule.description.clone(),
+        Language::French => Cron::parse(&declared.cron, declared.time_zone.as_deref().unwrap_or("UTC"))
+            .map_or_else(|_| schedule.description.clone(), |cron| cron.describe_in_french()),
+    }
 }
 
 fn actions(visitor: &Visitor, schedule: &ScheduleState) -> Markup {
@@ -85,7 +96,7 @@ pub(crate) async fn one(visitor: Visitor, Path(name): Path<String>, Query(query)
             div.headtools { (actions(&visitor, &schedule)) }
         }
         (flash(&visitor, &query))
-        p.lead { (schedule.description) " " code.muted { (declared.cron) } }
+        p.lead { (when(&visitor, &schedule)) " " code.muted { (declared.cron) } }
         @if let Some(error) = &schedule.last_error { section.card.bad { h2 { (words.last_error) " " (ago(&visitor, schedule.last_error_date.as_deref(), now)) } pre.error tabindex="0" { (error) } } }
         div.columns {
             section.card aria-labelledby="runs" { h2 #runs { (words.next_runs) }

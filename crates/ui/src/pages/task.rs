@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use axum::{extract::Path, response::Response};
 use maud::{Markup, html};
-use relais_core::{TaskId, Timestamp};
+use relais_core::{BatchId, Condition, TaskId, Timestamp};
 use relais_engine::{CallbackQuery, EngineError, OperatorRole, WaitReason};
 use relais_protocol::{
     admin::{AdminTaskView, AttemptView},
@@ -12,7 +12,7 @@ use relais_protocol::{
     consumer::TaskStatus,
 };
 
-use super::{clock, done, flash, tasks::first_line};
+use super::{clock, done, flash, links, tasks::first_line};
 use crate::{
     error::{Answer, Explained as _, explain},
     form::Query,
@@ -24,6 +24,7 @@ use crate::{
         ago, badge, between, button, careful, fill, number, plain_date, progress, search_address, search_link,
         service_link, short_span, span, status, status_class,
     },
+    words::Words,
 };
 
 /// So many callbacks are shown.
@@ -37,6 +38,10 @@ pub(crate) async fn page(visitor: Visitor, Path(name): Path<String>, Query(query
     let reasons = engine.why_waiting(task_id).await.or_explain(&visitor)?;
     let asked = CallbackQuery { task: Some(task_id), limit: CALLBACKS, ..CallbackQuery::default() };
     let callbacks = engine.callbacks(asked).await.or_explain(&visitor)?.callbacks;
+    let batch = match task.task.batch_id.as_deref().and_then(BatchId::parse) {
+        Some(batch_id) => engine.admin_batch(batch_id).await.ok().map(|shown| shown.batch),
+        None => None,
+    };
     let schema = engine.service_state(&task.service).await.ok().and_then(|state| state.declaration.json_schema);
     let hidden = secrets(schema.as_ref());
     let view = &task.task;
@@ -63,6 +68,7 @@ pub(crate) async fn page(visitor: Visitor, Path(name): Path<String>, Query(query
                 pre.error tabindex="0" { (error) }
             }
         }
+        (links::card(&visitor, &task, batch.as_ref()))
         (attempts(&visitor, task.attempts.as_deref().unwrap_or_default()))
         div.columns {
             (payload(words.request, "request", task.request.as_deref().map(|raw| raw.get()), &hidden, words.masked))
@@ -118,6 +124,14 @@ fn reason_words(visitor: &Visitor, reason: &WaitReason, now: Timestamp) -> Strin
         WaitReason::Retry { at: moment, failures } => {
             fill(words.why_retry, &[("date", &at(moment)), ("n", &n(u64::from(*failures)))])
         }
+        WaitReason::Others { left, when } => {
+            let text = match when {
+                Condition::AllSucceeded => words.why_all_succeeded,
+                Condition::AllEnded => words.why_all_ended,
+                Condition::AnyEnded => words.why_any_ended,
+            };
+            fill(text, &[("n", &n(*left))])
+        }
         WaitReason::Paused => words.why_paused.to_owned(),
         WaitReason::ServiceBusy { running, most } => {
             fill(words.why_busy, &[("n", &n(*running)), ("of", &n(u64::from(*most)))])
@@ -151,21 +165,18 @@ fn facts(visitor: &Visitor, task: &AdminTaskView, now: Timestamp) -> Markup {
             }
             @if let Some(lease) = &task.lease_expires { div { dt { (words.lease) } dd { (ago(visitor, Some(lease), now)) } } }
             @if let Some(deadline) = &task.deadline { div { dt { (words.deadline) } dd { (ago(visitor, Some(deadline), now)) } } }
-            @if let Some(told) = &task.notification_status { div { dt { (words.callback) } dd { (notification(told)) } } }
+            @if let Some(told) = &task.notification_status { div { dt { (words.callback) } dd { (notification(words, told)) } } }
         }
     }
 }
 
 /// What became of telling.
-pub(super) fn notification(status: &str) -> Markup {
-    badge(
-        match status {
-            "SUCCESS" => "delivered",
-            "FAILURE" => "failure",
-            _ => "pending",
-        },
-        status,
-    )
+pub(super) fn notification(words: &Words, status: &str) -> Markup {
+    match status {
+        "SUCCESS" => badge("delivered", words.told_delivered),
+        "FAILURE" => badge("failure", words.told_failed),
+        _ => badge("pending", words.told_pending),
+    }
 }
 
 fn timeline(visitor: &Visitor, task: &AdminTaskView) -> Markup {

@@ -97,7 +97,7 @@ fn list(visitor: &Visitor, search: &Search, tasks: &[AdminTaskView], counted: (u
     let words = visitor.words();
     let may = visitor.operator.may(OperatorRole::Operator);
     let selection = &search.selection;
-    let narrow = selection.service.is_some() || selection.client_id.is_some() || selection.correlation_id.is_some();
+    let narrow = selection.service.is_some() || selection.client_id.is_some() || selection.link.is_some();
     html! {
         form.list method="post" action="/ui/tasks/act" {
             input type="hidden" name="csrf" value=(visitor.csrf);

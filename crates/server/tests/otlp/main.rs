@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod joined;
+
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},
@@ -101,7 +103,7 @@ fn spans_of_requests_and_store_calls_are_exported() {
         let (head, body) = receive(&mut stream);
         assert!(head.starts_with("post /v1/traces "), "{head}");
         assert!(has(&body, "relais-under-test"));
-        if has(&body, "request") && has(&body, "/readyz") && has(&body, "store") && has(&body, "ping") {
+        if has(&body, "GET /readyz") && has(&body, "store") && has(&body, "ping") {
             break;
         }
     }
