@@ -5,9 +5,7 @@ use utoipa::ToSchema;
 
 mod tasks;
 
-pub use self::tasks::{
-    AdminTaskPage, AdminTaskView, AttemptView, CancelAnswer, CancelRequest, RetryAnswer, RetryRequest,
-};
+pub use self::tasks::{AdminTaskPage, AdminTaskView, AttemptView, CancelAnswer, RetryAnswer, TasksRequest};
 use crate::{HumanDuration, retry::RetryDeclaration, schedule::ScheduleDeclaration};
 
 /// How long tasks are kept; what is absent is the server's setting.
