@@ -73,7 +73,7 @@ pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
 pub use retry::{Failure, LONGEST_RETRY, MOST_RETRIES, RetryPolicy};
 pub use schedule::{
     Due, Fired, FiredSchedule, MOST_MISSED, Missed, Overlap, PATIENCE, Progress, Referee, RunByHand, RunOutcome,
-    Schedule, ScheduleChange, ScheduleRecord, run_id,
+    RunTerms, Schedule, ScheduleChange, ScheduleRecord, run_id,
 };
 pub use store::{
     Change, ClaimRequest, Claimed, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Page, Passed,

@@ -68,6 +68,7 @@ const STEPS: Steps = &[
     ("window", include_str!("migrations/0009_window.sql")),
     ("inbox", include_str!("migrations/0010_inbox.sql")),
     ("audit", include_str!("migrations/0011_audit.sql")),
+    ("schedule terms", include_str!("migrations/0012_schedule_terms.sql")),
 ];
 
 /// Every time that matters for what is to come.
