@@ -62,15 +62,17 @@ const STEPS: Steps = &[
     ("inbox", include_str!("migrations/0010_inbox.sql")),
     ("audit", include_str!("migrations/0011_audit.sql")),
     ("schedule terms", include_str!("migrations/0012_schedule_terms.sql")),
+    ("batch keys", include_str!("migrations/0013_batch_keys.sql")),
 ];
 
 /// Every time that matters for what is to come.
-const MOVE_BACK: [&str; 6] = [
+const MOVE_BACK: [&str; 7] = [
     "UPDATE relais.task SET submitted = submitted - $1, scheduled = scheduled - $1, due = due - $1, expires = expires - $1, deadline = deadline - $1, timer = timer - $1, started = started - $1, ended = ended - $1, lease_until = lease_until - $1,
          rank = rank - (extract(epoch FROM $1) * 1000)::bigint",
     "UPDATE relais.attempt SET started = started - $1, ended = ended - $1",
     "UPDATE relais.unique_key SET until = until - $1",
     "UPDATE relais.idempotency SET created = created - $1",
+    "UPDATE relais.batch_key SET created = created - $1",
     "UPDATE relais.schedule SET next_fire = next_fire - $1, last_run = last_run - $1",
     "UPDATE relais.callback SET due = due - $1",
 ];

@@ -151,6 +151,7 @@ macro_rules! store_suite {
                 a_batch_ends_with_its_last_task_and_is_told_once,
                 ends_at_once_end_a_batch_once,
                 a_batch_is_taken_whole_or_not_at_all,
+                a_batch_that_is_made_again_under_its_key_is_the_same,
                 an_open_batch_takes_tasks_until_it_is_closed,
                 closing_and_adding_at_once_lose_nothing,
                 a_chain_in_a_batch_ends_it,
