@@ -55,7 +55,8 @@ pub use callback::{
     ReplyOutcome, Resend, Resent, Settlement, Verdict, lane,
 };
 pub use carrier::{
-    Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Incoming, Mailbox, Rejected, Side,
+    Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Incoming, Mailbox, QueueSight, Rejected,
+    Side,
 };
 pub use change::{Milestone, TaskChange};
 pub use cron::{Cron, CronError};
@@ -77,7 +78,7 @@ pub use schedule::{
 };
 pub use store::{
     Change, ClaimRequest, Claimed, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Page, Passed,
-    PurgeReport, PurgeRule, Store, StoreError, TaskEvent, TaskFilter, Wakeup, WakeupListener,
+    PublishedTask, PurgeReport, PurgeRule, Store, StoreError, TaskEvent, TaskFilter, Wakeup, WakeupListener,
 };
 pub use submission::{IdempotencyKey, NewLinks, NewTask, Publisher, Submission, Submitted, Terms, UniqueKey, When};
 pub use task::{Links, Status, Task};

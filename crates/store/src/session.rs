@@ -15,7 +15,7 @@ use crate::{
     audit::{Journal, JournalReader},
     batches::{BatchList, BatchMoves, Batches},
     dependency::{Dependencies, Linked},
-    dispatch::Dispatch,
+    dispatch::{Dispatch, Dispatches},
     flow::Flows,
     hand::Hands,
     history::History,
@@ -193,7 +193,7 @@ pub(crate) enum Heard<'a> {
 }
 
 /// A database: how to begin a transaction, and reads that need none.
-pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader + 'static {
+pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader + Dispatches + 'static {
     type Session: Session;
 
     /// Begins a transaction that may write.

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use relais_core::{DispatchName, Dispatched, DueDispatch, ServiceKey, TaskId};
+use relais_core::{DispatchName, Dispatched, DueDispatch, PublishedTask, ServiceKey, TaskId};
 use sqlx::Row as _;
 
 use super::{
-    error,
+    Postgres, error,
     session::{PgSession, column},
 };
 use crate::{
-    dispatch::{Dispatch, fresh_round},
+    dispatch::{Dispatch, Dispatches, fresh_round, published_task},
     row::{due_dispatch, wide},
     session::Result,
 };
@@ -327,5 +327,34 @@ impl Dispatch for PgSession {
         .await
         .map_err(error)?;
         Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
+    }
+}
+
+impl Dispatches for Postgres {
+    async fn oldest_published(&self, service: ServiceKey) -> Result<Option<PublishedTask>> {
+        let mut lent = self.lend().await?;
+        // What is compared is no column, and what is looked up stands alone, so that each row is found by its key.
+        let row = sqlx::query(
+            "SELECT coalesce((
+                 SELECT t.task_id FROM relais.dispatch d CROSS JOIN LATERAL (
+                     SELECT task_id FROM relais.task WHERE task_id = d.task_id AND status + 0 = 0 OFFSET 0
+                 ) t WHERE d.window_id = $1 AND d.due = 'infinity' ORDER BY t.task_id LIMIT 1
+             ), (
+                 SELECT t.task_id FROM (
+                     SELECT task_id FROM relais.task WHERE service_id = $1 AND status BETWEEN 0 AND 0
+                     ORDER BY service_id, status, id LIMIT 100
+                 ) t
+                 WHERE (SELECT true FROM relais.dispatch WHERE service_id = $1 AND task_id = t.task_id) IS NULL LIMIT 1
+             )) AS task_id, coalesce((
+                 SELECT true FROM relais.task WHERE service_id = $1 AND status BETWEEN 1 AND 1
+                 ORDER BY service_id, status, id LIMIT 1
+             ), false) AS running",
+        )
+        .bind(service.0)
+        .fetch_one(&mut *lent)
+        .await
+        .map_err(error)?;
+        lent.keep();
+        published_task(&row)
     }
 }

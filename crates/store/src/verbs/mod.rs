@@ -30,9 +30,9 @@ use relais_core::{
     Attempt, AuditEntry, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt, CallbackFilter,
     CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName, Dispatched,
     DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch, NewInstance,
-    NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend, Resent, RunByHand,
-    ScheduleName, ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission, TakenIn, Task,
-    TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
+    NewTask, Outcome, Page, Passed, PublishedTask, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend,
+    Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, Settled, Settlement, Store, StoreError, Submission,
+    TakenIn, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
 };
 
 use self::{flow::Limited, hand::InHand, ledger::Ledger};
@@ -350,6 +350,10 @@ impl<D: Database> Store for Verbs<D> {
 
     async fn schedules(&self, names: Vec<ScheduleName>) -> Result<Vec<ScheduleRecord>, StoreError> {
         self.database.schedules(&names).await
+    }
+
+    async fn oldest_published(&self, service: ServiceKey) -> Result<Option<PublishedTask>, StoreError> {
+        self.database.oldest_published(service).await
     }
 
     async fn next_run(&self) -> Result<Option<Duration>, StoreError> {

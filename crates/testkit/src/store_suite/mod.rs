@@ -179,6 +179,7 @@ macro_rules! store_suite {
             dispatch {
                 what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settled,
                 what_its_caller_dispatches_is_left_to_it_for_a_while,
+                the_oldest_task_at_the_broker_is_known,
                 a_task_that_has_ended_is_not_dispatched,
                 tasks_of_a_broker_are_not_claimed_and_those_of_others_not_dispatched,
                 every_way_of_submitting_writes_what_is_to_be_dispatched,
