@@ -126,6 +126,7 @@ macro_rules! store_suite {
                 a_strict_process_waits_for_a_decision,
                 leaving_gives_back,
                 limits_hold_for_what_is_in_hand,
+                limits_by_client_pass_over_what_is_in_hand,
                 what_is_done_once_more_is_anybodys,
                 time_passes_for_what_is_in_hand,
                 what_is_done_in_hand_is_told,
