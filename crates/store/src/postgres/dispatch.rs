@@ -62,6 +62,16 @@ const HOLD_NEXT: &str = hold_places!(
      LIMIT $2"
 );
 
+/// Locks the rows that somebody speaks of, in their order, each found by its whole key: a list would only be a filter on all
+/// that waits of the service. One that somebody else has changed meanwhile is left to that one.
+macro_rules! spoken_of {
+    () => {
+        "SELECT d.ctid FROM unnest($2::uuid[]) AS w (task_id) CROSS JOIN LATERAL (
+             SELECT ctid FROM relais.dispatch WHERE service_id = $1 AND task_id = w.task_id AND round = $4 FOR UPDATE
+         ) d"
+    };
+}
+
 impl PgSession {
     /// Forgets what waits for a place in a window, and has ended: nobody comes by it who goes through the queue.
     async fn forget_ended(&mut self, service: ServiceKey, most: usize) -> Result<()> {
@@ -213,18 +223,24 @@ impl Dispatch for PgSession {
             sqlx::query(match outcome {
                 // In a window the row is the task's place, which it keeps.
                 Dispatched::Done => {
-                    "WITH placed AS (
-                         UPDATE relais.dispatch SET due = 'infinity', window_id = $1
-                         WHERE service_id = $1 AND task_id = ANY($2) AND round = $4
-                           AND (SELECT queue_name = $3 AND windowed FROM relais.service WHERE id = $1)
-                     )
-                     DELETE FROM relais.dispatch
-                     WHERE service_id = $1 AND task_id = ANY($2) AND round = $4
-                       AND (SELECT queue_name = $3 AND NOT windowed FROM relais.service WHERE id = $1)"
+                    concat!(
+                        "WITH spoken AS MATERIALIZED (",
+                        spoken_of!(),
+                        "), placed AS (
+                             UPDATE relais.dispatch SET due = 'infinity', window_id = $1
+                             WHERE ctid = ANY(ARRAY(SELECT ctid FROM spoken))
+                               AND (SELECT queue_name = $3 AND windowed FROM relais.service WHERE id = $1)
+                         )
+                         DELETE FROM relais.dispatch WHERE ctid = ANY(ARRAY(SELECT ctid FROM spoken))
+                           AND (SELECT queue_name = $3 AND NOT windowed FROM relais.service WHERE id = $1)"
+                    )
                 }
                 Dispatched::Again => {
-                    "UPDATE relais.dispatch SET due = statement_timestamp()
-                     WHERE service_id = $1 AND task_id = ANY($2) AND $3::text IS NOT NULL AND round = $4"
+                    concat!(
+                        "UPDATE relais.dispatch SET due = statement_timestamp() WHERE ctid = ANY(ARRAY(",
+                        spoken_of!(),
+                        ")) AND $3::text IS NOT NULL"
+                    )
                 }
             })
             .bind(tasks[0].service.0)

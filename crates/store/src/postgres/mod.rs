@@ -108,14 +108,16 @@ impl Postgres {
             })
             // Statements are written so that one plan is right for all values, and planning them each time would cost more
             // than running them. That plan is made when tables may still be small: it must not be one that reads all of them.
-            // Nor one that walks a whole index to merge it with a short list, nor one that sorts a queue of which a few are wanted because another index has a part of the order.
+            // Nor one that walks a whole index to merge it with a short list, nor one that sorts a queue of which a few are wanted because another index has a part of the order,
+            // or because a bitmap has them in none.
             // Where there is no other, it counts as so dear that compiling it would seem worth half a second, each time.
             .after_connect(|connection, _| {
                 Box::pin(async move {
                     connection
                         .execute(
                             "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
-                             SET enable_incremental_sort = off; SET enable_mergejoin = off; SET jit = off",
+                             SET enable_bitmapscan = off; SET enable_incremental_sort = off;
+                             SET enable_mergejoin = off; SET jit = off",
                         )
                         .await?;
                     Ok(())

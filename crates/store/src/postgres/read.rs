@@ -67,9 +67,13 @@ impl Database for Postgres {
             ", ",
             place_column!(
                 "relais.departure",
-                "SELECT seq FROM relais.task
-                 WHERE service_id = t.service_id AND status BETWEEN 0 AND 0 AND id < t.id
-                 ORDER BY service_id DESC, status DESC, id DESC LIMIT 16"
+                // By the whole row, which only one index has: with a bound on `id` alone, another plan would read all before it.
+                // Nothing says where to end but the number, so what is not of this queue is left out afterwards.
+                "SELECT i.seq FROM (
+                     SELECT service_id, status, seq FROM relais.task
+                     WHERE (service_id, status, id) < (t.service_id, 0::smallint, t.id)
+                     ORDER BY service_id DESC, status DESC, id DESC LIMIT 16
+                 ) i WHERE i.service_id = t.service_id AND i.status = 0"
             ),
             " FROM relais.task t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id",
             " WHERE t.task_id = $1"
