@@ -4,7 +4,7 @@ use axum::extract::{RawQuery, Request, State};
 use relais_engine::Selection;
 use relais_protocol::{
     Success,
-    admin::{AdminTaskPage, AdminTaskView, CancelAnswer, CancelRequest, RetryAnswer, RetryRequest},
+    admin::{AdminTaskPage, AdminTaskView, CancelAnswer, RetryAnswer, TasksRequest},
     audit::AuditLog,
     worker_state::WorkerStates,
 };
@@ -76,11 +76,11 @@ pub(crate) async fn retry_task(By(operator): By, Path(task_id): Path<String>) ->
 /// Those that are named, or those that match, a batch of 500 at a time: `nextCursor` of one answer is `cursor` of the next.
 /// With `dryRun`, only counts.
 #[utoipa::path(post, path = "/admin/tasks/retry", tag = "Operators", security(("admin" = []), ()),
-    request_body = RetryRequest,
+    request_body = TasksRequest,
     responses((status = 200, description = "How many", body = Success<RetryAnswer>), Refusals))]
 pub(crate) async fn retry_tasks(State(app): State<App>, By(operator): By, request: Request) -> Answer<RetryAnswer> {
-    let asked: RetryRequest = app.json(request).await?;
-    let done = operator.retry_tasks(Selection::of_retry(&asked)?, asked.dry_run).await?;
+    let asked: TasksRequest = app.json(request).await?;
+    let done = operator.retry_tasks(Selection::of(&asked)?, asked.dry_run).await?;
     answer(RetryAnswer { retried: done.changed, passed_over: done.passed_over, next_cursor: done.next_cursor })
 }
 
@@ -89,11 +89,11 @@ pub(crate) async fn retry_tasks(State(app): State<App>, By(operator): By, reques
 /// Those that are named, or those that match, a batch of 500 at a time: `nextCursor` of one answer is `cursor` of the next.
 /// With `dryRun`, only counts.
 #[utoipa::path(post, path = "/admin/tasks/cancel", tag = "Operators", security(("admin" = []), ()),
-    request_body = CancelRequest,
+    request_body = TasksRequest,
     responses((status = 200, description = "How many", body = Success<CancelAnswer>), Refusals))]
 pub(crate) async fn cancel_tasks(State(app): State<App>, By(operator): By, request: Request) -> Answer<CancelAnswer> {
-    let asked: CancelRequest = app.json(request).await?;
-    let done = operator.cancel_tasks(Selection::of_cancel(&asked)?, asked.dry_run).await?;
+    let asked: TasksRequest = app.json(request).await?;
+    let done = operator.cancel_tasks(Selection::of(&asked)?, asked.dry_run).await?;
     answer(CancelAnswer { cancelled: done.changed, passed_over: done.passed_over, next_cursor: done.next_cursor })
 }
 

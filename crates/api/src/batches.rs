@@ -3,8 +3,8 @@
 use axum::{
     Json,
     extract::{RawQuery, Request, State},
-    http::{HeaderMap, StatusCode},
-    response::{IntoResponse, Response},
+    http::HeaderMap,
+    response::Response,
 };
 use relais_core::BatchId;
 use relais_engine::{BatchRequest, task_view};
@@ -18,7 +18,7 @@ use crate::{
     App,
     admin_guard::By,
     body::parse,
-    consumer::{answer, trace_headers},
+    consumer::{answer, created, keyed, trace_headers},
     error::ApiError,
     openapi::Refusals,
     path::Path,
@@ -28,9 +28,11 @@ use crate::{
 /// Make a batch
 ///
 /// Tasks of any services that you may use, followed as one: all of them are taken, or none if one is refused, and the answer says
-/// which (`/tasks/3`). When all have ended, and the batch was closed if it was made open, its callback tells so once.
+/// which (`/tasks/3`). When all have ended, and the batch was closed if it was made open, its callback tells so once. With an
+/// `Idempotency-Key`, repeating the same request within 24 hours gives the same batch.
 #[utoipa::path(post, path = "/v1/batches", tag = "Consumers", security(("basic" = [])),
     params(
+        ("Idempotency-Key" = Option<String>, Header, description = "A word of yours for this request, at most 200 visible ASCII characters", min_length = 1, max_length = 200, pattern = "^[!-~]+$"),
         ("traceparent" = Option<String>, Header, description = "W3C trace context of its tasks; ignored if it is malformed"),
         ("tracestate" = Option<String>, Header, description = "What goes with it"),
     ),
@@ -38,7 +40,7 @@ use crate::{
     responses((status = 201, description = "Made", body = Success<NewBatchAnswer>), Refusals))]
 pub(crate) async fn make(State(app): State<App>, headers: HeaderMap, request: Request) -> Result<Response, ApiError> {
     let client = app.client(&headers).await?;
-    let asked: NewBatchRequest = app.json(request).await?;
+    let (asked, idempotency): (NewBatchRequest, _) = keyed(&app, &headers, request).await?;
     if asked.tasks.is_empty() && !asked.open || asked.tasks.len() > MAX_BATCH {
         return Err(ApiError::at(ErrorNumber::InvalidBatch, "/tasks", format!("has {} entries", asked.tasks.len())));
     }
@@ -51,9 +53,9 @@ pub(crate) async fn make(State(app): State<App>, headers: HeaderMap, request: Re
     }
     let (callback, correlation_id, open) = (asked.callback, asked.correlation_id, asked.open);
     let request = BatchRequest { tasks, callback, correlation_id, open, trace: trace.clone() };
-    let (batch_id, accepted) = app.engine.make_batch(&client, request).await?;
-    let made = NewBatchAnswer { batch_id: batch_id.to_string(), tasks: accepted.into_iter().map(answer).collect() };
-    Ok((StatusCode::CREATED, Json(Success::new(made))).into_response())
+    let made = app.engine.make_batch(&client, request, idempotency).await?;
+    let tasks = made.tasks.into_iter().map(answer).collect();
+    Ok(created(NewBatchAnswer { batch_id: made.batch_id.to_string(), tasks }, made.replayed))
 }
 
 /// Your batches

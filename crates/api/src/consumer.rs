@@ -15,6 +15,7 @@ use relais_protocol::{
         TaskPage, TaskView, TraceHeaders,
     },
 };
+use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
 use crate::{App, body::parse, error::ApiError, openapi::Refusals, path::Path, query::Query};
@@ -95,17 +96,10 @@ pub(crate) async fn submit(
     request: Request,
 ) -> Result<Response, ApiError> {
     let access = app.access(&headers, &service, Role::Consume).await?;
-    let key = idempotency_key(&headers)?;
-    let bytes = app.body(request).await?;
-    let idempotency = key.map(|key| Idempotency { key, fingerprint: Sha256::digest(&bytes).to_vec() });
-    let request: SubmitRequest = parse(&bytes)?;
+    let (request, idempotency): (SubmitRequest, _) = keyed(&app, &headers, request).await?;
     let request = SubmitRequest { trace: trace_headers(&headers), ..request };
     let accepted = app.engine.submit(&access, request, idempotency).await.map_err(|error| app.full(&access, error))?;
-    let mut response = (StatusCode::CREATED, Json(Success::new(answer(accepted)))).into_response();
-    if accepted.submitted.replayed {
-        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
-    }
-    Ok(response)
+    Ok(created(answer(accepted), accepted.submitted.replayed))
 }
 
 /// Submit many tasks
@@ -277,6 +271,27 @@ pub(crate) fn trace_headers(headers: &HeaderMap) -> TraceHeaders {
     // A `tracestate` may be said in parts.
     let state: Vec<&str> = headers.get_all("tracestate").iter().filter_map(|value| value.to_str().ok()).collect();
     TraceHeaders { traceparent: one("traceparent"), tracestate: (!state.is_empty()).then(|| state.join(",")) }
+}
+
+/// What is asked for, and under which key, if the caller gave one.
+pub(crate) async fn keyed<T: DeserializeOwned>(
+    app: &App,
+    headers: &HeaderMap,
+    request: Request,
+) -> Result<(T, Option<Idempotency>), ApiError> {
+    let key = idempotency_key(headers)?;
+    let bytes = app.body(request).await?;
+    let idempotency = key.map(|key| Idempotency { key, fingerprint: Sha256::digest(&bytes).to_vec() });
+    Ok((parse(&bytes)?, idempotency))
+}
+
+/// The answer to whoever made something; or made it before, under the same key.
+pub(crate) fn created<T: Serialize>(made: T, replayed: bool) -> Response {
+    let mut response = (StatusCode::CREATED, Json(Success::new(made))).into_response();
+    if replayed {
+        response.headers_mut().insert(REPLAYED, HeaderValue::from_static("true"));
+    }
+    response
 }
 
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {

@@ -3,7 +3,10 @@
 //! A batch ends once: when it is closed and none of its tasks is unfinished any more. A task that is done once more after that
 //! is counted as it goes, and the batch stays ended.
 
-use crate::{BatchId, Callback, ClientKey, NotificationStatus, Refusal, Status, Submission, Timestamp, TraceContext};
+use crate::{
+    BatchId, Callback, ClientKey, IdempotencyKey, NotificationStatus, Refusal, Status, Submission, Submitted,
+    Timestamp, TraceContext,
+};
 
 /// A batch to be made.
 #[derive(Debug, Clone)]
@@ -20,6 +23,8 @@ pub struct NewBatch {
     pub correlation_id: Option<String>,
     /// Whose trace it is part of.
     pub trace: Option<TraceContext>,
+    /// So that the call can be repeated.
+    pub idempotency: Option<IdempotencyKey>,
 }
 
 /// What became of a batch that was to be made.
@@ -27,6 +32,10 @@ pub struct NewBatch {
 pub enum BatchMade {
     /// It is there, with all its tasks.
     Taken(Vec<Submission>),
+    /// It was there before, under the same idempotency key: its name, and the first answer.
+    Replayed(BatchId, Vec<Submitted>),
+    /// The idempotency key was used for another request.
+    KeyReused,
     /// Nothing was taken, because this task of it was refused.
     Refused(usize, Refusal),
 }

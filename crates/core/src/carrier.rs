@@ -73,6 +73,35 @@ impl Mailbox {
     }
 }
 
+/// What is seen of the queue of a service's tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueSight {
+    /// There is none, or another one than there was: whatever was in it is lost.
+    Missing,
+    /// It is there.
+    There {
+        /// So many tasks wait in it.
+        waiting: u64,
+        /// So many are with workers; none if that can not be seen.
+        handed_out: Option<u64>,
+        /// So many workers listen.
+        workers: u64,
+    },
+}
+
+impl QueueSight {
+    /// Whether the broker has no task of the service: not in the queue, nor with a worker. None if that can not be seen; it can if
+    /// it is known whether a worker has begun with any.
+    pub fn is_bare(self, running: bool) -> Option<bool> {
+        match self {
+            Self::Missing | Self::There { waiting: 1.., .. } => Some(false),
+            Self::There { handed_out: Some(tasks), .. } => Some(tasks == 0),
+            // A worker that has tasks ahead is busy with one of them.
+            Self::There { workers, .. } => (workers == 0 || !running).then_some(true),
+        }
+    }
+}
+
 /// A task on its way to a worker.
 #[derive(Debug, Clone)]
 pub struct Consignment {
@@ -156,8 +185,8 @@ pub trait Carrier: Send + Sync + 'static {
     /// Returns when the broker does not take messages.
     async fn until_down(&self);
 
-    /// Whether there is no queue for a service's tasks, or another one than there was: whatever was in it is lost.
-    async fn is_missing(&self, mailbox: &Mailbox) -> Result<bool, CarrierError>;
+    /// Looks at the queue of a service's tasks.
+    async fn look(&self, mailbox: &Mailbox) -> Result<QueueSight, CarrierError>;
 
     /// Makes sure that a service's queues are there: the one for tasks only if it is `missing`, since whoever makes it must know
     /// what was in it.
@@ -186,4 +215,25 @@ pub trait Carrier: Send + Sync + 'static {
 
     /// Forgets messages that were set aside: those with these names, or all. Tells how many.
     async fn discard(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, CarrierError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_is_bare_if_neither_it_nor_a_worker_can_have_anything() {
+        let there = |waiting, handed_out, workers| QueueSight::There { waiting, handed_out, workers };
+        for (sight, running, bare) in [
+            (QueueSight::Missing, false, Some(false)),
+            (there(1, None, 0), false, Some(false)),
+            (there(0, Some(1), 0), false, Some(false)),
+            (there(0, Some(0), 5), true, Some(true)),
+            (there(0, None, 0), true, Some(true)),
+            (there(0, None, 5), false, Some(true)),
+            (there(0, None, 5), true, None),
+        ] {
+            assert_eq!(sight.is_bare(running), bare, "{sight:?}, {running}");
+        }
+    }
 }

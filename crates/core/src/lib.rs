@@ -56,7 +56,8 @@ pub use callback::{
     ReplyOutcome, Resend, Resent, Settlement, Verdict, lane,
 };
 pub use carrier::{
-    Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Incoming, Mailbox, Rejected, Side,
+    Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Incoming, Mailbox, QueueSight, Rejected,
+    Side,
 };
 pub use change::{Milestone, TaskChange};
 pub use cron::{Cron, CronError};
@@ -75,11 +76,11 @@ pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
 pub use retry::{Failure, LONGEST_RETRY, MOST_RETRIES, RetryPolicy};
 pub use schedule::{
     Due, Fired, FiredSchedule, MOST_MISSED, Missed, Overlap, PATIENCE, Progress, Referee, RunByHand, RunOutcome,
-    Schedule, ScheduleChange, ScheduleRecord, run_id,
+    RunTerms, Schedule, ScheduleChange, ScheduleRecord, run_id,
 };
 pub use store::{
-    Change, ClaimRequest, Claimed, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Passed, PurgeReport,
-    PurgeRule, Store, StoreError, TaskEvent, Wakeup, WakeupListener,
+    Change, ClaimRequest, Claimed, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Passed, PublishedTask,
+    PurgeReport, PurgeRule, Store, StoreError, TaskEvent, Wakeup, WakeupListener,
 };
 pub use submission::{IdempotencyKey, NewLinks, NewTask, Publisher, Submission, Submitted, Terms, UniqueKey, When};
 pub use task::{Links, Status, Task};

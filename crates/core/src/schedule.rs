@@ -6,7 +6,9 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use crate::{ClientId, Cron, Json, NewTask, ScheduleName, ServiceName, Submission, TaskId, Timestamp};
+use crate::{
+    ClientId, Cron, Json, NewTask, Priority, RetryPolicy, ScheduleName, ServiceName, Submission, TaskId, Timestamp,
+};
 
 /// A run that is at most so late was not missed: a busy machine is not an absent one.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -88,6 +90,8 @@ pub struct Schedule {
     pub callback: Option<Json>,
     /// One id for all of them; else each has one of its own, [`run_id`].
     pub correlation_id: Option<String>,
+    /// On what terms they are to be done.
+    pub terms: RunTerms,
     /// What becomes of runs that were missed.
     pub missed: Missed,
     /// What becomes of runs while the one before goes on.
@@ -96,13 +100,26 @@ pub struct Schedule {
     pub paused: bool,
 }
 
+/// On what terms the tasks of a schedule are to be done; what is none is as for any task of the service.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct RunTerms {
+    /// How urgent they are.
+    pub priority: Option<Priority>,
+    /// How often they are tried again.
+    pub retry: Option<RetryPolicy>,
+    /// How long an attempt may take.
+    pub timeout: Option<Duration>,
+    /// If no worker has started one within this time, it fails.
+    pub expires: Option<Duration>,
+}
+
 /// A change to a schedule.
 #[derive(Debug, Clone)]
 pub enum ScheduleChange {
     /// It is to be like this.
     Put {
         /// As it is declared, but for whether it is paused.
-        schedule: Schedule,
+        schedule: Box<Schedule>,
         /// Whether it is to be paused; none leaves it as it is.
         paused: Option<bool>,
     },

@@ -47,6 +47,15 @@ pub struct DispatchName {
     pub task_id: TaskId,
 }
 
+/// A task that was dispatched to a broker, and of which nothing was heard since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PublishedTask {
+    /// The task's public name.
+    pub task_id: TaskId,
+    /// Whether a worker has any task of the same service.
+    pub running: bool,
+}
+
 /// A task that is to be dispatched to a broker.
 #[derive(Debug, Clone)]
 pub struct DueDispatch {
@@ -526,6 +535,10 @@ pub trait Store: Send + Sync + 'static {
 
     /// Makes changes to what is declared, all or none.
     async fn declare(&self, changes: Vec<Change>) -> Result<(), StoreError>;
+
+    /// The oldest pending task of a service that is at its broker, as far as the store knows; none if all are still to be
+    /// published. Cheap to ask.
+    async fn oldest_published(&self, service: ServiceKey) -> Result<Option<PublishedTask>, StoreError>;
 
     /// The schedules, in the order of their names, and how far they have come; only those that are named, where any are.
     async fn schedules(&self, names: Vec<ScheduleName>) -> Result<Vec<ScheduleRecord>, StoreError>;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use relais_core::{
-    Batch, BatchId, BatchMade, BatchStatus, Callback, CallbackEvent, Client, Event, NewBatch, NewTask, Role, Status,
-    Task, TaskEvent, TaskFilter, TaskLink,
+    Batch, BatchId, BatchMade, BatchStatus, Callback, CallbackEvent, Client, Event, IdempotencyKey, NewBatch, NewTask,
+    Role, Status, Submission, Task, TaskEvent, TaskFilter, TaskLink,
 };
 use relais_protocol::{
     batch::{AdminBatchPage, AdminBatchView, BatchPage, BatchStatusName, BatchView},
@@ -13,7 +13,7 @@ use relais_protocol::{
 };
 
 use crate::{
-    Accepted, Access, Engine, EngineError, ListQuery, Problem,
+    Accepted, Access, Engine, EngineError, Idempotency, ListQuery, Problem,
     dispatch::Dispatcher,
     follow::{filter, paged},
     links::{self, References},
@@ -39,13 +39,25 @@ pub struct BatchRequest {
     pub trace: TraceHeaders,
 }
 
+/// A batch that was made.
+#[derive(Debug, Clone)]
+pub struct AcceptedBatch {
+    /// Its public name.
+    pub batch_id: BatchId,
+    /// Its tasks, in the order of the request.
+    pub tasks: Vec<Accepted>,
+    /// Whether it was there before, under the same idempotency key.
+    pub replayed: bool,
+}
+
 impl Engine {
     /// Makes a batch with its tasks: all of them, or nothing if one can not be taken.
     pub async fn make_batch(
         &self,
         client: &Arc<Client>,
         request: BatchRequest,
-    ) -> Result<(BatchId, Vec<Accepted>), EngineError> {
+        idempotency: Option<Idempotency>,
+    ) -> Result<AcceptedBatch, EngineError> {
         let batch = NewBatch {
             batch_id: BatchId::generate(),
             client: client.key,
@@ -53,6 +65,7 @@ impl Engine {
             callback: request.callback.map(|asked| self.batch_callback(client, asked)).transpose()?,
             correlation_id: correlation(request.correlation_id)?,
             trace: links::trace(&request.trace),
+            idempotency: idempotency.map(|given| IdempotencyKey { key: given.key, fingerprint: given.fingerprint }),
         };
         let (mut tasks, mut accesses, mut references) = (Vec::new(), Vec::new(), References::default());
         for (place, task) in request.tasks.into_iter().enumerate() {
@@ -62,8 +75,17 @@ impl Engine {
             tasks.push(task);
         }
         let (batch_id, picked) = (batch.batch_id, Dispatcher::pick(&tasks));
+        let tasks_of = |answers: Vec<Submission>| {
+            let answers = accesses.iter().zip(answers).map(|(access, answer)| self.account(access, refused(answer)));
+            answers.collect::<Result<Vec<_>, _>>()
+        };
         let answers = match self.0.store.make_batch(batch, tasks).await? {
             BatchMade::Taken(answers) => answers,
+            BatchMade::Replayed(batch_id, answers) => {
+                let tasks = tasks_of(answers.into_iter().map(Ok).collect())?;
+                return Ok(AcceptedBatch { batch_id, tasks, replayed: true });
+            }
+            BatchMade::KeyReused => return Err(EngineError::KeyReused),
             BatchMade::Refused(place, refusal) => {
                 let error = refused(Err(refusal)).err().unwrap_or(EngineError::Stopping);
                 let error = match accesses.get(place) {
@@ -76,8 +98,7 @@ impl Engine {
         self.0.dispatcher.offer(picked, &answers);
         metrics::counter!("relais_batches_total").increment(1);
         tracing::debug!(%batch_id, client_id = %client.client_id, tasks = answers.len(), "batch made");
-        let answers = accesses.iter().zip(answers).map(|(access, answer)| self.account(access, refused(answer)));
-        Ok((batch_id, answers.collect::<Result<_, _>>()?))
+        Ok(AcceptedBatch { batch_id, tasks: tasks_of(answers)?, replayed: false })
     }
 
     async fn batch_task(

@@ -47,7 +47,7 @@ mod work;
 pub use admin::{PurgeDefaults, clients::signing_secrets};
 pub use auth::{AuthOptions, generate_secret, hash_secret};
 pub use batch::BatchOptions;
-pub use batches::BatchRequest;
+pub use batches::{AcceptedBatch, BatchRequest};
 pub use bus::{BusOptions, StoreTransport};
 pub use callbacks::{CallbackOptions, CallbackQuery, Couriers, MAX_RETRIES};
 pub use depth::QueueWatch;

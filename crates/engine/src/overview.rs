@@ -47,6 +47,11 @@ pub enum Severity {
 pub enum Trouble {
     /// The broker is away or takes nothing: why.
     Broker(String),
+    /// The broker's queue is empty, but tasks wait that were published to it.
+    Lost {
+        /// The service.
+        service: String,
+    },
     /// The event bus does not work: why.
     Bus(String),
     /// Tasks wait, and no worker has been heard of.
@@ -138,7 +143,7 @@ impl Trouble {
     /// How bad it is.
     pub fn severity(&self) -> Severity {
         match self {
-            Self::Broker(_) | Self::NoWorker { .. } | Self::Overdue { .. } => Severity::Bad,
+            Self::Broker(_) | Self::Lost { .. } | Self::NoWorker { .. } | Self::Overdue { .. } => Severity::Bad,
             Self::Instance { undecided: true, .. } => Severity::Bad,
             Self::Failing { failed, ended, .. } if failed * 2 > *ended => Severity::Bad,
             Self::Full { pending, capacity, .. } if *pending >= u64::from(*capacity) => Severity::Bad,
@@ -199,6 +204,7 @@ impl Engine {
         if matches!(broker.state.as_str(), "away" | "blocked") && !broker.services.is_empty() {
             troubles.push(Trouble::Broker(broker.reason.clone().unwrap_or_default()));
         }
+        troubles.extend(broker.lost.iter().map(|service| Trouble::Lost { service: service.clone() }));
         let bus = self.event_bus_stats();
         if let Some(error) = bus.error.filter(|_| !bus.healthy) {
             troubles.push(Trouble::Bus(error));

@@ -5,11 +5,13 @@
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{Fired, NewTask, Publisher, Referee, Role, RunOutcome, Schedule, StoreError, Timestamp, run_id};
-use relais_protocol::consumer::SubmitRequest;
+use relais_core::{
+    Fired, NewTask, Priority, Publisher, Referee, Role, RunOutcome, Schedule, StoreError, Timestamp, run_id,
+};
+use relais_protocol::{HumanDuration, consumer::SubmitRequest};
 use tokio::time::Instant;
 
-use crate::{Access, Engine, EngineError, Problem, background::chain, registry::Snapshot, submit::new_task};
+use crate::{Access, Engine, EngineError, Problem, background::chain, registry::Snapshot, submit::new_task, terms};
 
 /// How often the clock is looked at again: the database's may go otherwise than ours.
 const LOOK: Duration = Duration::from_secs(5);
@@ -125,7 +127,10 @@ pub(crate) fn submission(schedule: &Schedule, due: Option<Timestamp>) -> Result<
     Ok(SubmitRequest {
         callback: callback.map_err(corrupt)?,
         correlation_id: schedule.correlation_id.clone().or_else(|| Some(run_id(&schedule.name, due?))),
-        // As the service says.
+        priority: schedule.terms.priority.map(Priority::level),
+        retry: schedule.terms.retry.as_ref().map(terms::declared),
+        timeout: schedule.terms.timeout.map(HumanDuration),
+        expires_after: schedule.terms.expires.map(HumanDuration),
         ..SubmitRequest::new(schedule.body.as_raw().to_owned())
     })
 }

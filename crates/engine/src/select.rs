@@ -3,10 +3,7 @@
 use std::fmt;
 
 use relais_core::{Event, Status, TaskEvent, TaskFilter, TaskId, TaskLink, Timestamp};
-use relais_protocol::{
-    admin::{CancelRequest, RetryRequest},
-    consumer::TaskStatus,
-};
+use relais_protocol::{admin::TasksRequest, consumer::TaskStatus};
 
 use crate::{
     Engine, EngineError, Problem,
@@ -222,22 +219,8 @@ impl Engine {
 }
 
 impl Selection {
-    /// What somebody asks to be done once more.
-    pub fn of_retry(request: &RetryRequest) -> Result<Self, EngineError> {
-        Ok(Self {
-            tasks: request.tasks.clone(),
-            service: request.service.clone(),
-            client_id: request.client_id.clone(),
-            link: request.correlation_id.clone().map(TaskLink::Correlation),
-            statuses: request.statuses.iter().map(|status| core_status(*status)).collect(),
-            from: date("/from", request.from.as_deref())?,
-            before: date("/before", request.before.as_deref())?,
-            cursor: request.cursor.clone(),
-        })
-    }
-
-    /// What somebody asks to be given up.
-    pub fn of_cancel(request: &CancelRequest) -> Result<Self, EngineError> {
+    /// The tasks that somebody asks for.
+    pub fn of(request: &TasksRequest) -> Result<Self, EngineError> {
         Ok(Self {
             tasks: request.tasks.clone(),
             service: request.service.clone(),

@@ -6,8 +6,7 @@ use utoipa::ToSchema;
 mod tasks;
 
 pub use self::tasks::{
-    AdminTaskPage, AdminTaskView, AttemptView, CancelAnswer, CancelRequest, LinkedTask, LinkedTasks, RetryAnswer,
-    RetryRequest,
+    AdminTaskPage, AdminTaskView, AttemptView, CancelAnswer, LinkedTask, LinkedTasks, RetryAnswer, TasksRequest,
 };
 use crate::{HumanDuration, retry::RetryDeclaration, schedule::ScheduleDeclaration};
 

@@ -15,6 +15,10 @@ pub struct BrokerView {
     pub reason: Option<String>,
     /// The services whose tasks it carries.
     pub services: Vec<String>,
+    /// Those whose queue is empty while tasks wait that were published to it: purged, or dropped by a policy.
+    /// `POST /admin/services/{service}/redispatch` publishes them again.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lost: Vec<String>,
 }
 
 /// A message of a worker that could not be understood.

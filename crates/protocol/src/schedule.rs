@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::callback::CallbackRequest;
+use crate::{HumanDuration, callback::CallbackRequest, retry::RetryDeclaration};
 
 /// What becomes of runs that were missed while no process ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
@@ -58,6 +58,21 @@ pub struct ScheduleDeclaration {
     /// Where to tell what becomes of each task.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<CallbackRequest>,
+    /// How urgent they are, from 0 to 9; 4 if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 0, maximum = 9)]
+    pub priority: Option<u8>,
+    /// If no worker has started one so long after its run, it fails; e.g. `1h`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]{1,6}(d|h|m|s|ms))+$", example = "1h")]
+    pub expires_after: Option<HumanDuration>,
+    /// How long an attempt may take; the service's setting if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]{1,6}(d|h|m|s|ms))+$", example = "5m")]
+    pub timeout: Option<HumanDuration>,
+    /// How often to try again what fails: `none`, `classic` or a rule; the service's setting if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetryDeclaration>,
     /// What becomes of runs that were missed while no process ran; `once` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<MissedPolicy>,

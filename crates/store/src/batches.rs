@@ -2,11 +2,11 @@
 
 use std::{future::Future, time::Duration};
 
-use relais_core::{Batch, BatchCounts, BatchId, ClientKey, NewBatch, TaskId, TraceContext};
+use relais_core::{Batch, BatchCounts, BatchId, ClientKey, IdempotencyKey, NewBatch, Submitted, TaskId, TraceContext};
 
 use crate::{
     dependency::trace,
-    row::{Columns, callback, client_key, notification, unsigned},
+    row::{Columns, callback, client_key, corrupt, notification, unsigned},
     session::Result,
 };
 
@@ -24,8 +24,37 @@ pub(crate) struct LockedBatch {
     pub trace: Option<TraceContext>,
 }
 
+/// An idempotency key that a batch was made with.
+#[derive(Debug)]
+pub(crate) struct KnownBatch {
+    pub batch_id: BatchId,
+    pub fingerprint: Vec<u8>,
+    /// The first answer.
+    pub answers: Vec<Submitted>,
+}
+
 /// Batches within a transaction.
 pub(crate) trait Batches: Send {
+    /// Notes the idempotency key of a batch that is to be made; or tells what was made with it. Whoever makes a batch with the
+    /// same key at the same time waits until this transaction has ended.
+    fn note_batch_key(
+        &mut self,
+        client: ClientKey,
+        key: &IdempotencyKey,
+        batch: BatchId,
+    ) -> impl Future<Output = Result<Option<KnownBatch>>> + Send;
+
+    /// Keeps what was answered to a batch that was made with a key.
+    fn keep_batch_answers(
+        &mut self,
+        client: ClientKey,
+        key: &str,
+        answers: &[Submitted],
+    ) -> impl Future<Output = Result<()>> + Send;
+
+    /// Forgets at most `limit` keys of batches that are older than this; tells how many.
+    fn forget_batch_keys(&mut self, older_than: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
+
     /// Inserts a batch that is open and has no tasks.
     fn insert_batch(&mut self, batch: &NewBatch) -> impl Future<Output = Result<()>> + Send;
 
@@ -83,6 +112,26 @@ pub(crate) fn batch(row: &impl Columns) -> Result<Batch> {
         correlation_id: row.text_if_any("correlation_id")?,
         trace: trace(row)?,
     })
+}
+
+pub(crate) fn known_batch(row: &impl Columns) -> Result<KnownBatch> {
+    let answers: Vec<(String, u64, bool)> = serde_json::from_str(&row.text("answers")?).map_err(corrupt)?;
+    let submitted = |(name, position, duplicate): (String, u64, bool)| {
+        let task_id = TaskId::parse(&name).ok_or_else(|| corrupt(format!("task id {name}")))?;
+        Ok(Submitted { task_id, position, replayed: true, duplicate })
+    };
+    Ok(KnownBatch {
+        batch_id: name(row)?,
+        fingerprint: row.bytes("fingerprint")?,
+        answers: answers.into_iter().map(submitted).collect::<Result<_>>()?,
+    })
+}
+
+/// What was answered, as it is kept.
+pub(crate) fn answers_text(answers: &[Submitted]) -> Result<String> {
+    let kept: Vec<_> =
+        answers.iter().map(|answer| (answer.task_id.to_string(), answer.position, answer.duplicate)).collect();
+    serde_json::to_string(&kept).map_err(corrupt)
 }
 
 pub(crate) fn locked_batch(row: &impl Columns) -> Result<LockedBatch> {

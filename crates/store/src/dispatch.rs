@@ -6,9 +6,9 @@
 
 use std::{future::Future, time::Duration};
 
-use relais_core::{DispatchName, Dispatched, DueDispatch, ServiceKey, TaskId};
+use relais_core::{DispatchName, Dispatched, DueDispatch, PublishedTask, ServiceKey, TaskId};
 
-use crate::session::Result;
+use crate::{row::Columns, session::Result};
 
 /// Dispatches within a transaction.
 pub(crate) trait Dispatch: Send {
@@ -58,6 +58,18 @@ pub(crate) trait Dispatch: Send {
     /// Gives running tasks of services that left the broker a lease: nobody follows there any more what their workers say, and
     /// nobody else would take them away. Tells how many.
     fn lease_strays(&mut self, limit: usize) -> impl Future<Output = Result<usize>> + Send;
+}
+
+/// Dispatches, without a transaction.
+pub(crate) trait Dispatches: Send + Sync {
+    /// The oldest pending task of a service that is at its broker: that has no row, or has a place in its window and is never
+    /// due. Only the first hundred of the queue are looked at besides those with places.
+    fn oldest_published(&self, service: ServiceKey) -> impl Future<Output = Result<Option<PublishedTask>>> + Send;
+}
+
+pub(crate) fn published_task(row: &impl Columns) -> Result<Option<PublishedTask>> {
+    let running = row.flag("running")?;
+    Ok(row.task_id_if_any("task_id")?.map(|task_id| PublishedTask { task_id, running }))
 }
 
 /// A round that nobody has spoken of before. Whoever says late, or once more, that it is done with what it published may

@@ -3,7 +3,7 @@
 //! Such a service has a row of its own, which claims lock: they take turns, one at a time, and see in their next statement
 //! what the one before has done. Services without limits have no part in this.
 
-use std::future::Future;
+use std::{collections::HashMap, future::Future};
 
 use relais_core::{
     ClientFlow, ClientKey, FlowClient, FlowFacts, FlowLimits, FlowState, RateLimit, ServiceKey, Standing,
@@ -40,18 +40,25 @@ pub(crate) trait Flows: Send {
         state: FlowState,
     ) -> impl Future<Output = Result<Option<(FlowFacts, bool)>>> + Send;
 
-    /// The places in the queue of the first pending tasks of these clients, rank and `id`, at most so many of each.
+    /// How many of these tasks, which are in hand, wait as far as the counters know, by client.
+    fn waiting_in_hand(&mut self, in_hand: &[i64]) -> impl Future<Output = Result<HashMap<ClientKey, u64>>> + Send;
+
+    /// The places in the queue of the first pending tasks of these clients, rank and `id`, at most so many of each; without
+    /// those that are in hand.
     fn pending_places(
         &mut self,
         service: ServiceKey,
         most: &[(ClientKey, usize)],
+        in_hand: &[i64],
     ) -> impl Future<Output = Result<Vec<(ClientKey, (i64, i64))>>> + Send;
 
-    /// Locks the first pending tasks of these clients, so many of each, passing over those that others have locked.
+    /// Locks the first pending tasks of these clients, so many of each, passing over those that others have locked, and those
+    /// that are in hand.
     fn lock_shares(
         &mut self,
         service: ServiceKey,
         shares: &[(ClientKey, usize)],
+        in_hand: &[i64],
     ) -> impl Future<Output = Result<Locked<LockedPending>>> + Send;
 
     /// Writes what a flow is to remember, and where clients stand that have had a turn.

@@ -545,7 +545,7 @@ fn json(text: Option<String>) -> Result<Option<Json>> {
     text.map(Json::parse).transpose().map_err(corrupt)
 }
 
-fn priority(level: Option<i16>) -> Priority {
+pub(crate) fn priority(level: Option<i16>) -> Priority {
     level.and_then(|level| u8::try_from(level).ok()).and_then(Priority::new).unwrap_or_default()
 }
 

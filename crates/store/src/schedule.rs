@@ -6,11 +6,12 @@
 use std::{future::Future, time::Duration};
 
 use relais_core::{
-    ClientId, Json, Missed, Overlap, Progress, Schedule, ScheduleName, ScheduleRecord, ServiceName, TaskId, Timestamp,
+    ClientId, Json, Missed, Overlap, Progress, RunTerms, Schedule, ScheduleName, ScheduleRecord, ServiceName, TaskId,
+    Timestamp,
 };
 
 use crate::{
-    row::{Columns, corrupt, unsigned},
+    row::{Columns, corrupt, millis, priority, retry_policy, unsigned},
     session::{Locked, Result},
 };
 
@@ -65,7 +66,8 @@ macro_rules! schedule_columns {
             $text,
             " AS callback, s.correlation_id, s.missed, s.overlap, s.paused, s.next_fire, s.last_run, s.last_task",
             $text,
-            " AS last_task, s.last_error, s.last_error_at, s.runs, s.skipped, s.refused, s.missed_runs"
+            " AS last_task, s.last_error, s.last_error_at, s.runs, s.skipped, s.refused, s.missed_runs, s.priority, s.retry, s.timeout_ms,
+              s.expires_ms"
         )
     };
 }
@@ -84,6 +86,12 @@ pub(crate) fn schedule_record(row: &impl Columns) -> Result<ScheduleRecord> {
             body: json(row.text("body")?)?,
             callback: row.text_if_any("callback")?.map(json).transpose()?,
             correlation_id: row.text_if_any("correlation_id")?,
+            terms: RunTerms {
+                priority: row.small_if_any("priority")?.map(|level| priority(Some(level))),
+                retry: row.text_if_any("retry")?.map(|text| retry_policy(Some(&text))).transpose()?,
+                timeout: row.big_if_any("timeout_ms")?.map(millis),
+                expires: row.big_if_any("expires_ms")?.map(millis),
+            },
             missed: Missed::from_code(row.small("missed")?).ok_or_else(|| corrupt("an unknown way with the missed"))?,
             overlap: Overlap::from_code(row.small("overlap")?).ok_or_else(|| corrupt("an unknown way to overlap"))?,
             paused: row.flag("paused")?,

@@ -6,8 +6,8 @@
 use std::{future::Future, time::Duration};
 
 use relais_core::{
-    Attempt, Backlog, BatchId, Callback, Change, ClientKey, Condition, Declared, Failure, InstanceRecord, Json,
-    NewTask, Page, QueueDepth, QueueShare, Room, ServiceKey, State, Status, StoreError, Task, TaskFilter, TaskId,
+    Attempt, Backlog, BatchId, Callback, Change, ClientKey, Condition, Declared, Failure, InstanceKey, InstanceRecord,
+    Json, NewTask, Page, QueueDepth, QueueShare, Room, ServiceKey, State, Status, StoreError, Task, TaskFilter, TaskId,
     Timestamp, Wakeup, position::Node,
 };
 
@@ -15,9 +15,9 @@ use crate::{
     audit::{Journal, JournalReader},
     batches::{BatchList, BatchMoves, Batches},
     dependency::{Dependencies, Linked},
-    dispatch::Dispatch,
+    dispatch::{Dispatch, Dispatches},
     flow::Flows,
-    hand::Hands,
+    hand::{Hands, TakenInHand},
     history::History,
     inbox::Inbox,
     outbox::{Outbox, Told},
@@ -120,6 +120,14 @@ pub(crate) struct LockedPending {
     pub rank: i64,
 }
 
+/// What a task is to become that was not locked.
+#[derive(Debug)]
+pub(crate) struct UnlockedTask {
+    /// What its revision was.
+    pub known: u64,
+    pub written: WrittenTask,
+}
+
 /// What a task is to become.
 #[derive(Debug)]
 pub(crate) struct WrittenTask {
@@ -193,7 +201,7 @@ pub(crate) enum Heard<'a> {
 }
 
 /// A database: how to begin a transaction, and reads that need none.
-pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader + 'static {
+pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader + Dispatches + 'static {
     type Session: Session;
 
     /// Begins a transaction that may write.
@@ -207,6 +215,41 @@ pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader
         _tasks: &[NewTask],
         _wakeup: &Wakeup,
     ) -> impl Future<Output = Result<Option<u64>>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Pending tasks of a service whose flow is not limited, in the order in which they are handed out; not locked. None if it
+    /// is limited, or if the database gains nothing by it.
+    fn pending_unlocked(
+        &self,
+        _service: ServiceKey,
+        _limit: usize,
+    ) -> impl Future<Output = Result<Option<Locked<LockedPending>>>> + Send {
+        std::future::ready(Ok(None))
+    }
+
+    /// Writes what tasks of a service become that were not locked, and the counters, in one statement and a transaction of its
+    /// own. False, and nothing is written, if one is not any more what it was known to be, or the service's flow is limited now.
+    fn write_unlocked(
+        &self,
+        _service: ServiceKey,
+        _tasks: &[UnlockedTask],
+        _accounts: &Accounts,
+        _wakeup: &Wakeup,
+    ) -> impl Future<Output = Result<bool>> + Send {
+        std::future::ready(Ok(false))
+    }
+
+    /// Takes pending tasks of a service in hand, in one statement and a transaction of its own. None if there are none, if somebody
+    /// else takes some at this moment, if the flow is limited or the process is not alive, or if the database gains nothing
+    /// by it. Hands that the process is done with go in any case.
+    fn take_at_once(
+        &self,
+        _service: ServiceKey,
+        _instance: InstanceKey,
+        _limit: usize,
+        _done_with: &[i64],
+    ) -> impl Future<Output = Result<Option<TakenInHand>>> + Send {
         std::future::ready(Ok(None))
     }
 

@@ -20,9 +20,9 @@ use relais_core::{
     Attempt, AuditEntry, AuditOutcome, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt,
     CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName,
     Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch,
-    NewInstance, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend,
-    Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, SessionsOf, Settled, Settlement, Store, StoreError,
-    Submission, TakenIn, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
+    NewInstance, NewTask, Outcome, Page, Passed, PublishedTask, PurgeReport, PurgeRule, QueueDepth, QueueShare,
+    Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, SessionsOf, Settled, Settlement,
+    Store, StoreError, Submission, TakenIn, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that is broken off has been given at most so many chances to go on.
@@ -262,6 +262,7 @@ faulty! {
     declare(changes: Vec<Change>) -> ();
     schedules(names: Vec<ScheduleName>) -> Vec<ScheduleRecord>;
     next_run() -> Option<Duration>;
+    oldest_published(service: ServiceKey) -> Option<PublishedTask>;
     fire_schedules(limit: usize, referee: Arc<dyn Referee>) -> Fired;
     run_schedule(name: ScheduleName, task: NewTask) -> RunByHand;
     take_in(limit: usize, clerk: Arc<dyn Clerk>) -> TakenIn;

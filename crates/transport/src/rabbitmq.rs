@@ -9,7 +9,9 @@ use std::{
 };
 
 use async_trait::async_trait;
-use relais_core::{Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Mailbox, Rejected, Side};
+use relais_core::{
+    Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Mailbox, QueueSight, Rejected, Side,
+};
 use relais_messaging::rabbitmq::{
     Broker, BrokerError, BrokerOptions, BrokerState, ConsumeOptions, Management, ManagementError, Publish, Queue,
 };
@@ -131,13 +133,22 @@ impl Carrier for RabbitMq {
         self.publisher.until(|state| !state.is_connected()).await;
     }
 
-    async fn is_missing(&self, mailbox: &Mailbox) -> Result<bool, CarrierError> {
-        if self.reader.find(&mailbox.tasks()).await.map_err(consumed)?.is_none() {
-            return Ok(true);
-        }
+    async fn look(&self, mailbox: &Mailbox) -> Result<QueueSight, CarrierError> {
+        let Some(found) = self.reader.find(&mailbox.tasks()).await.map_err(consumed)? else {
+            return Ok(QueueSight::Missing);
+        };
         // A worker that asserts its queues may have made it again before anybody looked.
         let witnessed = !self.unwitnessed.load(Ordering::Relaxed);
-        Ok(witnessed && !self.reader.has_witness(&witness(mailbox)).await.map_err(consumed)?)
+        if witnessed && !self.reader.has_witness(&witness(mailbox)).await.map_err(consumed)? {
+            return Ok(QueueSight::Missing);
+        }
+        let handed_out = match &self.management {
+            Some(management) if found.messages == 0 => {
+                management.queue(&mailbox.tasks()).await.ok().flatten().map(|facts| facts.unacknowledged)
+            }
+            _ => None,
+        };
+        Ok(QueueSight::There { waiting: found.messages.into(), handed_out, workers: found.consumers.into() })
     }
 
     async fn prepare(&self, mailbox: &Mailbox, missing: bool) -> Result<(), CarrierError> {

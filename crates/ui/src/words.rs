@@ -139,6 +139,7 @@ catalogue! {
     trouble_overdue: "{schedule} should have run {t} ago", "{schedule} aurait dû s’exécuter il y a {t}";
     trouble_refused: "{schedule}: its last run was refused: {why}", "{schedule} : sa dernière exécution a été refusée : {why}";
     trouble_callbacks: "{n} callback endpoints do not answer and are left alone for now", "{n} destinataires de rappels ne répondent pas et sont laissés tranquilles pour l’instant";
+    trouble_lost: "{service}: its queue at the broker is empty, but tasks wait that were published; relais service redispatch {service} publishes them again", "{service} : sa file chez le broker est vide, mais des tâches publiées attendent ; relais service redispatch {service} les publie à nouveau";
     trouble_letters: "{service}: {n} messages of workers could not be understood", "{service} : {n} messages de workers n’ont pas été compris";
     pending: "Pending", "En attente";
     later: "Later", "Plus tard";

@@ -25,6 +25,9 @@ pub struct NewBatch {
     pub correlation_id: Option<String>,
     /// Whether tasks may be added later, by submissions that name the batch.
     pub open: bool,
+    /// A second call under the same key gets the batch of the first one.
+    #[serde(skip)]
+    pub idempotency_key: Option<String>,
     /// Whose trace its tasks are part of: a W3C `traceparent`.
     #[serde(skip)]
     pub traceparent: Option<String>,
@@ -56,7 +59,10 @@ impl Client {
         for task in batch.tasks.iter_mut().filter(|task| task.service.is_empty()) {
             self.service_name().clone_into(&mut task.service);
         }
-        let request = self.http.post_to(self.http.above(&["batches"]), &batch)?;
+        let mut request = self.http.post_to(self.http.above(&["batches"]), &batch)?;
+        if let Some(key) = &batch.idempotency_key {
+            request = request.header("Idempotency-Key", key);
+        }
         send(trace(request, batch.traceparent.as_deref())).await
     }
 

@@ -70,10 +70,6 @@ pub enum CallError {
     #[cfg(feature = "rabbitmq")]
     #[error("failed to publish")]
     Broker(#[source] relais_messaging::rabbitmq::PublishError),
-    /// The engine in this process could not do it.
-    #[cfg(feature = "embedded")]
-    #[error("the engine refused")]
-    Engine(#[source] relais_engine::EngineError),
     /// It is larger than a message may be.
     #[cfg(feature = "rabbitmq")]
     #[error("it has {bytes} bytes, and a message may have {most}")]
@@ -113,11 +109,6 @@ impl CallError {
             Self::Broker(_) => true,
             #[cfg(feature = "rabbitmq")]
             Self::TooLarge { .. } => false,
-            #[cfg(feature = "embedded")]
-            Self::Engine(error) => {
-                use relais_engine::EngineError::{Overloaded, Stopping, Store};
-                matches!(error, Overloaded | Stopping | Store(_))
-            }
             Self::Address { .. } | Self::Setup(_) | Self::Unwritable(_) => false,
         }
     }
@@ -127,11 +118,6 @@ impl CallError {
         match self {
             #[cfg(feature = "rabbitmq")]
             Self::TooLarge { .. } => true,
-            #[cfg(feature = "embedded")]
-            Self::Engine(error) => {
-                use relais_engine::EngineError::{Invalid, TooDeep};
-                matches!(error, Invalid(_) | TooDeep)
-            }
             Self::Refused { number, .. } => matches!(number / 1000, 400 | 413 | 422),
             _ => false,
         }

@@ -1,10 +1,10 @@
 //! The worker's side of Relais in Rust: take tasks of one service, do them, tell what became of them.
 //!
-//! A [`Worker`] takes tasks [over HTTP](Worker::builder), from RabbitMQ (`Worker::rabbitmq`, feature `rabbitmq`, on by
-//! default) or from an engine in the same process (`Worker::embedded`, feature `embedded`), runs a handler for each, keeps
-//! them, and reports progress and results until the server has them. The handler is the same on each of them. Tasks are done *at least once*: a worker that loses its lease is replaced, and what
-//! it reports afterwards is refused by the number of its attempt. A handler should therefore do no harm when it is run
-//! twice for the same task.
+//! A [`Worker`] takes tasks [over HTTP](Worker::builder) or from RabbitMQ (`Worker::rabbitmq`, feature `rabbitmq`, on by
+//! default), runs a handler for each, keeps them, and reports progress and results until the server has them. The handler is
+//! the same on both, and in a process that has the engine itself (`relais-engine`, `Engine::work`). Tasks are done *at least
+//! once*: a worker that loses its lease is replaced, and what it reports afterwards is refused by the number of its attempt.
+//! A handler should therefore do no harm when it is run twice for the same task.
 //!
 //! With the feature `command`, any program is a handler: `command::CommandRunner`. With `health`, a worker answers its
 //! orchestrator's probes. `docs/guides/workers.md` tells which transport is for what.

@@ -7,8 +7,6 @@ use std::{fmt::Display, time::Duration};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::sync::CancellationToken;
 
-#[cfg(feature = "embedded")]
-use crate::transport::embedded::Embedded;
 #[cfg(feature = "rabbitmq")]
 use crate::transport::rabbitmq::OverRabbitMq;
 use crate::{
@@ -71,17 +69,6 @@ impl Worker {
         WorkerBuilder::new(Source::RabbitMq { url: url.into(), queue_name: queue_name.into() })
     }
 
-    /// A worker for a service of an engine in this very process, without any server: the same queue, leases and rules. The
-    /// client needs the role `work`; its secret is not asked for.
-    #[cfg(feature = "embedded")]
-    pub fn embedded(
-        engine: relais_engine::Engine,
-        client_id: impl Into<String>,
-        service: impl Into<String>,
-    ) -> WorkerBuilder {
-        WorkerBuilder::new(Source::Embedded { engine, client_id: client_id.into(), service: service.into() })
-    }
-
     /// Takes tasks and does them until `shutdown` is cancelled, then finishes or gives back what it has.
     ///
     /// The handler is an async function of a body and a [`Context`]. Up to the set concurrency, several run at the same
@@ -126,12 +113,6 @@ enum Source {
         url: String,
         queue_name: String,
     },
-    #[cfg(feature = "embedded")]
-    Embedded {
-        engine: relais_engine::Engine,
-        client_id: String,
-        service: String,
-    },
 }
 
 impl std::fmt::Debug for Source {
@@ -142,8 +123,6 @@ impl std::fmt::Debug for Source {
             // The URL may have a password.
             #[cfg(feature = "rabbitmq")]
             Self::RabbitMq { queue_name, .. } => write!(f, "{queue_name} on RabbitMQ"),
-            #[cfg(feature = "embedded")]
-            Self::Embedded { client_id, service, .. } => write!(f, "{service} of this process as {client_id}"),
         }
     }
 }
@@ -239,10 +218,6 @@ impl WorkerBuilder {
             #[cfg(feature = "rabbitmq")]
             Source::RabbitMq { url, queue_name } => {
                 Box::new(OverRabbitMq::new(&url, &queue_name, concurrency, host_name)?)
-            }
-            #[cfg(feature = "embedded")]
-            Source::Embedded { engine, client_id, service } => {
-                Box::new(Embedded::new(engine, client_id, service, self.lease, host_name))
             }
         };
         Ok(Worker {

@@ -189,14 +189,17 @@ export class Client {
 
   /**
    * @param {import('../types/index.js').NewBatch} batch
-   * @param {{ traceparent?: string, signal?: AbortSignal }} [options]
+   * @param {{ idempotencyKey?: string | false, traceparent?: string, signal?: AbortSignal }} [options]
    */
-  async makeBatch({ tasks = [], ...more }, { traceparent, signal } = {}) {
+  async makeBatch({ tasks = [], ...more }, { idempotencyKey = uniqueKey(), traceparent, signal } = {}) {
     const texts = Array.from(tasks, (task) => this.#submission(task));
     const rest = JSON.stringify(more).slice(1);
     const body = rest === '}' ? `{"tasks":[${texts.join(',')}]}` : `{"tasks":[${texts.join(',')}],${rest}`;
-    const headers = traceparent === undefined ? undefined : { traceparent };
-    return (await this.#call('POST', ['batches'], { body, headers, signal }, false)).data;
+    const headers = {
+      ...(idempotencyKey !== false && { 'Idempotency-Key': idempotencyKey }),
+      ...(traceparent !== undefined && { traceparent }),
+    };
+    return (await this.#call('POST', ['batches'], { body, headers, signal }, idempotencyKey !== false)).data;
   }
 
   /**

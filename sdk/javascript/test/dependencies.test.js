@@ -75,6 +75,10 @@ test('a batch is made, followed and cancelled', async () => {
   assert.equal((await client.closeBatch(batchId)).status, 'IN_PROGRESS');
   const ended = await client.cancelBatch(batchId);
   assert.deepEqual([ended.status, ended.cancelled], ['ENDED', 3]);
+  const again = { tasks: [{ service, body: {} }] };
+  const first = await client.makeBatch(again, { idempotencyKey: 'album' });
+  assert.deepEqual(await client.makeBatch(again, { idempotencyKey: 'album' }), first);
+  assert.notEqual((await client.makeBatch(again)).batchId, first.batchId);
   const wrong = client.makeBatch({ tasks: [{ service, body: {} }, { service: 'nowhere', body: {} }] });
   await assert.rejects(wrong, (error) => {
     assert(error instanceof RelaisError);

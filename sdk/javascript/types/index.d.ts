@@ -287,10 +287,13 @@ export class Client {
    * waits for a worker, or that a worker has, is refused with 409003. Not tried again without an answer.
    */
   retry(service: string, taskId: string, options?: CallOptions): Promise<Task>;
-  /** Makes a batch: all of its tasks are taken, or none. Not tried again without an answer: it may have been made. */
+  /**
+   * Makes a batch: all of its tasks are taken, or none. Making it again with the same key gives the same batch. A key is made up
+   * if absent, so that a call without an answer can be tried again. `false`: none, and such a call is not tried again.
+   */
   makeBatch(
     batch: NewBatch,
-    options?: CallOptions & { traceparent?: string },
+    options?: CallOptions & { idempotencyKey?: string | false; traceparent?: string },
   ): Promise<{ batchId: string; tasks: Submitted[] }>;
   /** A batch as it is now. */
   batch(batchId: string, options?: CallOptions): Promise<Batch>;

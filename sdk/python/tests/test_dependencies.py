@@ -76,6 +76,8 @@ def test_a_batch_is_made_followed_and_cancelled(client: Client, service: str, ha
     assert client.close_batch(made.batch_id).status is BatchStatus.IN_PROGRESS
     ended = client.cancel_batch(made.batch_id)
     assert (ended.status, ended.success, ended.cancelled) == (BatchStatus.ENDED, 1, 2)
+    keyed = [client.make_batch([Submission({}, service=service)], idempotency_key="album") for _ in range(2)]
+    assert keyed[0] == keyed[1] != made
     with pytest.raises(Refused) as refused:
         client.make_batch([Submission({}, service=service), Submission({}, service="nowhere")])
     assert (refused.value.number, refused.value.details[0].path) == (404001, "/tasks/1")

@@ -12,6 +12,7 @@ on_both_stores!(
     the_key_of_another_client_or_service_is_another_key,
     fifty_at_once_make_one_task,
     a_refused_submission_does_not_use_up_its_key,
+    a_batch_that_is_made_again_is_the_same_batch,
 );
 on_one_store!(keys_are_one_to_two_hundred_visible_ascii_characters);
 
@@ -95,6 +96,58 @@ async fn a_refused_submission_does_not_use_up_its_key(on: Backend) {
     let taken = keyed.post(strict, &request).await;
     assert_eq!((taken.status, taken.header("idempotency-replayed")), (201, None));
     assert_eq!(keyed.post(strict, &request).await.header("idempotency-replayed"), Some("true"));
+}
+
+async fn a_batch_that_is_made_again_is_the_same_batch(on: Backend) {
+    let app = TestApp::start(on).await;
+    let (alice, bob) = (app.client("alice"), app.client("bob"));
+    let keyed = alice.clone().with("idempotency-key", "album-7");
+    let request = json!({"tasks": [
+        {"service": "resize", "ref": "a", "body": {}},
+        {"service": "ocr", "body": {}, "after": {"refs": ["a"]}},
+    ]});
+    let mut calls = JoinSet::new();
+    for _ in 0..10 {
+        let (keyed, request) = (keyed.clone(), request.clone());
+        calls.spawn(async move { keyed.post("/v1/batches", &request).await });
+    }
+    let answers = calls.join_all().await;
+    assert!(
+        answers.iter().all(|answer| answer.status == 201),
+        "{:?}",
+        answers.iter().map(|a| &a.text).collect::<Vec<_>>()
+    );
+    let texts: BTreeSet<&str> = answers.iter().map(|answer| answer.text.as_str()).collect();
+    assert_eq!(texts.len(), 1, "{texts:?}");
+    assert_eq!(answers.iter().filter(|answer| answer.header("idempotency-replayed").is_none()).count(), 1);
+    assert_eq!(
+        (app.pending("resize").await, alice.get("/v1/batches").await.data()["batches"][0]["total"].clone()),
+        (1, json!(2))
+    );
+    assert_eq!(alice.get("/v1/batches").await.data()["batches"].as_array().map(Vec::len), Some(1));
+
+    // Also after its end, and when there would be no room for another.
+    let batch = answers[0].data()["batchId"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(alice.post_nothing(&format!("/v1/batches/{batch}/cancel")).await.status, 200);
+    app.apply(json!({"services": [{"serviceName": "resize", "capacity": 0}]})).await;
+    let again = keyed.post("/v1/batches", &request).await;
+    assert_eq!(
+        (again.status, again.header("idempotency-replayed"), &again.text),
+        (201, Some("true"), &answers[0].text)
+    );
+
+    // Another request, another client, another key.
+    let other = json!({"tasks": [{"service": "ocr", "body": {}}]});
+    assert_eq!(keyed.post("/v1/batches", &other).await.number(), 409_001);
+    let bobs = bob.with("idempotency-key", "album-7").post("/v1/batches", &other).await;
+    assert_eq!((bobs.status, bobs.header("idempotency-replayed")), (201, None));
+    let refused = alice.clone().with("idempotency-key", "album-8");
+    assert_eq!(refused.post("/v1/batches", &request).await.number(), 429_001);
+    app.apply(json!({"services": [{"serviceName": "resize"}]})).await;
+    let taken = refused.post("/v1/batches", &request).await;
+    assert_eq!((taken.status, taken.header("idempotency-replayed")), (201, None), "a refusal does not use up its key");
+    let bad = alice.clone().with("idempotency-key", "two words").post("/v1/batches", &other).await;
+    assert_eq!(bad.number(), 400_007);
 }
 
 async fn keys_are_one_to_two_hundred_visible_ascii_characters(on: Backend) {

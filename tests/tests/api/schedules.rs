@@ -11,6 +11,7 @@ on_both_stores!(
     a_task_is_there_when_it_is_due,
     a_run_that_is_refused_is_shown_and_the_next_one_comes,
     a_run_by_hand_is_judged_like_any_submission,
+    tasks_are_done_on_the_schedules_own_terms,
     a_schedule_may_be_declared_with_all_that_it_needs_and_pruned,
 );
 on_one_store!(
@@ -193,6 +194,60 @@ async fn a_run_by_hand_is_judged_like_any_submission(on: Backend) {
     assert_eq!((counts(&state, "runs"), counts(&state, "refusedRuns")), (2, 0), "whoever asked was told");
 }
 
+async fn tasks_are_done_on_the_schedules_own_terms(on: Backend) {
+    let app = TestApp::start(on).await;
+    let (operator, worker) = (app.caller(), app.client("worker"));
+    let terms = json!({
+        "priority": 9, "expiresAfter": "1h", "timeout": "10m", "overlap": "allow",
+        "retry": {"limit": 1, "base": "1h", "factor": 2.0, "jitter": 0.5, "exceptKinds": ["ink"]},
+    });
+    let full = with(nightly(), terms.clone());
+    assert_eq!(put(&app, &full).await.data()["applied"][0]["action"], "created");
+    assert_eq!(
+        put(&app, &full).await.data()["applied"][0]["action"],
+        "unchanged",
+        "they are read back as they were said"
+    );
+    let state = operator.get("/admin/schedules/nightly").await.data();
+    for (term, said) in terms.as_object().unwrap() {
+        assert_eq!(&state[term], said, "{term}");
+    }
+    let declaration = operator.get("/admin/declaration").await.data();
+    assert_eq!(declaration["schedules"], json!([with(full.clone(), json!({"paused": false}))]));
+
+    // It overtakes what was there before, has a deadline, and is tried again although its service has no retries.
+    app.client("alice").submit("resize", json!({})).await;
+    let run = operator.post_nothing("/admin/schedules/nightly/run").await.data();
+    let claimed = worker.claim_one("resize").await;
+    assert_eq!(claimed["taskId"], run["taskId"]);
+    assert!(claimed["deadline"].is_string(), "{claimed}");
+    let task = run["taskId"].as_str().unwrap_or_default();
+    let failure = json!({"messageType": "failure", "errorMessage": "no paper"});
+    assert_eq!(worker.message("resize", json!({"taskId": task, "data": failure})).await, "accepted");
+    let view = app.client("alice").poll("resize", task).await;
+    assert_eq!((&view["status"], &view["priority"]), (&json!("PENDING"), &json!(9)), "{view}");
+    assert!(view["retryDate"].is_string(), "{view}");
+
+    // Without them, as any task of the service.
+    assert_eq!(
+        put(&app, &with(nightly(), json!({"overlap": "allow"}))).await.data()["applied"][0]["action"],
+        "updated"
+    );
+    let state = operator.get("/admin/schedules/nightly").await.data();
+    assert!(["priority", "expiresAfter", "timeout", "retry"].iter().all(|term| state.get(term).is_none()), "{state}");
+    let run = operator.post_nothing("/admin/schedules/nightly/run").await.data();
+    worker.claim_one("resize").await;
+    let claimed = worker.claim_one("resize").await;
+    assert_eq!((&claimed["taskId"], claimed.get("deadline")), (&run["taskId"], None));
+
+    // What nobody starts in time fails.
+    put(&app, &with(nightly(), json!({"overlap": "allow", "expiresAfter": "1ms"}))).await;
+    let run = operator.post_nothing("/admin/schedules/nightly/run").await.data();
+    let path = format!("/v1/services/resize/tasks/{}?wait=20s", run["taskId"].as_str().unwrap_or_default());
+    let view = app.client("alice").get(&path).await.data();
+    assert_eq!((&view["status"], &view["errorKind"]), (&json!("FAILURE"), &json!("expired")), "{view}");
+}
+
 async fn a_schedule_may_be_declared_with_all_that_it_needs_and_pruned(on: Backend) {
     let app = TestApp::start(on).await;
     let all = json!({
@@ -250,13 +305,21 @@ async fn what_can_not_be_is_refused_and_told_where(on: Backend) {
         (json!({"callback": {"type": "pigeon", "url": "https://example.org"}}), "/schedules/0/callback/type"),
         (json!({"callback": {"type": "https", "url": "https://127.0.0.1/"}}), "/schedules/0/callback"),
         (json!({"callback": {"type": "https"}}), "/schedules/0/callback/url"),
+        (json!({"priority": 10}), "/schedules/0/priority"),
+        (json!({"timeout": "31d"}), "/schedules/0/timeout"),
+        (json!({"timeout": "0s"}), "/schedules/0/timeout"),
+        (json!({"expiresAfter": "0s"}), "/schedules/0/expiresAfter"),
+        (json!({"retry": {"limit": 1001}}), "/schedules/0/retry/limit"),
+        (json!({"retry": {"limit": 1, "jitter": 2}}), "/schedules/0/retry/jitter"),
     ] {
         let answer = put(&app, &with(nightly(), change.clone())).await;
         assert_eq!(answer.number(), 400_010, "{change}: {}", answer.text);
         let told: Value = answer.json();
         assert_eq!(told["error"]["details"][0]["path"], path, "{change}: {}", answer.text);
     }
-    for (field, value) in [("missed", "never"), ("overlap", "maybe"), ("corn", "@daily")] {
+    for (field, value) in
+        [("missed", "never"), ("overlap", "maybe"), ("corn", "@daily"), ("retry", "often"), ("timeout", "soon")]
+    {
         assert_eq!(put(&app, &with(nightly(), json!({field: value}))).await.number(), 400_003, "{field}");
     }
     for bad in ["", "a b", "a/b", ".hidden", &"x".repeat(101)] {

@@ -43,7 +43,7 @@ impl Consumer {
         Ok(())
     }
 
-    /// Makes a batch of a chain, once: there is no key that would make it safe to repeat.
+    /// Makes a batch of a chain, once, without a key that would make it safe to repeat.
     async fn batch(&mut self, mark: &str) -> Result<()> {
         let service = self.access.service.name.to_string();
         let mut tasks = Vec::new();
@@ -59,9 +59,9 @@ impl Consumer {
         }
         let callback = serde_json::from_value(json!({"type": "https", "url": format!("https://{}", self.name)}))?;
         let request = BatchRequest { tasks, callback: Some(callback), ..BatchRequest::default() };
-        match self.engine.make_batch(&self.access.client, request).await {
-            Ok((_, accepted)) => {
-                for (accepted, part) in accepted.iter().zip(["a", "b", "c"]) {
+        match self.engine.make_batch(&self.access.client, request, None).await {
+            Ok(made) => {
+                for (accepted, part) in made.tasks.iter().zip(["a", "b", "c"]) {
                     self.ledger.accepted(accepted.submitted.task_id, &format!("{mark}{part}"));
                 }
             }

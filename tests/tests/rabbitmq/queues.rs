@@ -1,19 +1,23 @@
 //! Queues that go, and queues that are there already.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
+use relais_engine::{Options, Trouble};
+use relais_testkit::TestVhost;
 use relais_tests::{amqp::AmqpWorker, app::Backend};
 use serde_json::json;
 
-use crate::stage::{Stage, builder};
+use crate::stage::{Stage, builder, until};
 
 on_both_stores!(
     a_queue_that_is_deleted_is_made_again_with_all_that_is_not_finished,
     queues_that_are_deleted_under_load_lose_nothing,
+    a_queue_that_is_purged_is_noticed_and_filled_again_by_one_call,
 );
 on_one_store!(
     a_queue_that_a_worker_makes_again_is_filled_again,
     a_queue_that_exists_is_used_as_it_is,
+    what_is_lost_out_of_a_window_is_noticed,
     a_service_may_move_to_another_queue
 );
 
@@ -30,6 +34,66 @@ async fn all_of(worker: &AmqpWorker, ids: &[String]) -> Vec<String> {
         }
     }
     order
+}
+
+/// What operators are told that the broker has lost.
+async fn lost(stage: &Stage) -> Vec<String> {
+    let broker = stage.app.caller().get("/admin/broker").await.data();
+    broker["lost"].as_array().into_iter().flatten().map(|name| name.as_str().unwrap_or_default().to_owned()).collect()
+}
+
+/// A Relais that is impatient, with or without a management API.
+async fn impatient(on: Backend, managed: bool) -> Stage {
+    let vhost = TestVhost::create().await.unwrap();
+    let management = managed.then(|| vhost.management_url());
+    let patience = |engine: &mut Options| engine.dispatch.patience = Duration::from_millis(500);
+    let app = builder(on, vhost.url(), management).engine(patience).start().await;
+    let stage = Stage::with(app, vhost);
+    stage.ready("resize").await;
+    stage
+}
+
+async fn a_queue_that_is_purged_is_noticed_and_filled_again_by_one_call(on: Backend) {
+    let stage = impatient(on, on == Backend::Postgres).await;
+    let ids = stage.submit_many(0..10).await;
+    until("all are at the broker", async || {
+        stage.vhost.queue("resize-in").await.is_ok_and(|queue| queue["messages"] == 10)
+    })
+    .await;
+    assert_eq!(lost(&stage).await, [""; 0]);
+    stage.vhost.purge_queue("resize-in").await.unwrap();
+    until("it is noticed", async || lost(&stage).await == ["resize"]).await;
+    let overview = stage.app.engine.overview().await.unwrap();
+    assert!(overview.troubles.contains(&Trouble::Lost { service: "resize".to_owned() }), "{:?}", overview.troubles);
+    assert_eq!(stage.app.caller().post_nothing("/admin/services/resize/redispatch").await.status, 200);
+    until("it is over", async || lost(&stage).await.is_empty()).await;
+    assert_eq!(all_of(&stage.worker, &ids).await, ids);
+    for id in &ids {
+        stage.worker.success(id, json!("done")).await;
+        assert_eq!(stage.success(id).await, "done");
+    }
+}
+
+async fn what_is_lost_out_of_a_window_is_noticed(on: Backend) {
+    let stage = impatient(on, false).await;
+    stage.resize(json!({"transport": "rabbitmq", "dispatchWindow": 2})).await;
+    let ids = stage.submit_many(0..5).await;
+    until("the window is full", async || {
+        stage.vhost.queue("resize-in").await.is_ok_and(|queue| queue["messages"] == 2)
+    })
+    .await;
+    stage.vhost.purge_queue("resize-in").await.unwrap();
+    until("it is noticed", async || lost(&stage).await == ["resize"]).await;
+    assert_eq!(stage.app.caller().post_nothing("/admin/services/resize/redispatch").await.status, 200);
+    for id in &ids {
+        let mut listening = stage.worker.listen(1).await;
+        let job = listening.take().await;
+        assert_eq!(&job.task_id, id);
+        stage.worker.success(id, json!(null)).await;
+        stage.success(id).await;
+        listening.ack(&job);
+    }
+    until("it is over", async || lost(&stage).await.is_empty()).await;
 }
 
 async fn a_queue_that_is_deleted_is_made_again_with_all_that_is_not_finished(on: Backend) {

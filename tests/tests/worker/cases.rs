@@ -180,7 +180,7 @@ async fn given_back(world: &World, order: &str) -> Result<()> {
 
 pub async fn once_is_exactly_once(world: &World) -> Result<()> {
     let stage = Stage::new();
-    let worker = stage.run(world.worker().concurrency(5).once(true));
+    let worker = stage.run(world.worker().concurrency(5).once());
     let tasks = [world.submit(json!({"do": "wait"})).await, world.submit(json!({"do": "wait"})).await];
     stage.starts(1).await;
     stage.let_go(2);
@@ -190,7 +190,7 @@ pub async fn once_is_exactly_once(world: &World) -> Result<()> {
     assert_eq!(world.ended(&first).await["status"], "SUCCESS");
     let other = tasks.iter().find(|task| **task != first).unwrap();
     assert_eq!(world.seen(other).await["task"]["status"], "PENDING");
-    let worker = stage.run(world.worker().once(true));
+    let worker = stage.run(world.worker().once());
     assert_eq!(world.ended(other).await["status"], "SUCCESS");
     assert_eq!((worker.ended().await.done, stage.started()), (1, 2));
     Ok(())
@@ -198,16 +198,16 @@ pub async fn once_is_exactly_once(world: &World) -> Result<()> {
 
 pub async fn once_may_be_told_to_stop(world: &World) -> Result<()> {
     let stage = Stage::new();
-    let worker = stage.run(world.worker().once(true).grace(Duration::ZERO));
+    let worker = stage.run(world.worker().once().grace(Duration::ZERO));
     let task = world.submit(json!({"do": "wait"})).await;
     stage.starts(1).await;
     assert_eq!(worker.stop().await.returned, 1);
-    let worker = stage.run(world.worker().once(true));
+    let worker = stage.run(world.worker().once());
     stage.let_go(1);
     assert_eq!(world.ended(&task).await["status"], "SUCCESS");
     assert_eq!(worker.ended().await.done, 1);
     // One that never got a task has nothing to wait for.
-    let worker = stage.run(world.worker().once(true));
+    let worker = stage.run(world.worker().once());
     assert_eq!(worker.stop().await.done, 0);
     Ok(())
 }

@@ -5,10 +5,11 @@
 mod cases;
 mod guide;
 mod health;
+mod hired;
 mod rabbitmq;
 mod stage;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
 use relais_testkit::TestVhost;
@@ -17,6 +18,8 @@ use relais_transport::{RabbitMq, RabbitMqOptions};
 use relais_worker::{Worker, WorkerBuilder};
 use serde_json::{Value, json};
 
+use self::hired::Hired;
+
 const SERVICE: &str = "resize";
 
 /// How tasks come to the worker.
@@ -24,7 +27,7 @@ const SERVICE: &str = "resize";
 enum Way {
     Http,
     RabbitMq,
-    Embedded,
+    InProcess,
 }
 
 /// A Relais, and a way to its tasks.
@@ -39,8 +42,8 @@ impl World {
         Self::start(Way::Http, json!({"serviceName": SERVICE})).await
     }
 
-    async fn embedded() -> Result<Self> {
-        Self::start(Way::Embedded, json!({"serviceName": SERVICE})).await
+    async fn in_process() -> Result<Self> {
+        Self::start(Way::InProcess, json!({"serviceName": SERVICE})).await
     }
 
     async fn rabbitmq_classic() -> Result<Self> {
@@ -62,7 +65,7 @@ impl World {
         }));
         let vhost = match way {
             Way::RabbitMq => Some(TestVhost::create().await?),
-            Way::Http | Way::Embedded => None,
+            Way::Http | Way::InProcess => None,
         };
         if let Some(vhost) = &vhost {
             // As they are on every day but the first: what is submitted while they are made may be handed out twice.
@@ -77,13 +80,20 @@ impl World {
     }
 
     /// A worker for the service, which is not to be waited for long.
-    fn worker(&self) -> WorkerBuilder {
-        let builder = match (self.way, &self.vhost) {
-            (Way::RabbitMq, Some(vhost)) => Worker::rabbitmq(vhost.url(), SERVICE),
-            (Way::Embedded, _) => Worker::embedded(self.app.engine.clone(), "worker", SERVICE),
-            _ => Worker::builder(format!("http://{}", self.app.address()), "worker", secret("worker"), SERVICE),
+    fn worker(&self) -> Hired {
+        match self.way {
+            Way::Http | Way::RabbitMq => Hired::Elsewhere(self.worker_elsewhere()),
+            Way::InProcess => Hired::in_process(&self.app.engine, "pod-1"),
+        }
+    }
+
+    /// One that is not in the server's own process.
+    fn worker_elsewhere(&self) -> WorkerBuilder {
+        let builder = match &self.vhost {
+            Some(vhost) => Worker::rabbitmq(vhost.url(), SERVICE),
+            None => Worker::builder(format!("http://{}", self.app.address()), "worker", secret("worker"), SERVICE),
         };
-        builder.lease(std::time::Duration::from_secs(1)).host_name("pod-1")
+        builder.lease(Duration::from_secs(1)).host_name("pod-1")
     }
 
     async fn submit(&self, body: Value) -> String {
@@ -111,7 +121,7 @@ impl World {
                 if wanted(&seen) {
                     break seen;
                 }
-                tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
         match tokio::time::timeout(relais_tests::app::DEADLINE, looking).await {
@@ -138,7 +148,7 @@ macro_rules! suite {
 }
 
 suite!(
-    [http, rabbitmq_classic, rabbitmq_quorum, embedded],
+    [http, rabbitmq_classic, rabbitmq_quorum, in_process],
     [
         a_result_comes_back_with_the_host_that_made_it,
         a_handler_knows_its_task,

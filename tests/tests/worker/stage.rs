@@ -10,7 +10,7 @@ use std::{
 };
 
 use relais_tests::app::DEADLINE;
-use relais_worker::{Context, HandlerError, WorkerBuilder, WorkerError, WorkerReport};
+use relais_worker::{Context, HandlerError};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::{
@@ -19,6 +19,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tokio_util::sync::CancellationToken;
+
+use crate::hired::{Hired, Report};
 
 /// What a task asks for.
 #[derive(Deserialize)]
@@ -101,9 +103,8 @@ impl Stage {
     }
 
     /// Runs a worker.
-    pub fn run(&self, worker: WorkerBuilder) -> Running {
-        let shutdown = CancellationToken::new();
-        let worker = worker.build().unwrap();
+    pub fn run(&self, worker: impl Into<Hired>) -> Running {
+        let (worker, shutdown) = (worker.into(), CancellationToken::new());
         let stage = self.clone();
         let handler = move |order: Order, context: Context| stage.clone().play(order, context);
         Running { task: tokio::spawn(worker.run(handler, shutdown.clone())), shutdown }
@@ -170,7 +171,7 @@ impl Drop for OnStage {
 
 /// A worker that runs.
 pub struct Running {
-    task: JoinHandle<Result<WorkerReport, WorkerError>>,
+    task: JoinHandle<anyhow::Result<Report>>,
     shutdown: CancellationToken,
 }
 
@@ -181,13 +182,13 @@ impl Running {
     }
 
     /// Waits for its end.
-    pub async fn ended(self) -> WorkerReport {
+    pub async fn ended(self) -> Report {
         let ended = timeout(DEADLINE + Duration::from_secs(10), self.task).await;
         ended.expect("the worker did not end").unwrap().unwrap()
     }
 
     /// Tells it to stop, and waits for its end.
-    pub async fn stop(self) -> WorkerReport {
+    pub async fn stop(self) -> Report {
         self.shut_down();
         self.ended().await
     }

@@ -24,8 +24,7 @@ const MAY_KNOW: [(&str, &[&str]); 19] = [
     ("relais-engine", &["relais-core", "relais-protocol", "relais-handler", "relais-bus"]),
     ("relais-notify", &["relais-core", "relais-protocol", "relais-bus"]),
     ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-notify", "relais-bus"]),
-    // Above the broker's client, and above the engine for programs that have both in one process.
-    ("relais-worker", &["relais-core", "relais-protocol", "relais-handler", "relais-messaging", "relais-engine"]),
+    ("relais-worker", &["relais-protocol", "relais-handler", "relais-messaging"]),
     ("relais-scaler", &["relais-core", "relais-protocol", "relais-engine"]),
     // The dashboard: the same application layer as the API, and beside it.
     ("relais-ui", &["relais-core", "relais-protocol", "relais-engine"]),

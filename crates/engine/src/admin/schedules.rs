@@ -6,12 +6,14 @@ use std::{
 };
 
 use relais_core::{
-    Change, Client, ClientId, ClientKey, Cron, CronError, Declared, Destination, Json, Missed, Overlap, QueueSettings,
-    Role, RunByHand, Schedule, ScheduleChange, ScheduleName, ScheduleRecord, Service, ServiceKey, ServiceLimits,
-    ServiceName, Transport,
+    Change, Client, ClientId, ClientKey, Cron, CronError, Declared, Destination, Json, Missed, Overlap, Priority,
+    QueueSettings, Role, RunByHand, RunTerms, Schedule, ScheduleChange, ScheduleName, ScheduleRecord, Service,
+    ServiceKey, ServiceLimits, ServiceName, Transport,
 };
 use relais_protocol::{
+    HumanDuration,
     admin::{AppliedAction, ApplyReport, Declaration, RoleName},
+    consumer::SubmitRequest,
     schedule::{MissedPolicy, OverlapPolicy, ScheduleDeclaration, ScheduleRun, ScheduleRuns, ScheduleState},
 };
 
@@ -22,6 +24,7 @@ use crate::{
     schedule::submission,
     schema::Schema,
     submit::{new_task, refused},
+    terms,
     views::text,
 };
 
@@ -126,7 +129,10 @@ impl Engine {
             };
             plan.note("schedule", schedule.name.to_string(), action, None);
             if action != AppliedAction::Unchanged {
-                plan.changes.push(Change::Schedule(ScheduleChange::Put { schedule, paused: declared.paused }));
+                plan.changes.push(Change::Schedule(ScheduleChange::Put {
+                    schedule: Box::new(schedule),
+                    paused: declared.paused,
+                }));
             }
         }
         let mut gone: Vec<&Schedule> =
@@ -184,6 +190,13 @@ impl Engine {
             body: body?,
             callback: callback.and_then(|text| Json::parse(text).ok()),
             correlation_id: declared.correlation_id.clone(),
+            terms: RunTerms {
+                priority: declared.priority.and_then(Priority::new),
+                // What is wrong with it is told with the rest of what would be submitted.
+                retry: declared.retry.as_ref().map(|retry| terms::policy(retry, "", &mut Vec::new())),
+                timeout: declared.timeout.map(|timeout| timeout.0),
+                expires: declared.expires_after.map(|expires| expires.0),
+            },
             missed: match declared.missed.unwrap_or_default() {
                 MissedPolicy::Skip => Missed::Skip,
                 MissedPolicy::Once => Missed::Once,
@@ -201,6 +214,7 @@ impl Engine {
             schemas: schema.map(|schema| (service.key, schema)).into_iter().collect(),
         };
         let judged = submission(&schedule, None)
+            .map(|request| SubmitRequest { priority: declared.priority, ..request })
             .and_then(|request| new_task(&alone, &self.0.options.couriers, &Access { client, service }, request, None));
         if let Err(error) = judged {
             problems.extend(problems_of(&error, path));
@@ -315,6 +329,10 @@ fn schedule_declaration(schedule: &Schedule) -> ScheduleDeclaration {
         body: schedule.body.to_value().ok(),
         correlation_id: schedule.correlation_id.clone(),
         callback: schedule.callback.as_ref().and_then(|callback| serde_json::from_str(callback.get()).ok()),
+        priority: schedule.terms.priority.map(Priority::level),
+        expires_after: schedule.terms.expires.map(HumanDuration),
+        timeout: schedule.terms.timeout.map(HumanDuration),
+        retry: schedule.terms.retry.as_ref().map(terms::declared),
         missed: Some(match schedule.missed {
             Missed::Skip => MissedPolicy::Skip,
             Missed::Once => MissedPolicy::Once,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use relais_core::{Carrier, CarrierError, CarrierState, DeadLetter, Mailbox, Transport};
+use relais_core::{Carrier, CarrierError, CarrierState, DeadLetter, Mailbox, Service, Transport};
 use relais_protocol::broker::{BrokerView, DeadLetterView};
 
 use super::mailbox;
@@ -24,8 +24,14 @@ impl Engine {
             Some(CarrierState::Blocked(why)) => ("blocked", Some(why)),
             Some(CarrierState::Away(why)) => ("away", Some(why)),
         };
-        let services = self.brokered().iter().map(|service| service.name.to_string()).collect();
-        Ok(BrokerView { state: state.to_owned(), reason, services })
+        let (services, lost) = (self.brokered(), self.0.dispatcher.lost());
+        let name = |service: &Arc<Service>| service.name.to_string();
+        Ok(BrokerView {
+            state: state.to_owned(),
+            reason,
+            lost: services.iter().filter(|service| lost.contains(&service.key)).map(name).collect(),
+            services: services.iter().map(name).collect(),
+        })
     }
 
     /// The messages of workers that were set aside, of one service or of all, the oldest of each first.

@@ -23,7 +23,7 @@ use std::{
 
 use relais_core::{
     Carrier, CarrierState, DispatchName, DueDispatch, Mailbox, NewTask, Publisher, Service, ServiceKey, Submission,
-    Transport,
+    TaskId, Transport,
 };
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
@@ -54,11 +54,13 @@ pub struct DispatchOptions {
     pub track: bool,
     /// How many messages of workers it has in hand at most, of each service.
     pub ahead: u16,
+    /// How long a queue may be found empty while a task waits that was published to it. Then that counts as lost.
+    pub patience: Duration,
 }
 
 impl Default for DispatchOptions {
     fn default() -> Self {
-        Self { carrier: None, publish: true, track: true, ahead: 256 }
+        Self { carrier: None, publish: true, track: true, ahead: 256, patience: Duration::from_secs(60) }
     }
 }
 
@@ -69,6 +71,7 @@ impl std::fmt::Debug for DispatchOptions {
             .field("publish", &self.publish)
             .field("track", &self.track)
             .field("ahead", &self.ahead)
+            .field("patience", &self.patience)
             .finish()
     }
 }
@@ -92,8 +95,19 @@ pub(crate) struct Dispatcher {
     behind: AtomicBool,
     /// How many messages of each service this process has set aside, and nobody has replayed or forgotten since.
     letters: Mutex<HashMap<ServiceKey, u64>>,
+    /// Services of which the broker has nothing while published tasks wait: the oldest of those, and since when.
+    suspects: Mutex<HashMap<ServiceKey, Suspect>>,
     /// Rings when a queue may be missing.
     queues_bell: Notify,
+}
+
+/// A task that should be at the broker, and is not.
+#[derive(Debug, Clone, Copy)]
+struct Suspect {
+    task_id: TaskId,
+    since: Instant,
+    /// Whether it has been so for long enough.
+    lost: bool,
 }
 
 impl Dispatcher {
@@ -107,6 +121,7 @@ impl Dispatcher {
             known: Mutex::default(),
             behind: AtomicBool::new(true),
             letters: Mutex::default(),
+            suspects: Mutex::default(),
             queues_bell: Notify::new(),
         };
         (dispatcher, waiting)
@@ -167,6 +182,29 @@ impl Dispatcher {
     pub(crate) fn letters(&self) -> Vec<(ServiceKey, u64)> {
         let letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         letters.iter().map(|(service, count)| (*service, *count)).collect()
+    }
+
+    /// The broker has nothing of a service, yet this task of it should be there; or nothing is wrong, if there is none. Tells
+    /// whether it is news that tasks are lost.
+    fn suspect(&self, service: ServiceKey, task: Option<TaskId>, patience: Duration) -> bool {
+        let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(task_id) = task else {
+            suspects.remove(&service);
+            return false;
+        };
+        let now = Instant::now();
+        let fresh = Suspect { task_id, since: now, lost: false };
+        let suspect = suspects.entry(service).or_insert(fresh);
+        if suspect.task_id != task_id {
+            *suspect = fresh;
+        }
+        now.duration_since(suspect.since) >= patience && !std::mem::replace(&mut suspect.lost, true)
+    }
+
+    /// The services of which the broker has lost tasks, as far as this process can see.
+    pub(crate) fn lost(&self) -> Vec<ServiceKey> {
+        let suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
+        suspects.iter().filter(|(_, suspect)| suspect.lost).map(|(service, _)| *service).collect()
     }
 
     /// Whether what is taken in now can be published from memory.

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{Carrier, CarrierError, CarrierState, Service};
+use relais_core::{Carrier, CarrierError, CarrierState, QueueSight, Service, StoreError};
 
 use super::mailbox;
 use crate::{Engine, EngineError, background::chain};
@@ -28,7 +28,7 @@ pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>) {
             () = carrier.until_up() => {}
             () = engine.0.stopping.cancelled() => return,
         }
-        let mut period = PERIOD;
+        let mut period = PERIOD.min(engine.0.options.dispatch.patience / 2);
         for service in engine.brokered() {
             let kept = tokio::select! {
                 kept = keep(&engine, carrier.as_ref(), &service) => kept,
@@ -68,7 +68,8 @@ async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Resu
     let words = |error: CarrierError| error.to_string();
     let store = |error: EngineError| chain(&error);
     let mailbox = mailbox(service);
-    let missing = carrier.is_missing(&mailbox).await.map_err(words)?;
+    let sight = carrier.look(&mailbox).await.map_err(words)?;
+    let missing = sight == QueueSight::Missing;
     // Not made without its turn: if it was another process that did so, the queue is there when one looks again, and if it is
     // gone for the second time, what was in it is still to be noted.
     if missing && !take_turn(engine, format!("dispatch again: {}", mailbox.name), TURN).await.map_err(store)? {
@@ -87,7 +88,41 @@ async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Resu
     if engine.0.dispatcher.is_found(service.key) || missing {
         engine.0.hub.dispatch_bell.notify_one();
     }
+    notice_loss(engine, service, sight).await.map_err(|error| store(error.into()))?;
     Ok(Kept::There)
+}
+
+/// Notices that the broker has nothing of a service while tasks wait that were published to it: somebody purged the queue, or a
+/// policy dropped them. Nobody is sure of it but an operator, who can have them published again.
+async fn notice_loss(engine: &Engine, service: &Service, sight: QueueSight) -> Result<(), StoreError> {
+    let lost = match sight.is_bare(false) {
+        Some(false) => None,
+        _ => match engine.0.store.oldest_published(service.key).await? {
+            None => None,
+            Some(oldest) => match sight.is_bare(oldest.running) {
+                Some(bare) => Some(oldest.task_id).filter(|_| bare),
+                // Workers are busy, and may have it: it stays as it was.
+                None => return Ok(()),
+            },
+        },
+    };
+    let dispatcher = &engine.0.dispatcher;
+    if dispatcher.suspect(service.key, lost, engine.0.options.dispatch.patience) {
+        tracing::warn!(
+            service = %service.name,
+            queue = mailbox(service).tasks(),
+            oldest = ?lost.map(|task_id| task_id.to_string()),
+            "the queue is empty, but tasks wait that were published to it: if nobody has them, \
+             `relais service redispatch` publishes them again"
+        );
+    }
+    let is_lost = dispatcher.lost().contains(&service.key);
+    metrics::gauge!("relais_broker_tasks_lost", "service" => service.name.to_string()).set(if is_lost {
+        1.0
+    } else {
+        0.0
+    });
+    Ok(())
 }
 
 async fn take_turn(engine: &Engine, chore: String, period: Duration) -> Result<bool, EngineError> {

@@ -12,7 +12,12 @@ mod life;
 mod runner;
 mod running;
 
-use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use futures::future::BoxFuture;
 use relais_core::{CrashPolicy, InstanceKey, Service, Transport};
@@ -43,6 +48,11 @@ pub struct InstanceOptions {
     pub silence: Duration,
     /// How long running tasks may go on once it is told to stop. Then they are given back.
     pub grace: Duration,
+    /// How long a handler may take to end once its task is told to stop. Then it is dropped.
+    pub stop_limit: Duration,
+    /// Whether it does one task, the first there is of any of its services, and takes nothing more: for a process that was
+    /// started to do one.
+    pub once: bool,
 }
 
 impl Default for InstanceOptions {
@@ -52,6 +62,8 @@ impl Default for InstanceOptions {
             crash_policy: CrashPolicy::default(),
             silence: Duration::from_secs(15),
             grace: Duration::from_secs(20),
+            stop_limit: Duration::from_secs(1),
+            once: false,
         }
     }
 }
@@ -156,12 +168,19 @@ pub struct InstanceReport {
 }
 
 /// An instance that is at work.
+///
+/// Dropped instead of [stopped](Self::stop), it ends as if its process had died: handlers are told to stop, nothing more is
+/// written, and what it had in hand is taken care of when it has been silent for long enough, or when another one begins
+/// under its name.
+#[must_use = "an instance that is dropped ends at once"]
 pub struct Instance {
     life: Arc<Life>,
     tracker: TaskTracker,
     grace: Duration,
     stop: CancellationToken,
     ended: CancellationToken,
+    /// Cancelled when it is dropped.
+    dropped: CancellationToken,
 }
 
 impl Engine {
@@ -176,9 +195,13 @@ impl Engine {
         let services = services(self, &handlers)?;
         let keys = services.iter().map(|(service, _)| service.key).collect();
         let life = Arc::new(Life::begin(self.clone(), handlers.options.clone(), keys).await?);
-        let (tracker, stop) = (TaskTracker::new(), CancellationToken::new());
+        let (tracker, stop, dropped) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
         let running = Arc::new(Running::default());
-        for (service, registered) in services {
+        let only = handlers.options.once.then(Arc::<AtomicBool>::default);
+        for (service, mut registered) in services {
+            if only.is_some() {
+                registered.concurrency = 1;
+            }
             let runner = runner::Runner {
                 engine: self.clone(),
                 life: Arc::clone(&life),
@@ -187,15 +210,18 @@ impl Engine {
                 hooks: handlers.hooks.clone(),
                 running: Arc::clone(&running),
                 stop: stop.clone(),
+                stop_limit: handlers.options.stop_limit,
+                only: only.clone(),
             };
-            tracker.spawn(runner.run());
+            tracker.spawn(dropped.clone().run_until_cancelled_owned(runner.run()));
         }
-        tracker.spawn(keeper::run(self.clone(), Arc::clone(&life), running, stop.clone()));
+        let keeper = keeper::run(self.clone(), Arc::clone(&life), running, stop.clone());
+        tracker.spawn(dropped.clone().run_until_cancelled_owned(keeper));
         let ended = CancellationToken::new();
         // For as long as anything runs: whoever is silent is given up.
         self.spawn(Arc::clone(&life).beat(ended.clone()));
         tracker.close();
-        Ok(Instance { life, tracker, grace: handlers.options.grace, stop, ended })
+        Ok(Instance { life, tracker, grace: handlers.options.grace, stop, ended, dropped })
     }
 }
 
@@ -230,6 +256,8 @@ pub(crate) fn by_hand(
         hooks: handlers.hooks.clone(),
         running: Arc::default(),
         stop,
+        stop_limit: handlers.options.stop_limit,
+        only: None,
     }
 }
 
@@ -237,6 +265,12 @@ impl Instance {
     /// What it is called.
     pub fn name(&self) -> &str {
         self.life.name()
+    }
+
+    /// Waits until it has nothing more to do: with [`InstanceOptions::once`], when its task is over. It is still to be
+    /// [stopped](Self::stop).
+    pub async fn finished(&self) {
+        self.tracker.wait().await;
     }
 
     /// Stops: takes nothing more, lets what runs finish within the grace period, gives back the rest, and tells what it did.
@@ -249,6 +283,15 @@ impl Instance {
         self.ended.cancel();
         self.life.end().await;
         self.life.report()
+    }
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        self.dropped.cancel();
+        self.stop.cancel();
+        self.ended.cancel();
+        self.life.interrupt();
     }
 }
 

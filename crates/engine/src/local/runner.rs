@@ -8,7 +8,7 @@ use std::{
     panic::AssertUnwindSafe,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, SystemTime},
 };
@@ -48,9 +48,6 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// How long results are kept for a store that does not answer, once the instance stops.
 const FLUSH: Duration = Duration::from_secs(7);
 
-/// How long a handler may take to end once it is told to stop. Then it is dropped.
-const STOP_LIMIT: Duration = Duration::from_secs(1);
-
 /// How long a task is held that wants another time; twice as long each time it does, up to the longest.
 const HELD: Duration = Duration::from_millis(500);
 const LONGEST_HELD: Duration = Duration::from_secs(30);
@@ -64,6 +61,9 @@ pub(crate) struct Runner {
     pub(super) hooks: Hooks,
     pub(super) running: Arc<Running>,
     pub(super) stop: CancellationToken,
+    pub(super) stop_limit: Duration,
+    /// Where the instance does one task only: whether that has begun.
+    pub(super) only: Option<Arc<AtomicBool>>,
 }
 
 /// What is in hand, and how fast it goes.
@@ -103,7 +103,9 @@ impl Runner {
         let mut failing = false;
         while !self.stop.is_cancelled() {
             let (in_hand, wanted) = (room.in_hand.load(Ordering::Acquire), room.wanted.load(Ordering::Relaxed));
-            let Some(instance) = self.life.key().filter(|_| in_hand * 2 <= wanted) else {
+            // When a slot is free, and else when what is ahead is half done.
+            let room_for_more = in_hand < self.registered.concurrency || in_hand * 2 <= wanted;
+            let Some(instance) = self.life.key().filter(|_| room_for_more) else {
                 tokio::select! {
                     () = room.bell.notified() => {}
                     // It may have begun anew.
@@ -160,6 +162,12 @@ impl Runner {
                 slot = Arc::clone(&slots).acquire_owned() => slot,
                 () = self.stop.cancelled() => break,
             };
+            if let Some(begun) = &self.only {
+                if begun.swap(true, Ordering::AcqRel) {
+                    break;
+                }
+                self.stop.cancel();
+            }
             let (this, report) = (Arc::clone(&self), report.clone());
             tokio::spawn(async move {
                 let (task_id, attempt) = (task.task_id, task.state.attempt);
@@ -215,6 +223,10 @@ impl Runner {
                 before(context.clone()).await;
             }
             let returned = (self.registered.handler)(task.request.as_raw().to_owned(), context.clone()).await;
+            if cancel.is_cancelled() {
+                // It was told to stop, and says that it has: nobody knows whether it is done.
+                return Return::Again("it was told to stop".to_owned());
+            }
             if let Return::Ended(verdict) = &returned {
                 if matches!(verdict, Verdict::Failure(_)) {
                     tracing::Span::current().record("otel.status_code", "ERROR");
@@ -230,7 +242,7 @@ impl Runner {
         };
         let stopped = async {
             cancel.cancelled().await;
-            tokio::time::sleep(STOP_LIMIT).await;
+            tokio::time::sleep(self.stop_limit).await;
         };
         tokio::select! {
             returned = work.instrument(span) => Some(returned),
@@ -260,7 +272,8 @@ impl Runner {
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = cancel.cancelled() => {}
-            () = self.stop.cancelled() => {}
+            // An instance for one task stops when that begins.
+            () = self.stop.cancelled(), if self.only.is_none() => {}
         }
     }
 

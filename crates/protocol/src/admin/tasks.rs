@@ -113,10 +113,10 @@ pub struct AttemptView {
     pub error_trace: Option<String>,
 }
 
-/// Which tasks to do once more.
+/// Which tasks to do once more, or to give up.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct RetryRequest {
+pub struct TasksRequest {
     /// These; at most 1000. With them, nothing else is said.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schema(max_items = 1000)]
@@ -130,43 +130,7 @@ pub struct RetryRequest {
     /// With this `correlationId`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
-    /// In one of these statuses; `FAILURE` if absent.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub statuses: Vec<TaskStatus>,
-    /// Submitted at this time or later.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(format = "date-time")]
-    pub from: Option<String>,
-    /// Submitted before this time.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(format = "date-time")]
-    pub before: Option<String>,
-    /// Where the answer before left off.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<String>,
-    /// Only count.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub dry_run: bool,
-}
-
-/// Which tasks to give up.
-#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct CancelRequest {
-    /// These; at most 1000. With them, nothing else is said.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schema(max_items = 1000)]
-    pub tasks: Vec<String>,
-    /// Or those of this service.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub service: Option<String>,
-    /// Of this client.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub client_id: Option<String>,
-    /// With this `correlationId`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub correlation_id: Option<String>,
-    /// In one of these statuses; `PENDING` and `IN_PROGRESS` if absent.
+    /// In one of these statuses. If absent: to be done once more, `FAILURE`; to be given up, `PENDING` and `IN_PROGRESS`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub statuses: Vec<TaskStatus>,
     /// Submitted at this time or later.

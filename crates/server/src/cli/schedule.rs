@@ -5,17 +5,19 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::{Args, Subcommand};
 use relais_protocol::{
+    HumanDuration,
     callback::CallbackRequest,
     consumer::SubmitAnswer,
+    retry::RetryDeclaration,
     schedule::{MissedPolicy, OverlapPolicy, ScheduleDeclaration, ScheduleRuns, ScheduleState, ScheduleStates},
 };
 use serde_json::Value;
 
 use super::{
     apply::show_report,
-    args::{client_id, schedule_name, service_name},
+    args::{client_id, duration, schedule_name, service_name},
     connection::{Connection, ConnectionArgs, Request},
-    service::confirm,
+    service::{confirm, retry, retry_text},
     table::{Column::*, card, or_none, table},
 };
 use crate::output;
@@ -112,6 +114,19 @@ struct PutArgs {
     /// Tell this URL what becomes of each task
     #[arg(long, value_name = "URL")]
     callback: Option<String>,
+    /// How urgent they are, 0 to 9; 4 by default
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=9))]
+    priority: Option<u8>,
+    /// Fail what no worker has started so long after its run, e.g. 1h
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    expires_after: Option<HumanDuration>,
+    /// How long an attempt may take, e.g. 5m; the service's setting by default
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    timeout: Option<HumanDuration>,
+    /// How often to try again what fails: none, classic, or like limit=5,base=10s,factor=2,cap=1h,jitter=0.2,within=1d; the
+    /// service's setting by default
+    #[arg(long, value_name = "POLICY", value_parser = retry)]
+    retry: Option<RetryDeclaration>,
     /// What becomes of runs that were missed while no process ran: skip, once, all (the newest 1000); once by default
     #[arg(long, value_parser = missed)]
     missed: Option<MissedPolicy>,
@@ -145,6 +160,10 @@ impl PutArgs {
             body,
             correlation_id: self.correlation_id,
             callback,
+            priority: self.priority,
+            expires_after: self.expires_after,
+            timeout: self.timeout,
+            retry: self.retry,
             missed: self.missed,
             overlap: self.overlap,
             paused: None,
@@ -282,6 +301,10 @@ fn show_schedule(state: &ScheduleState) -> String {
         ("overlap", declaration.overlap.map(|overlap| overlap_name(overlap).to_owned())),
         ("correlation id", declaration.correlation_id.clone()),
         ("callback", declaration.callback.as_ref().and_then(|one| one.url.clone().or(one.destination.clone()))),
+        ("priority", declaration.priority.map(|priority| priority.to_string())),
+        ("expires after", declaration.expires_after.map(|time| time.to_string())),
+        ("timeout", declaration.timeout.map(|time| time.to_string())),
+        ("retry", declaration.retry.as_ref().map(retry_text)),
         ("next run", state.next_run_date.clone()),
         ("last run", state.last_run_date.clone()),
         ("last task", state.last_task_id.clone()),
@@ -307,7 +330,7 @@ mod tests {
     fn state() -> ScheduleState {
         serde_json::from_value(serde_json::json!({
             "scheduleName": "nightly", "serviceName": "resize", "clientId": "web", "cron": "30 2 * * MON-FRI",
-            "timeZone": "Europe/Paris", "missed": "once", "overlap": "skip", "paused": false, "body": {"all": true},
+            "timeZone": "Europe/Paris", "priority": 7, "retry": {"limit": 3, "base": "10s"}, "missed": "once", "overlap": "skip", "paused": false, "body": {"all": true},
             "description": "at 02:30 every Monday to Friday, Europe/Paris",
             "nextRunDate": "2026-01-30T01:30:00.000Z", "lastError": "the service's capacity is reached",
             "runs": 12, "skippedRuns": 1, "refusedRuns": 2, "missedRuns": 0,
@@ -330,7 +353,12 @@ mod tests {
     #[test]
     fn a_schedule_is_shown_with_how_it_did() {
         let text = show_schedule(&state());
-        for line in ["last error:   the service's capacity is reached", "overlap:      skip", "refused runs: 2"] {
+        for line in [
+            "last error:   the service's capacity is reached",
+            "overlap:      skip",
+            "refused runs: 2",
+            "retry:        limit=3,base=10s",
+        ] {
             assert!(text.lines().any(|found| found == line), "{line:?} is not in\n{text}");
         }
         assert!(!text.contains("last run"), "{text}");

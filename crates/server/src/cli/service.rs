@@ -189,7 +189,7 @@ fn transport(text: &str) -> Result<TransportName, String> {
 }
 
 /// Reads `none`, `classic` or `limit=5,base=10s,…`.
-fn retry(text: &str) -> Result<RetryDeclaration, String> {
+pub(super) fn retry(text: &str) -> Result<RetryDeclaration, String> {
     match text {
         "none" => return Ok(RetryDeclaration::Named(RetryName::None)),
         "classic" => return Ok(RetryDeclaration::Named(RetryName::Classic)),
@@ -229,7 +229,7 @@ fn retry(text: &str) -> Result<RetryDeclaration, String> {
 }
 
 /// A policy as `--retry` takes it.
-fn retry_text(declared: &RetryDeclaration) -> String {
+pub(super) fn retry_text(declared: &RetryDeclaration) -> String {
     let rule = match declared {
         RetryDeclaration::Named(RetryName::None) => return "none".to_owned(),
         RetryDeclaration::Named(RetryName::Classic) => return "classic".to_owned(),

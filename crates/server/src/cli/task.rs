@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 use jiff::Timestamp;
 use relais_protocol::{
-    admin::{AdminTaskPage, AdminTaskView, AttemptView, RetryAnswer, RetryRequest},
+    admin::{AdminTaskPage, AdminTaskView, AttemptView, RetryAnswer, TasksRequest},
     consumer::{AfterView, AfterWhen, TaskStatus},
 };
 
@@ -83,7 +83,7 @@ async fn retry(server: &Connection, args: RetryArgs) -> Result<()> {
         bail!("say which: task ids, or --service, or --client");
     }
     let statuses = args.statuses.iter().map(|status| serde_json::from_value(status.as_str().into()));
-    let mut asked = RetryRequest {
+    let mut asked = TasksRequest {
         tasks: args.task_ids,
         service: args.service,
         client_id: args.client,

@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use relais_core::{Batch, BatchId, ClientKey, NewBatch, StoreError, TraceContext};
+use relais_core::{Batch, BatchId, ClientKey, IdempotencyKey, NewBatch, StoreError, Submitted, TraceContext};
 
 use super::{
     Postgres, error,
     session::{PgSession, column},
 };
 use crate::{
-    batches::{BatchList, BatchMoves, Batches, LockedBatch, batch, locked_batch},
+    batches::{
+        BatchList, BatchMoves, Batches, KnownBatch, LockedBatch, answers_text, batch, known_batch, locked_batch,
+    },
     row::{Columns, wide},
     session::Result,
 };
@@ -26,6 +28,70 @@ macro_rules! batch_columns {
 pub(super) use batch_columns;
 
 impl Batches for PgSession {
+    async fn note_batch_key(
+        &mut self,
+        client: ClientKey,
+        key: &IdempotencyKey,
+        batch: BatchId,
+    ) -> Result<Option<KnownBatch>> {
+        loop {
+            let noted = sqlx::query(
+                "INSERT INTO relais.batch_key (client_id, key, fingerprint, batch_id) VALUES ($1, $2, $3, $4)
+                 ON CONFLICT (client_id, key) DO NOTHING",
+            )
+            .bind(client.0)
+            .bind(&key.key)
+            .bind(&key.fingerprint)
+            .bind(batch.0)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
+            if noted.rows_affected() > 0 {
+                return Ok(None);
+            }
+            // A statement of its own: it sees what was committed while the first one waited.
+            let row = sqlx::query(
+                "SELECT batch_id, fingerprint, answers FROM relais.batch_key WHERE client_id = $1 AND key = $2",
+            )
+            .bind(client.0)
+            .bind(&key.key)
+            .fetch_optional(&mut *self.tx)
+            .await
+            .map_err(error)?;
+            // If it is gone, it was too old, and was forgotten just now.
+            if let Some(row) = row {
+                return known_batch(&row).map(Some);
+            }
+        }
+    }
+
+    async fn forget_batch_keys(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
+        let done = sqlx::query(
+            "DELETE FROM relais.batch_key WHERE (client_id, key) IN (
+                 SELECT client_id, key FROM relais.batch_key
+                 WHERE created < now() - make_interval(secs => $1)
+                 ORDER BY created LIMIT $2
+             )",
+        )
+        .bind(older_than.as_secs_f64())
+        .bind(wide(limit))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(done.rows_affected())
+    }
+
+    async fn keep_batch_answers(&mut self, client: ClientKey, key: &str, answers: &[Submitted]) -> Result<()> {
+        sqlx::query("UPDATE relais.batch_key SET answers = $3 WHERE client_id = $1 AND key = $2")
+            .bind(client.0)
+            .bind(key)
+            .bind(answers_text(answers)?)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        Ok(())
+    }
+
     async fn insert_batch(&mut self, new: &NewBatch) -> Result<()> {
         let callback = new.callback.as_ref().map(serde_json::to_string).transpose();
         sqlx::query(

@@ -223,12 +223,12 @@ impl Linked for Postgres {
         const CLIENTS: (&str, &str) = (
             linked!(
                 "(SELECT id FROM relais.client WHERE $2::integer IS NULL OR id = $2) c",
-                "client_id = c.id AND correlation_id = $1",
+                "client_id = c.id AND correlation_id BETWEEN $1 AND $1",
                 "client_id DESC, correlation_id DESC, id DESC"
             ),
             linked!(
                 "(SELECT id FROM relais.client WHERE $2::integer IS NULL OR id = $2) c",
-                "client_id = c.id AND parent_id = $1",
+                "client_id = c.id AND parent_id BETWEEN $1 AND $1",
                 "client_id DESC, parent_id DESC, id DESC"
             ),
         );
@@ -236,7 +236,8 @@ impl Linked for Postgres {
             TaskLink::Correlation(id) => sqlx::query(CLIENTS.0).bind(id.as_str()),
             TaskLink::Parent(TaskId(id)) => sqlx::query(CLIENTS.1).bind(*id),
             TaskLink::Batch(batch) => {
-                sqlx::query(linked!("(SELECT 1) c", "batch_id = $1", "batch_id DESC, id DESC")).bind(batch.0)
+                sqlx::query(linked!("(SELECT 1) c", "batch_id BETWEEN $1 AND $1", "batch_id DESC, id DESC"))
+                    .bind(batch.0)
             }
             TaskLink::After(TaskId(id)) => sqlx::query(AFTER).bind(*id),
         };

@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use relais_core::{DispatchName, Dispatched, DueDispatch, ServiceKey, TaskId};
+use relais_core::{DispatchName, Dispatched, DueDispatch, PublishedTask, ServiceKey, TaskId};
 use sqlx::Row as _;
 
 use super::{
-    error,
+    Postgres, error,
     session::{PgSession, column},
 };
 use crate::{
-    dispatch::{Dispatch, fresh_round},
+    dispatch::{Dispatch, Dispatches, fresh_round, published_task},
     row::{due_dispatch, wide},
     session::Result,
 };
@@ -61,6 +61,16 @@ const HOLD_NEXT: &str = hold_places!(
      ) d
      LIMIT $2"
 );
+
+/// Locks the rows that somebody speaks of, in their order, each found by its whole key: a list would only be a filter on all
+/// that waits of the service. One that somebody else has changed meanwhile is left to that one.
+macro_rules! spoken_of {
+    () => {
+        "SELECT d.ctid FROM unnest($2::uuid[]) AS w (task_id) CROSS JOIN LATERAL (
+             SELECT ctid FROM relais.dispatch WHERE service_id = $1 AND task_id = w.task_id AND round = $4 FOR UPDATE
+         ) d"
+    };
+}
 
 impl PgSession {
     /// Forgets what waits for a place in a window, and has ended: nobody comes by it who goes through the queue.
@@ -213,18 +223,24 @@ impl Dispatch for PgSession {
             sqlx::query(match outcome {
                 // In a window the row is the task's place, which it keeps.
                 Dispatched::Done => {
-                    "WITH placed AS (
-                         UPDATE relais.dispatch SET due = 'infinity', window_id = $1
-                         WHERE service_id = $1 AND task_id = ANY($2) AND round = $4
-                           AND (SELECT queue_name = $3 AND windowed FROM relais.service WHERE id = $1)
-                     )
-                     DELETE FROM relais.dispatch
-                     WHERE service_id = $1 AND task_id = ANY($2) AND round = $4
-                       AND (SELECT queue_name = $3 AND NOT windowed FROM relais.service WHERE id = $1)"
+                    concat!(
+                        "WITH spoken AS MATERIALIZED (",
+                        spoken_of!(),
+                        "), placed AS (
+                             UPDATE relais.dispatch SET due = 'infinity', window_id = $1
+                             WHERE ctid = ANY(ARRAY(SELECT ctid FROM spoken))
+                               AND (SELECT queue_name = $3 AND windowed FROM relais.service WHERE id = $1)
+                         )
+                         DELETE FROM relais.dispatch WHERE ctid = ANY(ARRAY(SELECT ctid FROM spoken))
+                           AND (SELECT queue_name = $3 AND NOT windowed FROM relais.service WHERE id = $1)"
+                    )
                 }
                 Dispatched::Again => {
-                    "UPDATE relais.dispatch SET due = statement_timestamp()
-                     WHERE service_id = $1 AND task_id = ANY($2) AND $3::text IS NOT NULL AND round = $4"
+                    concat!(
+                        "UPDATE relais.dispatch SET due = statement_timestamp() WHERE ctid = ANY(ARRAY(",
+                        spoken_of!(),
+                        ")) AND $3::text IS NOT NULL"
+                    )
                 }
             })
             .bind(tasks[0].service.0)
@@ -327,5 +343,34 @@ impl Dispatch for PgSession {
         .await
         .map_err(error)?;
         Ok(usize::try_from(done.rows_affected()).unwrap_or(usize::MAX))
+    }
+}
+
+impl Dispatches for Postgres {
+    async fn oldest_published(&self, service: ServiceKey) -> Result<Option<PublishedTask>> {
+        let mut lent = self.lend().await?;
+        // What is compared is no column, and what is looked up stands alone, so that each row is found by its key.
+        let row = sqlx::query(
+            "SELECT coalesce((
+                 SELECT t.task_id FROM relais.dispatch d CROSS JOIN LATERAL (
+                     SELECT task_id FROM relais.task WHERE task_id = d.task_id AND status + 0 = 0 OFFSET 0
+                 ) t WHERE d.window_id = $1 AND d.due = 'infinity' ORDER BY t.task_id LIMIT 1
+             ), (
+                 SELECT t.task_id FROM (
+                     SELECT task_id FROM relais.task WHERE service_id = $1 AND status BETWEEN 0 AND 0
+                     ORDER BY service_id, status, id LIMIT 100
+                 ) t
+                 WHERE (SELECT true FROM relais.dispatch WHERE service_id = $1 AND task_id = t.task_id) IS NULL LIMIT 1
+             )) AS task_id, coalesce((
+                 SELECT true FROM relais.task WHERE service_id = $1 AND status BETWEEN 1 AND 1
+                 ORDER BY service_id, status, id LIMIT 1
+             ), false) AS running",
+        )
+        .bind(service.0)
+        .fetch_one(&mut *lent)
+        .await
+        .map_err(error)?;
+        lent.keep();
+        published_task(&row)
     }
 }

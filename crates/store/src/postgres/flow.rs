@@ -1,5 +1,7 @@
 //! Services whose flow is limited, on PostgreSQL.
 
+use std::collections::HashMap;
+
 use relais_core::{
     ClientFlow, ClientId, ClientKey, FlowFacts, FlowLimits, FlowState, ServiceKey, ServiceName, Standing,
 };
@@ -12,12 +14,12 @@ use super::{
 };
 use crate::{
     flow::{FlowKind, Flows, flow_client, flow_facts, flow_kind, flow_state},
-    row::{Columns as _, client_key, in_millis, locked, locked_pending, signed, wide},
+    row::{Columns as _, client_key, in_millis, locked, locked_pending, signed, unsigned, wide},
     session::{Locked, LockedPending, Result},
 };
 
 /// The first pending tasks of each of the clients `w`, in the order in which they are handed out: at most `w.most` of each, and
-/// so many more. A whole row says where to begin, as in `session.rs`; nothing says where to end but the number, since a scan that
+/// so many more, and none of `$4`, which are in hand. A whole row says where to begin, as in `session.rs`; nothing says where to end but the number, since a scan that
 /// finds too few ends with the service and not with the client. What is of the next client is left out.
 macro_rules! first_of_each {
     ($columns:literal, $more:literal) => {
@@ -26,9 +28,9 @@ macro_rules! first_of_each {
             $columns,
             " FROM (SELECT service_id, client_id, rank, id FROM relais.task
                     WHERE status = 0 AND (service_id, client_id, rank, id) > ($1, w.client_id, -9223372036854775808, 0)
-                    ORDER BY service_id, client_id, rank, id LIMIT w.most + ",
+                    ORDER BY service_id, client_id, rank, id LIMIT w.most + cardinality($4::bigint[]) + ",
             $more,
-            ") i WHERE i.service_id = $1 AND i.client_id = w.client_id"
+            ") i WHERE i.service_id = $1 AND i.client_id = w.client_id AND i.id NOT IN (SELECT unnest($4::bigint[]))"
         )
     };
 }
@@ -88,19 +90,33 @@ impl Flows for PgSession {
         Ok(Some((facts, row.flag("handed")?)))
     }
 
+    async fn waiting_in_hand(&mut self, in_hand: &[i64]) -> Result<HashMap<ClientKey, u64>> {
+        // What is sorted out by is no column, so that no index seems to help but the one that finds each task.
+        let rows: Vec<(i32, i64)> = sqlx::query_as(
+            "SELECT client_id, count(*) FROM relais.task WHERE id = ANY($1) AND status + 0 = 0 GROUP BY client_id",
+        )
+        .bind(in_hand)
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(rows.into_iter().map(|(client, number)| (ClientKey(client), unsigned(number))).collect())
+    }
+
     async fn pending_places(
         &mut self,
         service: ServiceKey,
         most: &[(ClientKey, usize)],
+        in_hand: &[i64],
     ) -> Result<Vec<(ClientKey, (i64, i64))>> {
         let rows = sqlx::query(concat!(
             "SELECT w.client_id, t.rank, t.id FROM unnest($2::integer[], $3::bigint[]) AS w (client_id, most) CROSS JOIN LATERAL (",
             first_of_each!("i.rank, i.id", "0"),
-            ") t"
+            " ORDER BY i.rank, i.id LIMIT w.most) t"
         ))
         .bind(service.0)
         .bind(column(most, |(client, _)| client.0))
         .bind(column(most, |&(_, most)| wide(most)))
+        .bind(in_hand)
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;
@@ -111,6 +127,7 @@ impl Flows for PgSession {
         &mut self,
         service: ServiceKey,
         shares: &[(ClientKey, usize)],
+        in_hand: &[i64],
     ) -> Result<Locked<LockedPending>> {
         // A few more are looked at, for those that others have locked. What is compared and sorted by is no column, so that no
         // index seems to help but the one that finds each task.
@@ -128,6 +145,7 @@ impl Flows for PgSession {
         .bind(service.0)
         .bind(column(shares, |(client, _)| client.0))
         .bind(column(shares, |&(_, most)| wide(most)))
+        .bind(in_hand)
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;

@@ -6,6 +6,7 @@ use std::{
 };
 
 use relais_core::{InstanceKey, InstanceRecord, NewInstance, ServiceKey, Timestamp};
+use sqlx::postgres::PgRow;
 
 use super::{
     Postgres, error,
@@ -18,6 +19,50 @@ use crate::{
     row::{Columns as _, locked, locked_pending, locked_task, signed, wide},
     session::{Locked, LockedTask, Result},
 };
+
+/// Takes pending tasks in hand: up to $3 of the service $1, for the process $2. As many more are looked at as there are in hand: those
+/// may be the first of the queue. Nothing is locked, since whoever hands out tasks of this service notes it at its flow, and
+/// whoever else changes one changes its revision. `only_if` is a condition on the service, `noted` a part that notes it at
+/// the flow, and `from` what there is to take once that is done.
+macro_rules! take_in_hand {
+    ($only_if:literal, $noted:literal, $from:literal) => {
+        concat!(
+            "WITH held AS MATERIALIZED (
+                 SELECT unnest(tasks) AS id FROM relais.hand WHERE service_id = $1
+             ), front AS MATERIALIZED (
+                 SELECT id, rank FROM relais.task
+                 WHERE queue_id = $1 AND (
+                     SELECT NOT paused AND NOT deleted AND transport = 0",
+            $only_if,
+            " FROM relais.service WHERE id = $1
+                 )
+                 ORDER BY queue_id, rank, id LIMIT $3 + (SELECT count(*) FROM held)
+             ), picked AS MATERIALIZED (
+                 SELECT id, rank FROM front WHERE id NOT IN (SELECT id FROM held)
+                 ORDER BY rank, id LIMIT $3
+             ), ",
+            $noted,
+            ", made AS (
+                 INSERT INTO relais.hand (instance_id, service_id, tasks)
+                 SELECT $2, $1, array_agg(id) FROM ",
+            $from,
+            " HAVING count(*) > 0 RETURNING id
+             )
+             SELECT clock_timestamp() AS now, made.id AS hand, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key,
+                    coalesce(t.retry, s.retry) AS retry, ",
+            task_columns!("t.request", "NULL"),
+            " FROM made CROSS JOIN picked
+              CROSS JOIN LATERAL (SELECT * FROM relais.task WHERE id = picked.id OFFSET 0) t
+              CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
+              CROSS JOIN LATERAL (SELECT * FROM relais.client WHERE id = t.client_id OFFSET 0) c"
+        )
+    };
+}
+
+fn taken(rows: &[PgRow]) -> Result<TakenInHand> {
+    let hand = rows.first().map(|row| row.big("hand")).transpose()?;
+    Ok(TakenInHand { hand, locked: locked(rows, locked_pending)? })
+}
 
 impl Hands for PgSession {
     async fn insert_instance(&mut self, instance: &NewInstance) -> Result<InstanceKey> {
@@ -187,31 +232,12 @@ impl Hands for PgSession {
     }
 
     async fn take_in_hand(&mut self, service: ServiceKey, instance: InstanceKey, limit: usize) -> Result<TakenInHand> {
-        // As many more are looked at as there are in hand: those may be the first of the queue. Nothing is locked, since
-        // whoever hands out tasks of this service has to lock its flow, and whoever else changes one changes its revision.
-        let rows = sqlx::query(concat!(
-            "WITH held AS MATERIALIZED (
-                 SELECT unnest(tasks) AS id FROM relais.hand WHERE service_id = $1
-             ), front AS MATERIALIZED (
-                 SELECT id, rank FROM relais.task
-                 WHERE queue_id = $1 AND (
-                     SELECT NOT paused AND NOT deleted AND transport = 0 FROM relais.service WHERE id = $1
-                 )
-                 ORDER BY queue_id, rank, id LIMIT $3 + (SELECT count(*) FROM held)
-             ), picked AS MATERIALIZED (
-                 SELECT id, rank FROM front WHERE id NOT IN (SELECT id FROM held)
-                 ORDER BY rank, id LIMIT $3
-             ), made AS (
-                 INSERT INTO relais.hand (instance_id, service_id, tasks)
-                 SELECT $2, $1, array_agg(id) FROM picked HAVING count(*) > 0 RETURNING id
-             )
-             SELECT clock_timestamp() AS now, made.id AS hand, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key,
-                    coalesce(t.retry, s.retry) AS retry, ",
-            task_columns!("t.request", "NULL"),
-            " FROM made CROSS JOIN picked
-              CROSS JOIN LATERAL (SELECT * FROM relais.task WHERE id = picked.id OFFSET 0) t
-              CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
-              CROSS JOIN LATERAL (SELECT * FROM relais.client WHERE id = t.client_id OFFSET 0) c"
+        let rows = sqlx::query(take_in_hand!(
+            "",
+            "noted AS (
+                 UPDATE relais.flow SET taken = taken + 1 WHERE service_id = $1 AND EXISTS (SELECT FROM picked)
+             )",
+            "picked"
         ))
         .bind(service.0)
         .bind(instance.0)
@@ -219,18 +245,13 @@ impl Hands for PgSession {
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;
-        let hand = rows.first().map(|row| row.big("hand")).transpose()?;
-        Ok(TakenInHand { hand, locked: locked(&rows, locked_pending)? })
+        taken(&rows)
     }
 
     async fn insert_hand(&mut self, service: ServiceKey, instance: InstanceKey, tasks: &[i64]) -> Result<i64> {
-        sqlx::query_scalar("INSERT INTO relais.hand (instance_id, service_id, tasks) VALUES ($1, $2, $3) RETURNING id")
-            .bind(instance.0)
-            .bind(service.0)
-            .bind(tasks)
-            .fetch_one(&mut *self.tx)
-            .await
-            .map_err(error)
+        let made = "INSERT INTO relais.hand (instance_id, service_id, tasks) VALUES ($1, $2, $3) RETURNING id";
+        let made = sqlx::query_scalar(made).bind(instance.0).bind(service.0).bind(tasks);
+        made.fetch_one(&mut *self.tx).await.map_err(error)
     }
 
     async fn let_go(&mut self, services: &[ServiceKey], tasks: &[i64]) -> Result<()> {
@@ -247,11 +268,15 @@ impl Hands for PgSession {
     }
 
     async fn in_hand(&mut self, service: ServiceKey) -> Result<HashSet<i64>> {
-        let ids: Vec<i64> = sqlx::query_scalar("SELECT unnest(tasks) FROM relais.hand WHERE service_id = $1")
-            .bind(service.0)
-            .fetch_all(&mut *self.tx)
-            .await
-            .map_err(error)?;
+        // Whoever asks is about to hand out others.
+        let ids: Vec<i64> = sqlx::query_scalar(
+            "WITH noted AS (UPDATE relais.flow SET taken = taken + 1 WHERE service_id = $1)
+             SELECT unnest(tasks) FROM relais.hand WHERE service_id = $1",
+        )
+        .bind(service.0)
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
         Ok(ids.into_iter().collect())
     }
 
@@ -309,6 +334,40 @@ impl Hands for PgSession {
 }
 
 impl Postgres {
+    /// Takes tasks in hand, unless somebody else does. All that the statement sees is of one moment; the flow's row is locked a
+    /// little later. If it does not say the same any more then, tasks were handed out in between, and nothing is taken.
+    pub(super) async fn take_in_one_statement(
+        &self,
+        service: ServiceKey,
+        instance: InstanceKey,
+        limit: usize,
+        done_with: &[i64],
+    ) -> Result<Option<TakenInHand>> {
+        let mut lent = self.lend().await?;
+        let rows = sqlx::query(take_in_hand!(
+            " AND handed AND flow = 3",
+            "gone AS (DELETE FROM relais.hand WHERE id = ANY($4)
+             ), alive AS MATERIALIZED (
+                 SELECT id FROM relais.instance WHERE id = $2 AND NOT undecided AND EXISTS (SELECT FROM picked) FOR KEY SHARE
+             ), noted AS (
+                 UPDATE relais.flow SET taken = taken + 1
+                 WHERE service_id = $1 AND taken = (SELECT taken FROM relais.flow WHERE service_id = $1)
+                       AND EXISTS (SELECT FROM alive)
+                 RETURNING service_id
+             )",
+            "picked CROSS JOIN noted"
+        ))
+        .bind(service.0)
+        .bind(instance.0)
+        .bind(wide(limit))
+        .bind(done_with)
+        .fetch_all(&mut *lent)
+        .await
+        .map_err(error)?;
+        lent.keep();
+        taken(&rows).map(|taken| taken.hand.is_some().then_some(taken))
+    }
+
     /// The processes, in the order of their names.
     pub(super) async fn read_instances(&self) -> Result<Vec<InstanceRecord>> {
         let mut lent = self.lend().await?;

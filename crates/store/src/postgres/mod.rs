@@ -16,6 +16,7 @@ mod read;
 mod schedule;
 mod session;
 mod submit;
+mod write;
 
 use std::{str::FromStr, time::Duration};
 
@@ -62,15 +63,19 @@ const STEPS: Steps = &[
     ("inbox", include_str!("migrations/0010_inbox.sql")),
     ("audit", include_str!("migrations/0011_audit.sql")),
     ("operators", include_str!("migrations/0012_operators.sql")),
+    ("schedule terms", include_str!("migrations/0013_schedule_terms.sql")),
+    ("batch keys", include_str!("migrations/0014_batch_keys.sql")),
+    ("turns", include_str!("migrations/0015_turns.sql")),
 ];
 
 /// Every time that matters for what is to come.
-const MOVE_BACK: [&str; 6] = [
+const MOVE_BACK: [&str; 7] = [
     "UPDATE relais.task SET submitted = submitted - $1, scheduled = scheduled - $1, due = due - $1, expires = expires - $1, deadline = deadline - $1, timer = timer - $1, started = started - $1, ended = ended - $1, lease_until = lease_until - $1,
          rank = rank - (extract(epoch FROM $1) * 1000)::bigint",
     "UPDATE relais.attempt SET started = started - $1, ended = ended - $1",
     "UPDATE relais.unique_key SET until = until - $1",
     "UPDATE relais.idempotency SET created = created - $1",
+    "UPDATE relais.batch_key SET created = created - $1",
     "UPDATE relais.schedule SET next_fire = next_fire - $1, last_run = last_run - $1",
     "UPDATE relais.callback SET due = due - $1",
 ];
@@ -106,14 +111,16 @@ impl Postgres {
             })
             // Statements are written so that one plan is right for all values, and planning them each time would cost more
             // than running them. That plan is made when tables may still be small: it must not be one that reads all of them.
-            // Nor one that walks a whole index to merge it with a short list, nor one that sorts a queue of which a few are wanted because another index has a part of the order.
+            // Nor one that walks a whole index to merge it with a short list, nor one that sorts a queue of which a few are wanted because another index has a part of the order,
+            // or because a bitmap has them in none.
             // Where there is no other, it counts as so dear that compiling it would seem worth half a second, each time.
             .after_connect(|connection, _| {
                 Box::pin(async move {
                     connection
                         .execute(
                             "SET plan_cache_mode = force_generic_plan; SET enable_seqscan = off;
-                             SET enable_incremental_sort = off; SET enable_mergejoin = off; SET jit = off",
+                             SET enable_bitmapscan = off; SET enable_incremental_sort = off;
+                             SET enable_mergejoin = off; SET jit = off",
                         )
                         .await?;
                     Ok(())

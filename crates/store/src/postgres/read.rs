@@ -3,19 +3,20 @@
 use std::time::Duration;
 
 use relais_core::{
-    Attempt, Backlog, Declared, InstanceRecord, NewTask, Page, QueueDepth, QueueShare, ServiceKey, StoreError, Task,
-    TaskFilter, TaskId, Timestamp, Wakeup,
+    Attempt, Backlog, Declared, InstanceKey, InstanceRecord, NewTask, Page, QueueDepth, QueueShare, ServiceKey,
+    StoreError, Task, TaskFilter, TaskId, Timestamp, Wakeup,
 };
 use sqlx::{Row, postgres::PgRow};
 
 use super::{Postgres, TEXTS, error, from_sql, session::PgSession};
 use crate::{
+    hand::TakenInHand,
     place::place_column,
     row::{
         Columns, attempt, authorization, clients as clients_of, found_task, plain_columns, queue_depth, queue_share,
         service, tally,
     },
-    session::{Database, Heard, Result},
+    session::{Accounts, Database, Heard, Locked, LockedPending, Result, UnlockedTask},
 };
 
 /// The columns that [`state`] and [`links`] read, with the service joined as `s`.
@@ -59,6 +60,30 @@ impl Database for Postgres {
         self.submit_in_one_statement(tasks, wakeup).await
     }
 
+    async fn pending_unlocked(&self, service: ServiceKey, limit: usize) -> Result<Option<Locked<LockedPending>>> {
+        self.read_pending(service, limit).await
+    }
+
+    async fn write_unlocked(
+        &self,
+        service: ServiceKey,
+        tasks: &[UnlockedTask],
+        accounts: &Accounts,
+        wakeup: &Wakeup,
+    ) -> Result<bool> {
+        self.write_in_one_statement(service, tasks, accounts, wakeup).await
+    }
+
+    async fn take_at_once(
+        &self,
+        service: ServiceKey,
+        instance: InstanceKey,
+        limit: usize,
+        done_with: &[i64],
+    ) -> Result<Option<TakenInHand>> {
+        self.take_in_one_statement(service, instance, limit, done_with).await
+    }
+
     async fn find_task(&self, task_id: TaskId) -> Result<Option<Task>> {
         let mut lent = self.lend().await?;
         let row = sqlx::query(concat!(
@@ -67,9 +92,13 @@ impl Database for Postgres {
             ", ",
             place_column!(
                 "relais.departure",
-                "SELECT seq FROM relais.task
-                 WHERE service_id = t.service_id AND status BETWEEN 0 AND 0 AND id < t.id
-                 ORDER BY service_id DESC, status DESC, id DESC LIMIT 16"
+                // By the whole row, which only one index has: with a bound on `id` alone, another plan would read all before it.
+                // Nothing says where to end but the number, so what is not of this queue is left out afterwards.
+                "SELECT i.seq FROM (
+                     SELECT service_id, status, seq FROM relais.task
+                     WHERE (service_id, status, id) < (t.service_id, 0::smallint, t.id)
+                     ORDER BY service_id DESC, status DESC, id DESC LIMIT 16
+                 ) i WHERE i.service_id = t.service_id AND i.status = 0"
             ),
             " FROM relais.task t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id",
             " WHERE t.task_id = $1"

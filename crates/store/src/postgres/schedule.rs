@@ -10,7 +10,7 @@ use super::{
     to_sql,
 };
 use crate::{
-    row::{Columns, locked, wide},
+    row::{Columns, in_millis, locked, retry_text, wide},
     schedule::{LockedSchedule, Schedules, Timetable, locked_schedule, schedule_columns, schedule_record},
     session::{Locked, Result},
 };
@@ -88,12 +88,14 @@ impl Schedules for PgSession {
     async fn put_schedule(&mut self, schedule: &Schedule, next: Option<Timestamp>) -> Result<()> {
         sqlx::query(
             "INSERT INTO relais.schedule (name, service, client_id, cron, time_zone, body, callback, correlation_id, missed,
-                                          overlap, paused, next_fire)
-             VALUES ($1, $2, $3, $4, $5, $6::json, $7::json, $8, $9, $10, $11, $12)
+                                          overlap, paused, next_fire, priority, retry, timeout_ms, expires_ms)
+             VALUES ($1, $2, $3, $4, $5, $6::json, $7::json, $8, $9, $10, $11, $12, $13, $14, $15, $16)
              ON CONFLICT (name) DO UPDATE SET service = excluded.service, client_id = excluded.client_id,
                  cron = excluded.cron, time_zone = excluded.time_zone, body = excluded.body,
                  callback = excluded.callback, correlation_id = excluded.correlation_id, missed = excluded.missed,
-                 overlap = excluded.overlap, paused = excluded.paused, next_fire = excluded.next_fire",
+                 overlap = excluded.overlap, paused = excluded.paused, next_fire = excluded.next_fire,
+                 priority = excluded.priority, retry = excluded.retry, timeout_ms = excluded.timeout_ms,
+                 expires_ms = excluded.expires_ms",
         )
         .bind(schedule.name.as_str())
         .bind(schedule.service.as_str())
@@ -107,6 +109,10 @@ impl Schedules for PgSession {
         .bind(schedule.overlap.code())
         .bind(schedule.paused)
         .bind(next.map(to_sql))
+        .bind(schedule.terms.priority.map(|priority| i16::from(priority.level())))
+        .bind(schedule.terms.retry.as_ref().map(retry_text).transpose()?)
+        .bind(schedule.terms.timeout.map(in_millis))
+        .bind(schedule.terms.expires.map(in_millis))
         .execute(&mut *self.tx)
         .await
         .map_err(error)?;

@@ -9,12 +9,12 @@
 
 use std::time::Duration;
 
-use super::{CHANNEL, declare, error, lent::Lent, read::task_columns, to_sql};
+use super::{declare, error, lent::Lent, to_sql, write};
 use crate::{
     history::History as _,
     row::{
         Columns, freed_keys, in_millis, known_key, locked, locked_queue, locked_task, locked_unless_limited,
-        purge_candidates, queue_facts, retry_text, service_key, signed, waited_for_others, wide,
+        purge_candidates, queue_facts, retry_text, service_key, waited_for_others, wide,
     },
     session::{
         Accounts, InsertedTask, KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, PurgeScan,
@@ -39,6 +39,31 @@ macro_rules! locked_columns {
     };
 }
 pub(super) use locked_columns;
+
+/// Pending tasks ($2 of the service $1, in the order in which they are handed out) with all that their workers get; beside them whether the
+/// service's flow is limited, and if it is, none unless $3. Whether it is limited is told in any case: asking for it first would cost those who have no limits a statement.
+macro_rules! pending_tasks {
+    ($lock:literal) => {
+        concat!(
+            "SELECT f.flow, t.* FROM relais.service f LEFT JOIN LATERAL (
+              SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, NULL AS retry, ",
+            super::read::task_columns!("t.request", "NULL"),
+            " FROM (
+                  SELECT * FROM relais.task
+                  WHERE queue_id = $1 AND (
+                      SELECT NOT paused AND NOT deleted AND transport = 0 AND (flow = 0 OR $3) FROM relais.service WHERE id = $1
+                  )
+                  ORDER BY queue_id, rank, id LIMIT $2
+                  ",
+            $lock,
+            "
+              ) t
+              JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
+              ) t ON true WHERE f.id = $1 ORDER BY t.rank, t.id"
+        )
+    };
+}
+pub(super) use pending_tasks;
 
 /// One transaction.
 pub(crate) struct PgSession {
@@ -184,28 +209,13 @@ impl Session for PgSession {
         limit: usize,
         counted: bool,
     ) -> Result<Option<Locked<LockedPending>>> {
-        // Whether its flow is limited is told in any case: asking for it first would cost those who have no limits a statement.
-        let rows = sqlx::query(concat!(
-            "SELECT f.flow, t.* FROM relais.service f LEFT JOIN LATERAL (
-              SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, NULL AS retry, ",
-            task_columns!("t.request", "NULL"),
-            " FROM (
-                  SELECT * FROM relais.task
-                  WHERE queue_id = $1 AND (
-                      SELECT NOT paused AND NOT deleted AND transport = 0 AND (flow = 0 OR $3) FROM relais.service WHERE id = $1
-                  )
-                  ORDER BY queue_id, rank, id LIMIT $2
-                  FOR NO KEY UPDATE SKIP LOCKED
-              ) t
-              JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
-              ) t ON true WHERE f.id = $1 ORDER BY t.rank, t.id"
-        ))
-        .bind(service.0)
-        .bind(wide(limit))
-        .bind(counted)
-        .fetch_all(&mut *self.tx)
-        .await
-        .map_err(error)?;
+        let rows = sqlx::query(pending_tasks!("FOR NO KEY UPDATE SKIP LOCKED"))
+            .bind(service.0)
+            .bind(wide(limit))
+            .bind(counted)
+            .fetch_all(&mut *self.tx)
+            .await
+            .map_err(error)?;
         locked_unless_limited(&rows, counted)
     }
 
@@ -237,79 +247,13 @@ impl Session for PgSession {
     }
 
     async fn write_tasks(&mut self, tasks: &[WrittenTask]) -> Result<()> {
-        sqlx::query(
-            "UPDATE relais.task t
-             SET status = w.status, attempt = w.attempt, losses = w.losses, revision = w.revision,
-                 progress = w.progress, worker_host = w.worker_host, started = w.started, ended = w.ended,
-                 lease_until = w.lease_until, response = w.response::json, error_message = w.error_message,
-                 error_kind = w.error_kind, error_trace = w.error_trace, failures = w.failures, due = w.due,
-                 expires = w.expires, deadline = w.deadline, timer = w.timer
-             FROM unnest($1::bigint[], $2::smallint[], $3::integer[], $4::integer[], $5::bigint[], $6::double precision[],
-                         $7::text[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[],
-                         $13::text[], $14::text[], $15::integer[], $16::timestamptz[], $17::timestamptz[],
-                         $18::timestamptz[], $19::timestamptz[])
-                  AS w (id, status, attempt, losses, revision, progress, worker_host, started, ended, lease_until,
-                        response, error_message, error_kind, error_trace, failures, due, expires, deadline, timer)
-             WHERE t.id = ANY($1) AND t.id = w.id",
-        )
-        .bind(column(tasks, |task| task.id))
-        .bind(column(tasks, |task| task.state.status.code()))
-        .bind(column(tasks, |task| signed(task.state.attempt)))
-        .bind(column(tasks, |task| signed(task.state.losses)))
-        .bind(column(tasks, |task| wide(task.state.revision)))
-        .bind(column(tasks, |task| task.state.progress))
-        .bind(column(tasks, |task| task.state.worker_host.as_deref()))
-        .bind(column(tasks, |task| task.state.started.map(to_sql)))
-        .bind(column(tasks, |task| task.state.ended.map(to_sql)))
-        .bind(column(tasks, |task| task.state.lease_until.map(to_sql)))
-        .bind(column(tasks, |task| task.response.as_ref().map(relais_core::Json::get)))
-        .bind(column(tasks, |task| task.failure.as_ref().map(|failure| failure.message.as_str())))
-        .bind(column(tasks, |task| task.failure.as_ref().and_then(|failure| failure.kind.as_deref())))
-        .bind(column(tasks, |task| task.failure.as_ref().and_then(|failure| failure.trace.as_deref())))
-        .bind(column(tasks, |task| signed(task.state.failures)))
-        .bind(column(tasks, |task| task.state.due.map(to_sql)))
-        .bind(column(tasks, |task| task.state.expires.map(to_sql)))
-        .bind(column(tasks, |task| task.state.deadline.map(to_sql)))
-        .bind(column(tasks, |task| task.state.timer().map(to_sql)))
-        .execute(&mut *self.tx)
-        .await
-        .map_err(error)?;
-        Ok(())
+        write::tasks(&mut self.tx, tasks).await
     }
 
     async fn account(&mut self, accounts: &Accounts, wakeup: &Wakeup) -> Result<()> {
-        let (counts, departures) = (&accounts.counts, &accounts.departures);
         let origin = self.origin.as_deref().filter(|_| !wakeup.is_empty());
         let payload = origin.map(|origin| wakeup::encode(origin, wakeup));
-        // All in one statement: it is one round trip, made while others wait for these rows. Which of its parts runs first
-        // is PostgreSQL's choice, but always the same one: whoever writes to either table beside other writers does it here.
-        sqlx::query(
-            "WITH departed AS (
-                 INSERT INTO relais.departure AS d (service_id, level, slot, n)
-                 SELECT * FROM unnest($1::integer[], $2::smallint[], $3::bigint[], $4::bigint[])
-                 ON CONFLICT (service_id, level, slot) DO UPDATE SET n = d.n + excluded.n
-             ), counted AS (
-                 INSERT INTO relais.tally AS t (service_id, client_id, status, departed, n)
-                 SELECT * FROM unnest($5::integer[], $6::integer[], $7::smallint[], $8::boolean[], $9::bigint[])
-                 ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = t.n + excluded.n
-             )
-             SELECT pg_notify($10, $11::text) WHERE $11 IS NOT NULL",
-        )
-        .bind(column(departures, |(service, ..)| service.0))
-        .bind(column(departures, |(_, node, _)| node.level))
-        .bind(column(departures, |(_, node, _)| node.slot))
-        .bind(column(departures, |&(.., n)| n))
-        .bind(column(counts, |(counter, _)| counter.service.0))
-        .bind(column(counts, |(counter, _)| counter.client.0))
-        .bind(column(counts, |(counter, _)| counter.status.code()))
-        .bind(column(counts, |(counter, _)| counter.departed))
-        .bind(column(counts, |&(_, n)| n))
-        .bind(CHANNEL)
-        .bind(payload)
-        .execute(&mut *self.tx)
-        .await
-        .map_err(error)?;
-        Ok(())
+        write::accounts(&mut self.tx, accounts, payload).await
     }
 
     async fn scan_for_purge(&mut self, scan: &PurgeScan) -> Result<Vec<PurgeCandidate>> {

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
-use relais_core::{Batch, BatchId, ClientKey, NewBatch, TraceContext};
+use relais_core::{Batch, BatchId, ClientKey, IdempotencyKey, NewBatch, Submitted, TraceContext};
 
 use super::{Sqlite, error, session::SqliteSession};
 use crate::{
-    batches::{BatchList, BatchMoves, Batches, LockedBatch, batch, locked_batch, name},
+    batches::{
+        BatchList, BatchMoves, Batches, KnownBatch, LockedBatch, answers_text, batch, known_batch, locked_batch, name,
+    },
     row::{Columns, corrupt, in_millis, wide},
     session::Result,
 };
@@ -23,6 +25,61 @@ macro_rules! batch_columns {
 pub(super) use batch_columns;
 
 impl Batches for SqliteSession {
+    async fn note_batch_key(
+        &mut self,
+        client: ClientKey,
+        key: &IdempotencyKey,
+        batch: BatchId,
+    ) -> Result<Option<KnownBatch>> {
+        let noted = sqlx::query(concat!(
+            "INSERT INTO batch_key (client_id, key, fingerprint, batch_id, created) VALUES (?1, ?2, ?3, ?4, ",
+            now!(),
+            ") ON CONFLICT (client_id, key) DO NOTHING"
+        ))
+        .bind(client.0)
+        .bind(&key.key)
+        .bind(&key.fingerprint)
+        .bind(batch.to_string())
+        .execute(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
+        if noted.rows_affected() > 0 {
+            return Ok(None);
+        }
+        let row = sqlx::query("SELECT batch_id, fingerprint, answers FROM batch_key WHERE client_id = ?1 AND key = ?2")
+            .bind(client.0)
+            .bind(&key.key)
+            .fetch_one(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        known_batch(&row).map(Some)
+    }
+
+    async fn keep_batch_answers(&mut self, client: ClientKey, key: &str, answers: &[Submitted]) -> Result<()> {
+        sqlx::query("UPDATE batch_key SET answers = ?3 WHERE client_id = ?1 AND key = ?2")
+            .bind(client.0)
+            .bind(key)
+            .bind(answers_text(answers)?)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(|failure| self.failed(failure))?;
+        Ok(())
+    }
+
+    async fn forget_batch_keys(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
+        let done = sqlx::query(concat!(
+            "DELETE FROM batch_key WHERE rowid IN (SELECT rowid FROM batch_key WHERE created < ",
+            now!(),
+            " - ?1 ORDER BY created LIMIT ?2)"
+        ))
+        .bind(in_millis(older_than))
+        .bind(wide(limit))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
+        Ok(done.rows_affected())
+    }
+
     async fn insert_batch(&mut self, new: &NewBatch) -> Result<()> {
         let callback = new.callback.as_ref().map(serde_json::to_string).transpose().map_err(corrupt)?;
         sqlx::query(concat!(

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use relais_core::{DispatchName, Dispatched, DueDispatch, ServiceKey, TaskId};
+use relais_core::{DispatchName, Dispatched, DueDispatch, PublishedTask, ServiceKey, TaskId};
 use sqlx::Row as _;
 
-use super::{batch::array, error, session::SqliteSession};
+use super::{Sqlite, batch::array, error, session::SqliteSession};
 use crate::{
-    dispatch::{Dispatch, fresh_round},
+    dispatch::{Dispatch, Dispatches, fresh_round, published_task},
     row::{due_dispatch, in_millis, wide},
     session::Result,
 };
@@ -45,6 +45,17 @@ pub(super) const FORGET: &str = concat!(
     now!(),
     " AND coalesce((SELECT status FROM task t WHERE t.task_id = dispatch.task_id), 2) NOT IN (0, 1)"
 );
+
+/// The oldest pending task that is at the broker. Those with a place are no more than the window; of the others a hundred are
+/// looked at.
+pub(super) const PUBLISHED: &str = "SELECT coalesce((
+         SELECT d.task_id FROM dispatch d CROSS JOIN task t ON t.task_id = d.task_id
+         WHERE d.window_id = ?1 AND d.due = ?2 AND t.status = 0 ORDER BY d.window_id, d.service_id, d.task_id LIMIT 1
+     ), (
+         SELECT w.task_id FROM (
+             SELECT t.task_id FROM task t WHERE t.service_id = ?1 AND t.status = 0 ORDER BY t.id LIMIT 100
+         ) w WHERE NOT EXISTS (SELECT 1 FROM dispatch d WHERE d.service_id = ?1 AND d.task_id = w.task_id) LIMIT 1
+     )) AS task_id, EXISTS (SELECT 1 FROM task r WHERE r.service_id = ?1 AND r.status = 1) AS running";
 
 impl Dispatch for SqliteSession {
     async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)]) -> Result<Vec<ServiceKey>> {
@@ -292,4 +303,11 @@ impl SqliteSession {
 
 fn named(tasks: &[(ServiceKey, TaskId)]) -> Vec<(i32, TaskId)> {
     tasks.iter().map(|(service, task_id)| (service.0, *task_id)).collect()
+}
+
+impl Dispatches for Sqlite {
+    async fn oldest_published(&self, service: ServiceKey) -> Result<Option<PublishedTask>> {
+        let row = sqlx::query(PUBLISHED).bind(service.0).bind(NEVER).fetch_one(&self.read).await.map_err(error)?;
+        published_task(&row)
+    }
 }

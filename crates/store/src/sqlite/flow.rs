@@ -1,14 +1,16 @@
 //! Services whose flow is limited, on SQLite. Claims take turns anyway, so there is nothing to lock.
 
+use std::collections::HashMap;
+
 use relais_core::{
     ClientFlow, ClientId, ClientKey, FlowFacts, FlowLimits, FlowState, ServiceKey, ServiceName, Standing,
 };
 use sqlx::SqliteTransaction;
 
-use super::{error, read::task_columns, session::SqliteSession};
+use super::{batch::array, error, read::task_columns, session::SqliteSession};
 use crate::{
     flow::{FlowKind, Flows, flow_client, flow_facts, flow_kind, flow_state},
-    row::{Columns as _, in_millis, locked, locked_pending, signed, wide},
+    row::{Columns as _, in_millis, locked, locked_pending, signed, unsigned, wide},
     session::{Locked, LockedPending, Result},
 };
 
@@ -29,13 +31,14 @@ macro_rules! current {
     };
 }
 
-/// The first pending tasks of one client, in the order in which they are handed out.
+/// The first pending tasks of one client, in the order in which they are handed out, without those that are in hand.
 macro_rules! first_of_client {
     () => {
         " task t INDEXED BY task_by_share"
     };
     (where) => {
-        " t.service_id = ?1 AND t.client_id = ?2 AND t.status = 0 ORDER BY t.rank, t.id LIMIT ?3"
+        " t.service_id = ?1 AND t.client_id = ?2 AND t.status = 0 AND t.id NOT IN (SELECT value FROM json_each(?4))
+          ORDER BY t.rank, t.id LIMIT ?3"
     };
 }
 
@@ -107,17 +110,31 @@ impl Flows for SqliteSession {
         Ok(Some((facts, row.flag("handed")?)))
     }
 
+    async fn waiting_in_hand(&mut self, in_hand: &[i64]) -> Result<HashMap<ClientKey, u64>> {
+        let rows: Vec<(i32, i64)> = sqlx::query_as(
+            "SELECT t.client_id, count(*) FROM json_each(?1) AS w CROSS JOIN task t ON t.id = w.value
+             WHERE t.status = 0 GROUP BY t.client_id",
+        )
+        .bind(array(in_hand)?)
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
+        Ok(rows.into_iter().map(|(client, number)| (ClientKey(client), unsigned(number))).collect())
+    }
+
     async fn pending_places(
         &mut self,
         service: ServiceKey,
         most: &[(ClientKey, usize)],
+        in_hand: &[i64],
     ) -> Result<Vec<(ClientKey, (i64, i64))>> {
-        let mut places = Vec::new();
+        let (mut places, in_hand) = (Vec::new(), array(in_hand)?);
         for &(client, most) in most {
             let rows: Vec<(i64, i64)> = sqlx::query_as(PLACES)
                 .bind(service.0)
                 .bind(client.0)
                 .bind(wide(most))
+                .bind(&in_hand)
                 .fetch_all(&mut *self.tx)
                 .await
                 .map_err(|failure| self.failed(failure))?;
@@ -130,13 +147,15 @@ impl Flows for SqliteSession {
         &mut self,
         service: ServiceKey,
         shares: &[(ClientKey, usize)],
+        in_hand: &[i64],
     ) -> Result<Locked<LockedPending>> {
-        let mut all = Vec::new();
+        let (mut all, in_hand) = (Vec::new(), array(in_hand)?);
         for &(client, most) in shares {
             let rows = sqlx::query(LOCK_SHARE)
                 .bind(service.0)
                 .bind(client.0)
                 .bind(wide(most))
+                .bind(&in_hand)
                 .fetch_all(&mut *self.tx)
                 .await
                 .map_err(|failure| self.failed(failure))?;

@@ -69,14 +69,17 @@ const STEPS: Steps = &[
     ("inbox", include_str!("migrations/0010_inbox.sql")),
     ("audit", include_str!("migrations/0011_audit.sql")),
     ("operators", include_str!("migrations/0012_operators.sql")),
+    ("schedule terms", include_str!("migrations/0013_schedule_terms.sql")),
+    ("batch keys", include_str!("migrations/0014_batch_keys.sql")),
 ];
 
 /// Every time that matters for what is to come.
-const MOVE_BACK: [&str; 6] = [
+const MOVE_BACK: [&str; 7] = [
     "UPDATE task SET submitted = submitted - ?1, scheduled = scheduled - ?1, due = due - ?1, expires = expires - ?1, deadline = deadline - ?1, timer = timer - ?1, started = started - ?1, ended = ended - ?1, lease_until = lease_until - ?1, rank = rank - ?1",
     "UPDATE attempt SET started = started - ?1, ended = ended - ?1",
     "UPDATE unique_key SET until = until - ?1",
     "UPDATE idempotency SET created = created - ?1",
+    "UPDATE batch_key SET created = created - ?1",
     "UPDATE schedule SET next_fire = next_fire - ?1, last_run = last_run - ?1",
     "UPDATE callback SET due = due - ?1",
 ];

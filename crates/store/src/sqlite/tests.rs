@@ -134,6 +134,7 @@ async fn no_statement_goes_through_all_tasks() {
         ("LOCK_PENDING", session::LOCK_PENDING.to_owned()),
         ("LEAVE", dispatch::LEAVE.to_owned()),
         ("PLACED", dispatch::PLACED.to_owned()),
+        ("PUBLISHED", dispatch::PUBLISHED.to_owned()),
         ("NEXT", dispatch::NEXT.to_owned()),
         ("FORGET", dispatch::FORGET.to_owned()),
         ("CLIENTS", flow::CLIENTS.to_owned()),

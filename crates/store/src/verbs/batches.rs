@@ -1,6 +1,6 @@
 //! Batches: making them, closing them, and noticing that they have ended.
 
-use relais_core::{BatchId, BatchMade, NewBatch, NewTask, StoreError, Wakeup};
+use relais_core::{BatchId, BatchMade, NewBatch, NewTask, StoreError, Submitted, Wakeup};
 
 use super::{Verbs, ledger::Ledger, plain};
 use crate::{
@@ -16,8 +16,18 @@ impl<D: Database> Verbs<D> {
         mut tasks: Vec<NewTask>,
     ) -> Result<BatchMade, StoreError> {
         batch.correlation_id.iter_mut().for_each(plain::without_nul);
+        batch.idempotency.iter_mut().for_each(|given| plain::without_nul(&mut given.key));
         tasks.iter_mut().for_each(plain::submission);
         let mut session = self.database.begin().await?;
+        if let Some(given) = &batch.idempotency
+            // First: whoever waits here has nothing that anybody waits for.
+            && let Some(known) = session.note_batch_key(batch.client, given, batch.batch_id).await?
+        {
+            return Ok(match known.fingerprint == given.fingerprint {
+                true => BatchMade::Replayed(known.batch_id, known.answers),
+                false => BatchMade::KeyReused,
+            });
+        }
         // Open at first, whatever it is to be: its tasks are still to be added.
         session.insert_batch(&batch).await?;
         let taken =
@@ -34,6 +44,10 @@ impl<D: Database> Verbs<D> {
                 // All its tasks were there before, under keys of theirs: none of them is its own.
                 session.end_batches(&[batch.batch_id]).await?;
             }
+        }
+        if let Some(given) = &batch.idempotency {
+            let answers: Vec<Submitted> = answers.iter().flatten().copied().collect();
+            session.keep_batch_answers(batch.client, &given.key, &answers).await?;
         }
         self.finish_taken(session, taken).await?;
         Ok(BatchMade::Taken(answers))

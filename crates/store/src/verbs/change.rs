@@ -2,8 +2,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
+    sync::{Arc, PoisonError},
+    time::{Duration, Instant},
 };
 
 use relais_core::{
@@ -19,8 +19,14 @@ use crate::{
     history::{FreedKey, History as _},
     outbox::NewCallback,
     row::retry_policy,
-    session::{Database, LockedTask, Session, WrittenTask},
+    session::{Accounts, Database, LockedPending, LockedTask, Session, UnlockedTask, WrittenTask},
 };
+
+/// So many tasks are claimed without locking them first; for more of them round trips do not count.
+const FEW: usize = 16;
+
+/// For so long after somebody else got in the way, tasks are locked first, passing over what others have locked.
+const CROWDED: Duration = Duration::from_secs(1);
 
 /// The tasks that one transaction changes, and what follows from it.
 #[derive(Default)]
@@ -168,6 +174,26 @@ impl Changes {
         Ok(Outcome::Applied(state))
     }
 
+    /// What the tasks became, the counters and who is to be woken, if that is all that is to be written.
+    fn plain(self) -> Option<Plain> {
+        let nothing_else = self.attempts.is_empty()
+            && self.revived.is_empty()
+            && self.keys.is_empty()
+            && self.let_go.is_empty()
+            && self.endings.is_empty()
+            && self.settled.is_empty()
+            && self.told.is_empty()
+            && self.opened.is_empty()
+            && self.back.is_empty();
+        let accounts = self.ledger.close();
+        if !nothing_else || !accounts.batches.is_empty() {
+            return None;
+        }
+        let (tasks, work) = (IdsChanged::These(self.changed), self.work.into_iter().collect());
+        let wakeup = Wakeup { work, tasks, timer: self.timer, ..Wakeup::default() };
+        Some(Plain { written: self.written, accounts, wakeup, heard: self.heard.unwrap_or_default() })
+    }
+
     /// What the tasks became, for whoever writes it otherwise.
     pub(super) fn take_written(&mut self) -> impl Iterator<Item = WrittenTask> {
         std::mem::take(&mut self.written).into_values()
@@ -178,6 +204,38 @@ impl Changes {
         self.work.insert(task.service);
         self.back.insert((task.service, task.task_id));
     }
+}
+
+/// Changes of nothing but tasks and counters.
+struct Plain {
+    written: BTreeMap<i64, WrittenTask>,
+    accounts: Accounts,
+    wakeup: Wakeup,
+    heard: Vec<TaskChange>,
+}
+
+/// Pending tasks that a claim has found, by the order in which they are handed out.
+type Found = HashMap<ServiceKey, (Timestamp, std::vec::IntoIter<LockedPending>)>;
+
+/// Hands out what was found to those who asked for it.
+fn hand_out(requests: &[ClaimRequest], found: &mut Found, changes: &mut Changes) -> Result<Vec<Vec<Task>>, StoreError> {
+    let mut answers = Vec::with_capacity(requests.len());
+    for request in requests {
+        let mut tasks = Vec::new();
+        if let Some((now, rows)) = found.get_mut(&request.service) {
+            for mut pending in rows.take(request.max) {
+                let event = Event::Claimed {
+                    worker_host: request.worker_host.clone(),
+                    lease: request.lease.unwrap_or(pending.lease),
+                };
+                if let Outcome::Applied(state) = changes.apply(&mut pending.locked, event, *now)? {
+                    tasks.push(Task { state, position: None, ..pending.task });
+                }
+            }
+        }
+        answers.push(tasks);
+    }
+    Ok(answers)
 }
 
 /// The attempt that this change ended, if the task goes on without it.
@@ -284,6 +342,12 @@ impl<D: Database> Verbs<D> {
             let wished = wished.entry(request.service).or_default();
             *wished = wished.saturating_add(request.max);
         }
+        if let [(&service, &limit)] = wished.iter().collect::<Vec<_>>()[..]
+            && limit <= FEW
+            && let Some(claimed) = self.claim_unlocked(&requests, service, limit).await?
+        {
+            return Ok(claimed);
+        }
         let mut session = self.database.begin().await?;
         let mut found = HashMap::new();
         let mut again = None;
@@ -299,24 +363,54 @@ impl<D: Database> Verbs<D> {
             found.insert(service, (now, rows.into_iter()));
         }
         let mut changes = Changes::new(self.wants_changes(), self.limited());
-        let mut answers = Vec::with_capacity(requests.len());
-        for request in requests {
-            let mut tasks = Vec::new();
-            if let Some((now, rows)) = found.get_mut(&request.service) {
-                for mut pending in rows.take(request.max) {
-                    let event = Event::Claimed {
-                        worker_host: request.worker_host.clone(),
-                        lease: request.lease.unwrap_or(pending.lease),
-                    };
-                    if let Outcome::Applied(state) = changes.apply(&mut pending.locked, event, *now)? {
-                        tasks.push(Task { state, position: None, ..pending.task });
-                    }
-                }
-            }
-            answers.push(tasks);
-        }
+        let answers = hand_out(&requests, &mut found, &mut changes)?;
         self.write(session, changes).await?;
         Ok(Claimed { tasks: answers, again })
+    }
+
+    /// Hands out a few pending tasks of a service without locking them first: they are read, and written if they still are
+    /// what they were. Two round trips instead of five, where nobody else claims at the same time. None if somebody does, or if
+    /// more than the tasks is to be written; then nothing was done.
+    async fn claim_unlocked(
+        &self,
+        requests: &[ClaimRequest],
+        service: ServiceKey,
+        limit: usize,
+    ) -> Result<Option<Claimed>, StoreError> {
+        if self.is_crowded(service) {
+            return Ok(None);
+        }
+        let Some(pending) = self.database.pending_unlocked(service, limit).await? else { return Ok(None) };
+        if pending.rows.is_empty() {
+            return Ok(Some(Claimed { tasks: vec![Vec::new(); requests.len()], again: None }));
+        }
+        let known: HashMap<i64, u64> =
+            pending.rows.iter().map(|row| (row.locked.id, row.locked.state.revision)).collect();
+        let mut found = HashMap::from([(service, (pending.now, pending.rows.into_iter()))]);
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
+        let tasks = hand_out(requests, &mut found, &mut changes)?;
+        let Some(Plain { written, accounts, wakeup, heard }) = changes.plain() else { return Ok(None) };
+        let written: Vec<UnlockedTask> = written
+            .into_values()
+            .filter_map(|written| Some(UnlockedTask { known: *known.get(&written.id)?, written }))
+            .collect();
+        if !self.database.write_unlocked(service, &written, &accounts, &wakeup).await? {
+            self.note_crowded(service);
+            return Ok(None);
+        }
+        self.wake(&wakeup);
+        self.changed(&heard);
+        Ok(Some(Claimed { tasks, again: None }))
+    }
+
+    /// Whether somebody else claimed tasks of the service in the same moment, a moment ago.
+    fn is_crowded(&self, service: ServiceKey) -> bool {
+        let crowded = self.crowded.lock().unwrap_or_else(PoisonError::into_inner);
+        crowded.get(&service).is_some_and(|since| since.elapsed() < CROWDED)
+    }
+
+    fn note_crowded(&self, service: ServiceKey) {
+        self.crowded.lock().unwrap_or_else(PoisonError::into_inner).insert(service, Instant::now());
     }
 
     /// Applies events in their order.

@@ -53,8 +53,16 @@ impl<D: Database> Verbs<D> {
         let Some(state) = session.lock_flow(service).await? else { return Ok(Flowing::NOTHING) };
         // A second statement on purpose: it sees what was committed while the first one waited for the lock. What ends
         // meanwhile only makes room.
-        let Some((facts, handed)) = session.flow_facts(service, state).await? else { return Ok(Flowing::NOTHING) };
+        let Some((mut facts, handed)) = session.flow_facts(service, state).await? else { return Ok(Flowing::NOTHING) };
         let in_hand = if handed { session.in_hand(service).await? } else { HashSet::new() };
+        let passed_over: Vec<i64> = in_hand.iter().copied().collect();
+        if let Some(clients) = facts.clients.as_mut().filter(|_| !in_hand.is_empty()) {
+            // What is in hand waits for nobody, though it may not be written that it has begun: nobody's turn is spent on it.
+            let held = session.waiting_in_hand(&passed_over).await?;
+            for client in clients {
+                client.pending = client.pending.saturating_sub(held.get(&client.client).copied().unwrap_or(0));
+            }
+        }
         let now = Timestamp::from_millis(facts.now / 1_000_000);
         let mut flow = Flow::new(facts);
         let mut rows: Vec<LockedPending> = Vec::new();
@@ -72,11 +80,12 @@ impl<D: Database> Verbs<D> {
             }
             Pick::Each(shares) => shares,
             Pick::First(shares, most) if shares.is_empty() || most == 0 => Vec::new(),
-            Pick::First(shares, most) => Flow::first_of(session.pending_places(service, &shares).await?, most),
+            Pick::First(shares, most) => {
+                Flow::first_of(session.pending_places(service, &shares, &passed_over).await?, most)
+            }
         };
         if !asked.is_empty() {
-            rows = session.lock_shares(service, &asked).await?.rows;
-            rows.retain(|row| !in_hand.contains(&row.locked.id));
+            rows = session.lock_shares(service, &asked, &passed_over).await?.rows;
             let mut got: BTreeMap<ClientKey, usize> = BTreeMap::new();
             for row in &rows {
                 *got.entry(row.locked.client).or_default() += 1;

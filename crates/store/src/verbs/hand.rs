@@ -18,7 +18,7 @@ use relais_core::{
 
 use super::{Verbs, change::Changes, plain};
 use crate::{
-    hand::{DoneTask, Hands as _, LockedInstance},
+    hand::{DoneTask, Hands as _, LockedInstance, TakenInHand},
     session::{Database, LockedTask, Session as _, WrittenTask},
 };
 
@@ -155,6 +155,13 @@ impl<D: Database> Verbs<D> {
         known: Option<&[i64]>,
     ) -> Result<Claimed, StoreError> {
         let service = request.service;
+        let mut worker_host = request.worker_host.clone();
+        worker_host.iter_mut().for_each(plain::without_nul);
+        if known.is_none()
+            && let Some(taken) = self.database.take_at_once(service, instance, request.max, done_with).await?
+        {
+            return Ok(self.hold_taken(taken, instance, service, worker_host));
+        }
         let mut session = self.database.begin().await?;
         let Some(free) = session.lock_desk(service, instance, done_with).await? else {
             session.commit().await?;
@@ -163,25 +170,12 @@ impl<D: Database> Verbs<D> {
         if let Some(known) = known {
             session.drop_unknown(service, instance, known).await?;
         }
-        let mut worker_host = request.worker_host.clone();
-        worker_host.iter_mut().for_each(plain::without_nul);
-        let taken = Event::Taken { worker_host: worker_host.clone() };
         if free {
-            let found = session.take_in_hand(service, instance, request.max).await?;
+            let taken = session.take_in_hand(service, instance, request.max).await?;
             session.commit().await?;
-            let Some(hand) = found.hand else { return Ok(Claimed { tasks: vec![Vec::new()], again: None }) };
-            let (at, mut rows) = (found.locked.now, found.locked.rows);
-            rows.sort_unstable_by_key(|row| (row.rank, row.locked.id));
-            let (mut tasks, mut held) = (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
-            for pending in rows {
-                // A pending task can be taken.
-                let Ok(state) = apply(&pending.locked.state, &taken, at) else { continue };
-                tasks.push(Task { state, position: None, ..pending.task });
-                held.push(Held { instance, hand, task: pending.locked, taken: Some((at, worker_host.clone())) });
-            }
-            self.in_hand().take(instance, service, hand, held);
-            return Ok(Claimed { tasks: vec![tasks], again: None });
+            return Ok(self.hold_taken(taken, instance, service, worker_host));
         }
+        let taken = Event::Taken { worker_host };
         let flowing = Self::lock_flowing(&mut session, service, request.max).await?;
         let mut changes = Changes::new(self.wants_changes(), self.limited());
         let (mut tasks, mut held) = (Vec::new(), Vec::new());
@@ -204,6 +198,29 @@ impl<D: Database> Verbs<D> {
             self.in_hand().take(instance, service, hand, held.collect());
         }
         Ok(Claimed { tasks: vec![tasks], again: flowing.again })
+    }
+
+    /// Remembers what was taken in hand, and hands it out.
+    fn hold_taken(
+        &self,
+        taken: TakenInHand,
+        instance: InstanceKey,
+        service: ServiceKey,
+        worker_host: Option<String>,
+    ) -> Claimed {
+        let Some(hand) = taken.hand else { return Claimed { tasks: vec![Vec::new()], again: None } };
+        let (at, mut rows) = (taken.locked.now, taken.locked.rows);
+        rows.sort_unstable_by_key(|row| (row.rank, row.locked.id));
+        let event = Event::Taken { worker_host: worker_host.clone() };
+        let (mut tasks, mut held) = (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
+        for pending in rows {
+            // A pending task can be taken.
+            let Ok(state) = apply(&pending.locked.state, &event, at) else { continue };
+            tasks.push(Task { state, position: None, ..pending.task });
+            held.push(Held { instance, hand, task: pending.locked, taken: Some((at, worker_host.clone())) });
+        }
+        self.in_hand().take(instance, service, hand, held);
+        Claimed { tasks: vec![tasks], again: None }
     }
 
     /// Writes results of tasks in hand, if that is all that these events are and nobody else has changed the tasks;

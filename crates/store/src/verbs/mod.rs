@@ -22,7 +22,7 @@ mod submit;
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex, PoisonError, RwLock},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -30,9 +30,10 @@ use relais_core::{
     Attempt, AuditEntry, AuditOutcome, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt,
     CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName,
     Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch,
-    NewInstance, NewTask, Outcome, Page, Passed, PurgeReport, PurgeRule, QueueDepth, QueueShare, Referee, Resend,
-    Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, SessionsOf, Settled, Settlement, Store, StoreError,
-    Submission, TakenIn, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup, WakeupListener,
+    NewInstance, NewTask, Outcome, Page, Passed, PublishedTask, PurgeReport, PurgeRule, QueueDepth, QueueShare,
+    Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, SessionsOf, Settled, Settlement,
+    Store, StoreError, Submission, TakenIn, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup,
+    WakeupListener,
 };
 
 use self::{flow::Limited, hand::InHand, ledger::Ledger};
@@ -52,11 +53,19 @@ pub(crate) struct Verbs<D> {
     limited: RwLock<Arc<Limited>>,
     /// What this process has in hand.
     in_hand: Mutex<InHand>,
+    /// Services of which somebody else has claimed tasks in the same moment, and when.
+    crowded: Mutex<HashMap<ServiceKey, Instant>>,
 }
 
 impl<D: Database> Verbs<D> {
     pub(crate) fn new(database: D) -> Self {
-        Self { database, listeners: RwLock::default(), limited: RwLock::default(), in_hand: Mutex::default() }
+        Self {
+            database,
+            listeners: RwLock::default(),
+            limited: RwLock::default(),
+            in_hand: Mutex::default(),
+            crowded: Mutex::default(),
+        }
     }
 
     /// Wakes those who wait in this process.
@@ -378,6 +387,10 @@ impl<D: Database> Store for Verbs<D> {
 
     async fn schedules(&self, names: Vec<ScheduleName>) -> Result<Vec<ScheduleRecord>, StoreError> {
         self.database.schedules(&names).await
+    }
+
+    async fn oldest_published(&self, service: ServiceKey) -> Result<Option<PublishedTask>, StoreError> {
+        self.database.oldest_published(service).await
     }
 
     async fn next_run(&self) -> Result<Option<Duration>, StoreError> {

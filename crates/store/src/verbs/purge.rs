@@ -9,6 +9,7 @@ use relais_core::{PurgeReport, PurgeRule, Status, StoreError, Wakeup, position};
 
 use super::{Verbs, ledger::Ledger};
 use crate::{
+    batches::Batches as _,
     history::History as _,
     inbox::Inbox as _,
     outbox::Outbox as _,
@@ -83,6 +84,15 @@ impl<D: Database> Verbs<D> {
         loop {
             let mut session = self.database.begin().await?;
             let some = session.forget_keys(idempotency_age, KEYS).await?;
+            session.commit().await?;
+            forgotten += some;
+            if some < KEYS as u64 {
+                break;
+            }
+        }
+        loop {
+            let mut session = self.database.begin().await?;
+            let some = session.forget_batch_keys(idempotency_age, KEYS).await?;
             session.commit().await?;
             forgotten += some;
             if some < KEYS as u64 {

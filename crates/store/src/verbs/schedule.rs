@@ -36,7 +36,7 @@ impl<D: Database> Verbs<D> {
     pub(super) async fn change_schedule(session: &mut D::Session, change: &ScheduleChange) -> Result<(), StoreError> {
         let (mut schedule, paused) = match change {
             ScheduleChange::Delete(name) => return session.delete_schedule(name).await,
-            ScheduleChange::Put { schedule, paused } => (schedule.clone(), *paused),
+            ScheduleChange::Put { schedule, paused } => (schedule.as_ref().clone(), *paused),
             ScheduleChange::Pause { name, paused } => {
                 let known = session.lock_schedule(name).await?.rows.pop();
                 let known = known.ok_or_else(|| StoreError::Conflict(format!("there is no schedule {name}")))?;

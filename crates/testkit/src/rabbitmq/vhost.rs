@@ -108,6 +108,11 @@ impl TestVhost {
         self.management.delete(&self.path("queues", &[queue])).await
     }
 
+    /// Forgets all that is in a queue.
+    pub async fn purge_queue(&self, queue: &str) -> Result<()> {
+        self.management.delete(&self.path("queues", &[queue, "contents"])).await
+    }
+
     /// Declares a durable exchange: `direct`, `fanout`, `topic` or `headers`.
     pub async fn declare_exchange(&self, exchange: &str, kind: &str) -> Result<()> {
         let wish = json!({"type": kind, "durable": true});

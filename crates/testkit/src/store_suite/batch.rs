@@ -3,10 +3,11 @@
 use anyhow::{Context, Result, ensure};
 use relais_core::{
     About, Batch, BatchId, BatchMade, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId,
-    CallbackType, ClientKey, Condition, Event, NewBatch, NewLinks, NewTask, NotificationStatus, PurgeRule, Refusal,
-    Resend, ServiceKey, Settlement, Status, Store, TaskFilter, TaskId, TaskLink, Terms, UniqueKey, Verdict,
+    CallbackType, ClientKey, Condition, Event, IdempotencyKey, NewBatch, NewLinks, NewTask, NotificationStatus,
+    PurgeRule, Refusal, Resend, ServiceKey, Settlement, Status, Store, Submitted, TaskFilter, TaskId, TaskLink, Terms,
+    UniqueKey, Verdict,
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Harness,
@@ -33,6 +34,7 @@ fn new_batch(client: ClientKey, open: bool) -> NewBatch {
         }),
         correlation_id: Some("b".to_owned()),
         trace: None,
+        idempotency: None,
     }
 }
 
@@ -48,7 +50,7 @@ async fn made(store: &dyn Store, batch: NewBatch, service: ServiceKey, tasks: us
         BatchMade::Taken(answers) => {
             Ok((id, answers.into_iter().map(|answer| Ok(answer?.task_id)).collect::<Result<_>>()?))
         }
-        BatchMade::Refused(place, why) => anyhow::bail!("{place}: {why}"),
+        other => anyhow::bail!("it was not made: {other:?}"),
     }
 }
 
@@ -168,6 +170,58 @@ pub async fn a_batch_is_taken_whole_or_not_at_all(harness: &Harness) -> Result<(
     );
     let (id, _) = made(store, new_batch(client, false), small, 3).await?;
     ensure!(counts(store, id).await? == [3, 0, 0, 0, 0], "as many as there is room for");
+    Ok(())
+}
+
+/// Whoever repeats the call, also at the same time, gets the batch that there is.
+pub async fn a_batch_that_is_made_again_under_its_key_is_the_same(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, alice) = one_of_each(store).await?;
+    let bob = client(store, "bob").await?;
+    let keyed = |client: ClientKey, fingerprint: u8| {
+        let idempotency = Some(IdempotencyKey { key: "album\u{0}7".to_owned(), fingerprint: vec![fingerprint] });
+        NewBatch { idempotency, ..new_batch(client, false) }
+    };
+    let make = move |store: Arc<dyn Store>, client: ClientKey, batch: NewBatch| async move {
+        let tasks = new_tasks(service, client, 3)?.into_iter().map(|task| of(batch.batch_id, task)).collect();
+        Ok::<_, anyhow::Error>((batch.batch_id, store.make_batch(batch, tasks).await?))
+    };
+    let all = at_once(harness, 8, move |store, _| make(store, alice, keyed(alice, 1))).await?;
+    let mut first = None;
+    for (id, made) in &all {
+        if let BatchMade::Taken(answers) = made {
+            ensure!(first.is_none(), "it is made once");
+            first = Some((*id, answers.iter().map(|answer| Ok((*answer)?)).collect::<Result<Vec<_>>>()?));
+        }
+    }
+    let (id, answers) = first.context("somebody made it")?;
+    let again: Vec<Submitted> = answers.iter().map(|answer| Submitted { replayed: true, ..*answer }).collect();
+    let replayed = BatchMade::Replayed(id, again);
+    ensure!(all.iter().filter(|(_, made)| *made == replayed).count() == 7, "{all:?}");
+    ensure!(counts(store, id).await? == [3, 0, 0, 0, 0] && list_all(store, filter(10)).await?.len() == 3);
+
+    // Also when its tasks have ended; not for another request, nor for another client.
+    for answer in &answers {
+        change(store, answer.task_id, service, succeeded()?).await?;
+    }
+    let shared = Arc::clone(&harness.handles[0]);
+    ensure!(make(Arc::clone(&shared), alice, keyed(alice, 1)).await?.1 == replayed);
+    ensure!(make(Arc::clone(&shared), alice, keyed(alice, 2)).await?.1 == BatchMade::KeyReused);
+    ensure!(matches!(make(Arc::clone(&shared), bob, keyed(bob, 1)).await?.1, BatchMade::Taken(_)));
+
+    // A batch that was refused has not used up its key, and keys are forgotten by age.
+    let small = super::world::service(store, "small", limits(Some(0))).await?;
+    let batch = NewBatch {
+        idempotency: Some(IdempotencyKey { key: "full".to_owned(), fingerprint: vec![1] }),
+        ..new_batch(alice, false)
+    };
+    let task = of(batch.batch_id, new_task(small, alice)?);
+    ensure!(store.make_batch(batch.clone(), vec![task]).await? == BatchMade::Refused(0, Refusal::ServiceFull));
+    let task = of(batch.batch_id, new_task(service, alice)?);
+    ensure!(matches!(store.make_batch(batch, vec![task]).await?, BatchMade::Taken(_)));
+    a_moment(store).await?;
+    ensure!(store.tidy(LONG).await? == 0 && store.tidy(Duration::ZERO).await? == 3, "three keys are forgotten");
+    ensure!(matches!(make(shared, alice, keyed(alice, 2)).await?.1, BatchMade::Taken(_)));
     Ok(())
 }
 

@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Result, ensure};
 use relais_core::{
-    Change, ClientKey, DispatchName, Dispatched, DueDispatch, Event, IdempotencyKey, NewTask, Publisher, ServiceKey,
-    ServiceLimits, Status, Store, TaskId,
+    Change, ClientKey, DispatchName, Dispatched, DueDispatch, Event, FlowLimits, IdempotencyKey, NewTask,
+    PublishedTask, Publisher, ServiceKey, ServiceLimits, Status, Store, TaskId,
 };
 
 use super::{
@@ -81,6 +81,38 @@ pub async fn what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settl
     settle(store, service, &all, Dispatched::Done).await?;
     settle(store, service, &all, Dispatched::Again).await?;
     ensure!(take(store, service, 100).await?.is_empty(), "what is done stays done");
+    Ok(())
+}
+
+/// What is not to be published is at the broker, as far as anybody knows.
+pub async fn the_oldest_task_at_the_broker_is_known(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = brokered(store, limits(None)).await?;
+    ensure!(store.oldest_published(service).await?.is_none(), "there is nothing");
+    let all = submit_all(store, new_tasks(service, client, 5)?).await?;
+    ensure!(store.oldest_published(service).await?.is_none(), "all are still to be published");
+    let at_broker = |task_id, running| Some(PublishedTask { task_id, running });
+    let due = take(store, service, 2).await?;
+    ensure!(store.oldest_published(service).await?.is_none(), "somebody is about to");
+    store.settle_dispatches(due.into_iter().map(|due| due.name).collect(), Dispatched::Done).await?;
+    ensure!(store.oldest_published(service).await? == at_broker(all[0], false));
+    change(store, all[0], service, Event::Started { attempt: None, worker_host: None, lease: None }).await?;
+    ensure!(store.oldest_published(service).await? == at_broker(all[1], true));
+    change(store, all[1], service, Event::Cancelled).await?;
+    ensure!(store.oldest_published(service).await?.is_none(), "the others are still to be published");
+    change(store, all[0], service, Event::Cancelled).await?;
+
+    // In a window, those that have places.
+    let flow = FlowLimits { dispatch_window: Some(1), ..FlowLimits::default() };
+    store.declare(vec![put_brokered("resize", ServiceLimits { flow, ..limits(None) })?]).await?;
+    store.declared().await?;
+    while store.refill_dispatches(10).await? {}
+    ensure!(store.oldest_published(service).await?.is_none(), "none has a place");
+    let due = take(store, service, 10).await?;
+    ensure!(names(&due) == all[2..3], "one has");
+    ensure!(store.oldest_published(service).await?.is_none(), "somebody is about to publish it");
+    store.settle_dispatches(due.into_iter().map(|due| due.name).collect(), Dispatched::Done).await?;
+    ensure!(store.oldest_published(service).await? == at_broker(all[2], false));
     Ok(())
 }
 

@@ -4,15 +4,15 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
-    CallbackEvent, ClaimRequest, CrashPolicy, Decision, Event, Ignored, InstanceKey, InstanceStatus, Joined,
-    NewInstance, Outcome, ServiceKey, Status, Store, Task, TaskId,
+    CallbackEvent, ClaimRequest, CrashPolicy, Decision, Event, FlowLimits, Ignored, InstanceKey, InstanceStatus,
+    Joined, NewInstance, Outcome, ServiceKey, ServiceLimits, Status, Store, Task, TaskId,
 };
 
 use super::{
     Harness,
     world::{
-        LONG, change, claim, client, find, json, limits, new_task, new_tasks, one_of_each, record, says, service,
-        submit, submit_all,
+        LONG, change, claim, client, find, json, limits, new_task, new_tasks, one_of_each, put_service, record, says,
+        service, submit, submit_all,
     },
 };
 
@@ -293,6 +293,44 @@ pub async fn limits_hold_for_what_is_in_hand(harness: &Harness) -> Result<()> {
     ensure!(all_done(store, &tasks[..1], service).await?.iter().all(is_success));
     ensure!(take(store, service, 5, key).await?.len() == 1);
     ensure!(store.lease_strays(10).await? == 0, "what is in hand is watched by its process");
+    Ok(())
+}
+
+/// Limits by client that come while tasks are in hand, and stay there until somebody decides: nobody's turn is spent on what is
+/// not to be had, and nobody looks again and again.
+pub async fn limits_by_client_pass_over_what_is_in_hand(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (alice, bob) = (client(store, "alice").await?, client(store, "bob").await?);
+    let by_client = FlowLimits { max_running_per_client: Some(2), ..FlowLimits::default() };
+    let fair = FlowLimits { max_running: Some(4), fair_share: true, ..FlowLimits::default() };
+    for (name, flow) in [("by-client", by_client), ("fair", fair)] {
+        let service = service(store, name, limits(None)).await?;
+        let first = submit_all(store, new_tasks(service, alice, 40)?).await?;
+        let strict =
+            NewInstance { policy: CrashPolicy::Refuse, silence: Duration::from_millis(1), ..instance(name, service) };
+        let key = join(store, strict).await?;
+        ensure!(take(store, service, 38, key).await?.len() == 38);
+        let undecided = |status: InstanceStatus| status == InstanceStatus::Undecided;
+        while !store.instances().await?.iter().any(|known| known.name == name && undecided(known.status)) {
+            store.bury().await?;
+        }
+        store.declare(vec![put_service(name, ServiceLimits { flow, ..limits(None) })?]).await?;
+        let second = submit_all(store, new_tasks(service, bob, 2)?).await?;
+        let wish = |max| ClaimRequest { service, max, lease: None, worker_host: None, instance: None };
+        let got = store.claim(vec![wish(10)]).await?;
+        let names: HashSet<TaskId> = got.tasks[0].iter().map(|task| task.task_id).collect();
+        ensure!(names == first[38..].iter().chain(&second).copied().collect(), "{name}: {}", names.len());
+        for task in &got.tasks[0] {
+            change(store, task.task_id, service, Event::Succeeded { attempt: None, response: json("1")? }).await?;
+        }
+        let nothing = store.claim(vec![wish(10)]).await?;
+        ensure!(nothing.tasks[0].is_empty() && nothing.again.is_none(), "{name}: {:?}", nothing.again);
+
+        submit_all(store, new_tasks(service, bob, 4)?).await?;
+        ensure!(store.claim(vec![wish(2)]).await?.tasks[0].len() == 2, "{name}: nobody else waits for them");
+        ensure!(store.decide(name.to_owned(), Decision::Restart).await? == Some(38));
+        ensure!(store.claim(vec![wish(2)]).await?.tasks[0].len() == 2, "{name}: they are to be had again");
+    }
     Ok(())
 }
 

@@ -126,6 +126,7 @@ macro_rules! store_suite {
                 a_strict_process_waits_for_a_decision,
                 leaving_gives_back,
                 limits_hold_for_what_is_in_hand,
+                limits_by_client_pass_over_what_is_in_hand,
                 what_is_done_once_more_is_anybodys,
                 time_passes_for_what_is_in_hand,
                 what_is_done_in_hand_is_told,
@@ -151,6 +152,7 @@ macro_rules! store_suite {
                 a_batch_ends_with_its_last_task_and_is_told_once,
                 ends_at_once_end_a_batch_once,
                 a_batch_is_taken_whole_or_not_at_all,
+                a_batch_that_is_made_again_under_its_key_is_the_same,
                 an_open_batch_takes_tasks_until_it_is_closed,
                 closing_and_adding_at_once_lose_nothing,
                 a_chain_in_a_batch_ends_it,
@@ -178,6 +180,7 @@ macro_rules! store_suite {
             dispatch {
                 what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settled,
                 what_its_caller_dispatches_is_left_to_it_for_a_while,
+                the_oldest_task_at_the_broker_is_known,
                 a_task_that_has_ended_is_not_dispatched,
                 tasks_of_a_broker_are_not_claimed_and_those_of_others_not_dispatched,
                 every_way_of_submitting_writes_what_is_to_be_dispatched,

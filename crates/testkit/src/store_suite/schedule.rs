@@ -1,11 +1,12 @@
 //! Schedules: their runs happen once, whoever makes them, and whatever becomes of them they go on.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    Change, ClientId, ClientKey, Event, Fired, Missed, NewTask, Overlap, Referee, Refusal, RunByHand, RunOutcome,
-    Schedule, ScheduleChange, ScheduleName, ScheduleRecord, ServiceKey, Store, StoreError, TaskId, Timestamp, run_id,
+    Change, ClientId, ClientKey, Event, Fired, Missed, NewTask, Overlap, Priority, Referee, Refusal, RetryPolicy,
+    RunByHand, RunOutcome, RunTerms, Schedule, ScheduleChange, ScheduleName, ScheduleRecord, ServiceKey, Store,
+    StoreError, TaskId, Timestamp, run_id,
 };
 
 use super::{
@@ -33,6 +34,7 @@ fn declared(schedule: &str, cron: &str) -> Result<Schedule> {
         body: json(r#"{"z": 1e400, "a": "é"}"#)?,
         callback: None,
         correlation_id: None,
+        terms: RunTerms::default(),
         missed: Missed::All,
         overlap: Overlap::Allow,
         paused: false,
@@ -41,7 +43,7 @@ fn declared(schedule: &str, cron: &str) -> Result<Schedule> {
 
 async fn put(store: &dyn Store, schedule: Schedule) -> Result<ScheduleRecord> {
     let name = schedule.name.clone();
-    store.declare(vec![Change::Schedule(ScheduleChange::Put { schedule, paused: None })]).await?;
+    store.declare(vec![Change::Schedule(ScheduleChange::Put { schedule: Box::new(schedule), paused: None })]).await?;
     record(store, name.as_str()).await
 }
 
@@ -188,6 +190,17 @@ pub async fn what_is_declared_of_a_schedule_is_read_back_and_its_progress_kept(h
         body: json("{}")?,
         callback: Some(json(r#"{"type": "https", "url": "https://example.org"}"#)?),
         correlation_id: Some("all\0of them".to_owned()),
+        terms: RunTerms {
+            priority: Priority::new(9),
+            retry: Some(RetryPolicy {
+                limit: 3,
+                jitter: 0.25,
+                except_kinds: vec!["ink".to_owned()],
+                ..RetryPolicy::none()
+            }),
+            timeout: Some(Duration::from_millis(1500)),
+            expires: Some(Duration::from_secs(3 * 86_400)),
+        },
         missed: Missed::Skip,
         overlap: Overlap::Skip,
         ..declared("nightly", SECONDS)?

@@ -78,6 +78,7 @@ fn told(visitor: &Visitor, trouble: &Trouble) -> (String, String) {
             fill(words.trouble_full, &[("service", service), ("n", &n(*pending)), ("of", &n(u64::from(*capacity)))]),
             service_page(service),
         ),
+        Trouble::Lost { service } => (fill(words.trouble_lost, &[("service", service)]), service_page(service)),
         Trouble::Paused { service, pending } => {
             (fill(words.trouble_paused, &[("service", service), ("n", &n(*pending))]), service_page(service))
         }

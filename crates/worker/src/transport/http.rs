@@ -81,7 +81,7 @@ impl Transport for OverHttp {
 }
 
 /// A task that was claimed from a server, which counts attempts.
-pub(super) fn delivery(task: SubmissionMessage) -> Delivery {
+fn delivery(task: SubmissionMessage) -> Delivery {
     Delivery {
         key: TaskKey { task_id: task.task_id.as_str().into(), attempt: task.attempt, delivery: 0 },
         redelivered: task.attempt.is_some_and(|attempt| attempt > 1),

@@ -3,8 +3,6 @@
 //! Everything else in this crate (slots, outbox, loop) is the same for every transport. Nothing here tries again, but for
 //! what a lost connection makes necessary: one call is one attempt, and the caller decides whether there is another.
 
-#[cfg(feature = "embedded")]
-pub(crate) mod embedded;
 pub(crate) mod http;
 #[cfg(feature = "rabbitmq")]
 pub(crate) mod rabbitmq;

@@ -231,13 +231,15 @@ class AsyncClient:
         callback: Callback | None = None,
         correlation_id: str | None = None,
         open: bool = False,
+        idempotency_key: str | None = None,
         traceparent: str | None = None,
     ) -> BatchMade:
         """Makes a batch of tasks, each with its `service`: all are taken, or none.
 
-        When all have ended, and the batch was closed if it was made `open`, its callback tells so, once.
+        When all have ended, and the batch was closed if it was made `open`, its callback tells so, once. Making
+        it again under the same `idempotency_key` gives the same batch; without one, a key is made up for this call.
         """
-        return await self._call(calls.make_batch(tasks, callback, correlation_id, open, traceparent))
+        return await self._call(calls.make_batch(tasks, callback, correlation_id, open, idempotency_key, traceparent))
 
     async def batch(self, batch_id: str) -> Batch:
         """A batch as it is now."""

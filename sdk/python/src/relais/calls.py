@@ -215,16 +215,17 @@ def make_batch(
     callback: Callback | None,
     correlation_id: str | None,
     open_: bool,
+    idempotency_key: str | None,
     traceparent: str | None,
 ) -> Call[BatchMade]:
-    """Makes a batch. Not tried again without an answer: it may have been made."""
+    """Under a key of its own if none is given: then trying again never makes a second batch."""
     body: dict[str, Any] = {"tasks": [task.to_wire() for task in tasks], "open": open_}
     if callback is not None:
         body["callback"] = callback.to_wire()
     if correlation_id is not None:
         body["correlationId"] = correlation_id
-    headers = _trace(traceparent)
-    return Call("POST", (), BatchMade.from_wire, body=dumps(body), headers=headers, repeatable=False, root="batches")
+    headers = {"Idempotency-Key": idempotency_key or str(uuid4()), **_trace(traceparent)}
+    return Call("POST", (), BatchMade.from_wire, body=dumps(body), headers=headers, root="batches")
 
 
 def batch(batch_id: str) -> Call[Batch]:
