@@ -301,7 +301,7 @@ async fn picked_up(plan: &Plan, server: &PostgresServer) -> Result<Vec<(Engine, 
 
 /// What came of a drain.
 #[derive(Debug)]
-struct Measured {
+pub struct Measured {
     /// How often a handler began.
     ran: u64,
     /// How many finished tasks there are more than before.

@@ -166,6 +166,7 @@ pub struct PurgeReport {
 }
 
 /// A change to what is declared.
+#[expect(clippy::large_enum_variant, reason = "a few at a time, and rarely")]
 #[derive(Debug, Clone)]
 pub enum Change {
     /// The service is to be like this.

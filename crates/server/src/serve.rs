@@ -234,6 +234,7 @@ fn engine_options(config: &Config, couriers: Couriers, carrier: Option<Arc<dyn C
             publish: config.server.has(Role::Dispatch),
             track: config.server.has(Role::Track),
             ahead: config.broker.prefetch,
+            ..DispatchOptions::default()
         },
         ..Options::default()
     }

@@ -88,7 +88,7 @@ async fn shop() -> Result<(TestApp, String)> {
             submit(service, count).await?;
             let taken = claim(service, &format!("{service}-7c9f-{}", step % 3), count).await;
             let bad = *service == "emails" && step > 74;
-            let said = |i: usize| match bad && i % 2 == 0 {
+            let said = |i: usize| match bad && i.is_multiple_of(2) {
                 true => json!({"messageType": "failure", "errorMessage": "smtp: 421 try again later"}),
                 false => json!({"messageType": "success"}),
             };
