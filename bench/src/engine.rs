@@ -132,6 +132,14 @@ pub async fn run(plan: &Plan) -> Result<Section> {
     Ok(section)
 }
 
+/// What the fastest of the others needs to begin a single task, on a server of its own: what all ways of Relais are held against.
+pub async fn idle_peer(plan: &Plan) -> Result<Sample> {
+    let (server, _) = postgres(plan).await?;
+    let url = create_database(&server, "idle").await?;
+    let latencies = peer::pick_up(Engine::Graphile.key(), &url, plan.samples).await?;
+    Ok(Sample::new(plan.samples, Duration::from_secs(1), latencies))
+}
+
 /// Relais on a file, alone: the others have no such thing.
 async fn on_sqlite(plan: &Plan, section: &mut Section) -> Result<()> {
     let folder = tempfile::tempdir()?;

@@ -20,18 +20,22 @@ pub struct Queue {
     finished: u64,
     /// One task in so many is finished.
     every: u64,
+    /// What they were asked, and what came of those that are finished.
+    request: &'static str,
+    response: &'static str,
 }
 
 impl Queue {
     /// `pending` tasks, a multiple of ten.
     pub fn of(pending: u64) -> Self {
         let finished = pending / (FINISHED - 1);
-        Self { pending: finished * (FINISHED - 1), finished, every: FINISHED }
+        let pending = finished * (FINISHED - 1);
+        Self { pending, finished, every: FINISHED, request: BODY, response: BODY }
     }
 
-    /// `finished` tasks that have ended, and none that waits.
-    pub fn ended(finished: u64) -> Self {
-        Self { pending: 0, finished, every: 1 }
+    /// `finished` tasks that have ended, with this request and response, and none that waits.
+    pub fn ended(finished: u64, request: &'static str, response: &'static str) -> Self {
+        Self { pending: 0, finished, every: 1, request, response }
     }
 
     /// How many are pending.
@@ -79,6 +83,7 @@ pub const BODY: &str = r#"{"sleep":0.5,"mustSucceed":true,"name":"a task of the 
 pub async fn postgres(url: &str, queue: Queue, service: &str, client: &str) -> Result<()> {
     let mut connection = PgConnection::connect(url).await?;
     let (all, finished, every) = (queue.all(), queue.finished(), queue.every);
+    let (request, response) = (queue.request, queue.response);
     let ids = format!(
         "(SELECT id FROM relais.service WHERE name = '{service}') AS s (service_id), \
          (SELECT id FROM relais.client WHERE client_id = '{client}') AS c (client_id)"
@@ -98,7 +103,7 @@ pub async fn postgres(url: &str, queue: Queue, service: &str, client: &str) -> R
                     CASE WHEN f.finished THEN 2 ELSE 0 END, f.finished::integer, 2 * f.finished::integer,
                     CASE WHEN f.finished THEN 100 ELSE 0 END, now(),
                     CASE WHEN f.finished THEN now() END, CASE WHEN f.finished THEN now() END,
-                    CASE WHEN f.finished THEN 'bench' END, '{BODY}', CASE WHEN f.finished THEN '{BODY}'::json END
+                    CASE WHEN f.finished THEN 'bench' END, '{request}', CASE WHEN f.finished THEN '{response}'::json END
              FROM {ids}, generate_series(0, {all}::bigint - 1) AS n
              CROSS JOIN LATERAL (SELECT n % {every} = {last} AS finished) f
              ORDER BY n"
@@ -133,6 +138,7 @@ pub async fn postgres(url: &str, queue: Queue, service: &str, client: &str) -> R
 pub async fn sqlite(url: &str, queue: Queue, service: &str, client: &str) -> Result<()> {
     let mut connection = SqliteConnection::connect(url).await?;
     let (all, finished, every) = (queue.all(), queue.finished(), queue.every);
+    let (request, response) = (queue.request, queue.response);
     let ids = format!(
         "(SELECT id AS service_id FROM service WHERE name = '{service}') s, \
          (SELECT id AS client_id FROM client WHERE client_id = '{client}') c"
@@ -155,7 +161,7 @@ pub async fn sqlite(url: &str, queue: Queue, service: &str, client: &str) -> Res
                     iif(n % {every} = {last}, 2, 0), n % {every} = {last}, 2 * (n % {every} = {last}),
                     iif(n % {every} = {last}, 100, 0), {now},
                     iif(n % {every} = {last}, {now}, NULL), iif(n % {every} = {last}, {now}, NULL),
-                    iif(n % {every} = {last}, 'bench', NULL), '{BODY}', iif(n % {every} = {last}, '{BODY}', NULL)
+                    iif(n % {every} = {last}, 'bench', NULL), '{request}', iif(n % {every} = {last}, '{response}', NULL)
              FROM {ids}, numbers WHERE n < {all}"
         ),
         format!(

@@ -8,7 +8,7 @@ use std::{
 use anyhow::{Result, ensure};
 
 use crate::{
-    Plan,
+    Plan, engine,
     load::{Connection, on_one_thread},
     report::Section,
     sample::{Sample, ms},
@@ -16,35 +16,54 @@ use crate::{
     world::{CHECKED, Kind, World, post, submit},
 };
 
-/// What others need on this kind of machine, in milliseconds at p50 and p99: graphile_worker, the fastest of them.
-pub const OTHERS: (f64, f64) = (2.8, 7.2);
-
 /// Runs it.
 pub async fn run(plan: &Plan) -> Result<Section> {
     let header = ["database", "worker", "samples", "p50 ms", "p90 ms", "p99 ms", "max ms"];
     let mut section = Section::new("pickup", "from a submission to a waiting worker", &header);
+    let other = engine::idle_peer(plan).await?;
     for &kind in &plan.databases {
         let mut world = World::new(plan, kind, 0).await?;
-        measure(plan, &mut section, &world, kind, "same process").await?;
+        measure(plan, &mut section, &world, kind, "same process", &other).await?;
         if kind == Kind::Postgres {
             world.start_another().await?;
-            measure(plan, &mut section, &world, kind, "another process").await?;
+            measure(plan, &mut section, &world, kind, "another process", &other).await?;
         }
     }
-    section.note("The bars are figures of graphile_worker on the same kind of machine, not of the same run.");
+    row(&mut section, "PostgreSQL", "graphile_worker", &other);
+    section.note(
+        "graphile_worker is on a PostgreSQL of its own, in one process with the one who submits, and without HTTP.",
+    );
     Ok(section)
 }
 
-async fn measure(plan: &Plan, section: &mut Section, world: &World, kind: Kind, worker: &str) -> Result<()> {
+fn row(section: &mut Section, database: &str, worker: &str, sample: &Sample) {
+    let shares = [0.5, 0.9, 0.99, 1.0].map(|share| ms(sample.percentile(share)));
+    section.row([database.to_owned(), worker.to_owned(), sample.len().to_string()].into_iter().chain(shares));
+}
+
+/// Holds latencies against those of another engine in the same run.
+pub fn judge(section: &mut Section, what: &str, sample: &Sample, other: &Sample) {
+    let millis = |sample: &Sample, share| sample.percentile(share).as_secs_f64() * 1000.0;
+    for share in [0.5, 0.99] {
+        let bar = (millis(other, share) * 100.0).round() / 100.0;
+        let what = format!("at p{:.0}: {what}, beside graphile_worker", share * 100.0);
+        section.below(&what, millis(sample, share), bar, " ms");
+    }
+}
+
+async fn measure(
+    plan: &Plan,
+    section: &mut Section,
+    world: &World,
+    kind: Kind,
+    worker: &str,
+    other: &Sample,
+) -> Result<()> {
     let (samples, submit_at, claim_at) = (plan.samples, world.address(), world.other_address());
     let latencies = on_one_thread(move || pick_up(samples, submit_at, claim_at)).await?;
     let sample = Sample::new(samples, Duration::from_secs(1), latencies);
-    let shares = [0.5, 0.9, 0.99, 1.0].map(|share| ms(sample.percentile(share)));
-    section.row([kind.name().to_owned(), worker.to_owned(), samples.to_string()].into_iter().chain(shares));
-    for (share, bar) in [(0.5, OTHERS.0), (0.99, OTHERS.1)] {
-        let what = format!("at p{:.0}: {}, {worker}", share * 100.0, kind.name());
-        section.below(&what, sample.percentile(share).as_secs_f64() * 1000.0, bar, " ms");
-    }
+    row(section, kind.name(), worker, &sample);
+    judge(section, &format!("{}, {worker}", kind.name()), &sample, other);
     Ok(())
 }
 

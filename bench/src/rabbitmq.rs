@@ -22,9 +22,9 @@ use crate::{
     Plan,
     celery::Celery,
     cpu::{self, Split},
+    engine,
     load::{Connection, on_one_thread},
-    pickup::OTHERS,
-    profiled,
+    pickup, profiled,
     report::Section,
     sample::{Sample, ms, number},
     work::batch,
@@ -127,17 +127,15 @@ pub async fn run(plan: &Plan) -> Result<Section> {
         let what = format!("the best of Celery: {}{}", scope(filled), telling.name());
         section.at_least(&what, rate / celery_best.get(&filled).copied().unwrap_or(f64::NAN), BAR);
     }
-    for (share, bar) in [(0.5, OTHERS.0), (0.99, OTHERS.1)] {
-        let what = format!("at p{:.0}, idle", share * 100.0);
-        section.below(&what, idle.percentile(share).as_secs_f64() * 1000.0, bar, " ms");
-    }
+    let other = engine::idle_peer(plan).await?;
+    row_of_idle(&mut section, "graphile_worker, idle", &other);
+    pickup::judge(&mut section, "idle", &idle, &other);
     section.note(format!(
         "Relais: submissions over HTTP on {CONNECTIONS} connections, one worker process in Rust, by hand or with relais-worker (which also did the idle ones). Celery: one producer with `delay()` in a \
          loop, prefork with 2 processes, `task_acks_late`, persistent messages, results in the same PostgreSQL through \
          SQLAlchemy and psycopg2. The whole way is from the first submission until all results are stored; \"queue full\" is \
          the worker's side alone, Celery's from its first stored result to its last. Latency is from just before the \
-         submission to the begin of the task by the worker's clock; the bars are graphile_worker's on the same kind of \
-         machine, not of the same run."
+         submission to the begin of the task by the worker's clock; graphile_worker has no broker and no HTTP in between."
     ));
     Ok(section)
 }

@@ -26,13 +26,13 @@ pub fn run(arguments: &[String]) -> Result<()> {
         let programs = python::environment(&cargo::target_directory()?.join("bench-python"), CELERY)?;
         bench.env("BENCH_PYTHON", programs);
     }
-    if asked_for("engine") {
+    if ["engine", "pickup", "rabbitmq"].into_iter().any(asked_for) {
         bench.env("BENCH_PEERS", peers()?);
     }
     execute(&mut bench)
 }
 
-/// Builds what the benchmark `engine` is held against: a workspace of its own, in a directory of its own.
+/// Builds what some benchmarks are held against: a workspace of its own, in a directory of its own.
 fn peers() -> Result<PathBuf> {
     let target = cargo::target_directory()?.join("bench-peers");
     let mut build = cargo(["build", "--release", "--locked", "--manifest-path", "bench/peers/Cargo.toml"]);

@@ -209,7 +209,7 @@ async fn tasks_are_done_on_the_schedules_own_terms(on: Backend) {
         "they are read back as they were said"
     );
     let state = operator.get("/admin/schedules/nightly").await.data();
-    for (term, said) in terms.as_object().context("terms are an object")? {
+    for (term, said) in terms.as_object().expect("an object") {
         assert_eq!(&state[term], said, "{term}");
     }
     let declaration = operator.get("/admin/declaration").await.data();
