@@ -18,7 +18,7 @@ use relais_core::{
 };
 use relais_protocol::worker::{Report, SubmissionMessage, WireMessage, WorkerMessage};
 use serde_json::value::RawValue;
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::mailbox;
@@ -33,6 +33,12 @@ const LONG: Duration = Duration::from_secs(25 * 60);
 
 /// So many bytes are recorded at once.
 const MOST_BYTES: usize = 8 << 20;
+
+/// While messages come one after the other, so long is waited for more of them: a batch costs the store little more than one.
+const GATHER: Duration = Duration::from_millis(3);
+
+/// Whether they do: the next one was there so soon.
+const AT_ONCE: Duration = Duration::from_millis(1);
 
 /// A worker may put so many messages into one.
 const MOST_IN_ONE: usize = 1000;
@@ -123,8 +129,16 @@ impl Track {
     async fn follow_once(&self) -> Result<(), CarrierError> {
         let ahead = self.engine.0.options.dispatch.ahead;
         let Some(mut follower) = self.carrier.follow(&self.mailbox, self.side, ahead).await? else { return Ok(()) };
+        let mut flowing = false;
         loop {
-            let mut rest = follower.next(ahead.into()).await?.into_iter().peekable();
+            if flowing {
+                tokio::time::sleep(GATHER).await;
+            }
+            let asked = Instant::now();
+            let batch = follower.next(ahead.into()).await?;
+            // As many as may be ahead are enough.
+            flowing = asked.elapsed() < AT_ONCE && batch.len() < usize::from(ahead) / 2;
+            let mut rest = batch.into_iter().peekable();
             // One transaction is not made longer than this by large messages.
             while rest.peek().is_some() {
                 let (mut part, mut bytes, mut last) = (Vec::new(), 0, 0);
