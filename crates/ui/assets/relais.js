@@ -264,7 +264,8 @@
   };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
-    if (event.target.closest("input:not([type=checkbox]):not([type=radio]), textarea, select, dialog")) return;
+    // A dialog that was just closed keeps the focus until the next frame.
+    if (event.target.closest("input:not([type=checkbox]):not([type=radio]), textarea, select, dialog[open]")) return;
     const row = $("main tbody tr.at");
     if (gone && Date.now() - gone < 5000) {
       gone = 0;

@@ -266,6 +266,7 @@ async fn what_was_told_outlives_a_killed_broker_and_the_rest_follows() -> Result
     let before = world.ended("inbox").await?;
     world.told(&before, "SUCCESS").await?;
 
+    node.write_down().await?;
     node.kill9()?;
     let after = world.ended("inbox").await?;
     let away = world.callback_when(&after, |callback| !list(&callback["tries"]).is_empty()).await?;

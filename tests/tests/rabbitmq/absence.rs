@@ -149,6 +149,7 @@ async fn a_node_that_is_killed_comes_back_with_everything(on: Backend) {
     let job = listening.take().await;
     worker.started(&job.task_id, "pod-1").await;
     stage.running_on(&job.task_id, "pod-1").await;
+    node.write_down().await.unwrap();
     node.kill9().unwrap();
     ids.extend(stage.submit_many(50..80).await);
     node.restart().await.unwrap();

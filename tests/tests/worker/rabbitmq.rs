@@ -279,6 +279,7 @@ async fn a_node_that_is_killed_and_comes_back_loses_nothing() -> Result<()> {
         other.submit(&n.to_string(), json!({"do": "wait"})).await?;
     }
     stage.starts(5).await;
+    node.write_down().await?;
     node.kill9()?;
     stage.let_go(1000);
     node.restart().await?;
