@@ -34,8 +34,9 @@ pub use redact::redacted;
 pub use sse::{Event, Events};
 pub use wire::{Wire, basic};
 
-/// How long anything may take before a test is failed for it.
-pub const DEADLINE: Duration = Duration::from_secs(30);
+/// How long anything may take before a test is failed for it. A broker that was away is looked for every 15 s at most, and
+/// the first attempt may come while it still starts.
+pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Which store is under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,9 @@ use relais_core::{ClientKey, Prerequisite, Status, Task, TaskId, TaskLink};
 
 use super::{
     Postgres, error,
-    read::task_columns,
+    read::{task_columns, with_names, with_service},
     session::{PgSession, column, locked_columns},
+    write::written_rows,
 };
 use crate::{
     dependency::{
@@ -20,7 +21,7 @@ impl Dependencies for PgSession {
     async fn lock_prerequisites(&mut self, tasks: &[TaskId], clients: &[ClientKey]) -> Result<Vec<LockedPrerequisite>> {
         let rows = sqlx::query(
             "SELECT id, task_id, client_id, status, followed, correlation_id, trace FROM relais.task
-             WHERE task_id = ANY($1) AND client_id = ANY($2) ORDER BY id FOR NO KEY UPDATE",
+             WHERE task_id = ANY($1) AND client_id + 0 = ANY($2) ORDER BY id + 0 FOR NO KEY UPDATE",
         )
         .bind(names(tasks))
         .bind(column(clients, |client| client.0))
@@ -101,8 +102,9 @@ impl Dependencies for PgSession {
         let rows = sqlx::query(concat!(
             "SELECT clock_timestamp() AS now, ",
             locked_columns!(),
-            " FROM relais.task t JOIN relais.service s ON s.id = t.service_id
-              WHERE t.id = ANY($1) ORDER BY t.id FOR NO KEY UPDATE OF t"
+            " FROM relais.task t",
+            with_service!(),
+            "WHERE t.id = ANY($1) ORDER BY t.id + 0 FOR NO KEY UPDATE OF t"
         ))
         .bind(ids)
         .fetch_all(&mut *self.tx)
@@ -112,11 +114,12 @@ impl Dependencies for PgSession {
     }
 
     async fn close_edges(&mut self, edges: &[(Edge, Status)]) -> Result<()> {
-        sqlx::query(
-            "UPDATE relais.dependency d SET outcome = w.status
-             FROM unnest($1::bigint[], $2::bigint[], $3::smallint[]) AS w (task, prerequisite, status)
-             WHERE d.task = ANY($1) AND d.task = w.task AND d.prerequisite = w.prerequisite AND d.outcome IS NULL",
-        )
+        sqlx::query(concat!(
+            "UPDATE relais.dependency d SET outcome = w.status FROM ",
+            written_rows!("$1::bigint[], $2::bigint[], $3::smallint[]"),
+            " AS w (task, prerequisite, status)
+             WHERE d.task = ANY($1) AND d.task = w.task AND d.prerequisite = w.prerequisite AND d.outcome IS NULL"
+        ))
         .bind(column(edges, |(edge, _)| edge.task))
         .bind(column(edges, |(edge, _)| edge.prerequisite))
         .bind(column(edges, |(_, status)| status.code()))
@@ -255,8 +258,9 @@ impl Linked for Postgres {
         let rows = sqlx::query(concat!(
             "SELECT ",
             task_columns!("'null'", "NULL"),
-            " FROM relais.task t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
-              WHERE t.id = ANY($1) ORDER BY t.id DESC"
+            " FROM relais.task t",
+            with_names!(),
+            "WHERE t.id = ANY($1) ORDER BY t.id + 0 DESC"
         ))
         .bind(ids)
         .fetch_all(&mut *self.lend().await?)

@@ -327,16 +327,18 @@ impl Dispatch for PgSession {
 
     async fn lease_strays(&mut self, limit: usize) -> Result<usize> {
         let done = sqlx::query(
-            "UPDATE relais.task t SET lease_until = clock_timestamp() + w.lease,
+            "WITH w AS MATERIALIZED (
+                 SELECT t.id, s.lease_ms * interval '1 ms' AS lease FROM relais.service s CROSS JOIN LATERAL (
+                     SELECT id FROM relais.task
+                     WHERE service_id = s.id AND status BETWEEN 1 AND 1
+                       AND lease_until IS NULL AND id NOT IN (SELECT unnest(tasks) FROM relais.hand)
+                     ORDER BY service_id, status, id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
+                 ) t
+                 WHERE s.transport = 0 LIMIT $1
+             )
+             UPDATE relais.task t SET lease_until = clock_timestamp() + w.lease,
                  timer = least(t.timer, clock_timestamp() + w.lease)
-             FROM (SELECT t.id, s.lease_ms * interval '1 ms' AS lease FROM relais.service s CROSS JOIN LATERAL (
-                       SELECT id FROM relais.task
-                       WHERE service_id = s.id AND status BETWEEN 1 AND 1
-                         AND lease_until IS NULL AND id NOT IN (SELECT unnest(tasks) FROM relais.hand)
-                       ORDER BY service_id, status, id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
-                   ) t
-                   WHERE s.transport = 0 LIMIT $1) w
-             WHERE t.id = w.id",
+             FROM w WHERE t.id = ANY(ARRAY(SELECT id FROM w)) AND t.id = w.id",
         )
         .bind(wide(limit))
         .execute(&mut *self.tx)

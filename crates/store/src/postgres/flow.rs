@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 
 use super::{
     error,
-    read::task_columns,
+    read::{task_columns, with_names},
     session::{PgSession, column},
 };
 use crate::{
@@ -138,9 +138,8 @@ impl Flows for PgSession {
                   SELECT * FROM relais.task WHERE status + 0 = 0 AND id = ANY(ARRAY(",
             first_of_each!("i.id", "16"),
             ")) ORDER BY rank + 0, id LIMIT w.most FOR NO KEY UPDATE SKIP LOCKED
-              ) t
-              CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
-              CROSS JOIN LATERAL (SELECT * FROM relais.client WHERE id = t.client_id OFFSET 0) c"
+              ) t",
+            with_names!()
         ))
         .bind(service.0)
         .bind(column(shares, |(client, _)| client.0))

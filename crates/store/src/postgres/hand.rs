@@ -10,9 +10,10 @@ use sqlx::postgres::PgRow;
 
 use super::{
     Postgres, error,
-    read::task_columns,
+    read::{task_columns, with_names, with_service},
     session::{PgSession, column, locked_columns},
     to_sql,
+    write::written_rows,
 };
 use crate::{
     hand::{DoneTask, Hands, LockedInstance, TakenInHand, instance_record, locked_instance},
@@ -52,9 +53,8 @@ macro_rules! take_in_hand {
                     coalesce(t.retry, s.retry) AS retry, ",
             task_columns!("t.request", "NULL"),
             " FROM made CROSS JOIN picked
-              CROSS JOIN LATERAL (SELECT * FROM relais.task WHERE id = picked.id OFFSET 0) t
-              CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
-              CROSS JOIN LATERAL (SELECT * FROM relais.client WHERE id = t.client_id OFFSET 0) c"
+              CROSS JOIN LATERAL (SELECT * FROM relais.task WHERE id = picked.id OFFSET 0) t",
+            with_names!()
         )
     };
 }
@@ -296,8 +296,9 @@ impl Hands for PgSession {
         let rows = sqlx::query(concat!(
             "SELECT clock_timestamp() AS now, ",
             locked_columns!(),
-            " FROM relais.task t CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
-              WHERE t.id = ANY(ARRAY(SELECT unnest(tasks) FROM relais.hand WHERE instance_id = $1))
+            " FROM relais.task t",
+            with_service!(),
+            "WHERE t.id = ANY(ARRAY(SELECT unnest(tasks) FROM relais.hand WHERE instance_id = $1))
               ORDER BY t.id + 0 FOR NO KEY UPDATE OF t"
         ))
         .bind(instance.0)
@@ -308,16 +309,19 @@ impl Hands for PgSession {
     }
 
     async fn write_done(&mut self, tasks: &[DoneTask]) -> Result<usize> {
-        let done = sqlx::query(
+        let done = sqlx::query(concat!(
             "UPDATE relais.task t
              SET status = 2, attempt = w.attempt, revision = w.revision, progress = 100, worker_host = w.worker_host,
                  started = w.started, ended = w.ended, response = w.response::json, error_message = NULL, error_kind = NULL,
                  error_trace = NULL, lease_until = NULL, due = NULL, expires = NULL, deadline = NULL, timer = NULL
-             FROM unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::text[], $6::timestamptz[],
-                         $7::timestamptz[], $8::text[])
-                  AS w (id, known, revision, attempt, worker_host, started, ended, response)
-             WHERE t.id = ANY($1) AND t.id = w.id AND t.revision = w.known",
-        )
+             FROM ",
+            written_rows!(
+                "$1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::text[], $6::timestamptz[],
+                 $7::timestamptz[], $8::text[]"
+            ),
+            " AS w (id, known, revision, attempt, worker_host, started, ended, response)
+             WHERE t.id = ANY($1) AND t.id = w.id AND t.revision = w.known"
+        ))
         .bind(column(tasks, |task| task.id))
         .bind(column(tasks, |task| wide(task.known)))
         .bind(column(tasks, |task| wide(task.revision)))

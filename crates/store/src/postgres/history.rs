@@ -58,7 +58,8 @@ impl History for PgSession {
         sqlx::query(
             "UPDATE relais.callback b SET attempt = t.attempt, started = t.started, progress = t.progress, happened = t.ended
              FROM relais.task t
-             WHERE t.id = ANY($1) AND t.status IN (2, 3, 4) AND b.task = t.id AND b.event >= 2 AND b.attempt IS NULL",
+             WHERE t.id = ANY($1) AND t.status IN (2, 3, 4) AND b.task = ANY($1) AND b.task = t.id AND b.event >= 2
+                   AND b.attempt IS NULL",
         )
         .bind(ids)
         .execute(&mut *self.tx)

@@ -7,6 +7,7 @@ use relais_core::TaskId;
 use super::{
     error,
     session::{PgSession, column},
+    write::written_rows,
 };
 use crate::{
     inbox::{Inbox, Locked, inbox_entry},
@@ -40,10 +41,11 @@ impl Inbox for PgSession {
     }
 
     async fn refuse_inbox(&mut self, refused: &[(i64, String)]) -> Result<()> {
-        sqlx::query(
-            "UPDATE relais.inbox i SET refused = w.why FROM unnest($1::bigint[], $2::text[]) AS w (id, why)
-             WHERE i.id = ANY($1) AND i.id = w.id",
-        )
+        sqlx::query(concat!(
+            "UPDATE relais.inbox i SET refused = w.why FROM ",
+            written_rows!("$1::bigint[], $2::text[]"),
+            " AS w (id, why) WHERE i.id = ANY($1) AND i.id = w.id"
+        ))
         .bind(column(refused, |(id, _)| *id))
         .bind(column(refused, |(_, why)| why.as_str()))
         .execute(&mut *self.tx)

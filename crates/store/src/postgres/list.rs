@@ -10,7 +10,11 @@ use sqlx::{
     query::Query,
 };
 
-use super::{Postgres, error, read::task_columns, to_sql};
+use super::{
+    Postgres, error,
+    read::{task_columns, with_names},
+    to_sql,
+};
 use crate::{
     row::{task, wide},
     session::Result,
@@ -47,7 +51,7 @@ macro_rules! statements {
                 "SELECT ",
                 task_columns!("'null'", "NULL"),
                 ranges!("*", $first, $order, $rest),
-                " JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id",
+                with_names!(),
                 $whole,
                 " ORDER BY t.id DESC LIMIT $7"
             ),
@@ -84,7 +88,9 @@ const NEWEST: (&str, &str) = (
         task_columns!("'null'", "NULL"),
         " FROM (",
         newest!("*"),
-        ") t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id ORDER BY t.id DESC"
+        ") t",
+        with_names!(),
+        "ORDER BY t.id DESC"
     ),
     concat!("SELECT count(*) FROM (", newest!("id"), ") AS counted"),
 );

@@ -66,6 +66,7 @@ const STEPS: Steps = &[
     ("schedule terms", include_str!("migrations/0013_schedule_terms.sql")),
     ("batch keys", include_str!("migrations/0014_batch_keys.sql")),
     ("turns", include_str!("migrations/0015_turns.sql")),
+    ("by_id", include_str!("migrations/0016_by_id.sql")),
 ];
 
 /// Every time that matters for what is to come.

@@ -14,6 +14,7 @@ use super::{
     read::task_columns,
     session::{PgSession, column},
     to_sql,
+    write::written_rows,
 };
 use crate::{
     outbox::{Floor, NewCallback, Outbox, Told, callback_columns, past_columns},
@@ -166,14 +167,17 @@ impl Outbox for PgSession {
 
     async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<i64>> {
         let tried: Vec<_> = settlements.iter().filter_map(|one| Some((one.row, one.tried.as_ref()?))).collect();
-        sqlx::query_scalar(
+        sqlx::query_scalar(concat!(
             "WITH settled AS (
                  UPDATE relais.callback b
                  SET status = w.status, held = false, tries = b.tries - w.untried,
                      due = CASE WHEN w.status = 0 THEN clock_timestamp() + make_interval(secs => w.wait_ms / 1000.0) END,
                      ended = CASE WHEN w.status <> 0 THEN clock_timestamp() END, gone = w.gone
-                 FROM unnest($1::bigint[], $2::integer[], $3::smallint[], $4::bigint[], $5::integer[], $13::boolean[])
-                      AS w (id, attempt, status, wait_ms, untried, gone)
+                 FROM ",
+            written_rows!(
+                "$1::bigint[], $2::integer[], $3::smallint[], $4::bigint[], $5::integer[], $13::boolean[]"
+            ),
+            " AS w (id, attempt, status, wait_ms, untried, gone)
                  WHERE b.id = ANY($1) AND b.id = w.id AND b.attempts = w.attempt AND b.held
                  RETURNING b.id
              ), kept AS (
@@ -182,8 +186,8 @@ impl Outbox for PgSession {
                                       $11::text[], $12::text[])
                  ON CONFLICT DO NOTHING
              )
-             SELECT id FROM settled",
-        )
+             SELECT id FROM settled"
+        ))
         .bind(column(settlements, |one| one.row))
         .bind(column(settlements, |one| signed(one.attempt)))
         .bind(column(settlements, |one| settled(one.verdict).status.code()))
@@ -331,7 +335,7 @@ impl Outbox for PgSession {
                 // No task and no batch have the same name.
                 sqlx::query(again!(
                     "WHERE b.id = ANY(ARRAY(
-                         SELECT n.id FROM relais.callback n JOIN relais.task t ON t.id = n.task WHERE t.task_id = $1
+                         SELECT n.id FROM relais.callback n WHERE n.task = (SELECT id FROM relais.task WHERE task_id = $1)
                          UNION ALL SELECT n.id FROM relais.callback n WHERE n.batch_id = $1
                      )) AND b.revision = $2 AND NOT b.held"
                 ))

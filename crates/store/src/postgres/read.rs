@@ -31,6 +31,26 @@ macro_rules! state_columns {
 }
 pub(super) use state_columns;
 
+/// The service of a task `t`, as `s`: looked up for each of the tasks. Joined in any other way, a plan may begin with the services,
+/// and go through all tasks of each.
+macro_rules! with_service {
+    () => {
+        " CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s "
+    };
+}
+pub(super) use with_service;
+
+/// The service of a task `t` as `s`, and its client as `c`.
+macro_rules! with_names {
+    () => {
+        concat!(
+            super::read::with_service!(),
+            "CROSS JOIN LATERAL (SELECT * FROM relais.client WHERE id = t.client_id OFFSET 0) c "
+        )
+    };
+}
+pub(super) use with_names;
+
 /// The columns that [`task`] reads, with the names of service and client joined as `s` and `c`.
 macro_rules! task_columns {
     ($request:literal, $response:literal) => {
@@ -38,7 +58,7 @@ macro_rules! task_columns {
             "t.id, t.task_id, t.seq, t.service_id, t.client_id, s.name AS service, c.client_id AS client, t.submitted, ",
             "t.scheduled, t.priority, t.correlation_id, t.error_message, t.error_kind, t.error_trace, t.callback::text AS callback, ",
             "CASE WHEN t.callback IS NOT NULL AND t.status IN (2, 3, 4) THEN (SELECT n.status FROM relais.callback n ",
-            "WHERE n.task = t.id AND n.event >= 2 ORDER BY n.id DESC LIMIT 1) END AS notification, ",
+            "WHERE n.task = t.id AND n.event >= 2 ORDER BY n.id + 0 DESC LIMIT 1) END AS notification, ",
             $request,
             "::text AS request, ",
             $response,
@@ -96,12 +116,13 @@ impl Database for Postgres {
                 // Nothing says where to end but the number, so what is not of this queue is left out afterwards.
                 "SELECT i.seq FROM (
                      SELECT service_id, status, seq FROM relais.task
-                     WHERE (service_id, status, id) < (t.service_id, 0::smallint, t.id)
+                     WHERE service_id IS NOT NULL AND (service_id, status, id) < (t.service_id, 0::smallint, t.id)
                      ORDER BY service_id DESC, status DESC, id DESC LIMIT 16
                  ) i WHERE i.service_id = t.service_id AND i.status = 0"
             ),
-            " FROM relais.task t JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id",
-            " WHERE t.task_id = $1"
+            " FROM relais.task t",
+            with_names!(),
+            "WHERE t.task_id = $1"
         ))
         .bind(task_id.0)
         .fetch_optional(&mut *lent)

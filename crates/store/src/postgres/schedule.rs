@@ -8,6 +8,7 @@ use super::{
     Postgres, error, from_sql,
     session::{PgSession, column},
     to_sql,
+    write::written_rows,
 };
 use crate::{
     row::{Columns, in_millis, locked, retry_text, wide},
@@ -120,16 +121,19 @@ impl Schedules for PgSession {
     }
 
     async fn write_progress(&mut self, schedules: &[(ScheduleName, Progress)]) -> Result<()> {
-        sqlx::query(
+        sqlx::query(concat!(
             "UPDATE relais.schedule s
              SET next_fire = w.next_fire, last_run = w.last_run, last_task = w.last_task, last_error = w.last_error,
                  last_error_at = w.last_error_at, runs = w.runs, skipped = w.skipped, refused = w.refused,
                  missed_runs = w.missed_runs
-             FROM unnest($1::text[], $2::timestamptz[], $3::timestamptz[], $4::uuid[], $5::text[], $6::timestamptz[],
-                         $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[])
-                  AS w (name, next_fire, last_run, last_task, last_error, last_error_at, runs, skipped, refused, missed_runs)
-             WHERE s.name = ANY($1) AND s.name = w.name",
-        )
+             FROM ",
+            written_rows!(
+                "$1::text[], $2::timestamptz[], $3::timestamptz[], $4::uuid[], $5::text[], $6::timestamptz[],
+                 $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[]"
+            ),
+            " AS w (name, next_fire, last_run, last_task, last_error, last_error_at, runs, skipped, refused, missed_runs)
+             WHERE s.name = ANY($1) AND s.name = w.name"
+        ))
         .bind(column(schedules, |(name, _)| name.as_str()))
         .bind(column(schedules, |(_, progress)| progress.next.map(to_sql)))
         .bind(column(schedules, |(_, progress)| progress.last_run.map(to_sql)))

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::{declare, error, lent::Lent, to_sql, write};
+use super::{declare, error, lent::Lent, read::with_service, to_sql, write};
 use crate::{
     history::History as _,
     row::{
@@ -57,9 +57,9 @@ macro_rules! pending_tasks {
                   ",
             $lock,
             "
-              ) t
-              JOIN relais.service s ON s.id = t.service_id JOIN relais.client c ON c.id = t.client_id
-              ) t ON true WHERE f.id = $1 ORDER BY t.rank, t.id"
+              ) t",
+            super::read::with_names!(),
+            ") t ON true WHERE f.id = $1 ORDER BY t.rank, t.id"
         )
     };
 }
@@ -193,8 +193,9 @@ impl Session for PgSession {
         let rows = sqlx::query(concat!(
             "SELECT clock_timestamp() AS now, ",
             locked_columns!(),
-            " FROM relais.task t CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
-              WHERE t.task_id = ANY($1) ORDER BY t.id + 0 FOR NO KEY UPDATE OF t"
+            " FROM relais.task t",
+            with_service!(),
+            "WHERE t.task_id = ANY($1) ORDER BY t.id + 0 FOR NO KEY UPDATE OF t"
         ))
         .bind(task_ids.iter().map(|task_id| task_id.0).collect::<Vec<_>>())
         .fetch_all(&mut *self.tx)
@@ -223,8 +224,9 @@ impl Session for PgSession {
         let rows = sqlx::query(concat!(
             "SELECT clock_timestamp() AS now, ",
             locked_columns!(),
-            " FROM relais.task t JOIN relais.service s ON s.id = t.service_id
-              WHERE t.timer <= statement_timestamp()
+            " FROM relais.task t",
+            with_service!(),
+            "WHERE t.timer <= statement_timestamp()
               ORDER BY t.timer LIMIT $1
               FOR NO KEY UPDATE OF t SKIP LOCKED"
         ))

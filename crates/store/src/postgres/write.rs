@@ -17,6 +17,15 @@ use crate::{
 
 type Statement<'q> = Query<'q, sqlx::Postgres, PgArguments>;
 
+/// Rows `w` of which a table is to be written, from arrays as they are bound; `$1` are their keys. To whom their number is
+/// unknown, an array is ten rows, few enough to go through all of them for each row of the table, and a series is a thousand.
+macro_rules! written_rows {
+    ($($arrays:expr),*) => {
+        concat!("ROWS FROM (unnest(", $($arrays,)* "), generate_series(1, cardinality($1)))")
+    };
+}
+pub(super) use written_rows;
+
 /// What tasks become: $1 to $19 are the columns of [`bind_tasks`]. `also` is a further condition on a task `t` and its new row `w`.
 macro_rules! update_tasks {
     ($more_columns:literal, $more_names:literal, $also:literal) => {
@@ -27,12 +36,15 @@ macro_rules! update_tasks {
                  lease_until = w.lease_until, response = w.response::json, error_message = w.error_message,
                  error_kind = w.error_kind, error_trace = w.error_trace, failures = w.failures, due = w.due,
                  expires = w.expires, deadline = w.deadline, timer = w.timer
-             FROM unnest($1::bigint[], $2::smallint[], $3::integer[], $4::integer[], $5::bigint[], $6::double precision[],
-                         $7::text[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[],
-                         $13::text[], $14::text[], $15::integer[], $16::timestamptz[], $17::timestamptz[],
-                         $18::timestamptz[], $19::timestamptz[]",
-            $more_columns,
-            ") AS w (id, status, attempt, losses, revision, progress, worker_host, started, ended, lease_until,
+             FROM ",
+            written_rows!(
+                "$1::bigint[], $2::smallint[], $3::integer[], $4::integer[], $5::bigint[], $6::double precision[],
+                 $7::text[], $8::timestamptz[], $9::timestamptz[], $10::timestamptz[], $11::text[], $12::text[],
+                 $13::text[], $14::text[], $15::integer[], $16::timestamptz[], $17::timestamptz[], $18::timestamptz[],
+                 $19::timestamptz[]",
+                $more_columns
+            ),
+            " AS w (id, status, attempt, losses, revision, progress, worker_host, started, ended, lease_until,
                      response, error_message, error_kind, error_trace, failures, due, expires, deadline, timer",
             $more_names,
             ") WHERE t.id = ANY($1) AND t.id = w.id",
