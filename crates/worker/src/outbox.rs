@@ -1,11 +1,13 @@
 //! What waits to be told to the server: results, and notes: that a task was started, and its newest progress.
 //!
 //! Results are kept until somebody takes them, in order. Progress is a value that is overwritten: however often a handler
-//! tells it, only the newest is sent, and none once the task has its result. Nothing here talks to the server.
+//! tells it, only the newest is sent, and none once the task has its result. A start is told a moment later, for of most tasks
+//! it is then told with their result. Nothing here talks to the server.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use relais_handler::Verdict;
@@ -20,6 +22,10 @@ use crate::slots::TaskKey;
 
 /// About as much as one call carries, so that many results together are not refused for their size.
 const BATCH_BYTES: usize = 256 * 1024;
+
+/// A task that is done within this time is said to have started when it is said to have ended: one message instead of two, and
+/// one change of its row.
+const SHORT: Duration = Duration::from_millis(20);
 
 fn size(verdict: &Verdict) -> usize {
     match verdict {
@@ -52,18 +58,37 @@ pub(crate) struct Note {
 struct Waiting {
     results: VecDeque<Parcel>,
     notes: HashMap<TaskKey, Note>,
-    /// How many of the notes say that a task was started.
-    starts: usize,
+    /// Since when there are notes that say that a task was started. Some of these may be gone.
+    starts: VecDeque<(Instant, TaskKey)>,
     /// Tasks whose start is being told: it may yet fail, or be overtaken.
     telling: HashSet<TaskKey>,
 }
 
 impl Waiting {
     fn add(&mut self, key: TaskKey, note: Note) {
+        if note.started {
+            self.starts.push_back((Instant::now(), key.clone()));
+        }
         let waiting = self.notes.entry(key).or_default();
-        self.starts += usize::from(note.started && !waiting.started);
         waiting.started |= note.started;
         waiting.progress = note.progress.or(waiting.progress);
+    }
+
+    /// When the next start is to be told.
+    fn next_start(&self) -> Option<Instant> {
+        self.starts.front().map(|(since, _)| *since + SHORT)
+    }
+
+    /// Starts that are to be told by now, at most so many.
+    fn due_starts(&mut self, most: usize) -> Vec<(TaskKey, Note)> {
+        let (now, mut due) = (Instant::now(), Vec::new());
+        while due.len() < most && self.next_start().is_some_and(|at| at <= now) {
+            let Some((_, key)) = self.starts.pop_front() else { break };
+            if self.notes.get(&key).is_some_and(|note| note.started) {
+                due.extend(self.notes.remove_entry(&key));
+            }
+        }
+        due
     }
 }
 
@@ -81,15 +106,20 @@ pub(crate) struct Outbox {
 impl Outbox {
     /// A task was started.
     pub fn put_started(&self, key: &TaskKey) {
-        self.lock().add(key.clone(), Note { started: true, progress: None });
-        self.notes_came.notify_one();
+        let mut waiting = self.lock();
+        let first = waiting.starts.is_empty();
+        waiting.add(key.clone(), Note { started: true, progress: None });
+        drop(waiting);
+        // Behind others, it is looked at when their time has come.
+        if first {
+            self.notes_came.notify_one();
+        }
     }
 
     /// A task has ended. What was not told of it before is not told any more.
     pub fn put_result(&self, key: TaskKey, verdict: Verdict) {
         let mut waiting = self.lock();
         let waits = waiting.notes.remove(&key).is_some_and(|note| note.started);
-        waiting.starts -= usize::from(waits);
         let untold = waits || waiting.telling.contains(&key);
         waiting.results.push_back(Parcel { key, verdict, untold, sent_before: false, substitute: false });
         drop(waiting);
@@ -106,9 +136,7 @@ impl Outbox {
 
     /// A task is no longer this worker's: there is nothing to tell of it.
     pub fn forget(&self, key: &TaskKey) {
-        let mut waiting = self.lock();
-        let started = waiting.notes.remove(key).is_some_and(|note| note.started);
-        waiting.starts -= usize::from(started);
+        self.lock().notes.remove(key);
     }
 
     /// Waits for results and takes as many as go into one call, at most `limit`. None once there are no more to come.
@@ -139,7 +167,7 @@ impl Outbox {
         self.results_came.notify_one();
     }
 
-    /// Waits for notes and takes what goes into one call. Starts are told at once, mere progress only from a time on.
+    /// Waits for notes and takes what goes into one call. Starts are told in a moment, mere progress only from a time on.
     pub async fn take_notes(&self, progress_from: Instant) -> Vec<(TaskKey, Note)> {
         loop {
             let came = self.notes_came.notified();
@@ -148,9 +176,11 @@ impl Outbox {
             if !batch.is_empty() {
                 return batch;
             }
+            let next_start = self.lock().next_start();
             tokio::select! {
                 () = came => {}
                 () = sleep_until(progress_from), if !due => {}
+                () = sleep_until(next_start.unwrap_or(progress_from)), if next_start.is_some() => {}
             }
         }
     }
@@ -202,16 +232,16 @@ impl Outbox {
     }
 
     fn take_notes_batch(&self, progress_too: bool) -> Vec<(TaskKey, Note)> {
-        let mut waiting = self.lock();
-        if !progress_too && waiting.starts == 0 {
-            return Vec::new();
-        }
         // A note can be two messages.
-        let batch: Vec<_> = waiting.notes.extract_if(|_, _| true).take(MAX_MESSAGES / 2).collect();
-        let starts: Vec<_> = batch.iter().filter(|(_, note)| note.started).map(|(key, _)| key.clone()).collect();
-        waiting.starts -= starts.len();
-        waiting.telling.extend(starts);
-        if !waiting.notes.is_empty() {
+        const MOST: usize = MAX_MESSAGES / 2;
+        let mut waiting = self.lock();
+        let mut batch = waiting.due_starts(MOST);
+        if progress_too || !batch.is_empty() {
+            let room = MOST - batch.len();
+            batch.extend(waiting.notes.extract_if(|_, note| !note.started).take(room));
+        }
+        waiting.telling.extend(batch.iter().filter(|(_, note)| note.started).map(|(key, _)| key.clone()));
+        if batch.len() == MOST {
             self.notes_came.notify_one();
         }
         batch
@@ -326,13 +356,15 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_start_waits_for_nothing_and_takes_the_progress_along() {
+    async fn a_start_waits_for_a_moment_and_takes_the_progress_along() {
         let outbox = Outbox::default();
         let much_later = Instant::now() + std::time::Duration::from_secs(3600);
         outbox.put_progress(&key("a"), 10.0);
         assert!(outbox.take_notes(much_later).now_or_never().is_none());
         outbox.put_started(&key("b"));
+        assert!(outbox.take_notes(much_later).now_or_never().is_none(), "it may be done in a moment");
         assert_eq!(outbox.take_notes(much_later).await.len(), 2);
+        assert!(outbox.take_notes_batch(true).is_empty());
     }
 
     #[tokio::test]

@@ -180,12 +180,12 @@ impl Track {
                     }
                 }
             };
+            self.count(&outcomes);
             for ((event, body), outcome) in events.iter().zip(bodies.of_events).zip(outcomes) {
                 if outcome == Outcome::NotFound {
                     let reason = format!("there is no task {} of this service", event.task_id);
                     rejected.push(Rejected { body, reason });
                 }
-                self.count(&outcome);
                 self.warn_of_long_runs(&outcome);
             }
         }
@@ -217,17 +217,24 @@ impl Track {
         }
     }
 
-    fn count(&self, outcome: &Outcome) {
-        let outcome = match outcome {
-            Outcome::Applied(_) => "accepted",
-            Outcome::Ignored(Ignored::Ended(relais_core::Status::Cancelled)) => "cancelled",
-            Outcome::Ignored(Ignored::Ended(_)) => "ended",
-            Outcome::Ignored(Ignored::NoEffect) => "unchanged",
-            Outcome::Ignored(Ignored::OtherAttempt(_) | Ignored::NotHeld | Ignored::Overdue) => "lost",
-            Outcome::NotFound => return,
-        };
-        metrics::counter!("relais_worker_messages_total", "service" => self.service.name.to_string(), "outcome" => outcome)
-            .increment(1);
+    fn count(&self, outcomes: &[Outcome]) {
+        let mut counts: BTreeMap<&'static str, u64> = BTreeMap::new();
+        for outcome in outcomes {
+            let outcome = match outcome {
+                Outcome::Applied(_) => "accepted",
+                Outcome::Ignored(Ignored::Ended(relais_core::Status::Cancelled)) => "cancelled",
+                Outcome::Ignored(Ignored::Ended(_)) => "ended",
+                Outcome::Ignored(Ignored::NoEffect) => "unchanged",
+                Outcome::Ignored(Ignored::OtherAttempt(_) | Ignored::NotHeld | Ignored::Overdue) => "lost",
+                Outcome::NotFound => continue,
+            };
+            *counts.entry(outcome).or_default() += 1;
+        }
+        for (outcome, count) in counts {
+            let service = self.service.name.to_string();
+            metrics::counter!("relais_worker_messages_total", "service" => service, "outcome" => outcome)
+                .increment(count);
+        }
     }
 
     /// What a worker says: one message, or a list of them.

@@ -2,7 +2,7 @@
 //!
 //! Three loops, bound together by what is in hand. The first takes tasks while there is room for more; how much room there
 //! is follows the pace: as many as are done within a moment, and never fewer than run side by side. The second runs them.
-//! The third writes results, as many at once as have come together while the last ones were written.
+//! The third writes results, as many at once as have come together while others were written.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -13,7 +13,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use futures::FutureExt;
+use futures::{FutureExt, StreamExt as _, stream::FuturesUnordered};
 use relais_core::{ClaimRequest, Event, Json, Outcome, Service, Task, TaskEvent, TaskId, Timestamp};
 use relais_handler::{Context, Failure, Known, Return, Verdict, trace};
 use tokio::{
@@ -36,11 +36,15 @@ const CLAIM_WAIT: Duration = Duration::from_secs(30);
 /// The most tasks of one claim, and of one write.
 const BATCH: usize = 1000;
 
+/// The most writes under way at once, and how many results there must be for one beside another.
+const WRITES: usize = 2;
+const MANY: usize = 250;
+
 /// The most tasks that are in hand at once, of one service.
 const MOST_IN_HAND: usize = 4000;
 
 /// As many tasks are taken in hand as are done within this time, at the pace of the last moments.
-const AHEAD: Duration = Duration::from_millis(60);
+const AHEAD: Duration = Duration::from_millis(40);
 
 /// How long to wait before a store that does not answer is asked again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -277,26 +281,43 @@ impl Runner {
         }
     }
 
-    /// Writes results as they come, many at once.
+    /// Writes results as they come, many at once. While some are written others come together; when those are many, they do
+    /// not wait, and the store has something to do while it waits for its disk.
     async fn write_all(&self, room: Arc<Room>, mut results: mpsc::UnboundedReceiver<Ended>) {
         let mut pace = Pace::new(Instant::now());
-        let mut batch = Vec::with_capacity(BATCH);
-        while results.recv_many(&mut batch, BATCH).await > 0 {
-            let number = batch.len();
-            let (done, rest): (Vec<_>, Vec<_>) = batch
-                .drain(..)
-                .filter_map(|ended| self.event(ended))
-                .partition(|event: &TaskEvent| matches!(event.event, Event::Succeeded { .. }));
-            for events in [done, rest] {
-                if !events.is_empty() {
-                    self.write(events).await;
+        let (mut batch, mut open) = (Vec::with_capacity(BATCH), true);
+        let mut written = FuturesUnordered::new();
+        while open || !written.is_empty() {
+            let space = BATCH - batch.len();
+            tokio::select! {
+                came = results.recv_many(&mut batch, space), if open && space > 0 => open = came > 0,
+                Some(number) = written.next() => {
+                    room.in_hand.fetch_sub(number, Ordering::AcqRel);
+                    let wanted = pace.wanted(number, Instant::now(), self.registered.concurrency);
+                    room.wanted.store(wanted, Ordering::Relaxed);
+                    room.bell.notify_one();
                 }
             }
-            room.in_hand.fetch_sub(number, Ordering::AcqRel);
-            let wanted = pace.wanted(number, Instant::now(), self.registered.concurrency);
-            room.wanted.store(wanted, Ordering::Relaxed);
-            room.bell.notify_one();
+            let enough = if written.is_empty() { 1 } else { MANY };
+            if batch.len() >= enough && written.len() < WRITES {
+                written.push(self.write_batch(std::mem::replace(&mut batch, Vec::with_capacity(BATCH))));
+            }
         }
+    }
+
+    /// Writes these, and tells how many they were.
+    async fn write_batch(&self, batch: Vec<Ended>) -> usize {
+        let number = batch.len();
+        let (done, rest): (Vec<_>, Vec<_>) = batch
+            .into_iter()
+            .filter_map(|ended| self.event(ended))
+            .partition(|event: &TaskEvent| matches!(event.event, Event::Succeeded { .. }));
+        for events in [done, rest] {
+            if !events.is_empty() {
+                self.write(events).await;
+            }
+        }
+        number
     }
 
     fn event(&self, Ended { task_id, attempt, what }: Ended) -> Option<TaskEvent> {
@@ -422,7 +443,7 @@ mod tests {
         let mut pace = Pace::new(start);
         assert_eq!(pace.wanted(1, start, 10), 10, "nothing is known yet");
         let later = start + Duration::from_secs(1);
-        assert_eq!(pace.wanted(9_999, later, 10), 610, "10,000 a second");
+        assert_eq!(pace.wanted(9_999, later, 10), 410, "10,000 a second");
         assert_eq!(pace.wanted(1, later + Duration::from_secs(10), 10), 10, "slow ones are taken when they can begin");
         assert_eq!(pace.wanted(1_000_000, later + Duration::from_secs(11), 10), MOST_IN_HAND);
     }

@@ -10,7 +10,7 @@ use sqlx::postgres::PgRow;
 
 use super::{
     Postgres, error,
-    read::{task_columns, with_names, with_service},
+    read::{task_columns, with_service},
     session::{PgSession, column, locked_columns},
     to_sql,
     write::written_rows,
@@ -28,14 +28,16 @@ use crate::{
 macro_rules! take_in_hand {
     ($only_if:literal, $noted:literal, $from:literal) => {
         concat!(
-            "WITH held AS MATERIALIZED (
+            "WITH s AS MATERIALIZED (
+                 SELECT * FROM relais.service WHERE id = $1
+             ), held AS MATERIALIZED (
                  SELECT unnest(tasks) AS id FROM relais.hand WHERE service_id = $1
              ), front AS MATERIALIZED (
                  SELECT id, rank FROM relais.task
                  WHERE queue_id = $1 AND (
                      SELECT NOT paused AND NOT deleted AND transport = 0",
             $only_if,
-            " FROM relais.service WHERE id = $1
+            " FROM s
                  )
                  ORDER BY queue_id, rank, id LIMIT $3 + (SELECT count(*) FROM held)
              ), picked AS MATERIALIZED (
@@ -53,8 +55,8 @@ macro_rules! take_in_hand {
                     coalesce(t.retry, s.retry) AS retry, ",
             task_columns!("t.request", "NULL"),
             " FROM made CROSS JOIN picked
-              CROSS JOIN LATERAL (SELECT * FROM relais.task WHERE id = picked.id OFFSET 0) t",
-            with_names!()
+              CROSS JOIN LATERAL (SELECT * FROM relais.task WHERE id = picked.id OFFSET 0) t
+              CROSS JOIN LATERAL (SELECT * FROM relais.client WHERE id = t.client_id OFFSET 0) c CROSS JOIN s"
         )
     };
 }
