@@ -71,11 +71,8 @@ pub(crate) struct App {
 /// All routes. To be served with the peer's address as connection information: the admin API asks for it.
 pub fn router(engine: Engine, options: ApiOptions, render_metrics: RenderMetrics) -> Router {
     let app = App { engine, options: Arc::new(options), render_metrics };
-    let (described, document) = openapi::described(&app);
-    let page: Arc<str> = docs::page(&openapi::as_value(&document)).into();
-    let document: Arc<str> = openapi::as_text(&document).into();
-    described
-        .merge(operations::documentation(document, page))
+    openapi::described(&app)
+        .merge(operations::documentation())
         .method_not_allowed_fallback(error::method_not_allowed)
         .fallback(error::route_not_found)
         .layer(axum::middleware::from_fn(leftover::clear))

@@ -1,6 +1,6 @@
 //! The OpenAPI document: made from the descriptions beside the handlers, so that it says what the code does.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::LazyLock};
 
 use axum::{Router, middleware::from_fn_with_state};
 use relais_protocol::{ErrorNumber, Failure};
@@ -15,7 +15,7 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    App, admin, admin_guard, admin_tasks, batches, broker, callbacks, consumer, event_bus, events, instances,
+    App, admin, admin_guard, admin_tasks, batches, broker, callbacks, consumer, docs, event_bus, events, instances,
     operations, schedules, worker,
 };
 
@@ -66,22 +66,38 @@ impl<T: ToSchema + PartialSchema> SchemaRef for T {
     }
 }
 
-/// All described routes, and their description.
-pub(crate) fn described(app: &App) -> (Router<App>, utoipa::openapi::OpenApi) {
+/// All described routes.
+pub(crate) fn described(app: &App) -> Router<App> {
     let guarded = admin_routes().layer(from_fn_with_state(app.clone(), admin_guard::guard));
-    let (router, mut document) = open_routes().merge(guarded).split_for_parts();
-    complete(&mut document);
-    (router, document)
+    open_routes().merge(guarded).split_for_parts().0
 }
 
 /// The document as it is served and committed.
 pub fn document() -> String {
-    let (_, mut document) = open_routes().merge(admin_routes()).split_for_parts();
-    complete(&mut document);
-    as_text(&document)
+    as_text(&as_value(&whole()))
 }
 
-pub(crate) fn as_value(document: &utoipa::openapi::OpenApi) -> serde_json::Value {
+/// The document and a page to read it. Made when somebody asks: few servers are ever asked, and it takes megabytes.
+pub(crate) fn published() -> &'static Published {
+    static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
+        let value = as_value(&whole());
+        Published { document: as_text(&value), page: docs::page(&value) }
+    });
+    &PUBLISHED
+}
+
+pub(crate) struct Published {
+    pub document: String,
+    pub page: String,
+}
+
+fn whole() -> utoipa::openapi::OpenApi {
+    let (_, mut document) = open_routes().merge(admin_routes()).split_for_parts();
+    complete(&mut document);
+    document
+}
+
+fn as_value(document: &utoipa::openapi::OpenApi) -> serde_json::Value {
     let mut value = serde_json::to_value(document).unwrap_or_default();
     let numbers = ErrorNumber::ALL.iter().map(|number| {
         serde_json::json!({
@@ -118,8 +134,8 @@ fn open_within(schema: &mut serde_json::Value, closed: &serde_json::Value) {
     }
 }
 
-pub(crate) fn as_text(document: &utoipa::openapi::OpenApi) -> String {
-    let mut text = serde_json::to_string_pretty(&as_value(document)).unwrap_or_default();
+fn as_text(document: &serde_json::Value) -> String {
+    let mut text = serde_json::to_string_pretty(document).unwrap_or_default();
     text.push('\n');
     text
 }

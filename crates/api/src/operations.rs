@@ -1,6 +1,6 @@
 //! For probes, monitoring and people who read: health, metrics, documentation.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use axum::{
     Json, Router,
@@ -17,7 +17,12 @@ use serde::Serialize;
 use tracing::{Instrument as _, field::Empty};
 use utoipa::ToSchema;
 
-use crate::{App, consumer::trace_headers, error::ApiError, openapi::Refusals};
+use crate::{
+    App,
+    consumer::trace_headers,
+    error::ApiError,
+    openapi::{Refusals, published},
+};
 
 /// The state of the process.
 #[derive(Serialize, ToSchema)]
@@ -59,13 +64,13 @@ pub(crate) fn routes() -> Router<App> {
 }
 
 /// The OpenAPI document, and a page to read it.
-pub(crate) fn documentation(document: Arc<str>, page: Arc<str>) -> Router<App> {
+pub(crate) fn documentation() -> Router<App> {
     const POLICY: (HeaderName, &str) = (
         header::CONTENT_SECURITY_POLICY,
         "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     );
-    let json = move || async move { ([(header::CONTENT_TYPE, "application/json")], document.to_string()) };
-    let html = move || async move { ([(header::CONTENT_TYPE, "text/html; charset=utf-8"), POLICY], page.to_string()) };
+    let json = async || ([(header::CONTENT_TYPE, "application/json")], published().document.as_str());
+    let html = async || ([(header::CONTENT_TYPE, "text/html; charset=utf-8"), POLICY], published().page.as_str());
     Router::new().route("/openapi.json", get(json)).route("/docs", get(html))
 }
 

@@ -25,10 +25,6 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use cli::{Cli, Command};
 
-/// A quarter of the server's processor time went into the C library's allocator.
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 fn main() -> ExitCode {
     let command = Cli::parse().command;
     match start(command) {
