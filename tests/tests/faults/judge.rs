@@ -197,7 +197,8 @@ fn judge_order(task: &Task, by_id: &HashMap<TaskId, &Task>, verdict: &mut Verdic
     }
     let barred = task.error_kind.as_deref() == Some("dependency");
     let wrong = |other: &&&Task| {
-        let early = task.state.attempt > 0 && other.state.ended > task.state.started;
+        // One that was given back is not started any more.
+        let early = task.state.started.is_some_and(|started| other.state.ended.is_none_or(|ended| ended > started));
         early || succeeds && task.state.attempt > 0 && other.state.status != Status::Success
     };
     let found = others.clone().filter(wrong).count();
