@@ -22,11 +22,12 @@ pub fn run(arguments: &[String]) -> Result<()> {
     bench.args(arguments).env("RELAIS_BIN", cargo::binary("release", "relais")?);
     let named = arguments.iter().any(|argument| !argument.starts_with('-'));
     let asked_for = |name: &str| !named || arguments.iter().any(|argument| argument == name);
-    if asked_for("rabbitmq") {
+    let alone = arguments.iter().any(|argument| argument == "--alone");
+    if !alone && asked_for("rabbitmq") {
         let programs = python::environment(&cargo::target_directory()?.join("bench-python"), CELERY)?;
         bench.env("BENCH_PYTHON", programs);
     }
-    if ["engine", "pickup", "rabbitmq"].into_iter().any(asked_for) {
+    if !alone && ["engine", "pickup", "rabbitmq"].into_iter().any(asked_for) {
         bench.env("BENCH_PEERS", peers()?);
     }
     execute(&mut bench)

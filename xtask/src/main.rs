@@ -72,6 +72,7 @@ fn main() -> ExitCode {
     };
     let result = match command.as_str() {
         "test" => test::run(rest),
+        test::BESIDE => test::beside(),
         "check" if rest.is_empty() => check::run(),
         "gen" => match rest {
             [] => gen_files::write(),

@@ -2,9 +2,15 @@
 //!
 //! From a fresh clone to a verdict. Does not lint: that is `cargo xtask check`.
 
-use std::time::Instant;
+use std::{
+    env,
+    fs::{self, File},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Instant,
+};
 
-use anyhow::Result;
+use anyhow::{Context, Result, ensure};
 
 use crate::{
     browser,
@@ -19,6 +25,46 @@ pub fn run(filters: &[String]) -> Result<()> {
     let verdict = if result.is_ok() { "passed" } else { "FAILED" };
     println!("test: {verdict} in {:.0} s", start.elapsed().as_secs_f64());
     result
+}
+
+/// What tests something else than the workspace's crates, with the binaries that have been built: it waits more than it computes,
+/// so it runs beside them, in a process of its own. What it prints is shown when it has ended.
+struct Beside {
+    process: Child,
+    log: PathBuf,
+}
+
+impl Beside {
+    fn start(broker: &str) -> Result<Self> {
+        let log = cargo::target_directory()?.join("test-beside.log");
+        let written = File::create(&log).context("cannot write what is tested beside")?;
+        // As it was built with everything else: the one that runs may have been replaced by that.
+        let mut command = Command::new(cargo::binary("debug", "xtask")?);
+        command.arg(BESIDE).env(rabbitmq::VARIABLE, broker).stdin(Stdio::null());
+        command.stdout(written.try_clone()?).stderr(written);
+        Ok(Self { process: command.spawn().context("cannot start what is tested beside")?, log })
+    }
+
+    fn finish(mut self) -> Result<()> {
+        let status = self.process.wait().context("cannot wait for what is tested beside")?;
+        let written = fs::read(&self.log).context("cannot read what was tested beside")?;
+        println!("{}", String::from_utf8_lossy(&written));
+        ensure!(status.success(), "the API, the libraries, the chart or the graphs failed ({status}); see above");
+        Ok(())
+    }
+}
+
+/// The command of [`Beside`], which nobody types.
+pub const BESIDE: &str = "test-beside";
+
+/// Runs it.
+pub fn beside() -> Result<()> {
+    let broker = env::var(rabbitmq::VARIABLE).context("there is no broker to test with")?;
+    fuzz_api::run_built()?;
+    sdk_javascript::run(&broker)?;
+    sdk_python::run(&cargo::binary("debug", "relais")?, &broker)?;
+    chart::run_built()?;
+    graphs::run_built()
 }
 
 fn test(filters: &[String]) -> Result<()> {
@@ -47,14 +93,13 @@ fn test(filters: &[String]) -> Result<()> {
     tests.env(postgres::VARIABLE, server.url()).env(rabbitmq::VARIABLE, broker.url()?);
     let relais = cargo::binary("debug", "relais")?;
     tests.env("RELAIS_BIN", &relais).env(browser::AXE, &axe);
-    execute(&mut tests)?;
+    let beside = if filters.is_empty() { Some(Beside::start(&broker.url()?)?) } else { None };
+    let tested = execute(&mut tests);
+    let beside = beside.map(Beside::finish);
+    tested?;
+    beside.transpose()?;
 
     if filters.is_empty() {
-        fuzz_api::run_built()?;
-        sdk_javascript::run(&broker.url()?)?;
-        sdk_python::run(&relais, &broker.url()?)?;
-        chart::run_built()?;
-        graphs::run_built()?;
         // The transports of the bus are behind features that nothing else turns on.
         let mut bus = cargo("test --package relais-bus --all-features --test redis --test postgres".split(' '));
         execute(bus.env(postgres::VARIABLE, server.url()))?;
