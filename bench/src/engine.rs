@@ -17,6 +17,7 @@ use relais_testkit::PostgresServer;
 use crate::{
     Plan,
     cpu::Split,
+    profile::{reset_statements, statements},
     report::Section,
     sample::{Sample, ms, number},
     tell,
@@ -36,6 +37,10 @@ enum Engine {
 }
 
 const ALL: [Engine; 5] = [Engine::Relais, Engine::River, Engine::Awa, Engine::Graphile, Engine::Apalis];
+
+fn all(plan: &Plan) -> &'static [Engine] {
+    if plan.alone { &ALL[..1] } else { &ALL }
+}
 
 /// Those that drain tasks among many that have ended: Relais, and the one that it is held against that keeps its history. (awa,
 /// started on a database with a million finished tasks, is busy for minutes before it begins.)
@@ -57,7 +62,7 @@ impl Engine {
     /// benchmark, or what its documentation advises; `bench/peers` says which.
     fn settings(self) -> &'static [&'static [&'static str]] {
         match self {
-            Self::Relais => &[],
+            Self::Relais => &[&["--concurrency", "2000"], &["--concurrency", "200"]],
             Self::River => &[&[], &["--concurrency", "5000"], &["--concurrency", "10000"]],
             Self::Awa => &[&[], &["--takers", "4"], &["--concurrency", "256"]],
             Self::Graphile => &[&[], &["--takers", "4", "--batch", "1250"]],
@@ -127,7 +132,10 @@ pub async fn run(plan: &Plan) -> Result<Section> {
     let chosen: Vec<_> =
         chosen.map(|(engine, settings)| format!("{} `{}`", engine.name(), settings.join(" "))).collect();
     if !chosen.is_empty() {
-        section.note(format!("Faster than its own benchmark's settings, and used: {}.", chosen.join(", ")));
+        section.note(format!(
+            "The fastest of the settings that were tried, where they are not those of a peer's own benchmark: {}.",
+            chosen.join(", ")
+        ));
     }
     Ok(section)
 }
@@ -154,7 +162,7 @@ async fn on_sqlite(plan: &Plan, section: &mut Section) -> Result<()> {
             if finished > 0 && round == 0 {
                 relais::fill(&url(&name), finished).await?;
             }
-            let measured = relais::drain(&url(&name), plan.drain, None).await?;
+            let measured = relais::drain(&url(&name), plan.drain, relais::CONCURRENCY, None).await?;
             let mut sample = Sample::new(usize::try_from(plan.drain)?, measured.time, Vec::new());
             sample.split = Some(measured.spent.split);
             tell(&format!("engine: Relais on SQLite, {finished} finished: {:.0}/s", sample.rate));
@@ -185,14 +193,22 @@ struct Drained {
 
 type Settings = (Engine, &'static [&'static str]);
 
+/// Drains so many tasks, with these settings.
+async fn drain(engine: Engine, url: &str, tasks: u64, settings: &[&str], meter: &Meter) -> Result<Measured> {
+    match (engine, settings) {
+        (Engine::Relais, [_, concurrency]) => relais::drain(url, tasks, concurrency.parse()?, Some(meter)).await,
+        _ => peer::drain(engine.key(), url, tasks, settings, meter).await,
+    }
+}
+
 /// The settings of each with which it drains a part of the tasks in the shortest time.
 async fn fastest(plan: &Plan, server: &PostgresServer, meter: &Meter) -> Result<Vec<Settings>> {
     let mut fastest = Vec::new();
-    for engine in ALL {
+    for &engine in all(plan) {
         let mut best: Option<(Duration, &'static [&'static str])> = None;
         for &settings in engine.settings() {
             let url = create_database(server, &format!("{}_trial", engine.key())).await?;
-            let time = peer::drain(engine.key(), &url, (plan.drain / 4).max(1), settings, meter).await?.time;
+            let time = drain(engine, &url, (plan.drain / 4).max(1), settings, meter).await?.time;
             if best.is_none_or(|(other, _)| time < other) {
                 best = Some((time, settings));
             }
@@ -247,20 +263,19 @@ async fn drained(
     for round in 0..plan.rounds {
         for (&(engine, settings), (_, measurements)) in settings.iter().zip(&mut rounds) {
             let (url, fresh) = database(server, engine, finished, round).await?;
-            let measured = match engine {
-                Engine::Relais => {
-                    if fresh && finished > 0 {
-                        relais::fill(&url, finished).await?;
-                    }
-                    relais::drain(&url, plan.drain, Some(meter)).await?
+            if fresh && finished > 0 {
+                match engine {
+                    Engine::Relais => relais::fill(&url, finished).await?,
+                    _ => peer::fill(engine.key(), &url, finished).await?,
                 }
-                _ => {
-                    if fresh && finished > 0 {
-                        peer::fill(engine.key(), &url, finished).await?;
-                    }
-                    peer::drain(engine.key(), &url, plan.drain, settings, meter).await?
-                }
-            };
+            }
+            if plan.profile {
+                reset_statements(&url).await?;
+            }
+            let measured = drain(engine, &url, plan.drain, settings, meter).await?;
+            if plan.profile {
+                tell(&statements(&url).await?.join("\n"));
+            }
             ensure!(
                 measured.ran == plan.drain && (measured.finished == plan.drain || !measured.keeps_history),
                 "{} did not do each of {} tasks once: {measured:?}",
@@ -296,7 +311,7 @@ async fn database(server: &PostgresServer, engine: Engine, finished: u64, round:
 /// Each is given single tasks.
 async fn picked_up(plan: &Plan, server: &PostgresServer) -> Result<Vec<(Engine, Sample)>> {
     let mut samples = Vec::new();
-    for engine in ALL {
+    for &engine in all(plan) {
         let url = create_database(server, &format!("{}_idle", engine.key())).await?;
         let latencies = match engine {
             Engine::Relais => relais::pick_up(&url, plan.samples).await?,

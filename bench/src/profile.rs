@@ -18,11 +18,7 @@ impl Profile {
     /// Begins to look.
     pub async fn begin(world: &World) -> Result<Self> {
         if let Some(url) = world.postgres_url() {
-            let mut connection = PgConnection::connect(&url).await?;
-            sqlx::raw_sql("CREATE EXTENSION IF NOT EXISTS pg_stat_statements; SELECT pg_stat_statements_reset(); SELECT pg_stat_reset_shared('wal')")
-                .execute(&mut connection)
-                .await?;
-            connection.close().await?;
+            reset_statements(&url).await?;
         }
         Ok(Self(scrape(world).await?))
     }
@@ -39,39 +35,54 @@ impl Profile {
             }
         }
         if let Some(url) = world.postgres_url() {
-            let mut connection = PgConnection::connect(&url).await?;
-            let rows = sqlx::query(
-                "SELECT calls, mean_exec_time, total_exec_time, wal_bytes::float8 / calls AS wal,
-                        left(regexp_replace(query, '\\s+', ' ', 'g'), 90) AS query
-                 FROM pg_stat_statements ORDER BY total_exec_time DESC LIMIT 12",
-            )
-            .fetch_all(&mut connection)
-            .await?;
-            for row in rows {
-                lines.push(format!(
-                    "{:>10} calls, {:>8.3} ms each, {:>8.0} ms in all, {:>7.0} bytes of WAL each  {}",
-                    row.get::<i64, _>("calls"),
-                    row.get::<f64, _>("mean_exec_time"),
-                    row.get::<f64, _>("total_exec_time"),
-                    row.get::<f64, _>("wal"),
-                    row.get::<String, _>("query"),
-                ));
-            }
-            let wal = sqlx::query(
-                "SELECT wal_sync, wal_sync_time, wal_write_time, wal_bytes::float8 AS bytes FROM pg_stat_wal",
-            );
-            let wal = wal.fetch_one(&mut connection).await?;
-            lines.push(format!(
-                "{:>10} syncs of the WAL, {:.0} ms in all; written in {:.0} ms; {:.1} MB",
-                wal.get::<i64, _>("wal_sync"),
-                wal.get::<f64, _>("wal_sync_time"),
-                wal.get::<f64, _>("wal_write_time"),
-                wal.get::<f64, _>("bytes") / 1e6,
-            ));
-            connection.close().await?;
+            lines.extend(statements(&url).await?);
         }
         Ok(lines.join("\n"))
     }
+}
+
+/// Begins to look at what statements cost PostgreSQL.
+pub async fn reset_statements(url: &str) -> Result<()> {
+    let mut connection = PgConnection::connect(url).await?;
+    sqlx::raw_sql("CREATE EXTENSION IF NOT EXISTS pg_stat_statements; SELECT pg_stat_statements_reset(); SELECT pg_stat_reset_shared('wal')")
+        .execute(&mut connection)
+        .await?;
+    Ok(connection.close().await?)
+}
+
+/// What statements cost PostgreSQL since.
+pub async fn statements(url: &str) -> Result<Vec<String>> {
+    let mut lines = Vec::new();
+    let mut connection = PgConnection::connect(url).await?;
+    let rows = sqlx::query(
+        "SELECT calls, mean_exec_time, total_exec_time, wal_bytes::float8 / calls AS wal,
+                left(regexp_replace(query, '\\s+', ' ', 'g'), 90) AS query
+         FROM pg_stat_statements ORDER BY total_exec_time DESC LIMIT 12",
+    )
+    .fetch_all(&mut connection)
+    .await?;
+    for row in rows {
+        lines.push(format!(
+            "{:>10} calls, {:>8.3} ms each, {:>8.0} ms in all, {:>7.0} bytes of WAL each  {}",
+            row.get::<i64, _>("calls"),
+            row.get::<f64, _>("mean_exec_time"),
+            row.get::<f64, _>("total_exec_time"),
+            row.get::<f64, _>("wal"),
+            row.get::<String, _>("query"),
+        ));
+    }
+    let wal =
+        sqlx::query("SELECT wal_sync, wal_sync_time, wal_write_time, wal_bytes::float8 AS bytes FROM pg_stat_wal");
+    let wal = wal.fetch_one(&mut connection).await?;
+    lines.push(format!(
+        "{:>10} syncs of the WAL, {:.0} ms in all; written in {:.0} ms; {:.1} MB",
+        wal.get::<i64, _>("wal_sync"),
+        wal.get::<f64, _>("wal_sync_time"),
+        wal.get::<f64, _>("wal_write_time"),
+        wal.get::<f64, _>("bytes") / 1e6,
+    ));
+    connection.close().await?;
+    Ok(lines)
 }
 
 /// Sum and count of each histogram of the store and of batches.

@@ -103,6 +103,9 @@ pub async fn run(plan: &Plan) -> Result<Section> {
             rates.push((telling, filled, sample.rate));
         }
     }
+    if plan.alone {
+        return Ok(section);
+    }
     let database = place.world.another_database("celery").await?;
     let mut celery_best: BTreeMap<bool, f64> = BTreeMap::new();
     let mut celery_idle = None;

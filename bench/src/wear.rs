@@ -8,7 +8,7 @@ use sqlx::{Connection, PgConnection};
 
 use crate::{
     Plan,
-    engine::relais::Relais,
+    engine::relais::{CONCURRENCY, Relais},
     report::Section,
     sample::number,
     tell,
@@ -70,7 +70,7 @@ async fn load(
     for look in 1..=LOOKS {
         while begin.elapsed() < plan.wear / LOOKS * look {
             relais.submit_many(plan.wear_tasks).await?;
-            relais.drain(plan.wear_tasks).await?;
+            relais.drain(plan.wear_tasks, CONCURRENCY).await?;
             relais.engine.purge(false).await?;
             tasks += plan.wear_tasks;
         }

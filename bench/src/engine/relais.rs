@@ -29,8 +29,8 @@ const CLIENT: &str = "bench";
 /// So many tasks are submitted at once before a drain.
 const BATCH: u64 = 5000;
 
-/// So many tasks run at once.
-const CONCURRENCY: usize = 2000;
+/// So many tasks run at once, unless it is said otherwise.
+pub const CONCURRENCY: usize = 2000;
 
 /// How often the database is asked whether the last results are stored, once every task has run.
 const LOOK: Duration = Duration::from_millis(2);
@@ -57,7 +57,7 @@ pub async fn fill(url: &str, finished: u64) -> Result<()> {
 }
 
 /// Submits so many tasks, and drains them. On PostgreSQL a meter is read.
-pub async fn drain(url: &str, tasks: u64, meter: Option<&Meter>) -> Result<Measured> {
+pub async fn drain(url: &str, tasks: u64, concurrency: usize, meter: Option<&Meter>) -> Result<Measured> {
     let relais = Relais::open(url, Options::default()).await?;
     let before = finished(url).await?;
     relais.submit_many(tasks).await?;
@@ -74,7 +74,7 @@ pub async fn drain(url: &str, tasks: u64, meter: Option<&Meter>) -> Result<Measu
         None => Ok(Spent { split: of_process(us)?, wal: 0.0 }),
     };
     let spent = read().await?;
-    let (ran, time) = relais.drain(tasks).await?;
+    let (ran, time) = relais.drain(tasks, concurrency).await?;
     let spent = read().await?.since(spent, tasks as f64);
     relais.engine.stop().await;
     Ok(Measured { ran, finished: finished(url).await? - before, keeps_history: true, time, spent })
@@ -119,7 +119,7 @@ impl Relais {
     }
 
     /// Does all tasks that wait, so many: how many ran, and the time until the last result was stored.
-    pub async fn drain(&self, tasks: u64) -> Result<(u64, Duration)> {
+    pub async fn drain(&self, tasks: u64, concurrency: usize) -> Result<(u64, Duration)> {
         let (ran, all) = (Arc::new(AtomicU64::new(0)), Arc::new(Notify::new()));
         let handler = {
             let (ran, all) = (Arc::clone(&ran), Arc::clone(&all));
@@ -132,7 +132,7 @@ impl Relais {
         };
         let service = self.access()?.service.key;
         let begin = Instant::now();
-        let instance = self.engine.work(Handlers::new().on_up_to(CONCURRENCY, SERVICE, handler)).await?;
+        let instance = self.engine.work(Handlers::new().on_up_to(concurrency, SERVICE, handler)).await?;
         tokio::time::timeout(PATIENCE, all.notified()).await.context("not all tasks ran")?;
         // The answer is of the moment in which it was asked for.
         let mut time = begin.elapsed();
