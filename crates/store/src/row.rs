@@ -79,26 +79,51 @@ pub(crate) fn state(row: &impl Columns) -> Result<State> {
 }
 
 pub(crate) fn task(row: &impl Columns) -> Result<Task> {
+    let (client, callback) = (client_name(row)?, callback(row)?);
     Ok(Task {
-        id: row.big("id")?,
-        task_id: row.task_id("task_id")?,
-        client_id: ClientId::new(row.text("client")?).map_err(corrupt)?,
-        service: ServiceName::new(row.text("service")?).map_err(corrupt)?,
-        state: state(row)?,
-        request: Json::parse(row.text("request")?).map_err(corrupt)?,
         response: json(row.text_if_any("response")?)?,
         error_message: row.text_if_any("error_message")?,
         error_kind: row.text_if_any("error_kind")?,
         error_trace: row.text_if_any("error_trace")?,
-        priority: priority(row.small_if_any("priority")?),
-        callback: callback(row)?,
         notification: row.small_if_any("notification")?.map(notification).transpose()?,
+        ..without_result(row, client, row.big("id")?, row.task_id("task_id")?, state(row)?, callback)?
+    })
+}
+
+/// A task without what only one that has ended has; the rest of it was read already.
+fn without_result(
+    row: &impl Columns,
+    client_id: ClientId,
+    id: i64,
+    task_id: TaskId,
+    state: State,
+    callback: Option<Callback>,
+) -> Result<Task> {
+    Ok(Task {
+        id,
+        task_id,
+        client_id,
+        service: ServiceName::new(row.text("service")?).map_err(corrupt)?,
+        state,
+        request: Json::parse(row.text("request")?).map_err(corrupt)?,
+        response: None,
+        error_message: None,
+        error_kind: None,
+        error_trace: None,
+        priority: priority(row.small_if_any("priority")?),
+        callback,
+        notification: None,
         correlation_id: row.text_if_any("correlation_id")?,
         submitted: row.moment("submitted")?,
         scheduled: row.moment_if_any("scheduled")?,
         position: None,
         links: links(row)?,
     })
+}
+
+/// What the client of a task is called.
+pub(crate) fn client_name(row: &impl Columns) -> Result<ClientId> {
+    ClientId::new(row.text("client")?).map_err(corrupt)
 }
 
 /// A task, with its place.
@@ -159,8 +184,15 @@ pub(crate) fn failure_of(attempt: &Attempt) -> (Option<String>, (Option<String>,
 }
 
 pub(crate) fn locked_pending(row: &impl Columns) -> Result<LockedPending> {
+    named_pending(row, client_name(row)?)
+}
+
+/// The same, of a client whose name is known.
+pub(crate) fn named_pending(row: &impl Columns, client: ClientId) -> Result<LockedPending> {
     let (lease, rank) = (millis(row.big("lease_ms")?), row.big("rank")?);
-    Ok(LockedPending { locked: locked_task(row)?, task: task(row)?, lease, rank })
+    let locked = locked_task(row)?;
+    let task = without_result(row, client, locked.id, locked.task_id, locked.state.clone(), locked.callback.clone())?;
+    Ok(LockedPending { locked, task, lease, rank })
 }
 
 /// Rows that were locked; their column `now` is the database's time.

@@ -18,6 +18,12 @@ const BATCH: usize = 500;
 /// ...of so many bytes.
 const BATCH_BYTES: usize = 8 << 20;
 
+/// So long is waited for more of what the broker has...
+const GATHER: Duration = Duration::from_millis(25);
+
+/// ...unless it is so many already.
+const MOST_SETTLED: usize = 4 * BATCH;
+
 /// How long a service is left alone whose queue is full, or may not be published to.
 const REFUSED: Duration = Duration::from_secs(5);
 
@@ -190,13 +196,14 @@ fn troubled(engine: &Engine, service: ServiceKey, error: &CarrierError) {
     }
 }
 
-/// Removes the rows of what the broker has.
+/// Removes the rows of what the broker has. Nobody waits for that, so it is done for many at once; a process that dies before it
+/// has leaves tasks behind that are published again.
 pub(super) async fn settle(engine: Engine, mut settled: mpsc::Receiver<Vec<DispatchName>>) {
-    const MOST: usize = 4 * BATCH;
     // Ends when those who publish have.
     while let Some(mut done) = settled.recv().await {
-        while done.len() < MOST
-            && let Ok(more) = settled.try_recv()
+        let gathered = tokio::time::Instant::now() + GATHER;
+        while done.len() < MOST_SETTLED
+            && let Ok(Some(more)) = tokio::time::timeout_at(gathered, settled.recv()).await
         {
             done.extend(more);
         }

@@ -60,7 +60,7 @@ pub struct DispatchOptions {
 
 impl Default for DispatchOptions {
     fn default() -> Self {
-        Self { carrier: None, publish: true, track: true, ahead: 256, patience: Duration::from_secs(60) }
+        Self { carrier: None, publish: true, track: true, ahead: 1000, patience: Duration::from_secs(60) }
     }
 }
 

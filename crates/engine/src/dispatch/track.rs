@@ -18,7 +18,7 @@ use relais_core::{
 };
 use relais_protocol::worker::{Report, SubmissionMessage, WireMessage, WorkerMessage};
 use serde_json::value::RawValue;
-use tokio::{task::JoinSet, time::Instant};
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::mailbox;
@@ -34,11 +34,11 @@ const LONG: Duration = Duration::from_secs(25 * 60);
 /// So many bytes are recorded at once.
 const MOST_BYTES: usize = 8 << 20;
 
-/// While messages come one after the other, so long is waited for more of them: a batch costs the store little more than one.
-const GATHER: Duration = Duration::from_millis(3);
+/// While messages come by the dozen, so long is waited for more of them: a batch costs the store little more than one.
+const GATHER: Duration = Duration::from_millis(10);
 
-/// Whether they do: the next one was there so soon.
-const AT_ONCE: Duration = Duration::from_millis(1);
+/// Whether they do: so many came together.
+const DOZEN: usize = 8;
 
 /// A worker may put so many messages into one.
 const MOST_IN_ONE: usize = 1000;
@@ -129,15 +129,15 @@ impl Track {
     async fn follow_once(&self) -> Result<(), CarrierError> {
         let ahead = self.engine.0.options.dispatch.ahead;
         let Some(mut follower) = self.carrier.follow(&self.mailbox, self.side, ahead).await? else { return Ok(()) };
+        // The broker hands out more while these are recorded.
+        let most = usize::from(ahead / 2).max(1);
         let mut flowing = false;
         loop {
             if flowing {
                 tokio::time::sleep(GATHER).await;
             }
-            let asked = Instant::now();
-            let batch = follower.next(ahead.into()).await?;
-            // As many as may be ahead are enough.
-            flowing = asked.elapsed() < AT_ONCE && batch.len() < usize::from(ahead) / 2;
+            let batch = follower.next(most).await?;
+            let mut said = 0;
             let mut rest = batch.into_iter().peekable();
             // One transaction is not made longer than this by large messages.
             while rest.peek().is_some() {
@@ -146,14 +146,15 @@ impl Track {
                     (bytes, last) = (bytes + incoming.body.len(), incoming.tag);
                     part.push(incoming);
                 }
-                self.take_in(part).await?;
+                said += self.take_in(part).await?;
                 follower.done(last).await?;
             }
+            flowing = (DOZEN..most).contains(&said);
         }
     }
 
-    /// Records a batch, however long the store takes, and sets aside what can not be understood.
-    async fn take_in(&self, batch: Vec<Incoming>) -> Result<(), CarrierError> {
+    /// Records a batch, however long the store takes, and sets aside what can not be understood. Tells how much was said in it.
+    async fn take_in(&self, batch: Vec<Incoming>) -> Result<usize, CarrierError> {
         let mut understood = Understood::default();
         for incoming in batch {
             match self.side {
@@ -163,6 +164,7 @@ impl Track {
         }
         let (mut events, bodies) = understood.close();
         let mut rejected = bodies.rejected;
+        let said = events.len();
         if !events.is_empty() {
             let outcomes = loop {
                 match self.engine.record_all(events.clone()).await {
@@ -190,7 +192,7 @@ impl Track {
             }
         }
         if rejected.is_empty() {
-            return Ok(());
+            return Ok(said);
         }
         let service = self.service.name.as_str();
         for letter in &rejected {
@@ -201,7 +203,8 @@ impl Track {
         metrics::counter!("relais_worker_messages_total", "service" => service.to_owned(), "outcome" => "rejected")
             .increment(rejected.len() as u64);
         self.engine.0.dispatcher.count_letters(self.service.key, rejected.len() as u64);
-        self.carrier.set_aside(&self.mailbox, rejected).await
+        self.carrier.set_aside(&self.mailbox, rejected).await?;
+        Ok(said)
     }
 
     fn warn_of_long_runs(&self, outcome: &Outcome) {

@@ -6,43 +6,39 @@ use std::{
 };
 
 use relais_core::{InstanceKey, InstanceRecord, NewInstance, ServiceKey, Timestamp};
-use sqlx::postgres::PgRow;
+use sqlx::{PgConnection, postgres::PgRow};
 
 use super::{
     Postgres, error,
-    read::{task_columns, with_service},
+    names::Names,
+    read::{pending_columns, with_service},
     session::{PgSession, column, locked_columns},
     to_sql,
     write::written_rows,
 };
 use crate::{
     hand::{DoneTask, Hands, LockedInstance, TakenInHand, instance_record, locked_instance},
-    row::{Columns as _, locked, locked_pending, locked_task, signed, wide},
+    row::{Columns as _, client_key, locked, locked_task, named_pending, signed, wide},
     session::{Locked, LockedTask, Result},
 };
 
-/// Takes pending tasks in hand: up to $3 of the service $1, for the process $2. As many more are looked at as there are in hand: those
-/// may be the first of the queue. Nothing is locked, since whoever hands out tasks of this service notes it at its flow, and
+/// Takes pending tasks in hand: up to $3 of the service $1, for the process $2. Those that are in hand are passed over: they may be
+/// the first of the queue. Nothing is locked, since whoever hands out tasks of this service notes it at its flow, and
 /// whoever else changes one changes its revision. `only_if` is a condition on the service, `noted` a part that notes it at
-/// the flow, and `from` what there is to take once that is done.
+/// the flow, and `from` what there is to take once that is done. Names of clients are learned afterwards ([`Names`]).
 macro_rules! take_in_hand {
     ($only_if:literal, $noted:literal, $from:literal) => {
         concat!(
             "WITH s AS MATERIALIZED (
                  SELECT * FROM relais.service WHERE id = $1
-             ), held AS MATERIALIZED (
-                 SELECT unnest(tasks) AS id FROM relais.hand WHERE service_id = $1
-             ), front AS MATERIALIZED (
-                 SELECT id, rank FROM relais.task
+             ), picked AS MATERIALIZED (
+                 SELECT * FROM relais.task
                  WHERE queue_id = $1 AND (
                      SELECT NOT paused AND NOT deleted AND transport = 0",
             $only_if,
             " FROM s
-                 )
-                 ORDER BY queue_id, rank, id LIMIT $3 + (SELECT count(*) FROM held)
-             ), picked AS MATERIALIZED (
-                 SELECT id, rank FROM front WHERE id NOT IN (SELECT id FROM held)
-                 ORDER BY rank, id LIMIT $3
+                 ) AND id NOT IN (SELECT unnest(tasks) FROM relais.hand WHERE service_id = $1)
+                 ORDER BY queue_id, rank, id LIMIT $3
              ), ",
             $noted,
             ", made AS (
@@ -51,19 +47,19 @@ macro_rules! take_in_hand {
             $from,
             " HAVING count(*) > 0 RETURNING id
              )
-             SELECT clock_timestamp() AS now, made.id AS hand, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key,
-                    coalesce(t.retry, s.retry) AS retry, ",
-            task_columns!("t.request", "NULL"),
-            " FROM made CROSS JOIN picked
-              CROSS JOIN LATERAL (SELECT * FROM relais.task WHERE id = picked.id OFFSET 0) t
-              CROSS JOIN LATERAL (SELECT * FROM relais.client WHERE id = t.client_id OFFSET 0) c CROSS JOIN s"
+             SELECT clock_timestamp() AS now, made.id AS hand, coalesce(t.retry, s.retry) AS retry, ",
+            pending_columns!(),
+            " FROM made CROSS JOIN picked t CROSS JOIN s"
         )
     };
 }
 
-fn taken(rows: &[PgRow]) -> Result<TakenInHand> {
+/// What such a statement took.
+async fn taken(rows: &[PgRow], names: &Names, connection: &mut PgConnection) -> Result<TakenInHand> {
     let hand = rows.first().map(|row| row.big("hand")).transpose()?;
-    Ok(TakenInHand { hand, locked: locked(rows, locked_pending)? })
+    let clients = rows.iter().map(client_key).collect::<Result<Vec<_>>>()?;
+    names.learn(clients.into_iter(), connection).await?;
+    Ok(TakenInHand { hand, locked: locked(rows, |row| named_pending(row, names.of(client_key(row)?)?))? })
 }
 
 impl Hands for PgSession {
@@ -247,7 +243,7 @@ impl Hands for PgSession {
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;
-        taken(&rows)
+        taken(&rows, &self.names, &mut self.tx).await
     }
 
     async fn insert_hand(&mut self, service: ServiceKey, instance: InstanceKey, tasks: &[i64]) -> Result<i64> {
@@ -311,27 +307,29 @@ impl Hands for PgSession {
     }
 
     async fn write_done(&mut self, tasks: &[DoneTask]) -> Result<usize> {
+        // What one process has done it says in one breath: these are the same for all.
+        let Some(DoneTask { worker_host, ended, .. }) = tasks.first() else { return Ok(0) };
+        if tasks.iter().any(|task| task.worker_host != *worker_host || task.ended != *ended) {
+            return Ok(0);
+        }
         let done = sqlx::query(concat!(
             "UPDATE relais.task t
-             SET status = 2, attempt = w.attempt, revision = w.revision, progress = 100, worker_host = w.worker_host,
-                 started = w.started, ended = w.ended, response = w.response::json, error_message = NULL, error_kind = NULL,
+             SET status = 2, attempt = w.attempt, revision = w.revision, progress = 100, worker_host = $7,
+                 started = w.started, ended = $8, response = w.response::json, error_message = NULL, error_kind = NULL,
                  error_trace = NULL, lease_until = NULL, due = NULL, expires = NULL, deadline = NULL, timer = NULL
              FROM ",
-            written_rows!(
-                "$1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::text[], $6::timestamptz[],
-                 $7::timestamptz[], $8::text[]"
-            ),
-            " AS w (id, known, revision, attempt, worker_host, started, ended, response)
+            written_rows!("$1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::timestamptz[], $6::text[]"),
+            " AS w (id, known, revision, attempt, started, response)
              WHERE t.id = ANY($1) AND t.id = w.id AND t.revision = w.known"
         ))
         .bind(column(tasks, |task| task.id))
         .bind(column(tasks, |task| wide(task.known)))
         .bind(column(tasks, |task| wide(task.revision)))
         .bind(column(tasks, |task| signed(task.attempt)))
-        .bind(column(tasks, |task| task.worker_host.as_deref()))
         .bind(column(tasks, |task| task.started.map(to_sql)))
-        .bind(column(tasks, |task| task.ended.map(to_sql)))
         .bind(column(tasks, |task| task.response.get()))
+        .bind(worker_host)
+        .bind(ended.map(to_sql))
         .execute(&mut *self.tx)
         .await
         .map_err(error)?;
@@ -370,8 +368,9 @@ impl Postgres {
         .fetch_all(&mut *lent)
         .await
         .map_err(error)?;
+        let taken = taken(&rows, &self.names, &mut lent).await?;
         lent.keep();
-        taken(&rows).map(|taken| taken.hand.is_some().then_some(taken))
+        Ok(taken.hand.is_some().then_some(taken))
     }
 
     /// The processes, in the order of their names.

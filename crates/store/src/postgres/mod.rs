@@ -11,6 +11,7 @@ mod history;
 mod inbox;
 mod lent;
 mod list;
+mod names;
 mod outbox;
 mod read;
 mod schedule;
@@ -67,6 +68,7 @@ const STEPS: Steps = &[
     ("batch keys", include_str!("migrations/0014_batch_keys.sql")),
     ("turns", include_str!("migrations/0015_turns.sql")),
     ("by_id", include_str!("migrations/0016_by_id.sql")),
+    ("room", include_str!("migrations/0017_room.sql")),
 ];
 
 /// Every time that matters for what is to come.
@@ -87,6 +89,7 @@ pub(crate) struct Postgres {
     trust: Trust,
     kept: Kept,
     options: PgConnectOptions,
+    names: names::Names,
     /// Names this process in wake-ups.
     origin: String,
     /// Whether other processes are told of what changes, and heard.
@@ -133,6 +136,7 @@ impl Postgres {
             trust,
             kept: Kept::new(options.max_connections, options.acquire_timeout),
             options: connect,
+            names: names::Names::default(),
             origin: uuid::Uuid::now_v7().simple().to_string(),
             notify: options.notify,
         })

@@ -51,6 +51,20 @@ macro_rules! with_names {
 }
 pub(super) use with_names;
 
+/// The columns that [`crate::row::named_pending`] reads but for `now` and `retry`, with the service joined as `s`. What has not
+/// ended has no result.
+macro_rules! pending_columns {
+    () => {
+        concat!(
+            "s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, t.id, t.task_id, t.seq, t.service_id, t.client_id, ",
+            "s.name AS service, t.submitted, t.scheduled, t.priority, t.correlation_id, t.callback::text AS callback, ",
+            "t.request::text AS request, ",
+            super::read::state_columns!()
+        )
+    };
+}
+pub(super) use pending_columns;
+
 /// The columns that [`task`] reads, with the names of service and client joined as `s` and `c`.
 macro_rules! task_columns {
     ($request:literal, $response:literal) => {
@@ -73,7 +87,7 @@ impl Database for Postgres {
     type Session = PgSession;
 
     async fn begin(&self) -> Result<PgSession> {
-        PgSession::begin(self.lend().await?, self.tells_as()).await
+        PgSession::begin(self.lend().await?, self.tells_as(), self.names.clone()).await
     }
 
     async fn submit_unlimited(&self, tasks: &[NewTask], wakeup: &Wakeup) -> Result<Option<u64>> {

@@ -9,7 +9,7 @@
 
 use std::time::Duration;
 
-use super::{declare, error, lent::Lent, read::with_service, to_sql, write};
+use super::{declare, error, lent::Lent, names::Names, read::with_service, to_sql, write};
 use crate::{
     history::History as _,
     row::{
@@ -46,8 +46,8 @@ macro_rules! pending_tasks {
     ($lock:literal) => {
         concat!(
             "SELECT f.flow, t.* FROM relais.service f LEFT JOIN LATERAL (
-              SELECT clock_timestamp() AS now, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, NULL AS retry, ",
-            super::read::task_columns!("t.request", "NULL"),
+              SELECT clock_timestamp() AS now, NULL AS retry, c.client_id AS client, ",
+            super::read::pending_columns!(),
             " FROM (
                   SELECT * FROM relais.task
                   WHERE queue_id = $1 AND (
@@ -70,12 +70,13 @@ pub(crate) struct PgSession {
     pub(super) tx: Lent,
     /// Names this process in wake-ups; none where others are not told.
     origin: Option<String>,
+    pub(super) names: Names,
 }
 
 impl PgSession {
-    pub(super) async fn begin(mut tx: Lent, origin: Option<&str>) -> Result<Self> {
+    pub(super) async fn begin(mut tx: Lent, origin: Option<&str>, names: Names) -> Result<Self> {
         tx.begin(BEGIN).await?;
-        Ok(Self { tx, origin: origin.map(str::to_owned) })
+        Ok(Self { tx, origin: origin.map(str::to_owned), names })
     }
 }
 

@@ -7,7 +7,7 @@ use relais_core::{
 };
 use sqlx::SqliteTransaction;
 
-use super::{batch::array, error, read::task_columns, session::SqliteSession};
+use super::{batch::array, error, read::pending_columns, session::SqliteSession};
 use crate::{
     flow::{FlowKind, Flows, flow_client, flow_facts, flow_kind, flow_state},
     row::{Columns as _, in_millis, locked, locked_pending, signed, unsigned, wide},
@@ -73,8 +73,8 @@ pub(super) const PLACES: &str =
 pub(super) const LOCK_SHARE: &str = concat!(
     "SELECT ",
     now!(),
-    " AS now, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, NULL AS retry, ",
-    task_columns!("t.request", "NULL"),
+    " AS now, NULL AS retry, ",
+    pending_columns!(),
     " FROM service s CROSS JOIN client c CROSS JOIN",
     first_of_client!(),
     " WHERE s.id = ?1 AND c.id = ?2 AND",

@@ -12,7 +12,7 @@ use super::{
     Sqlite,
     batch::{WRITE_DONE, array},
     error,
-    read::task_columns,
+    read::pending_columns,
     session::{SqliteSession, locked_columns},
 };
 use crate::{
@@ -24,8 +24,8 @@ use crate::{
 const TAKE: &str = concat!(
     "SELECT ",
     now!(),
-    " AS now, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, coalesce(t.retry, s.retry) AS retry, ",
-    task_columns!("t.request", "NULL"),
+    " AS now, coalesce(t.retry, s.retry) AS retry, ",
+    pending_columns!(),
     " FROM service s CROSS JOIN task t INDEXED BY task_by_rank ON t.service_id = s.id CROSS JOIN client c ON c.id = t.client_id
       WHERE s.id = ?1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted AND s.transport = 0
         AND t.id NOT IN (SELECT w.value FROM hand h CROSS JOIN json_each(h.tasks) AS w WHERE h.service_id = ?1)

@@ -35,6 +35,20 @@ macro_rules! state_columns {
 }
 pub(super) use state_columns;
 
+/// The columns that [`crate::row::locked_pending`] reads but for `now` and `retry`, with service and client joined as `s` and
+/// `c`. What has not ended has no result.
+macro_rules! pending_columns {
+    () => {
+        concat!(
+            "s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, t.id, t.task_id, t.seq, t.service_id, t.client_id, ",
+            "s.name AS service, c.client_id AS client, t.submitted, t.scheduled, t.priority, t.correlation_id, t.callback, ",
+            "t.request, ",
+            super::read::state_columns!()
+        )
+    };
+}
+pub(super) use pending_columns;
+
 /// The columns that [`task`] reads, with the names of service and client joined as `s` and `c`.
 macro_rules! task_columns {
     ($request:literal, $response:literal) => {

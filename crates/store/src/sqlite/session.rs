@@ -9,7 +9,7 @@ use super::{
     batch::{INSERT_KEYS, INSERT_TASKS, WRITE_TASKS, array},
     declare, error,
     proof::Proof,
-    read::task_columns,
+    read::pending_columns,
 };
 use crate::{
     history::History as _,
@@ -46,8 +46,8 @@ pub(super) use locked_columns;
 pub(super) const LOCK_PENDING: &str = concat!(
     "SELECT ",
     now!(),
-    " AS now, s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, NULL AS retry, ",
-    task_columns!("t.request", "NULL"),
+    " AS now, NULL AS retry, ",
+    pending_columns!(),
     " FROM service s CROSS JOIN task t INDEXED BY task_by_rank ON t.service_id = s.id CROSS JOIN client c ON c.id = t.client_id
       WHERE s.id = ?1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted AND s.transport = 0 AND (s.flow = 0 OR ?3)
       ORDER BY t.rank, t.id LIMIT ?2"

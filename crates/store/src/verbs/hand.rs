@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    sync::{MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -25,7 +25,7 @@ use crate::{
 /// What this process has in hand, as far as it knows.
 #[derive(Debug, Default)]
 pub(super) struct InHand {
-    tasks: HashMap<TaskId, Held>,
+    tasks: HashMap<TaskId, Arc<Held>>,
     hands: HashMap<i64, Hand>,
     /// All of whose tasks have ended. Whoever writes next removes them.
     done_with: BTreeSet<i64>,
@@ -43,7 +43,7 @@ struct Hand {
 }
 
 /// A task in hand.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(super) struct Held {
     instance: InstanceKey,
     hand: i64,
@@ -81,7 +81,7 @@ impl Held {
 impl InHand {
     fn take(&mut self, instance: InstanceKey, service: ServiceKey, hand: i64, held: Vec<Held>) {
         self.hands.insert(hand, Hand { instance, service, left: held.len() });
-        self.tasks.extend(held.into_iter().map(|held| (held.task.task_id, held)));
+        self.tasks.extend(held.into_iter().map(|held| (held.task.task_id, Arc::new(held))));
     }
 
     /// The task is not in hand any more.
@@ -256,7 +256,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// The tasks of these events, if all are results of what one process has in hand.
-    fn done_in_hand(&self, events: &[TaskEvent]) -> Option<(InstanceKey, Vec<Held>)> {
+    fn done_in_hand(&self, events: &[TaskEvent]) -> Option<(InstanceKey, Vec<Arc<Held>>)> {
         let own = self.in_hand();
         if own.tasks.is_empty() {
             return None;
@@ -266,9 +266,9 @@ impl<D: Database> Verbs<D> {
             let held = own.tasks.get(task_id)?;
             let result = matches!(event, Event::Succeeded { attempt: Some(attempt), .. } if *attempt == held.attempt());
             let mine = held.task.service == *service && client.is_none();
-            (result && mine && seen.insert(*task_id)).then(|| held.clone())
+            (result && mine && seen.insert(*task_id)).then(|| Arc::clone(held))
         });
-        let held: Vec<Held> = held.collect::<Option<_>>()?;
+        let held: Vec<Arc<Held>> = held.collect::<Option<_>>()?;
         let instance = held.first()?.instance;
         held.iter().all(|held| held.instance == instance).then_some((instance, held))
     }
@@ -278,10 +278,10 @@ impl<D: Database> Verbs<D> {
         &self,
         session: &mut D::Session,
         tasks: &[TaskId],
-    ) -> Result<HashMap<TaskId, Held>, StoreError> {
-        let mut held: HashMap<TaskId, Held> = {
+    ) -> Result<HashMap<TaskId, Arc<Held>>, StoreError> {
+        let mut held: HashMap<TaskId, Arc<Held>> = {
             let own = self.in_hand();
-            tasks.iter().filter_map(|task_id| Some((*task_id, own.tasks.get(task_id)?.clone()))).collect()
+            tasks.iter().filter_map(|task_id| Some((*task_id, Arc::clone(own.tasks.get(task_id)?)))).collect()
         };
         let instances: BTreeSet<InstanceKey> = held.values().map(|held| held.instance).collect();
         for instance in instances {
@@ -316,13 +316,13 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Remembers what became of tasks in hand.
-    pub(super) fn note_in_hand(&self, held: HashMap<TaskId, Held>, mut tasks: HashMap<TaskId, LockedTask>) {
+    pub(super) fn note_in_hand(&self, held: HashMap<TaskId, Arc<Held>>, mut tasks: HashMap<TaskId, LockedTask>) {
         let mut own = self.in_hand();
         for (task_id, held) in held {
             match tasks.remove(&task_id) {
                 Some(task) if task.state.status == Status::InProgress && task.state.attempt == held.attempt() => {
                     if let Some(known) = own.tasks.get_mut(&task_id).filter(|known| known.hand == held.hand) {
-                        (known.task, known.taken) = (task, None);
+                        *known = Arc::new(Held { task, taken: None, ..*held });
                     }
                 }
                 _ => own.end(task_id, held.hand),

@@ -120,11 +120,8 @@ impl Transport for OverRabbitMq {
         };
         starts().for_each(|(key, _)| self.intake.mark_told(key));
         self.publish(news).await?;
-        for (key, news) in news {
-            if matches!(news, News::Verdict { .. }) {
-                self.intake.ack(key);
-            }
-        }
+        let ended = news.iter().filter(|(_, news)| matches!(news, News::Verdict { .. }));
+        self.intake.ack(ended.map(|(key, _)| *key));
         Ok(accepted(news.iter().map(|(key, _)| *key)))
     }
 

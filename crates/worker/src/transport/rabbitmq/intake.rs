@@ -156,19 +156,28 @@ impl Intake {
         self.desk.held().get(key).is_some_and(|held| held.told)
     }
 
-    /// The task is done with. One that was lost can not be acknowledged, and need not be.
-    pub fn ack(&self, key: &TaskKey) {
-        if let Some(held) = self.desk.held().remove(key)
-            && let Err(error) = held.acker.ack(held.tag)
-        {
-            tracing::debug!(task_id = %key.task_id, %error, "a task could not be acknowledged");
+    /// The tasks are done with. Those that were lost can not be acknowledged, and need not be.
+    ///
+    /// The broker is told of each by itself only where an earlier one is still at work: all before that are one word to it.
+    /// Said while `held` is locked, so that nothing is given back meanwhile that this would acknowledge.
+    pub fn ack<'a>(&self, keys: impl Iterator<Item = &'a TaskKey>) {
+        let mut held = self.desk.held();
+        let mut done: Vec<Held> = keys.filter_map(|key| held.remove(key)).collect();
+        done.sort_unstable_by_key(|done| done.tag);
+        let first_open = held.values().map(|open| open.tag).min().unwrap_or(u64::MAX);
+        let (together, apart) = done.split_at(done.partition_point(|done| done.tag < first_open));
+        let together = together.last().map(|last| last.acker.ack_through(last.tag));
+        for answer in together.into_iter().chain(apart.iter().map(|done| done.acker.ack(done.tag))) {
+            if let Err(error) = answer {
+                tracing::debug!(%error, "tasks could not be acknowledged");
+            }
         }
     }
 
     /// Puts a task back into its queue; false if it was lost.
     pub fn give_back(&self, key: &TaskKey) -> bool {
-        let held = self.desk.held().remove(key);
-        held.is_some_and(|held| held.acker.nack(held.tag, true).is_ok())
+        let mut held = self.desk.held();
+        held.remove(key).is_some_and(|given| given.acker.nack(given.tag, true).is_ok())
     }
 }
 
