@@ -23,5 +23,5 @@ console.log(again.duplicate, again.taskId === later.taskId);
 console.log((await client.wait('resize', later.taskId)).status);
 
 // From any end, with all its retries anew; one that waits for its time is done now.
-console.log((await client.retry('resize', later.taskId)).status);
+console.log((await client.retry('resize', later.taskId)).taskId === later.taskId);
 console.log((await client.wait('resize', later.taskId)).status);

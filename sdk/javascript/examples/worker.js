@@ -3,11 +3,6 @@
 import { Worker } from '@relais/sdk/worker';
 import resize from './resize.js';
 
-const worker = new Worker({
-  url: process.env.RELAIS_URL ?? 'http://127.0.0.1:8080', // or amqp://… for a service on RabbitMQ
-  clientId: process.env.RELAIS_CLIENT,
-  clientSecret: process.env.RELAIS_SECRET,
-  service: 'resize',
-  concurrency: 4,
-});
+// The rest is in the environment: RELAIS_URL, RELAIS_CLIENT and RELAIS_SECRET, or RELAIS_BROKER_URL.
+const worker = new Worker({ service: 'resize' });
 await worker.main(resize); // SIGTERM: finishes what it has, or gives it back, and exits 0.

@@ -7,11 +7,17 @@ const LONGEST = 5_000;
 
 /** Waits of 100 ms, 200 ms, 400 ms… up to 5 s, each shortened by up to half of it, so that not all come at once. */
 export class Backoff {
+  #first;
   #failures = 0;
+
+  /** @param {number} [first] the first wait, where it is not 100 ms */
+  constructor(first = FIRST) {
+    this.#first = first;
+  }
 
   /** The next wait, in milliseconds. */
   next() {
-    const whole = Math.min(FIRST * 2 ** this.#failures, LONGEST);
+    const whole = Math.min(this.#first * 2 ** this.#failures, LONGEST);
     this.#failures += 1;
     return whole * (1 - Math.random() / 2);
   }

@@ -133,6 +133,18 @@ for (const [name, open] of Object.entries(transports)) {
   });
 }
 
+test('the start of a task that was had before is known even if it ends the process at once', async (t) => {
+  const vhost = await Vhost.create(t);
+  await vhost.declare('print-in');
+  await vhost.declare('print-out');
+  const out = await vhost.follow();
+  const taskId = await vhost.submit({ act: 'die' });
+  await vhost.look('print-in');
+  const worker = run(t, [HANDLER, '--service', 'print', '--host-name', 'pod-1'], { RELAIS_BROKER_URL: vhost.url.href });
+  assert.equal(await worker.end(), 'SIGKILL', worker.output);
+  assert.deepEqual((await out.next()).body, { taskId, data: { messageType: 'started', hostName: 'pod-1' } });
+});
+
 test('a command line that makes no sense is refused, and says why', async (t) => {
   /** @type {[string[], number, RegExp][]} */
   const wrong = [

@@ -47,9 +47,11 @@ export async function use(): Promise<number> {
   // @ts-expect-error a client needs a secret
   void new Client({ url: 'http://127.0.0.1:8080', clientId: 'me' });
 
-  const worker = new Worker({ url: 'amqp://127.0.0.1', service: 'print', concurrency: 4, health: 8081 });
+  const limits = { grace: '100s', interruptible: true, timeout: '30m', heartbeat: 5_000 };
+  const worker = new Worker({ url: 'amqp://127.0.0.1', service: 'print', concurrency: 4, health: 8081, ...limits });
   await worker.run(handler, { signal: AbortSignal.timeout(1000) });
-  // @ts-expect-error a worker needs a service
-  void new Worker({ url: 'amqp://127.0.0.1' });
+  void new Worker(); // As the environment says.
+  // @ts-expect-error a service has a name
+  void new Worker({ service: 7 });
   return task.response?.sheets ?? 0;
 }

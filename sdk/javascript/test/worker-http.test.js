@@ -88,6 +88,19 @@ test('as many run at the same time as are allowed, and no more', async (t) => {
   assert.equal((await stop()).done, 9);
 });
 
+test('a failure shows the progress that was reached', async (t) => {
+  const { service, client, options } = await server.service();
+  start(t, options, async (_, { progress }) => {
+    progress(10);
+    await new Promise((resolve) => setTimeout(resolve, 50)); // It is told; the next one would only be a little later.
+    progress(70);
+    throw new Error('too hard');
+  });
+  const { taskId } = await client.submit(service, {});
+  const { status, progress } = await client.wait(service, taskId);
+  assert.deepEqual([status, progress], ['FAILURE', 70]);
+});
+
 test('a flood of progress becomes a few messages, the newest last, and none delays the result', async (t) => {
   const { service, client, options, credentials } = await server.service();
   const proxy = await Proxy.start(t, server.url);

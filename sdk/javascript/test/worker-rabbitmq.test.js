@@ -8,6 +8,7 @@ import { Failure, Interrupted, TryAgain, Worker } from '@relais/sdk/worker';
 import { Vhost } from './support/broker.js';
 import { PATIENCE, within } from './support/process.js';
 import { Proxy } from './support/proxy.js';
+import { speakTls } from './support/tls.js';
 import { Event, eventually, Log, start } from './support/worker.js';
 
 /** A promise that lasts until the signal is aborted. @param {AbortSignal} signal */
@@ -108,6 +109,137 @@ test('a deadline is read, and nonsense is none', async (t) => {
     await vhost.send({ taskId: 'a', data, deadline });
     assert.equal((await out.end()).body.data.response, read);
   }
+});
+
+test('a failure comes after the progress that was reached', async (t) => {
+  const vhost = await queues(t);
+  start(t, vhost.options, async (_, { progress }) => {
+    progress(10);
+    await new Promise((resolve) => setTimeout(resolve, 50)); // It is told; the next one would only be a little later.
+    progress(70);
+    throw new Failure('too hard');
+  });
+  const out = await vhost.follow();
+  const taskId = await vhost.submit({});
+  const told = [];
+  do told.push((await out.next()).body); while (told.at(-1).data.messageType !== 'failure');
+  assert.deepEqual(told.at(-2), { taskId, data: { messageType: 'progress', progress: 70 } });
+});
+
+/**
+ * Queues with a task that somebody had before, and no room for what is told of it.
+ *
+ * @param {import('node:test').TestContext} t
+ */
+async function withoutRoom(t) {
+  const vhost = await Vhost.create(t);
+  await vhost.declare('print-out', { 'x-max-length': 1, 'x-overflow': 'reject-publish' });
+  await vhost.declare('print-in');
+  const taskId = await vhost.submit({});
+  await vhost.look('print-in');
+  await vhost.send({ data: { messageType: 'of another time' } }, 'print-out');
+  return { vhost, taskId };
+}
+
+test('a task that somebody had begins when the broker has its start', async (t) => {
+  const { vhost } = await withoutRoom(t);
+  let room = false;
+  start(t, vhost.options, () => room);
+  await eventually('the worker has it', async () => (await vhost.count('print-in')).ready === 0);
+  room = true;
+  const out = await vhost.follow();
+  assert.equal((await out.end()).body.data.response, true);
+});
+
+test('a task whose start can not be told is given back when told to stop', async (t) => {
+  const { vhost, taskId } = await withoutRoom(t);
+  let began = false;
+  const { stop } = start(t, { ...vhost.options, grace: '1h' }, () => (began = true));
+  await eventually('the worker has it', async () => (await vhost.count('print-in')).ready === 0);
+  assert.equal((await stop()).returned, 1);
+  assert.equal(began, false);
+  const left = await vhost.follow('print-in');
+  assert.equal((await left.next()).body.taskId, taskId);
+});
+
+test('who runs for longer than the message allows is stopped, and fails', async (t) => {
+  const vhost = await queues(t);
+  /** @type {unknown[]} */
+  const reasons = [];
+  const { stop } = start(t, vhost.options, async ({ deaf }, { signal }) => {
+    if (deaf) await new Promise(() => {});
+    await untilAborted(signal);
+    reasons.push(signal.reason.why);
+    return 'too late';
+  });
+  const out = await vhost.follow();
+  const late = { messageType: 'failure', errorMessage: 'It ran for longer than it may.', errorKind: 'timeout' };
+  const limits = [{ timeoutMs: 200 }, { timeout_ms: 200 }, { deadline: new Date() }, { timeoutMs: 1, deaf: true }];
+  for (const { deaf, ...limit } of limits) {
+    await vhost.send({ taskId: 'a', data: { messageType: 'submission', body: { deaf } }, ...limit });
+    assert.deepEqual((await out.end()).body, { taskId: 'a', data: late });
+  }
+  assert.deepEqual(reasons, ['cancelled', 'cancelled', 'cancelled']);
+  assert.equal((await stop()).failed, 4);
+  await nothingIsLeft(vhost);
+});
+
+test('the deadline is the message\'s, or when its time is over', async (t) => {
+  const vhost = await queues(t);
+  start(t, { ...vhost.options, timeout: '300s' }, (_, { deadline }) => Number(deadline) - Date.now());
+  const out = await vhost.follow();
+  const data = { messageType: 'submission', body: {} };
+  const soon = new Date(Date.now() + 200_000).toISOString();
+  for (const [limit, millis] of /** @type {const} */ ([
+    [{ timeoutMs: 100_000 }, 100_000], [{ timeoutMs: 1, deadline: soon }, 200_000],
+    [{ timeoutMs: 'soon' }, 300_000], [{ timeoutMs: Number.MAX_SAFE_INTEGER }, 300_000],
+  ])) {
+    await vhost.send({ taskId: 'a', data, ...limit });
+    const left = (await out.end()).body.data.response;
+    assert(left > millis - PATIENCE && left <= millis, `${left} is not ${millis}`);
+  }
+});
+
+test('a silent end is noticed soon', async (t) => {
+  for (const [query, heartbeat, agreed] of /** @type {const} */ ([
+    ['', undefined, 10], ['', '7s', 7], ['?heartbeat=4', '7s', 4],
+  ])) {
+    const vhost = await queues(t);
+    start(t, { ...vhost.options, url: vhost.url.href + query, heartbeat }, () => 1);
+    const shown = await eventually('the broker shows it', async () => (await vhost.heartbeats()).find(Boolean));
+    assert.equal(shown, agreed);
+  }
+});
+
+test('a result that is ready when the connection is lost is told over the next one', async (t) => {
+  const vhost = await queues(t);
+  const proxy = await Proxy.start(t, vhost.url.href);
+  /** @type {Event<void>} */
+  const began = new Event('the handler begins');
+  /** @type {Event<void>} */
+  const goOn = new Event('the handler may go on');
+  let times = 0;
+  const { worker, stop } = start(t, { ...vhost.options, url: proxy.url }, async () => {
+    times += 1;
+    began.happens();
+    await goOn.wait();
+    return times;
+  });
+  const out = await vhost.follow();
+  await vhost.submit({});
+  await began.wait();
+  assert.equal((await out.next()).body.data.messageType, 'started');
+  proxy.hold();
+  goOn.happens();
+  // The result is on its way, and goes no further.
+  await new Promise((resolve) => setImmediate(resolve));
+  proxy.cut();
+  proxy.release();
+  assert.equal((await out.end()).body.data.response, 1);
+  await eventually('it is back', () => worker.isReady);
+  const { done, lost } = await stop();
+  assert.deepEqual([done >= 1, lost], [true, 0]);
+  await nothingIsLeft(vhost);
 });
 
 test('a message that is not a submission is set aside, and does not block the queue', async (t) => {
@@ -289,6 +421,17 @@ test('a handler that does not notice the loss keeps its slot', async (t) => {
   });
   goOn.happens();
   assert.equal((await out.end()).body.data.response, 1);
+});
+
+test('a private authority is trusted where it is named', async (t) => {
+  const vhost = await queues(t);
+  const { url, ca } = await speakTls(t, vhost.url);
+  const stranger = start(t, { ...vhost.options, url }, () => 'done');
+  await eventually('it is not trusted', () => stranger.log.lines.some((line) => line.includes('self-signed certificate')));
+  start(t, { ...vhost.options, url, ca }, () => 'done');
+  const out = await vhost.follow();
+  await vhost.submit({});
+  assert.equal((await out.end()).body.data.response, 'done');
 });
 
 test('a broker that is away is waited for', async (t) => {

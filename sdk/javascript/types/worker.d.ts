@@ -41,25 +41,52 @@ export interface Context {
  */
 export type InterruptedBecause = 'cancelled' | 'lost' | 'stopping';
 
+/** What is absent is taken from the environment, where that has a variable for it. */
 export interface WorkerOptions {
-  /** `http(s)://…` of the server, or `amqp(s)://…` of the broker. This decides how tasks come. */
-  url: string;
-  /** The service whose tasks are done. */
-  service: string;
-  /** Over HTTP: who asks. It needs the role `work` on the service. */
+  /**
+   * `http(s)://…` of the server, or `amqp(s)://…` of the broker. This decides how tasks come. `RELAIS_BROKER_URL`, or else
+   * `RELAIS_URL`, or else `http://127.0.0.1:8080` if absent.
+   */
+  url?: string;
+  /** The service whose tasks are done; `RELAIS_SERVICE` if absent. */
+  service?: string;
+  /** Over HTTP: who asks; `RELAIS_CLIENT` if absent. It needs the role `work` on the service. */
   clientId?: string;
+  /** Its secret; `RELAIS_SECRET` if absent. */
   clientSecret?: string;
-  /** Over RabbitMQ: prefix of `<queueName>-in` and `<queueName>-out`; the service's name if absent. */
+  /**
+   * Over RabbitMQ: prefix of `<queueName>-in` and `<queueName>-out`; `RELAIS_QUEUE`, or else the service's name if absent.
+   */
   queueName?: string;
-  /** How many tasks at the same time; 1 if absent. */
+  /** How many tasks at the same time; `RELAIS_CONCURRENCY`, or else 1 if absent. */
   concurrency?: number;
-  /** How long running tasks may go on once told to stop; 20 s if absent. 0 for tasks that can be interrupted. */
+  /** How long running tasks may go on once told to stop; `RELAIS_GRACE`, or else 20 s if absent. */
   grace?: Duration;
+  /**
+   * Whether tasks can be stopped and given back at any time: they are told to stop at once, and have the grace period for
+   * that. `RELAIS_INTERRUPTIBLE` if absent.
+   */
+  interruptible?: boolean;
+  /**
+   * How long a task may run; then its signal is aborted, and it fails with the kind `timeout`. `RELAIS_TIMEOUT`, or else for
+   * ever if absent.
+   */
+  timeout?: Duration;
   /** Over HTTP: how long the server waits for a sign of life before it hands a task to another worker; 60 s if absent. */
   lease?: Duration;
-  /** One task, then end. */
+  /**
+   * Over RabbitMQ: how often the two ends make sure of each other, in whole seconds; 10 s if absent, 0 for never. A silent
+   * end is given up after about two of them. `?heartbeat=` in the URL, in seconds, wins.
+   */
+  heartbeat?: Duration;
+  /** One task, then end; `RELAIS_ONCE` if absent. */
   once?: boolean;
-  /** End when nothing came for so long. */
+  /**
+   * Over `amqps://`: the authorities to trust instead of the public ones, PEM; those in the file that
+   * `RELAIS_BROKER_ROOT_CERTIFICATES` names if absent.
+   */
+  ca?: string | Uint8Array;
+  /** End when nothing came for so long; `RELAIS_IDLE` if absent. */
   idle?: Duration;
   /** Serve `/livez` and `/readyz` on this port. */
   health?: number | HealthOptions;
@@ -103,7 +130,7 @@ export interface Report {
 
 /** Does the tasks of one service. */
 export class Worker {
-  constructor(options: WorkerOptions);
+  constructor(options?: WorkerOptions);
   /**
    * Takes tasks and does them until it is stopped, by `stop` or by the signal. A server or broker that is away is waited
    * for. While it runs, a promise of a handler that fails unheard is logged, and does not end the process.

@@ -4,10 +4,9 @@ Over HTTP: `python resize.py`. Over RabbitMQ: `RELAIS_BROKER_URL=amqp://… pyth
 """
 
 import logging
-import os
 from dataclasses import dataclass
 
-from relais import Context, Failure, Http, RabbitMq, Worker
+from relais import Context, Failure, Worker
 
 
 @dataclass
@@ -33,5 +32,4 @@ def resize(order: Order, context: Context) -> dict[str, list[list[int]]]:
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
     # The rest is in the environment: RELAIS_BROKER_URL, or RELAIS_URL, RELAIS_CLIENT and RELAIS_SECRET.
-    transport = RabbitMq("resize") if "RELAIS_BROKER_URL" in os.environ else Http("resize")
-    Worker(resize, transport, concurrency=4, grace=20).run()
+    Worker(resize, service="resize").run()

@@ -22,5 +22,5 @@ with Client() as client:
     print(client.wait("resize", later.task_id, timeout=30).result())
 
     # From any end, with all its retries anew; one that waits for its time is done now.
-    print(client.retry("resize", later.task_id).status.value)
+    print(client.retry("resize", later.task_id).task_id == later.task_id)
     print(client.wait("resize", later.task_id, timeout=30).result())

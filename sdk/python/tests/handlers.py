@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,11 @@ async def patient(body: dict[str, Any]) -> None:
     """Never ends by itself, but can be interrupted."""
     await asyncio.to_thread(Path(body["begun"]).touch)
     await asyncio.Event().wait()
+
+
+async def die(body: dict[str, Any]) -> None:
+    """Takes the whole process with it, at once."""
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 not_a_function = 7

@@ -6,12 +6,14 @@ A missing one is a failure, never a silent skip.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import itertools
 import os
 import secrets
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -22,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, quote, urlsplit
 
+import aio_pika
 import httpx
 
 T = TypeVar("T")
@@ -203,6 +206,26 @@ class Vhost:
         """The next message, which must come."""
         return until(f"a message in {queue}", lambda: self.take(queue, 1))[0]
 
+    def look(self, queue: str) -> None:
+        """Takes a message and puts it back: the next one to have it is told that somebody had it before."""
+        wish = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+        assert self._call("POST", f"queues/{self.name}/{queue}/get", wish)
+
+    def ready(self, queue: str) -> int:
+        """How many messages wait in it, this very moment."""
+
+        async def ask() -> int:
+            async with await aio_pika.connect(self.url) as connection:
+                channel = await connection.channel()
+                declared = await channel.declare_queue(queue, passive=True)
+                return declared.declaration_result.message_count or 0
+
+        return asyncio.run(ask())
+
+    def heartbeats(self) -> list[int]:
+        """What workers and broker have agreed on."""
+        return [each["timeout"] for each in self._call("GET", f"vhosts/{self.name}/connections") if "timeout" in each]
+
     def queues(self) -> list[str]:
         return [queue["name"] for queue in self._call("GET", f"queues/{self.name}")]
 
@@ -263,6 +286,57 @@ class Proxy:
             while data := source.recv(65536):
                 sink.sendall(data)
             sink.shutdown(socket.SHUT_WR)
+
+
+class Tls:
+    """Speaks TLS before a port, with a certificate that nobody trusts but who is given `ca`."""
+
+    def __init__(self, target: int, directory: Path) -> None:
+        self._target = target
+        self.ca = directory / "ca.pem"
+        key = directory / "key.pem"
+        make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+        make += ["-days", "2", "-subj", "/CN=relais test", "-addext", "subjectAltName=IP:127.0.0.1"]
+        make += ["-addext", "keyUsage=critical,digitalSignature,keyCertSign", "-keyout", str(key), "-out", str(self.ca)]
+        subprocess.run(make, check=True, capture_output=True)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(self.ca, key)
+        self.port = 0
+        self._open, self._closed = threading.Event(), asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=lambda: self._loop.run_until_complete(self._serve()))
+        self._thread.start()
+        assert self._open.wait(DEADLINE)
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._closed.set)
+        self._thread.join(DEADLINE)
+        self._loop.close()
+
+    async def _serve(self) -> None:
+        connections: set[asyncio.Task[Any]] = set()
+
+        async def accept(near: asyncio.StreamReader, answer: asyncio.StreamWriter) -> None:
+            far, ask = await asyncio.open_connection("127.0.0.1", self._target)
+            for source, sink in ((near, ask), (far, answer)):
+                connections.add(asyncio.ensure_future(self._pass(source, sink)))
+
+        server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=self._context)
+        self.port = server.sockets[0].getsockname()[1]
+        self._open.set()
+        await self._closed.wait()
+        server.close()
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
+
+    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                sink.write(data)
+                await sink.drain()
+        finally:
+            sink.transport.abort()
 
 
 class WorkerProcess:

@@ -197,3 +197,16 @@ def test_a_worker_over_http_is_told_that_the_service_is_not_there_for_it(carried
         with pytest.raises(Refused) as refused:
             run.ended()
         assert refused.value.number == 409003
+
+
+def test_a_task_that_kills_its_workers_fails_in_the_end(
+    carried: RelaisServer, broker: Vhost, asking: Client, spawn: Callable[..., WorkerProcess]
+) -> None:
+    for queue in ("poison-in", "poison-out"):
+        broker.declare(queue)
+    service = carried.service("poison", transport="rabbitmq", deliveryLimit=2)
+    task_id = asking.submit(service, {}).task_id
+    for _ in range(4):  # The first may die before anybody knows that it began.
+        spawn("handlers:die", "--service", service, "--idle", "5", RELAIS_BROKER_URL=broker.url).wait()
+    task = asking.wait(service, task_id, timeout=DEADLINE)
+    assert (task.status, task.error_kind) == (Status.FAILURE, "lost")

@@ -196,6 +196,18 @@ def test_progress_is_shown_and_a_flood_of_it_holds_nothing_up(client: Client, se
         assert 1 <= len(told) < 40
 
 
+def test_a_failure_shows_the_progress_that_was_reached(client: Client, service: str, worker: Build) -> None:
+    async def give_up(body: Any, context: Context) -> None:
+        context.progress(10)
+        await asyncio.sleep(0.05)  # It is told; the next one would only be a little later.
+        context.progress(70)
+        raise Failure("too hard")
+
+    with running(worker(give_up)):
+        task = client.wait(service, client.submit(service, {}).task_id, timeout=DEADLINE)
+        assert (task.status, task.progress) == (Status.FAILURE, 70.0)
+
+
 def test_heartbeats_keep_the_lease(server: RelaisServer, client: Client, service: str, worker: Build) -> None:
     gate = Gate()
     with running(worker(gate, lease=2.0)):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from house import DEADLINE, Proxy, Vhost, until
+from house import DEADLINE, Proxy, Tls, Vhost, until
 from relais import Context, Failure, RabbitMq, TryAgain, Worker
 from workers import Gate, running
 
@@ -156,6 +159,109 @@ def test_numbers_keep_their_digits(vhost: Vhost, worker: Build) -> None:
         assert f'"response":{text}' in vhost.take_one("resize-out")["body"]
 
 
+def test_a_failure_comes_after_the_progress_that_was_reached(vhost: Vhost, worker: Build) -> None:
+    async def give_up(body: Any, context: Context) -> None:
+        context.progress(10)
+        await asyncio.sleep(0.05)  # It is told; the next one would only be a little later.
+        context.progress(70)
+        raise Failure("too hard")
+
+    with running(worker(give_up)) as run:
+        run.ready()
+        vhost.publish("resize-in", submission("t1"))
+        told = take_until(vhost, "failure")
+        assert told[-2] == {"taskId": "t1", "data": {"messageType": "progress", "progress": 70.0}}
+
+
+def test_a_task_that_somebody_had_begins_when_the_broker_has_its_start(vhost: Vhost, worker: Build) -> None:
+    # Without room for it, the broker refuses the start.
+    vhost.declare("resize-out", **{"x-max-length": 1, "x-overflow": "reject-publish"})
+    vhost.publish("resize-out", '{"data": {"messageType": "of another time"}}')
+    vhost.declare("resize-in")
+    vhost.publish("resize-in", submission("t1"))
+    vhost.look("resize-in")
+    room = threading.Event()
+    with running(worker(lambda body: room.is_set(), once=True)) as run:
+        until("the worker has it", lambda: vhost.ready("resize-in") == 0)
+        room.set()
+        assert take_until(vhost, "success")[-1]["data"]["response"] is True
+        assert run.ended().done == 1
+
+
+def test_a_task_whose_start_can_not_be_told_is_given_back_when_told_to_stop(vhost: Vhost, worker: Build) -> None:
+    vhost.declare("resize-out", **{"x-max-length": 1, "x-overflow": "reject-publish"})
+    vhost.publish("resize-out", '{"data": {"messageType": "of another time"}}')
+    vhost.declare("resize-in")
+    vhost.publish("resize-in", submission("t1"))
+    vhost.look("resize-in")
+    gate = Gate()
+    with running(worker(gate, grace=DEADLINE)) as run:
+        until("the worker has it", lambda: vhost.ready("resize-in") == 0)
+        assert run.stop().returned == 1
+    assert gate.contexts == []
+    assert len(vhost.take("resize-in")) == 1
+
+
+def _cancelled(body: Any, context: Context) -> None:
+    context.cancelled.wait(DEADLINE)
+    context.check()
+
+
+async def _interrupted(body: Any) -> None:
+    await asyncio.Event().wait()
+
+
+def _deaf(body: Any) -> None:
+    time.sleep(8)
+
+
+@pytest.mark.parametrize("handler", [_cancelled, _interrupted, _deaf])
+def test_who_runs_for_longer_than_the_message_allows_is_stopped_and_fails(
+    vhost: Vhost, worker: Build, handler: Callable[..., Any]
+) -> None:
+    with running(worker(handler)) as run:
+        run.ready()
+        for limit in ({"timeoutMs": 200}, {"timeout_ms": 200}):
+            vhost.publish("resize-in", json.dumps({**json.loads(submission("t1")), **limit}))
+            told = take_until(vhost, "failure")
+            late = {"errorMessage": "It ran for longer than it may.", "errorKind": "timeout"}
+            assert told[-1] == {"taskId": "t1", "data": {"messageType": "failure", **late}}
+        assert run.stop().failed == 2
+    assert vhost.take("resize-in") == []
+
+
+def test_the_deadline_is_the_messages_or_when_its_time_is_over(vhost: Vhost, worker: Build) -> None:
+    def told(body: Any, context: Context) -> float:
+        assert context.deadline is not None
+        return (context.deadline - datetime.now(timezone.utc)).total_seconds()
+
+    with running(worker(told, timeout=300)) as run:
+        run.ready()
+        soon = (datetime.now(timezone.utc) + timedelta(seconds=200)).isoformat()
+        for limit, seconds in (
+            ({"timeoutMs": 100_000}, 100),
+            ({"timeoutMs": 1, "deadline": soon}, 200),
+            ({"timeoutMs": "soon"}, 300),
+            ({"timeoutMs": 2**64}, 300),
+        ):
+            vhost.publish("resize-in", json.dumps({**json.loads(submission("t1")), **limit}))
+            left = take_until(vhost, "success")[-1]["data"]["response"]
+            assert seconds - DEADLINE < left <= seconds
+    with running(worker(_cancelled)) as run:
+        run.ready()
+        vhost.publish("resize-in", json.dumps({**json.loads(submission("t1")), "deadline": "2020-01-01T00:00:00Z"}))
+        assert take_until(vhost, "failure")[-1]["data"]["errorKind"] == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("query", "setting", "agreed"), [("", {}, 10), ("", {"heartbeat": 7}, 7), ("?heartbeat=4", {}, 4)]
+)
+def test_a_silent_end_is_noticed_soon(vhost: Vhost, query: str, setting: dict[str, Any], agreed: int) -> None:
+    with running(Worker(Gate(), RabbitMq("resize", vhost.url + query, **setting))) as run:
+        run.ready()
+        assert until("the broker shows it", vhost.heartbeats) == [agreed]
+
+
 def test_no_more_is_taken_than_can_be_done_at_once(vhost: Vhost, worker: Build) -> None:
     gate = Gate()
     with running(worker(gate, concurrency=2)) as run:
@@ -228,6 +334,22 @@ def test_a_broker_that_is_away_at_the_start_is_waited_for(vhost: Vhost, worker: 
         run.ready()
         vhost.publish("resize-in", submission("t1"))
         take_until(vhost, "success")
+
+
+def test_a_private_authority_is_trusted_where_it_is_named(vhost: Vhost, tmp_path: Path) -> None:
+    tls = Tls(vhost.port, tmp_path)
+    try:
+        url = vhost.url_via(tls.port).replace("amqp://", "amqps://")
+        with running(Worker(lambda body: "done", RabbitMq("resize", url, ca=tls.ca))) as run:
+            run.ready()
+            vhost.publish("resize-in", submission("t1"))
+            take_until(vhost, "success")
+            run.stop()
+        with running(Worker(lambda body: "done", RabbitMq("resize", url), idle=1)) as run:
+            assert run.ended().done == 0
+            assert not run.worker.ready
+    finally:
+        tls.close()
 
 
 def test_a_queue_that_is_deleted_is_declared_again(vhost: Vhost, worker: Build) -> None:

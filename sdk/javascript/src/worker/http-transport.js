@@ -12,7 +12,7 @@ import { RelaisError } from '../error.js';
 import { Http } from '../http.js';
 import { elements, member } from '../json.js';
 import { Outage } from './log.js';
-import { unwanted } from './outcomes.js';
+import { soFar, unwanted } from './outcomes.js';
 import { Submission } from './submission.js';
 
 /** How long a claim waits at the server for a first task. */
@@ -114,14 +114,16 @@ export class HttpTransport {
   }
 
   /** The claim has said which host it is; nothing else need be said. */
-  started() {}
+  started() {
+    return undefined;
+  }
 
   /** @param {[Submission, number][]} batch */
   async progress(batch) {
     const held = batch.filter(([submission]) => this.#held.has(submission)).slice(0, MOST);
     if (held.length === 0) return;
     const messages = held.map(([submission, progress]) => {
-      return submission.message(JSON.stringify({ messageType: 'progress', progress }));
+      return submission.message(soFar(progress));
     });
     const outcomes = await this.#post('messages', `{"messages":[${messages.join(',')}]}`, held.length);
     this.#heed(held.map(([submission]) => submission), outcomes);
@@ -138,6 +140,10 @@ export class HttpTransport {
         this.#held.delete(submission);
         resolve(ending);
       };
+      if (verdict.progress !== undefined) {
+        const reached = { success: true, data: soFar(verdict.progress) };
+        this.#results.push({ submission, verdict: reached, sentBefore: false, substitute: true, settle: () => {} });
+      }
       this.#results.push({ submission, verdict, sentBefore: false, substitute: false, settle });
       if (!this.#telling) void this.#tell();
     });

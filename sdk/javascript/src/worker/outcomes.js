@@ -43,9 +43,10 @@ export class Interrupted extends Error {
 }
 
 /**
- * What is told of a task that has ended: the `data` of its last message, as JSON.
+ * What is told of a task that has ended: the `data` of its last message, as JSON. `progress`: how far it was, to be told
+ * first, for consumers see how far a failure got.
  *
- * @typedef {{ success: boolean, data: string }} Verdict
+ * @typedef {{ success: boolean, data: string, progress?: number }} Verdict
  */
 
 /**
@@ -68,6 +69,20 @@ export function failure(errorMessage, more) {
     return typeof value === 'string' ? value.replace(/\p{Surrogate}/gu, '\ufffd') : value;
   };
   return { success: false, data: JSON.stringify(data, whole) };
+}
+
+/** What becomes of a task whose time is over. */
+export function late() {
+  return failure('It ran for longer than it may.', { errorKind: 'timeout' });
+}
+
+/**
+ * How far a task is, as it is told.
+ *
+ * @param {number} progress
+ */
+export function soFar(progress) {
+  return JSON.stringify({ messageType: 'progress', progress });
 }
 
 /**

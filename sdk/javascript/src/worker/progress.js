@@ -1,6 +1,7 @@
 /**
  * Progress on its way to the server. However often a handler tells it, only the newest of each task is sent, a few times a
- * second, in a lane of its own: a result never waits for it, and none follows its result.
+ * second, in a lane of its own: a result never waits for it, and none follows its result. What waits when a task ends is
+ * dropped, unless it failed.
  */
 
 import { pause } from '../backoff.js';
@@ -12,6 +13,8 @@ const PAUSE = 250;
 export class Progress {
   /** @type {Map<Key, number>} */
   #newest = new Map();
+  /** What is being sent. @type {Map<Key, number>} */
+  #sent = new Map();
   #send;
   #sending = false;
   #closed = new AbortController();
@@ -33,9 +36,15 @@ export class Progress {
     if (!this.#sending) void this.#run();
   }
 
-  /** @param {Key} key */
+  /**
+   * A task has ended. Brings how far it was, if it is not certain that this was told.
+   *
+   * @param {Key} key
+   */
   forget(key) {
+    const progress = this.#newest.get(key) ?? this.#sent.get(key);
     this.#newest.delete(key);
+    return progress;
   }
 
   close() {
@@ -47,9 +56,9 @@ export class Progress {
     this.#sending = true;
     try {
       while (this.#newest.size > 0) {
-        const batch = [...this.#newest];
-        this.#newest.clear();
-        await this.#send(batch).catch(() => {});
+        this.#sent = this.#newest;
+        this.#newest = new Map();
+        await this.#send([...this.#sent]).then(() => this.#sent.clear(), () => {});
         await pause(PAUSE, this.#closed.signal);
       }
     } catch {

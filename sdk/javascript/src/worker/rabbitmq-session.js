@@ -22,6 +22,7 @@ class Unroutable extends Error {}
 
 export class Session {
   #url;
+  #ca;
   #in;
   #out;
   #prefetch;
@@ -40,9 +41,10 @@ export class Session {
   /** Resolves with the reason when the connection is of no use any more. */
   lost;
 
-  /** @param {{ url: string, queueName: string, concurrency: number, hostName: string }} settings */
-  constructor({ url, queueName, concurrency, hostName }) {
-    this.#url = url;
+  /** @param {import('./worker.js').Settings} settings */
+  constructor({ url, heartbeat, ca, queueName, concurrency, hostName }) {
+    this.#ca = ca;
+    this.#url = withHeartbeat(url, heartbeat);
     this.#in = `${queueName}-in`;
     this.#out = `${queueName}-out`;
     this.#prefetch = concurrency;
@@ -57,6 +59,12 @@ export class Session {
     });
   }
 
+  /** Whether something can be told. */
+  get isOpen() {
+    return this.#consumer !== undefined && !this.#ended.signal.aborted;
+  }
+
+  /** Whether tasks come. */
   get isAlive() {
     return this.#consumes && !this.#ended.signal.aborted;
   }
@@ -67,7 +75,8 @@ export class Session {
    */
   async open(amqplib, deliver) {
     const clientProperties = { connection_name: this.#name };
-    const socket = { timeout: CONNECT_LIMIT, noDelay: true, keepAlive: true, clientProperties };
+    const trust = this.#ca && { ca: [Buffer.from(this.#ca)] };
+    const socket = { timeout: CONNECT_LIMIT, noDelay: true, keepAlive: true, clientProperties, ...trust };
     const connection = await amqplib.connect(this.#url, socket).catch(hint);
     this.#connection = connection;
     if (this.#ended.signal.aborted) void this.#hangUp();
@@ -269,6 +278,18 @@ class Publisher {
       });
     });
   }
+}
+
+/**
+ * The address with a heartbeat, unless it has one.
+ *
+ * @param {string} url
+ * @param {number} millis
+ */
+function withHeartbeat(url, millis) {
+  const address = new URL(url);
+  if (!address.searchParams.has('heartbeat')) address.searchParams.set('heartbeat', String(Math.ceil(millis / 1_000)));
+  return address.href;
 }
 
 /**

@@ -1,14 +1,15 @@
 /**
  * Tasks over RabbitMQ: taken from `<queueName>-in`, told on `<queueName>-out`, acknowledged once the broker has the result.
  *
- * A connection that is lost takes its tasks with it: the broker hands them out again, here or elsewhere. There is no way
- * for a worker to hear that a task was cancelled; its result is then ignored.
+ * A connection that is lost takes its tasks with it: the broker hands them out again, here or elsewhere. A result that is
+ * ready by then is still told, over the next connection: the server takes the first one. There is no way for a worker to
+ * hear that a task was cancelled; its result is then ignored.
  */
 
 import { onAbort } from '../abort.js';
 import { Backoff, pause } from '../backoff.js';
 import { message as said, Outage } from './log.js';
-import { unwanted } from './outcomes.js';
+import { soFar, unwanted } from './outcomes.js';
 import { Session, TooLarge } from './rabbitmq-session.js';
 import { Submission } from './submission.js';
 
@@ -18,6 +19,15 @@ const GOOD = 5_000;
 /** How long to try to say that a task is given back. The broker hands it out again in any case. */
 const RETURN_LIMIT = 1_000;
 
+/**
+ * A task that was taken. `deliveries`: how it came, more than once if the connection was lost meanwhile. `started`: the
+ * server is told that it began. `ends`: it has a result, which is told whatever becomes of the connection.
+ *
+ * @typedef {{ deliveries: Delivery[], started: boolean, ends: boolean }} Held
+ *
+ * @typedef {{ session: Session, message: import('amqplib').ConsumeMessage }} Delivery
+ */
+
 /** @implements {Transport} @typedef {import('./run.js').Transport} Transport */
 export class RabbitMqTransport {
   #settings;
@@ -26,9 +36,12 @@ export class RabbitMqTransport {
   #stop = new AbortController();
   /** @type {Promise<void>} */
   #stopped;
+  #closed = new AbortController();
+  /** Who waits for a connection. */
+  #waiting = /** @type {Set<() => void>} */ (new Set());
   /** @type {Session | undefined} */
   #session;
-  /** @type {Map<Submission, { session: Session, message: import('amqplib').ConsumeMessage, started: boolean }>} */
+  /** @type {Map<Submission, Held>} */
   #held = new Map();
 
   /** @param {import('./worker.js').Settings} settings */
@@ -46,29 +59,9 @@ export class RabbitMqTransport {
   /** @param {import('./run.js').Host} host */
   async take(host) {
     const amqplib = await load(this.#settings.amqplib);
-    const backoff = new Backoff();
-    let welcome = false;
-    while (!this.#stop.signal.aborted) {
-      const session = this.#begin(host);
-      try {
-        const opening = session.open(amqplib, (message) => this.#deliver(host, session, message));
-        opening.catch(() => {});
-        await Promise.race([opening, this.#stopped]);
-        // Stopped: the session stays, for the results that are still to come.
-        if (this.#stop.signal.aborted) return;
-        welcome = true;
-        this.#outage.worked();
-        const opened = performance.now();
-        const error = await Promise.race([session.lost, this.#stopped]);
-        if (this.#stop.signal.aborted) return;
-        this.#outage.failed(error);
-        if (performance.now() - opened >= GOOD) backoff.reset();
-      } catch (error) {
-        if (!welcome && isHopeless(error)) throw error;
-        this.#outage.failed(error);
-      }
-      await pause(backoff.next(), this.#stop.signal).catch(() => {});
-    }
+    if (this.#stop.signal.aborted) return;
+    // Stopped: the connection stays, for the results that are still to come.
+    await Promise.race([this.#connect(host, amqplib), this.#stopped]);
   }
 
   stopTaking() {
@@ -79,16 +72,18 @@ export class RabbitMqTransport {
   /** @param {Submission} submission */
   started(submission) {
     const held = this.#held.get(submission);
-    if (!held) return;
+    if (!held) return undefined;
     held.started = true;
-    held.session.publish(this.#message(submission, 'started')).catch(() => {});
+    const told = held.deliveries[0]?.session.publish(this.#message(submission, 'started'));
+    told?.catch(() => {});
+    // Somebody had it before, and it may be what ended them. The server counts that, if it hears of every start.
+    return submission.redelivered ? told : undefined;
   }
 
   /** @param {[Submission, number][]} batch */
   async progress(batch) {
     const told = batch.map(([submission, progress]) => {
-      const data = JSON.stringify({ messageType: 'progress', progress });
-      return this.#held.get(submission)?.session.publish(submission.message(data));
+      return this.#held.get(submission)?.deliveries[0]?.session.publish(submission.message(soFar(progress)));
     });
     await Promise.all(told);
   }
@@ -101,21 +96,11 @@ export class RabbitMqTransport {
   async finish(submission, verdict) {
     const held = this.#held.get(submission);
     if (!held) return 'lost';
-    const { session, message } = held;
-    let told = verdict;
-    try {
-      await session.publish(submission.message(told.data)).catch((error) => {
-        if (!(error instanceof TooLarge)) throw error;
-        // Without an end the task would be handed out again, and end here again.
-        this.#logger.warn('the broker does not take the result', { taskId: submission.taskId, reason: error.message });
-        told = unwanted(`the broker did not take the worker's result: ${error.message}`);
-        return session.publish(submission.message(told.data));
-      });
-    } catch {
-      return 'lost';
-    }
+    held.ends = true;
+    const told = await this.#tell(submission, verdict);
     this.#held.delete(submission);
-    session.ack(message);
+    if (!told) return 'lost';
+    for (const { session, message } of held.deliveries) session.ack(message);
     return told.success ? 'done' : 'failed';
   }
 
@@ -123,20 +108,88 @@ export class RabbitMqTransport {
   async giveBack(submission) {
     const held = this.#held.get(submission);
     if (!held) return false;
-    const { session, message, started } = held;
-    if (started) {
+    const [delivery] = held.deliveries;
+    if (held.started) {
       const late = new AbortController();
-      const told = session.publish(this.#message(submission, 'returned')).catch(() => {});
+      const told = delivery?.session.publish(this.#message(submission, 'returned')).catch(() => {});
       await Promise.race([told, pause(RETURN_LIMIT, late.signal).catch(() => {})]);
       late.abort();
     }
     this.#held.delete(submission);
-    return session.giveBack(message);
+    return delivery?.session.giveBack(delivery.message) ?? false;
   }
 
   async close() {
     this.#stop.abort();
+    this.#closed.abort();
+    this.#wake();
     await this.#session?.close();
+  }
+
+  /**
+   * Keeps a connection, also when no more is taken.
+   *
+   * @param {import('./run.js').Host} host
+   * @param {import('./rabbitmq-session.js').Amqplib} amqplib
+   */
+  async #connect(host, amqplib) {
+    const backoff = new Backoff();
+    let welcome = false;
+    for (;;) {
+      const session = this.#begin(host);
+      try {
+        await session.open(amqplib, (message) => this.#deliver(host, session, message));
+        welcome = true;
+        this.#outage.worked();
+        this.#wake();
+        const opened = performance.now();
+        const error = await session.lost;
+        if (this.#closed.signal.aborted) return;
+        this.#outage.failed(error);
+        if (performance.now() - opened >= GOOD) backoff.reset();
+      } catch (error) {
+        if (this.#closed.signal.aborted) return;
+        if (!welcome && isHopeless(error)) throw error;
+        this.#outage.failed(error);
+      }
+      await pause(backoff.next(), this.#closed.signal).catch(() => {});
+      if (this.#closed.signal.aborted) return;
+    }
+  }
+
+  /**
+   * Tells a result over one connection or the next, until the broker has it. Brings what it has, or nothing if the worker
+   * ended before.
+   *
+   * @param {Submission} submission
+   * @param {import('./outcomes.js').Verdict} verdict
+   */
+  async #tell(submission, verdict) {
+    let told = verdict;
+    while (!this.#closed.signal.aborted) {
+      const session = this.#session;
+      if (!session?.isOpen) {
+        await new Promise((/** @type {(value: void) => void} */ resolve) => this.#waiting.add(resolve));
+        continue;
+      }
+      try {
+        if (told.progress !== undefined) await session.publish(submission.message(soFar(told.progress)));
+        await session.publish(submission.message(told.data));
+        return told;
+      } catch (error) {
+        // Else the connection is lost.
+        if (!(error instanceof TooLarge)) continue;
+        // Without an end the task would be handed out again, and end here again.
+        this.#logger.warn('the broker does not take the result', { taskId: submission.taskId, reason: error.message });
+        told = unwanted(`the broker did not take the worker's result: ${error.message}`);
+      }
+    }
+    return undefined;
+  }
+
+  #wake() {
+    for (const resolve of this.#waiting) resolve();
+    this.#waiting.clear();
   }
 
   /**
@@ -148,16 +201,17 @@ export class RabbitMqTransport {
   }
 
   /**
-   * A session whose tasks are lost when it is.
+   * A session whose tasks are lost when it is, but for those that have a result.
    *
    * @param {import('./run.js').Host} host
    */
   #begin(host) {
     const session = new Session(this.#settings);
     this.#session = session;
+    if (this.#stop.signal.aborted) session.stopConsuming();
     void session.lost.then(() => {
       for (const [submission, held] of [...this.#held]) {
-        if (held.session !== session) continue;
+        if (held.ends || held.deliveries[0]?.session !== session) continue;
         this.#held.delete(submission);
         host.interrupt(submission, 'lost');
       }
@@ -174,7 +228,12 @@ export class RabbitMqTransport {
     const text = message.content.toString();
     try {
       const submission = new Submission(text, message.fields.redelivered);
-      this.#held.set(submission, { session, message, started: false });
+      const delivery = { session, message };
+      // Handed out again after the connection was lost, and its result is on its way.
+      const ended = submission.redelivered && this.#ending(submission);
+      if (ended) return void ended.deliveries.push(delivery);
+      if (submission.deadline) submission.timeout = Math.max(0, submission.deadline.getTime() - Date.now());
+      this.#held.set(submission, { deliveries: [delivery], started: false, ends: false });
       host.deliver(submission);
     } catch (error) {
       // There is nobody to tell: it goes where the queue's dead letters go, and into the log.
@@ -182,6 +241,18 @@ export class RabbitMqTransport {
       this.#logger.error('a message is not a submission; it is rejected', fields);
       session.reject(message);
     }
+  }
+
+  /**
+   * The same task, if it has a result that is not told yet.
+   *
+   * @param {Submission} submission
+   */
+  #ending({ taskId, attempt }) {
+    for (const [other, held] of this.#held) {
+      if (held.ends && other.taskId === taskId && other.attempt === attempt) return held;
+    }
+    return undefined;
   }
 }
 

@@ -7,7 +7,7 @@
 import { onAbort } from '../abort.js';
 import { Backoff, pause } from '../backoff.js';
 import { message } from './log.js';
-import { described, failure, failureOf, Interrupted, success, TryAgain } from './outcomes.js';
+import { described, failure, failureOf, Interrupted, late, success, TryAgain } from './outcomes.js';
 import { Progress } from './progress.js';
 
 /** @typedef {import('./submission.js').Submission} Submission */
@@ -18,7 +18,8 @@ import { Progress } from './progress.js';
  * @typedef {object} Transport
  * @property {(host: Host) => Promise<void>} take hands tasks to the host until told to stop; fails if it never will work
  * @property {() => void} stopTaking
- * @property {(submission: Submission) => void} started
+ * @property {(submission: Submission) => Promise<void> | undefined} started tells that a task begins; what comes back is to
+ *   be waited for before it does
  * @property {(batch: [Submission, number][]) => Promise<void>} progress
  * @property {(submission: Submission, verdict: import('./outcomes.js').Verdict) => Promise<'done' | 'failed' | 'lost'>}
  *   finish resolves when the other side has it for good; `lost` if it was not wanted
@@ -42,6 +43,18 @@ import { Progress } from './progress.js';
 /** How long handlers may take to notice that they are to stop, at the end of the grace period. */
 const ABORT_LIMIT = 3_000;
 
+/** How long a handler that ran out of time may take to notice; then its failure is told without it. */
+const LATE_LIMIT = 5_000;
+
+/** How long a task that is to be tried again is kept, the first time. */
+const AGAIN = 1_000;
+
+/** The longest that a timer takes. */
+const LONGEST = 2 ** 31 - 1;
+
+/** Milliseconds that nobody lives to see, nor dates can be reckoned with. */
+const FOR_EVER = 1e13;
+
 /** How long to try to tell the last results and to give tasks back. */
 const FLUSH_LIMIT = 3_000;
 
@@ -50,8 +63,10 @@ const NOW_LIMIT = 1_000;
 
 /**
  * A task that a handler has. `gone`: somebody else's by now. `stopped`: will be given back. `ended`: its handler is done.
+ * `late`: its time is over.
  *
- * @typedef {{ controller: AbortController, state: 'running' | 'gone' | 'stopped' | 'ended', handled: Promise<void> }} Job
+ * @typedef {{ controller: AbortController, state: 'running' | 'gone' | 'stopped' | 'ended', late: boolean,
+ *   deadline: Date | undefined, handled: Promise<void> }} Job
  */
 
 export class Run {
@@ -64,7 +79,7 @@ export class Run {
   #waiting = /** @type {Submission[]} */ ([]);
   /** @type {Progress<Submission>} */
   #progress;
-  #again = new Backoff();
+  #again = new Backoff(AGAIN);
   #stop = new AbortController();
   #now = new AbortController();
   /** No more tasks are wanted. */
@@ -147,12 +162,70 @@ export class Run {
   /** @param {Submission} submission */
   #start(submission) {
     /** @type {Job} */
-    const job = { controller: new AbortController(), state: 'running', handled: Promise.resolve() };
+    const job = {
+      controller: new AbortController(), state: 'running', late: false, deadline: submission.deadline,
+      handled: Promise.resolve(),
+    };
     this.#jobs.set(submission, job);
-    this.#transport.started(submission);
-    const work = this.#work(submission, job);
+    const work = this.#attempt(submission, job);
     job.handled = work.then(() => {});
     void work.then((verdict) => this.#settle(submission, job, verdict)).finally(() => this.#release(submission));
+  }
+
+  /**
+   * Runs the handler as soon as it may begin, and for no longer than it may. Never fails.
+   *
+   * @param {Submission} submission
+   * @param {Job} job
+   */
+  async #attempt(submission, job) {
+    const beginning = this.#transport.started(submission);
+    // Lost, or to be stopped: whoever said so does the rest.
+    if (beginning && !(await this.#begins(beginning))) return new TryAgain('it could not be told that it begins');
+    const limit = Math.min(submission.timeout ?? FOR_EVER, this.#options.timeout ?? FOR_EVER);
+    if (limit >= FOR_EVER) return this.#work(submission, job);
+    job.deadline = new Date(Math.min(Date.now() + limit, submission.deadline?.getTime() ?? FOR_EVER));
+    const over = new AbortController();
+    const verdict = await Promise.race([this.#work(submission, job), this.#alarm(submission, job, limit, over.signal)]);
+    over.abort();
+    return job.late ? late() : verdict;
+  }
+
+  /**
+   * Waits until a task may begin. False if it may not, or if the worker is to stop.
+   *
+   * @param {Promise<void>} beginning
+   * @returns {Promise<boolean>}
+   */
+  async #begins(beginning) {
+    let unlisten = () => {};
+    const stopped = new Promise((/** @type {(begins: boolean) => void} */ resolve) => {
+      unlisten = onAbort(this.#stop.signal, () => resolve(false));
+    });
+    const begins = await Promise.race([beginning.then(() => true, () => false), stopped]);
+    unlisten();
+    return begins;
+  }
+
+  /**
+   * Tells the handler to stop when its time is over, and has a failure for one that does not notice.
+   *
+   * @param {Submission} submission
+   * @param {Job} job
+   * @param {number} limit
+   * @param {AbortSignal} over
+   */
+  async #alarm({ taskId }, job, limit, over) {
+    for (let left = limit; left > 0; left -= LONGEST) await pause(Math.min(left, LONGEST), over);
+    // One that is lost or stopped has been told already.
+    if (job.state === 'running') {
+      this.#options.logger.info('told to stop working on the task: it ran for longer than it may', { taskId });
+      job.late = true;
+      job.controller.abort(new Interrupted('cancelled'));
+    }
+    await pause(job.late ? LATE_LIMIT : LONGEST, over);
+    this.#options.logger.warn('a handler does not stop, and is left alone', { taskId });
+    return late();
   }
 
   /**
@@ -183,8 +256,8 @@ export class Run {
    * @returns {import('../../types/worker.js').Context}
    */
   #context(submission, job) {
-    const { taskId, attempt, correlationId, traceparent, tracestate, redelivered, deadline } = submission;
-    const { signal } = job.controller;
+    const { taskId, attempt, correlationId, traceparent, tracestate, redelivered } = submission;
+    const { deadline, controller: { signal } } = job;
     const progress = (/** @type {number} */ percent) => {
       if (job.state === 'running') this.#progress.put(submission, percent);
     };
@@ -201,7 +274,7 @@ export class Run {
    * @param {import('./outcomes.js').Verdict | TryAgain} verdict
    */
   async #settle(submission, job, verdict) {
-    this.#progress.forget(submission);
+    const progress = this.#progress.forget(submission);
     if (job.state === 'gone') this.#report.lost += 1;
     // Stopped: it is given back by whoever stopped it.
     if (job.state !== 'running') return;
@@ -215,7 +288,8 @@ export class Run {
       return;
     }
     this.#again.reset();
-    const ending = await this.#transport.finish(submission, verdict);
+    const told = verdict.success ? verdict : { ...verdict, progress };
+    const ending = await this.#transport.finish(submission, told);
     if (ending === 'lost') this.#options.logger.info('the result came too late', { taskId });
     this.#report[ending] += 1;
   }
@@ -265,16 +339,18 @@ export class Run {
   /** Lets the handlers finish within the grace period, then tells them to stop, then gives their tasks back. */
   async #drain() {
     for (const submission of this.#waiting.splice(0)) void this.#giveBack(submission);
-    await this.#atMost(this.#options.grace, () => this.#held() === 0);
+    const { grace, interruptible } = this.#options;
+    await this.#atMost(interruptible ? 0 : grace, () => this.#held() === 0);
     const running = [...this.#jobs].filter(([, job]) => job.state === 'running');
     if (running.length > 0) {
       this.#options.logger.info('there is no more time: tasks that still run are given back', { tasks: running.length });
     }
+    const abortLimit = interruptible ? Math.max(grace, ABORT_LIMIT) : ABORT_LIMIT;
     const given = running.map(async ([submission, job]) => {
       job.state = 'stopped';
       this.#progress.forget(submission);
       job.controller.abort(new Interrupted('stopping'));
-      await Promise.race([job.handled, this.#atMost(ABORT_LIMIT, () => false)]);
+      await Promise.race([job.handled, this.#atMost(abortLimit, () => false)]);
       void this.#giveBack(submission);
     });
     await Promise.all(given);
@@ -330,7 +406,7 @@ export class Run {
     const enough = new AbortController();
     const hurry = () => enough.abort();
     const unlisten = onAbort(this.#now.signal, hurry);
-    const limit = pause(Math.min(millis, 2 ** 31 - 1), enough.signal).catch(() => {});
+    const limit = pause(Math.min(millis, LONGEST), enough.signal).catch(() => {});
     await Promise.race([this.#until(condition), limit]);
     unlisten();
     hurry();

@@ -30,6 +30,9 @@ export class Submission {
     this.tracestate = message.tracestate ?? undefined;
     const deadline = typeof message.deadline === 'string' ? Date.parse(message.deadline) : NaN;
     this.deadline = Number.isNaN(deadline) ? undefined : new Date(deadline);
+    const timeout = message.timeoutMs ?? message.timeout_ms;
+    /** For how many milliseconds it may be worked on, where that is for the worker to see to. @type {number | undefined} */
+    this.timeout = !this.deadline && Number.isInteger(timeout) && timeout >= 0 ? timeout : undefined;
     this.redelivered = redelivered ?? Number(this.attempt) > 1;
   }
 

@@ -3,6 +3,7 @@
 import { hostname } from 'node:os';
 import { onAbort } from '../abort.js';
 import { milliseconds } from '../duration.js';
+import { environment } from './environment.js';
 import { serveHealth } from './health.js';
 import { HttpTransport } from './http-transport.js';
 import { message, stderr } from './log.js';
@@ -13,7 +14,8 @@ import { Run, surviveRejections } from './run.js';
  * The options, understood.
  *
  * @typedef {Omit<import('../../types/worker.js').WorkerOptions, 'health'> & {
- *   queueName: string, concurrency: number, grace: number, lease: number, idle: number | undefined, once: boolean,
+ *   url: string, service: string, queueName: string, concurrency: number, grace: number, interruptible: boolean,
+ *   timeout: number | undefined, lease: number, heartbeat: number, idle: number | undefined, once: boolean,
  *   hostName: string, logger: import('../../types/worker.js').Logger, stringify: (value: any) => string | undefined,
  *   health: import('../../types/worker.js').HealthOptions | undefined,
  * }} Settings
@@ -26,8 +28,8 @@ export class Worker {
   /** @type {import('node:net').AddressInfo | undefined} */
   #healthAddress;
 
-  /** @param {import('../../types/worker.js').WorkerOptions} options */
-  constructor(options) {
+  /** @param {import('../../types/worker.js').WorkerOptions} [options] */
+  constructor(options = {}) {
     this.#settings = understand(options);
     // Says what is wrong with the address and the credentials now, not at the start.
     this.#transport();
@@ -116,22 +118,29 @@ export class Worker {
 }
 
 /**
- * @param {import('../../types/worker.js').WorkerOptions} options
+ * @param {import('../../types/worker.js').WorkerOptions} given
  * @returns {Settings}
  */
-function understand(options) {
-  const { service, concurrency = 1, once = false, health, idle } = options;
+function understand(given) {
+  const said = Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined));
+  const options = { ...environment(process.env), .../** @type {typeof given} */ (said) };
+  const { url, service, concurrency = 1, once = false, interruptible = false, health, idle, timeout } = options;
   if (typeof service !== 'string' || service === '') throw new TypeError('service must be the name of a service');
   if (!Number.isInteger(concurrency) || concurrency < 1) throw new TypeError('concurrency must be a whole number from 1');
   const lease = milliseconds(options.lease ?? 60_000, 'lease');
   if (lease < 1_000) throw new TypeError('lease must be at least 1s');
   return {
     ...options,
+    url: url ?? '',
+    service,
     queueName: options.queueName ?? service,
     concurrency: once ? 1 : concurrency,
     once,
     grace: milliseconds(options.grace ?? 20_000, 'grace'),
+    interruptible,
+    timeout: timeout === undefined ? undefined : milliseconds(timeout, 'timeout'),
     lease,
+    heartbeat: milliseconds(options.heartbeat ?? 10_000, 'heartbeat'),
     idle: idle === undefined ? undefined : milliseconds(idle, 'idle'),
     hostName: options.hostName ?? process.env.HOSTNAME ?? hostname(),
     logger: options.logger ?? stderr,

@@ -83,6 +83,21 @@ export class Vhost {
     return { ready: messageCount, consumers: consumerCount };
   }
 
+  /** Takes a message and puts it back: the next one to have it is told that somebody had it. @param {string} queue */
+  async look(queue) {
+    const wish = { count: 1, ackmode: 'ack_requeue_true', encoding: 'auto' };
+    const seen = await this.api('POST', `queues/${this.#name}/${queue}/get`, wish);
+    if (seen.length !== 1) throw new Error(`there is nothing in ${queue}`);
+  }
+
+  /** What workers and broker have agreed on, in seconds. @returns {Promise<number[]>} */
+  async heartbeats() {
+    /** @type {any[]} */
+    const connections = await this.api('GET', `vhosts/${this.#name}/connections`);
+    const isWorker = (/** @type {any} */ each) => each.client_properties?.connection_name?.startsWith('relais worker');
+    return connections.filter(isWorker).map(({ timeout }) => timeout);
+  }
+
   /** @param {string} queue */
   remove(queue) {
     return this.api('DELETE', `queues/${this.#name}/${queue}`);
@@ -106,11 +121,11 @@ export class Vhost {
     return taskId;
   }
 
-  /** @param {any} message JSON, or bytes as they are */
-  async send(message) {
+  /** @param {any} message JSON, or bytes as they are @param {string} [queue] */
+  async send(message, queue = `${this.queueName}-in`) {
     const channel = await this.connection.createConfirmChannel();
     const content = Buffer.isBuffer(message) ? message : Buffer.from(JSON.stringify(message));
-    channel.publish('', `${this.queueName}-in`, content, { persistent: true, contentType: 'application/json' });
+    channel.publish('', queue, content, { persistent: true, contentType: 'application/json' });
     await channel.waitForConfirms();
     await channel.close();
   }

@@ -14,6 +14,7 @@ export default async function act({ act }, { taskId, signal, redelivered }) {
   // Never ends, whatever it is told; the timer keeps the process.
   if (act === 'hang' && !redelivered) await new Promise(() => setInterval(() => {}, 60_000));
   if (act === 'finish when stopped') await stopped;
+  if (act === 'die') process.kill(process.pid, 'SIGKILL');
   if (act === 'wait') say(`interrupted ${signal.reason?.why ?? 'not'}`);
   return `${act}: done`;
 }

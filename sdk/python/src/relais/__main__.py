@@ -12,12 +12,15 @@ from decimal import Decimal
 from typing import Any
 
 from .errors import RelaisError
-from .worker import Http, RabbitMq, Transport, Worker
+from .wire import read_duration
+from .worker import Http, RabbitMq, Transport, Worker, environment
 
 _DESCRIPTION = """
 Does the tasks of one service with a function of yours. Over HTTP unless a broker is given.
-RELAIS_URL, RELAIS_CLIENT, RELAIS_SECRET and RELAIS_BROKER_URL of the environment are used where nothing is given;
-secrets belong there, since other users of the machine can see a command line.
+What is not given is taken from the environment: RELAIS_SERVICE, RELAIS_URL, RELAIS_CLIENT, RELAIS_SECRET,
+RELAIS_BROKER_URL, RELAIS_BROKER_ROOT_CERTIFICATES, RELAIS_QUEUE, RELAIS_CONCURRENCY, RELAIS_GRACE,
+RELAIS_INTERRUPTIBLE, RELAIS_TIMEOUT, RELAIS_ONCE and RELAIS_IDLE. Secrets belong there, since other users of the
+machine can see a command line. S is a number of seconds, or like 1h30m.
 At SIGTERM it takes nothing new, finishes or gives back what it has, and exits with 0.
 """
 
@@ -37,6 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _transport(options),
             concurrency=options.concurrency,
             grace=options.grace,
+            interruptible=options.interruptible,
+            timeout=options.timeout,
             once=options.once,
             idle=options.idle,
             health=options.health,
@@ -54,19 +59,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    flag = argparse.BooleanOptionalAction
     parser = argparse.ArgumentParser(prog="python -m relais", description="Relais in Python.")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     worker = commands.add_parser("worker", help="do the tasks of a service", description=_DESCRIPTION)
     worker.add_argument("handler", metavar="MODULE:FUNCTION", help="what does a task; modules of this directory count")
-    worker.add_argument("--service", required=True, help="the service; over RabbitMQ, its queueName")
-    worker.add_argument("--url", help="the server")
+    worker.add_argument("--service", help="the service")
+    worker.add_argument("--url", help="the server; with it tasks come over HTTP, whatever the environment says")
     worker.add_argument("--client", help="the client id, which needs the role `work`")
     worker.add_argument("--broker", metavar="URL", nargs="?", const="", help="take tasks from RabbitMQ: amqp://…")
-    worker.add_argument("--concurrency", type=int, default=1, metavar="N", help="how many tasks at once (1)")
-    worker.add_argument("--grace", type=float, default=20.0, metavar="S", help="time to finish when told to stop (20)")
-    worker.add_argument("--lease", type=float, default=60.0, metavar="S", help="how long it may be silent (60)")
-    worker.add_argument("--once", action="store_true", help="take one task, then exit: for a Kubernetes Job")
-    worker.add_argument("--idle", type=float, metavar="S", help="exit after so many seconds without a task")
+    worker.add_argument("--queue", metavar="NAME", help="over RabbitMQ, its queueName; the service's name if absent")
+    worker.add_argument("--heartbeat", type=int, default=10, metavar="N", help="over RabbitMQ, in seconds (10)")
+    worker.add_argument("--ca", metavar="FILE", help="over amqps, the broker's certificate authority, if it is private")
+    worker.add_argument("--concurrency", type=int, metavar="N", help="how many tasks at once (1)")
+    worker.add_argument("--grace", type=read_duration, metavar="S", help="time to finish when told to stop (20)")
+    worker.add_argument("--interruptible", action=flag, help="stop tasks at once when told to; grace is for that")
+    worker.add_argument("--timeout", type=read_duration, metavar="S", help="fail a task that runs for longer")
+    worker.add_argument("--lease", type=read_duration, default=60.0, metavar="S", help="how long it may be silent (60)")
+    worker.add_argument("--once", action=flag, help="take one task, then exit: for a Kubernetes Job")
+    worker.add_argument("--idle", type=read_duration, metavar="S", help="exit after so long without a task")
     worker.add_argument("--health", metavar="HOST:PORT", help="answer on /livez and /readyz")
     worker.add_argument("--host-name", metavar="NAME", help="shown beside the tasks; this host's if absent")
     worker.add_argument("--decimal", action="store_true", help="read numbers with a point as Decimal")
@@ -76,8 +87,16 @@ def _parsers() -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
 
 def _transport(options: argparse.Namespace) -> Transport:
     parse_float: Callable[[str], Any] = Decimal if options.decimal else float
-    if options.broker is not None:
-        return RabbitMq(options.service, options.broker or None, host_name=options.host_name, parse_float=parse_float)
+    broker = environment.text("RELAIS_BROKER_URL") if options.url is None else None
+    if options.broker is not None or broker is not None:
+        return RabbitMq(
+            options.queue or environment.text("RELAIS_QUEUE") or options.service,
+            options.broker or broker,
+            heartbeat=options.heartbeat,
+            ca=options.ca,
+            host_name=options.host_name,
+            parse_float=parse_float,
+        )
     return Http(
         options.service,
         options.url,

@@ -25,6 +25,10 @@ Duration = float | timedelta
 
 _UNITS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
 
+_PART = re.compile(r"(\d+)(ms|[dhms])")
+_DURATION = re.compile(f"(?:{_PART.pattern})+")
+_SECONDS = re.compile(r"\d+(\.\d+)?")
+
 # Python refuses to turn more digits than this into an integer at once.
 _MOST_DIGITS = 4000
 
@@ -64,6 +68,16 @@ def duration(span: Duration) -> str:
         if count:
             parts.append(f"{count}{unit}")
     return "".join(parts) or "0s"
+
+
+def read_duration(text: str) -> float:
+    """Seconds, of what people write: `90s`, `1h30m`, `250ms`, or their number. Raises ValueError if it is none."""
+    if _SECONDS.fullmatch(text):
+        return float(text)
+    if not _DURATION.fullmatch(text):
+        raise ValueError(f"{text!r} is not a duration like 30s, 5m or 250ms")
+    units = dict(_UNITS)
+    return sum(int(count) * units[unit] for count, unit in _PART.findall(text)) / 1000
 
 
 def read_date(text: str | None) -> datetime | None:

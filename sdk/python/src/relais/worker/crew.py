@@ -9,7 +9,9 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta, timezone
+from typing import Any
 
 from .context import Context
 from .handler import Handler
@@ -22,6 +24,12 @@ log = logging.getLogger("relais.worker")
 
 _CANCEL_LIMIT = 1.0
 """How long handlers may take to notice that they are cancelled, once the worker has to stop."""
+
+_LATE_LIMIT = 5.0
+"""How long a handler that ran out of time may take to notice; then its failure is told without it."""
+
+_FOR_EVER = 1e10
+"""Seconds that nobody lives to see, nor dates can be reckoned with."""
 
 _FLUSH_LIMIT = 7.0
 """How long to try to tell the last results and to give tasks back."""
@@ -55,6 +63,7 @@ class Running:
         self.handling: asyncio.Future[Verdict] | None = None
         self.gone = False
         self.stopped = False
+        self.late = False
         self.abandoned = asyncio.Event()
 
     def cancel(self, interrupt: bool) -> None:
@@ -67,7 +76,10 @@ class Running:
 class Crew:
     """At most so many tasks at once."""
 
-    def __init__(self, handler: Handler, transport: Transport, concurrency: int, once: bool) -> None:
+    def __init__(
+        self, handler: Handler, transport: Transport, concurrency: int, once: bool, timeout: float | None = None
+    ) -> None:
+        self._timeout = timeout
         self._handler = handler
         self._transport = transport
         self._running: dict[Job, Running] = {}
@@ -141,15 +153,21 @@ class Crew:
         """Waits until no new task is to be taken, because the worker was told to stop."""
         await self._told_to_stop.wait()
 
-    async def drain(self, grace: float, hurry: asyncio.Event) -> None:
-        """Lets handlers finish within the grace period, then stops them and gives their tasks back."""
+    async def drain(self, grace: float, interruptible: bool, hurry: asyncio.Event) -> None:
+        """Lets handlers finish within the grace period, then stops them and gives their tasks back.
+
+        Those that can be interrupted are stopped at once, and have the grace period for that.
+        """
+        stop_limit = max(grace, _CANCEL_LIMIT) if interruptible else _CANCEL_LIMIT
+        if interruptible:
+            grace = 0.0
         await self._all_ended(grace, hurry)
         if self._running and not hurry.is_set():
             log.info("the grace period is over: %d tasks that still run are given back", len(self._running))
         for running in self._running.values():
             running.stopped = True
             running.cancel(self._handler.is_async)
-        await self._all_ended(_CANCEL_LIMIT, hurry)
+        await self._all_ended(stop_limit, hurry)
         for running in self._running.values():
             running.abandoned.set()
         await self._all_ended(_HURRY_LIMIT if hurry.is_set() else _FLUSH_LIMIT, None)
@@ -175,8 +193,10 @@ class Crew:
     async def _work(self, running: Running) -> None:
         job = running.job
         try:
-            verdict = await self._handled(running)
-            self.progress.forget(job)
+            verdict = await self._handled(running) if await self._begins(running) else GiveBack()
+            progress = self.progress.forget(job)
+            if isinstance(verdict, Failed):
+                verdict = replace(verdict, progress=progress)
             if running.gone:
                 self.report.lost += 1
                 await self._transport.drop(job)
@@ -195,7 +215,38 @@ class Crew:
             del self._running[job]
             self.changed.set()
 
+    async def _begins(self, running: Running) -> bool:
+        """Waits until the handler may begin. False: it may not, or the worker is to stop."""
+        beginning = self._transport.beginning(running.job)
+        if beginning is None:
+            return True
+        told = asyncio.ensure_future(self._told_to_stop.wait())
+        ends: set[asyncio.Future[Any]] = {beginning, told}
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+            return beginning.done() and beginning.result()
+        finally:
+            told.cancel()
+            beginning.cancel()
+
+    def _watch(self, running: Running) -> asyncio.TimerHandle | None:
+        """From now on its time runs, where it has not all the time in the world."""
+        limits = [limit for limit in (running.job.timeout, self._timeout) if limit is not None and limit < _FOR_EVER]
+        if not limits:
+            return None
+        end = datetime.now(timezone.utc) + timedelta(seconds=min(limits))
+        running.context.deadline = min(end, running.job.deadline or end)
+        return asyncio.get_running_loop().call_later(min(limits), self._late, running)
+
+    def _late(self, running: Running) -> None:
+        if not running.gone and not running.stopped:
+            log.info("told to stop working on task %s: it ran for longer than it may", running.job.task_id)
+            running.late = True
+            running.cancel(self._handler.is_async)
+            asyncio.get_running_loop().call_later(_LATE_LIMIT, running.abandoned.set)
+
     async def _handled(self, running: Running) -> Verdict:
+        watch = self._watch(running)
         handling = asyncio.ensure_future(self._handler(running.job.body, running.context))
         running.handling = handling
         abandoned = asyncio.ensure_future(running.abandoned.wait())
@@ -203,10 +254,15 @@ class Crew:
             await asyncio.wait({handling, abandoned}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             abandoned.cancel()
+            if watch is not None:
+                watch.cancel()
             if not handling.done():
                 handling.cancel()
         if not handling.done():
             log.warning("task %s does not stop, and is left alone", running.job.task_id)
+        if running.late:
+            return Failed("It ran for longer than it may.", kind="timeout")
+        if not handling.done():
             return GiveBack()
         verdict = (
             Failed("the handler was cancelled", kind="CancelledError") if handling.cancelled() else handling.result()

@@ -18,6 +18,7 @@ from .. import calls
 from ..backoff import Backoff
 from ..errors import Refused, RelaisError, Unreadable
 from ..wire import ParseFloat, dumps, duration
+from . import environment
 from .job import Job, read_submission
 from .outage import Outage
 from .transport import Transport, this_host
@@ -54,14 +55,14 @@ _TAKEN_AWAY = ("cancelled", "ended", "lost", "notFound")
 class Http(Transport):
     """Tasks of `service` on the server at `url`, whose client needs the role `work` on it.
 
-    What is not given is taken from the environment: RELAIS_URL, RELAIS_CLIENT, RELAIS_SECRET. `lease` is for how many
-    seconds the server waits for a sign of life before it hands a task to another worker; there are three per lease.
-    With `parse_float=Decimal`, numbers with a point keep every digit.
+    What is not given is taken from the environment: RELAIS_SERVICE, RELAIS_URL, RELAIS_CLIENT, RELAIS_SECRET. `lease`
+    is for how many seconds the server waits for a sign of life before it hands a task to another worker; there are
+    three per lease. With `parse_float=Decimal`, numbers with a point keep every digit.
     """
 
     def __init__(
         self,
-        service: str,
+        service: str | None = None,
         url: str | None = None,
         client_id: str | None = None,
         client_secret: str | None = None,
@@ -70,7 +71,10 @@ class Http(Transport):
         host_name: str | None = None,
         parse_float: ParseFloat = float,
     ) -> None:
-        self._service = service
+        service = service or environment.text("RELAIS_SERVICE")
+        if service is None:
+            raise ValueError("a service is needed: give its name, or set RELAIS_SERVICE")
+        self._service: str = service
         self._base, auth = calls.settings(url, client_id, client_secret)
         self._lease = lease
         self.host_name = host_name or this_host()
@@ -114,7 +118,12 @@ class Http(Transport):
 
     async def deliver(self, job: Job, verdict: Success | Failed) -> bool:
         """Tells a result until the server has it. One that it will never take, e.g. for its size, becomes a failure."""
-        outcome = await self._results.put(job, job.ended(verdict))
+        told = self._results.put(job, job.ended(verdict))
+        if isinstance(verdict, Failed) and verdict.progress is not None:
+            # One after the other, mostly in one call.
+            _, outcome = await asyncio.gather(self._results.put(job, job.progress(verdict.progress)), told)
+        else:
+            outcome = await told
         if outcome["outcome"] == "rejected":
             reason = outcome.get("reason") or "it was not understood"
             log.warning("the server does not take the result of task %s: %s", job.task_id, reason)

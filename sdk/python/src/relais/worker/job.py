@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from ..wire import dumps, duration, read_date
@@ -28,6 +28,8 @@ class Job:
     deadline: datetime | None = None
     traceparent: str | None = None
     tracestate: str | None = None
+    timeout: float | None = None
+    """For how many seconds it may be worked on, where that is for the worker to see to."""
 
     @property
     def held(self) -> dict[str, Any]:
@@ -78,7 +80,7 @@ def read_submission(message: Any, *, redelivered: bool = False) -> Job:
     kind = data.get("messageType", data.get("message_type"))
     if kind != "submission":
         raise ValueError(f"messageType {kind!r} is not submission")
-    attempt = message.get("attempt")
+    attempt, deadline = message.get("attempt"), _moment(message.get("deadline"))
     redelivered = redelivered or (isinstance(attempt, int) and attempt > 1)
     return Job(
         task_id,
@@ -86,9 +88,10 @@ def read_submission(message: Any, *, redelivered: bool = False) -> Job:
         attempt if isinstance(attempt, int) else None,
         message.get("correlationId"),
         redelivered,
-        _moment(message.get("deadline")),
+        deadline,
         message.get("traceparent"),
         message.get("tracestate"),
+        _limit(message.get("timeoutMs", message.get("timeout_ms"))) if deadline is None else None,
     )
 
 
@@ -97,9 +100,15 @@ def _text(said: str) -> str:
     return said.encode(errors="replace").decode()
 
 
+def _limit(said: Any) -> float | None:
+    """Seconds, of milliseconds; nonsense is no limit."""
+    return said / 1000 if isinstance(said, int) and not isinstance(said, bool) and said >= 0 else None
+
+
 def _moment(said: Any) -> datetime | None:
     """A date; nonsense is none."""
     try:
-        return read_date(said) if isinstance(said, str) else None
+        moment = read_date(said) if isinstance(said, str) else None
     except ValueError:
         return None
+    return moment.replace(tzinfo=moment.tzinfo or timezone.utc) if moment else None

@@ -1,7 +1,7 @@
 """The newest progress of each task, on its way to the server.
 
 Handlers may say it as often as they like, from any thread. It is sent a few times a second, all tasks together, apart
-from results, which never wait for it.
+from results, which never wait for it. What waits when a task ends is dropped, unless it failed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Progress:
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
         self._newest: dict[Job, float] = {}
+        self._told: dict[Job, float] = {}
         self._woken = False
         self._came = asyncio.Event()
 
@@ -42,10 +43,10 @@ class Progress:
         with contextlib.suppress(RuntimeError):  # The worker has ended.
             self._loop.call_soon_threadsafe(self._came.set)
 
-    def forget(self, job: Job) -> None:
-        """A task has ended."""
+    def forget(self, job: Job) -> float | None:
+        """A task has ended. How far it was, if it is not certain that this was told."""
         with self._lock:
-            self._newest.pop(job, None)
+            return self._newest.pop(job, self._told.get(job))
 
     async def run(self, tell: Tell, wanted: Callable[[Job], bool]) -> None:
         """Tells what comes, until it is cancelled. What could not be told is tried again while there is no newer."""
@@ -56,11 +57,12 @@ class Progress:
                 batch, self._newest = self._newest, {}
                 self._woken = False
                 self._came.clear()
-            batch = {job: percent for job, percent in batch.items() if wanted(job)}
+            batch = self._told = {job: percent for job, percent in batch.items() if wanted(job)}
             if not batch:
                 continue
             try:
                 await tell(batch)
+                self._told = {}
                 backoff.reset()
                 pause = _PAUSE
             except Exception as error:

@@ -10,11 +10,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import ssl
 from collections.abc import Awaitable, Callable
+from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from ..backoff import Backoff
 from ..wire import ParseFloat, loads
+from . import environment
 from .job import Job, read_submission
 from .outage import Outage
 from .transport import Transport, this_host
@@ -37,15 +41,20 @@ _RETURN_LIMIT = 2.0
 class RabbitMq(Transport):
     """Tasks from the queue `<queue_name>-in` of the broker at `url` (`amqp://…`, `amqps://…`).
 
-    Without a URL, that of the environment is taken: RELAIS_BROKER_URL. Needs `pip install relais[rabbitmq]`. With
-    `parse_float=Decimal`, numbers with a point keep every digit.
+    What is not given is taken from the environment: RELAIS_QUEUE, or else RELAIS_SERVICE, RELAIS_BROKER_URL, and for
+    `ca` RELAIS_BROKER_ROOT_CERTIFICATES. Needs `pip install relais[rabbitmq]`. `heartbeat` is every how many seconds
+    the two ends make sure of each other, 0 for never; a silent end is given up after two to three of them.
+    `?heartbeat=` in the URL wins. `ca` is a PEM file of the authorities to trust behind `amqps://`, instead of the
+    public ones. With `parse_float=Decimal`, numbers with a point keep every digit.
     """
 
     def __init__(
         self,
-        queue_name: str,
+        queue_name: str | None = None,
         url: str | None = None,
         *,
+        heartbeat: int = 10,
+        ca: str | os.PathLike[str] | None = None,
         host_name: str | None = None,
         parse_float: ParseFloat = float,
     ) -> None:
@@ -53,11 +62,17 @@ class RabbitMq(Transport):
             import aio_pika  # noqa: F401
         except ImportError as error:
             raise ImportError("a worker over RabbitMQ needs aio-pika: pip install 'relais[rabbitmq]'") from error
-        self._url = url or os.environ.get("RELAIS_BROKER_URL") or ""
-        if not self._url.startswith(("amqp://", "amqps://")):
+        url = url or environment.text("RELAIS_BROKER_URL") or ""
+        if not url.startswith(("amqp://", "amqps://")):
             raise ValueError(
                 "the broker's address is needed, like amqp://host/vhost: give it, or set RELAIS_BROKER_URL"
             )
+        self._url = _with_heartbeat(url, heartbeat)
+        ca = ca or environment.text("RELAIS_BROKER_ROOT_CERTIFICATES")
+        self.ssl_context = None if ca is None else ssl.create_default_context(cafile=ca)
+        queue_name = queue_name or environment.text("RELAIS_QUEUE") or environment.text("RELAIS_SERVICE")
+        if queue_name is None:
+            raise ValueError("a queue is needed: give its name, or set RELAIS_QUEUE or RELAIS_SERVICE")
         self._in, self._out = f"{queue_name}-in", f"{queue_name}-out"
         self.host_name = host_name or this_host()
         self._parse_float = parse_float
@@ -92,10 +107,19 @@ class RabbitMq(Transport):
             if self._session is not None:
                 await self._session.stop_consuming()
 
+    def beginning(self, job: Job) -> asyncio.Future[bool] | None:
+        """The confirmation of the start, of a task that somebody had before: it may have been what ended them.
+
+        Then nobody but the server can count how often, and it can only if it hears of every start.
+        """
+        return self._started.get(job) if job.redelivered else None
+
     async def deliver(self, job: Job, verdict: Success | Failed) -> bool:
         """Publishes a result until it is confirmed, then acknowledges the submission."""
         self._telling.add(job)
         await self._start_told(job)
+        if isinstance(verdict, Failed) and verdict.progress is not None:
+            await self._publish_until_confirmed(job.progress(verdict.progress))
         try:
             await self._publish_until_confirmed(job.ended(verdict))
         except ValueError as error:
@@ -175,15 +199,30 @@ class RabbitMq(Transport):
         elif self._crew.enough or not self._consuming:
             await _quietly(delivery.nack(requeue=True))
         else:
+            if job.deadline is not None:
+                job.timeout = max(0.0, (job.deadline - datetime.now(timezone.utc)).total_seconds())
             self._deliveries[job] = [delivery]
-            self._started[job] = asyncio.ensure_future(_succeeds(session.publish(job.started(self.host_name))))
+            self._started[job] = asyncio.ensure_future(self._tell_start(session, job))
             self._crew.start(job)
             if self._crew.enough:
                 # Before anything is acknowledged: the next message is for somebody else.
                 await session.stop_consuming()
 
+    async def _tell_start(self, session: _Session, job: Job) -> bool:
+        """Once; if the handler waits for it, as long as the connection holds to which the task belongs."""
+        backoff = Backoff()
+        while True:
+            try:
+                await session.publish(job.started(self.host_name))
+                return True
+            except Exception as error:
+                log.debug("the start of task %s could not be told: %s", job.task_id, error)
+            if not job.redelivered or session.lost.done():
+                return False
+            await asyncio.wait({session.lost}, timeout=backoff.next())
+
     async def _start_told(self, job: Job) -> None:
-        """Waits for what is to be told before all the rest; it is tried once."""
+        """Waits for what is to be told before all the rest."""
         started = self._started.pop(job, None)
         if started is not None:
             await asyncio.wait({started})
@@ -246,7 +285,7 @@ class _Session:
 
         url, queue_in, queue_out = self._owner.settings
         name: Any = {"connection_name": f"relais worker {self._owner.host_name} {queue_in}"}
-        connection = await aio_pika.connect(url, client_properties=name)
+        connection = await aio_pika.connect(url, client_properties=name, ssl_context=self._owner.ssl_context)
         self._connection = connection
         connection.close_callbacks.add(self._gone)
         for queue in (queue_out, queue_in):
@@ -343,13 +382,15 @@ def _is_refusal(error: BaseException) -> bool:
     return isinstance(error, (AuthenticationError, ProbableAuthenticationError))
 
 
-async def _succeeds(work: Any) -> bool:
-    try:
-        await work
-        return True
-    except Exception as error:
-        log.debug("a task's start could not be told: %s", error)
-        return False
+def _with_heartbeat(url: str, seconds: int) -> str:
+    """The address with a heartbeat, unless it has one: aio-pika takes it from nowhere else."""
+    if seconds < 0:
+        raise ValueError("a heartbeat takes whole seconds, or 0 for none")
+    parts = urlsplit(url)
+    if "heartbeat" in parse_qs(parts.query):
+        return url
+    query = f"{parts.query}&heartbeat={seconds}" if parts.query else f"heartbeat={seconds}"
+    return urlunsplit(parts._replace(query=query))
 
 
 async def _quietly(work: Any) -> None:

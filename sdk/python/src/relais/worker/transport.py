@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from abc import ABC, abstractmethod
@@ -32,6 +33,10 @@ class Transport(ABC):
         Raises what will never do, as long as nothing has worked: no such service, wrong credentials. When it has
         ended, or was cancelled, no task comes any more; what was on its way is given back.
         """
+
+    def beginning(self, job: Job) -> asyncio.Future[bool] | None:
+        """What a task's handler has to wait for before it begins; False: the task is not to be begun. None: nothing."""
+        return None
 
     @abstractmethod
     async def deliver(self, job: Job, verdict: Success | Failed) -> bool:

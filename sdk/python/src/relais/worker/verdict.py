@@ -64,6 +64,8 @@ class Failed:
     kind: str | None = None
     trace: str | None = None
     """Where it happened."""
+    progress: float | None = None
+    """How far it was, where that is not told yet: it is told first, for consumers see how far a failure got."""
 
 
 @dataclass(frozen=True)

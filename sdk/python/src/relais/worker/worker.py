@@ -8,12 +8,17 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
+from . import environment
 from .crew import Crew, WorkerReport
 from .handler import Handler
 from .health import Health
+from .http import Http
+from .rabbitmq import RabbitMq
 from .transport import Transport
+
+T = TypeVar("T")
 
 log = logging.getLogger("relais.worker")
 
@@ -27,31 +32,42 @@ class Worker:
     thread. What it returns is the result; an exception fails the task. The body's annotation may be a dataclass, a
     TypedDict or a pydantic model.
 
-    `concurrency` is how many tasks are done at once. `grace` is for how many seconds running tasks may go on once the
-    worker is told to stop; zero if they may be interrupted. `once` takes one task, then ends. `idle` ends the worker
-    after so many seconds without a task. `health` is an address, e.g. `0.0.0.0:8081`, that answers on `/livez` and
-    `/readyz`.
+    Without a transport it is `RabbitMq` where the environment has RELAIS_BROKER_URL, else `Http`, of `service`.
+
+    `concurrency` is how many tasks are done at once, 1 if nobody says. `grace` is for how many seconds running tasks
+    may go on once the worker is told to stop, 20 if nobody says. Tasks that are `interruptible` are stopped at once,
+    and have that time to stop. `timeout` is for how many seconds a task may run: then its handler is told to stop, and
+    it fails. `once` takes one task, then ends. `idle` ends the worker after so many seconds without a task. `health` is
+    an address, e.g. `0.0.0.0:8081`, that answers on `/livez` and `/readyz`.
+
+    What is not given is taken from the environment: RELAIS_CONCURRENCY, RELAIS_GRACE, RELAIS_INTERRUPTIBLE,
+    RELAIS_TIMEOUT, RELAIS_ONCE, RELAIS_IDLE.
     """
 
     def __init__(
         self,
         handler: Callable[..., Any],
-        transport: Transport,
+        transport: Transport | None = None,
         *,
-        concurrency: int = 1,
-        grace: float = 20.0,
-        once: bool = False,
+        service: str | None = None,
+        concurrency: int | None = None,
+        grace: float | None = None,
+        interruptible: bool | None = None,
+        timeout: float | None = None,
+        once: bool | None = None,
         idle: float | None = None,
         health: str | None = None,
     ) -> None:
-        if concurrency < 1:
+        self._concurrency = _first(concurrency, environment.number("RELAIS_CONCURRENCY"), 1)
+        if self._concurrency < 1:
             raise ValueError("a worker has at least one hand: concurrency must be 1 or more")
+        self._grace = _first(grace, environment.seconds("RELAIS_GRACE"), 20.0)
+        self._interruptible = _first(interruptible, environment.flag("RELAIS_INTERRUPTIBLE"), False)
+        self._timeout = environment.seconds("RELAIS_TIMEOUT") if timeout is None else timeout
+        self._once = _first(once, environment.flag("RELAIS_ONCE"), False)
         self._handler = Handler(handler)
-        self._transport = transport
-        self._concurrency = concurrency
-        self._grace = grace
-        self._once = once
-        self._idle = idle
+        self._transport = _transport(service) if transport is None else transport
+        self._idle = environment.seconds("RELAIS_IDLE") if idle is None else idle
         self._crew: Crew | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop = asyncio.Event()
@@ -74,7 +90,7 @@ class Worker:
     async def serve(self) -> WorkerReport:
         """The same inside an event loop, without signals: until `stop` is called."""
         self._loop = asyncio.get_running_loop()
-        crew = self._crew = Crew(self._handler, self._transport, self._concurrency, self._once)
+        crew = self._crew = Crew(self._handler, self._transport, self._concurrency, self._once, self._timeout)
         if self._health is not None:
             await self._health.open()
         beside = [
@@ -85,7 +101,7 @@ class Worker:
             await self._take(crew)
             await self._finish(crew)
             crew.stop()
-            await crew.drain(self._grace, self._hurry)
+            await crew.drain(self._grace, self._interruptible, self._hurry)
             return crew.report
         finally:
             await _end(beside)
@@ -163,6 +179,18 @@ class Worker:
                 if not crew.busy:
                     log.info("no task for %g s", idle)
                     return
+
+
+def _transport(service: str | None) -> Transport:
+    """As the environment says."""
+    if environment.text("RELAIS_BROKER_URL") is None:
+        return Http(service)
+    return RabbitMq(environment.text("RELAIS_QUEUE") or service)
+
+
+def _first(given: T | None, said: T | None, default: T) -> T:
+    """What was given, else what the environment says, else what is usual."""
+    return given if given is not None else said if said is not None else default
 
 
 async def _end(parts: Iterable[asyncio.Future[Any]]) -> None:
