@@ -14,11 +14,13 @@ use crate::Context;
 /// Why a handler could not do its task. Any error becomes one with `?`, and its message names the errors behind it.
 ///
 /// A handler may return any other error type that can be shown, too. What only this one can say: whether trying again may
-/// help, what kind of error it is, and that the task is to be [given back](Self::again) instead of failed.
+/// help, what kind of error it is, where it happened, and that the task is to be [given back](Self::again) instead of
+/// failed.
 pub struct HandlerError {
     error: Box<dyn Error + Send + Sync>,
     retryable: Option<bool>,
     kind: Option<String>,
+    trace: Option<String>,
     retry_after: Option<Duration>,
     again: bool,
 }
@@ -54,6 +56,13 @@ impl HandlerError {
         self
     }
 
+    /// Where it happened, for people: a [`Backtrace`](std::backtrace::Backtrace), say; `errorTrace` on the wire. Kept with
+    /// the attempt.
+    pub fn trace(mut self, trace: impl Display) -> Self {
+        self.trace = Some(trace.to_string());
+        self
+    }
+
     /// How long to wait before the next try, if the service's policy has one.
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry_after = Some(wait);
@@ -61,7 +70,7 @@ impl HandlerError {
     }
 
     fn of(error: Box<dyn Error + Send + Sync>) -> Self {
-        Self { error, retryable: None, kind: None, retry_after: None, again: false }
+        Self { error, retryable: None, kind: None, trace: None, retry_after: None, again: false }
     }
 }
 
@@ -108,6 +117,8 @@ pub struct Failure {
     pub retryable: Option<bool>,
     /// A word for programs.
     pub kind: Option<String>,
+    /// Where it happened, where that is known.
+    pub trace: Option<String>,
     /// How long to wait before it is tried again, if it is.
     pub retry_after: Option<Duration>,
 }
@@ -115,7 +126,7 @@ pub struct Failure {
 impl Failure {
     /// A failure of which nothing is known but its message.
     pub fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), retryable: None, kind: None, retry_after: None }
+        Self { message: message.into(), retryable: None, kind: None, trace: None, retry_after: None }
     }
 }
 
@@ -190,6 +201,7 @@ fn failed<E: Display + 'static>(error: &E) -> Return {
             message,
             retryable: error.retryable,
             kind: error.kind.clone(),
+            trace: error.trace.clone(),
             retry_after: error.retry_after,
         })),
         None => Return::Ended(Verdict::Failure(Failure::new(message))),
@@ -279,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_says_whether_to_try_again_and_of_what_kind_it_is() {
+    async fn an_error_says_whether_to_try_again_of_what_kind_it_is_and_where_it_happened() {
         async fn of(error: fn() -> HandlerError) -> Failure {
             match returned(erase(move |(), _| async move { Err::<(), _>(error()) }), "null").await {
                 Return::Ended(Verdict::Failure(failure)) => failure,
@@ -288,8 +300,9 @@ mod tests {
         }
         assert_eq!(of(|| HandlerError::new("no")).await, Failure::new("no"));
         assert_eq!(of(|| HandlerError::permanent("no")).await.retryable, Some(false));
-        let failure = of(|| HandlerError::from(std::fmt::Error).retryable(true).kind("ink")).await;
-        assert_eq!((failure.retryable, failure.kind.as_deref()), (Some(true), Some("ink")));
+        let failure = of(|| HandlerError::from(std::fmt::Error).retryable(true).kind("ink").trace("tray 2")).await;
+        let (kind, trace) = (failure.kind.as_deref(), failure.trace.as_deref());
+        assert_eq!((failure.retryable, kind, trace), (Some(true), Some("ink"), Some("tray 2")));
     }
 
     #[tokio::test]

@@ -1,6 +1,9 @@
 //! The context of a task that came by a transport.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use jiff::Timestamp;
 use relais_handler::{
@@ -24,11 +27,19 @@ impl Progress for IntoOutbox {
     }
 }
 
-/// What the handler of a task is given. What it calls goes on from the span of its task, where spans are exported.
-pub(crate) fn context(delivery: &Delivery, span: &Span, cancel: CancellationToken, outbox: Arc<Outbox>) -> Context {
+/// What the handler of a task is given that begins now, and may take so long. What it calls goes on from the span of its task,
+/// where spans are exported.
+pub(crate) fn context(
+    delivery: &Delivery,
+    limit: Option<Duration>,
+    span: &Span,
+    cancel: CancellationToken,
+    outbox: Arc<Outbox>,
+) -> Context {
     let told = Trail { traceparent: delivery.task.traceparent.clone(), tracestate: delivery.task.tracestate.clone() };
     let trail = trace::go_on(span, told);
-    let deadline = delivery.task.deadline.as_ref().and_then(|time| time.parse::<Timestamp>().ok());
+    let told = delivery.task.deadline.as_ref().and_then(|time| time.parse::<Timestamp>().ok()).map(SystemTime::from);
+    let own = limit.and_then(|limit| SystemTime::now().checked_add(limit));
     let known = Known {
         task_id: delivery.key.task_id.clone(),
         attempt: delivery.key.attempt,
@@ -36,7 +47,7 @@ pub(crate) fn context(delivery: &Delivery, span: &Span, cancel: CancellationToke
         correlation_id: delivery.task.correlation_id.clone(),
         traceparent: trail.traceparent,
         tracestate: trail.tracestate,
-        deadline: deadline.map(SystemTime::from),
+        deadline: told.into_iter().chain(own).min(),
     };
     Context::new(known, cancel, Arc::new(IntoOutbox { key: delivery.key.clone(), outbox }))
 }
@@ -48,13 +59,11 @@ pub(crate) fn cancelled_by(cancel: CancellationToken) -> (Context, Arc<Outbox>) 
     let task = relais_protocol::worker::SubmissionMessage::new("t".to_owned(), body);
     let key = TaskKey { task_id: "t".into(), attempt: Some(1), delivery: 0 };
     let outbox = Arc::default();
-    (context(&Delivery { key, task, redelivered: false }, &Span::none(), cancel, Arc::clone(&outbox)), outbox)
+    (context(&Delivery { key, task, redelivered: false }, None, &Span::none(), cancel, Arc::clone(&outbox)), outbox)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use relais_protocol::worker::SubmissionMessage;
 
     use super::*;
@@ -68,10 +77,30 @@ mod tests {
             .unwrap();
             let key = TaskKey { task_id: "t".into(), attempt: None, delivery: 1 };
             let delivery = Delivery { key, task, redelivered: true };
-            let context = context(&delivery, &Span::none(), CancellationToken::new(), Arc::default());
+            let context = context(&delivery, None, &Span::none(), CancellationToken::new(), Arc::default());
             let since = context.deadline().map(|time| time.duration_since(SystemTime::UNIX_EPOCH).unwrap());
             assert_eq!(since, seconds.map(|seconds| Duration::from_millis(seconds * 1000 + 500)));
             assert!(context.redelivered());
+        }
+    }
+
+    #[test]
+    fn a_task_that_may_take_so_long_has_its_deadline_from_when_it_begins() {
+        for (told, limit) in [(None, 60), (Some("2000-01-01T00:00:00Z"), 60), (None, u64::MAX)] {
+            let body = serde_json::value::RawValue::NULL.to_owned();
+            let mut task = SubmissionMessage::new("t".to_owned(), body);
+            task.deadline = told.map(str::to_owned);
+            let key = TaskKey { task_id: "t".into(), attempt: None, delivery: 1 };
+            let delivery = Delivery { key, task, redelivered: false };
+            let begun = SystemTime::now();
+            let limit = Duration::from_secs(limit);
+            let context = context(&delivery, Some(limit), &Span::none(), CancellationToken::new(), Arc::default());
+            match (told, begun.checked_add(limit), context.deadline()) {
+                (None, Some(earliest), Some(deadline)) => assert!(deadline >= earliest),
+                (None, None, deadline) => assert_eq!(deadline, None, "there is no such time"),
+                (Some(_), _, Some(deadline)) => assert!(deadline < begun, "the earlier one counts"),
+                (_, _, None) => panic!("there is no deadline"),
+            }
         }
     }
 }

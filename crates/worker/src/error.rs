@@ -15,6 +15,14 @@ pub enum WorkerError {
     #[cfg(feature = "rabbitmq")]
     #[error("failed to set up the worker")]
     Broker(#[from] relais_messaging::rabbitmq::BrokerError),
+    /// A variable of the environment is missing, or can not be understood.
+    #[error("{variable} of the environment: {why}")]
+    Environment {
+        /// The variable.
+        variable: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
     /// The address for health checks can not be had.
     #[cfg(feature = "health")]
     #[error("failed to listen on {address} for health checks")]
@@ -31,6 +39,13 @@ pub enum WorkerError {
         number: u32,
         /// The same, for people.
         description: String,
+    },
+    /// The broker is there, but does not let this worker in: wrong credentials, no such virtual host, no right to use it.
+    #[cfg(feature = "rabbitmq")]
+    #[error("the broker refused the worker: {why}")]
+    BrokerRefused {
+        /// The broker's reason.
+        why: String,
     },
 }
 
@@ -70,6 +85,13 @@ pub enum CallError {
     #[cfg(feature = "rabbitmq")]
     #[error("failed to publish")]
     Broker(#[source] relais_messaging::rabbitmq::PublishError),
+    /// The broker did not let this worker in when it first came.
+    #[cfg(feature = "rabbitmq")]
+    #[error("the broker refused: {why}")]
+    BrokerRefused {
+        /// The broker's reason.
+        why: String,
+    },
     /// It is larger than a message may be.
     #[cfg(feature = "rabbitmq")]
     #[error("it has {bytes} bytes, and a message may have {most}")]
@@ -108,9 +130,18 @@ impl CallError {
             #[cfg(feature = "rabbitmq")]
             Self::Broker(_) => true,
             #[cfg(feature = "rabbitmq")]
-            Self::TooLarge { .. } => false,
+            Self::BrokerRefused { .. } | Self::TooLarge { .. } => false,
             Self::Address { .. } | Self::Setup(_) | Self::Unwritable(_) => false,
         }
+    }
+
+    /// Whether it will never do, whatever worked before.
+    pub(crate) fn is_for_good(&self) -> bool {
+        #[cfg(feature = "rabbitmq")]
+        if let Self::BrokerRefused { .. } = self {
+            return true;
+        }
+        false
     }
 
     /// Whether it is what was sent that the server does not want, whoever sends it and however often.

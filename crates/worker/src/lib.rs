@@ -60,6 +60,7 @@ mod client;
 #[cfg(all(feature = "command", unix))]
 pub mod command;
 mod context;
+mod environment;
 mod error;
 #[cfg(feature = "health")]
 mod health;

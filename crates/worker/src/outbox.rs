@@ -1,11 +1,12 @@
 //! What waits to be told to the server: results, and notes: that a task was started, and its newest progress.
 //!
 //! Results are kept until somebody takes them, in order. Progress is a value that is overwritten: however often a handler
-//! tells it, only the newest is sent, and none once the task has its result. A start is told a moment later, for of most tasks
-//! it is then told with their result. Nothing here talks to the server.
+//! tells it, only the newest is sent, and none once the task has ended well; a failure takes it along, for that shows how far the
+//! task came. A start is told a moment later, for of most tasks it is then told with their result. Nothing here talks to the
+//! server.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{HashMap, VecDeque},
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -39,6 +40,8 @@ fn size(verdict: &Verdict) -> usize {
 pub(crate) struct Parcel {
     pub key: TaskKey,
     pub verdict: Verdict,
+    /// How far the task came, if it failed and nobody was told, as far as is known. To be told just before.
+    pub progress: Option<f64>,
     /// Nobody was told that the task was started, as far as is known.
     pub untold: bool,
     /// A call with it had no answer: the server may have it already.
@@ -60,8 +63,8 @@ struct Waiting {
     notes: HashMap<TaskKey, Note>,
     /// Since when there are notes that say that a task was started. Some of these may be gone.
     starts: VecDeque<(Instant, TaskKey)>,
-    /// Tasks whose start is being told: it may yet fail, or be overtaken.
-    telling: HashSet<TaskKey>,
+    /// What is being told: it may yet fail, or be overtaken.
+    telling: HashMap<TaskKey, Note>,
 }
 
 impl Waiting {
@@ -116,12 +119,17 @@ impl Outbox {
         }
     }
 
-    /// A task has ended. What was not told of it before is not told any more.
+    /// A task has ended. What was not told of it before is not told any more, but for how far it was if it failed.
     pub fn put_result(&self, key: TaskKey, verdict: Verdict) {
         let mut waiting = self.lock();
-        let waits = waiting.notes.remove(&key).is_some_and(|note| note.started);
-        let untold = waits || waiting.telling.contains(&key);
-        waiting.results.push_back(Parcel { key, verdict, untold, sent_before: false, substitute: false });
+        let waits = waiting.notes.remove(&key).unwrap_or_default();
+        let being_told = waiting.telling.get(&key).copied().unwrap_or_default();
+        let untold = waits.started || being_told.started;
+        let progress = match verdict {
+            Verdict::Failure(_) => waits.progress.or(being_told.progress),
+            Verdict::Success(_) => None,
+        };
+        waiting.results.push_back(Parcel { key, verdict, progress, untold, sent_before: false, substitute: false });
         drop(waiting);
         self.results_came.notify_one();
     }
@@ -219,11 +227,11 @@ impl Outbox {
 
     fn take_batch(&self, limit: usize) -> Vec<Parcel> {
         let mut waiting = self.lock();
-        let mut bytes = 0;
-        let mut count = 0;
-        for parcel in waiting.results.iter().take(limit.min(MAX_MESSAGES)) {
+        let (mut bytes, mut messages, mut count) = (0, 0, 0);
+        for parcel in waiting.results.iter().take(limit) {
             bytes += size(&parcel.verdict);
-            if count > 0 && bytes > BATCH_BYTES {
+            messages += 1 + usize::from(parcel.progress.is_some());
+            if count > 0 && (bytes > BATCH_BYTES || messages > MAX_MESSAGES) {
                 break;
             }
             count += 1;
@@ -240,7 +248,7 @@ impl Outbox {
             let room = MOST - batch.len();
             batch.extend(waiting.notes.extract_if(|_, note| !note.started).take(room));
         }
-        waiting.telling.extend(batch.iter().filter(|(_, note)| note.started).map(|(key, _)| key.clone()));
+        waiting.telling.extend(batch.iter().cloned());
         if batch.len() == MOST {
             self.notes_came.notify_one();
         }
@@ -294,14 +302,50 @@ mod tests {
         assert!(outbox.take_notes_batch(true).is_empty());
     }
 
+    fn success() -> Verdict {
+        Verdict::Success(serde_json::value::RawValue::NULL.to_owned())
+    }
+
     #[tokio::test]
-    async fn a_result_replaces_the_progress_that_waits() {
+    async fn a_success_replaces_the_progress_that_waits_and_a_failure_takes_it_along() {
         let outbox = Outbox::default();
         outbox.put_progress(&key("a"), 10.0);
         outbox.put_progress(&key("b"), f64::INFINITY);
-        outbox.put_result(key("a"), failure("no"));
+        outbox.put_progress(&key("c"), 30.0);
+        outbox.put_result(key("a"), success());
+        outbox.put_result(key("c"), failure("no"));
         assert_eq!(notes(&outbox).await, [so_far("b", 100.0)]);
-        assert_eq!(names(&outbox.take_results(9).await.unwrap()), ["a"]);
+        let results = outbox.take_results(9).await.unwrap();
+        assert_eq!(names(&results), ["a", "c"]);
+        assert_eq!(results.iter().map(|parcel| parcel.progress).collect::<Vec<_>>(), [None, Some(30.0)]);
+    }
+
+    #[tokio::test]
+    async fn a_failure_takes_along_progress_that_it_may_overtake() {
+        let outbox = Outbox::default();
+        outbox.put_progress(&key("under way"), 10.0);
+        outbox.put_progress(&key("newer"), 20.0);
+        let under_way = outbox.take_notes(Instant::now()).await;
+        outbox.put_progress(&key("newer"), 21.0);
+        outbox.put_result(key("under way"), failure("1"));
+        outbox.put_result(key("newer"), failure("2"));
+        outbox.told_notes(&under_way);
+        outbox.put_progress(&key("told"), 30.0);
+        outbox.told_notes(&outbox.take_notes(Instant::now()).await);
+        outbox.put_result(key("told"), failure("3"));
+        let progress: Vec<_> = outbox.take_results(9).await.unwrap().iter().map(|parcel| parcel.progress).collect();
+        assert_eq!(progress, [Some(10.0), Some(21.0), None]);
+    }
+
+    #[tokio::test]
+    async fn failures_with_progress_are_two_messages_each() {
+        let outbox = Outbox::default();
+        for n in 0..MAX_MESSAGES {
+            outbox.put_progress(&key(&n.to_string()), 1.0);
+            outbox.put_result(key(&n.to_string()), failure("no"));
+        }
+        assert_eq!(outbox.take_results(usize::MAX).await.unwrap().len(), MAX_MESSAGES / 2);
+        assert_eq!(outbox.take_results(usize::MAX).await.unwrap().len(), MAX_MESSAGES / 2);
     }
 
     #[tokio::test]

@@ -16,6 +16,7 @@ use crate::{
     heartbeat::heed,
     outbox::Parcel,
     run::Shared,
+    slots::TaskKey,
     transport::News,
 };
 
@@ -29,12 +30,15 @@ pub(crate) async fn tell_results(shared: Arc<Shared>) {
     let mut alone = 0_usize;
     while let Some(mut batch) = shared.outbox.take_results(if alone > 0 { 1 } else { usize::MAX }).await {
         alone = alone.saturating_sub(batch.len());
-        let news: Vec<_> = batch.iter().map(|parcel| (&parcel.key, verdict(parcel))).collect();
+        let news: Vec<_> = batch.iter().flat_map(told).collect();
         match shared.transport.report(&news).await {
             Ok(outcomes) => {
                 shared.outage.worked(Call::Results);
                 backoff.reset();
-                for (parcel, outcome) in batch.into_iter().zip(&outcomes) {
+                let of_results =
+                    news.iter().zip(&outcomes).filter(|((_, news), _)| matches!(news, News::Verdict { .. }));
+                let outcomes: Vec<_> = of_results.map(|(_, outcome)| outcome).collect();
+                for (parcel, outcome) in batch.into_iter().zip(outcomes) {
                     settle(&shared, parcel, outcome);
                 }
             }
@@ -56,8 +60,10 @@ pub(crate) async fn tell_results(shared: Arc<Shared>) {
     }
 }
 
-fn verdict(parcel: &Parcel) -> News<'_> {
-    News::Verdict { verdict: &parcel.verdict, untold: parcel.untold }
+/// What is told of a task that has ended: how far it came, where that is to be told, then its result.
+fn told(parcel: &Parcel) -> impl Iterator<Item = (&TaskKey, News<'_>)> {
+    let result = News::Verdict { verdict: &parcel.verdict, untold: parcel.untold };
+    parcel.progress.map(News::Progress).into_iter().chain([result]).map(|news| (&parcel.key, news))
 }
 
 /// Tells starts and progress, until it is dropped.

@@ -9,8 +9,8 @@ use std::{
 };
 
 use futures::{FutureExt, future::BoxFuture};
-use relais_handler::{Handler, Return, Verdict};
-use relais_protocol::worker::{MAX_CLAIM, MAX_MESSAGES, OutcomeKind};
+use relais_handler::{Failure, Handler, Return, Verdict};
+use relais_protocol::worker::{MAX_CLAIM, MAX_MESSAGES, OutcomeKind, SubmissionMessage};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout, timeout_at},
@@ -26,7 +26,7 @@ use crate::{
     outbox::Outbox,
     reporter,
     slots::{Ending, Slots, TaskKey},
-    transport::{Delivery, Transport},
+    transport::{Delivery, News, Transport},
 };
 
 /// How long a claim waits at the server for a first task.
@@ -56,6 +56,10 @@ pub(crate) struct Shared {
     pub outbox: Arc<Outbox>,
     pub outage: Outage,
     agains: Agains,
+    /// How long a task may take, unless it says less.
+    time_limit: Option<Duration>,
+    /// How long a handler that is told to stop may take to end.
+    stop_limit: Duration,
     /// Cancelled when nothing more is taken.
     pub stopping: CancellationToken,
     /// Cancelled when the worker is told to stop.
@@ -88,6 +92,8 @@ pub(crate) async fn run(
         outbox: Arc::default(),
         outage: Outage::default(),
         agains: Agains::default(),
+        time_limit: worker.time_limit,
+        stop_limit: worker.stop_limit,
         stopping: CancellationToken::new(),
         shutdown: shutdown.clone(),
         tally: Mutex::default(),
@@ -104,7 +110,7 @@ pub(crate) async fn run(
     results.spawn(reporter::tell_results(shared.clone()));
     let mut running = JoinSet::new();
 
-    let claim = take_tasks(&shared, &handler, &mut running, worker.once, &shutdown).await?;
+    let claim = take_tasks(&shared, &handler, &mut running, worker.once, worker.idle).await?;
     shared.stopping.cancel();
 
     // A claim on its way may bring tasks until the server knows that nobody waits: it is heard out while there is time.
@@ -113,7 +119,7 @@ pub(crate) async fn run(
         // The one task of a worker that takes only one has all the time that it needs.
         tokio::select! {
             () = all_ended(&mut running) => {}
-            () = shutdown.cancelled() => drain(&shared, &mut running, worker.grace, worker.stop_limit).await,
+            () = shutdown.cancelled() => drain(&shared, &mut running, worker.grace).await,
         }
         drained.cancel();
         let leftovers = shared.slots.leftovers();
@@ -133,29 +139,31 @@ pub(crate) async fn run(
     Ok(shared.report())
 }
 
-/// Claims and starts tasks until told to stop, or until there was one. What comes back is the claim that was on its way
-/// then.
+/// Claims and starts tasks until told to stop, until there was one, or until there was none for too long. What comes back is the
+/// claim that was on its way then.
 async fn take_tasks(
     shared: &Arc<Shared>,
     handler: &Handler,
     running: &mut JoinSet<()>,
     once: bool,
-    shutdown: &CancellationToken,
+    idle: Option<Duration>,
 ) -> Result<Option<Claim>, WorkerError> {
+    let mut enough = std::pin::pin!(enough(shared, idle));
     let mut backoff = Backoff::default();
     let mut welcome = false;
     loop {
         let free = tokio::select! {
             biased;
-            () = shutdown.cancelled() => return Ok(None),
+            () = &mut enough => return Ok(None),
             free = shared.slots.wait_for_free() => free,
         };
         while running.try_join_next().is_some() {}
         let asked = Instant::now();
         let mut claim = claim(shared.clone(), if once { 1 } else { free.min(MAX_CLAIM) });
         let answer = tokio::select! {
+            biased;
             answer = &mut claim => answer,
-            () = shutdown.cancelled() => return Ok(Some(claim)),
+            () = &mut enough => return Ok(Some(claim)),
         };
         let wait = match answer {
             Ok(tasks) => {
@@ -171,7 +179,7 @@ async fn take_tasks(
                 }
                 backoff.next()
             }
-            Err(error) if !welcome && !error.is_passing() => return Err(hopeless(error)),
+            Err(error) if error.is_for_good() || !welcome && !error.is_passing() => return Err(hopeless(error)),
             Err(error) => {
                 shared.outage.failed(Call::Claim, &error);
                 backoff.next()
@@ -179,7 +187,29 @@ async fn take_tasks(
         };
         tokio::select! {
             () = sleep(wait) => {}
-            () = shutdown.cancelled() => return Ok(None),
+            () = &mut enough => return Ok(None),
+        }
+    }
+}
+
+/// Waits until nothing more is to be taken: the worker is told to stop, or has had nothing to do for too long.
+async fn enough(shared: &Shared, idle: Option<Duration>) {
+    tokio::select! {
+        () = shared.shutdown.cancelled() => {}
+        idle = idled(&shared.slots, idle) => tracing::info!(idle_ms = idle.as_millis() as u64, "no task came: the worker ends"),
+    }
+}
+
+/// Waits until there was no task for so long.
+async fn idled(slots: &Slots, idle: Option<Duration>) -> Duration {
+    let Some(idle) = idle else { return std::future::pending().await };
+    let mut held = slots.count();
+    loop {
+        let none = *held.borrow_and_update() == 0;
+        tokio::select! {
+            biased;
+            _ = held.changed() => {}
+            () = sleep(idle), if none => return idle,
         }
     }
 }
@@ -187,6 +217,8 @@ async fn take_tasks(
 fn hopeless(error: CallError) -> WorkerError {
     match error {
         CallError::Refused { number, description, .. } => WorkerError::Refused { number, description },
+        #[cfg(feature = "rabbitmq")]
+        CallError::BrokerRefused { why } => WorkerError::BrokerRefused { why },
         error => WorkerError::Setup(error),
     }
 }
@@ -202,15 +234,23 @@ fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, del
         tracing::warn!(task_id = %key.task_id, attempt = key.attempt, "the server handed out the same attempt twice");
         return None;
     };
-    if shared.transport.tells_start() {
+    // Whoever had it before may have been killed by it, too soon for anybody to know that it was begun. This time that is known
+    // before it begins: only what is known to have been lost is counted.
+    let tell_first = shared.transport.tells_start() && delivery.redelivered;
+    if shared.transport.tells_start() && !tell_first {
         shared.outbox.put_started(&key);
     }
     let span = tracing::info_span!("task", task_id = %key.task_id, attempt = key.attempt, otel.status_code = Empty);
-    let context = context::context(&delivery, &span, cancel.clone(), shared.outbox.clone());
-    let work = handler(delivery.task.data.body, context);
-    let shared = shared.clone();
+    let (shared, handler) = (shared.clone(), handler.clone());
     let work = async move {
-        match work.await {
+        if tell_first && !told_start(&shared, &key, &cancel).await {
+            // Taken away before it was begun; or else the worker stops, and gives it back with all that is left.
+            if shared.slots.finish(&key) == Ending::Gone {
+                shared.tally(|tally| tally.lost += 1);
+            }
+            return;
+        }
+        match done(&shared, &handler, delivery, &cancel).await {
             Return::Again(why) => try_again(&shared, key, &why, &cancel).await,
             Return::Ended(verdict) => match shared.slots.finish(&key) {
                 Ending::Report => {
@@ -227,6 +267,45 @@ fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, del
     };
     running.spawn(work.instrument(span));
     Some(())
+}
+
+/// Tells that a task is started, until somebody knows; false if it is not to be begun any more.
+async fn told_start(shared: &Shared, key: &TaskKey, cancel: &CancellationToken) -> bool {
+    let telling = async {
+        let mut backoff = Backoff::default();
+        while let Err(error) = shared.transport.report(&[(key, News::Started)]).await {
+            tracing::debug!(error = error.chain(), "that the task is started could not be told");
+            sleep(backoff.next()).await;
+        }
+    };
+    tokio::select! {
+        biased;
+        () = cancel.cancelled() => false,
+        () = telling => true,
+    }
+}
+
+/// Runs the handler of a task for as long as that may take.
+async fn done(shared: &Shared, handler: &Handler, delivery: Delivery, cancel: &CancellationToken) -> Return {
+    let limit = limit(shared.time_limit, &delivery.task);
+    let context = context::context(&delivery, limit, &Span::current(), cancel.clone(), shared.outbox.clone());
+    let mut work = handler(delivery.task.data.body, context);
+    let Some(limit) = limit else { return work.await };
+    if let Ok(returned) = timeout(limit, &mut work).await {
+        return returned;
+    }
+    tracing::info!(limit_ms = limit.as_millis() as u64, "the task takes longer than it may; told to stop");
+    cancel.cancel();
+    // What it returns now may well be the error that says so.
+    let _ = timeout(shared.stop_limit, work).await;
+    let late = Failure { kind: Some("timeout".to_owned()), ..Failure::new("It ran for longer than it may.") };
+    Return::Ended(Verdict::Failure(late))
+}
+
+/// How long a task may take. One that has a deadline is watched by whoever gave it one.
+fn limit(own: Option<Duration>, task: &SubmissionMessage) -> Option<Duration> {
+    let told = task.timeout_ms.filter(|_| task.deadline.is_none()).map(Duration::from_millis);
+    own.into_iter().chain(told).min()
 }
 
 /// Holds a task for a while and gives it back. Held, because it would be back at once otherwise; not any longer once the
@@ -264,13 +343,13 @@ async fn hear_out(shared: &Shared, claim: Option<Claim>, drained: &CancellationT
 }
 
 /// Lets the handlers finish within the grace period, then tells them to stop, then drops them.
-async fn drain(shared: &Shared, running: &mut JoinSet<()>, grace: Duration, stop_limit: Duration) {
+async fn drain(shared: &Shared, running: &mut JoinSet<()>, grace: Duration) {
     if timeout(grace, all_ended(running)).await.is_ok() {
         return;
     }
     tracing::info!(running = running.len(), "the grace period is over: the tasks that still run are given back");
     shared.slots.stop();
-    if timeout(stop_limit, all_ended(running)).await.is_err() {
+    if timeout(shared.stop_limit, all_ended(running)).await.is_err() {
         running.abort_all();
         // A handler that never awaits can not be dropped, and must not keep the worker either.
         let _ = timeout(DROP_LIMIT, all_ended(running)).await;
@@ -319,5 +398,42 @@ async fn give_back_all(shared: &Shared, keys: &[TaskKey]) {
                 sleep(backoff.next()).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_worker_is_idle_from_when_its_last_task_is_settled() {
+        let slots = Slots::new(2);
+        let key = TaskKey { task_id: "t".into(), attempt: Some(1), delivery: 0 };
+        slots.take(key.clone()).unwrap();
+        let mut idled = std::pin::pin!(idled(&slots, Some(Duration::from_millis(20))));
+        // Time that passes while there is work, or a result that nobody has, does not count.
+        assert!(timeout(Duration::from_millis(60), &mut idled).await.is_err());
+        slots.finish(&key);
+        assert!(timeout(Duration::from_millis(60), &mut idled).await.is_err());
+        let settled = Instant::now();
+        slots.settle(&key);
+        idled.await;
+        assert!(settled.elapsed() >= Duration::from_millis(20));
+        assert!(super::idled(&slots, None).now_or_never().is_none(), "it waits for ever unless it is told");
+    }
+
+    #[test]
+    fn a_task_takes_as_long_as_it_or_the_worker_allows_and_its_deadline_is_somebody_elses() {
+        let task = |timeout_ms, deadline: Option<&str>| {
+            let body = serde_json::value::RawValue::NULL.to_owned();
+            let deadline = deadline.map(str::to_owned);
+            SubmissionMessage { timeout_ms, deadline, ..SubmissionMessage::new("t".to_owned(), body) }
+        };
+        let (short, long) = (Duration::from_millis(10), Duration::from_millis(20));
+        assert_eq!(limit(None, &task(None, None)), None);
+        assert_eq!(limit(None, &task(Some(20), None)), Some(long));
+        assert_eq!(limit(Some(short), &task(Some(20), None)), Some(short));
+        assert_eq!(limit(Some(long), &task(Some(10), None)), Some(short));
+        assert_eq!(limit(None, &task(Some(20), Some("2030-01-01T12:00:00Z"))), None);
     }
 }

@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 /// One attempt at one task. The same task can be here twice: lost, handed out again, and taken by the same worker while
@@ -63,11 +63,13 @@ pub(crate) struct Slots {
     held: Mutex<HashMap<TaskKey, Entry>>,
     /// Something was let go: there may be a free slot. One waiter, the claim loop.
     changed: Notify,
+    /// How many are held; told anew whenever one is taken or let go.
+    count: watch::Sender<usize>,
 }
 
 impl Slots {
     pub fn new(concurrency: usize) -> Self {
-        Self { concurrency, held: Mutex::default(), changed: Notify::new() }
+        Self { concurrency, held: Mutex::default(), changed: Notify::new(), count: watch::Sender::new(0) }
     }
 
     /// How many more tasks can be taken. Results that wait for the server count once there are as many as slots: a worker
@@ -90,6 +92,11 @@ impl Slots {
         }
     }
 
+    /// How many tasks are held, and when that changes.
+    pub fn count(&self) -> watch::Receiver<usize> {
+        self.count.subscribe()
+    }
+
     /// A task was claimed. None if it is here already, which only a confused server could bring about.
     pub fn take(&self, key: TaskKey) -> Option<CancellationToken> {
         let mut held = self.lock();
@@ -98,6 +105,7 @@ impl Slots {
         }
         let cancel = CancellationToken::new();
         held.insert(key, Entry { phase: Phase::Running, cancel: cancel.clone() });
+        self.count.send_replace(held.len());
         Some(cancel)
     }
 
@@ -116,6 +124,7 @@ impl Slots {
                 Ending::Gone
             }
         };
+        self.count.send_replace(held.len());
         drop(held);
         self.changed.notify_one();
         ending
@@ -123,7 +132,10 @@ impl Slots {
 
     /// The server has its result.
     pub fn settle(&self, key: &TaskKey) {
-        self.lock().remove(key);
+        let mut held = self.lock();
+        held.remove(key);
+        self.count.send_replace(held.len());
+        drop(held);
         self.changed.notify_one();
     }
 

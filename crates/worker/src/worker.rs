@@ -2,6 +2,8 @@
 
 #[cfg(feature = "health")]
 use std::net::SocketAddr;
+#[cfg(feature = "rabbitmq")]
+use std::path::PathBuf;
 use std::{fmt::Display, time::Duration};
 
 use serde::{Serialize, de::DeserializeOwned};
@@ -10,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 #[cfg(feature = "rabbitmq")]
 use crate::transport::rabbitmq::OverRabbitMq;
 use crate::{
-    Context, WorkerError,
+    Context, WorkerError, environment,
     http::Http,
     run,
     transport::{Transport, http::OverHttp},
@@ -38,6 +40,8 @@ pub struct Worker {
     pub(crate) transport: Box<dyn Transport>,
     pub(crate) concurrency: usize,
     pub(crate) once: bool,
+    pub(crate) idle: Option<Duration>,
+    pub(crate) time_limit: Option<Duration>,
     pub(crate) grace: Duration,
     pub(crate) stop_limit: Duration,
     #[cfg(feature = "health")]
@@ -63,10 +67,35 @@ impl Worker {
     /// A worker for the tasks on a broker: it takes submissions from `<queue_name>-in` and tells results to
     /// `<queue_name>-out`. Both queues are declared, plain and durable, unless they exist.
     ///
-    /// A broker that is away, or does not let this worker in, is tried again for as long as it takes.
+    /// A broker that is away is tried again for as long as it takes.
     #[cfg(feature = "rabbitmq")]
     pub fn rabbitmq(url: impl Into<String>, queue_name: impl Into<String>) -> WorkerBuilder {
         WorkerBuilder::new(Source::RabbitMq { url: url.into(), queue_name: queue_name.into() })
+    }
+
+    /// A worker that is told everything by its environment, as the Helm chart tells an image with `runner: false`. What is
+    /// called on the builder afterwards wins.
+    ///
+    /// | variable | is |
+    /// |---|---|
+    /// | `RELAIS_BROKER_URL` | [RabbitMQ](Self::rabbitmq); without it, tasks come [over HTTP](Self::builder) |
+    /// | `RELAIS_QUEUE` | the service's queue name, over RabbitMQ; the service's name if absent |
+    /// | `RELAIS_BROKER_ROOT_CERTIFICATES` | `WorkerBuilder::root_certificates`, over RabbitMQ |
+    /// | `RELAIS_SERVICE` | the service |
+    /// | `RELAIS_URL` | the server, over HTTP; `http://127.0.0.1:8080` if absent |
+    /// | `RELAIS_CLIENT`, `RELAIS_SECRET` | who works, over HTTP |
+    /// | `RELAIS_CONCURRENCY` | [`WorkerBuilder::concurrency`] |
+    /// | `RELAIS_TIMEOUT` | [`WorkerBuilder::time_limit`], e.g. `10m` |
+    /// | `RELAIS_GRACE` | [`WorkerBuilder::grace`], e.g. `30s` |
+    /// | `RELAIS_INTERRUPTIBLE` | `true`: no grace, and `RELAIS_GRACE` is the [`WorkerBuilder::stop_limit`] |
+    /// | `RELAIS_ONCE` | [`WorkerBuilder::once`], `true` or `false` |
+    /// | `RELAIS_IDLE` | [`WorkerBuilder::idle`], e.g. `1m` |
+    ///
+    /// # Errors
+    ///
+    /// If a variable that is needed is missing, or one can not be understood.
+    pub fn from_env() -> Result<WorkerBuilder, WorkerError> {
+        environment::builder(|name| std::env::var(name).ok())
     }
 
     /// Takes tasks and does them until `shutdown` is cancelled, then finishes or gives back what it has.
@@ -87,6 +116,7 @@ impl Worker {
     /// [`WorkerError::Refused`] if, before the first claim has worked, the server says that this will never do: no such
     /// service, wrong credentials, no right to work on it, a lease that it does not accept. Once a claim has worked,
     /// refusals are waited out like an outage: secrets are rotated, and services declared again.
+    /// `WorkerError::BrokerRefused` likewise, if the broker does not let this worker in at its first connection.
     pub async fn run<B, R, E, H, F>(self, handler: H, shutdown: CancellationToken) -> Result<WorkerReport, WorkerError>
     where
         H: Fn(B, Context) -> F + Send + Sync + 'static,
@@ -134,6 +164,10 @@ pub struct WorkerBuilder {
     source: Source,
     concurrency: usize,
     once: bool,
+    idle: Option<Duration>,
+    time_limit: Option<Duration>,
+    #[cfg(feature = "rabbitmq")]
+    root_certificates: Option<PathBuf>,
     lease: Duration,
     host_name: Option<String>,
     grace: Duration,
@@ -148,6 +182,10 @@ impl WorkerBuilder {
             source,
             concurrency: 1,
             once: false,
+            idle: None,
+            time_limit: None,
+            #[cfg(feature = "rabbitmq")]
+            root_certificates: None,
             lease: Duration::from_secs(60),
             host_name: None,
             grace: Duration::from_secs(20),
@@ -166,6 +204,28 @@ impl WorkerBuilder {
     /// Takes exactly one task, waits for it if need be, does it, and ends: for a Job that is started for each task.
     pub fn once(mut self, once: bool) -> Self {
         self.once = once;
+        self
+    }
+
+    /// Ends a worker that has nothing to do once no task has come for so long; it waits for ever unless set. For a Job whose
+    /// task somebody else took.
+    pub fn idle(mut self, idle: Duration) -> Self {
+        self.idle = Some(idle);
+        self
+    }
+
+    /// How long a handler may take for a task; for ever unless set, or unless the task itself says less. Then its context is
+    /// cancelled, it has the [stop limit](Self::stop_limit) to end, and the task fails with the kind `timeout`.
+    pub fn time_limit(mut self, limit: Duration) -> Self {
+        self.time_limit = Some(limit);
+        self
+    }
+
+    /// A PEM file with certificates of authorities that are trusted besides those of the system, for a broker whose URL begins
+    /// with `amqps://`.
+    #[cfg(feature = "rabbitmq")]
+    pub fn root_certificates(mut self, file: impl Into<PathBuf>) -> Self {
+        self.root_certificates = Some(file.into());
         self
     }
 
@@ -188,8 +248,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// How long a handler may take to end once its context is cancelled because the worker stops; 1 s unless set. Then it is
-    /// dropped.
+    /// How long a handler may take to end once its context is cancelled because the worker stops or its time is over; 1 s unless
+    /// set. Then it is dropped.
     pub fn stop_limit(mut self, limit: Duration) -> Self {
         self.stop_limit = limit;
         self
@@ -206,7 +266,8 @@ impl WorkerBuilder {
     ///
     /// # Errors
     ///
-    /// If the address is not one, or the HTTP client can not be set up (over https: no certificates on this machine).
+    /// If the address is not one, or what speaks to it can not be set up (over https: no certificates on this machine; over
+    /// amqps: none in the file that was named).
     pub fn build(self) -> Result<Worker, WorkerError> {
         let host_name = self.host_name.or_else(this_host);
         let concurrency = if self.once { 1 } else { self.concurrency };
@@ -217,13 +278,15 @@ impl WorkerBuilder {
             }
             #[cfg(feature = "rabbitmq")]
             Source::RabbitMq { url, queue_name } => {
-                Box::new(OverRabbitMq::new(&url, &queue_name, concurrency, host_name)?)
+                Box::new(OverRabbitMq::new(&url, self.root_certificates, &queue_name, concurrency, host_name)?)
             }
         };
         Ok(Worker {
             transport,
             concurrency,
             once: self.once,
+            idle: self.idle,
+            time_limit: self.time_limit,
             grace: self.grace,
             stop_limit: self.stop_limit,
             #[cfg(feature = "health")]
@@ -266,5 +329,15 @@ mod tests {
         let error = Worker::builder("localhost:8080", "me", "hush", "s").build().unwrap_err();
         let source = std::error::Error::source(&error).unwrap();
         assert_eq!(source.to_string(), r#""localhost:8080" is not an http or https address"#);
+    }
+
+    #[cfg(feature = "rabbitmq")]
+    #[test]
+    fn certificates_that_are_not_there_are_said_before_anything_is_taken() {
+        let worker = |url| Worker::rabbitmq(url, "s").root_certificates("/nonexistent/ca.pem").build();
+        let error = worker("amqps://broker").unwrap_err();
+        let source = std::error::Error::source(&error).unwrap().to_string();
+        assert_eq!(source, "failed to read the certificates in /nonexistent/ca.pem");
+        worker("amqp://broker").unwrap();
     }
 }

@@ -14,7 +14,7 @@ const POSTGRES: &str = "database: {existingSecret: relais-database}\n";
 const WORKER: &str = "service: resize, client: {existingSecret: resizer}, command: [/bin/resize]";
 
 /// What the chart offers, as (name, values); `{W}` is [`WORKER`].
-const ACCEPTED: [(&str, &str); 18] = [
+const ACCEPTED: [(&str, &str); 19] = [
     ("bare", ""),
     ("migrate-at-start", "database: {migrate: start}"),
     (
@@ -50,6 +50,7 @@ const ACCEPTED: [(&str, &str); 18] = [
     ("own-declarations", "declarations: {existingConfigMap: my-services, key: all.yaml, prune: true}"),
     ("http-worker", "workers: [{name: resize, {W}}]"),
     ("http-job", "workers: [{name: resize, {W}, kind: job, timeoutSeconds: 7200}]"),
+    ("patient-job", "workers: [{name: resize, {W}, kind: job, idleSeconds: 0}]"),
     (
         "push-worker",
         "scaler: {enabled: true, tlsSecret: scaler-tls}\nworkers: [{name: resize, {W}, scale: {trigger: external-push, activation: 3}}]",

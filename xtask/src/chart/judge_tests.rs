@@ -58,6 +58,7 @@ fn good() -> Rendering {
             {"name": "RELAIS_GRACE", "value": "1780s"},
             {"name": "RELAIS_TIMEOUT", "value": "1800s"},
             {"name": "RELAIS_ONCE", "value": "true"},
+            {"name": "RELAIS_IDLE", "value": "60s"},
         ],
     });
     let (api, mail, images) = (
@@ -156,6 +157,8 @@ fn each_way_of_spoiling_it_is_noticed() {
         (format!("{JOB}/env/5/value"), json!("1801s"), "longer than RabbitMQ waits"),
         (format!("{JOB}/env/4/value"), json!("1800s"), "is killed after 1800 s"),
         (format!("{JOB}/env/1/name"), json!("OTHER"), "listens elsewhere"),
+        (format!("{JOB}/env/7/name"), json!("OTHER"), "waits for ever for a task"),
+        (format!("{WORKER}/args/0"), json!("--idle=60s"), "started again at once"),
         ("/9/spec/selector/matchLabels".to_owned(), json!({"app": "male"}), "selects no pod"),
         ("/9/kind".to_owned(), json!("Secret"), "secrets are made beside the chart"),
     ];

@@ -96,6 +96,17 @@ impl Worker<'_> {
         if job != self.once() {
             found.push("a Job takes one task, and a Deployment all there are: --once says so".to_owned());
         }
+        let waits = self.told("idle", "RELAIS_IDLE").and_then(seconds);
+        let patient = list(&rendering.values["workers"])
+            .iter()
+            .chain([&rendering.values["workerDefaults"]])
+            .any(|entry| entry["idleSeconds"] == 0);
+        if job && waits.is_none() && !patient {
+            found.push("waits for ever for a task that somebody else may have taken".to_owned());
+        }
+        if !job && waits.is_some() {
+            found.push("ends by itself when there is nothing to do, and is started again at once".to_owned());
+        }
         if job && self.template["spec"]["restartPolicy"] != "Never" {
             found.push("a process that ended must not be started again in the same Job".to_owned());
         }

@@ -32,7 +32,8 @@ One process for each task:
   environment   RELAIS_TASK_ID, RELAIS_ATTEMPT, RELAIS_SERVICE, RELAIS_CORRELATION_ID, TRACEPARENT, TRACESTATE
 
 At SIGTERM no more tasks are taken; what runs may finish within --grace, and is then stopped and
-given back. The exit code is 0, also with --once when the task failed: that was reported.";
+given back. The exit code is 0, also with --once when the task failed: that was reported; and with
+--idle when no task came. It is 1 if the server or the broker does not let the worker in at the start.";
 
 /// `relais worker`
 #[derive(Debug, Args)]
@@ -47,6 +48,9 @@ pub struct WorkerArgs {
     /// Take exactly one task, do it, and exit
     #[arg(long)]
     once: bool,
+    /// Exit when there was no task for so long, e.g. 1m; wait for ever if absent
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    idle: Option<HumanDuration>,
     /// How long a command may run before it is stopped and its task failed, e.g. 10m; for ever if absent
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     timeout: Option<HumanDuration>,
@@ -123,6 +127,9 @@ struct RabbitMqArgs {
     /// The service's queueName: tasks come from NAME-in, messages go to NAME-out; the service's name if absent
     #[arg(long, value_name = "NAME", requires = "broker")]
     queue: Option<String>,
+    /// File of certificates in PEM that are trusted for amqps besides those of the system
+    #[arg(long, value_name = "FILE", env = "RELAIS_BROKER_ROOT_CERTIFICATES", hide_env_values = true)]
+    root_certificates: Option<PathBuf>,
 }
 
 /// Runs `relais worker`.
@@ -144,6 +151,9 @@ pub async fn run(args: WorkerArgs) -> Result<()> {
         .grace(grace)
         // It ends by itself in this time; what is beyond is for the unforeseen.
         .stop_limit(args.kill_after.0 + Duration::from_secs(2));
+    if let Some(idle) = args.idle {
+        builder = builder.idle(idle.0);
+    }
     if let Some(host_name) = args.host_name {
         builder = builder.host_name(host_name);
     }
@@ -162,7 +172,11 @@ pub async fn run(args: WorkerArgs) -> Result<()> {
 
 fn source(args: &WorkerArgs) -> Result<WorkerBuilder> {
     if let Some(broker) = &args.rabbitmq.broker {
-        return Ok(Worker::rabbitmq(broker, args.rabbitmq.queue.as_ref().unwrap_or(&args.service)));
+        let builder = Worker::rabbitmq(broker, args.rabbitmq.queue.as_ref().unwrap_or(&args.service));
+        return Ok(match &args.rabbitmq.root_certificates {
+            Some(file) => builder.root_certificates(file),
+            None => builder,
+        });
     }
     let Some(client) = &args.http.client else {
         bail!(

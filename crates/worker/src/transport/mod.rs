@@ -146,6 +146,7 @@ fn wire(key: &TaskKey, news: &News<'_>, host_name: Option<&str>) -> Result<WireM
                 error_message: Some(text(&failure.message)?),
                 retryable: failure.retryable,
                 error_kind: failure.kind.clone(),
+                error_trace: failure.trace.clone(),
                 retry_after: failure.retry_after.map(HumanDuration),
                 ..WireReport::default()
             },
@@ -198,12 +199,13 @@ mod tests {
         let failure = Failure {
             retryable: Some(true),
             kind: Some("paper".to_owned()),
+            trace: Some("tray 2".to_owned()),
             retry_after: Some(std::time::Duration::from_secs(90)),
             ..Failure::new("no")
         };
         assert_eq!(
             written(News::Verdict { verdict: &Verdict::Failure(failure), untold: false }),
-            r#"{"taskId":"t","attempt":3,"data":{"messageType":"failure","errorMessage":"no","retryable":true,"errorKind":"paper","retryAfter":"1m30s"}}"#
+            r#"{"taskId":"t","attempt":3,"data":{"messageType":"failure","errorMessage":"no","retryable":true,"errorKind":"paper","errorTrace":"tray 2","retryAfter":"1m30s"}}"#
         );
     }
 }

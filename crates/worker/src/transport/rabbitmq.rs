@@ -10,7 +10,7 @@
 mod intake;
 mod submission;
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use relais_messaging::rabbitmq::{Broker, BrokerOptions, Publish, PublishError, Queue, QueueKind};
@@ -40,13 +40,20 @@ pub(crate) struct OverRabbitMq {
 
 impl OverRabbitMq {
     /// Does not connect yet. At most `prefetch` tasks are handed out and not done.
-    pub fn new(url: &str, queue_name: &str, prefetch: usize, host_name: Option<String>) -> Result<Self, WorkerError> {
+    pub fn new(
+        url: &str,
+        root_certificates: Option<PathBuf>,
+        queue_name: &str,
+        prefetch: usize,
+        host_name: Option<String>,
+    ) -> Result<Self, WorkerError> {
         let broker = |purpose: &str| {
             let connection_name = match &host_name {
                 Some(host) => format!("relais-worker {queue_name} on {host}, {purpose}"),
                 None => format!("relais-worker {queue_name}, {purpose}"),
             };
-            Broker::new(url, BrokerOptions { connection_name, ..BrokerOptions::default() })
+            let root_certificates = root_certificates.clone();
+            Broker::new(url, BrokerOptions { connection_name, root_certificates, ..BrokerOptions::default() })
         };
         let queue = |end: &str| Queue { name: format!("{queue_name}-{end}"), kind: QueueKind::Classic };
         let prefetch = u16::try_from(prefetch).unwrap_or(u16::MAX);
@@ -97,7 +104,7 @@ impl OverRabbitMq {
 impl Transport for OverRabbitMq {
     async fn claim(&self, max: usize, wait: Duration) -> Result<Vec<Delivery>, CallError> {
         self.intake.start();
-        Ok(timeout(wait, self.intake.take(max)).await.unwrap_or_default())
+        timeout(wait, self.intake.take(max)).await.unwrap_or_else(|_| Ok(Vec::new()))
     }
 
     async fn stop_claiming(&self) {

@@ -50,6 +50,10 @@
 {{- end }}
 - name: RELAIS_ONCE
   value: {{ eq $w.kind "job" | quote }}
+{{- if and (eq $w.kind "job") (int $w.idleSeconds) }}
+- name: RELAIS_IDLE
+  value: {{ printf "%ds" (int $w.idleSeconds) | quote }}
+{{- end }}
 - name: RELAIS_INTERRUPTIBLE
   value: {{ $w.interruptible | quote }}
 {{- end }}
@@ -138,6 +142,9 @@ spec:
         {{- end }}
         {{- if $job }}
         - --once
+        {{- if int $w.idleSeconds }}
+        - --idle={{ int $w.idleSeconds }}s
+        {{- end }}
         {{- end }}
         {{- if int $w.healthPort }}
         - --health={{ $v.server.listenAddress }}:{{ int $w.healthPort }}

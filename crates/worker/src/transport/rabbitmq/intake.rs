@@ -12,11 +12,11 @@ use std::{
 };
 
 use relais_messaging::rabbitmq::{self, Acker, Broker, ConsumeError, ConsumeOptions, Consumer, Queue};
-use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
 use super::submission::understand;
-use crate::{backoff::Backoff, slots::TaskKey, transport::Delivery};
+use crate::{CallError, backoff::Backoff, slots::TaskKey, transport::Delivery};
 
 /// What comes in, and what was taken.
 pub(super) struct Intake {
@@ -37,6 +37,8 @@ struct Desk {
     arrive: mpsc::UnboundedSender<Delivery>,
     lose: mpsc::UnboundedSender<Vec<TaskKey>>,
     is_consuming: AtomicBool,
+    /// Why the broker did not let this worker in when it first came.
+    refused: watch::Sender<Option<String>>,
     /// Nothing more is wanted.
     stop: CancellationToken,
     /// Nothing more will arrive.
@@ -72,6 +74,7 @@ impl Intake {
             arrive,
             lose,
             is_consuming: AtomicBool::new(false),
+            refused: watch::Sender::default(),
             stop: CancellationToken::new(),
             stopped: CancellationToken::new(),
             close: CancellationToken::new(),
@@ -97,20 +100,25 @@ impl Intake {
     }
 
     /// Waits for tasks and takes up to `max` of those that are there. None once nothing more is wanted.
-    pub async fn take(&self, max: usize) -> Vec<Delivery> {
+    pub async fn take(&self, max: usize) -> Result<Vec<Delivery>, CallError> {
         let mut arrived = self.arrived.lock().await;
+        let mut refused = self.desk.refused.subscribe();
         let mut taken = Vec::new();
         while taken.is_empty() {
             let first = tokio::select! {
                 biased;
                 () = self.desk.stop.cancelled() => break,
                 first = arrived.recv() => first,
+                why = refused.wait_for(Option::is_some) => {
+                    let why = why.ok().and_then(|why| why.clone()).unwrap_or_default();
+                    return Err(CallError::BrokerRefused { why });
+                }
             };
             let rest = std::iter::from_fn(|| arrived.try_recv().ok());
             // What was lost before anybody took it is no longer ours to take.
             taken.extend(first.into_iter().chain(rest.take(max - 1)).filter(|delivery| self.desk.has(&delivery.key)));
         }
-        taken
+        Ok(taken)
     }
 
     /// Wants nothing more, and puts back what nobody took.
@@ -186,6 +194,8 @@ impl Desk {
     async fn consume(self: Arc<Self>, broker: Broker, queues: [Queue; 2], prefetch: u16) {
         let mut backoff = Backoff::default();
         let mut reported = None;
+        // Whoever was let in once is let in again, sooner or later: passwords are changed, and brokers set up anew.
+        let mut welcome = false;
         while !self.stop.is_cancelled() {
             let opened = tokio::select! {
                 opened = open(&broker, &queues, prefetch) => opened,
@@ -194,7 +204,7 @@ impl Desk {
             match opened {
                 Ok(consumer) => {
                     tracing::info!(queue = queues[0].name, prefetch, "consuming");
-                    (backoff, reported) = (Backoff::default(), None);
+                    (backoff, reported, welcome) = (Backoff::default(), None, true);
                     self.is_consuming.store(true, Ordering::Relaxed);
                     let end = self.follow(consumer, prefetch).await;
                     self.is_consuming.store(false, Ordering::Relaxed);
@@ -203,6 +213,10 @@ impl Desk {
                         break;
                     }
                     tracing::warn!(queue = queues[0].name, error = %end, "no longer consuming; trying again");
+                }
+                Err(ConsumeError::Away { why } | ConsumeError::Refused { why }) if !welcome && is_refusal(&why) => {
+                    self.refused.send_replace(Some(why));
+                    break;
                 }
                 // Said once, not at every attempt.
                 Err(error) if reported.as_ref() == Some(&error) => {}
@@ -291,6 +305,12 @@ impl Desk {
         // Nothing in here panics half way: a poisoned map is still a good one.
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether these words of RabbitMQ's mean that it knows who asks, and will not have it: the login is wrong, there is no such
+/// virtual host, or no right to it or to its queues. That there are too many connections is also said so, and passes.
+fn is_refusal(why: &str) -> bool {
+    ["ACCESS_REFUSED", "NOT_ALLOWED"].iter().any(|word| why.starts_with(word)) && !why.contains("connection limit")
 }
 
 /// Makes sure of the queues, and consumes the first one.

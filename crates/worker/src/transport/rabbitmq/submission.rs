@@ -16,6 +16,8 @@ struct Wire {
     traceparent: Option<String>,
     tracestate: Option<String>,
     deadline: Option<String>,
+    #[serde(rename = "timeoutMs")]
+    timeout_ms: Option<u64>,
     data: Data,
 }
 
@@ -43,6 +45,7 @@ pub(super) fn understand(text: &[u8]) -> Result<SubmissionMessage, String> {
         traceparent: wire.traceparent,
         tracestate: wire.tracestate,
         deadline: wire.deadline,
+        timeout_ms: wire.timeout_ms,
         ..SubmissionMessage::new(task_id, body)
     })
 }
@@ -60,6 +63,14 @@ mod tests {
         ] {
             let task = understand(text.as_bytes()).unwrap();
             assert_eq!((task.task_id.as_str(), task.data.body.get()), ("t", r#"{"n":1e400}"#));
+        }
+    }
+
+    #[test]
+    fn how_long_it_may_take_is_read_where_it_is_said() {
+        for (said, understood) in [("", None), (r#""timeoutMs":1500,"#, Some(1500)), (r#""timeoutMs":null,"#, None)] {
+            let text = format!(r#"{{"taskId":"t",{said}"data":{{"messageType":"submission","body":1}}}}"#);
+            assert_eq!(understand(text.as_bytes()).unwrap().timeout_ms, understood);
         }
     }
 
