@@ -16,6 +16,8 @@ app.conf.update(
     task_acks_late=True,
     task_default_delivery_mode="persistent",
     worker_prefetch_multiplier=int(os.environ["BENCH_PREFETCH"]),
+    # Whether it stores that a task was started, besides its result.
+    task_track_started=os.environ["BENCH_STARTED"] == "yes",
     broker_connection_retry_on_startup=True,
     # Nobody looks at them, and they cost time.
     worker_enable_remote_control=False,

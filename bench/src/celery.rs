@@ -24,13 +24,15 @@ pub struct Celery {
     broker: String,
     database: String,
     prefetch: u16,
+    started: bool,
 }
 
 impl Celery {
-    /// With so many tasks handed to each of two processes ahead.
-    pub fn new(broker: &str, database: &str, prefetch: u16) -> Result<Self> {
+    /// With so many tasks handed to each of two processes ahead; whether it is stored that they were started.
+    pub fn new(broker: &str, database: &str, prefetch: u16, started: bool) -> Result<Self> {
         let programs = std::env::var_os("BENCH_PYTHON").context("BENCH_PYTHON names no Python with Celery")?;
-        Ok(Self { programs: programs.into(), broker: broker.to_owned(), database: database.to_owned(), prefetch })
+        let (broker, database) = (broker.to_owned(), database.to_owned());
+        Ok(Self { programs: programs.into(), broker, database, prefetch, started })
     }
 
     /// How long it takes from `delay()` to the begin of a task.
@@ -105,6 +107,7 @@ impl Celery {
             .env("BENCH_BROKER", &self.broker)
             .env("BENCH_RESULTS", self.database.replacen("postgres://", "db+postgresql+psycopg2://", 1))
             .env("BENCH_PREFETCH", self.prefetch.to_string())
+            .env("BENCH_STARTED", if self.started { "yes" } else { "no" })
             .env("BENCH_BODY", BODY)
             .env("PYTHONDONTWRITEBYTECODE", "1")
             // Celery is asked to run as whoever runs the benchmark.

@@ -40,8 +40,9 @@ const CONNECTIONS: usize = 64;
 /// So many tasks are handed to a worker ahead of its results.
 const PREFETCH: u16 = 1000;
 
-/// How many tasks of Celery are handed to each of its processes ahead: its default, and many.
-const CELERY_PREFETCH: [u16; 2] = [4, 64];
+/// How many tasks of Celery are handed to each of its processes ahead: its default, and many. And whether it stores that they were
+/// started: by default it does not.
+const CELERY: [(u16, bool); 3] = [(4, false), (64, false), (4, true)];
 
 /// How long all tasks may take.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -107,19 +108,20 @@ pub async fn run(plan: &Plan) -> Result<Section> {
         return Ok(section);
     }
     let database = place.world.another_database("celery").await?;
-    let mut celery_best: BTreeMap<bool, f64> = BTreeMap::new();
+    let mut celery_best: BTreeMap<(bool, bool), f64> = BTreeMap::new();
     let mut celery_idle = None;
     let celery_vhost = place.node.vhost().await?;
-    for prefetch in CELERY_PREFETCH {
-        let mut celery = Celery::new(celery_vhost.url(), &database, prefetch)?;
+    for (prefetch, started) in CELERY {
+        let mut celery = Celery::new(celery_vhost.url(), &database, prefetch, started)?;
         if celery_idle.is_none() {
             celery_idle = Some(celery.pick_up(plan.samples.min(200)).await?);
         }
         for filled in [false, true] {
             let rate = if filled { celery.drain(plan.tasks).await? } else { celery.whole_way(plan.tasks).await? };
-            let what = format!("Celery, {}prefetch {prefetch}", scope(filled));
+            let told = if started { ", started too" } else { "" };
+            let what = format!("Celery, {}prefetch {prefetch}{told}", scope(filled));
             section.row([what, number(plan.tasks as f64), number(rate)]);
-            let best = celery_best.entry(filled).or_default();
+            let best = celery_best.entry((filled, started)).or_default();
             *best = best.max(rate);
         }
     }
@@ -127,8 +129,12 @@ pub async fn run(plan: &Plan) -> Result<Section> {
         row_of_idle(&mut section, "Celery, idle", idle);
     }
     for (telling, filled, rate) in rates {
-        let what = format!("the best of Celery: {}{}", scope(filled), telling.name());
-        section.at_least(&what, rate / celery_best.get(&filled).copied().unwrap_or(f64::NAN), BAR);
+        let beside = |started| rate / celery_best.get(&(filled, started)).copied().unwrap_or(f64::NAN);
+        section.at_least(&format!("the best of Celery: {}{}", scope(filled), telling.name()), beside(false), BAR);
+        if telling == Telling::OneByOne {
+            let what = format!("Celery that stores starts too: {}{}", scope(filled), telling.name());
+            section.at_least(&what, beside(true), BAR);
+        }
     }
     let other = engine::idle_peer(plan).await?;
     row_of_idle(&mut section, "graphile_worker, idle", &other);

@@ -1,6 +1,16 @@
 //! What became of a task, as those hear it who want to know of every change and not only that something changed.
 
-use crate::{ClientKey, ServiceKey, State, Status, TaskId, Timestamp};
+use crate::{Attempt, ClientKey, Failure, ServiceKey, State, Status, TaskId, Timestamp};
+
+/// So much is told of a failure's message, in bytes of JSON: all that is told of a change has to go through a store that
+/// carries little at a time ([`MAX_TEXT`](crate::wakeup::MAX_TEXT)). The task has the whole of it.
+const LONGEST_MESSAGE: usize = 1_000;
+
+/// The same of its trace.
+const LONGEST_TRACE: usize = 2_500;
+
+/// The same of its kind.
+const LONGEST_KIND: usize = 200;
 
 /// A step in a task's life that others may want to hear of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -88,6 +98,38 @@ pub struct TaskChange {
     pub submitted: Option<Timestamp>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
+    /// The attempt that ended with this while the task goes on: the state does not tell of it any more.
+    pub over: Option<Attempt>,
+    /// Why it failed, [in brief](Self::in_brief).
+    pub failure: Option<Failure>,
+}
+
+impl TaskChange {
+    /// A failure as it is told: of what is long, the beginning.
+    pub fn in_brief(failure: &Failure) -> Failure {
+        Failure {
+            message: beginning(&failure.message, LONGEST_MESSAGE),
+            kind: failure.kind.as_deref().map(|kind| beginning(kind, LONGEST_KIND)),
+            trace: failure.trace.as_deref().map(|trace| beginning(trace, LONGEST_TRACE)),
+            ..*failure
+        }
+    }
+}
+
+fn beginning(text: &str, most: usize) -> String {
+    let mut size = 0;
+    let end = text.char_indices().find_map(|(at, char)| {
+        size += match char {
+            '"' | '\\' | '\n' | '\r' | '\t' => 2,
+            _ if char.is_ascii_control() => 6,
+            _ => char.len_utf8(),
+        };
+        (size > most).then_some(at)
+    });
+    match end {
+        Some(end) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -115,6 +157,20 @@ mod tests {
             let next = apply(&state, &event, at(second)).unwrap();
             assert_eq!(Milestone::of(&state, &next), expected, "{event:?}");
             state = next;
+        }
+    }
+
+    #[test]
+    fn of_a_long_failure_the_beginning_is_told() {
+        let short = Failure { trace: Some("at a\n\tat b".to_owned()), ..Failure::new("no").of_kind("ink") };
+        assert_eq!(TaskChange::in_brief(&short), short);
+        for piece in ["a", "é", "🦀", "\n", "\"", "\u{1}"] {
+            let long = Failure { trace: Some(piece.repeat(65_536)), ..Failure::new(piece.repeat(65_536)) };
+            let told = TaskChange::in_brief(&long);
+            for (told, most) in [(told.message, LONGEST_MESSAGE), (told.trace.unwrap_or_default(), LONGEST_TRACE)] {
+                let size = serde_json::to_string(&told).unwrap().len() - "\"…\"".len();
+                assert!(size <= most && size + 6 > most && told.ends_with('…'), "{piece:?}: {size}");
+            }
         }
     }
 }

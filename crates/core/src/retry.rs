@@ -55,12 +55,15 @@ pub struct RetryPolicy {
     pub cap: Option<Duration>,
     /// This share of each wait, from 0 to 1, is left to chance, so that tasks that failed together do not come back together.
     pub jitter: f64,
-    /// No retry begins later than this after the task was submitted.
+    /// No retry begins later than this after the task was submitted, was to begin, or was asked for once more.
     #[serde(with = "millis_if_any", default)]
     pub within: Option<Duration>,
     /// Failures of these kinds are not tried again.
     #[serde(default)]
     pub except_kinds: Vec<String>,
+    /// Nothing is tried again, whatever tasks ask for. Only a service can say so.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub never: bool,
 }
 
 impl RetryPolicy {
@@ -74,7 +77,23 @@ impl RetryPolicy {
             jitter: 0.0,
             within: None,
             except_kinds: Vec::new(),
+            never: false,
         }
+    }
+
+    /// No retry, and none for tasks that ask for some.
+    pub fn never() -> Self {
+        Self { never: true, ..Self::none() }
+    }
+
+    /// What holds for a task with a policy of its own: what its service forbids stays forbidden.
+    #[must_use]
+    pub fn under(mut self, service: Self) -> Self {
+        if service.never {
+            return service;
+        }
+        self.except_kinds.extend(service.except_kinds);
+        self
     }
 
     /// Ten retries, 1, 2, 4, … 512 minutes apart: the last one begins about 17 hours after the first failure.
@@ -167,6 +186,25 @@ mod tests {
         assert_eq!(again(Failure::new("jam").of_kind("ink"), 0), Some(MINUTE));
         let never = Failure { retry_after: Some(MINUTE), retryable: Some(true), ..Failure::default() };
         assert_eq!(RetryPolicy::none().again(&never, 0, Duration::ZERO, 0.0), None);
+    }
+
+    #[test]
+    fn what_a_service_forbids_no_task_can_ask_for() {
+        let paper = RetryPolicy { except_kinds: vec!["paper".to_owned()], ..RetryPolicy::none() };
+        let again =
+            |policy: &RetryPolicy, kind: &str| policy.again(&Failure::new("jam").of_kind(kind), 0, Duration::ZERO, 0.0);
+        let own = RetryPolicy { except_kinds: vec!["ink".to_owned()], ..RetryPolicy::classic() }.under(paper);
+        assert_eq!((again(&own, "paper"), again(&own, "ink")), (None, None));
+        assert_eq!(again(&own, "toner"), Some(MINUTE), "how often and when is the task's own choice");
+        let forbidden = RetryPolicy::classic().under(RetryPolicy::never());
+        assert_eq!(again(&forbidden, "toner"), None);
+        assert_eq!(
+            again(&RetryPolicy::classic().under(RetryPolicy::none()), "toner"),
+            Some(MINUTE),
+            "no more than a default"
+        );
+        let text = serde_json::to_string(&RetryPolicy::never()).unwrap();
+        assert_eq!(serde_json::from_str::<RetryPolicy>(&text).unwrap(), RetryPolicy::never());
     }
 
     proptest! {

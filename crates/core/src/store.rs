@@ -69,6 +69,8 @@ pub struct DueDispatch {
     pub trace: Option<TraceContext>,
     /// How urgent it is.
     pub priority: Priority,
+    /// How long an attempt may take, if the task says so itself.
+    pub timeout: Option<Duration>,
 }
 
 /// What became of a dispatch.

@@ -177,8 +177,10 @@ pub enum Event {
         again_after: Option<Duration>,
         /// Whether this may have been heard before, as it is where a broker hands out a message once more.
         again: bool,
-        /// Who says so, if it may have been heard before and its worker has given its name.
+        /// Who says so, where a broker watches the worker and it has given its name.
         worker_host: Option<String>,
+        /// Whether that host is known to have had the task before the one that has it now. Looked up when it is recorded.
+        replaced: bool,
     },
     /// The worker is alive and still has it.
     Renewed {
@@ -234,6 +236,9 @@ pub enum Ignored {
     /// The attempt has taken longer than it may.
     #[error("the task has run for longer than it may")]
     Overdue,
+    /// It can not be done once more: another task that has not ended has its unique key. Only a store knows.
+    #[error("another task that has not ended has its uniqueKey")]
+    KeyTaken,
     /// The event does not fit the state, e.g. a claim of what is not pending.
     #[error("nothing to do in this state")]
     NoEffect,
@@ -333,7 +338,7 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
             next.end(Status::Success, now);
             next.progress = 100.0;
         }
-        Event::Failed { again_after, again, worker_host, .. } => {
+        Event::Failed { again_after, again, replaced, .. } => {
             // Somebody else will try; and it may be the failure that is being waited out, heard again.
             held(state, event)?;
             if *again && state.status == Status::Pending && state.attempt > 0 {
@@ -342,8 +347,8 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
                 next.revision = state.revision;
                 return Ok(next);
             }
-            if *again && worker_host.is_some() && state.worker_host.is_some() && *worker_host != state.worker_host {
-                // Of one that was replaced.
+            if *replaced {
+                // A slow worker does not speak for its successor.
                 return Err(Ignored::NotHeld);
             }
             next.overtaken(event);
@@ -521,7 +526,28 @@ impl Event {
 
     /// A failure that is heard for the first time. Whether it is tried again is not decided yet.
     pub const fn failure(attempt: Option<u32>, failure: Failure) -> Self {
-        Self::Failed { attempt, failure, again_after: None, again: false, worker_host: None }
+        Self::Failed { attempt, failure, again_after: None, again: false, worker_host: None, replaced: false }
+    }
+
+    /// The start that a failure stands for. A worker that a broker watches need not say that it has begun, if it gives its name
+    /// with its result: whoever had the task before was lost. No limit matters any more, since a result is there.
+    pub fn unsaid_start(&self, state: &State) -> Option<Self> {
+        let Self::Failed { worker_host: Some(host), again, replaced, .. } = self else { return None };
+        // One that may have been heard before is the start of nothing where nobody has the task.
+        let doubtful = *again && state.status == Status::Pending && state.attempt > 0;
+        (!replaced && !doubtful).then(|| Self::Delivered {
+            worker_host: Some(host.clone()),
+            again: true,
+            delivery_limit: u32::MAX,
+        })
+    }
+
+    /// The host that a failure names, while another one has the task. Whether it counts depends on whether that host was
+    /// replaced, or was never heard of.
+    pub fn other_host(&self, state: &State) -> Option<&str> {
+        let Self::Failed { worker_host: Some(host), .. } = self else { return None };
+        let other = state.worker_host.as_ref().is_some_and(|has| has != host);
+        (state.status == Status::InProgress && other).then_some(host)
     }
 
     /// The attempt that the event speaks of, where it says so.

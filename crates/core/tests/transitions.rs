@@ -46,6 +46,7 @@ fn event() -> impl Strategy<Value = Event> {
                 again_after: seconds.map(Duration::from_secs),
                 again,
                 worker_host,
+                replaced: false,
             }
         ),
         3 => Just(Event::Due),
@@ -355,7 +356,41 @@ fn a_failure_that_is_heard_again_when_its_wait_is_over_is_not_counted_twice() {
 
 fn failed(attempt: Option<u32>, again_after: Option<Duration>, again: bool, worker_host: Option<&str>) -> Event {
     let worker_host = worker_host.map(str::to_owned);
-    Event::Failed { attempt, failure: Failure::new("no"), again_after, again, worker_host }
+    Event::Failed { attempt, failure: Failure::new("no"), again_after, again, worker_host, replaced: false }
+}
+
+/// A failure that a broker's worker tells of, with what it stands for; `had_it` are the hosts that had the task before.
+fn told(state: &State, again: bool, host: &str, had_it: &[&str], now: Timestamp) -> Result<State, Ignored> {
+    let mut event = failed(None, Some(LEASE), again, Some(host));
+    let other = event.other_host(state).is_some_and(|host| had_it.contains(&host));
+    if let Event::Failed { replaced, .. } = &mut event {
+        *replaced = other;
+    }
+    let start = event.unsaid_start(state).and_then(|start| apply(state, &start, now).ok());
+    apply(start.as_ref().unwrap_or(state), &event, now)
+}
+
+#[test]
+fn a_slow_worker_does_not_fail_the_task_of_its_successor() {
+    let first = apply(&State::pending(), &delivered_to("pod-1", false, 9), at(0)).unwrap();
+    let second = apply(&first, &delivered_to("pod-2", false, 9), at(1)).unwrap();
+    for again in [false, true] {
+        assert_eq!(told(&second, again, "pod-1", &["pod-1"], at(2)), Err(Ignored::NotHeld), "that one was replaced");
+        let own = told(&second, again, "pod-2", &["pod-1"], at(2)).unwrap();
+        assert_eq!((own.status, own.attempt, own.failures, own.losses), (Status::Waiting, 2, 1, 1));
+        // One that was never heard of did not say that it began. Nobody else has the task, or will say so.
+        let third = told(&second, again, "pod-3", &["pod-1"], at(2)).unwrap();
+        assert_eq!((third.status, third.attempt, third.failures, third.losses), (Status::Waiting, 3, 1, 2));
+    }
+    // Work that is done is done, whoever did it.
+    let success = Event::Succeeded { attempt: None, response: json() };
+    assert_eq!(apply(&second, &success, at(2)).unwrap().status, Status::Success);
+    // Where nobody has the task, a failure counts.
+    let pending = told(&State::pending(), false, "pod-1", &["pod-1"], at(2)).unwrap();
+    assert_eq!((pending.status, pending.attempt, pending.failures), (Status::Waiting, 1, 1));
+    let back = apply(&pending, &Event::Due, at(100)).unwrap();
+    assert_eq!(told(&back, false, "pod-1", &["pod-1"], at(101)).unwrap().failures, 2);
+    assert_eq!(told(&back, true, "pod-1", &["pod-1"], at(101)), Ok(back.clone()), "it may have been counted");
 }
 
 #[test]
@@ -376,7 +411,7 @@ fn what_a_broker_says_again_of_an_attempt_that_failed_is_not_counted_and_loses_n
     let next = apply(&back, &delivered_to("pod-2", false, 9), at(62)).unwrap();
     assert_eq!(apply(&next, &failure(true, None), at(63)).unwrap().failures, 2);
     assert_eq!(apply(&next, &failure(true, Some("pod-2")), at(63)).unwrap().failures, 2);
-    assert_eq!(apply(&next, &failure(true, Some("pod-1")), at(63)), Err(Ignored::NotHeld), "that one was replaced");
+    assert_eq!(told(&next, true, "pod-1", &["pod-1"], at(63)), Err(Ignored::NotHeld), "that one was replaced");
     // One that was never begun before has no attempt to be of but this one.
     assert_eq!(apply(&State::pending(), &failure(true, None), at(1)).unwrap().failures, 1);
     // Done by hand once more: its failures are forgotten, its attempt is not.

@@ -33,6 +33,7 @@ impl Engine {
             Outcome::Ignored(Ignored::NoEffect) => {
                 Err(EngineError::Conflict("the task has not ended: it waits for a worker, or runs".to_owned()))
             }
+            Outcome::Ignored(ignored @ Ignored::KeyTaken) => Err(EngineError::Conflict(ignored.to_string())),
             Outcome::Ignored(_) | Outcome::NotFound => Err(EngineError::TaskNotFound),
         }
     }

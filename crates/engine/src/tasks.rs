@@ -10,7 +10,7 @@ pub use by_hand::{Enqueued, Ran};
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use relais_core::{InboxEntry, Role, Store, Task, TaskId};
+use relais_core::{Declared, InboxEntry, Role, Store, Task, TaskId};
 use relais_protocol::{
     admin::{AuthorizationDeclaration, ClientDeclaration, Declaration, RoleName, ServiceDeclaration},
     consumer::SubmitRequest,
@@ -33,6 +33,7 @@ struct Shared {
     engine: Engine,
     client: String,
     handlers: Handlers,
+    by_hand: bool,
     /// None where tasks are done by hand, and once it was stopped.
     instance: Mutex<Option<Instance>>,
 }
@@ -112,14 +113,8 @@ impl TasksBuilder {
         }
         names.sort_unstable();
         names.dedup();
-        let authorizations = names.into_iter().map(|service_name| AuthorizationDeclaration {
-            client_id: self.client.clone(),
-            service_name,
-            roles: vec![RoleName::Consume],
-            capacity: None,
-            max_running: None,
-            share: None,
-        });
+        let authorizations =
+            names.into_iter().filter_map(|service| consumer(&snapshot.declared, &self.client, service));
         let declaration = Declaration {
             services: services.into_values().collect(),
             clients: vec![ClientDeclaration {
@@ -138,7 +133,8 @@ impl TasksBuilder {
             false => Some(engine.work(self.handlers.clone()).await?),
         };
         let instance = Mutex::new(instance);
-        Ok(Tasks(Arc::new(Shared { engine, client: self.client, handlers: self.handlers, instance })))
+        let (client, handlers, by_hand) = (self.client, self.handlers, self.by_hand);
+        Ok(Tasks(Arc::new(Shared { engine, client, handlers, by_hand, instance })))
     }
 }
 
@@ -222,6 +218,25 @@ impl Tasks {
     pub(crate) fn access(&self, service: &str) -> Result<Access, EngineError> {
         self.engine().insider(&self.0.client, service, Role::Consume)
     }
+}
+
+/// What lets the client submit to a service; none if something does. Whatever else an operator has said of it stays.
+fn consumer(declared: &Declared, client_id: &str, service_name: String) -> Option<AuthorizationDeclaration> {
+    let keys = declared.clients.get(client_id).zip(declared.services.get(service_name.as_str()));
+    let known = keys.and_then(|(client, service)| declared.authorizations.get(&(client.key, service.key)));
+    let roles = known.map(|known| known.roles).unwrap_or_default();
+    if roles.has(Role::Consume) {
+        return None;
+    }
+    let work = roles.has(Role::Work).then_some(RoleName::Work);
+    Some(AuthorizationDeclaration {
+        client_id: client_id.to_owned(),
+        service_name,
+        roles: [RoleName::Consume].into_iter().chain(work).collect(),
+        capacity: known.and_then(|known| known.capacity),
+        max_running: known.and_then(|known| known.flow.max_running),
+        share: known.map(|known| known.flow.share),
+    })
 }
 
 /// A submission on the service's terms.

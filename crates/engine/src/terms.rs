@@ -98,6 +98,7 @@ pub(crate) fn policy(declared: &RetryDeclaration, path: &str, problems: &mut Vec
     let rule = match declared {
         RetryDeclaration::Named(RetryName::None) => return RetryPolicy::none(),
         RetryDeclaration::Named(RetryName::Classic) => return RetryPolicy::classic(),
+        RetryDeclaration::Named(RetryName::Never) => return RetryPolicy::never(),
         RetryDeclaration::Rule(rule) => rule,
     };
     let mut wrong = |field: &str, message: String| problems.push(Problem::at(format!("{path}/{field}"), message));
@@ -129,11 +130,15 @@ pub(crate) fn policy(declared: &RetryDeclaration, path: &str, problems: &mut Vec
         jitter: rule.jitter.unwrap_or(usual.jitter),
         within: rule.within.map(|within| within.0),
         except_kinds: rule.except_kinds.clone(),
+        never: false,
     }
 }
 
 /// A policy as it would be declared.
 pub(crate) fn declared(policy: &RetryPolicy) -> RetryDeclaration {
+    if policy.never {
+        return RetryDeclaration::Named(RetryName::Never);
+    }
     if *policy == RetryPolicy::none() {
         return RetryDeclaration::Named(RetryName::None);
     }

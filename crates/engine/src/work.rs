@@ -298,7 +298,7 @@ fn tell(task_id: TaskId, outcome: Outcome, renewed: bool) -> TaskOutcome {
                 Ignored::Ended(Status::Cancelled) | Ignored::Overdue => OutcomeKind::Cancelled,
                 Ignored::Ended(_) => OutcomeKind::Ended,
                 Ignored::OtherAttempt(_) | Ignored::NotHeld => OutcomeKind::Lost,
-                Ignored::NoEffect => OutcomeKind::Unchanged,
+                Ignored::NoEffect | Ignored::KeyTaken => OutcomeKind::Unchanged,
             };
             (kind, Some(ignored.to_string()), None)
         }

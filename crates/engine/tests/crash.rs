@@ -8,17 +8,20 @@
 use std::{
     collections::BTreeMap,
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use relais_core::{ServiceKey, Status, Store, TaskFilter};
 use relais_engine::{Context, HandlerError, Handlers, InstanceOptions, Tasks, protocol::admin::ServiceDeclaration};
-use relais_testkit::TestDatabase;
+use relais_testkit::{ServerProcess, TestDatabase};
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 const PROGRAM: &str = "program";
 const URL: &str = "RELAIS_CRASH_URL";
 const NAME: &str = "RELAIS_CRASH_NAME";
+const AT_ONCE: &str = "RELAIS_CRASH_AT_ONCE";
 
 /// How often it is looked how far they are.
 const LOOK: Duration = Duration::from_millis(5);
@@ -49,7 +52,8 @@ async fn program() {
         silence: Duration::from_secs(1),
         ..InstanceOptions::default()
     };
-    let handlers = Handlers::new().options(options).on_up_to(20, "work", handler);
+    let at_once = std::env::var(AT_ONCE).map_or(20, |number| number.parse().unwrap());
+    let handlers = Handlers::new().options(options).on_up_to(at_once, "work", handler);
     let _tasks = Tasks::builder(store).handlers(handlers).start().await.unwrap();
     std::future::pending::<()>().await;
 }
@@ -100,9 +104,15 @@ impl Notes {
     }
 }
 
-fn start(url: &str, name: Option<&str>) -> Child {
+/// The program, on this database.
+fn command(url: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", PROGRAM, "--ignored", "--nocapture"]).env(URL, url);
+    command
+}
+
+fn start(url: &str, name: Option<&str>) -> Child {
+    let mut command = command(url);
     if let Some(name) = name {
         command.env(NAME, name);
     }
@@ -164,7 +174,7 @@ async fn judge(title: &str, store: &dyn Store, service: ServiceKey, notes: &Note
 }
 
 /// A program that submits and does nothing else.
-async fn submitter(store: std::sync::Arc<dyn Store>) -> Tasks {
+async fn submitter(store: Arc<dyn Store>) -> Tasks {
     let service = ServiceDeclaration { delivery_limit: Some(1000), ..ServiceDeclaration::named("work") };
     Tasks::builder(store).service(service).start().await.unwrap()
 }
@@ -176,7 +186,7 @@ async fn programs_that_are_killed_lose_nothing_and_run_no_attempt_twice() {
     let database = TestDatabase::create().await.unwrap();
     let url = database.url();
     let store = relais_store::open(url, &relais_store::Options::default()).await.unwrap();
-    let tasks = submitter(std::sync::Arc::clone(&store)).await;
+    let tasks = submitter(Arc::clone(&store)).await;
     let service = tasks.engine().insider("app", "work", relais_core::Role::Consume).unwrap().service.key;
     let notes = Notes::open(url).await;
     notes.prepare().await;
@@ -242,8 +252,61 @@ async fn a_program_that_is_killed_goes_on_at_its_next_start() {
             Ok::<_, HandlerError>(context.attempt())
         }
     });
-    let tasks = Tasks::builder(std::sync::Arc::clone(&store)).handlers(handlers).start().await.unwrap();
+    let tasks = Tasks::builder(Arc::clone(&store)).handlers(handlers).start().await.unwrap();
     until_ended(&*store, service, TASKS as u64).await;
     judge("SQLite, one program", &*store, service, &notes, TASKS, KILLS + 1).await;
     tasks.stop().await;
+}
+
+#[tokio::test]
+async fn a_program_that_was_only_paused_does_not_disturb_whoever_has_its_task_now() {
+    let database = TestDatabase::create().await.unwrap();
+    let url = database.url();
+    let open = || async { relais_store::open(url, &relais_store::Options::default()).await.unwrap() };
+    let submitter = submitter(open().await).await;
+    let notes = Notes::open(url).await;
+    notes.prepare().await;
+    let mut command = command(url);
+    // One at a time: what it says of one task it has said before it is done with the next.
+    command.env(NAME, "paused").env(AT_ONCE, "1");
+    let mut paused = ServerProcess::spawn_command(command).unwrap();
+    // Over when the program goes on.
+    let name = submitter.submit("work", &json!({"pause": 500})).await.unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while notes.read().await.is_empty() {
+        assert!(Instant::now() < deadline, "it does not begin: {}", paused.stderr().unwrap());
+        tokio::time::sleep(LOOK).await;
+    }
+    paused.pause().unwrap();
+
+    let (begun, go_on) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+    let (bell, gate, executed) = (Arc::clone(&begun), Arc::clone(&go_on), notes.clone());
+    let handler = move |_: Value, context: Context| {
+        let (bell, gate, executed) = (Arc::clone(&bell), Arc::clone(&gate), executed.clone());
+        async move {
+            executed.note(context.task_id(), context.attempt().unwrap()).await;
+            bell.notify_one();
+            gate.notified().await;
+            Ok::<_, HandlerError>(context.attempt())
+        }
+    };
+    let handlers = Handlers::new().on_up_to(1, "work", handler);
+    let successor = Tasks::builder(open().await).handlers(handlers).start().await.unwrap();
+    tokio::time::timeout(PATIENCE, begun.notified()).await.expect("somebody else gets its task");
+
+    // Only the one that was paused has room for it.
+    let next = submitter.submit("work", &json!({})).await.unwrap();
+    paused.resume().unwrap();
+    let next = submitter.wait(next, PATIENCE).await.unwrap();
+    assert_eq!((next.state.status, next.state.attempt), (Status::Success, 1), "it begins anew");
+    let task = submitter.wait(name, Duration::ZERO).await.unwrap();
+    assert_eq!((task.state.attempt, task.state.status.is_final()), (2, false), "its result does not count");
+    go_on.notify_one();
+    let task = submitter.wait(name, PATIENCE).await.unwrap();
+    assert_eq!((task.state.status, task.response.unwrap().get()), (Status::Success, "2"));
+    assert_eq!(notes.read().await.into_values().collect::<Vec<_>>(), [1, 1, 1], "no attempt ran twice");
+    paused.kill9().unwrap();
+    let report = successor.stop().await;
+    assert_eq!((report.done, report.lost), (1, 0));
+    submitter.stop().await;
 }

@@ -115,7 +115,7 @@ pub struct ServiceDeclaration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>, example = json!(["10s", "1m", "6m"]))]
     pub callback_retries: Option<Vec<HumanDuration>>,
-    /// How often a task that failed is tried again: `none`, `classic` or a rule; `none` if absent.
+    /// How often a task that failed is tried again: `none`, `never` (nor if a task asks for it), `classic` or a rule; `none` if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryDeclaration>,
     /// How long an attempt may take before it is taken away from its worker and fails; for ever if absent.

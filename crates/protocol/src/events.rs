@@ -6,7 +6,8 @@ use utoipa::ToSchema;
 
 use crate::consumer::TaskStatus;
 
-/// What an event on `task.<service>.<what happened>` says: all of a task but its request and its result.
+/// What an event on `task.<service>.<what happened>` says: all of a task but its request and its result. Where an attempt ended
+/// and the task goes on (`retrying`, `returned`), `attempt`, `startDate` and `workerHost` are of that one: nothing else tells of it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct TaskChanged {
@@ -20,7 +21,7 @@ pub struct TaskChanged {
     pub client_id: Option<String>,
     /// Where the task is in its life.
     pub status: TaskStatus,
-    /// How often a worker has begun it.
+    /// How often a worker has begun it: the number of the attempt that this is about.
     pub attempt: u32,
     /// From 0 to 100.
     pub progress: f64,
@@ -41,6 +42,15 @@ pub struct TaskChanged {
     /// The host or pod that runs it, or ran it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_host: Option<String>,
+    /// Why it failed, for good or until it is tried again. Of a long one the beginning, with `…` at its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_message: Option<String>,
+    /// What kind of error it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_kind: Option<String>,
+    /// Where it happened, as the worker's language tells it. Of a long one the beginning, with `…` at its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error_trace: Option<String>,
     /// One id through a chain of tasks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,

@@ -36,13 +36,14 @@ impl<'de> Deserialize<'de> for RetryDeclaration {
             type Value = RetryDeclaration;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("`none`, `classic` or a rule with a `limit`")
+                f.write_str("`none`, `classic`, `never` or a rule with a `limit`")
             }
 
             fn visit_str<E: de::Error>(self, name: &str) -> Result<RetryDeclaration, E> {
                 match name {
                     "none" => Ok(RetryDeclaration::Named(RetryName::None)),
                     "classic" => Ok(RetryDeclaration::Named(RetryName::Classic)),
+                    "never" => Ok(RetryDeclaration::Named(RetryName::Never)),
                     other => Err(E::invalid_value(de::Unexpected::Str(other), &self)),
                 }
             }
@@ -64,6 +65,8 @@ pub enum RetryName {
     None,
     /// 10 retries, 1, 2, 4, … 512 minutes apart.
     Classic,
+    /// A failure is the end, whatever a task asks for, if a service says so.
+    Never,
 }
 
 /// A rule of one's own.
@@ -89,7 +92,7 @@ pub struct RetryRule {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 1)]
     pub jitter: Option<f64>,
-    /// No retry begins later than this after the task was submitted, or was to begin.
+    /// No retry begins later than this after the task was submitted, was to begin, or was retried by hand.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "1d")]
     pub within: Option<HumanDuration>,
@@ -104,9 +107,12 @@ mod tests {
 
     #[test]
     fn a_policy_is_a_name_or_a_rule() {
-        for text in
-            [r#""none""#, r#""classic""#, r#"{"limit":5,"base":"10s","factor":3.5,"jitter":0.25,"exceptKinds":["a"]}"#]
-        {
+        for text in [
+            r#""none""#,
+            r#""classic""#,
+            r#""never""#,
+            r#"{"limit":5,"base":"10s","factor":3.5,"jitter":0.25,"exceptKinds":["a"]}"#,
+        ] {
             let read: RetryDeclaration = serde_json::from_str(text).unwrap();
             assert_eq!(serde_json::to_string(&read).unwrap(), text);
         }

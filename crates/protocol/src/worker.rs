@@ -84,6 +84,9 @@ pub struct SubmissionMessage {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(format = "date-time")]
     pub deadline: Option<String>,
+    /// How long an attempt may take, in milliseconds, where a broker carries the task: nobody knows yet when it begins.
+    #[serde(rename = "timeoutMs", default, skip_serializing_if = "Option::is_none")]
+    pub timeout_ms: Option<u64>,
     /// What is to be done.
     pub data: SubmissionData,
 }
@@ -100,6 +103,7 @@ impl SubmissionMessage {
             traceparent: None,
             tracestate: None,
             deadline: None,
+            timeout_ms: None,
             data: SubmissionData {
                 message_type: SUBMISSION.to_owned(),
                 message_type_snake: SUBMISSION.to_owned(),

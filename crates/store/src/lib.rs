@@ -17,6 +17,7 @@
 
 mod audit;
 mod batches;
+mod clock;
 mod dependency;
 mod dispatch;
 mod flow;

@@ -3,21 +3,24 @@
 //! A driver says how a column of its rows is read ([`Columns`]); what the columns add up to is the same for both and
 //! written here. Nothing here knows SQL.
 
+mod callbacks;
+
+pub(crate) use callbacks::{
+    attempt_of, callback_record, due_batch_callback, due_callback, floor_of, lane_head, settled,
+};
+
 use std::time::Duration;
 
 use relais_core::{
-    About, Attempt, AttemptOutcome, Authorization, Callback, CallbackAttempt, CallbackEvent, CallbackId,
-    CallbackRecord, Client, ClientId, ClientKey, Condition, DispatchName, DueCallback, DueDispatch, Failure, Json,
-    LaneHead, NotificationStatus, Priority, QueueDepth, QueueKind, QueueSettings, QueueShare, Retention, RetryPolicy,
-    Roles, Room, Service, ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status, StoreError, Tally,
-    Task, TaskId, Timestamp, Transport, Verdict,
+    Attempt, AttemptOutcome, Authorization, Callback, Client, ClientId, ClientKey, Condition, DispatchName,
+    DueDispatch, Failure, Json, NotificationStatus, Priority, QueueDepth, QueueKind, QueueSettings, QueueShare,
+    Retention, RetryPolicy, Roles, Room, Service, ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status,
+    StoreError, Tally, Task, TaskId, Timestamp, Transport,
 };
 
-use crate::batches::batch;
 use crate::dependency::{batch_of, links, trace};
 use crate::flow::{FlowKind, client_flow, flow_kind, flow_limits};
 use crate::history::FreedKey;
-use crate::outbox::Floor;
 use crate::session::{KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, QueueFacts, Result};
 
 /// The columns of one row, by name. `small`, `int` and `big` are numbers of 16, 32 and 64 bits.
@@ -393,6 +396,7 @@ pub(crate) fn due_dispatch(row: &impl Columns) -> Result<DueDispatch> {
         correlation_id: row.text_if_any("correlation_id")?,
         trace: trace(row)?,
         priority: priority(row.small_if_any("priority")?),
+        timeout: row.big_if_any("timeout_ms")?.map(millis),
     })
 }
 
@@ -433,99 +437,6 @@ pub(crate) fn callback(row: &impl Columns) -> Result<Option<Callback>> {
 
 pub(crate) fn notification(code: i16) -> Result<NotificationStatus> {
     NotificationStatus::from_code(code).ok_or_else(|| corrupt(format!("notification status {code}")))
-}
-
-pub(crate) fn callback_record(row: &impl Columns) -> Result<CallbackRecord> {
-    let event = row.small("cb_event")?;
-    Ok(CallbackRecord {
-        row: row.big("cb_id")?,
-        id: CallbackId { task_id: row.task_id("task_id")?, revision: unsigned(row.big("cb_revision")?) },
-        service: service_key(row)?,
-        client: client_key(row)?,
-        event: CallbackEvent::from_code(event).ok_or_else(|| corrupt(format!("callback event {event}")))?,
-        status: notification(row.small("cb_status")?)?,
-        attempts: narrow(row.int("cb_attempts")?),
-        created: row.moment("cb_created")?,
-        due: row.moment_if_any("cb_due")?,
-        ended: row.moment_if_any("cb_ended")?,
-        callback: callback(row)?.ok_or_else(|| corrupt("a callback of a task that asked for none"))?,
-    })
-}
-
-/// A callback that was taken, with its task as it was when it came to be.
-pub(crate) fn due_callback(row: &impl Columns) -> Result<DueCallback> {
-    let record = callback_record(row)?;
-    let mut task = task(row)?;
-    if !record.event.is_end() {
-        task.state.status = Status::InProgress;
-        task.state.started = row.moment_if_any("cb_started")?;
-        task.state.progress = row.real_if_any("cb_progress")?.unwrap_or(0.0);
-        task.state.ended = None;
-        (task.error_message, task.error_kind, task.error_trace) = (None, None, None);
-    } else if let Some(attempt) = row.int_if_any("past_attempt")? {
-        // It was done once more since: what is told is what happened.
-        task.state.status = match record.event {
-            CallbackEvent::Success => Status::Success,
-            CallbackEvent::Failure => Status::Failure,
-            _ => Status::Cancelled,
-        };
-        task.state.attempt = narrow(attempt);
-        task.state.started = row.moment_if_any("cb_started")?;
-        task.state.progress = row.real_if_any("cb_progress")?.unwrap_or(0.0);
-        task.state.ended = row.moment_if_any("past_ended")?;
-        task.state.worker_host = row.text_if_any("past_host")?;
-        task.error_message = row.text_if_any("past_message")?;
-        task.error_kind = row.text_if_any("past_kind")?;
-        task.error_trace = row.text_if_any("past_trace")?;
-    }
-    held_callback(row, record, About::Task(Box::new(task)))
-}
-
-/// A callback that was taken, and tells of a batch.
-pub(crate) fn due_batch_callback(row: &impl Columns) -> Result<DueCallback> {
-    held_callback(row, callback_record(row)?, About::Batch(Box::new(batch(row)?)))
-}
-
-fn held_callback(row: &impl Columns, record: CallbackRecord, about: About) -> Result<DueCallback> {
-    Ok(DueCallback { tries: narrow(row.int("cb_tries")?).saturating_sub(1), now: row.moment("now")?, record, about })
-}
-
-pub(crate) fn lane_head(row: &impl Columns) -> Result<LaneHead> {
-    Ok(LaneHead { lane: row.big("lane")?, due: row.moment("due")?, parked_until: row.moment_if_any("parked_until")? })
-}
-
-pub(crate) fn floor_of(row: &impl Columns) -> Result<Floor> {
-    Ok(Floor { row: row.big("id")?, created: row.moment("created")?, looked: unsigned(row.big("looked")?) })
-}
-
-/// A try, and the callback it belongs to.
-pub(crate) fn attempt_of(row: &impl Columns) -> Result<(i64, CallbackAttempt)> {
-    let attempt = CallbackAttempt {
-        number: narrow(row.int("number")?),
-        at: row.moment("at")?,
-        duration: millis(row.big("duration_ms")?),
-        status: row.int_if_any("http_status")?.and_then(|status| u16::try_from(status).ok()),
-        error: row.text_if_any("error")?,
-        answer: row.text_if_any("answer")?,
-    };
-    Ok((row.big("callback")?, attempt))
-}
-
-/// What a verdict makes of a callback's row.
-pub(crate) struct Settled {
-    pub status: NotificationStatus,
-    /// How long until it is due again, if it is still to be told.
-    pub wait: Duration,
-}
-
-pub(crate) fn settled(verdict: Verdict) -> Settled {
-    let (status, wait) = match verdict {
-        Verdict::Delivered => (NotificationStatus::Success, Duration::ZERO),
-        Verdict::GivenUp | Verdict::Gone => (NotificationStatus::Failure, Duration::ZERO),
-        Verdict::Again(wait) => (NotificationStatus::Pending, wait),
-        Verdict::Returned => (NotificationStatus::Pending, Duration::ZERO),
-    };
-    Settled { status, wait }
 }
 
 /// How long to wait before each new try of a callback, as it is written.

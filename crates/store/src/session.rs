@@ -14,6 +14,7 @@ use relais_core::{
 use crate::{
     audit::{Journal, JournalReader},
     batches::{BatchList, BatchMoves, Batches},
+    clock::{Clock, Reading},
     dependency::{Dependencies, Linked},
     dispatch::{Dispatch, Dispatches},
     flow::Flows,
@@ -87,9 +88,10 @@ pub(crate) struct LockedTask {
     pub state: State,
     pub callback: Option<Callback>,
     pub submitted: Timestamp,
+    /// For when it was asked, if not for at once; or when somebody asked for it once more.
     pub scheduled: Option<Timestamp>,
     pub correlation_id: Option<String>,
-    /// How often to try again, as it is written; its own, or else its service's.
+    /// How often to try again, as it is written; see [`crate::history::policy_of_task`].
     pub retry: Option<String>,
     pub unique_key: Option<String>,
     /// Whether tasks of its service may be in hand.
@@ -204,6 +206,9 @@ pub(crate) enum Heard<'a> {
 pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader + Dispatches + 'static {
     type Session: Session;
 
+    /// What the clock says.
+    fn read_clock(&self) -> impl Future<Output = Result<Reading>> + Send;
+
     /// Begins a transaction that may write.
     fn begin(&self) -> impl Future<Output = Result<Self::Session>> + Send;
 
@@ -307,7 +312,7 @@ pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader
 
 /// One transaction. Dropped without [`Session::commit`], it never was.
 pub(crate) trait Session:
-    Outbox + Dispatch + Flows + Hands + History + Inbox + Journal + Schedules + Dependencies + Batches
+    Outbox + Dispatch + Flows + Hands + History + Inbox + Journal + Schedules + Dependencies + Batches + Clock
 {
     /// Locks the queues of these services, in this order, against other submissions.
     fn lock_queues(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<LockedQueue>>> + Send;

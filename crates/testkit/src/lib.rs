@@ -27,6 +27,7 @@
 //! ```
 
 mod database;
+mod faked_clock;
 pub mod faulty;
 mod group;
 mod guardian;
@@ -39,6 +40,7 @@ pub mod redis;
 pub mod store_suite;
 
 pub use database::{POSTGRES_VARIABLE, TestDatabase};
+pub use faked_clock::FakedClock;
 pub use faulty::{FaultCount, FaultPlan, Faulty};
 pub use port::free_port;
 pub use postgres::{PostgresOptions, PostgresServer};

@@ -47,6 +47,7 @@ pub struct PostgresOptions {
     fsync: bool,
     max_connections: u32,
     settings: Vec<(String, String)>,
+    environment: Vec<(String, String)>,
 }
 
 impl PostgresOptions {
@@ -66,6 +67,12 @@ impl PostgresOptions {
     /// Any other setting of postgresql.conf; wins over what is set here.
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Variables of its environment.
+    pub fn environment(mut self, variables: Vec<(String, String)>) -> Self {
+        self.environment = variables;
         self
     }
 
@@ -93,7 +100,7 @@ impl PostgresServer {
 
     /// The options to start a server with.
     pub fn options() -> PostgresOptions {
-        PostgresOptions { fsync: false, max_connections: 300, settings: Vec::new() }
+        PostgresOptions { fsync: false, max_connections: 300, settings: Vec::new(), environment: Vec::new() }
     }
 
     /// The URL of a database on this server, as its superuser. `postgres` always exists.
@@ -180,6 +187,7 @@ impl PostgresServer {
         for (name, value) in &self.options.settings {
             command.arg("-c").arg(format!("{name}={value}"));
         }
+        command.envs(self.options.environment.iter().cloned());
         programs::as_server_user(&mut command);
         self.group = Some(Group::spawn(command, &self.directory)?);
         self.wait_until_ready().await

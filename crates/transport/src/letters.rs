@@ -22,8 +22,12 @@ const MAX_REASON: usize = 1000;
 
 /// Sets messages aside.
 pub(crate) async fn set_aside(broker: &Broker, mailbox: &Mailbox, rejected: Vec<Rejected>) -> Result<(), CarrierError> {
-    let queue = Queue { name: mailbox.rejected(), kind: kind(mailbox) };
-    broker.declare(&queue).await.map_err(consumed)?;
+    let queue = Queue { name: mailbox.rejected(), kind: QueueKind::Classic };
+    // Whatever kind the service's queues are of, this one is classic unless it is there: to look at a letter is to be handed it,
+    // and a quorum queue of RabbitMQ 4 drops what it has handed out twenty times.
+    if broker.find(&queue.name).await.map_err(consumed)?.is_none() {
+        broker.declare(&queue).await.map_err(consumed)?;
+    }
     let date = now();
     let letters = rejected.into_iter().map(|Rejected { body, reason }| {
         let reason: String = reason.chars().take(MAX_REASON).collect();

@@ -1,11 +1,20 @@
 //! Tasks that start later, go first, take too long, fail and are tried again: by themselves, or by hand.
 
-use relais_tests::app::{Backend, TestApp};
+use std::time::{Duration, Instant, SystemTime};
+
+use relais_core::Timestamp;
+use relais_tests::{
+    app::{Backend, TestApp},
+    tail::Tail,
+};
 use serde_json::{Value, json};
 
 on_both_stores!(
     a_scheduled_task_is_handed_out_in_its_time,
+    a_worker_that_waits_has_a_task_when_it_is_due,
+    a_worker_that_waits_has_a_retry_when_it_is_due,
     a_task_that_failed_is_tried_again_and_its_attempts_are_shown,
+    every_attempt_that_ends_is_told_in_events,
     a_worker_decides_whether_and_when_to_try_again,
     an_operator_does_tasks_once_more,
     urgent_tasks_go_first,
@@ -64,6 +73,72 @@ async fn a_scheduled_task_is_handed_out_in_its_time(on: Backend) {
     assert_eq!(app.count("resize", "waiting").await, 0);
 }
 
+fn date(text: &Value) -> Timestamp {
+    Timestamp::parse(text.as_str().unwrap_or_default()).unwrap_or_else(|| panic!("{text} is no date"))
+}
+
+/// A machine may be busy for a moment; whoever looks now and then would be late most of the time.
+fn in_time(what: &str, mut late: Vec<Duration>) {
+    late.sort_unstable();
+    assert!(late[late.len() / 2] < Duration::from_millis(100), "{what}: {late:?}");
+}
+
+/// Does something while a worker waits for a task, and tells what the worker got.
+async fn claimed_after(app: &TestApp, act: impl Future<Output = ()>) -> Value {
+    let worker = app.client("worker");
+    let waiting = async {
+        app.under_way("/v1/services/resize/claims", 1).await;
+        act.await;
+    };
+    tokio::join!(worker.claim_one("resize"), waiting).0
+}
+
+async fn a_worker_that_waits_has_a_task_when_it_is_due(on: Backend) {
+    let app = TestApp::start(on).await;
+    for field in ["delay", "scheduledDate"] {
+        let mut late = Vec::new();
+        // Not at the same moments of each second: somebody may look once a second.
+        for wait in (150..).step_by(70).take(5) {
+            let when = match field {
+                "delay" => format!("{wait}ms"),
+                _ => {
+                    let now = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis();
+                    Timestamp::from_millis(i64::try_from(now).unwrap_or_default() + wait).to_string()
+                }
+            };
+            let request = json!({"body": {}, field: when});
+            let claimed = claimed_after(&app, async { drop(submit(&app, request).await) }).await;
+            let seen = app.client("alice").poll("resize", &name(&claimed)).await;
+            let (due, started) = (date(&seen["scheduledDate"]), date(&seen["startDate"]));
+            assert!(started >= due, "{seen}");
+            late.push(started.since(due));
+        }
+        in_time(field, late);
+    }
+}
+
+async fn a_worker_that_waits_has_a_retry_when_it_is_due(on: Backend) {
+    let app = app(on, json!({"retry": {"limit": 5, "base": "230ms", "factor": 1.0, "jitter": 0.0}})).await;
+    let id = name(&submit(&app, json!({"body": {}})).await);
+    let worker = app.client("worker");
+    worker.claim_one("resize").await;
+    for _ in 0..5 {
+        let failure = json!({"messageType": "failure", "errorMessage": "no"});
+        let fail = async { assert_eq!(worker.report("resize", &id, failure).await, "accepted") };
+        assert_eq!(name(&claimed_after(&app, fail).await), id);
+    }
+    let shown = app.caller().get(&format!("/admin/tasks/{id}")).await.data();
+    let attempts = shown["attempts"].as_array().cloned().unwrap_or_default();
+    assert_eq!(attempts.len(), 6, "{shown}");
+    let late = attempts.windows(2).map(|pair| {
+        let due = date(&pair[0]["endDate"]).after(Duration::from_millis(230));
+        let started = date(&pair[1]["startDate"]);
+        assert!(started >= due, "{pair:?}");
+        started.since(due)
+    });
+    in_time("retry", late.collect());
+}
+
 async fn a_task_that_failed_is_tried_again_and_its_attempts_are_shown(on: Backend) {
     let app = app(on, json!({"retry": {"limit": 2, "base": "20ms", "factor": 1.0}})).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
@@ -93,6 +168,69 @@ async fn a_task_that_failed_is_tried_again_and_its_attempts_are_shown(on: Backen
         assert_eq!((&attempt["outcome"], &attempt["errorTrace"]), (&json!("failure"), &json!("tray.rs:7")));
         assert!(attempt["startDate"].is_string() && attempt["endDate"].is_string(), "{attempt}");
     }
+}
+
+/// Follows what becomes of tasks of `resize`, once the bus runs: it is started beside the engine.
+async fn follow(app: &TestApp) -> Tail {
+    let begun = Instant::now();
+    while app.caller().get("/admin/eventbus/stats").await.data()["state"] != "running" {
+        assert!(begun.elapsed().as_secs() < 30, "the bus never runs");
+        tokio::task::yield_now().await;
+    }
+    let tail = Tail::open(&format!("http://{}", app.address()), &["task.resize.*"]).await;
+    tail.unwrap_or_else(|error| panic!("{error:?}"))
+}
+
+async fn every_attempt_that_ends_is_told_in_events(on: Backend) {
+    let app = app(on, json!({"retry": {"limit": 1, "base": "20ms"}})).await;
+    let worker = app.client("worker");
+    let mut tail = follow(&app).await;
+    let mut told = async |what: &str| {
+        let told = tail.until(|told| told.channel() == format!("task.resize.{what}")).await;
+        told.unwrap_or_else(|error| panic!("{what}: {error:?}")).payload().clone()
+    };
+    let id = name(&submit(&app, json!({"body": {}})).await);
+    let claim = async |host: &str| worker.claim("resize", json!({"wait": "20s", "hostName": host})).await;
+    let fail = async |number: u32, trace: &str| {
+        let failure = json!({"messageType": "failure", "errorMessage": format!("no {number}"), "errorKind": "ink",
+                             "errorTrace": trace});
+        let said = worker.message("resize", json!({"taskId": id, "attempt": number, "data": failure})).await;
+        assert_eq!(said, "accepted");
+    };
+
+    assert_eq!(claim("pod-1").await.len(), 1);
+    let started = told("started").await;
+    assert_eq!(started.get("errorMessage"), None, "{started}");
+    assert_eq!(worker.give_back("resize", &id, 1).await, "accepted");
+    let returned = told("returned").await;
+    assert_eq!((&returned["attempt"], &returned["workerHost"]), (&json!(1), &json!("pod-1")), "{returned}");
+    assert_eq!((&returned["startDate"], returned.get("errorMessage")), (&started["startDate"], None), "{returned}");
+
+    assert_eq!(claim("pod-2").await.len(), 1);
+    let started = told("started").await;
+    fail(2, "tray.rs:7\n  tray.rs:9").await;
+    let retrying = told("retrying").await;
+    let (why, whose) = (
+        |event: &Value| ["errorMessage", "errorKind", "errorTrace"].map(|field| event[field].clone()),
+        |event: &Value| ["attempt", "workerHost", "startDate"].map(|field| event[field].clone()),
+    );
+    assert_eq!(why(&retrying), ["no 2", "ink", "tray.rs:7\n  tray.rs:9"], "{retrying}");
+    assert_eq!(whose(&retrying), [json!(2), json!("pod-2"), started["startDate"].clone()], "{retrying}");
+    assert_eq!((&retrying["status"], retrying.get("endDate")), (&json!("PENDING"), None), "{retrying}");
+
+    assert_eq!(claim("pod-3").await.len(), 1);
+    let started = told("started").await;
+    fail(3, &"tray.rs:7\n".repeat(6_000)).await;
+    let failure = told("failure").await;
+    assert_eq!(whose(&failure), [json!(3), json!("pod-3"), started["startDate"].clone()], "{failure}");
+    assert_eq!((&failure["errorMessage"], &failure["errorKind"]), (&json!("no 3"), &json!("ink")), "{failure}");
+    let trace = failure["errorTrace"].as_str().unwrap_or_default();
+    assert!(trace.starts_with("tray.rs:7\ntray") && trace.ends_with('…') && trace.len() < 3_000, "{trace}");
+
+    // What fails before anybody has it has no attempt, and a reason all the same.
+    submit(&app, json!({"body": {}, "expiresAfter": "50ms"})).await;
+    let expired = told("failure").await;
+    assert_eq!((&expired["errorKind"], expired.get("workerHost")), (&json!("expired"), None), "{expired}");
 }
 
 async fn a_worker_decides_whether_and_when_to_try_again(on: Backend) {
@@ -219,7 +357,7 @@ async fn a_worker_knows_its_deadline_and_is_told_when_it_has_passed(on: Backend)
     let claimed = worker.claim_one("resize").await;
     assert!(claimed["deadline"].is_string(), "{claimed}");
     let heartbeat = json!({"tasks": [{"taskId": id, "attempt": 1}]});
-    let begun = std::time::Instant::now();
+    let begun = Instant::now();
     loop {
         let answer = worker.post("/v1/services/resize/heartbeats", &heartbeat).await.data();
         match answer["outcomes"][0]["outcome"].as_str() {

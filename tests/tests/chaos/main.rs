@@ -6,6 +6,7 @@
 
 mod bus;
 mod callbacks;
+mod clock;
 mod dependencies;
 mod disk;
 mod flow;

@@ -9,6 +9,8 @@ on_both_stores!(
     a_scheduled_task_is_published_when_it_is_due,
     a_task_that_failed_is_published_again_when_it_is_due,
     a_task_that_is_done_once_more_is_published_again,
+    a_worker_is_told_how_long_an_attempt_may_take,
+    how_far_it_came_is_part_of_a_failure,
 );
 
 async fn submit(stage: &Stage, request: Value) -> String {
@@ -31,6 +33,48 @@ async fn a_scheduled_task_is_published_when_it_is_due(on: Backend) {
     }
     assert_eq!(stage.poll(&later).await["status"], "PENDING");
     assert_eq!(stage.app.count("resize", "waiting").await, 1);
+}
+
+async fn how_far_it_came_is_part_of_a_failure(on: Backend) {
+    let stage = Stage::start(on).await;
+    let mut listening = stage.worker.listen(1).await;
+    let id = stage.submit(json!({})).await;
+    let job = listening.take().await;
+    let said = [
+        json!({"messageType": "started", "hostName": "pod-1"}),
+        json!({"messageType": "progress", "progress": 10.0}),
+        json!({"messageType": "progress", "progress": 30.0}),
+        json!({"messageType": "failure", "errorMessage": "no paper"}),
+    ];
+    // All in one message, and so recorded together.
+    let said = Value::Array(said.into_iter().map(|data| json!({"taskId": id, "data": data})).collect());
+    stage.worker.send(said.to_string()).await;
+    let failed = stage.end(&id).await;
+    assert_eq!((&failed["status"], &failed["progress"]), (&json!("FAILURE"), &json!(30.0)));
+    listening.ack(&job);
+}
+
+async fn a_worker_is_told_how_long_an_attempt_may_take(on: Backend) {
+    let stage = Stage::start(on).await;
+    let mut listening = stage.worker.listen(10).await;
+    // Straight from memory, then by the sweep: what waited for its time.
+    let said = [
+        (json!({"body": {}}), Value::Null),
+        (json!({"body": {}, "timeout": "5m"}), json!(300_000)),
+        (json!({"body": {}, "timeout": "1s", "delay": "50ms"}), json!(1000)),
+    ];
+    for (request, expected) in said {
+        let id = submit(&stage, request).await;
+        let job = listening.take().await;
+        assert_eq!((&job.task_id, &job.message["timeoutMs"]), (&id, &expected));
+        listening.ack(&job);
+    }
+    stage.resize(json!({"timeout": "1s"})).await;
+    let id = submit(&stage, json!({"body": {}})).await;
+    let job = listening.take().await;
+    assert_eq!(job.message["timeoutMs"], 1000);
+    stage.worker.started(&id, "pod-1").await;
+    assert_eq!(stage.failure(&id).await, "It ran for longer than it may.");
 }
 
 async fn a_task_that_failed_is_published_again_when_it_is_due(on: Backend) {

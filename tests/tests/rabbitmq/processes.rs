@@ -93,6 +93,11 @@ async fn roles_may_be_apart() -> Result<()> {
     let api = role("api").start().await?;
     declare(&api.url(), "60s").await?;
     let client = consumer(&api.url())?;
+    // It does nothing for the broker, and knows how it is all the same.
+    crate::stage::until("it knows that the broker is there", async || {
+        metric(&api, "relais_broker_up").await.ok().flatten() == Some(1.0)
+    })
+    .await;
     let early = submit(&client, 3).await?;
     let mut dispatch = role("dispatch").start().await?;
     ready_in(&vhost).await;

@@ -32,6 +32,10 @@ pub enum Flaw {
     NoDoubt,
     /// What may have been heard before is not listened to.
     Deaf,
+    /// A failure counts, whoever tells of it.
+    Usurped,
+    /// A failure counts only if whoever has the task tells of it.
+    Strict,
 }
 
 /// How much there is of everything.
@@ -53,6 +57,8 @@ pub struct Broker {
     pub delivery_limit: u32,
     /// How often a task that failed is tried again.
     pub retries: u32,
+    /// Whether workers say that they have begun where others could not tell, and then only.
+    pub careful: bool,
     /// What is wrong.
     pub flaw: Flaw,
 }
@@ -113,6 +119,9 @@ pub struct World {
     results: u8,
     /// How many failures workers have told of.
     failures: u8,
+    /// Workers that are known to have had the task, and how it ended there: the attempts that are kept.
+    lost: [bool; HOSTS.len()],
+    failed: [bool; HOSTS.len()],
     row: Option<Row>,
     /// The round of a row that is written anew.
     fresh: u8,
@@ -196,6 +205,10 @@ impl Broker {
         // Nobody here knows numbers of attempts, but for whether there was one; without them there are fewer states.
         let after = Kept(State { attempt: after.0.attempt.min(1), ..after.0 });
         check_change(&world.task, &after, event)?;
+        if let Some(worker) = HOSTS.iter().position(|host| world.task.0.worker_host.as_deref() == Some(*host)) {
+            world.lost[worker] |= after.0.losses > world.task.0.losses;
+            world.failed[worker] |= after.0.failures > world.task.0.failures;
+        }
         world.results += u8::from(is_result(event) && after.has_ended());
         // What comes into its queue, and was not put there by the broker, is published anew.
         if after.0.status == Status::Pending && !matches!(event, Event::GivenBack { .. }) {
@@ -207,7 +220,7 @@ impl Broker {
     }
 
     /// What a message means; nothing, if it is of no use any more.
-    fn event(&self, letter: Letter, task: &Kept) -> Option<Event> {
+    fn event(&self, letter: Letter, world: &World) -> Option<Event> {
         let worker_host = Some(HOSTS[letter.worker].to_owned());
         let again = letter.again && self.flaw != Flaw::NoDoubt;
         if again && self.flaw == Flaw::Deaf && letter.word != Word::Success {
@@ -222,9 +235,14 @@ impl Broker {
                 attempt: None,
                 failure: Failure::new("no"),
                 // What a policy says, when it is recorded.
-                again_after: (task.0.failures < self.retries).then_some(LEASE),
+                again_after: (world.task.0.failures < self.retries).then_some(LEASE),
                 again,
-                worker_host: None,
+                replaced: match self.flaw {
+                    Flaw::Usurped => false,
+                    Flaw::Strict => world.is_elsewhere(letter.worker),
+                    _ => world.is_elsewhere(letter.worker) && world.had_it(letter.worker, again),
+                },
+                worker_host,
             },
             Word::GivenBack => Event::GivenBack { worker_host },
         })
@@ -247,6 +265,17 @@ impl World {
         if let Err(place) = self.letters.binary_search(&letter) {
             self.letters.insert(place, letter);
         }
+    }
+
+    /// Whether somebody else has the task.
+    fn is_elsewhere(&self, worker: usize) -> bool {
+        let State { status, worker_host, .. } = &self.task.0;
+        *status == Status::InProgress && worker_host.as_deref().is_some_and(|host| host != HOSTS[worker])
+    }
+
+    /// Whether it is known that the worker had the task before.
+    fn had_it(&self, worker: usize, again: bool) -> bool {
+        self.lost[worker] || again && self.failed[worker]
     }
 
     /// Whether the task is somewhere from where it will go on.
@@ -273,6 +302,8 @@ impl Model for Broker {
             task: Kept::new(),
             results: 0,
             failures: 0,
+            lost: [false; HOSTS.len()],
+            failed: [false; HOSTS.len()],
             row: taken_in.then_some(Row { round: 0, due: false }),
             fresh: 0,
             noted: false,
@@ -335,10 +366,15 @@ impl Model for Broker {
             steps.push(Step::Crash { worker });
             if may_say {
                 let fits = |word: &Word| match word {
-                    Word::Started => !job.said,
+                    // Whoever was cut off says how it ended, if anything.
+                    Word::Started => !job.said && (job.linked || !self.careful),
                     // Without a word it is as if it had crashed.
                     Word::GivenBack => job.linked,
-                    Word::Failure => u32::from(world.failures) <= self.retries,
+                    // Who has it once more says so before it fails, or would be taken for the slow worker that it was.
+                    Word::Failure => {
+                        u32::from(world.failures) <= self.retries
+                            && (job.said || !self.careful || !world.had_it(worker, true))
+                    }
                     _ => true,
                 };
                 let words = self.words.iter().copied().filter(fits).chain([Word::Success]);
@@ -467,8 +503,16 @@ impl Model for Broker {
                     world.post(Letter { again: true, heard: true, ..letter });
                 }
                 let before = world.task.clone();
-                if let Some(event) = self.event(letter, &world.task) {
+                let slow =
+                    letter.word == Word::Failure && world.is_elsewhere(letter.worker) && world.lost[letter.worker];
+                if let Some(event) = self.event(letter, &world) {
+                    if let Some(start) = event.unsaid_start(&world.task.0) {
+                        self.happen(&mut world, &start)?;
+                    }
                     self.happen(&mut world, &event)?;
+                }
+                if slow && world.task != before {
+                    return Err("a slow worker does not fail the task of its successor".to_owned());
                 }
                 // With a worker it can not be told from a failure of that one, unless they give their names.
                 let counted = world.task.0.failures > before.0.failures;

@@ -146,7 +146,8 @@ impl Lease {
             Word::Failure => {
                 // What a policy says, when it is recorded.
                 let again_after = (task.0.failures < self.retries).then_some(LEASE);
-                Event::Failed { attempt, failure: Failure::new("no"), again_after, again: false, worker_host: None }
+                let (again, worker_host, replaced) = (false, None, false);
+                Event::Failed { attempt, failure: Failure::new("no"), again_after, again, worker_host, replaced }
             }
             Word::Returned => Event::Returned { attempt },
         }

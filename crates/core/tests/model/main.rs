@@ -48,6 +48,7 @@ const PUBLISHERS: Broker = Broker {
     words: &[],
     delivery_limit: 2,
     retries: 0,
+    careful: false,
     flaw: broker::Flaw::None,
 };
 
@@ -72,6 +73,10 @@ const FAILURES: Broker = Broker {
     retries: 1,
     ..PUBLISHERS
 };
+
+/// Workers that are cut off, are replaced, and tell of their failure all the same.
+const SLOW: Broker =
+    Broker { publishers: 0, workers: 2, copies: 2, retries: 0, careful: true, delivery_limit: 3, ..FAILURES };
 
 /// Two tasks, one that waits for both, and one that waits for that one and for the first.
 const DIAMOND: Chain =
@@ -149,6 +154,11 @@ fn failures_behind_a_broker_keep_every_promise() {
 }
 
 #[test]
+fn slow_workers_behind_a_broker_keep_every_promise() {
+    reaches(&holds("slow workers behind a broker", SLOW), &["SUCCESS", "FAILURE", "CANCELLED"]);
+}
+
+#[test]
 fn tasks_that_wait_for_others_keep_every_promise() {
     let chain = |when| Chain { after: &[&[], &[], &[0, 1]], when, ..DIAMOND };
     let all = holds("a chain, if all succeed", DIAMOND);
@@ -213,6 +223,9 @@ fn a_dispatch_that_is_wrong_is_found_out() {
     let wrong = |flaw| Broker { flaw, ..FAILURES };
     fails("a failure that was counted is not counted again", wrong(broker::Flaw::NoDoubt));
     fails(lost, wrong(broker::Flaw::Deaf));
+    let wrong = |flaw| Broker { flaw, ..SLOW };
+    fails("a slow worker does not fail the task of its successor", wrong(broker::Flaw::Usurped));
+    fails(lost, wrong(broker::Flaw::Strict));
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::{
 };
 
 use relais_bus::{Bus, BusError, Interest, Outgoing};
-use relais_core::{ClientKey, IdsChanged, ServiceKey, Status, TaskChange, Wakeup, WakeupListener, wakeup};
+use relais_core::{ClientKey, Failure, IdsChanged, ServiceKey, Status, TaskChange, Wakeup, WakeupListener, wakeup};
 use relais_protocol::{consumer::TaskStatus, events::TaskChanged};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -234,6 +234,15 @@ impl Names {
         let service = self.services.get(&change.service)?;
         let channel = format!("{TASKS}.{}.{}", segment(service), change.milestone.as_str());
         let (state, task_id) = (&change.state, change.task_id.to_string());
+        // Where another one has begun, the event is about that one.
+        let (attempt, started, worker_host) = match &change.over {
+            Some(over) if state.status != Status::InProgress => (over.number, over.started, &over.worker_host),
+            _ => (state.attempt, state.started, &state.worker_host),
+        };
+        let (error_message, error_kind, error_trace) = match change.failure.clone() {
+            Some(Failure { message, kind, trace, .. }) => (Some(message), kind, trace),
+            None => (None, None, None),
+        };
         let changed = TaskChanged {
             task_id: task_id.clone(),
             service: service.clone(),
@@ -245,13 +254,16 @@ impl Names {
                 Status::Failure => TaskStatus::Failure,
                 Status::Cancelled => TaskStatus::Cancelled,
             },
-            attempt: state.attempt,
+            attempt,
             progress: state.progress,
             revision: state.revision,
             submition_date: change.submitted.map(text),
-            start_date: state.started.map(text),
+            start_date: started.map(text),
             end_date: state.ended.map(text),
-            worker_host: state.worker_host.clone(),
+            worker_host: worker_host.clone(),
+            error_message,
+            error_kind,
+            error_trace,
             correlation_id: change.correlation_id.clone(),
         };
         // Whoever works on them by key has those of one task in their order.
@@ -289,6 +301,44 @@ mod tests {
         assert_eq!(merged.tasks, IdsChanged::Perhaps);
         merge(&mut merged, &hint(vec![1]));
         assert_eq!(merged.tasks, IdsChanged::Perhaps, "once vague, always vague");
+    }
+
+    /// One that is too large would be lost, and all that is published together with it.
+    #[tokio::test]
+    async fn the_longest_event_goes_through_a_store() {
+        let now = relais_core::Timestamp::from_millis(0);
+        let long = |piece: &str| piece.repeat(65_536);
+        let failure = Failure { trace: Some(long("\u{1}")), ..Failure::new(long("\n")).of_kind("\u{1}".repeat(100)) };
+        let host = Some("\u{1}".repeat(255));
+        let change = TaskChange {
+            task_id: relais_core::TaskId::parse("01990a5d-ac96-774b-bcce-b302099a8057").unwrap(),
+            service: ServiceKey(1),
+            client: ClientKey(1),
+            milestone: relais_core::Milestone::Failure,
+            state: relais_core::State {
+                status: Status::Failure,
+                attempt: u32::MAX,
+                revision: u64::MAX,
+                worker_host: host,
+                started: Some(now),
+                ended: Some(now),
+                ..relais_core::State::pending()
+            },
+            submitted: Some(now),
+            correlation_id: Some("🦀".repeat(200)),
+            over: None,
+            failure: Some(TaskChange::in_brief(&failure)),
+        };
+        let names = Names {
+            services: HashMap::from([(ServiceKey(1), "s".repeat(100))]),
+            clients: HashMap::from([(ClientKey(1), "c".repeat(100))]),
+        };
+        let bus = Bus::builder().source("h".repeat(270)).build();
+        bus.start().await.unwrap();
+        let mut heard = bus.subscribe("task.>").await.unwrap();
+        bus.send_all(names.event(&change)).await.unwrap();
+        let text = heard.recv().await.unwrap().to_json().unwrap();
+        assert!(text.contains("errorTrace") && text.len() <= wakeup::MAX_TEXT, "{} bytes", text.len());
     }
 
     #[test]

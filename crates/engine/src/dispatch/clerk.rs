@@ -3,8 +3,8 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use relais_core::{
-    Carrier, CarrierError, Consignment, DispatchName, Dispatched, DueDispatch, Event, Failure, Mailbox, ServiceKey,
-    TaskEvent, TaskId, TraceContext,
+    Carrier, CarrierError, Consignment, DispatchName, Dispatched, DueDispatch, Event, Failure, Mailbox, Service,
+    ServiceKey, TaskEvent, TaskId, TraceContext,
 };
 use relais_protocol::worker::SubmissionMessage;
 use tokio::sync::mpsc;
@@ -72,7 +72,7 @@ pub(super) async fn run(
 /// Publishes tasks; tells whether the broker took all that it was given.
 pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueDispatch>, settled: &Settled) -> bool {
     let Ok(snapshot) = engine.snapshot() else { return false };
-    let mut services: HashMap<ServiceKey, Option<String>> = HashMap::new();
+    let mut services: HashMap<ServiceKey, Option<Arc<Service>>> = HashMap::new();
     let (mut named, mut consignments, mut done, mut again) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for task in tasks {
         let name = task.name;
@@ -82,17 +82,17 @@ pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueD
             continue;
         };
         let service = services.entry(name.service).or_insert_with(|| {
-            let service = snapshot.declared.service_by_key(name.service).filter(|service| !service.paused)?;
-            Some(service.name.to_string())
+            snapshot.declared.service_by_key(name.service).filter(|service| !service.paused).cloned()
         });
-        if service.is_none() {
+        let Some(service) = service else {
             again.push(name);
             continue;
-        }
+        };
+        let timeout = task.timeout.or(service.limits.timeout);
         consignments.push(Consignment {
             task_id: name.task_id,
             queue: Mailbox::tasks_of(&name.queue),
-            body: encode(name.task_id, &request, task.correlation_id.clone(), task.trace.as_ref()),
+            body: encode(name.task_id, &request, task.correlation_id.clone(), task.trace.as_ref(), timeout),
             correlation_id: task.correlation_id,
             trace: task.trace,
             priority: task.priority,
@@ -119,7 +119,7 @@ pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueD
     }
     for (service, count) in sent {
         if let Some(Some(service)) = services.get(&service) {
-            metrics::counter!("relais_tasks_dispatched_total", "service" => service.clone()).increment(count);
+            metrics::counter!("relais_tasks_dispatched_total", "service" => service.name.to_string()).increment(count);
         }
     }
     if !hopeless.is_empty() {
@@ -163,11 +163,13 @@ fn encode(
     request: &relais_core::Json,
     correlation_id: Option<String>,
     trace: Option<&TraceContext>,
+    timeout: Option<Duration>,
 ) -> Vec<u8> {
     let message = SubmissionMessage {
         correlation_id,
         traceparent: trace.map(|trace| trace.traceparent().to_owned()),
         tracestate: trace.and_then(TraceContext::tracestate).map(str::to_owned),
+        timeout_ms: timeout.and_then(|timeout| timeout.as_millis().try_into().ok()),
         ..SubmissionMessage::new(task_id.to_string(), request.as_raw().to_owned())
     };
     // Texts and JSON always can be written.

@@ -140,7 +140,8 @@ impl Dispatcher {
             };
             let (request, correlation_id) = (Some(task.request.clone()), task.correlation_id.clone());
             let trace = task.links.trace.clone();
-            Some(DueDispatch { name, request, correlation_id, trace, priority: task.terms.priority })
+            let (priority, timeout) = (task.terms.priority, task.terms.timeout);
+            Some(DueDispatch { name, request, correlation_id, trace, priority, timeout })
         };
         tasks.iter().map(ours).collect()
     }
@@ -266,6 +267,22 @@ pub(crate) fn start(engine: &Engine, parcels: mpsc::Receiver<Parcel>) {
     }
     if options.track {
         engine.spawn(track::run(engine.clone(), Arc::clone(carrier)));
+    }
+    engine.spawn(watch(engine.clone(), Arc::clone(carrier)));
+}
+
+/// Keeps the broker in sight, whatever this process does for it: what it tells of the broker is so.
+async fn watch(engine: Engine, carrier: Arc<dyn Carrier>) {
+    let stopping = &engine.0.stopping;
+    loop {
+        metrics::gauge!("relais_broker_up").set(0.0);
+        if stopping.run_until_cancelled(carrier.until_up()).await.is_none() {
+            return;
+        }
+        metrics::gauge!("relais_broker_up").set(1.0);
+        if stopping.run_until_cancelled(carrier.until_down()).await.is_none() {
+            return;
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{Carrier, CarrierError, CarrierState, QueueSight, Service, StoreError};
+use relais_core::{Carrier, CarrierError, QueueSight, Service, StoreError};
 
 use super::mailbox;
 use crate::{Engine, EngineError, background::chain};
@@ -43,12 +43,11 @@ pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>) {
                 }
             }
         }
-        metrics::gauge!("relais_broker_up").set(if carrier.state() == CarrierState::Up { 1.0 } else { 0.0 });
         tokio::select! {
             () = engine.0.dispatcher.queues_bell.notified() => {}
             // The other end is the engine's.
             _ = declared.changed() => {}
-            () = carrier.until_down() => metrics::gauge!("relais_broker_up").set(0.0),
+            () = carrier.until_down() => {}
             () = tokio::time::sleep(period) => {}
             () = engine.0.stopping.cancelled() => return,
         }

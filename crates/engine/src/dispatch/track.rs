@@ -227,7 +227,7 @@ impl Track {
                 Outcome::Applied(_) => "accepted",
                 Outcome::Ignored(Ignored::Ended(relais_core::Status::Cancelled)) => "cancelled",
                 Outcome::Ignored(Ignored::Ended(_)) => "ended",
-                Outcome::Ignored(Ignored::NoEffect) => "unchanged",
+                Outcome::Ignored(Ignored::NoEffect | Ignored::KeyTaken) => "unchanged",
                 Outcome::Ignored(Ignored::OtherAttempt(_) | Ignored::NotHeld | Ignored::Overdue) => "lost",
                 Outcome::NotFound => continue,
             };
@@ -290,14 +290,15 @@ impl Track {
             // How far it was; it may be of an attempt before.
             Report::Progress { .. } if again => Ok((wording::task_id(&message)?, Vec::new())),
             Report::Progress { .. } => wording::event(message, None).map(|(task_id, event)| (task_id, vec![event])),
-            Report::Failure(_) if again => {
+            // Who says so decides whether it counts: a slow worker does not speak for its successor.
+            Report::Failure(_) => {
                 let (task_id, mut event) = wording::event(message, None)?;
-                if let Event::Failed { again, worker_host: who, .. } = &mut event {
-                    (*again, *who) = (true, worker_host);
+                if let Event::Failed { again: doubt, worker_host: who, .. } = &mut event {
+                    (*doubt, *who) = (again, worker_host);
                 }
                 Ok((task_id, vec![event]))
             }
-            Report::Success { .. } | Report::Failure(_) => {
+            Report::Success { .. } => {
                 let (task_id, event) = wording::event(message, None)?;
                 // A result that says who has it stands for the `started` that was not sent. Whoever had it before was lost,
                 // but a result is there, so that no limit matters any more.
@@ -338,7 +339,8 @@ impl Track {
 #[derive(Default)]
 struct Understood {
     events: Vec<Option<(TaskEvent, Vec<u8>)>>,
-    /// Where the last word of each task is, if it is its progress: the next word makes it stale.
+    /// Where the last word of each task is, if it is its progress: newer progress and a success make it stale. A failure does not:
+    /// how far the task came is part of it.
     progress: HashMap<TaskId, usize>,
     rejected: Vec<Rejected>,
 }
@@ -354,7 +356,7 @@ impl Understood {
         let progress = matches!(event, Event::Progressed { .. });
         let stale = self.progress.remove(&task_id);
         if let Some(at) = stale
-            && (progress || matches!(event, Event::Succeeded { .. } | Event::Failed { .. }))
+            && (progress || matches!(event, Event::Succeeded { .. }))
         {
             self.events[at] = None;
         }

@@ -173,9 +173,11 @@ impl Runner {
                 self.stop.cancel();
             }
             let (this, report) = (Arc::clone(&self), report.clone());
+            let (task_id, attempt) = (task.task_id, task.state.attempt);
+            // On the heap at once: what is spawned is moved about, and this is large.
+            let run = Box::pin(Arc::clone(&self).run_owned(task));
             tokio::spawn(async move {
-                let (task_id, attempt) = (task.task_id, task.state.attempt);
-                let what = AssertUnwindSafe(this.run_one(task)).catch_unwind().await;
+                let what = AssertUnwindSafe(run).catch_unwind().await;
                 // The handler's own panics are its failures already: this one is of a hook.
                 let what = what.unwrap_or_else(|_| Some(failure("panic", "a hook panicked")));
                 drop(slot);
@@ -190,6 +192,11 @@ impl Runner {
                 let _ = report.send(Ended { task_id, attempt, what: what.filter(|_| ours) });
             });
         }
+    }
+
+    /// The same as [`Self::run_one`], of one's own.
+    async fn run_owned(self: Arc<Self>, task: Task) -> Option<Return> {
+        self.run_one(task).await
     }
 
     /// Runs one task; none if it was dropped.
@@ -397,6 +404,7 @@ fn failed(attempt: Option<u32>, failure: Failure) -> Event {
     let failure = relais_core::Failure {
         retryable: failure.retryable,
         kind: failure.kind,
+        trace: failure.trace,
         retry_after: failure.retry_after,
         ..relais_core::Failure::new(failure.message)
     };

@@ -2,12 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{ClaimRequest, CrashPolicy, Joined, NewInstance, Status, TaskFilter, TaskId};
+use relais_core::{ClaimRequest, CrashPolicy, InstanceKey, Joined, NewInstance, Service, Status, TaskFilter, TaskId};
 use relais_handler::{Return, Verdict};
 use serde_json::Value;
 
 use super::Tasks;
-use crate::{EngineError, local};
+use crate::{
+    EngineError,
+    local::{self, Registered},
+};
 
 /// So many tasks are taken at once.
 const BATCH: usize = 100;
@@ -41,11 +44,12 @@ pub struct Enqueued {
 
 impl Tasks {
     /// Does all that is due now, one after the other, and what comes of that, until nothing is due: runs of schedules, what
-    /// is in the inbox, what waited until now. Tells what was done, in that order. For tests, see
+    /// is in the inbox, what waited until now or for others to end. Tells what was done, in that order. For tests, see
     /// [`TasksBuilder::by_hand`](super::TasksBuilder::by_hand).
     pub async fn run_due(&self) -> Result<Vec<Ran>, EngineError> {
         let engine = self.engine();
         let services = local::services(engine, self.handlers())?;
+        engine.0.store.bury().await?;
         let joined = engine.0.store.join(NewInstance {
             name: format!("by hand {}", TaskId::generate()),
             host: None,
@@ -55,13 +59,30 @@ impl Tasks {
             services: services.iter().map(|(service, _)| service.key).collect(),
         });
         let Joined::In { key, .. } = joined.await? else { return Ok(Vec::new()) };
+        let ran = self.run_due_as(key, &services).await;
+        // After an error too: what it has in hand would be nobody else's until it has been silent for an hour.
+        let left = engine.0.store.leave(key).await;
+        let ran = ran?;
+        left?;
+        Ok(ran)
+    }
+
+    /// The same, by an instance that has begun.
+    async fn run_due_as(
+        &self,
+        key: InstanceKey,
+        services: &[(Arc<Service>, Registered)],
+    ) -> Result<Vec<Ran>, EngineError> {
+        let engine = self.engine();
         let mut ran = Vec::new();
+        // Schedules look at what runs.
+        self.settle().await?;
         loop {
-            while engine.0.store.pass_time(BATCH).await?.changed > 0 {}
             engine.fire_schedules().await?;
             engine.take_in().await?;
+            self.settle().await?;
             let mut moved = false;
-            for (service, registered) in &services {
+            for (service, registered) in services {
                 let runner = local::by_hand(engine, Arc::clone(service), registered.clone(), self.handlers());
                 let claim = ClaimRequest {
                     service: service.key,
@@ -84,15 +105,32 @@ impl Tasks {
             }
             // What wants another time gets it at the next call.
             if !moved {
-                break;
+                return Ok(ran);
             }
         }
-        engine.0.store.leave(key).await?;
-        Ok(ran)
+    }
+
+    /// Does what time does to tasks, and what the end of others does, until there is no more of it.
+    async fn settle(&self) -> Result<(), EngineError> {
+        let store = &self.engine().0.store;
+        loop {
+            while store.settle_dependencies(BATCH).await?.more {}
+            // Others may wait for what time has ended.
+            if store.pass_time(BATCH).await?.changed == 0 {
+                return Ok(());
+            }
+        }
     }
 
     /// Lets so much time pass, at once: whatever is to happen within it is due afterwards. For tests.
+    ///
+    /// # Errors
+    ///
+    /// If the program does not run [by hand](super::TasksBuilder::by_hand): every time in its database would be another one.
     pub async fn advance(&self, by: Duration) -> Result<(), EngineError> {
+        if !self.0.by_hand {
+            return Err(EngineError::Conflict("time is moved only where tasks are done by hand".to_owned()));
+        }
         Ok(self.engine().0.store.advance(by).await?)
     }
 

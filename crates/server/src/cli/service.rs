@@ -109,7 +109,8 @@ struct PutArgs {
     /// How many workers a task may lose before it fails
     #[arg(long, value_name = "N")]
     delivery_limit: Option<u32>,
-    /// How often a task that failed is tried again: none, classic (10 times, 1, 2, 4, … 512 minutes apart), or a rule such as
+    /// How often a task that failed is tried again: none, never (nor if a task asks for it), classic (10 times, 1, 2, 4, …
+    /// 512 minutes apart), or a rule such as
     /// limit=5,base=10s,factor=3,cap=1h,jitter=0.2,within=1d,except=paper
     #[arg(long, value_name = "POLICY", value_parser = retry)]
     retry: Option<RetryDeclaration>,
@@ -188,11 +189,12 @@ fn transport(text: &str) -> Result<TransportName, String> {
     }
 }
 
-/// Reads `none`, `classic` or `limit=5,base=10s,…`.
+/// Reads `none`, `classic`, `never` or `limit=5,base=10s,…`.
 pub(super) fn retry(text: &str) -> Result<RetryDeclaration, String> {
     match text {
         "none" => return Ok(RetryDeclaration::Named(RetryName::None)),
         "classic" => return Ok(RetryDeclaration::Named(RetryName::Classic)),
+        "never" => return Ok(RetryDeclaration::Named(RetryName::Never)),
         _ => {}
     }
     let mut rule = RetryRule {
@@ -206,7 +208,7 @@ pub(super) fn retry(text: &str) -> Result<RetryDeclaration, String> {
     };
     let mut limited = false;
     for part in text.split(',') {
-        let (name, value) = part.split_once('=').ok_or("must be none, classic, or like limit=5,base=10s")?;
+        let (name, value) = part.split_once('=').ok_or("must be none, classic, never, or like limit=5,base=10s")?;
         let number = || value.parse::<f64>().map_err(|_| format!("{name} must be a number"));
         let span = || duration(value).map(Some);
         match name.trim() {
@@ -233,6 +235,7 @@ pub(super) fn retry_text(declared: &RetryDeclaration) -> String {
     let rule = match declared {
         RetryDeclaration::Named(RetryName::None) => return "none".to_owned(),
         RetryDeclaration::Named(RetryName::Classic) => return "classic".to_owned(),
+        RetryDeclaration::Named(RetryName::Never) => return "never".to_owned(),
         RetryDeclaration::Rule(rule) => rule,
     };
     let mut parts = vec![format!("limit={}", rule.limit)];
@@ -425,9 +428,13 @@ mod tests {
 
     #[test]
     fn a_retry_policy_is_written_as_it_is_read() {
-        for text in
-            ["none", "classic", "limit=5", "limit=5,base=10s,factor=3,cap=1h,jitter=0.2,within=1d,except=a,except=b"]
-        {
+        for text in [
+            "none",
+            "classic",
+            "never",
+            "limit=5",
+            "limit=5,base=10s,factor=3,cap=1h,jitter=0.2,within=1d,except=a,except=b",
+        ] {
             assert_eq!(retry_text(&retry(text).unwrap()), text);
         }
         for wrong in ["", "always", "base=1s", "limit=x", "limit=1,base=x", "limit=1,bse=1s"] {

@@ -218,7 +218,7 @@ fn show_tasks(page: &AdminTaskPage) -> String {
     table(columns, rows, "There are no such tasks.")
 }
 
-/// One line for each attempt.
+/// One line for each attempt, and where it failed below it, as far as its worker told.
 fn show_attempts(attempts: &[AttemptView]) -> String {
     let rows = attempts.iter().map(|attempt| {
         [
@@ -227,10 +227,28 @@ fn show_attempts(attempts: &[AttemptView]) -> String {
             or_none(attempt.start_date.as_deref()),
             or_none(attempt.end_date.as_deref()),
             or_none(attempt.worker_host.as_deref()),
+            or_none(attempt.error_kind.as_deref()),
             or_none(attempt.error_message.as_deref()),
         ]
     });
-    table([Right("#"), Left("OUTCOME"), Left("STARTED"), Left("ENDED"), Left("WORKER"), Left("ERROR")], rows, "none")
+    let columns = [
+        Right("#"),
+        Left("OUTCOME"),
+        Left("STARTED"),
+        Left("ENDED"),
+        Left("WORKER"),
+        Left("ERROR KIND"),
+        Left("ERROR"),
+    ];
+    let table = table(columns, rows, "none");
+    let mut lines = table.lines();
+    let mut shown: Vec<String> = lines.next().map(str::to_owned).into_iter().collect();
+    // The table has one line for each row, whatever is in it.
+    for (line, attempt) in lines.zip(attempts) {
+        shown.push(line.to_owned());
+        shown.extend(attempt.error_trace.iter().flat_map(|trace| trace.lines()).map(|line| format!("     {line}")));
+    }
+    shown.join("\n")
 }
 
 /// One line for each task that it waits for, or waited for.
@@ -279,7 +297,7 @@ fn show_task(view: &AdminTaskView) -> String {
         ("callback", view.notification_status.clone()),
         ("error", task.error_message.clone()),
         ("error kind", task.error_kind.clone()),
-        ("attempts", view.attempts.as_deref().filter(|attempts| attempts.len() > 1).map(show_attempts)),
+        ("attempts", view.attempts.as_deref().filter(|attempts| !attempts.is_empty()).map(show_attempts)),
         ("request", view.request.as_ref().map(|request| request.get().to_owned())),
         ("response", task.response.as_ref().map(|response| response.get().to_owned())),
     ])
@@ -327,6 +345,43 @@ mod tests {
              started:      2026-01-31T12:00:01Z\n\
              request:      {\"width\":3}"
         );
+    }
+
+    fn attempts(view: &mut AdminTaskView, attempts: serde_json::Value) {
+        view.attempts = Some(serde_json::from_value(attempts).unwrap());
+    }
+
+    #[test]
+    fn every_attempt_is_shown_with_why_and_where_it_failed() {
+        let mut view = view();
+        let failed = serde_json::json!({
+            "number": 1, "outcome": "failure", "startDate": "2026-01-31T12:00:01Z", "endDate": "2026-01-31T12:00:02Z",
+            "workerHost": "pod-1", "errorKind": "paper", "errorMessage": "no\npaper",
+            "errorTrace": "tray.rs:7\n  tray.rs:9\n",
+        });
+        let running = serde_json::json!({"number": 2, "outcome": "running", "startDate": "2026-01-31T12:01:00Z", "workerHost": "pod-2"});
+        attempts(&mut view, serde_json::json!([failed, running]));
+        let shown = show_task(&view);
+        assert!(
+            shown.contains(
+                "\nattempts:     #  OUTCOME  STARTED               ENDED                 WORKER  ERROR KIND  ERROR\n\
+                 \x20             1  failure  2026-01-31T12:00:01Z  2026-01-31T12:00:02Z  pod-1   paper       no paper\n\
+                 \x20                  tray.rs:7\n\
+                 \x20                    tray.rs:9\n\
+                 \x20             2  running  2026-01-31T12:01:00Z  -                     pod-2   -           -\n\
+                 request:"
+            ),
+            "{shown}"
+        );
+    }
+
+    #[test]
+    fn the_only_attempt_is_shown_and_none_is_not() {
+        let mut view = view();
+        attempts(&mut view, serde_json::json!([{"number": 1, "outcome": "success", "workerHost": "pod-9"}]));
+        assert!(show_task(&view).contains("1  success  -        -      pod-9"), "{}", show_task(&view));
+        attempts(&mut view, serde_json::json!([]));
+        assert!(!show_task(&view).contains("attempts:"));
     }
 
     #[test]

@@ -18,9 +18,10 @@ use crate::{
 /// What whoever publishes has to know of those that were `held`.
 macro_rules! held_columns {
     () => {
-        " SELECT h.service_id, h.task_id, h.round, s.queue_name, t.request::text AS request, t.correlation_id, t.priority, t.trace
+        " SELECT h.service_id, h.task_id, h.round, s.queue_name, t.request::text AS request, t.correlation_id, t.priority, t.timeout_ms,
+                 t.trace
           FROM held h JOIN relais.service s ON s.id = h.service_id LEFT JOIN LATERAL (
-              SELECT request, correlation_id, priority, rank, trace FROM relais.task
+              SELECT request, correlation_id, priority, rank, timeout_ms, trace FROM relais.task
               WHERE task_id = h.task_id AND status IN (0, 1) OFFSET 0
           ) t ON true"
     };

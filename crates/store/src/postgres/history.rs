@@ -1,6 +1,6 @@
 //! Attempts that are over, and unique keys, on PostgreSQL.
 
-use relais_core::{Attempt, NewTask};
+use relais_core::{Attempt, NewTask, TaskId};
 
 use super::{
     error,
@@ -8,8 +8,8 @@ use super::{
     to_sql,
 };
 use crate::{
-    history::{FreedKey, History},
-    row::{failure_of, signed, unique_key, wide},
+    history::{FreedKey, History, past_host},
+    row::{Columns as _, failure_of, signed, unique_key, wide},
     session::{InsertedTask, KnownKey, Result},
 };
 
@@ -68,6 +68,31 @@ impl History for PgSession {
         Ok(())
     }
 
+    async fn note_revivals(&mut self, ids: &[i64]) -> Result<()> {
+        sqlx::query(
+            "UPDATE relais.task SET revived = c.now, rank = rank - CASE WHEN revived IS NULL AND scheduled > c.now
+                 THEN (extract(epoch FROM scheduled - c.now) * 1000)::bigint ELSE 0 END
+             FROM (SELECT clock_timestamp() AS now OFFSET 0) c WHERE id = ANY($1)",
+        )
+        .bind(ids)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(())
+    }
+
+    async fn past_hosts(&mut self, ids: &[i64]) -> Result<Vec<(i64, String, i16)>> {
+        let rows = sqlx::query(
+            "SELECT DISTINCT task, worker_host, outcome FROM relais.attempt
+             WHERE task = ANY($1) AND outcome IN (2, 5) AND worker_host IS NOT NULL",
+        )
+        .bind(ids)
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        rows.iter().map(past_host).collect()
+    }
+
     async fn known_unique(&mut self, tasks: &[NewTask]) -> Result<Vec<KnownKey>> {
         let keyed: Vec<_> = tasks.iter().filter_map(|task| Some((task, task.terms.unique.as_ref()?))).collect();
         if keyed.is_empty() {
@@ -120,11 +145,12 @@ impl History for PgSession {
 
     async fn retake_unique(&mut self, keys: &[FreedKey]) -> Result<()> {
         sqlx::query(
-            "INSERT INTO relais.unique_key (service_id, client_id, key, task_id, position)
-             SELECT w.service_id, w.client_id, w.key, w.task_id, 1
+            "INSERT INTO relais.unique_key AS u (service_id, client_id, key, task_id, position)
+             SELECT DISTINCT ON (w.service_id, w.client_id, w.key) w.service_id, w.client_id, w.key, w.task_id, 1
              FROM unnest($1::integer[], $2::integer[], $3::text[], $4::uuid[]) AS w (service_id, client_id, key, task_id)
              ORDER BY w.service_id, w.client_id, w.key
-             ON CONFLICT DO NOTHING",
+             ON CONFLICT (service_id, client_id, key) DO UPDATE SET task_id = excluded.task_id, position = 1, until = NULL
+                 WHERE u.until <= clock_timestamp()",
         )
         .bind(column(keys, |key| key.service.0))
         .bind(column(keys, |key| key.client.0))
@@ -134,6 +160,27 @@ impl History for PgSession {
         .await
         .map_err(error)?;
         Ok(())
+    }
+
+    async fn key_taken(&mut self, keys: &[FreedKey]) -> Result<Vec<TaskId>> {
+        let rows = sqlx::query(
+            "SELECT w.task_id FROM unnest($1::integer[], $2::integer[], $3::text[], $4::uuid[])
+                 AS w (service_id, client_id, key, task_id)
+             CROSS JOIN LATERAL (
+                 SELECT task_id, until FROM relais.unique_key u
+                 WHERE u.service_id = w.service_id AND u.client_id = w.client_id AND u.key = w.key OFFSET 0
+             ) k
+             WHERE k.task_id <> w.task_id AND (k.until IS NULL OR k.until > clock_timestamp() AND EXISTS (
+                 SELECT FROM relais.task t WHERE t.task_id = k.task_id AND t.status NOT IN (2, 3, 4)))",
+        )
+        .bind(column(keys, |key| key.service.0))
+        .bind(column(keys, |key| key.client.0))
+        .bind(column(keys, |key| key.key.as_str()))
+        .bind(column(keys, |key| key.task_id.0))
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        rows.iter().map(|row| row.task_id("task_id")).collect()
     }
 
     async fn free_unique(&mut self, keys: &[FreedKey]) -> Result<()> {

@@ -2,6 +2,7 @@
 
 mod audit;
 mod batches;
+mod clock;
 mod declare;
 mod dependency;
 mod dispatch;
@@ -69,18 +70,32 @@ const STEPS: Steps = &[
     ("turns", include_str!("migrations/0015_turns.sql")),
     ("by_id", include_str!("migrations/0016_by_id.sql")),
     ("room", include_str!("migrations/0017_room.sql")),
+    ("clock", include_str!("migrations/0018_clock.sql")),
+    ("revived", include_str!("migrations/0019_revived.sql")),
 ];
 
-/// Every time that matters for what is to come.
-const MOVE_BACK: [&str; 7] = [
-    "UPDATE relais.task SET submitted = submitted - $1, scheduled = scheduled - $1, due = due - $1, expires = expires - $1, deadline = deadline - $1, timer = timer - $1, started = started - $1, ended = ended - $1, lease_until = lease_until - $1,
+/// Every time that is written: time that passes spares none of them.
+const MOVE_BACK: &[&str] = &[
+    "UPDATE relais.task SET submitted = submitted - $1, scheduled = scheduled - $1, revived = revived - $1, due = due - $1, expires = expires - $1, deadline = deadline - $1, timer = timer - $1, started = started - $1, ended = ended - $1, lease_until = lease_until - $1,
          rank = rank - (extract(epoch FROM $1) * 1000)::bigint",
     "UPDATE relais.attempt SET started = started - $1, ended = ended - $1",
     "UPDATE relais.unique_key SET until = until - $1",
     "UPDATE relais.idempotency SET created = created - $1",
     "UPDATE relais.batch_key SET created = created - $1",
-    "UPDATE relais.schedule SET next_fire = next_fire - $1, last_run = last_run - $1",
-    "UPDATE relais.callback SET due = due - $1",
+    "UPDATE relais.schedule SET next_fire = next_fire - $1, last_run = last_run - $1, last_error_at = last_error_at - $1",
+    "UPDATE relais.callback SET due = due - $1, created = created - $1, started = started - $1, ended = ended - $1, happened = happened - $1",
+    "UPDATE relais.callback_attempt SET at = at - $1",
+    "UPDATE relais.callback_lane SET parked_until = parked_until - $1",
+    "UPDATE relais.signing_secret SET created = created - $1, expires = expires - $1",
+    "UPDATE relais.dispatch SET due = due - $1",
+    "UPDATE relais.flow SET ahead_until = ahead_until - (extract(epoch FROM $1) * 1000000000)::bigint",
+    "UPDATE relais.batch SET created = created - $1, closed = closed - $1, ended = ended - $1",
+    "UPDATE relais.instance SET started = started - $1, seen = seen - $1, until = until - $1",
+    "UPDATE relais.inbox SET created = created - $1",
+    "UPDATE relais.chore SET begun = begun - $1",
+    "UPDATE relais.audit SET at = at - $1",
+    "UPDATE relais.session SET expires = expires - $1",
+    "UPDATE relais.roll_call SET at = at - $1",
 ];
 
 /// A PostgreSQL database.
@@ -176,7 +191,7 @@ impl Postgres {
     /// Moves all times back.
     async fn move_back(&self, by: Duration) -> Result<()> {
         let mut tx = self.pool.begin().await.map_err(error)?;
-        for statement in MOVE_BACK {
+        for &statement in MOVE_BACK {
             let by = sqlx::postgres::types::PgInterval::try_from(by);
             let by = by.map_err(|failure| StoreError::Conflict(failure.to_string()))?;
             sqlx::query(statement).bind(by).execute(&mut *tx).await.map_err(error)?;

@@ -10,6 +10,7 @@ use sqlx::{Row, postgres::PgRow};
 
 use super::{Postgres, TEXTS, error, from_sql, session::PgSession};
 use crate::{
+    clock::Reading,
     hand::TakenInHand,
     place::place_column,
     row::{
@@ -85,6 +86,10 @@ pub(super) use task_columns;
 
 impl Database for Postgres {
     type Session = PgSession;
+
+    async fn read_clock(&self) -> Result<Reading> {
+        self.clock().await
+    }
 
     async fn begin(&self) -> Result<PgSession> {
         PgSession::begin(self.lend().await?, self.tells_as(), self.names.clone()).await

@@ -28,12 +28,20 @@ use relais_core::{Change, NewTask, ServiceKey, Status, StoreError, TaskId, Wakeu
 /// transaction another connection.
 const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
+/// What [`crate::history::policy_of_task`] reads: a task's own policy and its service's, or the one that there is.
+macro_rules! task_retry {
+    () => {
+        "CASE WHEN t.retry IS NULL OR s.retry IS NULL THEN coalesce(t.retry, s.retry) ELSE '[' || t.retry || ',' || s.retry || ']' END"
+    };
+}
+pub(super) use task_retry;
+
 /// The columns that [`locked_task`] reads, with the service joined as `s`.
 macro_rules! locked_columns {
     () => {
         concat!(
             "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, s.handed, t.callback::text AS callback, t.submitted, ",
-            "t.scheduled, t.correlation_id, t.unique_key, coalesce(t.retry, s.retry) AS retry, ",
+            "greatest(t.scheduled, t.revived) AS scheduled, t.correlation_id, t.unique_key, ", super::session::task_retry!(), " AS retry, ",
             super::read::state_columns!()
         )
     };
@@ -136,7 +144,7 @@ impl Session for PgSession {
                                       status, scheduled, due, expires, timer, timeout_ms, retry, unique_key, parent_id,
                                       batch_id, trace, after_when)
              SELECT w.task_id, w.service_id, w.client_id, w.seq, w.request::json, w.callback::json, w.correlation_id, w.priority,
-                    (extract(epoch FROM statement_timestamp()) * 1000)::bigint - w.head_start,
+                    (extract(epoch FROM greatest(statement_timestamp(), w.scheduled)) * 1000)::bigint - w.head_start,
                     w.status, w.scheduled, w.due, w.expires, w.timer, w.timeout_ms, w.retry, w.unique_key, w.parent_id,
                     w.batch_id, w.trace, w.after_when
              FROM unnest($1::uuid[], $2::integer[], $3::integer[], $4::bigint[], $5::text[], $6::text[], $7::text[],

@@ -35,7 +35,13 @@ pub(super) const INSERT_TASKS: Values = Values {
     before: "INSERT INTO task (task_id, service_id, client_id, seq, request, callback, correlation_id, priority, rank, status,
                                scheduled, due, expires, timer, timeout_ms, retry, unique_key, parent_id, batch_id, trace,
                                after_when, submitted) VALUES ",
-    row: concat!("(?, ?, ?, ?, ?, ?, ?, ?, ", now!(), " - ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ", now!(), ")"),
+    row: concat!(
+        "(?, ?, ?, ?, ?, ?, ?, ?, max(",
+        now!(),
+        ", ?) - ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ",
+        now!(),
+        ")"
+    ),
     after: "",
 };
 

@@ -21,7 +21,7 @@ pub(super) const LEAVE: &str = "DELETE FROM dispatch WHERE window_id = ?1 AND du
 
 /// Those with a place that are to be published once more.
 pub(super) const PLACED: &str = concat!(
-    "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority, t.trace
+    "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority, t.timeout_ms, t.trace
      FROM (SELECT service_id, task_id, round FROM dispatch WHERE window_id = ?1 AND due <= ",
     now!(),
     " ORDER BY service_id, task_id LIMIT ?2) d
@@ -31,7 +31,7 @@ pub(super) const PLACED: &str = concat!(
 
 /// What is next in the queue. What has a place is passed over: that is no more than the window.
 pub(super) const NEXT: &str = concat!(
-    "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority, t.trace
+    "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority, t.timeout_ms, t.trace
      FROM service s CROSS JOIN task t INDEXED BY task_by_rank
      CROSS JOIN dispatch d ON d.service_id = s.id AND d.task_id = t.task_id
      WHERE s.id = ?1 AND t.service_id = ?1 AND t.status = 0 AND d.window_id IS NULL AND d.due <= ",
@@ -137,7 +137,7 @@ impl Dispatch for SqliteSession {
         let mut held = Vec::new();
         for service in services {
             let rows = sqlx::query(concat!(
-                "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority, t.trace
+                "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority, t.timeout_ms, t.trace
                  FROM (SELECT service_id, task_id, round FROM dispatch WHERE service_id = ?1 AND due <= ",
                 now!(),
                 " ORDER BY task_id LIMIT ?2) d

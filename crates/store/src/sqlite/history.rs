@@ -1,11 +1,11 @@
 //! Attempts that are over, and unique keys, on SQLite.
 
-use relais_core::{Attempt, NewTask, Timestamp};
+use relais_core::{Attempt, NewTask, TaskId, Timestamp};
 
 use super::session::SqliteSession;
 use crate::{
-    history::{FreedKey, History},
-    row::{failure_of, in_millis, unique_key, wide},
+    history::{FreedKey, History, past_host},
+    row::{Columns as _, failure_of, in_millis, unique_key, wide},
     session::{InsertedTask, KnownKey, Result},
 };
 
@@ -51,6 +51,31 @@ impl History for SqliteSession {
             ids,
         )
         .await
+    }
+
+    async fn note_revivals(&mut self, ids: &[i64]) -> Result<()> {
+        self.execute(
+            concat!(
+                "UPDATE task SET revived = c.now,
+                     rank = rank - CASE WHEN revived IS NULL AND scheduled > c.now THEN scheduled - c.now ELSE 0 END
+                 FROM (SELECT ",
+                now!(),
+                " AS now) AS c WHERE id IN (SELECT value FROM json_each(?1))"
+            ),
+            ids,
+        )
+        .await
+    }
+
+    async fn past_hosts(&mut self, ids: &[i64]) -> Result<Vec<(i64, String, i16)>> {
+        let rows = self
+            .fetch(
+                "SELECT DISTINCT a.task, a.worker_host, a.outcome FROM json_each(?1) AS w
+                 CROSS JOIN attempt a ON a.task = w.value WHERE a.outcome IN (2, 5) AND a.worker_host IS NOT NULL",
+                ids,
+            )
+            .await?;
+        rows.iter().map(past_host).collect()
     }
 
     async fn known_unique(&mut self, tasks: &[NewTask]) -> Result<Vec<KnownKey>> {
@@ -103,11 +128,32 @@ impl History for SqliteSession {
 
     async fn retake_unique(&mut self, keys: &[FreedKey]) -> Result<()> {
         self.execute(
-            "INSERT INTO unique_key (service_id, client_id, key, task_id, position)
-             SELECT value->>0, value->>1, value->>2, value->>3, 1 FROM json_each(?1) WHERE true ON CONFLICT DO NOTHING",
+            concat!(
+                "INSERT INTO unique_key AS u (service_id, client_id, key, task_id, position)
+                 SELECT value->>0, value->>1, value->>2, value->>3, 1 FROM json_each(?1) WHERE true
+                 ON CONFLICT (service_id, client_id, key) DO UPDATE SET task_id = excluded.task_id, position = 1, until = NULL
+                     WHERE u.until <= ",
+                now!()
+            ),
             &named(keys),
         )
         .await
+    }
+
+    async fn key_taken(&mut self, keys: &[FreedKey]) -> Result<Vec<TaskId>> {
+        let rows = self
+            .fetch(
+                concat!(
+                    "SELECT w.value->>3 AS task_id FROM json_each(?1) AS w CROSS JOIN unique_key k
+                         ON k.service_id = w.value->>0 AND k.client_id = w.value->>1 AND k.key = w.value->>2
+                     WHERE k.task_id <> w.value->>3 AND (k.until IS NULL OR k.until > ",
+                    now!(),
+                    " AND EXISTS (SELECT 1 FROM task t WHERE t.task_id = k.task_id AND t.status NOT IN (2, 3, 4)))"
+                ),
+                &named(keys),
+            )
+            .await?;
+        rows.iter().map(|row| row.task_id("task_id")).collect()
     }
 
     async fn free_unique(&mut self, keys: &[FreedKey]) -> Result<()> {

@@ -13,6 +13,7 @@ macro_rules! now {
 mod audit;
 mod batch;
 mod batches;
+mod clock;
 mod declare;
 mod dependency;
 mod dispatch;
@@ -71,17 +72,32 @@ const STEPS: Steps = &[
     ("operators", include_str!("migrations/0012_operators.sql")),
     ("schedule terms", include_str!("migrations/0013_schedule_terms.sql")),
     ("batch keys", include_str!("migrations/0014_batch_keys.sql")),
+    ("clock", include_str!("migrations/0015_clock.sql")),
+    ("revived", include_str!("migrations/0016_revived.sql")),
 ];
 
-/// Every time that matters for what is to come.
-const MOVE_BACK: [&str; 7] = [
-    "UPDATE task SET submitted = submitted - ?1, scheduled = scheduled - ?1, due = due - ?1, expires = expires - ?1, deadline = deadline - ?1, timer = timer - ?1, started = started - ?1, ended = ended - ?1, lease_until = lease_until - ?1, rank = rank - ?1",
+/// Every time that is written: time that passes spares none of them.
+const MOVE_BACK: &[&str] = &[
+    "UPDATE task SET submitted = submitted - ?1, scheduled = scheduled - ?1, revived = revived - ?1, due = due - ?1, expires = expires - ?1, deadline = deadline - ?1, timer = timer - ?1, started = started - ?1, ended = ended - ?1, lease_until = lease_until - ?1, rank = rank - ?1",
     "UPDATE attempt SET started = started - ?1, ended = ended - ?1",
     "UPDATE unique_key SET until = until - ?1",
     "UPDATE idempotency SET created = created - ?1",
     "UPDATE batch_key SET created = created - ?1",
-    "UPDATE schedule SET next_fire = next_fire - ?1, last_run = last_run - ?1",
-    "UPDATE callback SET due = due - ?1",
+    "UPDATE schedule SET next_fire = next_fire - ?1, last_run = last_run - ?1, last_error_at = last_error_at - ?1",
+    "UPDATE callback SET due = due - ?1, created = created - ?1, started = started - ?1, ended = ended - ?1, happened = happened - ?1",
+    "UPDATE callback_attempt SET at = at - ?1",
+    "UPDATE callback_lane SET parked_until = parked_until - ?1",
+    "UPDATE signing_secret SET created = created - ?1, expires = expires - ?1",
+    // One that is never due stays so.
+    "UPDATE dispatch SET due = due - ?1 WHERE due < 9223372036854775807",
+    "UPDATE flow SET ahead_until = ahead_until - ?1 * 1000000",
+    "UPDATE batch SET created = created - ?1, closed = closed - ?1, ended = ended - ?1",
+    "UPDATE instance SET started = started - ?1, seen = seen - ?1, until = until - ?1",
+    "UPDATE inbox SET created = created - ?1",
+    "UPDATE chore SET begun = begun - ?1",
+    "UPDATE audit SET at = at - ?1",
+    "UPDATE session SET expires = expires - ?1",
+    "UPDATE roll_call SET at = at - ?1",
 ];
 
 /// A SQLite database.
@@ -143,7 +159,7 @@ impl Sqlite {
     /// Moves all times back.
     async fn move_back(&self, by: Duration) -> Result<()> {
         let mut tx = self.write.begin().await.map_err(error)?;
-        for statement in MOVE_BACK {
+        for &statement in MOVE_BACK {
             sqlx::query(statement).bind(crate::row::in_millis(by)).execute(&mut *tx).await.map_err(error)?;
         }
         tx.commit().await.map_err(error)

@@ -15,6 +15,7 @@ use super::{
     session::SqliteSession,
 };
 use crate::{
+    clock::Reading,
     place::place_column,
     row::{
         Columns, attempt, authorization, clients as clients_of, corrupt, found_task, plain_columns, queue_depth,
@@ -158,6 +159,10 @@ pub(super) const QUEUE_DEPTHS: &str = concat!(
 
 impl Database for Sqlite {
     type Session = SqliteSession;
+
+    async fn read_clock(&self) -> Result<Reading> {
+        self.clock().await
+    }
 
     async fn begin(&self) -> Result<SqliteSession> {
         SqliteSession::begin(&self.write, &self.proof).await

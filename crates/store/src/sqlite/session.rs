@@ -31,12 +31,20 @@ pub(crate) struct SqliteSession {
     wrote: bool,
 }
 
+/// What [`crate::history::policy_of_task`] reads: a task's own policy and its service's, or the one that there is.
+macro_rules! task_retry {
+    () => {
+        "CASE WHEN t.retry IS NULL OR s.retry IS NULL THEN coalesce(t.retry, s.retry) ELSE '[' || t.retry || ',' || s.retry || ']' END"
+    };
+}
+pub(super) use task_retry;
+
 /// The columns that [`locked_task`] reads, with the service joined as `s`.
 macro_rules! locked_columns {
     () => {
         concat!(
-            "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, s.handed, t.callback, t.submitted, t.scheduled, ",
-            "t.correlation_id, t.unique_key, coalesce(t.retry, s.retry) AS retry, ",
+            "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, s.handed, t.callback, t.submitted, ",
+            "coalesce(max(t.scheduled, t.revived), t.scheduled, t.revived) AS scheduled, t.correlation_id, t.unique_key, ", super::session::task_retry!(), " AS retry, ",
             super::read::state_columns!()
         )
     };
@@ -267,6 +275,7 @@ impl Session for SqliteSession {
                 .bind(callback.as_deref())
                 .bind(task.correlation_id.as_deref())
                 .bind(i16::from(task.terms.priority.level()))
+                .bind(scheduled.map_or(0, Timestamp::as_millis))
                 .bind(task.terms.head_start)
                 .bind(state.status.code())
                 .bind(scheduled.map(Timestamp::as_millis))

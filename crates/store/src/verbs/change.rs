@@ -16,9 +16,8 @@ use crate::{
     dependency::Dependencies as _,
     dispatch::Dispatch as _,
     hand::Hands as _,
-    history::{FreedKey, History as _},
+    history::{FreedKey, History as _, policy_of_task},
     outbox::NewCallback,
-    row::retry_policy,
     session::{Accounts, Database, LockedPending, LockedTask, Session, UnlockedTask, WrittenTask},
 };
 
@@ -41,7 +40,7 @@ pub(super) struct Changes {
     let_go: BTreeMap<i64, ServiceKey>,
     /// Attempts that are over while their tasks are not.
     attempts: Vec<(i64, Attempt)>,
-    /// Had ended, and begin anew.
+    /// Had ended, and begin anew; or waited, and do not any more.
     revived: Vec<i64>,
     /// Unique keys that are free from now on (false), or in use again (true).
     keys: BTreeMap<FreedKey, bool>,
@@ -74,10 +73,14 @@ impl Changes {
         now: Timestamp,
     ) -> Result<Outcome, StoreError> {
         plain::event(&mut event);
+        if let Some(start) = event.unsaid_start(&task.state) {
+            // Whether there was anything to say does not matter: what counts is the failure.
+            self.apply(task, start, now)?;
+        }
         if let Event::Failed { failure, again_after, .. } = &mut event {
             let asked = task.scheduled.map_or(task.submitted, |scheduled| scheduled.max(task.submitted));
             let (failures, chance) = (task.state.failures, task.task_id.chance(task.state.attempt));
-            *again_after = retry_policy(task.retry.as_deref())?.again(failure, failures, now.since(asked), chance);
+            *again_after = policy_of_task(task.retry.as_deref())?.again(failure, failures, now.since(asked), chance);
         }
         let state = match apply(&task.state, &event, now) {
             Ok(state) => state,
@@ -108,10 +111,10 @@ impl Changes {
         if state.status == Status::Waiting {
             self.timer = self.timer.into_iter().chain(state.timer()).min();
         }
-        if task.state.status.is_final() {
+        if matches!(event, Event::Revived) {
             self.revived.push(task.id);
         }
-        self.attempts.extend(over(&task.state, &state, &event, now).map(|attempt| (task.id, attempt)));
+        let over = over(&task.state, &state, &event, now);
         if task.state.status.is_final() != state.status.is_final()
             && let Some(key) = task.unique_key.clone()
         {
@@ -144,19 +147,6 @@ impl Changes {
                 progress: (!event.is_end()).then_some(state.progress),
             });
         }
-        if let Some(heard) = &mut self.heard
-            && let Some(milestone) = Milestone::of(&task.state, &state)
-        {
-            heard.push(TaskChange {
-                task_id: task.task_id,
-                service: task.service,
-                client: task.client,
-                milestone,
-                state: state.clone(),
-                submitted: Some(task.submitted),
-                correlation_id: task.correlation_id.clone(),
-            });
-        }
         let (response, failure) = match event {
             Event::Succeeded { response, .. } => (Some(response), None),
             Event::Failed { failure, .. } if state.status == Status::Failure => (None, Some(failure)),
@@ -169,6 +159,29 @@ impl Changes {
             }
             _ => (None, None),
         };
+        if let Some(heard) = &mut self.heard
+            && let Some(milestone) = Milestone::of(&task.state, &state)
+        {
+            let why = failure.as_ref().or(over.as_ref().and_then(|attempt| attempt.failure.as_ref()));
+            let told = |attempt: &Attempt| Attempt {
+                worker_host: attempt.worker_host.clone(),
+                failure: None,
+                response: None,
+                ..*attempt
+            };
+            heard.push(TaskChange {
+                task_id: task.task_id,
+                service: task.service,
+                client: task.client,
+                milestone,
+                state: state.clone(),
+                submitted: Some(task.submitted),
+                correlation_id: task.correlation_id.clone(),
+                over: over.as_ref().map(told),
+                failure: why.map(TaskChange::in_brief),
+            });
+        }
+        self.attempts.extend(over.map(|attempt| (task.id, attempt)));
         task.state = state.clone();
         self.written.insert(task.id, WrittenTask { id: task.id, state: state.clone(), response, failure });
         Ok(Outcome::Applied(state))
@@ -192,6 +205,13 @@ impl Changes {
         let (tasks, work) = (IdsChanged::These(self.changed), self.work.into_iter().collect());
         let wakeup = Wakeup { work, tasks, timer: self.timer, ..Wakeup::default() };
         Some(Plain { written: self.written, accounts, wakeup, heard: self.heard.unwrap_or_default() })
+    }
+
+    /// Whether an attempt of the task ended so at this host, in this transaction.
+    pub(super) fn ended_at(&self, id: i64, host: &str, outcome: AttemptOutcome) -> bool {
+        self.attempts.iter().any(|(task, attempt)| {
+            *task == id && attempt.outcome == outcome && attempt.worker_host.as_deref() == Some(host)
+        })
     }
 
     /// What the tasks became, for whoever writes it otherwise.
@@ -284,6 +304,7 @@ impl<D: Database> Verbs<D> {
     pub(super) async fn write(&self, mut session: D::Session, changes: Changes) -> Result<(), StoreError> {
         if !changes.revived.is_empty() {
             session.keep_last_attempts(&changes.revived).await?;
+            session.note_revivals(&changes.revived).await?;
         }
         let written: Vec<WrittenTask> = changes.written.into_values().collect();
         if !written.is_empty() {
@@ -434,11 +455,16 @@ impl<D: Database> Verbs<D> {
             }
         }
         let listed = Self::catch_up_with_others(&mut session, tasks.values_mut(), locked.now, &mut changes).await?;
+        let known = Self::look_up(&mut session, &events, &tasks).await?;
         let outcomes = events
             .into_iter()
-            .map(|TaskEvent { task_id, service, client, event }| match tasks.get_mut(&task_id) {
+            .map(|TaskEvent { task_id, service, client, mut event }| match tasks.get_mut(&task_id) {
                 Some(task) if task.service == service && client.is_none_or(|client| client == task.client) => {
                     let revived = matches!(event, Event::Revived);
+                    if let Some(ignored) = known.forbids(&event, task) {
+                        return Ok(Outcome::Ignored(ignored));
+                    }
+                    known.complete(&mut event, task, &changes);
                     let outcome = changes.apply(task, event, locked.now)?;
                     match listed.get(&task.id) {
                         // Somebody may be at an attempt of it that was never written: its number is used up.

@@ -7,11 +7,13 @@ mod audit;
 mod batches;
 mod callbacks;
 mod change;
+mod clock;
 mod dependency;
 mod dispatch;
 mod flow;
 mod hand;
 mod inbox;
+mod known;
 mod ledger;
 mod list;
 mod plain;
@@ -39,6 +41,7 @@ use relais_core::{
 use self::{flow::Limited, hand::InHand, ledger::Ledger};
 use crate::{
     batches::Batches as _,
+    clock::ClockWatch,
     dependency::Dependencies as _,
     flow::Flows as _,
     outbox::Outbox as _,
@@ -55,6 +58,7 @@ pub(crate) struct Verbs<D> {
     in_hand: Mutex<InHand>,
     /// Services of which somebody else has claimed tasks in the same moment, and when.
     crowded: Mutex<HashMap<ServiceKey, Instant>>,
+    clock: ClockWatch,
 }
 
 impl<D: Database> Verbs<D> {
@@ -65,6 +69,7 @@ impl<D: Database> Verbs<D> {
             limited: RwLock::default(),
             in_hand: Mutex::default(),
             crowded: Mutex::default(),
+            clock: ClockWatch::default(),
         }
     }
 
@@ -199,6 +204,7 @@ impl<D: Database> Store for Verbs<D> {
     }
 
     async fn bury(&self) -> Result<Buried, StoreError> {
+        self.mind_the_clock().await?;
         self.bury_the_dead().await
     }
 
@@ -219,6 +225,7 @@ impl<D: Database> Store for Verbs<D> {
     }
 
     async fn pass_time(&self, limit: usize) -> Result<Passed, StoreError> {
+        self.mind_the_clock().await?;
         self.let_time_pass(limit).await
     }
 

@@ -26,9 +26,9 @@ pub(super) fn event(event: &mut Event) {
         | Event::GivenBack { worker_host } => {
             worker_host.iter_mut().for_each(without_nul);
         }
-        Event::Failed { failure, .. } => {
+        Event::Failed { failure, worker_host, .. } => {
             without_nul(&mut failure.message);
-            failure.kind.iter_mut().chain(&mut failure.trace).for_each(without_nul);
+            failure.kind.iter_mut().chain(&mut failure.trace).chain(worker_host).for_each(without_nul);
         }
         _ => {}
     }

@@ -193,6 +193,8 @@ fn submitted(task: &NewTask, state: State) -> TaskChange {
         state,
         submitted: None,
         correlation_id: task.correlation_id.clone(),
+        over: None,
+        failure: None,
     }
 }
 

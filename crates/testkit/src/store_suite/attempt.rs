@@ -5,17 +5,17 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
     AttemptOutcome, Event, Failure, IdsChanged, Ignored, NewTask, Outcome, Priority, RetryPolicy, ServiceKey,
-    ServiceLimits, Status, Store, TaskId, Terms, Timestamp, UniqueKey, Wakeup, WakeupListener, When,
+    ServiceLimits, Status, Store, TaskEvent, TaskId, Terms, Timestamp, UniqueKey, Wakeup, WakeupListener, When,
 };
 
 use super::{
     Harness,
     world::{
         at_once, change, claim, claim_for, client, find, json, limits, new_task, new_tasks, one_of_each, place,
-        put_brokered, record, service, service_key, submit, submit_all, until_after,
+        put_brokered, put_service, record, service, service_key, submit, submit_all, until_after,
     },
 };
 
@@ -282,6 +282,28 @@ pub async fn urgent_tasks_go_first_and_the_others_do_move(harness: &Harness) -> 
     Ok(())
 }
 
+/// A task that was asked for later has the place of one that came then: it goes before nothing that came meanwhile.
+pub async fn a_scheduled_task_goes_before_nothing_that_came_before_its_time(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let scheduled = |wait| on(Terms { due: Some(When::After(wait)), ..Terms::default() }, service, client);
+    // Submitted in the same moment.
+    let first = submit_all(store, vec![scheduled(LATER)?, scheduled(SOON)?, new_task(service, client)?]).await?;
+    let [tomorrow, later, at_once] = first[..] else { bail!("{first:?}") };
+    come_due(store, later).await?;
+    let after = submit(store, new_task(service, client)?).await?.task_id;
+    // Whoever has it done by hand means now.
+    until_after(store, find(store, after).await?.submitted).await?;
+    change(store, tomorrow, service, Event::Revived).await?;
+    until_after(store, store.ping().await?).await?;
+    let last = submit(store, new_task(service, client)?).await?.task_id;
+    let urgent = Terms { head_start: 60_000, ..Terms::default() };
+    let urgent = submit(store, on(urgent, service, client)?).await?.task_id;
+    let order: Vec<_> = claim(store, service, 9).await?.into_iter().map(|task| task.task_id).collect();
+    ensure!(order == [urgent, at_once, later, after, tomorrow, last], "{order:?}");
+    Ok(())
+}
+
 /// There is one task of a key at a time, whoever asks at once; and another one after it.
 pub async fn a_unique_key_has_one_task_at_a_time(harness: &Harness) -> Result<()> {
     let store = harness.store();
@@ -346,6 +368,78 @@ pub async fn tasks_of_a_broker_are_dispatched_when_they_are_due(harness: &Harnes
     store.settle_dispatches(names, relais_core::Dispatched::Done).await?;
     let second = store.claim_dispatches(vec![service], 10, LATER).await?;
     ensure!(second.len() == 1 && second[0].request.is_some(), "what was published before is not done: {second:?}");
+    Ok(())
+}
+
+/// A task's own policy does not undo what its service forbids, not even if it was submitted before.
+pub async fn what_a_service_forbids_to_try_again_is_not(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let of = |retry| ServiceLimits { retry, ..limits(None) };
+    let paper = RetryPolicy { except_kinds: vec!["paper".to_owned()], ..RetryPolicy::none() };
+    let (service, client) = (service(store, "resize", of(paper)).await?, client(store, "alice").await?);
+    let own = || on(Terms { retry: Some(retry(9, SOON)), ..Terms::default() }, service, client);
+    let names = submit_all(store, vec![own()?, own()?, own()?]).await?;
+    claim(store, service, 3).await?;
+    let jam = |kind: &str| Event::failure(None, Failure::new("jam").of_kind(kind));
+    for (name, kind, status) in [(names[0], "paper", Status::Failure), (names[1], "ink", Status::Waiting)] {
+        change(store, name, service, jam(kind)).await?;
+        ensure!(find(store, name).await?.state.status == status, "{kind}");
+    }
+    store.declare(vec![put_service("resize", of(RetryPolicy::never()))?]).await?;
+    change(store, names[2], service, jam("ink")).await?;
+    ensure!(find(store, names[2]).await?.state.status == Status::Failure);
+    Ok(())
+}
+
+/// By hand means anew: how long a policy tries is counted from then.
+pub async fn a_task_that_is_done_once_more_is_tried_again_for_as_long_as_a_new_one(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let within = Some(Duration::from_secs(2));
+    let limits = ServiceLimits { retry: RetryPolicy { within, ..retry(9, SOON) }, ..limits(None) };
+    let (service, client) = (service(store, "resize", limits).await?, client(store, "alice").await?);
+    let name = submit(store, new_task(service, client)?).await?.task_id;
+    until_after(store, find(store, name).await?.submitted.after(Duration::from_secs(2))).await?;
+    for status in [Status::Failure, Status::Waiting] {
+        claim(store, service, 1).await?;
+        change(store, name, service, Event::failed(None, "no")).await?;
+        let state = find(store, name).await?.state;
+        ensure!(state.status == status, "{state:?}");
+        if status == Status::Failure {
+            change(store, name, service, Event::Revived).await?;
+        }
+    }
+    Ok(())
+}
+
+/// What has ended is not done once more while another task has its key: there would be two.
+pub async fn a_task_is_not_done_once_more_while_another_has_its_key(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let keyed = |lasting| {
+        let unique = Some(UniqueKey { key: "report 7".to_owned(), lasting });
+        on(Terms { unique, ..Terms::default() }, service, client)
+    };
+    let revive = |task_id| record(store, task_id, service, Event::Revived);
+    let taken = Outcome::Ignored(Ignored::KeyTaken);
+    let old = submit(store, keyed(None)?).await?.task_id;
+    change(store, old, service, Event::Cancelled).await?;
+    let new = submit(store, keyed(None)?).await?.task_id;
+    ensure!(revive(old).await? == taken);
+    ensure!(find(store, old).await?.state.status == Status::Cancelled, "it stays as it was");
+    change(store, new, service, Event::Cancelled).await?;
+    // Of two at once, one has it.
+    let event = |task_id| TaskEvent { task_id, service, client: None, event: Event::Revived };
+    let outcomes = store.record(vec![event(old), event(new)]).await?;
+    let applied = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Applied(_))).count();
+    ensure!(applied == 1 && outcomes.contains(&taken), "{outcomes:?}");
+    let live = if outcomes[0] == taken { new } else { old };
+    ensure!(submit(store, keyed(None)?).await?.task_id == live);
+    change(store, live, service, Event::Cancelled).await?;
+    // A key that lasts keeps others out while its task runs, but not from being done once more after that.
+    let lasting = submit(store, keyed(Some(LATER))?).await?.task_id;
+    ensure!(revive(old).await? == taken);
+    change(store, lasting, service, Event::Cancelled).await?;
+    change(store, old, service, Event::Revived).await?;
     Ok(())
 }
 

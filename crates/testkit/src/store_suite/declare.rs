@@ -60,6 +60,7 @@ pub async fn what_is_declared_is_read_back(harness: &Harness) -> Result<()> {
             jitter: 0.5,
             within: Some(Duration::from_secs(86_400)),
             except_kinds: vec!["paper".to_owned()],
+            never: false,
             ..RetryPolicy::classic()
         },
         timeout: Some(Duration::from_secs(600)),

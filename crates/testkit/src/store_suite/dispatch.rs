@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Result, ensure};
 use relais_core::{
-    Change, ClientKey, DispatchName, Dispatched, DueDispatch, Event, FlowLimits, IdempotencyKey, NewTask,
-    PublishedTask, Publisher, ServiceKey, ServiceLimits, Status, Store, TaskId,
+    Change, ClientKey, DispatchName, Dispatched, DueDispatch, Event, Failure, FlowLimits, IdempotencyKey, Ignored,
+    NewTask, Outcome, PublishedTask, Publisher, ServiceKey, ServiceLimits, Status, Store, TaskEvent, TaskId,
 };
 
 use super::{
@@ -338,5 +338,47 @@ pub async fn a_task_that_loses_worker_after_worker_fails(harness: &Harness) -> R
     let found = find(store, task).await?;
     ensure!(found.state.status == Status::Failure && found.state.losses == 3);
     ensure!(found.error_message.is_some_and(|message| message.contains('3')), "it says why");
+    Ok(())
+}
+
+/// A failure of a worker that was replaced changes nothing; that of one that was never heard of counts, for nobody else may have
+/// the task.
+pub async fn a_slow_worker_does_not_fail_the_task_of_its_successor(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = brokered(store, limits(None)).await?;
+    let started = |host: &str| Event::Delivered { worker_host: Some(host.to_owned()), again: false, delivery_limit: 9 };
+    let failed = |host: &str| Event::Failed {
+        attempt: None,
+        failure: Failure::new(host),
+        again_after: None,
+        again: false,
+        worker_host: Some(host.to_owned()),
+        replaced: false,
+    };
+    let lost = Outcome::Ignored(Ignored::NotHeld);
+    for at_once in [false, true] {
+        let task_id = submit(store, new_task(service, client)?).await?.task_id;
+        let event = |event| TaskEvent { task_id, service, client: None, event };
+        change(store, task_id, service, started("a")).await?;
+        // Whether it is known from before, or from the same batch.
+        let outcome = if at_once {
+            store.record(vec![event(started("b")), event(failed("a"))]).await?.pop()
+        } else {
+            change(store, task_id, service, started("b")).await?;
+            store.record(vec![event(failed("a"))]).await?.pop()
+        };
+        ensure!(outcome.as_ref() == Some(&lost), "{outcome:?}");
+        let state = find(store, task_id).await?.state;
+        ensure!(state.status == Status::InProgress && state.worker_host.as_deref() == Some("b"), "{state:?}");
+        change(store, task_id, service, failed(if at_once { "b" } else { "c" })).await?;
+        let found = find(store, task_id).await?;
+        ensure!(found.state.status == Status::Failure && found.state.failures == 1, "{found:?}");
+        ensure!(found.state.worker_host == found.error_message, "it says who failed: {found:?}");
+    }
+    // Nobody has it: who fails need not have said that it began.
+    let task_id = submit(store, new_task(service, client)?).await?.task_id;
+    change(store, task_id, service, failed("a")).await?;
+    let state = find(store, task_id).await?.state;
+    ensure!((state.status, state.attempt, state.worker_host.as_deref()) == (Status::Failure, 1, Some("a")));
     Ok(())
 }

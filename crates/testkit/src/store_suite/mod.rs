@@ -104,6 +104,7 @@ macro_rules! store_suite {
             attempt {
                 a_task_that_failed_is_tried_again_until_its_policy_ends,
                 the_policy_is_the_tasks_or_else_the_services,
+                what_a_service_forbids_to_try_again_is_not,
                 attempts_that_were_given_back_or_lost_are_kept,
                 a_task_that_has_ended_can_be_done_once_more,
                 a_scheduled_task_comes_into_its_queue_in_its_time,
@@ -111,7 +112,10 @@ macro_rules! store_suite {
                 what_nobody_started_in_time_fails,
                 an_attempt_that_takes_too_long_is_told_so,
                 urgent_tasks_go_first_and_the_others_do_move,
+                a_scheduled_task_goes_before_nothing_that_came_before_its_time,
                 a_unique_key_has_one_task_at_a_time,
+                a_task_is_not_done_once_more_while_another_has_its_key,
+                a_task_that_is_done_once_more_is_tried_again_for_as_long_as_a_new_one,
                 tasks_of_a_broker_are_dispatched_when_they_are_due,
                 attempts_go_with_their_task,
             }
@@ -191,6 +195,7 @@ macro_rules! store_suite {
                 a_service_may_change_to_a_broker_and_back,
                 what_waits_in_a_queue_of_another_name_is_dispatched_again,
                 a_task_that_loses_worker_after_worker_fails,
+                a_slow_worker_does_not_fail_the_task_of_its_successor,
             }
             position {
                 the_place_is_exact_after_claims_cancels_and_returns,

@@ -196,6 +196,7 @@ pub async fn what_is_declared_of_a_schedule_is_read_back_and_its_progress_kept(h
                 limit: 3,
                 jitter: 0.25,
                 except_kinds: vec!["ink".to_owned()],
+                never: false,
                 ..RetryPolicy::none()
             }),
             timeout: Some(Duration::from_millis(1500)),

@@ -128,6 +128,7 @@ impl Hand {
                     again_after,
                     again: false,
                     worker_host: None,
+                    replaced: false,
                 }
             }
             Word::Returned => Event::Returned { attempt: number },

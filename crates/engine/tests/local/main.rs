@@ -13,8 +13,9 @@ use std::{
 use relais_core::{CrashPolicy, Status, Store};
 use relais_engine::{Context, HandlerError, Handlers, InstanceOptions, Tasks, Verdict};
 use relais_protocol::{
-    HumanDuration, admin::ServiceDeclaration, consumer::SubmitRequest, retry::RetryDeclaration,
-    schedule::ScheduleDeclaration,
+    HumanDuration,
+    admin::{AuthorizationDeclaration, Declaration, RoleName, ServiceDeclaration},
+    consumer::SubmitRequest,
 };
 use relais_testkit::TestDatabase;
 use serde_json::{Value, json};
@@ -47,13 +48,15 @@ async fn postgres() -> Stage {
 macro_rules! on_both {
     ($($name:ident)*) => {
         mod on_sqlite {
-            $(#[tokio::test] async fn $name() { super::$name(super::sqlite().await).await })*
+            $(#[tokio::test] async fn $name() { super::$name($crate::sqlite().await).await })*
         }
         mod on_postgres {
-            $(#[tokio::test] async fn $name() { super::$name(super::postgres().await).await })*
+            $(#[tokio::test] async fn $name() { super::$name($crate::postgres().await).await })*
         }
     };
 }
+
+mod by_hand;
 
 on_both! {
     a_thousand_tasks_are_done_once_each
@@ -62,9 +65,10 @@ on_both! {
     stopping_lets_tasks_finish_and_gives_back_the_rest
     hooks_are_called_around_every_task
     a_task_of_a_transaction_exists_if_that_commits
-    by_hand_time_passes_when_it_is_told
     a_task_that_wants_another_time_gets_it
     a_strict_instance_does_not_begin_before_it_was_decided
+    what_takes_too_long_is_told_to_stop_and_fails
+    what_was_said_of_the_program_stays_when_it_starts_again
 }
 
 async fn a_thousand_tasks_are_done_once_each(stage: Stage) {
@@ -95,7 +99,7 @@ async fn a_thousand_tasks_are_done_once_each(stage: Stage) {
 
 async fn what_a_handler_says_is_what_is_stored(stage: Stage) {
     let handler = async |body: Value, context: Context| match body["do"].as_str().unwrap() {
-        "fail" => Err(HandlerError::permanent("no paper").kind("paper")),
+        "fail" => Err(HandlerError::permanent("no paper").kind("paper").trace("tray 2")),
         "panic" => panic!("out of ink"),
         _ => Ok(json!({"attempt": context.attempt(), "correlation": context.correlation_id()})),
     };
@@ -107,6 +111,7 @@ async fn what_a_handler_says_is_what_is_stored(stage: Stage) {
     let done = tasks.submit_request("print", request).await.unwrap();
     let failed = tasks.wait(failed, LONG).await.unwrap();
     assert_eq!((failed.state.status, failed.error_kind.as_deref()), (Status::Failure, Some("paper")));
+    assert_eq!(failed.error_trace.as_deref(), Some("tray 2"));
     let panicked = tasks.wait(panicked, LONG).await.unwrap();
     assert_eq!(panicked.error_message.as_deref(), Some("the handler panicked: out of ink"));
     let done = tasks.wait(done, LONG).await.unwrap();
@@ -265,43 +270,6 @@ async fn a_task_of_a_transaction_exists_if_that_commits(stage: Stage) {
     tasks.stop().await;
 }
 
-async fn by_hand_time_passes_when_it_is_told(stage: Stage) {
-    let handler = async |body: Value, context: Context| match (body["fail"].as_bool(), context.attempt()) {
-        (Some(true), Some(1)) => Err(HandlerError::new("not yet")),
-        _ => Ok(json!({"done": true})),
-    };
-    let service = ServiceDeclaration { retry: Some(RetryDeclaration::classic()), ..ServiceDeclaration::named("mail") };
-    let nightly: ScheduleDeclaration = serde_json::from_value(json!({
-        "scheduleName": "nightly", "serviceName": "mail", "clientId": "app", "cron": "0 0 1 1 *", "body": {"yearly": true}
-    }))
-    .unwrap();
-    let tasks = Tasks::builder(stage.store)
-        .handlers(Handlers::new().on("mail", handler))
-        .service(service)
-        .schedule(nightly)
-        .by_hand()
-        .start()
-        .await
-        .unwrap();
-    tasks.submit("mail", &json!({"to": "ann", "fail": true})).await.unwrap();
-    let body = serde_json::value::to_raw_value(&json!({"to": "bob"})).unwrap();
-    let later = SubmitRequest { delay: Some(HumanDuration(Duration::from_secs(3600))), ..SubmitRequest::new(body) };
-    tasks.submit_request("mail", later).await.unwrap();
-    assert_eq!(tasks.assert_enqueued("mail", json!({"to": "ann"})).await.attempts, 0);
-    let ran = tasks.run_due().await.unwrap();
-    assert_eq!(ran.len(), 1, "{ran:?}");
-    assert_eq!(ran[0].outcome, Err("not yet".to_owned()));
-    assert!(tasks.run_due().await.unwrap().is_empty(), "nothing is due before time passes");
-    tasks.advance(Duration::from_secs(2 * 60 + 30)).await.unwrap();
-    let ran = tasks.run_due().await.unwrap();
-    assert_eq!((ran.len(), ran[0].attempt, &ran[0].outcome), (1, 2, &Ok(json!({"done": true}))));
-    tasks.advance(Duration::from_secs(3600)).await.unwrap();
-    assert_eq!(tasks.run_due().await.unwrap().len(), 1, "the one that was to be done in an hour");
-    tasks.advance(Duration::from_secs(366 * 86_400)).await.unwrap();
-    assert_eq!(tasks.run_due().await.unwrap().len(), 1, "the one of the schedule");
-    tasks.stop().await;
-}
-
 async fn a_task_that_wants_another_time_gets_it(stage: Stage) {
     let handler = async |_: Value, context: Context| match context.attempt() {
         Some(1) => Err(HandlerError::again("no paper yet")),
@@ -343,4 +311,71 @@ async fn a_strict_instance_does_not_begin_before_it_was_decided(stage: Stage) {
     assert_eq!((task.state.status, task.error_kind.as_deref()), (Status::Failure, Some("crashed")));
     let instance = engine.work(handlers()).await.unwrap();
     assert_eq!(instance.name(), "strict");
+}
+
+async fn what_takes_too_long_is_told_to_stop_and_fails(stage: Stage) {
+    let told = Arc::new(Notify::new());
+    let bell = Arc::clone(&told);
+    let handler = move |body: Value, context: Context| {
+        let bell = Arc::clone(&bell);
+        async move {
+            if body["obedient"].as_bool() == Some(true) {
+                context.cancelled().await;
+                bell.notify_one();
+            } else {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, HandlerError>("too late")
+        }
+    };
+    let service = ServiceDeclaration {
+        timeout: Some(HumanDuration(Duration::from_secs(1))),
+        ..ServiceDeclaration::named("slow")
+    };
+    let options = InstanceOptions { stop_limit: Duration::from_millis(50), ..InstanceOptions::default() };
+    let handlers = Handlers::new().options(options).on("slow", handler);
+    let tasks = Tasks::builder(stage.store).handlers(handlers).service(service).start().await.unwrap();
+    for obedient in [true, false] {
+        let name = tasks.submit("slow", &json!({"obedient": obedient})).await.unwrap();
+        if obedient {
+            tokio::time::timeout(LONG, told.notified()).await.expect("it is told to stop");
+        }
+        let task = tasks.wait(name, LONG).await.unwrap();
+        assert_eq!((task.state.status, task.error_kind.as_deref()), (Status::Failure, Some("timeout")));
+        assert_eq!(task.response.map(|response| response.get().to_owned()), None, "what it returned does not count");
+    }
+    assert_eq!(tasks.stop().await.failed, 2);
+}
+
+async fn what_was_said_of_the_program_stays_when_it_starts_again(stage: Stage) {
+    let handler = async |_: Value, _: Context| Ok::<_, HandlerError>(());
+    let start = async || {
+        let store = relais_store::open(&stage.url, &relais_store::Options::default()).await.unwrap();
+        Tasks::builder(store).handlers(Handlers::new().on("print", handler).on("fold", handler)).start().await.unwrap()
+    };
+    stage.store.close().await;
+    let tasks = start().await;
+    let said = |service: &str, roles: &[RoleName]| AuthorizationDeclaration {
+        client_id: "app".to_owned(),
+        service_name: service.to_owned(),
+        roles: roles.to_vec(),
+        capacity: Some(7),
+        max_running: Some(3),
+        share: Some(2),
+    };
+    let by_operator = Declaration {
+        authorizations: vec![said("print", &[RoleName::Consume, RoleName::Work]), said("fold", &[RoleName::Work])],
+        ..Declaration::default()
+    };
+    tasks.engine().apply(by_operator, false, false).await.unwrap();
+    tasks.stop().await;
+    let tasks = start().await;
+    let declared = tasks.engine().declaration().await.unwrap();
+    for service in ["print", "fold"] {
+        let found = declared.authorizations.iter().find(|one| one.service_name == service).unwrap();
+        // What the program needs is there too.
+        let wanted = said(service, &[RoleName::Consume, RoleName::Work]);
+        assert_eq!(serde_json::to_value(found).unwrap(), serde_json::to_value(wanted).unwrap());
+    }
+    tasks.stop().await;
 }

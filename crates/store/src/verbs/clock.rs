@@ -1,0 +1,30 @@
+//! Minding the clock, before anything is done because of the time.
+
+use std::time::Instant;
+
+use relais_core::StoreError;
+
+use super::Verbs;
+use crate::{
+    clock::Clock as _,
+    session::{Database, Session as _},
+};
+
+impl<D: Database> Verbs<D> {
+    /// Moves what is counted in durations along, if the database's clock was set.
+    pub(super) async fn mind_the_clock(&self) -> Result<(), StoreError> {
+        let asked = Instant::now();
+        let reading = self.database.read_clock().await?;
+        let Some(by) = self.clock.look(asked, Instant::now(), reading) else { return Ok(()) };
+        let mut session = self.database.begin().await?;
+        let moved = session.step_clock(reading.stepped, by).await?;
+        session.commit().await?;
+        if moved {
+            tracing::warn!(
+                by_ms = by,
+                "the database's clock was set; leases, deadlines and waits were moved along, dates were not"
+            );
+        }
+        Ok(())
+    }
+}

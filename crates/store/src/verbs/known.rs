@@ -1,0 +1,79 @@
+//! What the rows of tasks do not tell, and an event may depend on. Looked up only where it does: hardly ever.
+
+use std::collections::{BTreeSet, HashMap};
+
+use relais_core::{AttemptOutcome, Event, Ignored, StoreError, TaskEvent, TaskId};
+
+use super::{Verbs, change::Changes};
+use crate::{
+    history::{FreedKey, History as _},
+    session::{Database, LockedTask},
+};
+
+/// What is known besides of some tasks.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// Hosts that had a task before, and how it ended there.
+    hosts: BTreeSet<(i64, String, i16)>,
+    /// Tasks whose unique keys belong to others that have not ended.
+    keyless: BTreeSet<TaskId>,
+}
+
+impl Known {
+    /// Why an event can not be: a task that is done once more would be the second of its key.
+    pub(super) fn forbids(&self, event: &Event, task: &LockedTask) -> Option<Ignored> {
+        let revived = matches!(event, Event::Revived) && task.state.status.is_final();
+        (revived && self.keyless.contains(&task.task_id)).then_some(Ignored::KeyTaken)
+    }
+
+    /// Says of a failure whether it is of a worker that was replaced.
+    pub(super) fn complete(&self, event: &mut Event, task: &LockedTask, changes: &Changes) {
+        let Some(host) = event.other_host(&task.state).map(str::to_owned) else { return };
+        let Event::Failed { again, replaced, .. } = event else { return };
+        let had_it = |outcome: AttemptOutcome| {
+            self.hosts.contains(&(task.id, host.clone(), outcome.code())) || changes.ended_at(task.id, &host, outcome)
+        };
+        // A failure that may have been heard before may be the one that was counted.
+        *replaced = had_it(AttemptOutcome::Lost) || *again && had_it(AttemptOutcome::Failure);
+    }
+}
+
+impl<D: Database> Verbs<D> {
+    /// Looks up what these events depend on.
+    pub(super) async fn look_up(
+        session: &mut D::Session,
+        events: &[TaskEvent],
+        tasks: &HashMap<TaskId, LockedTask>,
+    ) -> Result<Known, StoreError> {
+        // Who has it may change within the batch.
+        let doubtful: BTreeSet<i64> = events
+            .iter()
+            .filter_map(|TaskEvent { task_id, event, .. }| {
+                let Event::Failed { worker_host: Some(host), .. } = event else { return None };
+                let task = tasks.get(task_id)?;
+                let other = task.state.attempt > 0 && task.state.worker_host.as_ref() != Some(host);
+                other.then_some(task.id)
+            })
+            .collect();
+        let keys: BTreeSet<FreedKey> = events
+            .iter()
+            .filter(|event| matches!(event.event, Event::Revived))
+            .filter_map(|event| {
+                let task = tasks.get(&event.task_id).filter(|task| task.state.status.is_final())?;
+                let (service, client, task_id) = (task.service, task.client, task.task_id);
+                Some(FreedKey { service, client, key: task.unique_key.clone()?, task_id })
+            })
+            .collect();
+        let mut known = Known::default();
+        if !keys.is_empty() {
+            let keys: Vec<FreedKey> = keys.into_iter().collect();
+            // Taken first: whoever submits one with the same key in this moment waits, or was first.
+            session.retake_unique(&keys).await?;
+            known.keyless.extend(session.key_taken(&keys).await?);
+        }
+        if !doubtful.is_empty() {
+            known.hosts.extend(session.past_hosts(&doubtful.into_iter().collect::<Vec<_>>()).await?);
+        }
+        Ok(known)
+    }
+}
