@@ -20,6 +20,9 @@ use crate::{
 /// Where it is in the tree.
 const PACKAGE: &str = "sdk/javascript";
 
+/// Names the copy, for the workspace's tests that run workers of the library: they take what npm installed there.
+pub const VARIABLE: &str = "RELAIS_TEST_JAVASCRIPT";
+
 /// The oldest Node that the library promises to run on.
 const OLDEST_NODE: u32 = 18;
 
@@ -44,10 +47,16 @@ pub fn run_alone() -> Result<()> {
     run(&broker.url()?)
 }
 
-/// Checks and tests the library with the server that has been built and the broker at `broker`.
-pub fn run(broker: &str) -> Result<()> {
+/// Makes a copy that has what the library needs.
+pub fn prepare() -> Result<PathBuf> {
     let copy = copy()?;
     install(&copy)?;
+    Ok(copy)
+}
+
+/// Checks and tests the library with the server that has been built and the broker at `broker`.
+pub fn run(broker: &str) -> Result<()> {
+    let copy = prepare()?;
     let start = Instant::now();
     execute(Command::new("npm").args(["run", "--silent", "check"]).current_dir(&copy))?;
     let mut tests = Command::new("node");

@@ -2,7 +2,12 @@
 //!
 //! Needs that server and a broker, and starts neither.
 
-use std::{fs, path::Path, process::Command, time::Instant};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Instant,
+};
 
 use anyhow::{Context, Result};
 
@@ -13,16 +18,22 @@ use crate::{
 
 const LIBRARY: &str = "sdk/python";
 
+/// Names the interpreter that has what the library needs, for the workspace's tests that run workers of it.
+pub const VARIABLE: &str = "RELAIS_TEST_PYTHON";
+
 /// Tests wait for servers more than they compute.
 const AT_ONCE: &str = "3";
 
+/// Makes sure that what the library needs is there. Returns the directory of the programs.
+pub fn prepare() -> Result<PathBuf> {
+    let requirements = root().join(LIBRARY).join("requirements-dev.txt");
+    let requirements = fs::read_to_string(requirements).context("cannot read the requirements")?;
+    python::environment(&cargo::target_directory()?.join("sdk-python"), &requirements)
+}
+
 /// Checks the library and runs its tests with the server `relais` and the broker at `broker`.
 pub fn run(relais: &Path, broker: &str) -> Result<()> {
-    let library = root().join(LIBRARY);
-    let requirements =
-        fs::read_to_string(library.join("requirements-dev.txt")).context("cannot read the requirements")?;
-    let target = cargo::target_directory()?;
-    let programs = python::environment(&target.join("sdk-python"), &requirements)?;
+    let (library, target, programs) = (root().join(LIBRARY), cargo::target_directory()?, prepare()?);
     let start = Instant::now();
     let program = |name: &str, arguments: &[&str]| {
         let mut command = Command::new(programs.join(name));

@@ -71,12 +71,15 @@ fn test(filters: &[String]) -> Result<()> {
     postgres::ensure_installed()?;
     rabbitmq::ensure_installed()?;
     // The examples are workers in Python and in shell, and are run as they are.
-    packages::ensure(&["curl", "jq", "python3", "redis-server"])?;
+    // A clock that tests set is told by libfaketime.
+    packages::ensure(&["curl", "faketime", "jq", "python3", "redis-server"])?;
     // Receivers of callbacks are in JavaScript too.
     sdk_javascript::ensure_installed()?;
     // The dashboard is looked at in a real browser.
     let axe = browser::ensure_installed()?;
     graphs::ensure_installed()?;
+    // Workers of both libraries are among the workspace's tests.
+    let (python, javascript) = (sdk_python::prepare()?.join("python"), sdk_javascript::prepare()?);
     // RabbitMQ takes seconds to start, and does so while everything else is compiled. A test and the
     // whole workspace are named although this is for one binary: with them, dependencies get the
     // very features that `cargo test` wants, and are compiled once instead of twice.
@@ -93,6 +96,7 @@ fn test(filters: &[String]) -> Result<()> {
     tests.env(postgres::VARIABLE, server.url()).env(rabbitmq::VARIABLE, broker.url()?);
     let relais = cargo::binary("debug", "relais")?;
     tests.env("RELAIS_BIN", &relais).env(browser::AXE, &axe);
+    tests.env(sdk_python::VARIABLE, &python).env(sdk_javascript::VARIABLE, &javascript);
     let beside = if filters.is_empty() { Some(Beside::start(&broker.url()?)?) } else { None };
     let tested = execute(&mut tests);
     let beside = beside.map(Beside::finish);

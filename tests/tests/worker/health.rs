@@ -12,13 +12,14 @@ use tokio_util::sync::CancellationToken;
 use crate::{World, stage::Stage};
 
 async fn probe(address: SocketAddr, path: &str) -> Result<(u16, String)> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let client = reqwest::Client::builder().no_proxy().build()?;
     let response = client.get(format!("http://{address}{path}")).send().await?;
     Ok((response.status().as_u16(), response.text().await?))
 }
 
 /// Probes until there is this answer.
-async fn until(address: SocketAddr, path: &str, wanted: (u16, &str)) {
+pub async fn until(address: SocketAddr, path: &str, wanted: (u16, &str)) {
     let mut last = None;
     let probing = async {
         loop {

@@ -4,12 +4,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 use relais_engine::{Engine, Handlers, InstanceOptions, InstanceReport};
-use relais_worker::{Context, HandlerError, WorkerBuilder, WorkerReport};
-use serde::de::DeserializeOwned;
-use serde_json::Value;
+use relais_worker::{Context, WorkerBuilder, WorkerReport};
+use serde::Deserialize;
+use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
-use crate::SERVICE;
+use crate::{
+    SERVICE,
+    foreign::Foreign,
+    stage::{Order, Stage},
+};
 
 /// A worker to be.
 pub enum Hired {
@@ -17,6 +21,8 @@ pub enum Hired {
     Elsewhere(WorkerBuilder),
     /// Of the engine itself.
     InProcess { engine: Engine, options: InstanceOptions, concurrency: usize },
+    /// Of a library in another language.
+    Foreign(Foreign),
 }
 
 impl From<WorkerBuilder> for Hired {
@@ -36,41 +42,47 @@ impl Hired {
     }
 
     pub fn concurrency(self, number: usize) -> Self {
-        self.told(|builder| builder.concurrency(number), |_, concurrency| *concurrency = number)
+        let foreign = ("concurrency", json!(number));
+        self.told(|builder| builder.concurrency(number), |_, concurrency| *concurrency = number, foreign)
     }
 
     pub fn once(self) -> Self {
-        self.told(|builder| builder.once(true), |options, _| options.once = true)
+        self.told(|builder| builder.once(true), |options, _| options.once = true, ("once", json!(true)))
     }
 
     pub fn grace(self, time: Duration) -> Self {
-        self.told(|builder| builder.grace(time), |options, _| options.grace = time)
+        let foreign = ("grace", json!(time.as_secs_f64()));
+        self.told(|builder| builder.grace(time), |options, _| options.grace = time, foreign)
     }
 
+    /// Other languages have one that can not be set: a second or three.
     pub fn stop_limit(self, time: Duration) -> Self {
-        self.told(|builder| builder.stop_limit(time), |options, _| options.stop_limit = time)
+        let foreign = ("stopLimit", json!(null));
+        self.told(|builder| builder.stop_limit(time), |options, _| options.stop_limit = time, foreign)
     }
 
     fn told(
-        mut self,
+        self,
         elsewhere: impl FnOnce(WorkerBuilder) -> WorkerBuilder,
         here: impl FnOnce(&mut InstanceOptions, &mut usize),
+        (name, value): (&str, Value),
     ) -> Self {
-        match &mut self {
-            Self::Elsewhere(builder) => return Self::Elsewhere(elsewhere(builder.clone())),
-            Self::InProcess { options, concurrency, .. } => here(options, concurrency),
+        match self {
+            Self::Elsewhere(builder) => Self::Elsewhere(elsewhere(builder)),
+            Self::InProcess { engine, mut options, mut concurrency } => {
+                here(&mut options, &mut concurrency);
+                Self::InProcess { engine, options, concurrency }
+            }
+            Self::Foreign(foreign) => Self::Foreign(foreign.told(name, value)),
         }
-        self
     }
 
-    /// Does tasks until it is told to stop. The handler is the same everywhere.
-    pub async fn run<B, H, F>(self, handler: H, shutdown: CancellationToken) -> Result<Report>
-    where
-        H: Fn(B, Context) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<Value, HandlerError>> + Send + 'static,
-        B: DeserializeOwned + Send + 'static,
-    {
+    /// Does tasks until it is told to stop. The handler does the same everywhere.
+    pub async fn run(self, stage: Stage, shutdown: CancellationToken) -> Result<Report> {
+        let theirs = stage.clone();
+        let handler = move |order: Order, context: Context| stage.clone().play(order, context);
         match self {
+            Self::Foreign(foreign) => foreign.run(theirs, shutdown).await,
             Self::Elsewhere(builder) => Ok(builder.build()?.run(handler, shutdown).await?.into()),
             Self::InProcess { engine, options, concurrency } => {
                 let handlers = Handlers::new().options(options).on_up_to(concurrency, SERVICE, handler);
@@ -86,7 +98,7 @@ impl Hired {
 }
 
 /// What a worker did.
-#[derive(Debug)]
+#[derive(Debug, Deserialize)]
 pub struct Report {
     pub done: u64,
     pub failed: u64,

@@ -1,11 +1,15 @@
-//! Workers of the Rust library: one set of promises on every transport, then what is special about each.
+//! Workers: one set of promises on every transport, for the libraries of three languages; then what is special about each
+//! transport, for the Rust library.
 //!
 //! The server is a real one in each case: over HTTP, by way of RabbitMQ (classic and quorum queues), and in the same process.
 
 mod cases;
+mod ends;
+mod foreign;
 mod guide;
 mod health;
 mod hired;
+mod poison;
 mod rabbitmq;
 mod stage;
 
@@ -18,7 +22,10 @@ use relais_transport::{RabbitMq, RabbitMqOptions};
 use relais_worker::{Worker, WorkerBuilder};
 use serde_json::{Value, json};
 
-use self::hired::Hired;
+use self::{
+    foreign::{Foreign, Language},
+    hired::Hired,
+};
 
 const SERVICE: &str = "resize";
 
@@ -30,10 +37,12 @@ enum Way {
     InProcess,
 }
 
-/// A Relais, and a way to its tasks.
+/// A Relais, a way to its tasks, and a library to do them with.
 struct World {
     app: TestApp,
     way: Way,
+    /// Rust's if there is none.
+    language: Option<Language>,
     vhost: Option<TestVhost>,
 }
 
@@ -53,6 +62,36 @@ impl World {
     async fn rabbitmq_quorum() -> Result<Self> {
         let queue = json!({"type": "quorum"});
         Self::start(Way::RabbitMq, json!({"serviceName": SERVICE, "transport": "rabbitmq", "queue": queue})).await
+    }
+
+    async fn python_http() -> Result<Self> {
+        Self::http().await?.of(Language::Python)
+    }
+
+    async fn python_rabbitmq_classic() -> Result<Self> {
+        Self::rabbitmq_classic().await?.of(Language::Python)
+    }
+
+    async fn python_rabbitmq_quorum() -> Result<Self> {
+        Self::rabbitmq_quorum().await?.of(Language::Python)
+    }
+
+    async fn javascript_http() -> Result<Self> {
+        Self::http().await?.of(Language::JavaScript)
+    }
+
+    async fn javascript_rabbitmq_classic() -> Result<Self> {
+        Self::rabbitmq_classic().await?.of(Language::JavaScript)
+    }
+
+    async fn javascript_rabbitmq_quorum() -> Result<Self> {
+        Self::rabbitmq_quorum().await?.of(Language::JavaScript)
+    }
+
+    fn of(self, language: Language) -> Result<Self> {
+        // What is missing is said at once, and not only by a worker that never comes.
+        language.program()?;
+        Ok(Self { language: Some(language), ..self })
     }
 
     async fn start(way: Way, service: Value) -> Result<Self> {
@@ -76,18 +115,29 @@ impl World {
             let carrier = RabbitMq::new(vhost.url(), RabbitMqOptions::default())?;
             builder = builder.engine(|options| options.dispatch.carrier = Some(Arc::new(carrier)));
         }
-        Ok(Self { app: builder.start().await, way, vhost })
+        Ok(Self { app: builder.start().await, way, language: None, vhost })
     }
 
     /// A worker for the service, which is not to be waited for long.
     fn worker(&self) -> Hired {
-        match self.way {
-            Way::Http | Way::RabbitMq => Hired::Elsewhere(self.worker_elsewhere()),
-            Way::InProcess => Hired::in_process(&self.app.engine, "pod-1"),
+        match (self.language, self.way) {
+            (Some(language), _) => Hired::Foreign(self.worker_in(language)),
+            (None, Way::Http | Way::RabbitMq) => Hired::Elsewhere(self.worker_elsewhere()),
+            (None, Way::InProcess) => Hired::in_process(&self.app.engine, "pod-1"),
         }
     }
 
-    /// One that is not in the server's own process.
+    fn worker_in(&self, language: Language) -> Foreign {
+        let server = format!("http://{}", self.app.address());
+        let url = self.vhost.as_ref().map_or(server.as_str(), TestVhost::url);
+        let settings = json!({
+            "url": url, "service": SERVICE, "clientId": "worker", "clientSecret": secret("worker"),
+            "lease": 1, "hostName": "pod-1",
+        });
+        Foreign::new(language, settings)
+    }
+
+    /// One of the Rust library that is not in the server's own process.
     fn worker_elsewhere(&self) -> WorkerBuilder {
         let builder = match &self.vhost {
             Some(vhost) => Worker::rabbitmq(vhost.url(), SERVICE),
@@ -131,7 +181,7 @@ impl World {
     }
 }
 
-/// Every promise on every transport.
+/// Every promise on every transport, in every language.
 macro_rules! suite {
     ($worlds:tt, $cases:tt) => { suite!(@each $worlds, $cases); };
     (@each [$($world:ident),*], $cases:tt) => { $(suite!(@one $world, $cases);)* };
@@ -148,7 +198,18 @@ macro_rules! suite {
 }
 
 suite!(
-    [http, rabbitmq_classic, rabbitmq_quorum, in_process],
+    [
+        http,
+        rabbitmq_classic,
+        rabbitmq_quorum,
+        in_process,
+        python_http,
+        python_rabbitmq_classic,
+        python_rabbitmq_quorum,
+        javascript_http,
+        javascript_rabbitmq_classic,
+        javascript_rabbitmq_quorum
+    ],
     [
         a_result_comes_back_with_the_host_that_made_it,
         a_handler_knows_its_task,

@@ -13,14 +13,14 @@ use tokio::time::timeout;
 use crate::stage::Stage;
 
 /// The other end: submits, and hears what workers say.
-struct Other(Broker);
+pub struct Other(Broker);
 
 impl Other {
     fn at(url: &str) -> Result<Self> {
         Ok(Self(Broker::new(url, BrokerOptions::default())?))
     }
 
-    async fn publish(&self, body: impl Into<Vec<u8>>) -> Result<()> {
+    pub async fn publish(&self, body: impl Into<Vec<u8>>) -> Result<()> {
         Ok(self.0.publish(Publish::new("", "q-in", body.into()).message_id("m")).await?)
     }
 
@@ -30,7 +30,7 @@ impl Other {
     }
 
     /// Hears messages until there were results of so many tasks, and gives all of them.
-    async fn results(&self, count: usize) -> Result<Vec<Value>> {
+    pub async fn results(&self, count: usize) -> Result<Vec<Value>> {
         let mut messages: Vec<Value> = Vec::new();
         let hearing = async {
             loop {
@@ -62,7 +62,7 @@ fn ended(messages: &[Value]) -> std::collections::BTreeSet<String> {
     messages.iter().filter(result).map(|message| message["taskId"].to_string()).collect()
 }
 
-async fn queues(vhost: &TestVhost) -> Result<Other> {
+pub async fn queues(vhost: &TestVhost) -> Result<Other> {
     vhost.declare_queue("q-in").await?;
     vhost.declare_queue("q-out").await?;
     Other::at(vhost.url())
@@ -97,6 +97,51 @@ async fn what_is_said_on_the_wire() -> Result<()> {
     assert_eq!(taken.len(), 2);
     assert!(taken.iter().all(|message| message.properties["delivery_mode"] == 2), "{taken:?}");
     assert!(vhost.take("q-in", 1).await?.is_empty(), "it was acknowledged");
+    Ok(())
+}
+
+/// The kinds of the messages about a task, in their order.
+fn kinds<'a>(messages: &'a [Value], task_id: &str) -> Vec<&'a str> {
+    let of_task = messages.iter().filter(|message| message["taskId"] == task_id);
+    of_task.filter_map(|message| message["data"]["messageType"].as_str()).collect()
+}
+
+#[tokio::test]
+async fn that_a_task_is_started_is_said_before_it_begins_if_somebody_had_it_before() -> Result<()> {
+    let vhost = TestVhost::create().await?;
+    let other = queues(&vhost).await?;
+    other.submit("a", json!({"do": "double", "n": 1})).await?;
+    let mut consumer = other.0.consume("q-in", ConsumeOptions::default()).await?;
+    timeout(DEADLINE, consumer.next()).await??;
+    drop(consumer);
+    let stage = Stage::new();
+    let worker = stage.run(Worker::rabbitmq(vhost.url(), "q").host_name("pod-1"));
+    let messages = other.results(1).await?;
+    assert_eq!(kinds(&messages, "a"), ["started", "success"], "{messages:?}");
+    // Nobody had this one: it is short, and says all with its result.
+    other.submit("b", json!({"do": "double", "n": 1})).await?;
+    let messages = other.results(1).await?;
+    assert_eq!(messages.last().context("nothing")?["data"]["response"], 2);
+    worker.stop().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_failure_says_how_far_it_came_just_before() -> Result<()> {
+    let vhost = TestVhost::create().await?;
+    let other = queues(&vhost).await?;
+    let worker = Stage::new().run(Worker::rabbitmq(vhost.url(), "q"));
+    // Of the first, progress may be told at once; of one that follows within a tenth of a second it waits.
+    for task in ["a", "b", "c"] {
+        other.submit(task, json!({"do": "stumble", "percent": 40})).await?;
+    }
+    let messages = other.results(3).await?;
+    for task in ["a", "b", "c"] {
+        let told = kinds(&messages, task);
+        let end = told.iter().position(|kind| *kind == "failure").context("no failure")?;
+        assert!(told[..end].contains(&"progress"), "{messages:?}");
+    }
+    worker.stop().await;
     Ok(())
 }
 

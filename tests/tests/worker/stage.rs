@@ -22,10 +22,10 @@ use tokio_util::sync::CancellationToken;
 
 use crate::hired::{Hired, Report};
 
-/// What a task asks for.
+/// What a task asks for. Workers in other languages play the same: `play.py`, `play.mjs`.
 #[derive(Deserialize)]
 #[serde(tag = "do", rename_all = "camelCase", deny_unknown_fields)]
-enum Order {
+pub enum Order {
     Double {
         n: i64,
     },
@@ -35,6 +35,10 @@ enum Order {
     Panic,
     /// Tells much progress, this in the end, then waits.
     Progress {
+        percent: u32,
+    },
+    /// Tells progress, and fails.
+    Stumble {
         percent: u32,
     },
     /// Waits until the test lets it go, or it is told to stop.
@@ -105,14 +109,30 @@ impl Stage {
     /// Runs a worker.
     pub fn run(&self, worker: impl Into<Hired>) -> Running {
         let (worker, shutdown) = (worker.into(), CancellationToken::new());
-        let stage = self.clone();
-        let handler = move |order: Order, context: Context| stage.clone().play(order, context);
-        Running { task: tokio::spawn(worker.run(handler, shutdown.clone())), shutdown }
+        Running { task: tokio::spawn(worker.run(self.clone(), shutdown.clone())), shutdown }
     }
 
-    async fn play(self, order: Order, context: Context) -> Result<Value, HandlerError> {
-        let _on = OnStage::enter(&self);
-        self.0.starts.send_modify(|starts| starts.push((context.task_id().to_owned(), Instant::now())));
+    /// A task starts.
+    pub fn enter(&self, task_id: &str) -> OnStage {
+        let running = self.0.running.fetch_add(1, Ordering::SeqCst) + 1;
+        self.0.most.fetch_max(running, Ordering::SeqCst);
+        self.0.starts.send_modify(|starts| starts.push((task_id.to_owned(), Instant::now())));
+        OnStage(self.clone())
+    }
+
+    /// Waits until one that waits may go.
+    pub async fn one_may_go(&self) {
+        self.0.free.acquire().await.unwrap().forget();
+    }
+
+    /// One that waited was told to stop.
+    pub fn one_is_told_to_stop(&self) {
+        self.0.stops.send_modify(|stops| *stops += 1);
+    }
+
+    /// The handler of workers in Rust.
+    pub async fn play(self, order: Order, context: Context) -> Result<Value, HandlerError> {
+        let _on = self.enter(context.task_id());
         match order {
             Order::Double { n } => Ok(json!(2 * n)),
             Order::Fail { message } => Err(HandlerError::permanent(message).kind("told")),
@@ -123,6 +143,10 @@ impl Stage {
                 }
                 context.progress(f64::from(percent));
                 self.wait(&context).await
+            }
+            Order::Stumble { percent } => {
+                context.progress(f64::from(percent));
+                Err(HandlerError::new("stumbled"))
             }
             Order::Wait => self.wait(&context).await,
             Order::Never => std::future::pending().await,
@@ -142,9 +166,9 @@ impl Stage {
 
     async fn wait(&self, context: &Context) -> Result<Value, HandlerError> {
         tokio::select! {
-            permit = self.0.free.acquire() => permit.unwrap().forget(),
+            () = self.one_may_go() => {}
             () = context.cancelled() => {
-                self.0.stops.send_modify(|stops| *stops += 1);
+                self.one_is_told_to_stop();
                 return Err(HandlerError::new("told to stop"));
             }
         }
@@ -153,15 +177,7 @@ impl Stage {
 }
 
 /// Counts a task for as long as it is being done, however it ends.
-struct OnStage(Stage);
-
-impl OnStage {
-    fn enter(stage: &Stage) -> Self {
-        let running = stage.0.running.fetch_add(1, Ordering::SeqCst) + 1;
-        stage.0.most.fetch_max(running, Ordering::SeqCst);
-        Self(stage.clone())
-    }
-}
+pub struct OnStage(Stage);
 
 impl Drop for OnStage {
     fn drop(&mut self) {
