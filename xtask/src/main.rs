@@ -31,9 +31,10 @@ The developer's commands of Relais.
 Usage: cargo xtask COMMAND
 
 Commands:
-  test [FILTER…]    Build everything, start a private PostgreSQL and run all tests, documentation
-                    examples, the API fuzzing and the Python library's tests. With FILTER, only
-                    Rust tests whose name contains one.
+  test [FILTER…]    Build everything, start a private PostgreSQL and a private RabbitMQ, and run all
+                    tests and documentation examples; beside them the API fuzzing, the Python and
+                    JavaScript libraries' tests, the chart and the graphs. With FILTER, only Rust
+                    tests whose name contains one.
   check             Everything that needs no server: formatting, clippy, the rule of which crate
                     may know which, licences, committed contracts, tidiness.
   gen [--check]     Write the committed contracts (docs/) anew from the binary; with --check, only
@@ -56,7 +57,8 @@ Environment:
                          environments of fuzz-api, chart and the Python library, helm.
 
 As root on Debian or Ubuntu, `test` and `fuzz-api` install the packages they miss (postgresql,
-curl, jq, python3, python3-venv, nodejs, npm, chromium, prometheus). Elsewhere they say what is missing and how to get it.
+rabbitmq-server, redis-server, curl, faketime, jq, openssl, python3, python3-venv, nodejs, npm, chromium,
+prometheus). Elsewhere they say what is missing and how to get it.
 
 Exit status: 0 all is well, 1 something failed, 2 the command line was not understood.
 ";

@@ -71,8 +71,8 @@ fn test(filters: &[String]) -> Result<()> {
     postgres::ensure_installed()?;
     rabbitmq::ensure_installed()?;
     // The examples are workers in Python and in shell, and are run as they are.
-    // A clock that tests set is told by libfaketime.
-    packages::ensure(&["curl", "faketime", "jq", "python3", "redis-server"])?;
+    // A clock that tests set is told by libfaketime, certificates that they trust are made by openssl.
+    packages::ensure(&["curl", "faketime", "jq", "openssl", "python3", "redis-server"])?;
     // Receivers of callbacks are in JavaScript too.
     sdk_javascript::ensure_installed()?;
     // The dashboard is looked at in a real browser.
