@@ -27,17 +27,22 @@ impl Progress for IntoOutbox {
     }
 }
 
-/// What the handler of a task is given that begins now, and may take so long. What it calls goes on from the span of its task,
-/// where spans are exported.
+/// Makes a task's span part of its trace; whatever is told of the trace from then on goes on from that span. Before anything is done
+/// within the span: afterwards its place in a trace is settled.
+pub(crate) fn go_on(delivery: &mut Delivery, span: &Span) {
+    let task = &mut delivery.task;
+    let told = Trail { traceparent: task.traceparent.take(), tracestate: task.tracestate.take() };
+    let trail = trace::go_on(span, told);
+    (task.traceparent, task.tracestate) = (trail.traceparent, trail.tracestate);
+}
+
+/// What the handler of a task is given that begins now, and may take so long.
 pub(crate) fn context(
     delivery: &Delivery,
     limit: Option<Duration>,
-    span: &Span,
     cancel: CancellationToken,
     outbox: Arc<Outbox>,
 ) -> Context {
-    let told = Trail { traceparent: delivery.task.traceparent.clone(), tracestate: delivery.task.tracestate.clone() };
-    let trail = trace::go_on(span, told);
     let told = delivery.task.deadline.as_ref().and_then(|time| time.parse::<Timestamp>().ok()).map(SystemTime::from);
     let own = limit.and_then(|limit| SystemTime::now().checked_add(limit));
     let known = Known {
@@ -45,8 +50,8 @@ pub(crate) fn context(
         attempt: delivery.key.attempt,
         redelivered: delivery.redelivered,
         correlation_id: delivery.task.correlation_id.clone(),
-        traceparent: trail.traceparent,
-        tracestate: trail.tracestate,
+        traceparent: delivery.task.traceparent.clone(),
+        tracestate: delivery.task.tracestate.clone(),
         deadline: told.into_iter().chain(own).min(),
     };
     Context::new(known, cancel, Arc::new(IntoOutbox { key: delivery.key.clone(), outbox }))
@@ -59,7 +64,7 @@ pub(crate) fn cancelled_by(cancel: CancellationToken) -> (Context, Arc<Outbox>) 
     let task = relais_protocol::worker::SubmissionMessage::new("t".to_owned(), body);
     let key = TaskKey { task_id: "t".into(), attempt: Some(1), delivery: 0 };
     let outbox = Arc::default();
-    (context(&Delivery { key, task, redelivered: false }, None, &Span::none(), cancel, Arc::clone(&outbox)), outbox)
+    (context(&Delivery { key, task, redelivered: false }, None, cancel, Arc::clone(&outbox)), outbox)
 }
 
 #[cfg(test)]
@@ -77,7 +82,7 @@ mod tests {
             .unwrap();
             let key = TaskKey { task_id: "t".into(), attempt: None, delivery: 1 };
             let delivery = Delivery { key, task, redelivered: true };
-            let context = context(&delivery, None, &Span::none(), CancellationToken::new(), Arc::default());
+            let context = context(&delivery, None, CancellationToken::new(), Arc::default());
             let since = context.deadline().map(|time| time.duration_since(SystemTime::UNIX_EPOCH).unwrap());
             assert_eq!(since, seconds.map(|seconds| Duration::from_millis(seconds * 1000 + 500)));
             assert!(context.redelivered());
@@ -94,7 +99,7 @@ mod tests {
             let delivery = Delivery { key, task, redelivered: false };
             let begun = SystemTime::now();
             let limit = Duration::from_secs(limit);
-            let context = context(&delivery, Some(limit), &Span::none(), CancellationToken::new(), Arc::default());
+            let context = context(&delivery, Some(limit), CancellationToken::new(), Arc::default());
             match (told, begun.checked_add(limit), context.deadline()) {
                 (None, Some(earliest), Some(deadline)) => assert!(deadline >= earliest),
                 (None, None, deadline) => assert_eq!(deadline, None, "there is no such time"),

@@ -228,7 +228,7 @@ fn claim(shared: Arc<Shared>, max: usize) -> Claim {
 }
 
 /// Starts the handler of a task that was claimed.
-fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, delivery: Delivery) -> Option<()> {
+fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, mut delivery: Delivery) -> Option<()> {
     let key = delivery.key.clone();
     let Some(cancel) = shared.slots.take(key.clone()) else {
         tracing::warn!(task_id = %key.task_id, attempt = key.attempt, "the server handed out the same attempt twice");
@@ -241,6 +241,7 @@ fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, del
         shared.outbox.put_started(&key);
     }
     let span = tracing::info_span!("task", task_id = %key.task_id, attempt = key.attempt, otel.status_code = Empty);
+    context::go_on(&mut delivery, &span);
     let (shared, handler) = (shared.clone(), handler.clone());
     let work = async move {
         if tell_first && !told_start(&shared, &key, &cancel).await {
@@ -288,7 +289,7 @@ async fn told_start(shared: &Shared, key: &TaskKey, cancel: &CancellationToken) 
 /// Runs the handler of a task for as long as that may take.
 async fn done(shared: &Shared, handler: &Handler, delivery: Delivery, cancel: &CancellationToken) -> Return {
     let limit = limit(shared.time_limit, &delivery.task);
-    let context = context::context(&delivery, limit, &Span::current(), cancel.clone(), shared.outbox.clone());
+    let context = context::context(&delivery, limit, cancel.clone(), shared.outbox.clone());
     let mut work = handler(delivery.task.data.body, context);
     let Some(limit) = limit else { return work.await };
     if let Ok(returned) = timeout(limit, &mut work).await {
