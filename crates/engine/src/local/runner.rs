@@ -13,11 +13,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use futures::{FutureExt, StreamExt as _, stream::FuturesUnordered};
+use futures::FutureExt;
 use relais_core::{ClaimRequest, Event, Json, Outcome, Service, Task, TaskEvent, TaskId, Timestamp};
 use relais_handler::{Context, Failure, Known, Return, Verdict, trace};
 use tokio::{
     sync::{Notify, Semaphore, mpsc},
+    task::JoinSet,
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -290,15 +291,18 @@ impl Runner {
 
     /// Writes results as they come, many at once. While some are written others come together; when those are many, they do
     /// not wait, and the store has something to do while it waits for its disk.
-    async fn write_all(&self, room: Arc<Room>, mut results: mpsc::UnboundedReceiver<Ended>) {
+    async fn write_all(self: Arc<Self>, room: Arc<Room>, mut results: mpsc::UnboundedReceiver<Ended>) {
         let mut pace = Pace::new(Instant::now());
         let (mut batch, mut open) = (Vec::with_capacity(BATCH), true);
-        let mut written = FuturesUnordered::new();
+        // Each on its own: while one is put into words, the store is not to wait for the other.
+        let mut written = JoinSet::new();
         while open || !written.is_empty() {
             let space = BATCH - batch.len();
             tokio::select! {
                 came = results.recv_many(&mut batch, space), if open && space > 0 => open = came > 0,
-                Some(number) = written.next() => {
+                Some(number) = written.join_next() => {
+                    // One that did not come to its end is a fault of ours, and does not go by in silence.
+                    let number = number.unwrap_or_else(|fault| std::panic::resume_unwind(fault.into_panic()));
                     room.in_hand.fetch_sub(number, Ordering::AcqRel);
                     let wanted = pace.wanted(number, Instant::now(), self.registered.concurrency);
                     room.wanted.store(wanted, Ordering::Relaxed);
@@ -307,13 +311,14 @@ impl Runner {
             }
             let enough = if written.is_empty() { 1 } else { MANY };
             if batch.len() >= enough && written.len() < WRITES {
-                written.push(self.write_batch(std::mem::replace(&mut batch, Vec::with_capacity(BATCH))));
+                let batch = std::mem::replace(&mut batch, Vec::with_capacity(BATCH));
+                written.spawn(Arc::clone(&self).write_batch(batch));
             }
         }
     }
 
     /// Writes these, and tells how many they were.
-    async fn write_batch(&self, batch: Vec<Ended>) -> usize {
+    async fn write_batch(self: Arc<Self>, batch: Vec<Ended>) -> usize {
         let number = batch.len();
         let (done, rest): (Vec<_>, Vec<_>) = batch
             .into_iter()
