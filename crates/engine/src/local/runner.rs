@@ -18,7 +18,7 @@ use relais_core::{ClaimRequest, Event, Json, Outcome, Service, Task, TaskEvent, 
 use relais_handler::{Context, Failure, Known, Return, Verdict, trace};
 use tokio::{
     sync::{Notify, Semaphore, mpsc},
-    task::JoinSet,
+    task::{JoinError, JoinSet},
     time::Instant,
 };
 use tokio_util::sync::CancellationToken;
@@ -301,8 +301,13 @@ impl Runner {
             tokio::select! {
                 came = results.recv_many(&mut batch, space), if open && space > 0 => open = came > 0,
                 Some(number) = written.join_next() => {
-                    // One that did not come to its end is a fault of ours, and does not go by in silence.
-                    let number = number.unwrap_or_else(|fault| std::panic::resume_unwind(fault.into_panic()));
+                    let number = match number.map_err(JoinError::try_into_panic) {
+                        Ok(number) => number,
+                        // A fault of ours does not go by in silence.
+                        Err(Ok(fault)) => std::panic::resume_unwind(fault),
+                        // The runtime ends, and with it all that runs.
+                        Err(Err(_)) => return,
+                    };
                     room.in_hand.fetch_sub(number, Ordering::AcqRel);
                     let wanted = pace.wanted(number, Instant::now(), self.registered.concurrency);
                     room.wanted.store(wanted, Ordering::Relaxed);
