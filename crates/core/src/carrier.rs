@@ -67,6 +67,11 @@ impl Mailbox {
         format!("{}-in.rejected", self.name)
     }
 
+    /// Where workers are told of tasks that they may have at hand. Not a queue: everybody who listens hears it.
+    pub fn control(&self) -> String {
+        format!("{}-control", self.name)
+    }
+
     /// Where messages are set aside that can not be understood.
     pub fn rejected(&self) -> String {
         format!("{}-out.rejected", self.name)
@@ -194,6 +199,9 @@ pub trait Carrier: Send + Sync + 'static {
 
     /// Sends tasks, in their order, and tells what became of each.
     async fn send(&self, consignments: Vec<Consignment>) -> Vec<Result<(), CarrierError>>;
+
+    /// Tells all workers of a service something at once: those who listen now, and nobody later.
+    async fn announce(&self, mailbox: &Mailbox, body: Vec<u8>) -> Result<(), CarrierError>;
 
     /// Follows a queue, which is made if need be, with at most `ahead` messages in hand; none if this broker has no such
     /// queue. Makes no other: a queue of tasks that is gone must be found missing, or nobody knows what was in it.

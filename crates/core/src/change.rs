@@ -1,6 +1,6 @@
 //! What became of a task, as those hear it who want to know of every change and not only that something changed.
 
-use crate::{Attempt, ClientKey, Failure, ServiceKey, State, Status, TaskId, Timestamp};
+use crate::{Attempt, ClientKey, Event, Failure, ServiceKey, State, Status, TaskId, Timestamp};
 
 /// So much is told of a failure's message, in bytes of JSON: all that is told of a change has to go through a store that
 /// carries little at a time ([`MAX_TEXT`](crate::wakeup::MAX_TEXT)). The task has the whole of it.
@@ -116,6 +116,47 @@ impl TaskChange {
     }
 }
 
+/// A task that a worker may have at hand, and that nobody wants from it any more: cancelled, taken away because it ran for too
+/// long, or spoken of after its end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Withdrawal {
+    /// Its public name.
+    pub task_id: TaskId,
+    /// The service.
+    pub service: ServiceKey,
+    /// What it is since then: final, or waiting to be tried again.
+    pub status: Status,
+    /// Its revision. What was handed out under an earlier one is meant; what is handed out from now on is not.
+    pub revision: u64,
+    /// Whether it just came to be so. Otherwise a worker has said something of it that shows that it does not know.
+    pub fresh: bool,
+}
+
+impl Withdrawal {
+    /// Whether a worker may have had the task at hand that this event took from it, and does not know. What ended by a worker's
+    /// own word is nobody's to be told of, nor what no worker could have.
+    pub fn follows(before: &State, event: &Event, after: &State) -> bool {
+        matches!(event, Event::Cancelled | Event::Expired | Event::Delivered { .. })
+            && matches!(before.status, Status::Pending | Status::InProgress)
+            && is_withdrawn(after)
+    }
+
+    /// Whether a worker that says this by way of a broker has the task at hand, and does not know. Who has a result is done with it.
+    pub fn is_unknown_to_whoever_says(event: &Event, state: &State) -> bool {
+        let goes_on = match event {
+            Event::Delivered { delivery_limit, .. } => *delivery_limit < u32::MAX,
+            Event::Progressed { lease, .. } => lease.is_none(),
+            _ => false,
+        };
+        goes_on && is_withdrawn(state)
+    }
+}
+
+/// Whether no worker is to have it: if it is tried again, it is handed out anew.
+fn is_withdrawn(state: &State) -> bool {
+    state.status.is_final() || state.status == Status::Waiting
+}
+
 fn beginning(text: &str, most: usize) -> String {
     let mut size = 0;
     let end = text.char_indices().find_map(|(at, char)| {
@@ -137,7 +178,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{Event, apply};
+    use crate::apply;
 
     #[test]
     fn every_step_of_a_life_has_its_name() {
@@ -157,6 +198,50 @@ mod tests {
             let next = apply(&state, &event, at(second)).unwrap();
             assert_eq!(Milestone::of(&state, &next), expected, "{event:?}");
             state = next;
+        }
+    }
+
+    #[test]
+    fn who_has_a_task_at_hand_is_told_of_what_others_did_to_it() {
+        let at = Timestamp::from_millis(1_000);
+        let expires = State { expires: Some(at), ..State::pending() };
+        let began = Event::Delivered { worker_host: None, again: false, delivery_limit: 1 };
+        let running = apply(&State::pending(), &began, at).unwrap();
+        let other = Event::Delivered { worker_host: Some("b".to_owned()), again: false, delivery_limit: 1 };
+        let known = State { worker_host: Some("a".to_owned()), ..running.clone() };
+        for (before, event, told) in [
+            (State::pending(), Event::Cancelled, true),
+            (running.clone(), Event::Cancelled, true),
+            (State::waiting(at), Event::Cancelled, false),
+            (expires, Event::Expired, true),
+            (State::pending(), began.clone(), false),
+            (known, other, true),
+            (running.clone(), Event::failed(None, "no"), false),
+            (running.clone(), Event::GivenBack { worker_host: None }, false),
+        ] {
+            let after = apply(&before, &event, at).unwrap();
+            assert_eq!(Withdrawal::follows(&before, &event, &after), told, "{event:?}");
+        }
+    }
+
+    #[test]
+    fn who_speaks_of_a_task_that_is_over_does_not_know() {
+        let at = Timestamp::from_millis(1_000);
+        let cancelled = apply(&State::pending(), &Event::Cancelled, at).unwrap();
+        let progress = |lease| Event::Progressed { attempt: None, progress: 1.0, lease };
+        let began = |delivery_limit| Event::Delivered { worker_host: None, again: false, delivery_limit };
+        for (event, state, unknown) in [
+            (progress(None), &cancelled, true),
+            (progress(None), &State::waiting(at), true),
+            (progress(None), &State::pending(), false),
+            (began(20), &cancelled, true),
+            // It comes with a result.
+            (began(u32::MAX), &cancelled, false),
+            (Event::failed(None, "no"), &cancelled, false),
+            // Over HTTP the answer says it.
+            (progress(Some(Duration::from_secs(1))), &cancelled, false),
+        ] {
+            assert_eq!(Withdrawal::is_unknown_to_whoever_says(&event, state), unknown, "{event:?}");
         }
     }
 

@@ -4,6 +4,8 @@
 //! until the commit, claims take turns, and the answer is exact: never one too many, and never none while there is room.
 //! What runs is counted, not remembered: a worker that dies leaves nothing behind that would have to be given back.
 //!
+//! Where a broker hands tasks out, the same is asked before they are published: what is published and unfinished is what runs.
+//!
 //! The rate is GCRA: one moment says how far ahead of its rate a service is. Fair share is start-time fair queueing: every
 //! start costs its client some virtual time, the client with the earliest is next, and one that was away begins at the
 //! service's own time, so that its absence earns it nothing.
@@ -180,7 +182,14 @@ impl Flow {
             return Pick::Any(most.min(size(self.facts.pending)));
         }
         if self.facts.limits.fair_share {
-            return Pick::Each(self.turns(most));
+            let mut turns: BTreeMap<ClientKey, (usize, usize)> = BTreeMap::new();
+            for (turn, client) in self.turns(most).into_iter().enumerate() {
+                let (last, had) = turns.entry(client).or_default();
+                (*last, *had) = (turn, *had + 1);
+            }
+            let mut turns: Vec<_> = turns.into_iter().map(|(client, (last, had))| (last, client, had)).collect();
+            turns.sort_unstable();
+            return Pick::Each(turns.into_iter().map(|(_, client, had)| (client, had)).collect());
         }
         let shares = self.clients.values().map(|client| (client.client, self.room_of(client).min(most)));
         Pick::First(shares.filter(|&(_, most)| most > 0).collect(), most)
@@ -230,6 +239,19 @@ impl Flow {
         }
     }
 
+    /// Of what seemed to wait, whosever it is, there was no more.
+    pub fn found_no_more(&mut self) {
+        self.facts.pending = 0;
+    }
+
+    /// Whether nothing waits any more, be it held back or not.
+    pub fn nothing_waits(&self) -> bool {
+        match self.facts.clients {
+            None => self.facts.pending == 0,
+            Some(_) => self.clients.values().all(|client| client.pending == 0),
+        }
+    }
+
     /// When to look again for those who still want so many; none where whoever makes room will say so.
     pub fn again(&self, wanted: usize) -> Option<Duration> {
         let rate = self.facts.limits.rate?;
@@ -273,8 +295,10 @@ impl Flow {
         usize::try_from((rate.window() - ahead).div_euclid(rate.interval())).unwrap_or(0)
     }
 
-    /// Whose turn it is, so many times: always the client whose next start is the earliest in virtual time.
-    fn turns(&self, most: usize) -> Vec<(ClientKey, usize)> {
+    /// Whose turn it is, one after the other for those who want so many: always the client whose next start is the earliest in
+    /// virtual time. As many turns of each client as [`Flow::pick`] gives it.
+    pub fn turns(&self, wanted: usize) -> Vec<ClientKey> {
+        let most = wanted.min(self.room()).min(self.starts());
         let (now, mut turn) = (self.facts.state.time, self.facts.state.turns);
         let mut next: BinaryHeap<Reverse<(i64, i64, ClientKey)>> = self
             .clients
@@ -282,21 +306,21 @@ impl Flow {
             .filter(|client| self.room_of(client) > 0)
             .map(|client| Reverse((client.standing.time.max(now), client.standing.turn, client.client)))
             .collect();
-        let mut turns: BTreeMap<ClientKey, (i64, usize)> = BTreeMap::new();
-        for _ in 0..most {
-            let Some(Reverse((start, _, key))) = next.pop() else { break };
+        let mut had: BTreeMap<ClientKey, usize> = BTreeMap::new();
+        let mut turns = Vec::new();
+        while turns.len() < most
+            && let Some(Reverse((start, _, key))) = next.pop()
+        {
             let Some(client) = self.clients.get(&key) else { continue };
-            let (last, had) = turns.entry(key).or_default();
+            let had = had.entry(key).or_default();
             *had += 1;
             turn = turn.saturating_add(1);
-            *last = turn;
+            turns.push(key);
             if *had < self.room_of(client) {
                 next.push(Reverse((start.saturating_add(cost(client.share)), turn, key)));
             }
         }
-        let mut turns: Vec<_> = turns.into_iter().map(|(client, (last, had))| (last, client, had)).collect();
-        turns.sort_unstable();
-        turns.into_iter().map(|(_, client, had)| (client, had)).collect()
+        turns
     }
 }
 

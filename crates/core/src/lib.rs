@@ -27,6 +27,7 @@ mod change;
 mod cron;
 mod declared;
 mod dependency;
+mod dispatch;
 mod flow;
 mod inbox;
 mod instance;
@@ -59,13 +60,14 @@ pub use carrier::{
     Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Incoming, Mailbox, QueueSight, Rejected,
     Side,
 };
-pub use change::{Milestone, TaskChange};
+pub use change::{Milestone, TaskChange, Withdrawal};
 pub use cron::{Cron, CronError};
 pub use declared::{
     Authorization, Client, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Destination, QueueKind, QueueSettings,
     Retention, Role, Roles, Service, ServiceLimits, SigningSecret, Transport,
 };
 pub use dependency::{After, Condition, Gate, MOST_PREREQUISITES, Prerequisite, Settled, TaskLink, barred};
+pub use dispatch::{ClaimedDispatches, DispatchName, Dispatched, DueDispatch, PublishedTask};
 pub use flow::{ClientFlow, Flow, FlowClient, FlowFacts, FlowLimits, FlowState, MAX_SHARE, Pick, RateLimit, Standing};
 pub use inbox::{Clerk, InboxEntry, TakenIn};
 pub use instance::{Buried, CrashPolicy, Decision, InstanceKey, InstanceRecord, InstanceStatus, Joined, NewInstance};
@@ -79,8 +81,8 @@ pub use schedule::{
     RunTerms, Schedule, ScheduleChange, ScheduleRecord, run_id,
 };
 pub use store::{
-    Change, ClaimRequest, Claimed, DispatchName, Dispatched, DueDispatch, IdsChanged, Outcome, Passed, PublishedTask,
-    PurgeReport, PurgeRule, Store, StoreError, TaskEvent, Wakeup, WakeupListener,
+    Change, ClaimRequest, Claimed, IdsChanged, Outcome, Passed, PurgeReport, PurgeRule, Store, StoreError, TaskEvent,
+    Wakeup, WakeupListener,
 };
 pub use submission::{IdempotencyKey, NewLinks, NewTask, Publisher, Submission, Submitted, Terms, UniqueKey, When};
 pub use task::{Links, Status, Task};

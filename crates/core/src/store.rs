@@ -9,11 +9,12 @@ use async_trait::async_trait;
 
 use crate::{
     Attempt, AuditEntry, AuditOutcome, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt,
-    CallbackFilter, CallbackPage, Clerk, ClientFlow, ClientId, ClientKey, Decision, Declared, Destination, DueCallback,
-    Fired, Ignored, InstanceKey, InstanceRecord, Joined, Json, LaneChange, Lanes, NewBatch, NewInstance, NewTask, Page,
-    Priority, QueueDepth, QueueSettings, QueueShare, Referee, Resend, Resent, Role, RunByHand, ScheduleChange,
-    ScheduleName, ScheduleRecord, ServiceKey, ServiceLimits, ServiceName, SessionsOf, Settled, Settlement, State,
-    Status, Submission, TakenIn, Task, TaskChange, TaskFilter, TaskId, Timestamp, TraceContext, Transport,
+    CallbackFilter, CallbackPage, ClaimedDispatches, Clerk, ClientFlow, ClientId, ClientKey, Decision, Declared,
+    Destination, DispatchName, Dispatched, DueCallback, Fired, Ignored, InstanceKey, InstanceRecord, Joined, Json,
+    LaneChange, Lanes, NewBatch, NewInstance, NewTask, Page, PublishedTask, QueueDepth, QueueSettings, QueueShare,
+    Referee, Resend, Resent, Role, RunByHand, ScheduleChange, ScheduleName, ScheduleRecord, ServiceKey, ServiceLimits,
+    ServiceName, SessionsOf, Settled, Settlement, State, Status, Submission, TakenIn, Task, TaskChange, TaskFilter,
+    TaskId, Timestamp, Transport, Withdrawal,
 };
 
 /// What a store can not do, whatever it was asked.
@@ -32,54 +33,6 @@ pub enum StoreError {
     /// The database is of another version of Relais.
     #[error("{0}")]
     Schema(String),
-}
-
-/// A task that is to be published, as whoever does so knows it.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct DispatchName {
-    /// The service.
-    pub service: ServiceKey,
-    /// The prefix of the queue. A service may get another one meanwhile.
-    pub queue: Arc<str>,
-    /// Which publication it is about: another one each time that the broker has lost it, or that it came back.
-    pub round: i32,
-    /// The task's public name.
-    pub task_id: TaskId,
-}
-
-/// A task that was dispatched to a broker, and of which nothing was heard since.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct PublishedTask {
-    /// The task's public name.
-    pub task_id: TaskId,
-    /// Whether a worker has any task of the same service.
-    pub running: bool,
-}
-
-/// A task that is to be dispatched to a broker.
-#[derive(Debug, Clone)]
-pub struct DueDispatch {
-    /// What it is called.
-    pub name: DispatchName,
-    /// The arguments; none if the task has ended, or is gone: there is nothing to be dispatched any more.
-    pub request: Option<Json>,
-    /// One id through a chain of tasks.
-    pub correlation_id: Option<String>,
-    /// Whose trace it is part of.
-    pub trace: Option<TraceContext>,
-    /// How urgent it is.
-    pub priority: Priority,
-    /// How long an attempt may take, if the task says so itself.
-    pub timeout: Option<Duration>,
-}
-
-/// What became of a dispatch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Dispatched {
-    /// The broker has it, or nobody needs it any more.
-    Done,
-    /// It is to be tried again, by anybody.
-    Again,
 }
 
 /// A worker's wish for tasks.
@@ -327,6 +280,12 @@ pub trait WakeupListener: Send + Sync {
         let _ = changes;
     }
 
+    /// This process has committed that workers are to leave these tasks alone, or has found one that does not know. Whoever
+    /// is told may lose it: a worker that says more of such a task is told of again.
+    fn withdrawn(&self, tasks: &[Withdrawal]) {
+        let _ = tasks;
+    }
+
     /// A process on the same store, perhaps this one, has said this by [`Store::tell`].
     fn told(&self, text: &str) {
         let _ = text;
@@ -347,6 +306,14 @@ pub trait Store: Send + Sync + 'static {
     /// submission whose idempotency key is known gets the first answer again, or is refused if its fingerprint differs.
     async fn submit_many(&self, tasks: Vec<NewTask>) -> Result<Vec<Submission>, StoreError>;
 
+    /// The same, while a worker waits for tasks of this service, or a process that takes them in hand: with the commit that takes them
+    /// in it may have what a claim right afterwards would give it, and need not wait for a second one. Or it has none, and claims.
+    async fn submit_and_take(
+        &self,
+        tasks: Vec<NewTask>,
+        request: ClaimRequest,
+    ) -> Result<(Vec<Submission>, Vec<Task>), StoreError>;
+
     /// A task by its public name, placed in its queue if it is pending.
     async fn find_task(&self, task_id: TaskId) -> Result<Option<Task>, StoreError>;
 
@@ -366,7 +333,8 @@ pub trait Store: Send + Sync + 'static {
     /// claim takes all that may run, and no more. A worker that starts a pending task without a claim is counted, not stopped.
     ///
     /// What a process takes in hand is its own from then on, but may be PENDING to everybody else until the process says
-    /// something of it. One that is not known any more gets nothing.
+    /// something of it. One that is not known any more gets nothing. What it was given by a call that was not answered goes back
+    /// with its next claim of the service: the driver knows of it, whoever calls need not.
     async fn claim(&self, requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError>;
 
     /// A process begins. What the one before it of the same name had in hand is taken care of first, as that one asked for.
@@ -427,13 +395,14 @@ pub trait Store: Send + Sync + 'static {
 
     /// Hands out tasks of these services that are to be dispatched to a broker, the oldest first, at most `each` of each
     /// service, each to one caller only. What is not settled within `lease` is handed out again. A service with a window
-    /// ([`crate::FlowLimits::dispatch_window`]) has no more at the broker, in hand or with a worker than that.
+    /// ([`crate::FlowLimits::dispatch_window`]) has no more at the broker, in hand or with a worker than that, and its other
+    /// limits hold for those as they do for what runs elsewhere; where clients take turns, tasks are in their order.
     async fn claim_dispatches(
         &self,
         services: Vec<ServiceKey>,
         each: usize,
         lease: Duration,
-    ) -> Result<Vec<DueDispatch>, StoreError>;
+    ) -> Result<ClaimedDispatches, StoreError>;
 
     /// Writes what became of dispatches. One that was published to a queue that is not the service's any more, or that the
     /// broker has lost meanwhile, is not done.

@@ -120,7 +120,14 @@ impl World {
                     }
                     break;
                 }
-                Pick::Each(asked) => asked,
+                Pick::Each(asked) => {
+                    let mut turns: BTreeMap<ClientKey, usize> = BTreeMap::new();
+                    for client in flow.turns(wanted - taken.len()) {
+                        *turns.entry(client).or_default() += 1;
+                    }
+                    assert_eq!(turns, asked.iter().copied().collect(), "one after the other, the same");
+                    asked
+                }
                 Pick::First(most, all) => {
                     let places = most.iter().flat_map(|&(client, most)| {
                         let kept = &self.clients[&client];
@@ -358,6 +365,22 @@ fn a_million_tasks_do_not_hold_up_one() {
     world.submit(2, 1);
     world.claim(1);
     assert_eq!(world.client(2).started, 1, "one that was away is next");
+}
+
+#[test]
+fn turns_are_told_one_after_the_other() {
+    let client = |key, share| FlowClient {
+        client: ClientKey(key),
+        pending: 9,
+        running: 0,
+        max_running: None,
+        share,
+        standing: Standing::default(),
+    };
+    let limits = FlowLimits { fair_share: true, max_running: Some(8), ..NONE };
+    let facts = FlowFacts { limits, clients: Some(vec![client(1, 1), client(2, 2)]), ..FlowFacts::default() };
+    let turns: Vec<i32> = Flow::new(facts).turns(20).into_iter().map(|client| client.0).collect();
+    assert_eq!(turns, [1, 2, 2, 1, 2, 2, 1, 2], "as many as may run, and nobody twice before the other's turn");
 }
 
 #[test]

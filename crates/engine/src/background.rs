@@ -122,7 +122,7 @@ pub(crate) async fn every<B, A>(
 
 /// Acts at once, then whenever `bell` rings or so much time has passed as acting said, until the engine stops. While acting
 /// fails it is tried again every second; one line is logged when it begins to fail, and one when it works again.
-async fn paced<B, A>(engine: &Engine, name: &'static str, bell: impl Fn() -> B, act: impl Fn() -> A)
+pub(crate) async fn paced<B, A>(engine: &Engine, name: &'static str, bell: impl Fn() -> B, act: impl Fn() -> A)
 where
     B: Future<Output = ()>,
     A: Future<Output = Result<Duration, EngineError>>,

@@ -5,11 +5,14 @@
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use relais_core::{ClaimRequest, Claimed, Event, ServiceKey, Store, StoreError, Task, TaskEvent};
+use relais_core::{ClaimRequest, Claimed, Event, NewTask, ServiceKey, Store, StoreError, Submission, Task, TaskEvent};
 use tokio::{
     sync::{mpsc, oneshot},
     time::Instant,
@@ -35,9 +38,26 @@ struct Wish {
     reply: oneshot::Sender<Result<Vec<Task>, EngineError>>,
 }
 
+/// For so long after it gained nothing, no wish is lent to those who submit tasks of the service.
+const FRUITLESS: Duration = Duration::from_secs(1);
+
+/// Somebody is about to submit so many tasks of a service: who waits for them?
+struct Asked {
+    service: ServiceKey,
+    tasks: usize,
+    reply: oneshot::Sender<Wish>,
+}
+
 /// Where workers queue. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct ClaimsDesk(mpsc::Sender<Wish>);
+pub(crate) struct ClaimsDesk {
+    store: Arc<dyn Store>,
+    wishes: mpsc::Sender<Wish>,
+    asked: mpsc::Sender<Asked>,
+    finished: mpsc::Sender<Answered>,
+    /// Whether anybody has ever waited here.
+    in_use: Arc<AtomicBool>,
+}
 
 impl ClaimsDesk {
     pub(crate) fn start(
@@ -48,28 +68,63 @@ impl ClaimsDesk {
     ) -> Self {
         let (wishes, queue) = mpsc::channel(1024);
         let (finished, claimed) = mpsc::channel(64);
+        let (asked, questions) = mpsc::channel(64);
         let desk = Desk {
-            store,
+            store: Arc::clone(&store),
             hub,
             stopping,
             tracker: tracker.clone(),
-            finished,
+            finished: finished.clone(),
             waiting: HashMap::new(),
             waiting_count: 0,
             busy: HashSet::new(),
             fresh: HashSet::new(),
             again: HashMap::new(),
+            fruitless: HashMap::new(),
         };
-        tracker.spawn(desk.run(queue, claimed));
-        Self(wishes)
+        tracker.spawn(desk.run(queue, claimed, questions));
+        Self { store, wishes, asked, finished, in_use: Arc::default() }
     }
 
     /// Waits for tasks until there is one, or the time is up; then there may be none.
     pub(crate) async fn claim(&self, request: ClaimRequest, wait: Duration) -> Result<Vec<Task>, EngineError> {
         let (reply, answer) = oneshot::channel();
+        self.in_use.store(true, Ordering::Relaxed);
         let wish = Wish { request, deadline: Instant::now() + wait, asked: false, reply };
-        self.0.send(wish).await.map_err(|_| EngineError::Stopping)?;
+        self.wishes.send(wish).await.map_err(|_| EngineError::Stopping)?;
         answer.await.map_err(|_| EngineError::Stopping)?
+    }
+
+    /// Takes tasks in. If somebody waits here for such tasks and for nothing else, it has them with the same commit.
+    pub(crate) async fn submit(&self, tasks: Vec<NewTask>) -> Result<Vec<Submission>, StoreError> {
+        let Some(wish) = self.who_waits_for(&tasks).await else { return self.store.submit_many(tasks).await };
+        let service = wish.request.service;
+        // The desk outlives all who submit; when it is gone, nobody waits.
+        match self.store.submit_and_take(tasks, wish.request.clone()).await {
+            Ok((answers, taken)) => {
+                let result = Ok(Claimed { tasks: vec![taken], again: None });
+                let _ = self.finished.send(Answered { service, wishes: vec![wish], result, lent: true }).await;
+                Ok(answers)
+            }
+            Err(error) => {
+                // Whether it has any, its next claim finds out.
+                let result = Ok(Claimed { tasks: Vec::new(), again: None });
+                let _ = self.finished.send(Answered { service, wishes: Vec::new(), result, lent: false }).await;
+                let _ = self.wishes.send(wish).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Whoever has waited the longest for tasks of the service that all of these are for.
+    async fn who_waits_for(&self, tasks: &[NewTask]) -> Option<Wish> {
+        let service = tasks.first()?.service;
+        if !self.in_use.load(Ordering::Relaxed) || tasks.iter().any(|task| task.service != service) {
+            return None;
+        }
+        let (reply, answer) = oneshot::channel();
+        self.asked.send(Asked { service, tasks: tasks.len(), reply }).await.ok()?;
+        answer.await.ok()
     }
 }
 
@@ -78,6 +133,8 @@ struct Answered {
     service: ServiceKey,
     wishes: Vec<Wish>,
     result: Result<Claimed, StoreError>,
+    /// Whether it was made together with a submission.
+    lent: bool,
 }
 
 struct Desk {
@@ -94,10 +151,17 @@ struct Desk {
     fresh: HashSet<ServiceKey>,
     /// Services whose rate holds tasks back that workers wait for, and when to look again.
     again: HashMap<ServiceKey, Instant>,
+    /// Services of which a wish was lent in vain, and when.
+    fruitless: HashMap<ServiceKey, Instant>,
 }
 
 impl Desk {
-    async fn run(mut self, mut queue: mpsc::Receiver<Wish>, mut claimed: mpsc::Receiver<Answered>) {
+    async fn run(
+        mut self,
+        mut queue: mpsc::Receiver<Wish>,
+        mut claimed: mpsc::Receiver<Answered>,
+        mut questions: mpsc::Receiver<Asked>,
+    ) {
         let hub = Arc::clone(&self.hub);
         let mut sweep = tokio::time::interval(SWEEP);
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -109,6 +173,7 @@ impl Desk {
                     None => break,
                 },
                 Some(done) = claimed.recv() => self.hand_out(done),
+                Some(asked) = questions.recv() => self.lend(asked),
                 () = hub.work_bell.notified() => self.fresh.extend(hub.take_work()),
                 () = hub.sweep_bell.notified() => self.look_everywhere(),
                 _ = sweep.tick(), if self.waiting_count > 0 => self.look_everywhere(),
@@ -121,6 +186,7 @@ impl Desk {
             self.claim_for_those_who_wait();
         }
         // Claims under way are finished and handed out; those who still wait are told that there is nothing.
+        drop(questions);
         while !self.busy.is_empty() {
             let Some(done) = claimed.recv().await else { break };
             self.hand_out(done);
@@ -144,6 +210,34 @@ impl Desk {
         self.waiting.entry(service).or_default().push_back(wish);
         // Nobody has looked on behalf of this one yet.
         self.fresh.insert(service);
+    }
+
+    /// Lends the wish that has waited the longest for a claim that is made together with a submission; it is as if it were under way.
+    /// Not where tasks may be there already: those are first. And a claim under a lease, which writes to its tasks, makes a submission longer:
+    /// that is for one task alone, not for a crowd, of which all would wait.
+    fn lend(&mut self, Asked { service, tasks, reply }: Asked) {
+        if self.busy.contains(&service) || self.fresh.contains(&service) {
+            return;
+        }
+        self.fruitless.retain(|_, since| since.elapsed() < FRUITLESS);
+        if self.fruitless.contains_key(&service) {
+            return;
+        }
+        let Some(waiting) = self.waiting.get_mut(&service) else { return };
+        while waiting.pop_front_if(|wish| wish.reply.is_closed()).is_some() {
+            self.waiting_count -= 1;
+        }
+        let Some(wish) = waiting.pop_front_if(|wish| tasks == 1 || wish.request.instance.is_some()) else { return };
+        match reply.send(wish) {
+            Ok(()) => {
+                self.waiting_count -= 1;
+                self.busy.insert(service);
+            }
+            Err(wish) => waiting.push_front(wish),
+        }
+        if waiting.is_empty() {
+            self.waiting.remove(&service);
+        }
     }
 
     /// Any service may have tasks: those that workers wait for, and those with a claim under way, which may have begun too
@@ -212,7 +306,7 @@ impl Desk {
             let (store, finished) = (Arc::clone(&self.store), self.finished.clone());
             self.tracker.spawn(async move {
                 let result = store.claim(wishes.iter().map(|wish| wish.request.clone()).collect()).await;
-                let _ = finished.send(Answered { service, wishes, result }).await;
+                let _ = finished.send(Answered { service, wishes, result, lent: false }).await;
             });
         }
     }
@@ -233,7 +327,11 @@ impl Desk {
             }
         };
         let wished: usize = done.wishes.iter().map(|wish| wish.request.max).sum();
-        let exhausted = claimed.tasks.iter().map(Vec::len).sum::<usize>() < wished;
+        let got = claimed.tasks.iter().map(Vec::len).sum::<usize>();
+        if done.lent && got == 0 {
+            self.fruitless.insert(done.service, Instant::now());
+        }
+        let exhausted = got < wished;
         let mut unanswered = VecDeque::new();
         let now = Instant::now();
         for (mut wish, tasks) in done.wishes.into_iter().zip(claimed.tasks) {

@@ -127,18 +127,19 @@ impl Engine {
         store.listen(Arc::clone(&hub) as _);
         let (dispatcher, parcels) = Dispatcher::new();
         let dispatcher = Arc::new(dispatcher);
+        let claims = ClaimsDesk::start(Arc::clone(&store), Arc::clone(&hub), stopping.clone(), &tracker);
         let submissions = {
-            let (store, dispatcher) = (Arc::clone(&store), Arc::clone(&dispatcher));
+            let (claims, dispatcher) = (claims.clone(), Arc::clone(&dispatcher));
             Batcher::start(
                 "submissions",
                 options.batching,
                 &tracker,
                 closing.clone(),
                 Arc::new(move |tasks| {
-                    let (store, dispatcher) = (Arc::clone(&store), Arc::clone(&dispatcher));
+                    let (claims, dispatcher) = (claims.clone(), Arc::clone(&dispatcher));
                     Box::pin(async move {
                         let picked = Dispatcher::pick(&tasks);
-                        let answers = store.submit_many(tasks).await?;
+                        let answers = claims.submit(tasks).await?;
                         dispatcher.offer(picked, &answers);
                         Ok(answers)
                     })
@@ -158,7 +159,6 @@ impl Engine {
                 }),
             )
         };
-        let claims = ClaimsDesk::start(Arc::clone(&store), Arc::clone(&hub), stopping.clone(), &tracker);
         let engine = Self(Arc::new(Inner {
             auth: Authenticator::new(options.auth)?,
             registry: Registry::default(),

@@ -12,11 +12,11 @@ use tracing::Instrument as _;
 
 use relais_core::{
     Attempt, AuditEntry, AuditOutcome, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt,
-    CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName,
-    Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch,
-    NewInstance, NewTask, Outcome, Page, Passed, PublishedTask, PurgeReport, PurgeRule, QueueDepth, QueueShare,
-    Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, SessionsOf, Settled, Settlement,
-    Store, StoreError, Submission, TakenIn, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
+    CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, ClaimedDispatches, Clerk, ClientKey, Decision,
+    Declared, DispatchName, Dispatched, DueCallback, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes,
+    NewBatch, NewInstance, NewTask, Outcome, Page, Passed, PublishedTask, PurgeReport, PurgeRule, QueueDepth,
+    QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, SessionsOf, Settled,
+    Settlement, Store, StoreError, Submission, TakenIn, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that takes longer is given up: a database that hangs is a database that is away.
@@ -81,6 +81,7 @@ macro_rules! measured {
 
 measured! {
     submit_many(tasks: Vec<NewTask>) -> Vec<Submission>;
+    submit_and_take(tasks: Vec<NewTask>, request: ClaimRequest) -> (Vec<Submission>, Vec<Task>);
     find_task(task_id: TaskId) -> Option<Task>;
     list_tasks(filter: TaskFilter) -> Page;
     count_tasks(filter: TaskFilter) -> u64;
@@ -101,7 +102,7 @@ measured! {
     list_batches(client: Option<ClientKey>, before: Option<BatchId>, limit: usize) -> Vec<Batch>;
     close_batch(batch_id: BatchId) -> ();
     purge_batches(finished: Duration, any: Duration, limit: usize) -> u64;
-    claim_dispatches(services: Vec<ServiceKey>, each: usize, lease: Duration) -> Vec<DueDispatch>;
+    claim_dispatches(services: Vec<ServiceKey>, each: usize, lease: Duration) -> ClaimedDispatches;
     settle_dispatches(dispatches: Vec<DispatchName>, outcome: Dispatched) -> ();
     lease_strays(limit: usize) -> usize;
     dispatch_again(service: ServiceKey) -> ();

@@ -100,7 +100,8 @@ impl Engine {
         let shares = self.0.store.queue_shares(service.key).await?;
         let flow = service.limits.flow;
         let running: u64 = shares.iter().map(|share| share.in_progress).sum();
-        if let Some(most) = flow.max_running.filter(|most| running >= u64::from(*most)) {
+        let most = flow.max_running.into_iter().chain(flow.dispatch_window).min();
+        if let Some(most) = most.filter(|most| running >= u64::from(*most)) {
             reasons.push(WaitReason::ServiceBusy { running, most });
         }
         let client = snapshot.declared.clients.get(&task.client_id);

@@ -126,20 +126,22 @@ pub struct ServiceDeclaration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, example = "1m")]
     pub priority_step: Option<HumanDuration>,
-    /// At most so many of its tasks run at once, over all workers; no limit if absent.
+    /// At most so many of its tasks run at once, over all workers; no limit if absent. With a broker it needs a `dispatchWindow`, and
+    /// holds for what is published and unfinished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_running: Option<u32>,
-    /// At most so many of one client's, unless its authorization says otherwise; no limit if absent.
+    /// At most so many of one client's, unless its authorization says otherwise; no limit if absent. With a broker like `maxRunning`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_running_per_client: Option<u32>,
-    /// At most so many start in a time; no limit if absent.
+    /// At most so many start in a time; no limit if absent. With a broker it needs a `dispatchWindow`, and so many are published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit: Option<RateLimitDeclaration>,
-    /// Whether clients with tasks that wait take turns; if not, the oldest task is next, whosever it is.
+    /// Whether clients with tasks that wait take turns; if not, the oldest task is next, whosever it is. With a broker it needs a
+    /// `dispatchWindow`, and is about which task is published next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fair_share: Option<bool>,
     /// With a broker: at most so many of its tasks are published and unfinished at once, the others wait in the database; no
-    /// limit if absent.
+    /// limit if absent. The limits above can be set only with it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dispatch_window: Option<u32>,
 }

@@ -87,6 +87,9 @@ pub struct SubmissionMessage {
     /// How long an attempt may take, in milliseconds, where a broker carries the task: nobody knows yet when it begins.
     #[serde(rename = "timeoutMs", default, skip_serializing_if = "Option::is_none")]
     pub timeout_ms: Option<u64>,
+    /// How often the task had changed when a broker was given it; 0 if absent. A [`StopMessage`] says which ones it means by this.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<u64>,
     /// What is to be done.
     pub data: SubmissionData,
 }
@@ -104,6 +107,7 @@ impl SubmissionMessage {
             tracestate: None,
             deadline: None,
             timeout_ms: None,
+            revision: None,
             data: SubmissionData {
                 message_type: SUBMISSION.to_owned(),
                 message_type_snake: SUBMISSION.to_owned(),
@@ -357,9 +361,37 @@ pub struct OutcomesAnswer {
     pub outcomes: Vec<TaskOutcome>,
 }
 
+/// What workers are told by way of a broker of tasks that they may have at hand: what HTTP would have answered to their next word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopMessage {
+    /// At most 1000 tasks; most of them are somebody else's.
+    pub outcomes: Vec<StopOutcome>,
+}
+
+/// That a task is nobody's to work on any more, as it was handed out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct StopOutcome {
+    /// The task's public name.
+    pub task_id: String,
+    /// [`Cancelled`](OutcomeKind::Cancelled), [`Ended`](OutcomeKind::Ended), or [`Lost`](OutcomeKind::Lost) if it is tried again.
+    pub outcome: OutcomeKind,
+    /// Meant is what was handed out with a [lower one](SubmissionMessage::revision): since then the task may have been handed out
+    /// anew.
+    pub revision: u64,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_stop_says_in_the_words_of_http_which_of_those_handed_out_are_meant() {
+        let told = r#"{"outcomes":[{"taskId":"t","outcome":"cancelled","revision":3},{"taskId":"u","outcome":"lost","revision":1}]}"#;
+        let stop: StopMessage = serde_json::from_str(told).unwrap();
+        assert_eq!(stop.outcomes[1].outcome, OutcomeKind::Lost);
+        assert_eq!(serde_json::to_string(&stop).unwrap(), told);
+    }
 
     fn understand(text: &str) -> Result<WorkerMessage, Misunderstood> {
         serde_json::from_str::<WireMessage>(text).unwrap().understand()

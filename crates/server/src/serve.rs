@@ -323,6 +323,10 @@ fn describe_metrics() {
     counter!("relais_tasks_claimed_total", "Tasks handed to workers.");
     counter!("relais_tasks_dispatched_total", "Tasks published to the broker, by service.");
     counter!("relais_dispatch_failures_total", "Tasks that the broker did not take, by reason.");
+    counter!(
+        "relais_stops_told_total",
+        "Tasks that workers were told to leave alone by way of the broker, by service."
+    );
     counter!("relais_dead_letters_total", "Messages of workers that were set aside, by service.");
     gauge!("relais_broker_up", "Whether the broker takes messages.");
     counter!("relais_tasks_finished_total", "Tasks that ended, by service and status.");

@@ -41,6 +41,16 @@ pub(crate) struct DoneTask {
     pub response: Json,
 }
 
+/// A process that waits for tasks while some are submitted.
+#[derive(Debug)]
+pub(crate) struct Taker {
+    pub instance: InstanceKey,
+    /// It has room for so many.
+    pub limit: usize,
+    /// Hands that it is done with.
+    pub done_with: Vec<i64>,
+}
+
 /// What was taken in hand.
 #[derive(Debug)]
 pub(crate) struct TakenInHand {

@@ -397,6 +397,7 @@ pub(crate) fn due_dispatch(row: &impl Columns) -> Result<DueDispatch> {
         trace: trace(row)?,
         priority: priority(row.small_if_any("priority")?),
         timeout: row.big_if_any("timeout_ms")?.map(millis),
+        revision: row.big_if_any("revision")?.map_or(0, unsigned),
     })
 }
 

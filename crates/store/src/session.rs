@@ -18,7 +18,7 @@ use crate::{
     dependency::{Dependencies, Linked},
     dispatch::{Dispatch, Dispatches},
     flow::Flows,
-    hand::{Hands, TakenInHand},
+    hand::{Hands, TakenInHand, Taker},
     history::History,
     inbox::Inbox,
     outbox::{Outbox, Told},
@@ -206,6 +206,9 @@ pub(crate) enum Heard<'a> {
 pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader + Dispatches + 'static {
     type Session: Session;
 
+    /// Whether one session at a time writes, so that the order in which it locks things does not matter.
+    const ONE_WRITER: bool;
+
     /// What the clock says.
     fn read_clock(&self) -> impl Future<Output = Result<Reading>> + Send;
 
@@ -214,12 +217,14 @@ pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader
 
     /// Takes tasks in, in a transaction of its own, if that can be said in one statement: all are for one service, and none
     /// has an idempotency key. Tells where in the queue the first one stands; or none, and does nothing, if a capacity has
-    /// to be looked at, or if the database gains nothing by it.
+    /// to be looked at, or if the database gains nothing by it. A process that waits for tasks takes them in hand, unless others
+    /// wait before them, or anybody else takes some at this moment.
     fn submit_unlimited(
         &self,
         _tasks: &[NewTask],
         _wakeup: &Wakeup,
-    ) -> impl Future<Output = Result<Option<u64>>> + Send {
+        _taker: Option<&Taker>,
+    ) -> impl Future<Output = Result<Option<(u64, Option<TakenInHand>)>>> + Send {
         std::future::ready(Ok(None))
     }
 
@@ -319,6 +324,11 @@ pub(crate) trait Session:
 
     /// Reads what else these submissions have to know.
     fn queue_facts(&mut self, tasks: &[NewTask]) -> impl Future<Output = Result<QueueFacts>> + Send;
+
+    /// The same as [`Database::submit_unlimited`], within this transaction, and without telling others of it.
+    fn insert_unlimited(&mut self, _tasks: &[NewTask]) -> impl Future<Output = Result<Option<u64>>> + Send {
+        std::future::ready(Ok(None))
+    }
 
     /// Inserts tasks, the idempotency keys of those that have one, and what is to be dispatched.
     fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> impl Future<Output = Result<()>> + Send;

@@ -30,7 +30,7 @@ const LONG: Duration = Duration::from_secs(3600);
 const LANE: i64 = 7;
 
 /// Services with all ways to come by a task.
-const SERVICES: [&str; 5] = ["plain", "fair", "handed", "brokered", "windowed"];
+const SERVICES: [&str; 7] = ["plain", "fair", "handed", "brokered", "windowed", "turns", "each"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_call_reads_does_not_grow_with_what_is_stored() -> Result<()> {
@@ -226,9 +226,18 @@ impl World {
             let flow = match name {
                 "fair" => FlowLimits { max_running_per_client: Some(1000), fair_share: true, ..FlowLimits::default() },
                 "windowed" => FlowLimits { dispatch_window: Some(50), ..FlowLimits::default() },
+                "turns" => FlowLimits { dispatch_window: Some(50), fair_share: true, ..FlowLimits::default() },
+                "each" => {
+                    let per_client = Some(40);
+                    FlowLimits {
+                        dispatch_window: Some(50),
+                        max_running_per_client: per_client,
+                        ..FlowLimits::default()
+                    }
+                }
                 _ => FlowLimits::default(),
             };
-            let brokered = matches!(name, "brokered" | "windowed");
+            let brokered = matches!(name, "brokered" | "windowed" | "turns" | "each");
             changes.push(Change::PutService {
                 name: ServiceName::new(name)?,
                 queue_name: name.to_owned(),
@@ -295,7 +304,9 @@ impl World {
         self.rounds += 1;
         let (store, rounds) = (Arc::clone(&self.store), self.rounds);
         let store = store.as_ref();
-        let &[plain, fair, handed, brokered, windowed] = self.services.as_slice() else { bail!("five services") };
+        let &[plain, fair, handed, brokered, windowed, turns, each] = self.services.as_slice() else {
+            bail!("seven services")
+        };
         let mut read = Vec::new();
         watch.newly_read(store).await?;
         macro_rules! measured {
@@ -307,7 +318,7 @@ impl World {
             }};
         }
         let mut names = Vec::new();
-        for service in [plain, fair, handed, brokered, windowed] {
+        for service in [plain, fair, handed, brokered, windowed, turns, each] {
             let taken = measured!("submit", store.submit_many(self.tasks(service, 10)?));
             names.push(taken.into_iter().map(|answer| Ok(answer?.task_id)).collect::<Result<Vec<_>>>()?);
         }
@@ -335,6 +346,9 @@ impl World {
             let results = claimed.tasks[0][..2].iter().map(|task| Ok(says(service, task.task_id, success()?)));
             measured!("record results", store.record(results.collect::<Result<_>>()?));
         }
+        let waits = store.submit_and_take(self.tasks(handed, 3)?, wish(handed, Some(self.instance)));
+        let (_, taken) = measured!("submit for a process", waits);
+        ensure!(taken.is_empty(), "{} were taken before others", taken.len());
         let claimed = measured!("take in hand", store.claim(vec![wish(handed, Some(self.instance))]));
         ensure!(claimed.tasks[0].len() == 3, "{} are in hand", claimed.tasks[0].len());
         let results = claimed.tasks[0].iter().map(|task| {
@@ -345,8 +359,8 @@ impl World {
         let events = [Event::Cancelled, Event::failed(None, "no")].into_iter().zip(&names[0][8..]);
         measured!("cancel, fail", store.record(events.map(|(event, name)| says(plain, *name, event)).collect()));
 
-        for service in [brokered, windowed] {
-            let due = measured!("dispatch", store.claim_dispatches(vec![service], 3, LONG));
+        for service in [brokered, windowed, turns, each] {
+            let due = measured!("dispatch", store.claim_dispatches(vec![service], 3, LONG)).tasks;
             ensure!(due.len() == 3, "{} are due", due.len());
             let done = due.into_iter().map(|due| due.name).collect();
             measured!("settle dispatches", store.settle_dispatches(done, Dispatched::Done));

@@ -6,6 +6,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     future::{Future, poll_fn},
+    ops::AddAssign,
     pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -18,15 +19,23 @@ use std::{
 use async_trait::async_trait;
 use relais_core::{
     Attempt, AuditEntry, AuditOutcome, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt,
-    CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName,
-    Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch,
-    NewInstance, NewTask, Outcome, Page, Passed, PublishedTask, PurgeReport, PurgeRule, QueueDepth, QueueShare,
-    Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, SessionsOf, Settled, Settlement,
-    Store, StoreError, Submission, TakenIn, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
+    CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, ClaimedDispatches, Clerk, ClientKey, Decision,
+    Declared, DispatchName, Dispatched, DueCallback, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes,
+    NewBatch, NewInstance, NewTask, Outcome, Page, Passed, PublishedTask, PurgeReport, PurgeRule, QueueDepth,
+    QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, SessionsOf, Settled,
+    Settlement, Store, StoreError, Submission, TakenIn, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
 };
 
 /// A call that is broken off has been given at most so many chances to go on.
 const MOST_POLLS: u64 = 12;
+
+/// What processes that do tasks themselves are given is counted apart.
+const CLAIM_IN_HAND: &str = "claim_in_hand";
+const SUBMIT_IN_HAND: &str = "submit_and_take_in_hand";
+
+/// What a process is given and not told of is known to nobody but the driver, so these are broken off where others are not
+/// answered.
+const IN_HAND: [&str; 2] = [CLAIM_IN_HAND, SUBMIT_IN_HAND];
 
 /// How many calls of a thousand fail, and how.
 #[derive(Debug, Clone, Copy)]
@@ -39,6 +48,8 @@ pub struct FaultPlan {
     pub unanswered: u64,
     /// Broken off half-way, as by a caller that has waited long enough.
     pub broken_off: u64,
+    /// Only calls of this verb, where one is given.
+    pub only: Option<&'static str>,
 }
 
 /// What became of the calls of one verb, or of all.
@@ -58,6 +69,15 @@ impl FaultCount {
     /// All that went wrong.
     pub const fn faults(&self) -> u64 {
         self.refused + self.unanswered + self.broken_off
+    }
+}
+
+impl AddAssign for FaultCount {
+    fn add_assign(&mut self, other: Self) {
+        self.calls += other.calls;
+        self.refused += other.refused;
+        self.unanswered += other.unanswered;
+        self.broken_off += other.broken_off;
     }
 }
 
@@ -94,12 +114,9 @@ impl Faulty {
 
     /// What became of all calls so far.
     pub fn total(&self) -> FaultCount {
-        self.book().values().fold(FaultCount::default(), |sum, count| FaultCount {
-            calls: sum.calls + count.calls,
-            refused: sum.refused + count.refused,
-            unanswered: sum.unanswered + count.unanswered,
-            broken_off: sum.broken_off + count.broken_off,
-        })
+        let mut total = FaultCount::default();
+        self.book().values().for_each(|count| total += *count);
+        total
     }
 
     fn book(&self) -> MutexGuard<'_, BTreeMap<&'static str, FaultCount>> {
@@ -112,7 +129,7 @@ impl Faulty {
 
     /// What happens to the next call of a verb.
     fn next(&self, verb: &'static str) -> Option<Fault> {
-        if !self.on.load(Ordering::Relaxed) {
+        if !self.on.load(Ordering::Relaxed) || self.plan.only.is_some_and(|only| only != verb) {
             return None;
         }
         let mut number = 0;
@@ -125,7 +142,7 @@ impl Faulty {
         let FaultPlan { refused, unanswered, broken_off, .. } = self.plan;
         match chance % 1000 {
             at if at < refused => Some(Fault::Refused),
-            at if at < refused + unanswered => Some(Fault::Unanswered),
+            at if at < refused + unanswered && !IN_HAND.contains(&verb) => Some(Fault::Unanswered),
             at if at < refused + unanswered + broken_off => {
                 Some(Fault::BrokenOff { polls: (chance >> 32) % MOST_POLLS })
             }
@@ -150,25 +167,28 @@ impl Faulty {
                 Err(away("done, and not answered on purpose"))
             }
             Some(Fault::BrokenOff { polls }) => {
-                let (mut call, mut left) = (pin!(call), polls);
-                let done = poll_fn(|context| match call.as_mut().poll(context) {
-                    Poll::Ready(done) => Poll::Ready(Some(done)),
-                    Poll::Pending if left == 0 => Poll::Ready(None),
-                    Poll::Pending => {
-                        left -= 1;
-                        Poll::Pending
-                    }
-                });
-                match done.await {
-                    Some(done) => done,
-                    None => {
-                        self.count(verb, |count| count.broken_off += 1);
-                        Err(away("broken off on purpose"))
-                    }
-                }
+                let done = break_off(call, polls).await;
+                done.unwrap_or_else(|| {
+                    self.count(verb, |count| count.broken_off += 1);
+                    Err(away("broken off on purpose"))
+                })
             }
         }
     }
+}
+
+/// Gives a call so many chances to go on, and then breaks it off. None if it had not ended by then.
+pub async fn break_off<T>(call: impl Future<Output = T>, polls: u64) -> Option<T> {
+    let (mut call, mut left) = (pin!(call), polls);
+    poll_fn(|context| match call.as_mut().poll(context) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if left == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            left -= 1;
+            Poll::Pending
+        }
+    })
+    .await
 }
 
 fn away(why: &str) -> StoreError {
@@ -191,6 +211,20 @@ macro_rules! faulty {
                 self.disturb(stringify!($verb), self.store.$verb($($name),*)).await
             })*
 
+            async fn claim(&self, requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
+                let in_hand = requests.iter().any(|request| request.instance.is_some());
+                self.disturb(if in_hand { CLAIM_IN_HAND } else { "claim" }, self.store.claim(requests)).await
+            }
+
+            async fn submit_and_take(
+                &self,
+                tasks: Vec<NewTask>,
+                request: ClaimRequest,
+            ) -> Result<(Vec<Submission>, Vec<Task>), StoreError> {
+                let verb = if request.instance.is_some() { SUBMIT_IN_HAND } else { "submit_and_take" };
+                self.disturb(verb, self.store.submit_and_take(tasks, request)).await
+            }
+
             fn listen(&self, listener: Arc<dyn WakeupListener>) {
                 self.store.listen(listener);
             }
@@ -211,7 +245,6 @@ faulty! {
     find_task(task_id: TaskId) -> Option<Task>;
     list_tasks(filter: TaskFilter) -> Page;
     count_tasks(filter: TaskFilter) -> u64;
-    claim(requests: Vec<ClaimRequest>) -> Claimed;
     record(events: Vec<TaskEvent>) -> Vec<Outcome>;
     join(instance: NewInstance) -> Joined;
     beat(instance: InstanceKey, silence: Duration) -> bool;
@@ -228,7 +261,7 @@ faulty! {
     list_batches(client: Option<ClientKey>, before: Option<BatchId>, limit: usize) -> Vec<Batch>;
     close_batch(batch_id: BatchId) -> ();
     purge_batches(finished: Duration, any: Duration, limit: usize) -> u64;
-    claim_dispatches(services: Vec<ServiceKey>, each: usize, lease: Duration) -> Vec<DueDispatch>;
+    claim_dispatches(services: Vec<ServiceKey>, each: usize, lease: Duration) -> ClaimedDispatches;
     settle_dispatches(dispatches: Vec<DispatchName>, outcome: Dispatched) -> ();
     lease_strays(limit: usize) -> usize;
     dispatch_again(service: ServiceKey) -> ();

@@ -41,7 +41,7 @@ pub mod store_suite;
 
 pub use database::{POSTGRES_VARIABLE, TestDatabase};
 pub use faked_clock::FakedClock;
-pub use faulty::{FaultCount, FaultPlan, Faulty};
+pub use faulty::{FaultCount, FaultPlan, Faulty, break_off};
 pub use port::free_port;
 pub use postgres::{PostgresOptions, PostgresServer};
 pub use process::ServerProcess;

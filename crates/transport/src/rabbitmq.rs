@@ -1,7 +1,7 @@
 //! RabbitMQ as a carrier.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
@@ -13,7 +13,8 @@ use relais_core::{
     Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Mailbox, QueueSight, Rejected, Side,
 };
 use relais_messaging::rabbitmq::{
-    Broker, BrokerError, BrokerOptions, BrokerState, ConsumeOptions, Management, ManagementError, Publish, Queue,
+    Broker, BrokerError, BrokerOptions, BrokerState, ConsumeOptions, Management, ManagementError, Publish,
+    PublishError, Queue,
 };
 
 use crate::{
@@ -54,6 +55,8 @@ pub struct RabbitMq {
     management: Option<Management>,
     /// The policies that were set, so that each is set once. What an operator changes by hand stays until the next start.
     policies: Arc<Mutex<HashMap<String, Mailbox>>>,
+    /// The services whose workers can be told something, as far as that is up to this process.
+    controls: Arc<Mutex<HashSet<String>>>,
     /// Whether witnesses may not be placed: then nothing follows from there being none.
     unwitnessed: Arc<AtomicBool>,
 }
@@ -73,6 +76,7 @@ impl RabbitMq {
             publisher,
             management,
             policies: Arc::default(),
+            controls: Arc::default(),
             unwitnessed: Arc::default(),
         })
     }
@@ -91,6 +95,24 @@ impl RabbitMq {
             }
             Err(error) => tracing::warn!(queue = mailbox.tasks(), %error, "its policy could not be set"),
         }
+    }
+
+    /// Makes the exchange at which workers are told something, if this process has not yet. That it may not keeps nobody from
+    /// working.
+    async fn make_control(&self, mailbox: &Mailbox) -> Result<(), CarrierError> {
+        let known = || self.controls.lock().unwrap_or_else(PoisonError::into_inner);
+        if known().contains(&mailbox.name) {
+            return Ok(());
+        }
+        match self.reader.declare_fanout(&mailbox.control()).await.map_err(consumed) {
+            Ok(()) => {}
+            Err(CarrierError::Refused(why)) => {
+                tracing::warn!(exchange = mailbox.control(), why, "workers hear of no cancel while they run a task");
+            }
+            Err(error) => return Err(error),
+        }
+        known().insert(mailbox.name.clone());
+        Ok(())
     }
 
     /// Has the broker remember the queue of tasks. That it may not keeps nobody from working.
@@ -163,6 +185,7 @@ impl Carrier for RabbitMq {
             self.reader.declare(&Queue { name, kind: kind(mailbox) }).await.map_err(consumed)?;
         }
         self.put_policy(mailbox).await;
+        self.make_control(mailbox).await?;
         if missing { self.place_witness(mailbox).await } else { Ok(()) }
     }
 
@@ -183,6 +206,18 @@ impl Carrier for RabbitMq {
         };
         let answers = self.publisher.publish_all(consignments.into_iter().map(message).collect()).await;
         answers.into_iter().map(|answer| answer.map_err(published)).collect()
+    }
+
+    async fn announce(&self, mailbox: &Mailbox, body: Vec<u8>) -> Result<(), CarrierError> {
+        let message = Publish::new(mailbox.control(), "", body).content_type("application/json").mandatory(false);
+        match self.publisher.publish(message).await {
+            Err(PublishError::NoExchange { .. }) => {
+                // Nobody listens. Whoever comes next shall find it.
+                self.controls.lock().unwrap_or_else(PoisonError::into_inner).remove(&mailbox.name);
+                self.make_control(mailbox).await
+            }
+            told => told.map_err(published),
+        }
     }
 
     async fn follow(

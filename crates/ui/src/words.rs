@@ -289,6 +289,7 @@ catalogue! {
     limit_client: "Running at most, per client", "En cours au plus, par client";
     limit_rate: "Starts at most", "Démarrages au plus";
     limits_hint: "In force at once, for all processes. Empty means no limit. A declaration file that says otherwise wins when it changes.", "En vigueur aussitôt, pour tous les processus. Vide : sans limite. Un fichier de déclarations qui dit autre chose l’emporte quand il change.";
+    limits_window_hint: "With a broker, what runs, per client, and starts can be limited only where there is a limit on what is at the broker.", "Avec un courtier, on ne peut limiter ce qui est en cours, par client, et les démarrages que s’il y a une limite chez le courtier.";
     save: "Save", "Enregistrer";
     state: "State", "État";
     free_slots: "Asks for", "Demande";

@@ -1,6 +1,7 @@
 //! Keeps the held tasks this worker's, and learns which ones to stop.
 //!
-//! Where there are leases, they are renewed, and the answers tell. Where a connection keeps the tasks, its loss tells.
+//! Where there are leases, they are renewed, and the answers tell. Where a connection keeps the tasks, its loss tells, or the
+//! server by way of it.
 //! A worker that can not reach the server goes on working: its result may still be in time, and if it is not, the attempt's
 //! number keeps it from doing harm.
 
@@ -21,11 +22,8 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     match shared.transport.keeping() {
         Keeping::Lease(period) => keep_leases(&shared, period).await,
         Keeping::Connection => loop {
-            for key in shared.transport.lost().await {
-                if shared.slots.is_running(&key) {
-                    tracing::info!(task_id = %key.task_id, "the task was lost with the connection; told to stop");
-                }
-                shared.slots.gone(&key);
+            for (key, outcome) in shared.transport.withdrawn().await {
+                withdraw(&shared, &key, outcome);
                 shared.outbox.forget(&key);
             }
         },
@@ -65,12 +63,16 @@ pub(crate) fn heed<'a>(shared: &Shared, keys: impl IntoIterator<Item = &'a TaskK
     for (key, outcome) in keys.into_iter().zip(outcomes) {
         match outcome.outcome {
             OutcomeKind::Cancelled | OutcomeKind::Ended | OutcomeKind::Lost | OutcomeKind::NotFound => {
-                if shared.slots.is_running(key) {
-                    tracing::info!(task_id = %key.task_id, outcome = ?outcome.outcome, "told to stop working on the task");
-                }
-                shared.slots.gone(key);
+                withdraw(shared, key, outcome.outcome);
             }
             OutcomeKind::Accepted | OutcomeKind::Unchanged | OutcomeKind::Rejected => {}
         }
     }
+}
+
+fn withdraw(shared: &Shared, key: &TaskKey, outcome: OutcomeKind) {
+    if shared.slots.is_running(key) {
+        tracing::info!(task_id = %key.task_id, ?outcome, "told to stop working on the task");
+    }
+    shared.slots.gone(key);
 }

@@ -72,6 +72,12 @@ impl Shared {
         count(&mut self.tally.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
+    /// Nobody works any more on these tasks, which were taken away.
+    fn lose(&self, keys: &[TaskKey]) {
+        self.tally(|tally| tally.lost += keys.len() as u64);
+        self.transport.let_go(keys);
+    }
+
     /// What was done so far.
     pub fn report(&self) -> WorkerReport {
         *self.tally.lock().unwrap_or_else(PoisonError::into_inner)
@@ -123,7 +129,7 @@ pub(crate) async fn run(
         }
         drained.cancel();
         let leftovers = shared.slots.leftovers();
-        shared.tally(|tally| tally.lost += leftovers.gone);
+        shared.lose(&leftovers.gone);
         shared.outbox.close();
         tokio::join!(give_back(&shared, leftovers.unfinished), async {
             let _ = timeout(FLUSH_LIMIT, results.join_next()).await;
@@ -234,6 +240,13 @@ fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, mut
         tracing::warn!(task_id = %key.task_id, attempt = key.attempt, "the server handed out the same attempt twice");
         return None;
     };
+    if !shared.transport.is_wanted(&key) {
+        // Taken away on its way here. Whoever was told of that did not find it in its slot.
+        shared.slots.gone(&key);
+        shared.slots.finish(&key);
+        shared.lose(&[key]);
+        return None;
+    }
     // Whoever had it before may have been killed by it, too soon for anybody to know that it was begun. This time that is known
     // before it begins: only what is known to have been lost is counted.
     let tell_first = shared.transport.tells_start() && delivery.redelivered;
@@ -247,7 +260,7 @@ fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, mut
         if tell_first && !told_start(&shared, &key, &cancel).await {
             // Taken away before it was begun; or else the worker stops, and gives it back with all that is left.
             if shared.slots.finish(&key) == Ending::Gone {
-                shared.tally(|tally| tally.lost += 1);
+                shared.lose(&[key]);
             }
             return;
         }
@@ -261,7 +274,7 @@ fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, mut
                     shared.agains.forget(&key);
                     shared.outbox.put_result(key, verdict);
                 }
-                Ending::Gone => shared.tally(|tally| tally.lost += 1),
+                Ending::Gone => shared.lose(&[key]),
                 Ending::Stopped => {}
             },
         }
@@ -324,7 +337,7 @@ async fn try_again(shared: &Shared, key: TaskKey, why: &str, cancel: &Cancellati
             give_back_by(Instant::now() + AGAIN_LIMIT, shared, std::slice::from_ref(&key)).await;
             shared.slots.settle(&key);
         }
-        Ending::Gone => shared.tally(|tally| tally.lost += 1),
+        Ending::Gone => shared.lose(&[key]),
         Ending::Stopped => {}
     }
 }

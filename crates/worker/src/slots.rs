@@ -38,7 +38,7 @@ pub(crate) struct Leftovers {
     /// To be given back.
     pub unfinished: Vec<TaskKey>,
     /// Taken away, though their handlers never noticed.
-    pub gone: u64,
+    pub gone: Vec<TaskKey>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -196,7 +196,7 @@ impl Slots {
         self.lock().retain(|key, entry| {
             match entry.phase {
                 Phase::Finished => return true,
-                Phase::Gone => leftovers.gone += 1,
+                Phase::Gone => leftovers.gone.push(key.clone()),
                 Phase::Running | Phase::Stopped => leftovers.unfinished.push(key.clone()),
             }
             false
@@ -286,7 +286,10 @@ mod tests {
         assert_eq!(slots.finish(&key("stopped", 1)), Ending::Stopped);
         let mut leftovers = slots.leftovers();
         leftovers.unfinished.sort_by(|a, b| a.task_id.cmp(&b.task_id));
-        assert_eq!(leftovers, Leftovers { unfinished: vec![key("running", 1), key("stopped", 1)], gone: 1 });
+        assert_eq!(
+            leftovers,
+            Leftovers { unfinished: vec![key("running", 1), key("stopped", 1)], gone: vec![key("gone", 1)] }
+        );
         assert_eq!(slots.unsent(), 1);
     }
 }

@@ -14,7 +14,11 @@ on_both_stores!(
     a_worker_that_dies_leaves_its_room_to_others,
 );
 
-on_one_store!(limits_are_shown_and_exported_as_they_were_put, limits_that_make_no_sense_are_refused);
+on_one_store!(
+    limits_are_shown_and_exported_as_they_were_put,
+    limits_that_make_no_sense_are_refused,
+    limits_of_a_service_with_a_broker_need_a_window,
+);
 
 /// Well below the sweep of 5 s that finds what no wake-up told.
 const AT_ONCE: Duration = Duration::from_secs(3);
@@ -226,23 +230,49 @@ async fn limits_that_make_no_sense_are_refused(on: Backend) {
         let answer = app.caller().post("/admin/apply", &malformed).await;
         assert_eq!(answer.number(), 400_003, "{malformed}: {}", answer.text);
     }
-    // What a broker hands out, Relais does not.
+    assert_eq!(app.caller().get("/admin/declaration").await.text, before);
+}
+
+/// What a broker was given it hands out by itself; what waits for a place in a window is Relais's.
+async fn limits_of_a_service_with_a_broker_need_a_window(on: Backend) {
+    let app = TestApp::start(on).await;
+    let admin = app.caller();
+    let refused = async |declaration: Value| {
+        let answer = admin.post("/admin/apply", &declaration).await;
+        assert_eq!(answer.number(), 400_010, "{declaration}: {}", answer.text);
+        assert!(answer.text.contains("set a dispatchWindow"), "{}", answer.text);
+    };
     for (field, value) in [
         ("maxRunning", json!(1)),
         ("maxRunningPerClient", json!(1)),
         ("rateLimit", json!({"count": 1, "per": "1s"})),
         ("fairShare", json!(true)),
     ] {
-        let declaration = json!({"services": [{"serviceName": "ocr", "transport": "rabbitmq", field: value}]});
-        let answer = app.caller().post("/admin/apply", &declaration).await;
-        assert_eq!(answer.number(), 400_010, "{declaration}: {}", answer.text);
-        assert!(answer.text.contains("built-in queue"), "{}", answer.text);
+        let mut service = json!({"serviceName": "ocr", "transport": "rabbitmq", field: value});
+        refused(json!({"services": [service]})).await;
+        service["dispatchWindow"] = json!(5);
+        app.apply(json!({"services": [service]})).await;
+        let shown = admin.get("/admin/services/ocr").await.data();
+        assert!(shown["dispatchWindow"] == 5 && !shown[field].is_null(), "{shown}");
+        // The window stays as long as there is something that needs it.
+        let answer = admin.post("/admin/services/ocr/limits", &json!({"dispatchWindow": 0})).await;
+        assert_eq!(answer.number(), 400_010, "{}", answer.text);
     }
-    let declaration = json!({
-        "services": [{"serviceName": "ocr", "transport": "rabbitmq"}],
-        "authorizations": [{"clientId": "alice", "serviceName": "ocr", "maxRunning": 1}],
-    });
-    let answer = app.caller().post("/admin/apply", &declaration).await;
-    assert_eq!(answer.number(), 400_010, "{}", answer.text);
-    assert_eq!(app.caller().get("/admin/declaration").await.text, before);
+    let windowed = json!({"serviceName": "ocr", "transport": "rabbitmq", "dispatchWindow": 5});
+    let free = json!({"serviceName": "ocr", "transport": "rabbitmq"});
+    let may =
+        |most: Value| json!({"clientId": "alice", "serviceName": "ocr", "roles": ["consume"], "maxRunning": most});
+    refused(json!({"services": [free], "authorizations": [may(json!(1))]})).await;
+    app.apply(json!({"services": [windowed], "authorizations": [may(json!(1))]})).await;
+    refused(json!({"services": [free]})).await;
+    refused(json!({"services": [free], "authorizations": [may(json!(2))]})).await;
+    app.apply(json!({"services": [free], "authorizations": [may(Value::Null)]})).await;
+    refused(json!({"authorizations": [may(json!(1))]})).await;
+    // Without a broker there is no need of one.
+    app.apply(json!({
+        "services": [{"serviceName": "ocr", "transport": "builtin"}],
+        "authorizations": [may(json!(1))],
+    }))
+    .await;
+    refused(json!({"services": [free]})).await;
 }

@@ -38,8 +38,10 @@ macro_rules! on_one_store {
 
 mod absence;
 mod attempts;
+mod control;
 mod dependencies;
 mod existing_workers;
+mod flow;
 mod limits;
 mod operators;
 mod processes;

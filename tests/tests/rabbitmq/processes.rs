@@ -12,7 +12,9 @@ use relais_tests::{
 };
 use serde_json::{Value, json};
 
-fn server(database: &str, vhost: &TestVhost) -> InstanceOptions {
+use crate::control::Heard;
+
+pub fn server(database: &str, vhost: &TestVhost) -> InstanceOptions {
     // In the environment, as a password would be.
     Instance::options(database)
         .env("RELAIS_BROKER_URL", vhost.url())
@@ -20,7 +22,7 @@ fn server(database: &str, vhost: &TestVhost) -> InstanceOptions {
 }
 
 /// Returns when the service has its queues.
-async fn ready(vhost: &TestVhost) {
+pub async fn ready(vhost: &TestVhost) {
     for side in ["in", "out"] {
         let queue = format!("{SERVICE}-{side}");
         crate::stage::until("its queues are there", async || vhost.queue(&queue).await.is_ok()).await;
@@ -83,6 +85,35 @@ async fn two_servers_publish_each_task_once() -> Result<()> {
     let published = metric(&first, &format!("relais_tasks_dispatched_total{{service=\"{SERVICE}\"}}")).await?;
     let others = metric(&second, &format!("relais_tasks_dispatched_total{{service=\"{SERVICE}\"}}")).await?;
     assert_eq!((published, others), (Some(50.0), Some(51.0)), "who takes a task publishes it");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_many_processes_the_one_that_cancels_tells_the_workers() -> Result<()> {
+    let (database, vhost) = (TestDatabase::create().await?, TestVhost::create().await?);
+    let role = |role: &str| server(database.url(), &vhost).arg("--role").arg(role);
+    let (first, _second) =
+        (server(database.url(), &vhost).start().await?, server(database.url(), &vhost).start().await?);
+    // One that neither publishes tasks nor follows workers.
+    let api = role("api").start().await?;
+    declare(&first.url(), "60s").await?;
+    ready(&vhost).await;
+    let mut heard = Heard::at(&vhost, SERVICE).await;
+    let (one, other) = (consumer(&first.url())?, consumer(&api.url())?);
+    crate::stage::until("both know the service", async || {
+        other.get("/v1/services").await.is_ok_and(|answer| answer.status == 200)
+    })
+    .await;
+    let ids = submit(&one, 20).await?;
+    for (n, id) in ids.iter().enumerate() {
+        let at = if n % 2 == 0 { &one } else { &other };
+        let cancel = at.request(reqwest::Method::DELETE, &format!("/v1/services/{SERVICE}/tasks/{id}"));
+        ensure!(Api::send(cancel).await?.status == 200);
+        let told = heard.next().await;
+        assert_eq!(told, [json!({"taskId": id, "outcome": "cancelled", "revision": 1})]);
+    }
+    let told = format!("relais_stops_told_total{{service=\"{SERVICE}\"}}");
+    assert_eq!((metric(&first, &told).await?, metric(&api, &told).await?), (Some(10.0), Some(10.0)));
     Ok(())
 }
 

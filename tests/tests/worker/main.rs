@@ -4,6 +4,7 @@
 //! The server is a real one in each case: over HTTP, by way of RabbitMQ (classic and quorum queues), and in the same process.
 
 mod cases;
+mod control;
 mod ends;
 mod foreign;
 mod guide;
@@ -120,16 +121,26 @@ impl World {
 
     /// A worker for the service, which is not to be waited for long.
     fn worker(&self) -> Hired {
+        self.worker_at(&self.url())
+    }
+
+    fn url(&self) -> String {
+        match &self.vhost {
+            Some(vhost) => vhost.url().to_owned(),
+            None => format!("http://{}", self.app.address()),
+        }
+    }
+
+    /// The same, that comes this way.
+    fn worker_at(&self, url: &str) -> Hired {
         match (self.language, self.way) {
-            (Some(language), _) => Hired::Foreign(self.worker_in(language)),
-            (None, Way::Http | Way::RabbitMq) => Hired::Elsewhere(self.worker_elsewhere()),
+            (Some(language), _) => Hired::Foreign(self.worker_in(language, url)),
+            (None, Way::Http | Way::RabbitMq) => Hired::Elsewhere(self.worker_elsewhere_at(url)),
             (None, Way::InProcess) => Hired::in_process(&self.app.engine, "pod-1"),
         }
     }
 
-    fn worker_in(&self, language: Language) -> Foreign {
-        let server = format!("http://{}", self.app.address());
-        let url = self.vhost.as_ref().map_or(server.as_str(), TestVhost::url);
+    fn worker_in(&self, language: Language, url: &str) -> Foreign {
         let settings = json!({
             "url": url, "service": SERVICE, "clientId": "worker", "clientSecret": secret("worker"),
             "lease": 1, "hostName": "pod-1",
@@ -139,9 +150,13 @@ impl World {
 
     /// One of the Rust library that is not in the server's own process.
     fn worker_elsewhere(&self) -> WorkerBuilder {
-        let builder = match &self.vhost {
-            Some(vhost) => Worker::rabbitmq(vhost.url(), SERVICE),
-            None => Worker::builder(format!("http://{}", self.app.address()), "worker", secret("worker"), SERVICE),
+        self.worker_elsewhere_at(&self.url())
+    }
+
+    fn worker_elsewhere_at(&self, url: &str) -> WorkerBuilder {
+        let builder = match self.way {
+            Way::RabbitMq => Worker::rabbitmq(url, SERVICE),
+            Way::Http | Way::InProcess => Worker::builder(url, "worker", secret("worker"), SERVICE),
         };
         builder.lease(Duration::from_secs(1)).host_name("pod-1")
     }
@@ -183,14 +198,14 @@ impl World {
 
 /// Every promise on every transport, in every language.
 macro_rules! suite {
-    ($worlds:tt, $cases:tt) => { suite!(@each $worlds, $cases); };
-    (@each [$($world:ident),*], $cases:tt) => { $(suite!(@one $world, $cases);)* };
-    (@one $world:ident, [$($case:ident),*]) => {
+    ($home:ident, $worlds:tt, $cases:tt) => { suite!(@each $home, $worlds, $cases); };
+    (@each $home:ident, [$($world:ident),*], $cases:tt) => { $(suite!(@one $home, $world, $cases);)* };
+    (@one $home:ident, $world:ident, [$($case:ident),*]) => {
         mod $world {
             $(
                 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
                 async fn $case() -> anyhow::Result<()> {
-                    crate::cases::$case(&crate::World::$world().await?).await
+                    crate::$home::$case(&crate::World::$world().await?).await
                 }
             )*
         }
@@ -198,6 +213,7 @@ macro_rules! suite {
 }
 
 suite!(
+    cases,
     [
         http,
         rabbitmq_classic,
@@ -217,7 +233,7 @@ suite!(
         a_panic_fails_its_task_and_no_other,
         a_body_of_another_shape_fails_its_task,
         progress_comes_back_and_a_flood_of_it_is_no_trouble,
-        a_cancelled_task_is_stopped_where_that_can_be_told,
+        a_cancelled_task_is_stopped,
         as_many_at_once_as_there_are_slots,
         many_tasks_are_each_done_once,
         a_stop_lets_tasks_finish,
@@ -229,3 +245,35 @@ suite!(
         what_a_killed_worker_had_is_done_by_another
     ]
 );
+
+/// What goes from the server to workers by way of a broker beside tasks.
+mod told {
+    suite!(
+        control,
+        [
+            rabbitmq_classic,
+            rabbitmq_quorum,
+            python_rabbitmq_classic,
+            python_rabbitmq_quorum,
+            javascript_rabbitmq_classic,
+            javascript_rabbitmq_quorum
+        ],
+        [
+            who_comes_too_late_to_hear_of_a_cancel_is_told_when_it_begins,
+            what_was_taken_away_is_stopped_and_what_is_handed_out_anew_is_not,
+            what_takes_too_long_is_told_to_stop,
+            a_cancelled_task_that_will_not_stop_is_not_handed_out_again,
+            who_may_not_listen_works_all_the_same
+        ]
+    );
+}
+
+/// The same, of tasks that wait for a slot. The library for Python has none: it goes on with what it has when the connection is
+/// back, and begins at once with all else.
+mod told_in_time {
+    suite!(
+        control,
+        [rabbitmq_classic, rabbitmq_quorum, javascript_rabbitmq_classic, javascript_rabbitmq_quorum],
+        [what_has_not_begun_is_not_begun_any_more]
+    );
+}

@@ -93,7 +93,9 @@ impl Engine {
             plan_authorization(&snapshot.declared, authorization, &path, &mut problems, &mut plan);
         }
         shared_queues(&snapshot.declared, &plan.changes, &mut problems);
-        flow::on_a_broker(&snapshot.declared, &plan.changes, &mut problems);
+        let stays =
+            |client: &str, service: &str| !prune || authorizations.contains(&(client.to_owned(), service.to_owned()));
+        flow::without_a_window(&snapshot.declared, &plan.changes, stays, &mut problems);
         self.plan_schedules(&snapshot, &declaration, prune, &mut problems, &mut plan).await?;
         if !problems.is_empty() {
             return Err(EngineError::InvalidDeclaration(problems));

@@ -1,6 +1,6 @@
 //! What operators say about flow: the limits of a service, and a client's part in them.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use relais_core::{Change, ClientFlow, Declared, FlowLimits, MAX_SHARE, RateLimit, Transport};
 use relais_protocol::{
@@ -22,8 +22,8 @@ const MOST_A_SECOND: u128 = 1_000_000;
 /// So many may be looked at when one is published.
 const MOST_IN_WINDOW: u32 = 100_000;
 
-const NOT_ON_A_BROKER: &str = "is for services of the built-in queue: a broker hands tasks out by itself, dispatchWindow \
-                               bounds how many it has";
+const NO_WINDOW: &str = "needs a dispatchWindow where tasks go to a broker (transport: rabbitmq), which hands out by itself what \
+                         it has: set a dispatchWindow";
 
 /// Reads the limits of a service; what is wrong with them is said by field.
 pub(super) fn limits(
@@ -32,10 +32,12 @@ pub(super) fn limits(
     mut wrong: impl FnMut(&str, String),
 ) -> FlowLimits {
     let brokered = transport == Transport::RabbitMq;
+    // What a broker was given is out of our hands; what waits for a place in a window is not.
+    let given_away = brokered && service.dispatch_window.is_none();
     for (field, most) in [("maxRunning", service.max_running), ("maxRunningPerClient", service.max_running_per_client)]
     {
-        if most.is_some() && brokered {
-            wrong(field, NOT_ON_A_BROKER.to_owned());
+        if most.is_some() && given_away {
+            wrong(field, NO_WINDOW.to_owned());
         }
         if let Some(problem) = most.and_then(out_of_range) {
             wrong(field, problem);
@@ -47,14 +49,14 @@ pub(super) fn limits(
         burst: rate.burst.unwrap_or(rate.count),
     });
     if let Some(rate) = rate {
-        if brokered {
-            wrong("rateLimit", NOT_ON_A_BROKER.to_owned());
+        if given_away {
+            wrong("rateLimit", NO_WINDOW.to_owned());
         }
         rate_problems(rate, |field, problem| wrong(&format!("rateLimit/{field}"), problem));
     }
     let fair_share = service.fair_share.unwrap_or(false);
-    if fair_share && brokered {
-        wrong("fairShare", NOT_ON_A_BROKER.to_owned());
+    if fair_share && given_away {
+        wrong("fairShare", NO_WINDOW.to_owned());
     }
     if let Some(window) = service.dispatch_window {
         if !brokered {
@@ -114,21 +116,41 @@ pub(super) fn client_flow(
     ClientFlow { max_running: authorization.max_running, share }
 }
 
-/// A limit of a client on a service that has a broker would not be held to.
-pub(super) fn on_a_broker(declared: &Declared, changes: &[Change], problems: &mut Vec<Problem>) {
+/// A limit of a client on a service that has a broker and no window would not be held to: neither a new one, nor one that is
+/// there already and stays.
+pub(super) fn without_a_window(
+    declared: &Declared,
+    changes: &[Change],
+    stays: impl Fn(&str, &str) -> bool,
+    problems: &mut Vec<Problem>,
+) {
+    let put = |wanted: &str| {
+        changes.iter().find_map(|change| match change {
+            Change::PutService { name, transport, limits, .. } if name.as_str() == wanted => {
+                Some((*transport, limits.flow.dispatch_window))
+            }
+            _ => None,
+        })
+    };
+    let mut limited: BTreeMap<(&str, &str), bool> = BTreeMap::new();
+    for authorization in declared.authorizations.values().filter(|one| one.flow.max_running.is_some()) {
+        let client = declared.client_by_key(authorization.client).map(|client| client.client_id.as_str());
+        let service = declared.service_by_key(authorization.service).map(|service| service.name.as_str());
+        if let (Some(client), Some(service)) = (client, service)
+            && put(service).is_some()
+            && stays(client, service)
+        {
+            limited.insert((client, service), true);
+        }
+    }
     for change in changes {
         let Change::PutAuthorization { client_id, service, flow, .. } = change else { continue };
-        if flow.max_running.is_none() {
-            continue;
-        }
-        let put = changes.iter().find_map(|change| match change {
-            Change::PutService { name, transport, .. } if name == service => Some(*transport),
-            _ => None,
-        });
-        let transport = put.or_else(|| declared.services.get(service).map(|service| service.transport));
-        if transport == Some(Transport::RabbitMq) {
-            let message = format!("maxRunning of {client_id} on {service} {NOT_ON_A_BROKER}");
-            problems.push(Problem::at("/authorizations", message));
+        limited.insert((client_id.as_str(), service.as_str()), flow.max_running.is_some());
+    }
+    for ((client, service), _) in limited.into_iter().filter(|(_, limited)| *limited) {
+        let known = || declared.services.get(service).map(|it| (it.transport, it.limits.flow.dispatch_window));
+        if put(service).or_else(known) == Some((Transport::RabbitMq, None)) {
+            problems.push(Problem::at("/authorizations", format!("maxRunning of {client} on {service} {NO_WINDOW}")));
         }
     }
 }

@@ -89,10 +89,11 @@ pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueD
             continue;
         };
         let timeout = task.timeout.or(service.limits.timeout);
+        let (correlation_id, trace) = (task.correlation_id.clone(), task.trace.as_ref());
         consignments.push(Consignment {
             task_id: name.task_id,
             queue: Mailbox::tasks_of(&name.queue),
-            body: encode(name.task_id, &request, task.correlation_id.clone(), task.trace.as_ref(), timeout),
+            body: encode(name.task_id, &request, correlation_id, trace, timeout, task.revision),
             correlation_id: task.correlation_id,
             trace: task.trace,
             priority: task.priority,
@@ -164,12 +165,14 @@ fn encode(
     correlation_id: Option<String>,
     trace: Option<&TraceContext>,
     timeout: Option<Duration>,
+    revision: u64,
 ) -> Vec<u8> {
     let message = SubmissionMessage {
         correlation_id,
         traceparent: trace.map(|trace| trace.traceparent().to_owned()),
         tracestate: trace.and_then(TraceContext::tracestate).map(str::to_owned),
         timeout_ms: timeout.and_then(|timeout| timeout.as_millis().try_into().ok()),
+        revision: Some(revision).filter(|revision| *revision > 0),
         ..SubmissionMessage::new(task_id.to_string(), request.as_raw().to_owned())
     };
     // Texts and JSON always can be written.

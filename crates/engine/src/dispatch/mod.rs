@@ -3,12 +3,14 @@
 //! That a task is to be published is a row of the store, written with the task. After the commit the process that took the
 //! task in publishes it straight from memory ([`clerk`]); a sweep finds what was left behind, by a process that died or a
 //! broker that was away ([`sweep`]). The queues are kept there ([`queues`]), and what workers say is followed ([`track`]).
+//! Workers that have a task at hand which nobody wants any more are told ([`stops`]).
 //!
 //! A task may be published twice, never before its commit, and never too seldom: a row goes when the broker has confirmed.
 
 mod clerk;
 mod letters;
 mod queues;
+mod stops;
 mod sweep;
 mod track;
 
@@ -141,7 +143,7 @@ impl Dispatcher {
             let (request, correlation_id) = (Some(task.request.clone()), task.correlation_id.clone());
             let trace = task.links.trace.clone();
             let (priority, timeout) = (task.terms.priority, task.terms.timeout);
-            Some(DueDispatch { name, request, correlation_id, trace, priority, timeout })
+            Some(DueDispatch { name, request, correlation_id, trace, priority, timeout, revision: 0 })
         };
         tasks.iter().map(ours).collect()
     }
@@ -268,6 +270,7 @@ pub(crate) fn start(engine: &Engine, parcels: mpsc::Receiver<Parcel>) {
     if options.track {
         engine.spawn(track::run(engine.clone(), Arc::clone(carrier)));
     }
+    stops::start(engine, carrier);
     engine.spawn(watch(engine.clone(), Arc::clone(carrier)));
 }
 

@@ -31,7 +31,7 @@ pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>, settled: Sett
             () = back(carrier.as_ref()) => {}
         }
     };
-    background::every(&engine, "dispatch", PERIOD, bell, || sweep(&engine, carrier.as_ref(), &settled)).await;
+    background::paced(&engine, "dispatch", bell, || sweep(&engine, carrier.as_ref(), &settled)).await;
 }
 
 /// Returns when the broker is back, if it is away.
@@ -42,12 +42,13 @@ async fn back(carrier: &dyn Carrier) {
     carrier.until_up().await;
 }
 
-async fn sweep(engine: &Engine, carrier: &dyn Carrier, settled: &Settled) -> Result<(), EngineError> {
+/// Tells when to look again: also when a rate lets the next ones out.
+async fn sweep(engine: &Engine, carrier: &dyn Carrier, settled: &Settled) -> Result<Duration, EngineError> {
     let behind = &engine.0.dispatcher.behind;
     loop {
         if carrier.state() != CarrierState::Up {
             behind.store(true, Ordering::Relaxed);
-            return Ok(());
+            return Ok(PERIOD);
         }
         let more = engine.0.store.refill_dispatches(REFILL).await?;
         let services: Vec<ServiceKey> = engine
@@ -58,14 +59,14 @@ async fn sweep(engine: &Engine, carrier: &dyn Carrier, settled: &Settled) -> Res
             .collect();
         if services.is_empty() {
             behind.store(more, Ordering::Relaxed);
-            return Ok(());
+            return Ok(PERIOD);
         }
         let each = (MOST / services.len()).max(1);
-        let tasks = engine.0.store.claim_dispatches(services, each, LEASE).await?;
-        behind.store(!tasks.is_empty() || more, Ordering::Relaxed);
-        if tasks.is_empty() && !more {
-            return Ok(());
+        let claimed = engine.0.store.claim_dispatches(services, each, LEASE).await?;
+        behind.store(!claimed.tasks.is_empty() || more, Ordering::Relaxed);
+        if claimed.tasks.is_empty() && !more {
+            return Ok(claimed.again.map_or(PERIOD, |again| again.min(PERIOD)));
         }
-        post(engine, carrier, tasks, settled).await;
+        post(engine, carrier, claimed.tasks, settled).await;
     }
 }

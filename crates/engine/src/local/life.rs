@@ -1,6 +1,12 @@
 //! An instance's life: it begins, gives signs of life, may be given up and begin anew, and ends.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use relais_core::{CrashPolicy, InstanceKey, InstanceStatus, Joined, NewInstance, ServiceKey};
 use tokio::sync::watch;
@@ -17,6 +23,8 @@ pub(super) struct Life {
     engine: Engine,
     new: NewInstance,
     key: watch::Sender<Key>,
+    /// Whether the store was asked to let it begin and has not answered: whoever has its name may be itself.
+    in_doubt: AtomicBool,
     /// Cancelled when running tasks are to stop now.
     interrupted: CancellationToken,
     pub(super) tallies: Tallies,
@@ -46,6 +54,7 @@ impl Life {
             engine,
             new,
             key: watch::Sender::new(None),
+            in_doubt: AtomicBool::new(false),
             interrupted: CancellationToken::new(),
             tallies: Tallies::default(),
         };
@@ -63,12 +72,15 @@ impl Life {
             silence: Duration::MAX,
             services: Vec::new(),
         };
-        let (key, tallies) = (watch::Sender::new(None), Tallies::default());
-        Self { engine, new, key, interrupted: CancellationToken::new(), tallies }
+        let (key, in_doubt, tallies) = (watch::Sender::new(None), AtomicBool::new(false), Tallies::default());
+        Self { engine, new, key, in_doubt, interrupted: CancellationToken::new(), tallies }
     }
 
     async fn join(&self) -> Result<(), EngineError> {
-        match self.engine.0.store.join(self.new.clone()).await? {
+        self.in_doubt.store(true, Ordering::Relaxed);
+        let joined = self.engine.0.store.join(self.new.clone()).await?;
+        self.in_doubt.store(false, Ordering::Relaxed);
+        match joined {
             Joined::In { key, recovered } => {
                 if recovered > 0 {
                     tracing::warn!(
@@ -152,7 +164,11 @@ impl Life {
         }
         let known = self.engine.0.store.instances().await?;
         match known.iter().find(|instance| instance.name == self.new.name) {
-            Some(other) if other.status != InstanceStatus::Undecided => {
+            // If it is itself, it falls silent: then it is known which.
+            Some(other) if other.status == InstanceStatus::Alive && self.in_doubt.load(Ordering::Relaxed) => {
+                return Err(EngineError::Conflict("it is not known whether it has begun".to_owned()));
+            }
+            Some(other) if other.status != InstanceStatus::Undecided && !self.in_doubt.load(Ordering::Relaxed) => {
                 tracing::error!(
                     instance = self.new.name,
                     "another instance has taken its name: this one takes no more tasks"

@@ -34,18 +34,18 @@ use crate::{Engine, EngineError, background::chain, links::as_trail, work::wordi
 /// A claim waits so long for a first task, and then asks again.
 const CLAIM_WAIT: Duration = Duration::from_secs(30);
 
-/// The most tasks of one claim, and of one write.
-const BATCH: usize = 1000;
+/// The most tasks of one claim, and of one write. Each write waits for the disk once, and for the counters of the one before it.
+const BATCH: usize = 2000;
 
 /// The most writes under way at once, and how many results there must be for one beside another.
 const WRITES: usize = 2;
-const MANY: usize = 250;
+const MANY: usize = 1000;
 
 /// The most tasks that are in hand at once, of one service.
-const MOST_IN_HAND: usize = 4000;
+const MOST_IN_HAND: usize = 8000;
 
 /// As many tasks are taken in hand as are done within this time, at the pace of the last moments.
-const AHEAD: Duration = Duration::from_millis(40);
+const AHEAD: Duration = Duration::from_millis(80);
 
 /// How long to wait before a store that does not answer is asked again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -108,8 +108,8 @@ impl Runner {
         let mut failing = false;
         while !self.stop.is_cancelled() {
             let (in_hand, wanted) = (room.in_hand.load(Ordering::Acquire), room.wanted.load(Ordering::Relaxed));
-            // When a slot is free, and else when what is ahead is half done.
-            let room_for_more = in_hand < self.registered.concurrency || in_hand * 2 <= wanted;
+            // When a slot is free, and else when a quarter of what is ahead is done: what is being written is in hand too.
+            let room_for_more = in_hand < self.registered.concurrency || in_hand * 4 <= wanted * 3;
             let Some(instance) = self.life.key().filter(|_| room_for_more) else {
                 tokio::select! {
                     () = room.bell.notified() => {}
@@ -461,7 +461,7 @@ mod tests {
         let mut pace = Pace::new(start);
         assert_eq!(pace.wanted(1, start, 10), 10, "nothing is known yet");
         let later = start + Duration::from_secs(1);
-        assert_eq!(pace.wanted(9_999, later, 10), 410, "10,000 a second");
+        assert_eq!(pace.wanted(9_999, later, 10), 810, "10,000 a second");
         assert_eq!(pace.wanted(1, later + Duration::from_secs(10), 10), 10, "slow ones are taken when they can begin");
         assert_eq!(pace.wanted(1_000_000, later + Duration::from_secs(11), 10), MOST_IN_HAND);
     }

@@ -17,7 +17,7 @@ use relais_protocol::{
     admin::{AuthorizationDeclaration, Declaration, RoleName, ServiceDeclaration},
     consumer::SubmitRequest,
 };
-use relais_testkit::TestDatabase;
+use relais_testkit::{FaultPlan, Faulty, TestDatabase};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -60,6 +60,7 @@ mod by_hand;
 
 on_both! {
     a_thousand_tasks_are_done_once_each
+    an_idle_process_has_what_it_submits_in_hand
     what_a_handler_says_is_what_is_stored
     a_long_task_is_seen_told_and_can_be_cancelled
     stopping_lets_tasks_finish_and_gives_back_the_rest
@@ -95,6 +96,25 @@ async fn a_thousand_tasks_are_done_once_each(stage: Stage) {
     let report = tasks.stop().await;
     assert_eq!((report.done, report.failed, report.lost), (1000, 0, 0));
     assert!(counts.lock().unwrap().iter().all(|&times| times == 1), "each was done once");
+}
+
+async fn an_idle_process_has_what_it_submits_in_hand(stage: Stage) {
+    /// Whether it waits for tasks when one comes is a matter of moments.
+    const MOST: u64 = 1000;
+    let store = Faulty::new(stage.store, FaultPlan { seed: 1, refused: 0, unanswered: 0, broken_off: 0, only: None });
+    let handlers = Handlers::new().on("double", async |body: Value, _: Context| Ok::<_, HandlerError>(body));
+    let tasks = Tasks::builder(Arc::clone(&store) as _).handlers(handlers).start().await.unwrap();
+    store.switch(true);
+    let so_far = || store.counts().get("submit_and_take_in_hand").map_or(0, |count| count.calls);
+    let mut submitted = 0;
+    while so_far() < 10 && submitted < MOST {
+        let name = tasks.submit("double", &json!({"n": submitted})).await.unwrap();
+        let task = tasks.wait(name, LONG).await.unwrap();
+        assert_eq!((task.state.status, task.state.attempt), (Status::Success, 1));
+        submitted += 1;
+    }
+    assert!(submitted < MOST, "it never waited when something was submitted");
+    assert_eq!(tasks.stop().await.done, submitted);
 }
 
 async fn what_a_handler_says_is_what_is_stored(stage: Stage) {

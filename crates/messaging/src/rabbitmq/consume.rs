@@ -79,14 +79,17 @@ impl Broker {
             channel.basic_qos(options.prefetch, BasicQosOptions::default()).await.map_err(refused)?;
             let consuming = channel.basic_consume(name, tag, BasicConsumeOptions::default(), FieldTable::default());
             let stream = consuming.await.map_err(refused)?;
-            let acker = Acker::new(channel, link);
-            Ok(Consumer { stream, acker, queue: queue.to_owned(), end: None, broker: self.clone() })
+            Ok(Consumer::new(stream, Acker::new(channel, link), queue, self))
         })
         .await
     }
 }
 
 impl Consumer {
+    pub(super) fn new(stream: lapin::Consumer, acker: Acker, queue: &str, broker: &Broker) -> Self {
+        Self { stream, acker, queue: queue.to_owned(), end: None, broker: broker.clone() }
+    }
+
     /// The next message, as soon as there is one. Nothing is lost if this is dropped while it waits.
     pub async fn next(&mut self) -> Result<Delivery, ConsumeError> {
         if let Some(end) = &self.end {

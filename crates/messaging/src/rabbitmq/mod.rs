@@ -93,8 +93,8 @@
 //! # Beside the messages
 //!
 //! [`Broker::declare`] makes plain durable queues and leaves others as they are; [`Broker::browse`] looks into a queue, at
-//! dead letters for example; [`Management`] sets policies over HTTP. What is not here: declaring exchanges, and any memory
-//! of what was not sent.
+//! dead letters for example; [`Broker::listen`] hears what is said to everybody at a fan-out exchange; [`Management`] sets
+//! policies over HTTP. What is not here: declaring other exchanges, and any memory of what was not sent.
 
 mod batch;
 mod broker;
@@ -102,6 +102,7 @@ mod browse;
 mod consume;
 mod delivery;
 mod error;
+mod fanout;
 mod keeper;
 mod link;
 mod management;
@@ -134,5 +135,6 @@ mod tests {
         sent(|broker| async move { broker.consume("", ConsumeOptions::default()).await?.next_batch(1).await });
         sent(|broker| async move { broker.consume("", ConsumeOptions::default()).await?.cancel().await });
         sent(|broker| async move { broker.browse("").await?.next().await });
+        sent(|broker| async move { broker.listen("", "").await?.next().await });
     }
 }

@@ -135,7 +135,8 @@ struct PutArgs {
     /// Have clients with tasks that wait take turns
     #[arg(long)]
     fair_share: bool,
-    /// With a broker: have at most this many tasks published and unfinished at once; no limit by default
+    /// With a broker: have at most this many tasks published and unfinished at once; no limit by default. The limits above need it
+    /// there
     #[arg(long, value_name = "N")]
     dispatch_window: Option<u32>,
     /// How long to wait before each new try of a callback, e.g. 10s,1m,1h,1d; the server's setting by default

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{DispatchName, Dispatched, DueDispatch, PublishedTask, ServiceKey, TaskId};
+use relais_core::{ClientKey, DispatchName, Dispatched, DueDispatch, FlowFacts, PublishedTask, ServiceKey, TaskId};
 use sqlx::Row as _;
 
 use super::{
@@ -10,8 +10,9 @@ use super::{
     session::{PgSession, column},
 };
 use crate::{
-    dispatch::{Dispatch, Dispatches, fresh_round, published_task},
-    row::{due_dispatch, wide},
+    dispatch::{Candidate, Dispatch, Dispatches, Window, candidate, fresh_round, published_task, window, window_facts},
+    flow::{FlowKind, Flows as _, flow_client},
+    row::{client_key, due_dispatch, wide},
     session::Result,
 };
 
@@ -19,9 +20,9 @@ use crate::{
 macro_rules! held_columns {
     () => {
         " SELECT h.service_id, h.task_id, h.round, s.queue_name, t.request::text AS request, t.correlation_id, t.priority, t.timeout_ms,
-                 t.trace
+                 t.trace, t.revision
           FROM held h JOIN relais.service s ON s.id = h.service_id LEFT JOIN LATERAL (
-              SELECT request, correlation_id, priority, rank, timeout_ms, trace FROM relais.task
+              SELECT request, correlation_id, priority, rank, timeout_ms, trace, revision FROM relais.task
               WHERE task_id = h.task_id AND status IN (0, 1) OFFSET 0
           ) t ON true"
     };
@@ -63,6 +64,53 @@ const HOLD_NEXT: &str = hold_places!(
      LIMIT $2"
 );
 
+/// Takes these.
+const HOLD_THESE: &str = hold_places!(
+    "SELECT d.ctid FROM unnest($2::uuid[]) AS w (task_id) CROSS JOIN LATERAL (
+         SELECT ctid FROM relais.dispatch
+         WHERE service_id = $1 AND task_id = w.task_id AND window_id IS NULL AND due <= statement_timestamp()
+         FOR UPDATE SKIP LOCKED
+     ) d"
+);
+
+/// The first of each client `w` that wait for a place. Where to begin and to end is said as in `flow.rs`; what has a place is passed
+/// over, as in [`HOLD_NEXT`].
+const CANDIDATES: &str = "SELECT w.client_id, t.rank, t.id, t.task_id
+     FROM unnest($2::integer[], $3::bigint[]) AS w (client_id, most) CROSS JOIN LATERAL (
+         SELECT i.rank, i.id, i.task_id FROM (
+             SELECT service_id, client_id, rank, id, task_id FROM relais.task
+             WHERE status = 0 AND (service_id, client_id, rank, id) > ($1, w.client_id, -9223372036854775808, 0)
+             ORDER BY service_id, client_id, rank, id
+             LIMIT w.most + (SELECT dispatch_window + 1000 FROM relais.service WHERE id = $1)
+         ) i CROSS JOIN LATERAL (
+             SELECT 1 FROM relais.dispatch
+             WHERE service_id = $1 AND task_id = i.task_id AND window_id IS NULL AND due <= statement_timestamp() OFFSET 0
+         ) d
+         WHERE i.service_id = $1 AND i.client_id = w.client_id
+         LIMIT w.most
+     ) t";
+
+/// The clients with tasks that wait for a place. The cost is that of the clients that the service has had and of the places, whatever
+/// waits. What has a place and was not started is pending as well, but waits for none.
+const CLIENTS: &str = "SELECT c.client_id, c.pending, c.running, a.max_running, a.share, f.time, f.turn
+     FROM (SELECT client_id, sum(pending)::bigint AS pending, sum(running)::bigint AS running FROM (
+               SELECT client_id, CASE WHEN departed THEN -n ELSE n END AS pending, 0 AS running
+               FROM relais.tally WHERE service_id = $1 AND client_id > 0 AND status = 0
+               UNION ALL
+               SELECT t.client_id, CASE WHEN t.status = 0 THEN -1 ELSE 0 END, 1
+               FROM relais.dispatch d CROSS JOIN LATERAL (
+                   SELECT client_id, status FROM relais.task WHERE task_id = d.task_id AND status + 0 IN (0, 1) OFFSET 0
+               ) t
+               WHERE d.window_id = $1
+           ) one GROUP BY client_id) c
+     LEFT JOIN LATERAL (
+         SELECT max_running, share FROM relais.authorization WHERE client_id = c.client_id AND service_id = $1 OFFSET 0
+     ) a ON true
+     LEFT JOIN LATERAL (
+         SELECT time, turn FROM relais.flow_client WHERE service_id = $1 AND client_id = c.client_id OFFSET 0
+     ) f ON true
+     WHERE c.pending > 0";
+
 /// Locks the rows that somebody speaks of, in their order, each found by its whole key: a list would only be a filter on all
 /// that waits of the service. One that somebody else has changed meanwhile is left to that one.
 macro_rules! spoken_of {
@@ -74,7 +122,134 @@ macro_rules! spoken_of {
 }
 
 impl PgSession {
-    /// Forgets what waits for a place in a window, and has ended: nobody comes by it who goes through the queue.
+    async fn hold(
+        &mut self,
+        statement: &'static str,
+        service: ServiceKey,
+        most: usize,
+        lease: Duration,
+    ) -> Result<Vec<DueDispatch>> {
+        let rows = sqlx::query(statement)
+            .bind(service.0)
+            .bind(wide(most))
+            .bind(lease.as_secs_f64())
+            .fetch_all(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        rows.iter().map(due_dispatch).collect()
+    }
+}
+
+impl Dispatch for PgSession {
+    async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)]) -> Result<Vec<ServiceKey>> {
+        let services: Vec<i32> = sqlx::query_scalar(
+            "WITH back AS (
+                 INSERT INTO relais.dispatch (service_id, task_id, due, round)
+                 SELECT w.service_id, w.task_id, statement_timestamp(), $3
+                 FROM unnest($1::integer[], $2::uuid[]) AS w (service_id, task_id)
+                 -- Shared: a declaration that makes it use a broker waits, and then finds these tasks in their queue.
+                 JOIN (SELECT id, transport FROM relais.service WHERE id = ANY($1) ORDER BY id FOR SHARE) s
+                     ON s.id = w.service_id AND s.transport = 1
+                 ORDER BY w.service_id, w.task_id
+                 ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = excluded.round, window_id = NULL
+                 RETURNING service_id
+             )
+             SELECT DISTINCT service_id FROM back",
+        )
+        .bind(column(tasks, |(service, _)| service.0))
+        .bind(column(tasks, |(_, task_id)| task_id.0))
+        .bind(fresh_round())
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        Ok(services.into_iter().map(ServiceKey).collect())
+    }
+
+    async fn lock_window(&mut self, service: ServiceKey) -> Result<Option<Window>> {
+        let state = self.lock_flow(service).await?.unwrap_or_default();
+        // What ended since the last time, be it noted that it was published or not. Tasks are found one by one: there are no more
+        // of them than places.
+        sqlx::query(
+            "DELETE FROM relais.dispatch WHERE ctid = ANY(ARRAY(
+                 SELECT ctid FROM relais.dispatch d
+                 WHERE window_id = $1
+                   AND coalesce((SELECT status FROM relais.task t WHERE t.task_id = d.task_id), 2) NOT IN (0, 1)
+                 FOR UPDATE SKIP LOCKED
+             ))",
+        )
+        .bind(service.0)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        // While those that were at the broker before are being given places, nobody knows how many are free.
+        let row = sqlx::query(
+            "SELECT s.flow, CASE WHEN s.again_places THEN 0 ELSE s.dispatch_window - (
+                 SELECT count(*) FROM (
+                     SELECT 1 FROM relais.dispatch WHERE window_id = $1 LIMIT s.dispatch_window
+                 ) places
+             ) END AS room
+             FROM relais.service s WHERE s.id = $1 AND s.dispatch_window IS NOT NULL",
+        )
+        .bind(service.0)
+        .fetch_optional(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        row.as_ref().map(|row| window(row, state)).transpose()
+    }
+
+    async fn window_facts(&mut self, service: ServiceKey, locked: Window) -> Result<Option<FlowFacts>> {
+        let row = sqlx::query(
+            "SELECT s.flow, s.max_running, s.max_running_per_client, s.rate_count, s.rate_per_ms, s.rate_burst, s.fair_share,
+                    s.dispatch_window, 0::bigint AS running,
+                    (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint AS now_nanos, (
+                        SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0)::bigint
+                        FROM relais.tally WHERE service_id = s.id AND client_id = 0 AND status = 0
+                    ) AS pending
+             FROM relais.service s WHERE s.id = $1",
+        )
+        .bind(service.0)
+        .fetch_optional(&mut *self.tx)
+        .await
+        .map_err(error)?;
+        let Some(row) = row else { return Ok(None) };
+        let mut facts = window_facts(&row, locked)?;
+        if locked.kind == FlowKind::ByClient {
+            let rows = sqlx::query(CLIENTS).bind(service.0).fetch_all(&mut *self.tx).await.map_err(error)?;
+            facts.clients = Some(rows.iter().map(flow_client).collect::<Result<_>>()?);
+        }
+        Ok(Some(facts))
+    }
+
+    async fn hold_placed(&mut self, service: ServiceKey, most: usize, lease: Duration) -> Result<Vec<DueDispatch>> {
+        self.hold(HOLD_PLACED, service, most, lease).await
+    }
+
+    async fn hold_next(&mut self, service: ServiceKey, most: usize, lease: Duration) -> Result<Vec<DueDispatch>> {
+        self.hold(HOLD_NEXT, service, most, lease).await
+    }
+
+    async fn candidates(&mut self, service: ServiceKey, shares: &[(ClientKey, usize)]) -> Result<Vec<Candidate>> {
+        let rows = sqlx::query(CANDIDATES)
+            .bind(service.0)
+            .bind(column(shares, |(client, _)| client.0))
+            .bind(column(shares, |&(_, most)| wide(most)))
+            .fetch_all(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        rows.iter().map(|row| candidate(row, client_key(row)?)).collect()
+    }
+
+    async fn hold_these(&mut self, service: ServiceKey, tasks: &[TaskId], lease: Duration) -> Result<Vec<DueDispatch>> {
+        let rows = sqlx::query(HOLD_THESE)
+            .bind(service.0)
+            .bind(column(tasks, |task_id| task_id.0))
+            .bind(lease.as_secs_f64())
+            .fetch_all(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        rows.iter().map(due_dispatch).collect()
+    }
+
     async fn forget_ended(&mut self, service: ServiceKey, most: usize) -> Result<()> {
         sqlx::query(
             "DELETE FROM relais.dispatch WHERE ctid = ANY(ARRAY(
@@ -91,95 +266,6 @@ impl PgSession {
         .await
         .map_err(error)?;
         Ok(())
-    }
-}
-
-impl Dispatch for PgSession {
-    async fn insert_dispatches(&mut self, tasks: &[(ServiceKey, TaskId)]) -> Result<Vec<ServiceKey>> {
-        let services: Vec<i32> = sqlx::query_scalar(
-            "WITH back AS (
-                 INSERT INTO relais.dispatch (service_id, task_id, due, round)
-                 SELECT w.service_id, w.task_id, statement_timestamp(), $3
-                 FROM unnest($1::integer[], $2::uuid[]) AS w (service_id, task_id)
-                 -- Shared: a declaration that makes it use a broker waits, and then finds these tasks in their queue.
-                 JOIN (SELECT id, transport FROM relais.service WHERE id = ANY($1) ORDER BY id FOR SHARE) s
-                     ON s.id = w.service_id AND s.transport = 1
-                 ORDER BY w.service_id, w.task_id
-                 ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = excluded.round
-                 RETURNING service_id
-             )
-             SELECT DISTINCT service_id FROM back",
-        )
-        .bind(column(tasks, |(service, _)| service.0))
-        .bind(column(tasks, |(_, task_id)| task_id.0))
-        .bind(fresh_round())
-        .fetch_all(&mut *self.tx)
-        .await
-        .map_err(error)?;
-        Ok(services.into_iter().map(ServiceKey).collect())
-    }
-
-    async fn window_room(&mut self, service: ServiceKey) -> Result<Option<usize>> {
-        sqlx::query("SELECT 1 FROM relais.flow WHERE service_id = $1 FOR NO KEY UPDATE")
-            .bind(service.0)
-            .execute(&mut *self.tx)
-            .await
-            .map_err(error)?;
-        // What ended since the last time. Tasks are found one by one: there are no more of them than places.
-        sqlx::query(
-            "DELETE FROM relais.dispatch WHERE ctid = ANY(ARRAY(
-                 SELECT ctid FROM relais.dispatch d
-                 WHERE window_id = $1 AND due = 'infinity'
-                   AND coalesce((SELECT status FROM relais.task t WHERE t.task_id = d.task_id), 2) NOT IN (0, 1)
-                 FOR UPDATE SKIP LOCKED
-             ))",
-        )
-        .bind(service.0)
-        .execute(&mut *self.tx)
-        .await
-        .map_err(error)?;
-        // While those that were at the broker before are being given places, nobody knows how many are free.
-        let room: Option<Option<i64>> = sqlx::query_scalar(
-            "SELECT CASE WHEN s.again_places THEN 0 ELSE s.dispatch_window - (
-                 SELECT count(*) FROM (
-                     SELECT 1 FROM relais.dispatch WHERE window_id = $1 LIMIT s.dispatch_window
-                 ) places
-             ) END
-             FROM relais.service s WHERE s.id = $1 AND s.dispatch_window IS NOT NULL",
-        )
-        .bind(service.0)
-        .fetch_optional(&mut *self.tx)
-        .await
-        .map_err(error)?;
-        Ok(room.flatten().map(|room| usize::try_from(room).unwrap_or(0)))
-    }
-
-    async fn hold_places(
-        &mut self,
-        service: ServiceKey,
-        most: usize,
-        room: usize,
-        lease: Duration,
-    ) -> Result<Vec<DueDispatch>> {
-        let mut held = Vec::new();
-        for placed in [true, false] {
-            let most = if placed { most } else { room.min(most - held.len()) };
-            if most == 0 {
-                continue;
-            }
-            let rows = sqlx::query(if placed { HOLD_PLACED } else { HOLD_NEXT })
-                .bind(service.0)
-                .bind(wide(most))
-                .bind(lease.as_secs_f64())
-                .fetch_all(&mut *self.tx)
-                .await
-                .map_err(error)?;
-            if !placed && rows.len() < most {
-                self.forget_ended(service, most).await?;
-            }
-            held.extend(rows.iter().map(due_dispatch).collect::<Result<Vec<_>>>()?);
-        }
-        Ok(held)
     }
 
     async fn hold_dispatches(

@@ -55,7 +55,7 @@ macro_rules! take_in_hand {
 }
 
 /// What such a statement took.
-async fn taken(rows: &[PgRow], names: &Names, connection: &mut PgConnection) -> Result<TakenInHand> {
+pub(super) async fn taken(rows: &[PgRow], names: &Names, connection: &mut PgConnection) -> Result<TakenInHand> {
     let hand = rows.first().map(|row| row.big("hand")).transpose()?;
     let clients = rows.iter().map(client_key).collect::<Result<Vec<_>>>()?;
     names.learn(clients.into_iter(), connection).await?;

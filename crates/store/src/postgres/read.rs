@@ -11,7 +11,7 @@ use sqlx::{Row, postgres::PgRow};
 use super::{Postgres, TEXTS, error, from_sql, session::PgSession};
 use crate::{
     clock::Reading,
-    hand::TakenInHand,
+    hand::{TakenInHand, Taker},
     place::place_column,
     row::{
         Columns, attempt, authorization, clients as clients_of, found_task, plain_columns, queue_depth, queue_share,
@@ -86,6 +86,7 @@ pub(super) use task_columns;
 
 impl Database for Postgres {
     type Session = PgSession;
+    const ONE_WRITER: bool = false;
 
     async fn read_clock(&self) -> Result<Reading> {
         self.clock().await
@@ -95,8 +96,13 @@ impl Database for Postgres {
         PgSession::begin(self.lend().await?, self.tells_as(), self.names.clone()).await
     }
 
-    async fn submit_unlimited(&self, tasks: &[NewTask], wakeup: &Wakeup) -> Result<Option<u64>> {
-        self.submit_in_one_statement(tasks, wakeup).await
+    async fn submit_unlimited(
+        &self,
+        tasks: &[NewTask],
+        wakeup: &Wakeup,
+        taker: Option<&Taker>,
+    ) -> Result<Option<(u64, Option<TakenInHand>)>> {
+        self.submit_in_one_statement(tasks, wakeup, taker).await
     }
 
     async fn pending_unlocked(&self, service: ServiceKey, limit: usize) -> Result<Option<Locked<LockedPending>>> {

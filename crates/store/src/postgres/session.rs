@@ -138,6 +138,10 @@ impl Session for PgSession {
         queue_facts(&rows, self.known_keys(tasks).await?)
     }
 
+    async fn insert_unlimited(&mut self, tasks: &[NewTask]) -> Result<Option<u64>> {
+        super::submit::insert(&mut self.tx, tasks).await
+    }
+
     async fn insert_tasks(&mut self, tasks: &[InsertedTask]) -> Result<()> {
         sqlx::query(
             "INSERT INTO relais.task (task_id, service_id, client_id, seq, request, callback, correlation_id, priority, rank,

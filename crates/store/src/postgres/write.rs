@@ -15,7 +15,7 @@ use crate::{
     session::{Accounts, Locked, LockedPending, Result, UnlockedTask, WrittenTask},
 };
 
-type Statement<'q> = Query<'q, sqlx::Postgres, PgArguments>;
+pub(super) type Statement<'q> = Query<'q, sqlx::Postgres, PgArguments>;
 
 /// Rows `w` of which a table is to be written, from arrays as they are bound; `$1` are their keys. To whom their number is
 /// unknown, an array is ten rows, few enough to go through all of them for each row of the table, and a series is a thousand.

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use relais_core::{DispatchName, Dispatched, DueDispatch, PublishedTask, ServiceKey, TaskId};
+use relais_core::{ClientKey, DispatchName, Dispatched, DueDispatch, FlowFacts, PublishedTask, ServiceKey, TaskId};
 use sqlx::Row as _;
 
 use super::{Sqlite, batch::array, error, session::SqliteSession};
 use crate::{
-    dispatch::{Dispatch, Dispatches, fresh_round, published_task},
+    dispatch::{Candidate, Dispatch, Dispatches, Window, candidate, fresh_round, published_task, window, window_facts},
+    flow::{FlowKind, flow_client, flow_state},
     row::{due_dispatch, in_millis, wide},
     session::Result,
 };
@@ -15,13 +16,14 @@ use crate::{
 /// Due never: what has a place in a window, and is at the broker or with a worker.
 const NEVER: i64 = i64::MAX;
 
-/// Gives back the places of tasks that have ended. They are found one by one: there are no more of them than places.
-pub(super) const LEAVE: &str = "DELETE FROM dispatch WHERE window_id = ?1 AND due = ?2
+/// Gives back the places of tasks that have ended, be it noted that they were published or not. They are found one by one: there
+/// are no more of them than places.
+pub(super) const LEAVE: &str = "DELETE FROM dispatch WHERE window_id = ?1
      AND coalesce((SELECT status FROM task t WHERE t.task_id = dispatch.task_id), 2) NOT IN (0, 1)";
 
 /// Those with a place that are to be published once more.
 pub(super) const PLACED: &str = concat!(
-    "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority, t.timeout_ms, t.trace
+    "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority, t.timeout_ms, t.trace, t.revision
      FROM (SELECT service_id, task_id, round FROM dispatch WHERE window_id = ?1 AND due <= ",
     now!(),
     " ORDER BY service_id, task_id LIMIT ?2) d
@@ -31,13 +33,54 @@ pub(super) const PLACED: &str = concat!(
 
 /// What is next in the queue. What has a place is passed over: that is no more than the window.
 pub(super) const NEXT: &str = concat!(
-    "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority, t.timeout_ms, t.trace
+    "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority, t.timeout_ms, t.trace, t.revision
      FROM service s CROSS JOIN task t INDEXED BY task_by_rank
      CROSS JOIN dispatch d ON d.service_id = s.id AND d.task_id = t.task_id
      WHERE s.id = ?1 AND t.service_id = ?1 AND t.status = 0 AND d.window_id IS NULL AND d.due <= ",
     now!(),
     " ORDER BY t.rank, t.id LIMIT ?2"
 );
+
+/// These of them.
+pub(super) const THESE: &str =
+    "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority, t.timeout_ms, t.trace, t.revision
+     FROM service s CROSS JOIN json_each(?2) w CROSS JOIN dispatch d ON d.service_id = s.id AND d.task_id = w.value
+     CROSS JOIN task t ON t.task_id = d.task_id
+     WHERE s.id = ?1 ORDER BY t.rank, t.id";
+
+/// The first of one client that wait for a place.
+pub(super) const CANDIDATES: &str = concat!(
+    "SELECT t.rank, t.id, t.task_id FROM task t INDEXED BY task_by_share
+     CROSS JOIN dispatch d ON d.service_id = ?1 AND d.task_id = t.task_id
+     WHERE t.service_id = ?1 AND t.client_id = ?2 AND t.status = 0 AND d.window_id IS NULL AND d.due <= ",
+    now!(),
+    " ORDER BY t.rank, t.id LIMIT ?3"
+);
+
+const FACTS: &str = concat!(
+    "SELECT flow, max_running, max_running_per_client, rate_count, rate_per_ms, rate_burst, fair_share, dispatch_window, ",
+    now!(),
+    " * 1000000 AS now_nanos, 0 AS running, coalesce((
+         SELECT sum(iif(departed, -n, n)) FROM tally WHERE service_id = ?1 AND client_id = 0 AND status = 0
+     ), 0) AS pending
+     FROM service WHERE id = ?1"
+);
+
+/// The clients with tasks that wait for a place. The cost is that of the clients that the service has had and of the places, whatever
+/// waits. What has a place and was not started is pending as well, but waits for none.
+pub(super) const CLIENTS: &str =
+    "SELECT c.client_id, c.pending, c.running, a.max_running, a.share, f.time, f.turn FROM (
+         SELECT client_id, sum(pending) AS pending, sum(running) AS running FROM (
+             SELECT client_id, iif(departed, -n, n) AS pending, 0 AS running FROM tally
+             WHERE service_id = ?1 AND client_id > 0 AND status = 0
+             UNION ALL
+             SELECT t.client_id, iif(t.status = 0, -1, 0), 1 FROM dispatch d CROSS JOIN task t ON t.task_id = d.task_id
+             WHERE d.window_id = ?1 AND t.status IN (0, 1)
+         ) GROUP BY client_id
+     ) c
+     LEFT JOIN authorization a ON a.client_id = c.client_id AND a.service_id = ?1
+     LEFT JOIN flow_client f ON f.service_id = ?1 AND f.client_id = c.client_id
+     WHERE c.pending > 0";
 
 /// Forgets what waits for a place in a window, and has ended: nobody comes by it who goes through the queue.
 pub(super) const FORGET: &str = concat!(
@@ -64,7 +107,7 @@ impl Dispatch for SqliteSession {
              SELECT w.value->>0, w.value->>1, ",
             now!(),
             ", ?2 FROM json_each(?1) AS w JOIN service s ON s.id = w.value->>0 AND s.transport = 1 WHERE true
-              ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = excluded.round
+              ON CONFLICT (service_id, task_id) DO UPDATE SET due = excluded.due, round = excluded.round, window_id = NULL
               RETURNING service_id"
         ))
         .bind(array(&named(tasks))?)
@@ -77,55 +120,73 @@ impl Dispatch for SqliteSession {
         Ok(services.into_iter().map(ServiceKey).collect())
     }
 
-    async fn window_room(&mut self, service: ServiceKey) -> Result<Option<usize>> {
-        sqlx::query(LEAVE)
-            .bind(service.0)
-            .bind(NEVER)
-            .execute(&mut *self.tx)
-            .await
-            .map_err(|failure| self.failed(failure))?;
+    async fn lock_window(&mut self, service: ServiceKey) -> Result<Option<Window>> {
+        sqlx::query(LEAVE).bind(service.0).execute(&mut *self.tx).await.map_err(|failure| self.failed(failure))?;
         // While those that were at the broker before are being given places, nobody knows how many are free.
-        let room: Option<i64> = sqlx::query_scalar(
-            "SELECT iif(s.again_places, 0, s.dispatch_window - (SELECT count(*) FROM dispatch WHERE window_id = ?1))
-             FROM service s WHERE s.id = ?1 AND s.dispatch_window IS NOT NULL",
+        let row = sqlx::query(
+            "SELECT iif(s.again_places, 0, s.dispatch_window - (SELECT count(*) FROM dispatch WHERE window_id = ?1)) AS room,
+                    s.flow, coalesce(f.ahead_until, 0) AS ahead_until, coalesce(f.time, 0) AS time,
+                    coalesce(f.turns, 0) AS turns
+             FROM service s LEFT JOIN flow f ON f.service_id = s.id WHERE s.id = ?1 AND s.dispatch_window IS NOT NULL",
         )
         .bind(service.0)
         .fetch_optional(&mut *self.tx)
         .await
         .map_err(|failure| self.failed(failure))?;
-        Ok(room.map(|room| usize::try_from(room).unwrap_or(0)))
+        row.as_ref().map(|row| window(row, flow_state(row)?)).transpose()
     }
 
-    async fn hold_places(
-        &mut self,
-        service: ServiceKey,
-        most: usize,
-        room: usize,
-        lease: Duration,
-    ) -> Result<Vec<DueDispatch>> {
-        let mut held = Vec::new();
-        for (statement, room) in [(PLACED, most), (NEXT, room)] {
-            let most = room.min(most - held.len());
-            if most == 0 {
-                continue;
-            }
-            let rows = sqlx::query(statement)
+    async fn window_facts(&mut self, service: ServiceKey, locked: Window) -> Result<Option<FlowFacts>> {
+        let row = sqlx::query(FACTS)
+            .bind(service.0)
+            .fetch_optional(&mut *self.tx)
+            .await
+            .map_err(|failure| self.failed(failure))?;
+        let Some(row) = row else { return Ok(None) };
+        let mut facts = window_facts(&row, locked)?;
+        if locked.kind == FlowKind::ByClient {
+            let rows = sqlx::query(CLIENTS)
                 .bind(service.0)
+                .fetch_all(&mut *self.tx)
+                .await
+                .map_err(|failure| self.failed(failure))?;
+            facts.clients = Some(rows.iter().map(flow_client).collect::<Result<_>>()?);
+        }
+        Ok(Some(facts))
+    }
+
+    async fn hold_placed(&mut self, service: ServiceKey, most: usize, lease: Duration) -> Result<Vec<DueDispatch>> {
+        self.hold_some(PLACED, service, wide(most), lease).await
+    }
+
+    async fn hold_next(&mut self, service: ServiceKey, most: usize, lease: Duration) -> Result<Vec<DueDispatch>> {
+        self.hold_some(NEXT, service, wide(most), lease).await
+    }
+
+    async fn candidates(&mut self, service: ServiceKey, shares: &[(ClientKey, usize)]) -> Result<Vec<Candidate>> {
+        let mut all = Vec::new();
+        for &(client, most) in shares {
+            let rows = sqlx::query(CANDIDATES)
+                .bind(service.0)
+                .bind(client.0)
                 .bind(wide(most))
                 .fetch_all(&mut *self.tx)
                 .await
                 .map_err(|failure| self.failed(failure))?;
-            if statement == NEXT && rows.len() < most {
-                sqlx::query(FORGET)
-                    .bind(service.0)
-                    .execute(&mut *self.tx)
-                    .await
-                    .map_err(|failure| self.failed(failure))?;
+            for row in &rows {
+                all.push(candidate(row, client)?);
             }
-            held.extend(rows.iter().map(due_dispatch).collect::<Result<Vec<_>>>()?);
         }
-        self.hold(&held, lease, Some(service)).await?;
-        Ok(held)
+        Ok(all)
+    }
+
+    async fn hold_these(&mut self, service: ServiceKey, tasks: &[TaskId], lease: Duration) -> Result<Vec<DueDispatch>> {
+        self.hold_some(THESE, service, array(tasks)?, lease).await
+    }
+
+    async fn forget_ended(&mut self, service: ServiceKey, _: usize) -> Result<()> {
+        sqlx::query(FORGET).bind(service.0).execute(&mut *self.tx).await.map_err(|failure| self.failed(failure))?;
+        Ok(())
     }
 
     async fn hold_dispatches(
@@ -137,7 +198,7 @@ impl Dispatch for SqliteSession {
         let mut held = Vec::new();
         for service in services {
             let rows = sqlx::query(concat!(
-                "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority, t.timeout_ms, t.trace
+                "SELECT d.service_id, d.task_id, d.round, s.queue_name, t.request, t.correlation_id, t.priority, t.timeout_ms, t.trace, t.revision
                  FROM (SELECT service_id, task_id, round FROM dispatch WHERE service_id = ?1 AND due <= ",
                 now!(),
                 " ORDER BY task_id LIMIT ?2) d
@@ -280,6 +341,25 @@ impl Dispatch for SqliteSession {
 }
 
 impl SqliteSession {
+    /// Takes tasks of a service with a window: so many, or these.
+    async fn hold_some<'a>(
+        &mut self,
+        statement: &'static str,
+        service: ServiceKey,
+        which: impl sqlx::Encode<'a, sqlx::Sqlite> + sqlx::Type<sqlx::Sqlite> + Send + 'a,
+        lease: Duration,
+    ) -> Result<Vec<DueDispatch>> {
+        let rows = sqlx::query(statement)
+            .bind(service.0)
+            .bind(which)
+            .fetch_all(&mut *self.tx)
+            .await
+            .map_err(|failure| self.failed(failure))?;
+        let held = rows.iter().map(due_dispatch).collect::<Result<Vec<_>>>()?;
+        self.hold(&held, lease, Some(service)).await?;
+        Ok(held)
+    }
+
     /// Has tasks in somebody's hand; within a window, if it says whose.
     async fn hold(&mut self, held: &[DueDispatch], lease: Duration, window: Option<ServiceKey>) -> Result<()> {
         if held.is_empty() {

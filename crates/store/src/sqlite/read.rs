@@ -159,6 +159,7 @@ pub(super) const QUEUE_DEPTHS: &str = concat!(
 
 impl Database for Sqlite {
     type Session = SqliteSession;
+    const ONE_WRITER: bool = true;
 
     async fn read_clock(&self) -> Result<Reading> {
         self.clock().await

@@ -8,7 +8,8 @@ use std::{
 
 use relais_core::{
     Attempt, AttemptOutcome, CallbackEvent, ClaimRequest, Claimed, Event, Failure, IdsChanged, Milestone, Outcome,
-    Passed, ServiceKey, State, Status, StoreError, Task, TaskChange, TaskEvent, TaskId, Timestamp, Wakeup, apply,
+    Passed, ServiceKey, State, Status, StoreError, Task, TaskChange, TaskEvent, TaskId, Timestamp, Wakeup, Withdrawal,
+    apply,
 };
 
 use super::{Verbs, flow::Limited, ledger::Ledger, plain};
@@ -50,6 +51,8 @@ pub(super) struct Changes {
     told: Vec<NewCallback>,
     /// Every change, where somebody in this process wants to hear of each.
     heard: Option<Vec<TaskChange>>,
+    /// Workers are to leave them alone.
+    withdrawn: Vec<Withdrawal>,
     /// Services that somebody waits for to make room.
     limited: Arc<Limited>,
     /// Those of them whose window has room now.
@@ -63,6 +66,17 @@ pub(super) struct Changes {
 impl Changes {
     pub(super) fn new(wanted: bool, limited: Arc<Limited>) -> Self {
         Self { heard: wanted.then(Vec::new), limited, ..Self::default() }
+    }
+
+    /// Tasks came in by this transaction, before anything else happened in it.
+    pub(super) fn arrived(&mut self, ledger: Ledger, wakeup: Wakeup, tasks: impl Iterator<Item = TaskChange>) {
+        self.ledger = ledger;
+        self.work.extend(wakeup.work);
+        self.opened.extend(wakeup.dispatch);
+        self.timer = wakeup.timer;
+        if let Some(heard) = &mut self.heard {
+            heard.extend(tasks);
+        }
     }
 
     /// Applies an event to a locked task, which may have changed in this transaction before.
@@ -84,8 +98,14 @@ impl Changes {
         }
         let state = match apply(&task.state, &event, now) {
             Ok(state) => state,
-            Err(ignored) => return Ok(Outcome::Ignored(ignored)),
+            Err(ignored) => {
+                if Withdrawal::is_unknown_to_whoever_says(&event, &task.state) {
+                    self.withdraw(task, false);
+                }
+                return Ok(Outcome::Ignored(ignored));
+            }
         };
+        let withdrawn = Withdrawal::follows(&task.state, &event, &state);
         if matches!(event, Event::Kept { .. }) {
             return Ok(Outcome::Applied(state));
         }
@@ -183,8 +203,17 @@ impl Changes {
         }
         self.attempts.extend(over.map(|attempt| (task.id, attempt)));
         task.state = state.clone();
+        if withdrawn {
+            self.withdraw(task, true);
+        }
         self.written.insert(task.id, WrittenTask { id: task.id, state: state.clone(), response, failure });
         Ok(Outcome::Applied(state))
+    }
+
+    /// Whoever has a task at hand is to be told to leave it alone.
+    fn withdraw(&mut self, task: &LockedTask, fresh: bool) {
+        let (status, revision) = (task.state.status, task.state.revision);
+        self.withdrawn.push(Withdrawal { task_id: task.task_id, service: task.service, status, revision, fresh });
     }
 
     /// What the tasks became, the counters and who is to be woken, if that is all that is to be written.
@@ -197,6 +226,7 @@ impl Changes {
             && self.settled.is_empty()
             && self.told.is_empty()
             && self.opened.is_empty()
+            && self.withdrawn.is_empty()
             && self.back.is_empty();
         let accounts = self.ledger.close();
         if !nothing_else || !accounts.batches.is_empty() {
@@ -235,10 +265,14 @@ struct Plain {
 }
 
 /// Pending tasks that a claim has found, by the order in which they are handed out.
-type Found = HashMap<ServiceKey, (Timestamp, std::vec::IntoIter<LockedPending>)>;
+pub(super) type Found = HashMap<ServiceKey, (Timestamp, std::vec::IntoIter<LockedPending>)>;
 
 /// Hands out what was found to those who asked for it.
-fn hand_out(requests: &[ClaimRequest], found: &mut Found, changes: &mut Changes) -> Result<Vec<Vec<Task>>, StoreError> {
+pub(super) fn hand_out(
+    requests: &[ClaimRequest],
+    found: &mut Found,
+    changes: &mut Changes,
+) -> Result<Vec<Vec<Task>>, StoreError> {
     let mut answers = Vec::with_capacity(requests.len());
     for request in requests {
         let mut tasks = Vec::new();
@@ -341,6 +375,7 @@ impl<D: Database> Verbs<D> {
         let wakeup = Wakeup { work, tasks, declared: false, callbacks, dispatch, timer: changes.timer, inbox: false };
         self.finish_telling(session, changes.ledger, wakeup, &changes.settled).await?;
         self.changed(&changes.heard.unwrap_or_default());
+        self.withdrawn(&changes.withdrawn);
         Ok(())
     }
 
@@ -494,7 +529,11 @@ impl<D: Database> Verbs<D> {
         for mut task in rows {
             let losses = task.state.losses;
             let Some(event) = task.state.overdue(locked.now, task.delivery_limit) else { continue };
+            let too_long = matches!(event, Event::Failed { .. });
             changes.apply(&mut task, event, locked.now)?;
+            if too_long {
+                changes.withdraw(&task, true);
+            }
             lost += usize::from(task.state.losses > losses);
         }
         let changed = changes.written.len();

@@ -19,7 +19,7 @@ use crate::{
 /// hint, like all wake-ups.
 #[derive(Debug, Default)]
 pub(super) struct Limited {
-    /// Those with a limit on how many tasks run.
+    /// Those with a limit on how many tasks run, and no broker.
     pub(super) running: HashSet<ServiceKey>,
     /// Those with a window on what is at their broker.
     pub(super) windows: HashSet<ServiceKey>,
@@ -111,14 +111,16 @@ impl<D: Database> Verbs<D> {
 
     /// Learns which services those are.
     pub(super) fn note_limited(&self, declared: &Declared) {
+        let windows = declared.services.values().filter(|service| service.limits.flow.dispatch_window.is_some());
+        let windows: HashSet<ServiceKey> = windows.map(|service| service.key).collect();
         let services = declared.services.values().filter(|service| {
             let flow = &service.limits.flow;
             flow.max_running.is_some() || flow.max_running_per_client.is_some()
         });
         let clients = declared.authorizations.values().filter(|authorization| authorization.flow.max_running.is_some());
         let running = services.map(|service| service.key).chain(clients.map(|authorization| authorization.service));
-        let windows = declared.services.values().filter(|service| service.limits.flow.dispatch_window.is_some());
-        let limited = Limited { running: running.collect(), windows: windows.map(|service| service.key).collect() };
+        let running = running.filter(|service| !windows.contains(service)).collect();
+        let limited = Limited { running, windows };
         *self.limited.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(limited);
     }
 }

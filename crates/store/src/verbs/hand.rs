@@ -13,12 +13,12 @@ use std::{
 
 use relais_core::{
     Buried, ClaimRequest, Claimed, CrashPolicy, Decision, Event, Failure, Ignored, InstanceKey, Joined, NewInstance,
-    Outcome, ServiceKey, State, Status, StoreError, Task, TaskEvent, TaskId, Timestamp, apply,
+    NewTask, Outcome, ServiceKey, State, Status, StoreError, Submission, Task, TaskEvent, TaskId, Timestamp, apply,
 };
 
 use super::{Verbs, change::Changes, plain};
 use crate::{
-    hand::{DoneTask, Hands as _, LockedInstance, TakenInHand},
+    hand::{DoneTask, Hands as _, LockedInstance, TakenInHand, Taker},
     session::{Database, LockedTask, Session as _, WrittenTask},
 };
 
@@ -79,6 +79,19 @@ impl Held {
 }
 
 impl InHand {
+    /// A claim begins. It is in doubt until it is known that it was made: a call may be given up half-way. Tells which hands can go
+    /// with it.
+    fn begin_claim(&mut self, instance: InstanceKey, service: ServiceKey) -> Vec<i64> {
+        self.doubtful.insert((instance, service));
+        self.done_with.iter().copied().collect()
+    }
+
+    /// It was made, and these went with it.
+    fn end_claim(&mut self, instance: InstanceKey, service: ServiceKey, gone: &[i64]) {
+        self.doubtful.remove(&(instance, service));
+        self.done_with.retain(|hand| !gone.contains(hand));
+    }
+
     fn take(&mut self, instance: InstanceKey, service: ServiceKey, hand: i64, held: Vec<Held>) {
         self.hands.insert(hand, Hand { instance, service, left: held.len() });
         self.tasks.extend(held.into_iter().map(|held| (held.task.task_id, Arc::new(held))));
@@ -135,16 +148,39 @@ impl<D: Database> Verbs<D> {
             let mine = |hand: &Hand| hand.instance == instance && hand.service == service;
             let known = || own.hands.iter().filter(|(_, hand)| mine(hand)).map(|(&id, _)| id).collect::<Vec<_>>();
             let known = own.doubtful.contains(&(instance, service)).then(known);
-            // Until it is known that it was made: a call may be given up half-way.
-            own.doubtful.insert((instance, service));
-            (known, own.done_with.iter().copied().collect::<Vec<_>>())
+            (known, own.begin_claim(instance, service))
         };
-        let claimed = self.try_claim_in_hand(&request, instance, &done_with, known.as_deref()).await?;
-        let mut own = self.in_hand();
-        own.doubtful.remove(&(instance, service));
-        own.done_with.retain(|hand| !done_with.contains(hand));
-        drop(own);
+        if let Some(known) = known {
+            self.give_back_unknown(service, instance, &known).await?;
+        }
+        let claimed = self.try_claim_in_hand(&request, instance, &done_with).await?;
+        self.in_hand().end_claim(instance, service, &done_with);
         Ok(claimed)
+    }
+
+    /// Takes tasks in while a process waits for some, and has them in its hand if that can be.
+    pub(super) async fn submit_and_take_in_hand(
+        &self,
+        tasks: Vec<NewTask>,
+        request: ClaimRequest,
+        instance: InstanceKey,
+    ) -> Result<(Vec<Submission>, Vec<Task>), StoreError> {
+        let service = request.service;
+        let taker = {
+            let mut own = self.in_hand();
+            // What it may have in hand and does not know of is for its next claim to find out.
+            let certain = !own.doubtful.contains(&(instance, service));
+            certain.then(|| Taker { instance, limit: request.max, done_with: own.begin_claim(instance, service) })
+        };
+        let (answers, taken) = self.submit(tasks, taker.as_ref()).await?;
+        let Some(Taker { done_with, .. }) = taker else { return Ok((answers, Vec::new())) };
+        // Where none was taken, it may be that no hand was removed.
+        let gone = if taken.is_some() { &done_with[..] } else { &[] };
+        let mut worker_host = request.worker_host;
+        worker_host.iter_mut().for_each(plain::without_nul);
+        let claimed = taken.map(|taken| self.hold_taken(taken, instance, service, worker_host));
+        self.in_hand().end_claim(instance, service, gone);
+        Ok((answers, claimed.into_iter().flat_map(|claimed| claimed.tasks.into_iter().flatten()).collect()))
     }
 
     async fn try_claim_in_hand(
@@ -152,14 +188,11 @@ impl<D: Database> Verbs<D> {
         request: &ClaimRequest,
         instance: InstanceKey,
         done_with: &[i64],
-        known: Option<&[i64]>,
     ) -> Result<Claimed, StoreError> {
         let service = request.service;
         let mut worker_host = request.worker_host.clone();
         worker_host.iter_mut().for_each(plain::without_nul);
-        if known.is_none()
-            && let Some(taken) = self.database.take_at_once(service, instance, request.max, done_with).await?
-        {
+        if let Some(taken) = self.database.take_at_once(service, instance, request.max, done_with).await? {
             return Ok(self.hold_taken(taken, instance, service, worker_host));
         }
         let mut session = self.database.begin().await?;
@@ -167,9 +200,6 @@ impl<D: Database> Verbs<D> {
             session.commit().await?;
             return Ok(Claimed { tasks: vec![Vec::new()], again: None });
         };
-        if let Some(known) = known {
-            session.drop_unknown(service, instance, known).await?;
-        }
         if free {
             let taken = session.take_in_hand(service, instance, request.max).await?;
             session.commit().await?;
@@ -198,6 +228,30 @@ impl<D: Database> Verbs<D> {
             self.in_hand().take(instance, service, hand, held.collect());
         }
         Ok(Claimed { tasks: vec![tasks], again: flowing.again })
+    }
+
+    /// Gives back what a process was given by a claim of which it never heard. Where the flow is limited, it is written of those
+    /// tasks that they were taken.
+    async fn give_back_unknown(
+        &self,
+        service: ServiceKey,
+        instance: InstanceKey,
+        known: &[i64],
+    ) -> Result<(), StoreError> {
+        let mut session = self.database.begin().await?;
+        if session.lock_desk(service, instance, &[]).await?.is_none() {
+            return session.commit().await;
+        }
+        let locked = session.lock_in_hand(instance).await?;
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
+        for mut task in locked.rows {
+            let unknown = task.service == service && !self.in_hand().tasks.contains_key(&task.task_id);
+            if unknown && task.state.status == Status::InProgress {
+                changes.apply(&mut task, Event::Returned { attempt: None }, locked.now)?;
+            }
+        }
+        session.drop_unknown(service, instance, known).await?;
+        self.write(session, changes).await
     }
 
     /// Remembers what was taken in hand, and hands it out.

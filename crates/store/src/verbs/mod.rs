@@ -30,12 +30,12 @@ use std::{
 use async_trait::async_trait;
 use relais_core::{
     Attempt, AuditEntry, AuditOutcome, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt,
-    CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, Clerk, ClientKey, Decision, Declared, DispatchName,
-    Dispatched, DueCallback, DueDispatch, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes, NewBatch,
-    NewInstance, NewTask, Outcome, Page, Passed, PublishedTask, PurgeReport, PurgeRule, QueueDepth, QueueShare,
-    Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, SessionsOf, Settled, Settlement,
-    Store, StoreError, Submission, TakenIn, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp, Wakeup,
-    WakeupListener,
+    CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, ClaimedDispatches, Clerk, ClientKey, Decision,
+    Declared, DispatchName, Dispatched, DueCallback, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes,
+    NewBatch, NewInstance, NewTask, Outcome, Page, Passed, PublishedTask, PurgeReport, PurgeRule, QueueDepth,
+    QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, SessionsOf, Settled,
+    Settlement, Store, StoreError, Submission, TakenIn, Task, TaskChange, TaskEvent, TaskFilter, TaskId, Timestamp,
+    Wakeup, WakeupListener, Withdrawal,
 };
 
 use self::{flow::Limited, hand::InHand, ledger::Ledger};
@@ -90,6 +90,13 @@ impl<D: Database> Verbs<D> {
         }
     }
 
+    /// The same, of tasks that workers are to leave alone.
+    fn withdrawn(&self, tasks: &[Withdrawal]) {
+        if !tasks.is_empty() {
+            self.each_listener(|listener| listener.withdrawn(tasks));
+        }
+    }
+
     fn each_listener(&self, say: impl Fn(&dyn WakeupListener)) {
         for listener in self.listeners.read().unwrap_or_else(PoisonError::into_inner).iter() {
             say(listener.as_ref());
@@ -132,7 +139,21 @@ impl<D: Database> Verbs<D> {
 #[async_trait]
 impl<D: Database> Store for Verbs<D> {
     async fn submit_many(&self, tasks: Vec<NewTask>) -> Result<Vec<Submission>, StoreError> {
-        self.submit(tasks).await
+        self.submit(tasks, None).await.map(|(answers, _)| answers)
+    }
+
+    async fn submit_and_take(
+        &self,
+        tasks: Vec<NewTask>,
+        request: ClaimRequest,
+    ) -> Result<(Vec<Submission>, Vec<Task>), StoreError> {
+        if tasks.is_empty() || tasks.iter().any(|task| task.service != request.service) {
+            return Ok((self.submit_many(tasks).await?, Vec::new()));
+        }
+        match request.instance {
+            Some(instance) => self.submit_and_take_in_hand(tasks, request, instance).await,
+            None => self.submit_and_claim(tasks, request).await,
+        }
     }
 
     async fn find_task(&self, task_id: TaskId) -> Result<Option<Task>, StoreError> {
@@ -234,7 +255,7 @@ impl<D: Database> Store for Verbs<D> {
         services: Vec<ServiceKey>,
         each: usize,
         lease: Duration,
-    ) -> Result<Vec<DueDispatch>, StoreError> {
+    ) -> Result<ClaimedDispatches, StoreError> {
         self.hold_dispatches(&services, each, lease).await
     }
 

@@ -3,12 +3,18 @@
 use std::collections::{BTreeSet, HashMap};
 
 use relais_core::{
-    Admission, ClientKey, Gate, Milestone, NewTask, Refusal, Room, ServiceKey, State, Status, StoreError, Submission,
-    Submitted, TaskChange, Timestamp, Wakeup,
+    Admission, ClaimRequest, ClientKey, Gate, Milestone, NewTask, Refusal, Room, ServiceKey, State, Status, StoreError,
+    Submission, Submitted, Task, TaskChange, Timestamp, Wakeup,
 };
 
-use super::{Verbs, ledger::Ledger, plain};
+use super::{
+    Verbs,
+    change::{Changes, hand_out},
+    ledger::Ledger,
+    plain,
+};
 use crate::{
+    hand::{Hands as _, TakenInHand, Taker},
     history::History as _,
     row::unsigned,
     session::{Database, InsertedTask, KnownKey, Session},
@@ -31,26 +37,48 @@ impl Taken {
         let refused = |(place, answer): (usize, &Submission)| Some((place, (*answer).err()?));
         self.answers.iter().enumerate().find_map(refused)
     }
+
+    /// Who is to be woken.
+    fn wakeup(&self) -> Wakeup {
+        let at_once = self.inserted.iter().filter(|inserted| inserted.state.status == Status::Pending);
+        Wakeup { timer: self.timer, ..new_work(at_once.map(|inserted| &inserted.task)) }
+    }
+}
+
+impl InsertedTask {
+    fn submitted(&self) -> TaskChange {
+        submitted(&self.task, self.state.clone())
+    }
 }
 
 impl<D: Database> Verbs<D> {
     /// One transaction for the whole batch: lock the queues, count the room, insert, count.
-    pub(super) async fn submit(&self, mut tasks: Vec<NewTask>) -> Result<Vec<Submission>, StoreError> {
-        if tasks.is_empty() {
-            return Ok(Vec::new());
-        }
+    /// Also what the one who waits for them has in hand of it.
+    pub(super) async fn submit(
+        &self,
+        mut tasks: Vec<NewTask>,
+        taker: Option<&Taker>,
+    ) -> Result<(Vec<Submission>, Option<TakenInHand>), StoreError> {
+        let Some(service) = tasks.first().map(|task| task.service) else { return Ok((Vec::new(), None)) };
         tasks.iter_mut().for_each(plain::submission);
-        if let Some(answers) = self.submit_at_once(&tasks).await? {
-            return Ok(answers);
+        if let Some(taken) = self.submit_at_once(&tasks, taker).await? {
+            return Ok(taken);
         }
         let mut session = self.database.begin().await?;
         let mut taken = Self::take_in(&mut session, tasks).await?;
         let answers = std::mem::take(&mut taken.answers);
+        let mut in_hand = None;
         if !taken.inserted.is_empty() {
+            // Others lock what a process answers for before queues.
+            if let Some(taker) = taker.filter(|_| D::ONE_WRITER)
+                && session.lock_desk(service, taker.instance, &taker.done_with).await? == Some(true)
+            {
+                in_hand = Some(session.take_in_hand(service, taker.instance, taker.limit).await?);
+            }
             self.finish_taken(session, taken).await?;
         }
         // Where nothing was written, a commit would only cost time.
-        Ok(answers)
+        Ok((answers, in_hand))
     }
 
     /// Takes tasks in, within a transaction.
@@ -130,45 +158,96 @@ impl<D: Database> Verbs<D> {
 
     /// Ends a transaction in which tasks may have been taken in: counts them, commits, wakes and tells.
     pub(super) async fn finish_taken(&self, session: D::Session, taken: Taken) -> Result<(), StoreError> {
-        let Taken { inserted, ledger, timer, .. } = taken;
-        let at_once = inserted.iter().filter(|inserted| inserted.state.status == Status::Pending);
-        let wakeup = Wakeup { timer, ..new_work(at_once.map(|inserted| &inserted.task)) };
-        self.finish(session, ledger, wakeup).await?;
+        let wakeup = taken.wakeup();
+        self.finish(session, taken.ledger, wakeup).await?;
         if self.wants_changes() {
-            let change = |inserted: &InsertedTask| submitted(&inserted.task, inserted.state.clone());
-            self.changed(&inserted.iter().map(change).collect::<Vec<_>>());
+            self.changed(&taken.inserted.iter().map(InsertedTask::submitted).collect::<Vec<_>>());
         }
         Ok(())
     }
 
     /// Most batches are for one service that has no capacity to be counted: there is nothing to decide, and a database may
     /// take them in one statement.
-    async fn submit_at_once(&self, tasks: &[NewTask]) -> Result<Option<Vec<Submission>>, StoreError> {
-        let service = tasks[0].service;
-        let plain = |task: &NewTask| {
-            let terms = &task.terms;
-            task.service == service
-                && task.idempotency.is_none()
-                && terms.due.is_none()
-                && terms.expires.is_none()
-                && terms.unique.is_none()
-                && task.links.after.is_none()
-                && task.links.batch.is_none()
-        };
-        if !tasks.iter().all(plain) {
+    async fn submit_at_once(
+        &self,
+        tasks: &[NewTask],
+        taker: Option<&Taker>,
+    ) -> Result<Option<(Vec<Submission>, Option<TakenInHand>)>, StoreError> {
+        if !are_plain(tasks) {
             return Ok(None);
         }
         let wakeup = new_work(tasks);
-        let Some(first) = self.database.submit_unlimited(tasks, &wakeup).await? else { return Ok(None) };
+        let taker = taker.filter(|taker| tasks.len() <= taker.limit);
+        let Some((first, taken)) = self.database.submit_unlimited(tasks, &wakeup, taker).await? else {
+            return Ok(None);
+        };
         self.wake(&wakeup);
         if self.wants_changes() {
             self.changed(&tasks.iter().map(|task| submitted(task, State::pending())).collect::<Vec<_>>());
         }
-        let answer = |(task, position): (&NewTask, u64)| {
-            Ok(Submitted { task_id: task.task_id, position, replayed: false, duplicate: false })
-        };
-        Ok(Some(tasks.iter().zip(first..).map(answer).collect()))
+        Ok(Some((in_a_row(tasks, first), taken)))
     }
+
+    /// Takes tasks in while a worker waits for some. What a claim right afterwards would give it, it has with the same commit.
+    pub(super) async fn submit_and_claim(
+        &self,
+        mut tasks: Vec<NewTask>,
+        request: ClaimRequest,
+    ) -> Result<(Vec<Submission>, Vec<Task>), StoreError> {
+        tasks.iter_mut().for_each(plain::submission);
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
+        let mut session = self.database.begin().await?;
+        let first = match are_plain(&tasks) {
+            true => session.insert_unlimited(&tasks).await?,
+            false => None,
+        };
+        let answers = match first {
+            Some(first) => {
+                let heard = tasks.iter().map(|task| submitted(task, State::pending()));
+                changes.arrived(Ledger::default(), new_work(&tasks), heard);
+                in_a_row(&tasks, first)
+            }
+            None => {
+                let taken = Self::take_in(&mut session, tasks).await?;
+                if taken.inserted.is_empty() {
+                    return Ok((taken.answers, Vec::new()));
+                }
+                let wakeup = taken.wakeup();
+                changes.arrived(taken.ledger, wakeup, taken.inserted.iter().map(InsertedTask::submitted));
+                taken.answers
+            }
+        };
+        let mut claimed = Vec::new();
+        if let Some(pending) = session.lock_pending(request.service, request.max, false).await? {
+            let mut found = HashMap::from([(request.service, (pending.now, pending.rows.into_iter()))]);
+            claimed = hand_out(&[request], &mut found, &mut changes)?;
+        }
+        self.write(session, changes).await?;
+        Ok((answers, claimed.pop().unwrap_or_default()))
+    }
+}
+
+/// Whether nothing is to be decided about these: all are for one service, and none has a key, waits or expires.
+fn are_plain(tasks: &[NewTask]) -> bool {
+    let service = tasks.first().map(|task| task.service);
+    tasks.iter().all(|task| {
+        let terms = &task.terms;
+        Some(task.service) == service
+            && task.idempotency.is_none()
+            && terms.due.is_none()
+            && terms.expires.is_none()
+            && terms.unique.is_none()
+            && task.links.after.is_none()
+            && task.links.batch.is_none()
+    })
+}
+
+/// The answers to tasks that came one behind the other.
+fn in_a_row(tasks: &[NewTask], first: u64) -> Vec<Submission> {
+    let answer = |(task, position): (&NewTask, u64)| {
+        Ok(Submitted { task_id: task.task_id, position, replayed: false, duplicate: false })
+    };
+    tasks.iter().zip(first..).map(answer).collect()
 }
 
 /// Tasks that their caller does not dispatch are somebody else's, if they have to be dispatched at all.

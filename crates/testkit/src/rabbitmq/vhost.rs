@@ -2,7 +2,10 @@
 //!
 //! Creating one takes a tenth of a second, starting a node fifty times that.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::{
+    net::{SocketAddr, ToSocketAddrs},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -23,6 +26,8 @@ pub struct TestVhost {
     name: String,
     url: Url,
     management: Management,
+    /// Whether there is a user of its own, of the same name.
+    has_user: AtomicBool,
     /// Deleted already, by [`drop_now`](Self::drop_now).
     gone: bool,
 }
@@ -38,7 +43,7 @@ impl TestVhost {
         let name = format!("relais_test_{}_{:016x}", std::process::id(), random());
         let mut url = node;
         url.set_path(&escaped(&name));
-        let vhost = Self { name, url, management, gone: false };
+        let vhost = Self { name, url, management, has_user: AtomicBool::new(false), gone: false };
         vhost.management.put(&vhost.path("vhosts", &[]), json!({})).await.context("create a virtual host")?;
         let user = vhost.url.username();
         let all = json!({"configure": ".*", "write": ".*", "read": ".*"});
@@ -84,6 +89,20 @@ impl TestVhost {
     pub fn url_with_password(&self, password: &str) -> Result<String> {
         let mut url = self.url.clone();
         url.set_password(Some(password)).map_err(|()| anyhow::anyhow!("the URL takes no password"))?;
+        Ok(url.into())
+    }
+
+    /// How to connect to it as a user who may use nothing but what this regular expression matches.
+    pub async fn url_restricted_to(&self, allowed: &str) -> Result<String> {
+        let user = json!({"password": "restricted", "tags": ""});
+        self.has_user.store(true, Ordering::Relaxed);
+        self.management.put(&format!("users/{}", escaped(&self.name)), user).await.context("create a user")?;
+        let may = json!({"configure": allowed, "write": allowed, "read": allowed});
+        self.management.put(&self.path("permissions", &[&self.name]), may).await?;
+        let mut url = self.url.clone();
+        url.set_username(&self.name)
+            .and_then(|()| url.set_password(Some("restricted")))
+            .map_err(|()| anyhow::anyhow!("the URL takes no user"))?;
         Ok(url.into())
     }
 
@@ -154,10 +173,16 @@ impl Drop for TestVhost {
             return;
         }
         let (management, path) = (self.management.clone(), self.path("vhosts", &[]));
+        let user = self.has_user.load(Ordering::Relaxed).then(|| format!("users/{}", escaped(&self.name)));
         // The test's runtime may be shutting down, so this brings its own, in a thread of its own.
         let deleting = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            runtime.block_on(management.delete(&path))
+            runtime.block_on(async {
+                if let Some(user) = user {
+                    management.delete(&user).await?;
+                }
+                management.delete(&path).await
+            })
         });
         // What remains goes away with the node; a test is not failed for it.
         let _ = deleting.join();

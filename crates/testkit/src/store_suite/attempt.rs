@@ -355,9 +355,9 @@ pub async fn tasks_of_a_broker_are_dispatched_when_they_are_due(harness: &Harnes
     let (service, client) = (service_key(store, "print").await?, client(store, "alice").await?);
     let due = Some(When::After(SOON));
     let name = submit(store, on(Terms { due, ..Terms::default() }, service, client)?).await?.task_id;
-    ensure!(store.claim_dispatches(vec![service], 10, LATER).await?.is_empty(), "not yet");
+    ensure!(store.claim_dispatches(vec![service], 10, LATER).await?.tasks.is_empty(), "not yet");
     come_due(store, name).await?;
-    let first = store.claim_dispatches(vec![service], 10, LATER).await?;
+    let first = store.claim_dispatches(vec![service], 10, LATER).await?.tasks;
     ensure!(first.len() == 1 && first[0].name.task_id == name);
     // It is published, done and failed before that is noted.
     let delivered = Event::Delivered { worker_host: Some("pod".to_owned()), again: false, delivery_limit: 9 };
@@ -366,7 +366,7 @@ pub async fn tasks_of_a_broker_are_dispatched_when_they_are_due(harness: &Harnes
     come_due(store, name).await?;
     let names = first.into_iter().map(|due| due.name).collect();
     store.settle_dispatches(names, relais_core::Dispatched::Done).await?;
-    let second = store.claim_dispatches(vec![service], 10, LATER).await?;
+    let second = store.claim_dispatches(vec![service], 10, LATER).await?.tasks;
     ensure!(second.len() == 1 && second[0].request.is_some(), "what was published before is not done: {second:?}");
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::{collections::HashSet, time::Duration};
 
 use anyhow::{Result, ensure};
-use relais_core::{Change, Event, Outcome, PurgeRule, ServiceLimits, Status, TaskId};
+use relais_core::{Change, Event, IdempotencyKey, NewTask, Outcome, PurgeRule, ServiceLimits, Status, TaskId};
 
 use super::{
     Harness,
@@ -33,6 +33,71 @@ pub async fn claimers_at_once_never_share_a_task(harness: &Harness) -> Result<()
     let different: HashSet<TaskId> = all.iter().copied().collect();
     ensure!(different.len() == all.len(), "{} tasks were handed out twice", all.len() - different.len());
     ensure!(different == names.into_iter().collect(), "all were handed out");
+    Ok(())
+}
+
+/// What is submitted while a worker waits for it is the worker's, under a lease, as if it had been claimed right afterwards.
+pub async fn what_is_submitted_for_a_worker_is_claimed(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let (answers, claimed) = store.submit_and_take(new_tasks(service, client, 2)?, wish(service, 5, None)).await?;
+    let names: Vec<TaskId> = answers.into_iter().map(|answer| Ok(answer?.task_id)).collect::<Result<_>>()?;
+    ensure!(claimed.iter().map(|task| task.task_id).eq(names.iter().copied()), "{} were claimed", claimed.len());
+    for task in &claimed {
+        let stored = find(store, task.task_id).await?;
+        ensure!(stored.state == task.state && stored.state.status == Status::InProgress, "{:?}", stored.state);
+        ensure!(stored.state.attempt == 1 && stored.state.lease_until > stored.state.started);
+    }
+    ensure!(claim(store, service, 5).await?.is_empty(), "nobody else has them");
+    let depth = store.queue_depths(vec![service]).await?[0];
+    ensure!((depth.pending, depth.in_progress) == (0, 2), "{depth:?}");
+
+    let mut names = submit_all(store, new_tasks(service, client, 2)?).await?;
+    let key = Some(IdempotencyKey { key: "once".to_owned(), fingerprint: vec![1] });
+    let keyed = new_tasks(service, client, 1)?.into_iter().map(|task| NewTask { idempotency: key.clone(), ..task });
+    let keyed: Vec<NewTask> = keyed.collect();
+    let (answers, mut claimed) = store.submit_and_take(keyed.clone(), wish(service, 1, None)).await?;
+    names.push(answers[0]?.task_id);
+    let (again, none) = store.submit_and_take(keyed, wish(service, 1, None)).await?;
+    ensure!(again[0].is_ok_and(|again| again.replayed && again.task_id == names[2]), "{again:?}");
+    ensure!(none.is_empty(), "nothing came in");
+    claimed.extend(claim(store, service, 5).await?);
+    ensure!(claimed.iter().map(|task| task.task_id).eq(names), "nobody was passed over");
+
+    store.declare(vec![Change::PauseService { name: name("resize")?, paused: true }]).await?;
+    let (_, none) = store.submit_and_take(new_tasks(service, client, 1)?, wish(service, 5, None)).await?;
+    ensure!(none.is_empty(), "a paused service hands out nothing");
+    Ok(())
+}
+
+/// The same from many sides at once: each goes to one.
+pub async fn what_is_submitted_for_workers_goes_to_one_each(harness: &Harness) -> Result<()> {
+    const ROUNDS: usize = 20;
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let claimed = at_once(harness, 8, |store, number| async move {
+        let mut claimed = Vec::new();
+        for _ in 0..ROUNDS {
+            let some = match number % 2 {
+                0 => claim(&*store, service, 1).await?,
+                _ => store.submit_and_take(new_tasks(service, client, 2)?, wish(service, 1, None)).await?.1,
+            };
+            claimed.extend(some.iter().map(|task| task.task_id));
+            // Some come back, and are there once more.
+            if let Some(task) = some.first().filter(|task| task.state.attempt == 1 && number % 4 == 1) {
+                record(&*store, task.task_id, service, Event::Returned { attempt: Some(1) }).await?;
+                claimed.pop();
+            }
+        }
+        Ok(claimed)
+    })
+    .await?
+    .concat();
+    let rest = claim(store, service, 1000).await?.into_iter().map(|task| task.task_id);
+    let all: Vec<TaskId> = claimed.into_iter().chain(rest).collect();
+    let different: HashSet<TaskId> = all.iter().copied().collect();
+    ensure!(different.len() == all.len(), "{} tasks were handed out twice", all.len() - different.len());
+    ensure!(all.len() == 4 * ROUNDS * 2, "{} were handed out", all.len());
     Ok(())
 }
 

@@ -426,10 +426,10 @@ pub async fn a_task_of_a_broker_is_dispatched_when_it_may_go_on(harness: &Harnes
     let waits = after(new_task(print, client)?, &[first], Condition::AllSucceeded);
     let waits = NewTask { links: NewLinks { trace: trace.clone(), ..waits.links.clone() }, ..waits };
     let id = submit(store, waits).await?.task_id;
-    ensure!(store.claim_dispatches(vec![print], 10, LONG).await?.is_empty(), "not before");
+    ensure!(store.claim_dispatches(vec![print], 10, LONG).await?.tasks.is_empty(), "not before");
     change(store, first, service, succeeded()?).await?;
     settle(store).await?;
-    let due = store.claim_dispatches(vec![print], 10, LONG).await?;
+    let due = store.claim_dispatches(vec![print], 10, LONG).await?.tasks;
     ensure!(due.len() == 1 && due[0].name.task_id == id && due[0].trace == trace, "{due:?}");
     Ok(())
 }

@@ -24,7 +24,7 @@ async fn brokered(store: &dyn Store, limits: ServiceLimits) -> Result<(ServiceKe
 
 /// What anybody may take now, for long.
 async fn take(store: &dyn Store, service: ServiceKey, most: usize) -> Result<Vec<DueDispatch>> {
-    Ok(store.claim_dispatches(vec![service], most, LONG).await?)
+    Ok(store.claim_dispatches(vec![service], most, LONG).await?.tasks)
 }
 
 fn names(due: &[DueDispatch]) -> Vec<TaskId> {
@@ -61,7 +61,7 @@ pub async fn what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settl
     }
     let mut taken = Vec::new();
     while let Some(some) = takers.join_next().await {
-        taken.extend(some??);
+        taken.extend(some??.tasks);
     }
     let mut found = names(&taken);
     found.extend(names(&take(store, service, 100).await?));
@@ -124,7 +124,7 @@ pub async fn what_its_caller_dispatches_is_left_to_it_for_a_while(harness: &Harn
     let anybodys = NewTask { dispatch: publisher(Duration::ZERO), ..new_task(service, client)? };
     let held = submit(store, held).await?.task_id;
     let anybodys = submit(store, anybodys).await?.task_id;
-    let due = store.claim_dispatches(vec![service], 10, Duration::ZERO).await?;
+    let due = store.claim_dispatches(vec![service], 10, Duration::ZERO).await?.tasks;
     ensure!(names(&due) == [anybodys], "the other one is its caller's");
     ensure!(names(&take(store, service, 10).await?) == [anybodys], "whoever took it was silent for too long");
     settle(store, service, &[held], Dispatched::Again).await?;
@@ -156,7 +156,7 @@ pub async fn tasks_of_a_broker_are_not_claimed_and_those_of_others_not_dispatche
     let claimed = submit(store, believed).await?.task_id;
     ensure!(claim(store, service, 10).await?.is_empty());
     ensure!(claim(store, print, 10).await?[0].task_id == claimed);
-    ensure!(names(&store.claim_dispatches(vec![print, service], 10, LONG).await?) == carried);
+    ensure!(names(&store.claim_dispatches(vec![print, service], 10, LONG).await?.tasks) == carried);
     Ok(())
 }
 

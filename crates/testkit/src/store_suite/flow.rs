@@ -46,7 +46,7 @@ pub(super) async fn clients<const N: usize>(store: &dyn Store, names: [&str; N])
     keys.try_into().ok().context("as many as names")
 }
 
-async fn put_flow(store: &dyn Store, client: &str, flow: ClientFlow) -> Result<()> {
+pub(super) async fn put_flow(store: &dyn Store, client: &str, flow: ClientFlow) -> Result<()> {
     let (client_id, service, roles) = (ClientId::new(client)?, name("resize")?, vec![Role::Consume]);
     let put = Change::PutAuthorization { client_id, service, roles, capacity: None, flow };
     Ok(store.declare(vec![put]).await?)

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
     CallbackEvent, ClaimRequest, CrashPolicy, Decision, Event, FlowLimits, Ignored, InstanceKey, InstanceStatus,
-    Joined, NewInstance, Outcome, ServiceKey, ServiceLimits, Status, Store, Task, TaskId,
+    Joined, NewInstance, NewTask, Outcome, ServiceKey, ServiceLimits, Status, Store, Task, TaskId,
 };
 
 use super::{
@@ -34,10 +34,12 @@ async fn join(store: &dyn Store, new: NewInstance) -> Result<InstanceKey> {
     }
 }
 
+fn wish(service: ServiceKey, max: usize, instance: InstanceKey) -> ClaimRequest {
+    ClaimRequest { service, max, lease: None, worker_host: Some("one".to_owned()), instance: Some(instance) }
+}
+
 async fn take(store: &dyn Store, service: ServiceKey, max: usize, instance: InstanceKey) -> Result<Vec<Task>> {
-    let wish =
-        ClaimRequest { service, max, lease: None, worker_host: Some("one".to_owned()), instance: Some(instance) };
-    store.claim(vec![wish]).await?.tasks.pop().context("one wish has one answer")
+    store.claim(vec![wish(service, max, instance)]).await?.tasks.pop().context("one wish has one answer")
 }
 
 fn done(task: &Task, service: ServiceKey) -> Result<relais_core::TaskEvent> {
@@ -121,6 +123,105 @@ pub async fn nobody_shares_what_is_in_hand(harness: &Harness) -> Result<()> {
     let different: HashSet<TaskId> = all.iter().copied().collect();
     ensure!(all.len() == different.len(), "{} of {} were handed out twice", all.len() - different.len(), all.len());
     ensure!(all.len() == 600, "all were handed out: {}", all.len());
+    Ok(())
+}
+
+/// Submits tasks while a process waits for some; tells their names, and what the process has in hand.
+async fn submit_for(
+    store: &dyn Store,
+    tasks: Vec<NewTask>,
+    max: usize,
+    instance: InstanceKey,
+) -> Result<(Vec<TaskId>, Vec<Task>)> {
+    let service = tasks.first().context("none to submit")?.service;
+    let (answers, taken) = store.submit_and_take(tasks, wish(service, max, instance)).await?;
+    Ok((answers.into_iter().map(|answer| Ok(answer?.task_id)).collect::<Result<_>>()?, taken))
+}
+
+/// What is submitted while a process waits for it is in its hand, and nobody else's; but nothing comes before what waits already.
+pub async fn what_is_submitted_for_a_process_is_in_its_hand(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let (one, other) = (join(store, instance("one", service)).await?, join(store, instance("other", service)).await?);
+    let (names, taken) = submit_for(store, new_tasks(service, client, 3)?, 10, one).await?;
+    ensure!(taken.iter().map(|task| task.task_id).eq(names.iter().copied()), "{} were taken", taken.len());
+    ensure!(taken.iter().all(|task| task.state.attempt == 1 && task.state.status == Status::InProgress));
+    ensure!(claim(store, service, 5).await?.is_empty() && take(store, service, 5, other).await?.is_empty());
+    let outcomes = all_done(store, &taken, service).await?;
+    ensure!(outcomes.iter().all(is_success), "{outcomes:?}");
+    ensure!(store.queue_depths(vec![service]).await?[0].backlog() == 0, "they have left the queue");
+    let mut names = submit_all(store, new_tasks(service, client, 2)?).await?;
+    let (later, mut taken) = submit_for(store, new_tasks(service, client, 1)?, 2, one).await?;
+    names.extend(later);
+    taken.extend(take(store, service, 10, one).await?);
+    ensure!(taken.iter().map(|task| task.task_id).eq(names), "nobody was passed over");
+    ensure!(all_done(store, &taken, service).await?.iter().all(is_success));
+    let (_, more) = submit_for(store, new_tasks(service, client, 4)?, 3, one).await?;
+    ensure!(more.len() <= 3, "no more than were asked for");
+    store.leave(one).await?;
+    let (_, none) = submit_for(store, new_tasks(service, client, 1)?, 10, one).await?;
+    ensure!(none.is_empty(), "one that has left gets nothing");
+    ensure!(take(store, service, 10, other).await?.len() == 5, "what nobody has is anybody's");
+    Ok(())
+}
+
+/// The same of a service whose flow is limited, that is paused, or whose queue is full: it is as if nobody waited.
+pub async fn what_limits_a_service_holds_for_those_who_wait(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let client = client(store, "alice").await?;
+    let flow = FlowLimits { max_running: Some(1), ..FlowLimits::default() };
+    let slow = service(store, "slow", ServiceLimits { flow, ..limits(None) }).await?;
+    let small = service(store, "small", limits(Some(2))).await?;
+    let key = join(store, NewInstance { services: vec![slow, small], ..instance("one", slow) }).await?;
+    let (_, mut taken) = submit_for(store, new_tasks(slow, client, 3)?, 10, key).await?;
+    taken.extend(take(store, slow, 10, key).await?);
+    ensure!(taken.len() == 1, "{} run at once", taken.len());
+    let (answers, _) = store.submit_and_take(new_tasks(small, client, 3)?, wish(small, 10, key)).await?;
+    ensure!(answers.iter().filter(|answer| answer.is_ok()).count() == 2, "{answers:?}");
+    Ok(())
+}
+
+/// Nobody else gets what is submitted into a hand, at any concurrency.
+pub async fn nobody_shares_what_is_submitted_into_a_hand(harness: &Harness) -> Result<()> {
+    const ROUNDS: usize = 40;
+    let (service, client) = one_of_each(harness.store()).await?;
+    let mut takers = tokio::task::JoinSet::new();
+    for n in 0..6 {
+        let store = Arc::clone(&harness.handles[n % harness.handles.len()]);
+        takers.spawn(async move {
+            let mut got = Vec::new();
+            if n < 2 {
+                // A worker elsewhere, beside them.
+                for _ in 0..2 * ROUNDS {
+                    got.extend(claim(&*store, service, 2).await?.into_iter().map(|task| task.task_id));
+                }
+                return anyhow::Ok(got);
+            }
+            let key = join(&*store, instance(&format!("taker {n}"), service)).await?;
+            for round in 0..ROUNDS {
+                let (_, mut some) = submit_for(&*store, new_tasks(service, client, 1 + round % 3)?, 5, key).await?;
+                if some.is_empty() {
+                    some = take(&*store, service, 2, key).await?;
+                }
+                got.extend(some.iter().map(|task| task.task_id));
+                if n % 2 == 0 {
+                    let outcomes = all_done(&*store, &some, service).await?;
+                    ensure!(outcomes.iter().all(is_success), "{outcomes:?}");
+                }
+            }
+            Ok(got)
+        });
+    }
+    let mut all = Vec::new();
+    while let Some(got) = takers.join_next().await {
+        all.extend(got??);
+    }
+    let key = join(harness.store(), instance("last", service)).await?;
+    all.extend(take(harness.store(), service, 1000, key).await?.iter().map(|task| task.task_id));
+    let different: HashSet<TaskId> = all.iter().copied().collect();
+    ensure!(all.len() == different.len(), "{} of {} were handed out twice", all.len() - different.len(), all.len());
+    let submitted = 4 * (0..ROUNDS).map(|round| 1 + round % 3).sum::<usize>();
+    ensure!(all.len() == submitted, "{} of {submitted} were handed out", all.len());
     Ok(())
 }
 

@@ -18,6 +18,7 @@ pub mod lease;
 pub mod list;
 pub mod model;
 pub mod position;
+pub mod publish;
 pub mod purge;
 pub mod record;
 pub mod schedule;
@@ -87,6 +88,8 @@ macro_rules! store_suite {
                 what_was_left_as_it_was_can_be_claimed_at_once,
                 a_paused_service_hands_out_nothing_until_it_goes_on,
                 the_lease_is_the_requests_or_else_the_services,
+                what_is_submitted_for_a_worker_is_claimed,
+                what_is_submitted_for_workers_goes_to_one_each,
             }
             record {
                 a_task_has_at_most_one_result,
@@ -134,6 +137,9 @@ macro_rules! store_suite {
                 what_is_done_once_more_is_anybodys,
                 time_passes_for_what_is_in_hand,
                 what_is_done_in_hand_is_told,
+                what_is_submitted_for_a_process_is_in_its_hand,
+                what_limits_a_service_holds_for_those_who_wait,
+                nobody_shares_what_is_submitted_into_a_hand,
             }
             dependency {
                 a_task_waits_until_its_condition_is_met,
@@ -180,6 +186,13 @@ macro_rules! store_suite {
                 a_window_holds_when_many_older_tasks_come_back,
                 what_waits_for_a_window_is_published_by_its_rank,
                 a_new_window_counts_what_is_at_the_broker_already,
+            }
+            publish {
+                publishers_at_once_hold_every_limit_and_finish_all,
+                whatever_becomes_of_what_was_published_no_room_is_lost,
+                a_rate_limits_what_is_published,
+                clients_take_turns_in_what_is_published,
+                limits_change_while_tasks_are_published,
             }
             dispatch {
                 what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settled,
@@ -264,6 +277,7 @@ macro_rules! store_suite {
                 nothing_changed_wakes_nobody,
                 other_processes_hear_too,
                 every_change_is_told_to_those_who_want_it,
+                who_may_have_a_task_that_is_given_up_is_told,
                 texts_reach_every_process,
             }
             serve {

@@ -359,7 +359,7 @@ pub async fn runs_of_a_service_with_a_broker_are_to_be_dispatched(harness: &Harn
     put(store, declared("nightly", SECONDS)?).await?;
     until_due(store, "nightly").await?;
     let fired = fire(store, (service, client)).await?.schedules.pop().context("it ran")?;
-    let due = store.claim_dispatches(vec![service], 100, LONG).await?;
+    let due = store.claim_dispatches(vec![service], 100, LONG).await?.tasks;
     let found: Vec<TaskId> = due.iter().map(|due| due.name.task_id).collect();
     ensure!(found == fired.runs.iter().filter_map(submitted).collect::<Vec<_>>() && !found.is_empty());
     Ok(())

@@ -6,7 +6,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use relais_core::{Change, Event, IdsChanged, Milestone, ServiceKey, Store, TaskChange, Wakeup, WakeupListener};
+use relais_core::{
+    Change, Event, IdsChanged, Milestone, ServiceKey, Status, Store, TaskChange, Wakeup, WakeupListener, Withdrawal,
+};
 use tokio::sync::mpsc;
 
 use super::{
@@ -113,6 +115,7 @@ struct Curious {
     wants: std::sync::atomic::AtomicBool,
     changes: std::sync::Mutex<Vec<TaskChange>>,
     texts: std::sync::Mutex<Vec<String>>,
+    withdrawn: std::sync::Mutex<Vec<Withdrawal>>,
     bell: tokio::sync::Notify,
 }
 
@@ -125,6 +128,10 @@ impl WakeupListener for Curious {
 
     fn changed(&self, changes: &[TaskChange]) {
         self.changes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend_from_slice(changes);
+    }
+
+    fn withdrawn(&self, tasks: &[Withdrawal]) {
+        self.withdrawn.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend_from_slice(tasks);
     }
 
     fn told(&self, text: &str) {
@@ -185,6 +192,46 @@ pub async fn every_change_is_told_to_those_who_want_it(harness: &Harness) -> Res
     let stored = find(store, id).await?;
     let last = heard.last().context("there is a last one")?;
     ensure!(last.state == stored.state && last.submitted == Some(stored.submitted), "{last:?}");
+    Ok(())
+}
+
+/// After the commit, once; and whenever a worker that a broker watches says something that shows that it does not know.
+pub async fn who_may_have_a_task_that_is_given_up_is_told(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let ear = Arc::new(Curious::default());
+    store.listen(Arc::clone(&ear) as _);
+    let heard = || std::mem::take(&mut *ear.withdrawn.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+    let began = Event::Delivered { worker_host: Some("pod-1".to_owned()), again: false, delivery_limit: 20 };
+    let progress = Event::Progressed { attempt: None, progress: 1.0, lease: None };
+
+    let id = submit(store, new_task(service, client)?).await?.task_id;
+    change(store, id, service, began.clone()).await?;
+    change(store, id, service, progress.clone()).await?;
+    ensure!(heard().is_empty(), "nobody took it from anybody");
+    change(store, id, service, Event::Cancelled).await?;
+    let told = Withdrawal { task_id: id, service, status: Status::Cancelled, revision: 3, fresh: true };
+    ensure!(heard() == [told]);
+    record(store, id, service, Event::Cancelled).await?;
+    ensure!(heard().is_empty(), "it was given up before");
+    for event in [progress, began.clone()] {
+        record(store, id, service, event).await?;
+        ensure!(heard() == [Withdrawal { fresh: false, ..told }], "it does not know");
+    }
+    record(store, id, service, Event::failed(None, "told to stop")).await?;
+    ensure!(heard().is_empty(), "it is done with it");
+    change(store, id, service, Event::Revived).await?;
+    change(store, id, service, Event::Cancelled).await?;
+    ensure!(heard() == [Withdrawal { revision: 5, ..told }], "once more");
+
+    let mut task = new_task(service, client)?;
+    task.terms.timeout = Some(Duration::ZERO);
+    let late = submit(store, task).await?.task_id;
+    change(store, late, service, Event::Claimed { worker_host: None, lease: Duration::ZERO }).await?;
+    ensure!(heard().is_empty());
+    store.pass_time(10).await?;
+    let told = Withdrawal { task_id: late, service, status: Status::Failure, revision: 2, fresh: true };
+    ensure!(heard() == [told], "it took too long");
     Ok(())
 }
 

@@ -31,11 +31,11 @@ pub async fn a_window_bounds_what_is_at_the_broker_and_loses_nothing(harness: &H
     }
     let all = submit_all(store, new_tasks(service, alice, 60)?).await?;
     let take = async |most| -> Result<Vec<DispatchName>> {
-        let due = store.claim_dispatches(vec![service], most, LONG).await?;
+        let due = store.claim_dispatches(vec![service], most, LONG).await?.tasks;
         Ok(due.into_iter().map(|due| due.name).collect())
     };
     let taken =
-        at_once(harness, 8, |store, _| async move { Ok(store.claim_dispatches(vec![service], 2, LONG).await?) })
+        at_once(harness, 8, |store, _| async move { Ok(store.claim_dispatches(vec![service], 2, LONG).await?.tasks) })
             .await?
             .concat();
     let mut out: Vec<DispatchName> = taken.into_iter().map(|due| due.name).collect();
@@ -103,7 +103,7 @@ fn flow_of(window: usize) -> ServiceLimits {
 
 /// Takes what may be published, by name.
 async fn take(store: &dyn Store, service: ServiceKey, most: usize) -> Result<Vec<DispatchName>> {
-    let due = store.claim_dispatches(vec![service], most, LONG).await?;
+    let due = store.claim_dispatches(vec![service], most, LONG).await?.tasks;
     Ok(due.into_iter().map(|due| due.name).collect())
 }
 

@@ -102,15 +102,15 @@ fn limits_form(visitor: &Visitor, service: &ServiceState) -> Markup {
             input type="hidden" name="csrf" value=(visitor.csrf);
             input type="hidden" name="back" value=(visitor.taste.here);
             (field("capacity", words.limit_capacity, declared.capacity))
-            @if brokered {
-                (field("dispatchWindow", words.limit_window, declared.dispatch_window))
-            } @else {
-                (field("maxRunning", words.limit_running, declared.max_running))
-                (field("maxRunningPerClient", words.limit_client, declared.max_running_per_client))
-                div.field { label for="rateLimit" { (words.limit_rate) }
-                    input #rateLimit name="rateLimit" type="text" value=(rate) placeholder="100/1s" disabled[!may]; }
+            @if brokered { (field("dispatchWindow", words.limit_window, declared.dispatch_window)) }
+            (field("maxRunning", words.limit_running, declared.max_running))
+            (field("maxRunningPerClient", words.limit_client, declared.max_running_per_client))
+            div.field { label for="rateLimit" { (words.limit_rate) }
+                input #rateLimit name="rateLimit" type="text" value=(rate) placeholder="100/1s" disabled[!may]; }
+            @if may {
+                button type="submit" { (words.save) }
+                p.hint { (words.limits_hint) @if brokered { " " (words.limits_window_hint) } }
             }
-            @if may { button type="submit" { (words.save) } p.hint { (words.limits_hint) } }
         }
     }
 }

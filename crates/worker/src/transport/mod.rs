@@ -45,10 +45,18 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
     /// Says that these tasks are still held, where there are [leases](Keeping::Lease).
     async fn renew(&self, keys: &[TaskKey]) -> Result<Vec<TaskOutcome>, CallError>;
 
-    /// Waits until tasks are no longer this worker's, where a [connection](Keeping::Connection) keeps them.
-    async fn lost(&self) -> Vec<TaskKey> {
+    /// Waits until tasks are no longer this worker's, where a [connection](Keeping::Connection) keeps them, and tells why.
+    async fn withdrawn(&self) -> Vec<(TaskKey, OutcomeKind)> {
         std::future::pending().await
     }
+
+    /// Whether a task that was claimed is to be begun, as far as is known.
+    fn is_wanted(&self, _: &TaskKey) -> bool {
+        true
+    }
+
+    /// Nobody works any more on these tasks, which were withdrawn.
+    fn let_go(&self, _: &[TaskKey]) {}
 
     /// Whether the other side has to be told that a task was started. Over HTTP the claim says it.
     fn tells_start(&self) -> bool;

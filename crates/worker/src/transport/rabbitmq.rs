@@ -5,8 +5,9 @@
 //! those that publish, and acknowledgements must get through all the same.
 //!
 //! When the connection is lost, the broker hands its tasks to others, so their handlers are told to stop. A result that is
-//! ready by then is still sent: the server takes the first one.
+//! ready by then is still sent: the server takes the first one. That a task was cancelled is heard beside (`control`).
 
+mod control;
 mod intake;
 mod submission;
 
@@ -17,7 +18,7 @@ use relais_messaging::rabbitmq::{Broker, BrokerOptions, Publish, PublishError, Q
 use relais_protocol::worker::{OutcomeKind, TaskOutcome};
 use tokio::time::timeout;
 
-use self::intake::Intake;
+use self::{control::Control, intake::Intake};
 use super::{Delivery, Keeping, News, Transport, accepted, wire};
 use crate::{CallError, WorkerError, slots::TaskKey};
 
@@ -57,7 +58,9 @@ impl OverRabbitMq {
         };
         let queue = |end: &str| Queue { name: format!("{queue_name}-{end}"), kind: QueueKind::Classic };
         let prefetch = u16::try_from(prefetch).unwrap_or(u16::MAX);
-        let intake = Intake::new(broker("takes")?, [queue("in"), queue("out")], prefetch);
+        let taker = broker("takes")?;
+        let control = Control::new(taker.clone(), format!("{queue_name}-control"));
+        let intake = Intake::new(taker, [queue("in"), queue("out")], control, prefetch);
         Ok(Self {
             publisher: broker("tells")?,
             intake: Arc::new(intake),
@@ -157,8 +160,16 @@ impl Transport for OverRabbitMq {
         Ok(accepted(keys))
     }
 
-    async fn lost(&self) -> Vec<TaskKey> {
-        self.intake.lost().await
+    async fn withdrawn(&self) -> Vec<(TaskKey, OutcomeKind)> {
+        self.intake.withdrawn().await
+    }
+
+    fn is_wanted(&self, key: &TaskKey) -> bool {
+        self.intake.is_wanted(key)
+    }
+
+    fn let_go(&self, keys: &[TaskKey]) {
+        self.intake.ack(keys.iter());
     }
 
     fn tells_start(&self) -> bool {

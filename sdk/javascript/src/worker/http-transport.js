@@ -170,6 +170,9 @@ export class HttpTransport {
     }
   }
 
+  /** The server knows. */
+  drop() {}
+
   async close() {
     this.#stop.abort();
     this.#closed.abort();

@@ -1,5 +1,6 @@
 /**
- * One connection to RabbitMQ, from its opening to its loss: a channel that takes, and one that tells with confirmation.
+ * One connection to RabbitMQ, from its opening to its loss: a channel that takes, one that tells with confirmation, and one
+ * that hears what is said to all workers.
  *
  * Queues are used as they are, whatever they are; those that are not there are declared plain and durable.
  */
@@ -14,6 +15,9 @@ const CONNECT_LIMIT = 10_000;
 /** How long to wait for the broker to say goodbye. */
 const CLOSE_LIMIT = 1_000;
 
+/** So many messages wait for a worker that is slow to hear; the oldest are dropped. */
+const MOST_WAITING = 10_000;
+
 /** The broker will never take this message. */
 export class TooLarge extends Error {}
 
@@ -25,6 +29,7 @@ export class Session {
   #ca;
   #in;
   #out;
+  #control;
   #prefetch;
   #name;
   /** @type {import('amqplib').ChannelModel | undefined} */
@@ -47,6 +52,7 @@ export class Session {
     this.#url = withHeartbeat(url, heartbeat);
     this.#in = `${queueName}-in`;
     this.#out = `${queueName}-out`;
+    this.#control = `${queueName}-control`;
     this.#prefetch = concurrency;
     this.#name = `relais worker of ${queueName} on ${hostName}`;
     this.lost = new Promise((resolve) => {
@@ -70,10 +76,14 @@ export class Session {
   }
 
   /**
+   * Brings why it does not hear what is said to all workers, if it may not.
+   *
    * @param {Amqplib} amqplib
    * @param {(message: import('amqplib').ConsumeMessage) => void} deliver
+   * @param {(text: string) => void} heed
+   * @returns {Promise<unknown>}
    */
-  async open(amqplib, deliver) {
+  async open(amqplib, deliver, heed) {
     const clientProperties = { connection_name: this.#name };
     const trust = this.#ca && { ca: [Buffer.from(this.#ca)] };
     const socket = { timeout: CONNECT_LIMIT, noDelay: true, keepAlive: true, clientProperties, ...trust };
@@ -88,12 +98,14 @@ export class Session {
       await this.#ensureQueue(this.#in);
       await this.#ensureQueue(this.#out);
       await this.#open();
+      // Before any task comes: what is cancelled from then on is heard.
+      const deaf = await this.#listen(heed).catch((error) => this.#ended.signal.aborted ? undefined : error);
       const consumer = await connection.createChannel();
       this.#consumer = consumer;
       consumer.on('error', (error) => this.#lose(error));
       consumer.on('close', () => this.#lose(new Error('the channel was closed')));
       await consumer.prefetch(this.#prefetch);
-      if (!this.#wantsMore) return;
+      if (!this.#wantsMore) return deaf;
       const consuming = consumer.consume(this.#in, (message) => {
         if (message) deliver(message);
         else this.#lose(new Error(`the broker takes ${this.#in} away`));
@@ -101,6 +113,7 @@ export class Session {
       // From now on tasks may come, even before the answer.
       this.#consumes = true;
       await consuming;
+      return deaf;
     } catch (error) {
       this.#lose(error);
       throw error;
@@ -208,6 +221,31 @@ export class Session {
     if (await this.#ask(404, (channel) => channel.checkQueue(queue))) return;
     // Refused: somebody else has declared it meanwhile, with arguments of their own.
     await this.#ask(406, (channel) => channel.assertQueue(queue, { durable: true }));
+  }
+
+  /**
+   * Hears what is said to all workers, by a queue of its own on a channel of its own, which a refusal closes.
+   *
+   * @param {(text: string) => void} heed
+   */
+  async #listen(heed) {
+    const connection = this.#connection;
+    if (!connection) throw new Error('there is no connection');
+    const exchange = this.#control;
+    // Looks first: whoever may not make one may still use it.
+    if (!(await this.#ask(404, (channel) => channel.checkExchange(exchange)))) {
+      await this.#ask(406, (channel) => channel.assertExchange(exchange, 'fanout', { durable: true }));
+    }
+    const channel = await connection.createChannel();
+    channel.on('error', () => {});
+    const queue = `${exchange}.${randomUUID()}`;
+    // Of a kind that can be somebody's own, whatever is usual in this virtual host.
+    const kind = { 'x-queue-type': 'classic', 'x-max-length': MOST_WAITING };
+    await channel.assertQueue(queue, { exclusive: true, autoDelete: true, durable: false, arguments: kind });
+    await channel.bindQueue(queue, exchange, '');
+    await channel.consume(queue, (message) => message && heed(message.content.toString()), {
+      noAck: true, exclusive: true,
+    });
   }
 
   /**

@@ -2,8 +2,8 @@
  * Tasks over RabbitMQ: taken from `<queueName>-in`, told on `<queueName>-out`, acknowledged once the broker has the result.
  *
  * A connection that is lost takes its tasks with it: the broker hands them out again, here or elsewhere. A result that is
- * ready by then is still told, over the next connection: the server takes the first one. There is no way for a worker to
- * hear that a task was cancelled; its result is then ignored.
+ * ready by then is still told, over the next connection: the server takes the first one. That a task was cancelled is heard
+ * beside, at the exchange `<queueName>-control`.
  */
 
 import { onAbort } from '../abort.js';
@@ -20,10 +20,18 @@ const GOOD = 5_000;
 const RETURN_LIMIT = 1_000;
 
 /**
- * A task that was taken. `deliveries`: how it came, more than once if the connection was lost meanwhile. `started`: the
- * server is told that it began. `ends`: it has a result, which is told whatever becomes of the connection.
+ * What it is to a handler that the server wants nothing more of its task.
  *
- * @typedef {{ deliveries: Delivery[], started: boolean, ends: boolean }} Held
+ * @type {Record<string, import('../../types/worker.js').InterruptedBecause>}
+ */
+const ENDS = { cancelled: 'cancelled', ended: 'lost', lost: 'lost' };
+
+/**
+ * A task that was taken. `deliveries`: how it came, more than once if the connection was lost meanwhile. `started`: the
+ * server is told that it began. `ends`: it has a result, which is told whatever becomes of the connection. `unwanted`:
+ * nobody wants it any more.
+ *
+ * @typedef {{ deliveries: Delivery[], started: boolean, ends: boolean, unwanted: boolean }} Held
  *
  * @typedef {{ session: Session, message: import('amqplib').ConsumeMessage }} Delivery
  */
@@ -43,6 +51,9 @@ export class RabbitMqTransport {
   #session;
   /** @type {Map<Submission, Held>} */
   #held = new Map();
+
+  /** Whether it was said that cancels are not heard. */
+  #deaf = false;
 
   /** @param {import('./worker.js').Settings} settings */
   constructor(settings) {
@@ -119,9 +130,18 @@ export class RabbitMqTransport {
     return delivery?.session.giveBack(delivery.message) ?? false;
   }
 
+  /** @param {Submission} submission */
+  drop(submission) {
+    const held = this.#held.get(submission);
+    this.#held.delete(submission);
+    for (const { session, message } of held?.deliveries ?? []) session.ack(message);
+  }
+
   async close() {
     this.#stop.abort();
     this.#closed.abort();
+    // Their handlers have not noticed, and never will.
+    for (const [submission, held] of [...this.#held]) if (held.unwanted) this.drop(submission);
     this.#wake();
     await this.#session?.close();
   }
@@ -138,7 +158,12 @@ export class RabbitMqTransport {
     for (;;) {
       const session = this.#begin(host);
       try {
-        await session.open(amqplib, (message) => this.#deliver(host, session, message));
+        const deliver = (/** @type {import('amqplib').ConsumeMessage} */ message) => this.#deliver(host, session, message);
+        const deaf = await session.open(amqplib, deliver, (text) => this.#heed(host, text));
+        if (deaf && !this.#deaf) {
+          this.#logger.warn('it is not heard here if a task is cancelled while it runs', { error: said(deaf) });
+          this.#deaf = true;
+        }
         welcome = true;
         this.#outage.worked();
         this.#wake();
@@ -233,13 +258,31 @@ export class RabbitMqTransport {
       const ended = submission.redelivered && this.#ending(submission);
       if (ended) return void ended.deliveries.push(delivery);
       if (submission.deadline) submission.timeout = Math.max(0, submission.deadline.getTime() - Date.now());
-      this.#held.set(submission, { deliveries: [delivery], started: false, ends: false });
+      this.#held.set(submission, { deliveries: [delivery], started: false, ends: false, unwanted: false });
       host.deliver(submission);
     } catch (error) {
       // There is nobody to tell: it goes where the queue's dead letters go, and into the log.
       const fields = { error: said(error), message: text.slice(0, 500) };
       this.#logger.error('a message is not a submission; it is rejected', fields);
       session.reject(message);
+    }
+  }
+
+  /**
+   * Stops what nobody wants any more, as it was published before. What has a result is told all the same.
+   *
+   * @param {import('./run.js').Host} host
+   * @param {string} text
+   */
+  #heed(host, text) {
+    /** @type {Map<unknown, { outcome: string, revision: number }>} */
+    const told = new Map(outcomes(text).map((outcome) => [outcome.taskId, outcome]));
+    for (const [submission, held] of [...this.#held]) {
+      const { outcome, revision } = told.get(submission.taskId) ?? { outcome: '', revision: 0 };
+      const why = ENDS[outcome];
+      if (!why || !(submission.revision < revision) || held.ends || held.unwanted) continue;
+      held.unwanted = true;
+      host.interrupt(submission, why);
     }
   }
 
@@ -253,6 +296,21 @@ export class RabbitMqTransport {
       if (held.ends && other.taskId === taskId && other.attempt === attempt) return held;
     }
     return undefined;
+  }
+}
+
+/**
+ * What a message says of tasks; nothing if it is of a version that says more than is understood here.
+ *
+ * @param {string} text
+ * @returns {{ taskId: string, outcome: string, revision: number }[]}
+ */
+function outcomes(text) {
+  try {
+    const told = JSON.parse(text)?.outcomes;
+    return Array.isArray(told) ? told.filter((outcome) => outcome instanceof Object) : [];
+  } catch {
+    return [];
   }
 }
 

@@ -24,6 +24,7 @@ import { Progress } from './progress.js';
  * @property {(submission: Submission, verdict: import('./outcomes.js').Verdict) => Promise<'done' | 'failed' | 'lost'>}
  *   finish resolves when the other side has it for good; `lost` if it was not wanted
  * @property {(submission: Submission) => Promise<boolean>} giveBack whether it was still ours to give
+ * @property {(submission: Submission) => void} drop nobody works any more on a task that was interrupted
  * @property {() => Promise<void>} close
  * @property {boolean} isConnected
  */
@@ -182,6 +183,7 @@ export class Run {
     const beginning = this.#transport.started(submission);
     // Lost, or to be stopped: whoever said so does the rest.
     if (beginning && !(await this.#begins(beginning))) return new TryAgain('it could not be told that it begins');
+    if (job.state !== 'running') return new TryAgain('it is not wanted any more');
     const limit = Math.min(submission.timeout ?? FOR_EVER, this.#options.timeout ?? FOR_EVER);
     if (limit >= FOR_EVER) return this.#work(submission, job);
     job.deadline = new Date(Math.min(Date.now() + limit, submission.deadline?.getTime() ?? FOR_EVER));
@@ -275,7 +277,10 @@ export class Run {
    */
   async #settle(submission, job, verdict) {
     const progress = this.#progress.forget(submission);
-    if (job.state === 'gone') this.#report.lost += 1;
+    if (job.state === 'gone') {
+      this.#report.lost += 1;
+      this.#transport.drop(submission);
+    }
     // Stopped: it is given back by whoever stopped it.
     if (job.state !== 'running') return;
     job.state = 'ended';
@@ -309,7 +314,10 @@ export class Run {
    */
   #interrupt(submission, why) {
     const waiting = this.#waiting.indexOf(submission);
-    if (waiting >= 0) this.#waiting.splice(waiting, 1);
+    if (waiting >= 0) {
+      this.#waiting.splice(waiting, 1);
+      this.#transport.drop(submission);
+    }
     const job = this.#jobs.get(submission);
     if (job?.state !== 'running') return;
     this.#options.logger.info('told to stop working on the task', { taskId: submission.taskId, why });
@@ -357,6 +365,12 @@ export class Run {
     const isUntold = (/** @type {Job} */ job) => job.state === 'ended';
     await this.#patiently(FLUSH_LIMIT, () => this.#returning === 0 && ![...this.#jobs.values()].some(isUntold));
     this.#report.unsent = [...this.#jobs.values()].filter(isUntold).length;
+    for (const job of this.#jobs.values()) {
+      if (job.state !== 'gone') continue;
+      // Taken away, and its handler never noticed.
+      job.state = 'stopped';
+      this.#report.lost += 1;
+    }
     if (this.#report.unsent > 0) {
       this.#options.logger.error('results could not be told in time; their tasks will be handed out again', {
         tasks: this.#report.unsent,

@@ -33,6 +33,8 @@ export class Submission {
     const timeout = message.timeoutMs ?? message.timeout_ms;
     /** For how many milliseconds it may be worked on, where that is for the worker to see to. @type {number | undefined} */
     this.timeout = !this.deadline && Number.isInteger(timeout) && timeout >= 0 ? timeout : undefined;
+    /** How often it had changed when a broker was given it. */
+    this.revision = Number.isInteger(message.revision) ? message.revision : 0;
     this.redelivered = redelivered ?? Number(this.attempt) > 1;
   }
 

@@ -12,20 +12,22 @@ use std::{
 };
 
 use relais_messaging::rabbitmq::{self, Acker, Broker, ConsumeError, ConsumeOptions, Consumer, Queue};
+use relais_protocol::worker::{OutcomeKind, StopMessage};
 use tokio::sync::{Mutex as AsyncMutex, mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 
-use super::submission::understand;
+use super::{control::Control, submission::understand};
 use crate::{CallError, backoff::Backoff, slots::TaskKey, transport::Delivery};
 
 /// What comes in, and what was taken.
 pub(super) struct Intake {
     broker: Broker,
     queues: [Queue; 2],
+    control: Control,
     prefetch: u16,
     desk: Arc<Desk>,
     arrived: AsyncMutex<mpsc::UnboundedReceiver<Delivery>>,
-    lost: AsyncMutex<mpsc::UnboundedReceiver<Vec<TaskKey>>>,
+    withdrawn: AsyncMutex<mpsc::UnboundedReceiver<Vec<(TaskKey, OutcomeKind)>>>,
     consuming: OnceLock<AbortOnDropHandle<()>>,
 }
 
@@ -35,7 +37,7 @@ struct Desk {
     held: Mutex<HashMap<TaskKey, Held>>,
     deliveries: AtomicU64,
     arrive: mpsc::UnboundedSender<Delivery>,
-    lose: mpsc::UnboundedSender<Vec<TaskKey>>,
+    withdraw: mpsc::UnboundedSender<Vec<(TaskKey, OutcomeKind)>>,
     is_consuming: AtomicBool,
     /// Why the broker did not let this worker in when it first came.
     refused: watch::Sender<Option<String>>,
@@ -53,8 +55,15 @@ struct Desk {
 struct Held {
     acker: Acker,
     tag: u64,
+    /// How often it had changed when it was published.
+    revision: u64,
+    /// Somebody here has it.
+    taken: bool,
     /// The server was told that it was started.
     told: bool,
+    /// Nobody wants it any more. It is acknowledged when nobody works on it any more either, so that no other one comes for it
+    /// before.
+    unwanted: bool,
 }
 
 impl std::fmt::Debug for Intake {
@@ -65,14 +74,14 @@ impl std::fmt::Debug for Intake {
 
 impl Intake {
     /// Consumes the first of the queues, once both are there.
-    pub fn new(broker: Broker, queues: [Queue; 2], prefetch: u16) -> Self {
+    pub fn new(broker: Broker, queues: [Queue; 2], control: Control, prefetch: u16) -> Self {
         let (arrive, arrived) = mpsc::unbounded_channel();
-        let (lose, lost) = mpsc::unbounded_channel();
+        let (withdraw, withdrawn) = mpsc::unbounded_channel();
         let desk = Desk {
             held: Mutex::default(),
             deliveries: AtomicU64::new(0),
             arrive,
-            lose,
+            withdraw,
             is_consuming: AtomicBool::new(false),
             refused: watch::Sender::default(),
             stop: CancellationToken::new(),
@@ -83,10 +92,11 @@ impl Intake {
         Self {
             broker,
             queues,
+            control,
             prefetch,
             desk: Arc::new(desk),
             arrived: AsyncMutex::new(arrived),
-            lost: AsyncMutex::new(lost),
+            withdrawn: AsyncMutex::new(withdrawn),
             consuming: OnceLock::new(),
         }
     }
@@ -94,8 +104,8 @@ impl Intake {
     /// Begins to consume, the first time.
     pub fn start(&self) {
         self.consuming.get_or_init(|| {
-            let (broker, queues, prefetch) = (self.broker.clone(), self.queues.clone(), self.prefetch);
-            AbortOnDropHandle::new(tokio::spawn(self.desk.clone().consume(broker, queues, prefetch)))
+            let (broker, queues, control) = (self.broker.clone(), self.queues.clone(), self.control.clone());
+            AbortOnDropHandle::new(tokio::spawn(self.desk.clone().consume(broker, queues, control, self.prefetch)))
         });
     }
 
@@ -115,8 +125,8 @@ impl Intake {
                 }
             };
             let rest = std::iter::from_fn(|| arrived.try_recv().ok());
-            // What was lost before anybody took it is no longer ours to take.
-            taken.extend(first.into_iter().chain(rest.take(max - 1)).filter(|delivery| self.desk.has(&delivery.key)));
+            // What was lost or given up before anybody took it is no longer ours to take.
+            taken.extend(first.into_iter().chain(rest.take(max - 1)).filter(|delivery| self.desk.takes(&delivery.key)));
         }
         Ok(taken)
     }
@@ -141,10 +151,10 @@ impl Intake {
         }
     }
 
-    /// Waits until tasks are lost.
-    pub async fn lost(&self) -> Vec<TaskKey> {
-        match self.lost.lock().await.recv().await {
-            Some(keys) => keys,
+    /// Waits until tasks are lost or given up, and tells which.
+    pub async fn withdrawn(&self) -> Vec<(TaskKey, OutcomeKind)> {
+        match self.withdrawn.lock().await.recv().await {
+            Some(tasks) => tasks,
             None => std::future::pending().await,
         }
     }
@@ -160,8 +170,14 @@ impl Intake {
         }
     }
 
+    /// Whether the server has to be told that it comes back.
     pub fn was_told(&self, key: &TaskKey) -> bool {
-        self.desk.held().get(key).is_some_and(|held| held.told)
+        self.desk.held().get(key).is_some_and(|held| held.told && !held.unwanted)
+    }
+
+    /// Whether anybody wants a task that was taken. One that was lost is somebody else's.
+    pub fn is_wanted(&self, key: &TaskKey) -> bool {
+        self.desk.held().get(key).is_some_and(|held| !held.unwanted)
     }
 
     /// The tasks are done with. Those that were lost can not be acknowledged, and need not be.
@@ -182,25 +198,53 @@ impl Intake {
         }
     }
 
-    /// Puts a task back into its queue; false if it was lost.
+    /// Puts a task back into its queue; false if it was lost, or nobody wants it.
     pub fn give_back(&self, key: &TaskKey) -> bool {
         let mut held = self.desk.held();
-        held.remove(key).is_some_and(|given| given.acker.nack(given.tag, true).is_ok())
+        match held.remove(key) {
+            Some(given) if given.unwanted => {
+                given.done();
+                false
+            }
+            Some(given) => given.acker.nack(given.tag, true).is_ok(),
+            None => false,
+        }
+    }
+}
+
+impl Held {
+    /// It is done with, alone.
+    fn done(&self) {
+        if let Err(error) = self.acker.ack(self.tag) {
+            tracing::debug!(%error, "a task could not be acknowledged");
+        }
     }
 }
 
 impl Desk {
     /// Consumes for as long as something is wanted, however often the connection is lost.
-    async fn consume(self: Arc<Self>, broker: Broker, queues: [Queue; 2], prefetch: u16) {
+    async fn consume(self: Arc<Self>, broker: Broker, queues: [Queue; 2], control: Control, prefetch: u16) {
         let mut backoff = Backoff::default();
         let mut reported = None;
+        let mut unheard = None;
         // Whoever was let in once is let in again, sooner or later: passwords are changed, and brokers set up anew.
         let mut welcome = false;
         while !self.stop.is_cancelled() {
-            let opened = tokio::select! {
-                opened = open(&broker, &queues, prefetch) => opened,
+            let opening = async {
+                // First: what is given up from when a task is here is heard.
+                let desk = self.clone();
+                let hearing = control.hear(move |told| desk.heed(told)).await;
+                (open(&broker, &queues, prefetch).await, hearing)
+            };
+            let (opened, hearing) = tokio::select! {
+                opened = opening => opened,
                 () = self.stop.cancelled() => break,
             };
+            if let Err(ConsumeError::Refused { why }) = &hearing
+                && unheard.replace(why.clone()).as_ref() != Some(why)
+            {
+                tracing::warn!(why, "it is not heard here if a task is cancelled while it runs");
+            }
             match opened {
                 Ok(consumer) => {
                     tracing::info!(queue = queues[0].name, prefetch, "consuming");
@@ -284,21 +328,51 @@ impl Desk {
             attempt: task.attempt,
             delivery: self.deliveries.fetch_add(1, Ordering::Relaxed) + 1,
         };
-        self.held().insert(key.clone(), Held { acker: acker.clone(), tag: delivery.tag, told: false });
+        let held = Held {
+            acker: acker.clone(),
+            tag: delivery.tag,
+            revision: task.revision.unwrap_or_default(),
+            taken: false,
+            told: false,
+            unwanted: false,
+        };
+        self.held().insert(key.clone(), held);
         // Nobody is there to receive it only when everything is being dropped.
         let _ = self.arrive.send(Delivery { key, task, redelivered: delivery.redelivered });
     }
 
     /// The connection is gone, and with it everything that it brought.
     fn lose_all(&self) {
-        let lost: Vec<_> = self.held().drain().map(|(key, _)| key).collect();
+        let lost: Vec<_> = self.held().drain().map(|(key, _)| (key, OutcomeKind::Lost)).collect();
         if !lost.is_empty() {
-            let _ = self.lose.send(lost);
+            let _ = self.withdraw.send(lost);
         }
     }
 
-    fn has(&self, key: &TaskKey) -> bool {
-        self.held().contains_key(key)
+    /// The server says that nobody wants these tasks any more. What nobody has begun is done with.
+    fn heed(&self, told: StopMessage) {
+        let told: HashMap<_, _> = told.outcomes.iter().map(|told| (told.task_id.as_str(), told)).collect();
+        let mut unwanted = Vec::new();
+        self.held().retain(|key, held| {
+            let Some(told) = told.get(&*key.task_id).filter(|told| held.revision < told.revision) else { return true };
+            if !held.taken {
+                tracing::info!(task_id = %key.task_id, outcome = ?told.outcome, "the task is not begun any more");
+                held.done();
+                return false;
+            }
+            if !std::mem::replace(&mut held.unwanted, true) {
+                unwanted.push((key.clone(), told.outcome));
+            }
+            true
+        });
+        if !unwanted.is_empty() {
+            let _ = self.withdraw.send(unwanted);
+        }
+    }
+
+    /// Takes a task, if it is still here.
+    fn takes(&self, key: &TaskKey) -> bool {
+        self.held().get_mut(key).map(|held| held.taken = true).is_some()
     }
 
     fn held(&self) -> MutexGuard<'_, HashMap<TaskKey, Held>> {

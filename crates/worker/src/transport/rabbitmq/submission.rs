@@ -18,6 +18,7 @@ struct Wire {
     deadline: Option<String>,
     #[serde(rename = "timeoutMs")]
     timeout_ms: Option<u64>,
+    revision: Option<u64>,
     data: Data,
 }
 
@@ -46,6 +47,7 @@ pub(super) fn understand(text: &[u8]) -> Result<SubmissionMessage, String> {
         tracestate: wire.tracestate,
         deadline: wire.deadline,
         timeout_ms: wire.timeout_ms,
+        revision: wire.revision,
         ..SubmissionMessage::new(task_id, body)
     })
 }

@@ -193,7 +193,9 @@ class Crew:
     async def _work(self, running: Running) -> None:
         job = running.job
         try:
-            verdict = await self._handled(running) if await self._begins(running) else GiveBack()
+            # Taken away before it began: it does not begin.
+            begins = await self._begins(running) and not running.gone
+            verdict = await self._handled(running) if begins else GiveBack()
             progress = self.progress.forget(job)
             if isinstance(verdict, Failed):
                 verdict = replace(verdict, progress=progress)

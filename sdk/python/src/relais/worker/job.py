@@ -30,6 +30,8 @@ class Job:
     tracestate: str | None = None
     timeout: float | None = None
     """For how many seconds it may be worked on, where that is for the worker to see to."""
+    revision: int = 0
+    """How often it had changed when it was published, where a broker brings it."""
 
     @property
     def held(self) -> dict[str, Any]:
@@ -92,6 +94,7 @@ def read_submission(message: Any, *, redelivered: bool = False) -> Job:
         message.get("traceparent"),
         message.get("tracestate"),
         _limit(message.get("timeoutMs", message.get("timeout_ms"))) if deadline is None else None,
+        revision if isinstance(revision := message.get("revision"), int) else 0,
     )
 
 

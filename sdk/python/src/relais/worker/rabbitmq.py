@@ -2,7 +2,7 @@
 
 A submission is acknowledged only when its result has been confirmed by the broker, in a queue. A connection that is
 lost is made again, for ever; handlers go on meanwhile. When the broker then delivers a task again that is still in
-hand here, it is not begun a second time.
+hand here, it is not begun a second time. That a task was cancelled is heard beside: see `control`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from urllib.parse import parse_qs, urlsplit, urlunsplit
 from ..backoff import Backoff
 from ..wire import ParseFloat, loads
 from . import environment
+from .control import Stop, listen
 from .job import Job, read_submission
 from .outage import Outage
 from .transport import Transport, this_host
@@ -74,13 +75,18 @@ class RabbitMq(Transport):
         if queue_name is None:
             raise ValueError("a queue is needed: give its name, or set RELAIS_QUEUE or RELAIS_SERVICE")
         self._in, self._out = f"{queue_name}-in", f"{queue_name}-out"
+        self._control = f"{queue_name}-control"
         self.host_name = host_name or this_host()
         self._parse_float = parse_float
         self._outage = Outage("the broker")
         self._session: _Session | None = None
         self._session_came = asyncio.Event()
         self._begun = asyncio.Event()
-        self._deliveries: dict[Job, list[AbstractIncomingMessage]] = {}
+        self._deliveries: dict[Job, list[tuple[int, AbstractIncomingMessage]]] = {}
+        """How each came, and under which revision."""
+        self._withdrawn: dict[Job, int] = {}
+        """Those that are not wanted any more, as they were published before this revision."""
+        self._deaf = False
         self._started: dict[Job, asyncio.Future[bool]] = {}
         self._telling: set[Job] = set()
         self._welcome = False
@@ -142,8 +148,21 @@ class RabbitMq(Transport):
         await self._settle(job, lambda delivery: delivery.nack(requeue=True))
 
     async def drop(self, job: Job) -> None:
-        """Nobody is to do it."""
+        """Nobody is to do it, unless it was published anew since: that is for whoever gets it next."""
+        until = self._withdrawn.get(job, job.revision + 1)
+        for revision, delivery in self._deliveries.pop(job, []):
+            await _quietly(delivery.ack() if revision < until else delivery.nack(requeue=True))
         await self._settle(job, lambda delivery: delivery.ack())
+        self._withdrawn.pop(job, None)
+
+    def heed(self, stops: list[Stop]) -> None:
+        """Stops what nobody wants any more. What has a result is told of all the same."""
+        told = {stop.task_id: stop for stop in stops}
+        for job in self._crew.held:
+            stop = told.get(job.task_id)
+            if stop is not None and job.revision < stop.revision and job not in self._telling:
+                self._withdrawn[job] = stop.revision
+                self._crew.gone(job, stop.outcome)
 
     async def tell_progress(self, batch: dict[Job, float]) -> None:
         """One message per task."""
@@ -191,17 +210,20 @@ class RabbitMq(Transport):
             log.error("a message in %s is no submission and is set aside: %s", self._in, error)
             await _quietly(delivery.reject(requeue=False))
             return
-        known = self._crew.find(lambda other: other.held == job.held)
+        if any(other.task_id == job.task_id and job.revision < until for other, until in self._withdrawn.items()):
+            await _quietly(delivery.ack())
+            return
+        known = self._crew.find(lambda other: other.held == job.held and other not in self._withdrawn)
         if known in self._deliveries and (known not in self._telling or delivery.redelivered):
             # Still in hand: delivered again after the connection was lost, or published twice. A new one that comes
             # when the result is on its way already is another matter: somebody wants it done again.
-            self._deliveries[known].append(delivery)
+            self._deliveries[known].append((job.revision, delivery))
         elif self._crew.enough or not self._consuming:
             await _quietly(delivery.nack(requeue=True))
         else:
             if job.deadline is not None:
                 job.timeout = max(0.0, (job.deadline - datetime.now(timezone.utc)).total_seconds())
-            self._deliveries[job] = [delivery]
+            self._deliveries[job] = [(job.revision, delivery)]
             self._started[job] = asyncio.ensure_future(self._tell_start(session, job))
             self._crew.start(job)
             if self._crew.enough:
@@ -230,7 +252,7 @@ class RabbitMq(Transport):
     async def _settle(self, job: Job, how: Callable[[AbstractIncomingMessage], Awaitable[None]]) -> None:
         self._started.pop(job, None)
         self._telling.discard(job)
-        for delivery in self._deliveries.pop(job, []):
+        for _, delivery in self._deliveries.pop(job, []):
             await _quietly(how(delivery))
 
     async def _publish_until_confirmed(self, message: str) -> None:
@@ -249,6 +271,17 @@ class RabbitMq(Transport):
             except Exception as error:
                 self._outage.failed("results", error or type(error).__name__)
             await asyncio.sleep(backoff.next())
+
+    async def listen(self, connection: AbstractConnection) -> None:
+        """Hears from now on what is cancelled. Whoever may not works all the same."""
+        import aio_pika
+
+        try:
+            await listen(connection, self._control, self.heed)
+        except aio_pika.exceptions.AMQPChannelError as error:
+            level = logging.DEBUG if self._deaf else logging.WARNING
+            log.log(level, "it is not heard here if a task is cancelled while it runs: %s", error)
+            self._deaf = True
 
     @property
     def settings(self) -> tuple[str, str, str]:
@@ -292,6 +325,8 @@ class _Session:
             await self._declare(queue)
         self._publishing = await connection.channel(publisher_confirms=True, on_return_raises=True)
         self._publishing.close_callbacks.add(self._gone)
+        # Before any task comes: what is cancelled from then on is heard.
+        await self._owner.listen(connection)
         if self._owner.consuming:
             await self._consume(queue_in, prefetch)
 

@@ -1,0 +1,161 @@
+//! Tells workers to leave tasks alone that they may have at hand: cancelled, taken away because they ran for too long, or ended
+//! otherwise.
+//!
+//! The store says which, after its commit, to the process that did it ([`WakeupListener::withdrawn`]): nothing is asked for, and
+//! nothing is done where no task is given up. What is told here may be lost, with the broker or before a worker listens. It is
+//! told again when that worker says something of the task that shows that it does not know.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use relais_core::{
+    Carrier, CarrierState, Service, ServiceKey, Status, TaskId, Transport, Wakeup, WakeupListener, Withdrawal,
+};
+use relais_protocol::worker::{MAX_MESSAGES, OutcomeKind, StopMessage, StopOutcome};
+use tokio::{sync::mpsc, time::Instant};
+
+use super::mailbox;
+use crate::Engine;
+
+/// So many transactions may wait to be told of. What is too much is told when a worker speaks of it.
+const MOST_WAITING: usize = 1024;
+
+/// Who does not know of a task is told of it again after so long, however often it speaks.
+const AGAIN: Duration = Duration::from_secs(2);
+
+/// So many tasks are remembered to have been told of again.
+const MOST_REMEMBERED: usize = 20_000;
+
+/// Hears from the store.
+struct Ear(mpsc::Sender<Vec<Withdrawal>>);
+
+impl WakeupListener for Ear {
+    fn wake(&self, _: &Wakeup) {}
+
+    fn withdrawn(&self, tasks: &[Withdrawal]) {
+        let _ = self.0.try_send(tasks.to_vec());
+    }
+}
+
+/// Tells them from now on.
+pub(super) fn start(engine: &Engine, carrier: &Arc<dyn Carrier>) {
+    let (tell, withdrawn) = mpsc::channel(MOST_WAITING);
+    engine.0.store.listen(Arc::new(Ear(tell)));
+    engine.spawn(run(engine.clone(), Arc::clone(carrier), withdrawn));
+}
+
+async fn run(engine: Engine, carrier: Arc<dyn Carrier>, mut withdrawn: mpsc::Receiver<Vec<Withdrawal>>) {
+    let mut reminders = Reminders::default();
+    let mut gathered = Vec::new();
+    while let Some(1..) = engine.0.closing.run_until_cancelled(withdrawn.recv_many(&mut gathered, MOST_WAITING)).await {
+        let mut of_services: BTreeMap<ServiceKey, HashSet<Withdrawal>> = BTreeMap::new();
+        for task in gathered.drain(..).flatten() {
+            of_services.entry(task.service).or_default().insert(task);
+        }
+        let Ok(snapshot) = engine.snapshot() else { continue };
+        for (service, tasks) in of_services {
+            let Some(service) = snapshot.declared.service_by_key(service) else { continue };
+            if service.transport != Transport::RabbitMq {
+                continue;
+            }
+            let tasks = tasks.into_iter().filter(|task| task.fresh || reminders.is_due(task)).map(outcome);
+            tell(carrier.as_ref(), service, &tasks.collect::<Vec<_>>()).await;
+        }
+    }
+}
+
+/// Tells the workers of a service.
+async fn tell(carrier: &dyn Carrier, service: &Service, outcomes: &[StopOutcome]) {
+    for outcomes in outcomes.chunks(MAX_MESSAGES) {
+        // Whoever has its tasks by a broker that is away is losing them.
+        if carrier.state() != CarrierState::Up {
+            return;
+        }
+        // Texts and numbers always can be written.
+        let body = serde_json::to_vec(&StopMessage { outcomes: outcomes.to_vec() }).unwrap_or_default();
+        match carrier.announce(&mailbox(service), body).await {
+            Ok(()) => {
+                let told = metrics::counter!("relais_stops_told_total", "service" => service.name.to_string());
+                told.increment(outcomes.len() as u64);
+            }
+            Err(error) => {
+                tracing::debug!(service = %service.name, %error, "its workers could not be told to stop");
+                return;
+            }
+        }
+    }
+}
+
+fn outcome(task: Withdrawal) -> StopOutcome {
+    let outcome = match task.status {
+        Status::Cancelled => OutcomeKind::Cancelled,
+        Status::Success | Status::Failure => OutcomeKind::Ended,
+        Status::Waiting | Status::Pending | Status::InProgress => OutcomeKind::Lost,
+    };
+    StopOutcome { task_id: task.task_id.to_string(), outcome, revision: task.revision }
+}
+
+/// Of which tasks it was told again of late.
+struct Reminders {
+    lately: HashSet<(TaskId, u64)>,
+    before: HashSet<(TaskId, u64)>,
+    since: Instant,
+}
+
+impl Default for Reminders {
+    fn default() -> Self {
+        Self { lately: HashSet::new(), before: HashSet::new(), since: Instant::now() }
+    }
+}
+
+impl Reminders {
+    /// Whether it is time to tell of it again; if so, that counts as done.
+    fn is_due(&mut self, task: &Withdrawal) -> bool {
+        if self.since.elapsed() >= AGAIN || self.lately.len() >= MOST_REMEMBERED {
+            let idle = self.since.elapsed() >= 2 * AGAIN;
+            self.before = std::mem::take(&mut self.lately);
+            if idle {
+                self.before.clear();
+            }
+            self.since = Instant::now();
+        }
+        let name = (task.task_id, task.revision);
+        !self.before.contains(&name) && self.lately.insert(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn withdrawal(revision: u64) -> Withdrawal {
+        let task_id = TaskId::parse("019a0000-0000-7000-8000-000000000001").unwrap();
+        Withdrawal { task_id, service: ServiceKey(1), status: Status::Cancelled, revision, fresh: false }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_listen_is_told_now_and_then() {
+        let mut reminders = Reminders::default();
+        assert!(reminders.is_due(&withdrawal(1)) && !reminders.is_due(&withdrawal(1)));
+        assert!(reminders.is_due(&withdrawal(2)), "it was given up once more");
+        tokio::time::advance(AGAIN).await;
+        assert!(!reminders.is_due(&withdrawal(1)));
+        tokio::time::advance(AGAIN).await;
+        assert!(reminders.is_due(&withdrawal(1)));
+    }
+
+    #[test]
+    fn a_task_is_said_to_be_what_http_would_have_answered() {
+        for (status, kind) in [
+            (Status::Cancelled, OutcomeKind::Cancelled),
+            (Status::Failure, OutcomeKind::Ended),
+            (Status::Success, OutcomeKind::Ended),
+            (Status::Waiting, OutcomeKind::Lost),
+        ] {
+            assert_eq!(outcome(Withdrawal { status, ..withdrawal(1) }).outcome, kind);
+        }
+    }
+}

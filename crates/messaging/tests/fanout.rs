@@ -1,0 +1,88 @@
+//! Promises to those who listen to an exchange.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use relais_messaging::rabbitmq::{Broker, BrokerOptions, BrokerState, ConsumeError, Consumer, Publish};
+use relais_testkit::{TcpProxy, TestVhost};
+use tokio::time::timeout;
+
+/// Longer than anything here takes on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+
+fn broker(url: &str) -> Result<Broker> {
+    let (first_pause, longest_pause) = (Duration::from_millis(10), Duration::from_millis(50));
+    Ok(Broker::new(url, BrokerOptions { first_pause, longest_pause, ..BrokerOptions::default() })?)
+}
+
+async fn heard(consumer: &mut Consumer) -> Result<String> {
+    Ok(String::from_utf8(timeout(SOON, consumer.next()).await??.body)?)
+}
+
+fn news(text: &str) -> Publish {
+    Publish::new("news", "", text).mandatory(false)
+}
+
+#[tokio::test]
+async fn everybody_who_listens_hears_what_is_said_from_then_on() -> Result<()> {
+    let vhost = TestVhost::create().await?;
+    let (one, two) = (broker(vhost.url())?, broker(vhost.url())?);
+    one.declare_fanout("news").await?;
+    one.declare_fanout("news").await?;
+    one.publish(news("to nobody")).await?;
+    let (mut here, mut there) = (one.listen("news", "news.1").await?, two.listen("news", "news.2").await?);
+    one.publish(news("hello")).await?;
+    assert_eq!((heard(&mut here).await?, heard(&mut there).await?), ("hello".to_owned(), "hello".to_owned()));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_queue_of_ones_own_goes_with_whoever_listens() -> Result<()> {
+    let vhost = TestVhost::create().await?;
+    let (one, two) = (broker(vhost.url())?, broker(vhost.url())?);
+    let here = one.listen("news", "news.1").await?;
+    let taken = two.listen("news", "news.1").await.err();
+    assert!(matches!(taken, Some(ConsumeError::Refused { .. })), "{taken:?}");
+    drop(here);
+    let gone = async {
+        while one.find("news.1").await?.is_some() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        anyhow::Ok(())
+    };
+    timeout(SOON, gone).await??;
+    two.listen("news", "news.1").await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_connection_that_is_lost_ends_it_and_it_can_be_begun_again() -> Result<()> {
+    let vhost = TestVhost::create().await?;
+    let proxy = TcpProxy::start(vhost.server_addr()?).await?;
+    let (near, far) = (broker(vhost.url())?, broker(&vhost.url_via(proxy.addr())?)?);
+    let mut there = far.listen("news", "news.1").await?;
+    proxy.cut().await?;
+    let end = timeout(SOON, there.next()).await?.err();
+    assert!(end.as_ref().is_some_and(ConsumeError::is_away), "{end:?}");
+    proxy.restore().await?;
+    timeout(SOON, far.until(BrokerState::is_connected)).await?;
+    let mut there = far.listen("news", "news.2").await?;
+    near.publish(news("again")).await?;
+    assert_eq!(heard(&mut there).await?, "again");
+    Ok(())
+}
+
+#[tokio::test]
+async fn who_may_not_is_told_and_can_do_all_else() -> Result<()> {
+    let vhost = TestVhost::create().await?;
+    vhost.declare_queue("tasks").await?;
+    vhost.declare_exchange("news", "fanout").await?;
+    let restricted = broker(&vhost.url_restricted_to(r"^(tasks|amq\.default)$").await?)?;
+    for exchange in ["news", "missing"] {
+        let refused = restricted.listen(exchange, "news.1").await.err();
+        assert!(matches!(refused, Some(ConsumeError::Refused { .. })), "{refused:?}");
+    }
+    restricted.publish(Publish::new("", "tasks", "work")).await?;
+    assert_eq!(restricted.find("tasks").await?.map(|found| found.messages), Some(1));
+    Ok(())
+}
