@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use relais_core::TaskId;
+use relais_core::{Status, Store, TaskFilter, TaskId};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions, ConsumeOptions, Consumer, Delivery, Publish};
 use relais_testkit::TestVhost;
 use relais_tests::chaos::Random;
@@ -11,7 +11,12 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{PAUSE, ledger::Ledger, worker::result_data};
+use super::{
+    PAUSE,
+    ledger::Ledger,
+    worker::result_data,
+    world::{SERVICES, WINDOW},
+};
 
 /// Somebody who does things and knows two queues.
 pub struct BrokerWorker {
@@ -19,6 +24,7 @@ pub struct BrokerWorker {
     pub queue: String,
     pub name: String,
     pub ledger: Arc<Ledger>,
+    pub underneath: Arc<dyn Store>,
     pub random: Random,
     /// Whether it does nothing but its work.
     pub calm: watch::Receiver<bool>,
@@ -55,6 +61,7 @@ impl BrokerWorker {
             self.ledger.wrong(format!("a worker was given {message}"));
             return Ok(false);
         };
+        self.look_at_window(task_id).await?;
         let started = json!({"messageType": "started", "hostName": self.name});
         let returned = json!({"messageType": "returned", "hostName": self.name});
         let what = if *self.calm.borrow() { 9 } else { self.random.between(0, 10) };
@@ -83,6 +90,25 @@ impl BrokerWorker {
             _ => consumer.ack(delivery.tag)?,
         }
         Ok(false)
+    }
+}
+
+impl BrokerWorker {
+    /// Whatever was seen by workers was published: of that, no more is unfinished than may be out at once.
+    async fn look_at_window(&self, task_id: TaskId) -> Result<()> {
+        if self.queue != SERVICES[1] {
+            return Ok(());
+        }
+        self.ledger.book().delivered.insert(task_id);
+        let filter =
+            TaskFilter { statuses: vec![Status::Pending, Status::InProgress], limit: 1000, ..TaskFilter::default() };
+        let unfinished = self.underneath.list_tasks(filter).await?.tasks;
+        let mut book = self.ledger.book();
+        let out = unfinished.iter().filter(|task| book.delivered.contains(&task.task_id)).count();
+        if out > WINDOW {
+            book.wrong.push(format!("{out} tasks are out at once, of {WINDOW}"));
+        }
+        Ok(())
     }
 }
 

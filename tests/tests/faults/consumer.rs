@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use relais_core::{State, TaskId};
 use relais_engine::{Access, BatchRequest, Engine, EngineError, Idempotency};
 use relais_protocol::consumer::SubmitRequest;
@@ -11,7 +11,7 @@ use relais_tests::chaos::Random;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::{PATIENCE, PAUSE, ledger::Ledger};
+use super::{PATIENCE, PAUSE, ledger::Ledger, stage::until_answered, world::NOBODY};
 
 /// Somebody who wants things done.
 pub struct Consumer {
@@ -20,16 +20,28 @@ pub struct Consumer {
     pub name: String,
     pub ledger: Arc<Ledger>,
     pub random: Random,
+    /// Whether its tasks come on terms of their own, and their ends are told to somebody who is not there.
+    pub demanding: bool,
 }
 
 impl Consumer {
     /// Submits so many, one after the other, and follows some of them.
     pub async fn run(mut self, tasks: usize) -> Result<()> {
         let mut before = None;
+        // One batch there is to be in any case. Each try is another one.
+        let begun = Instant::now();
+        for attempt in 0.. {
+            if self.batch(&format!("{}-first{attempt}", self.name), true).await? {
+                break;
+            }
+            ensure!(begun.elapsed() < PATIENCE, "{} could make no batch", self.name);
+            tokio::time::sleep(PAUSE).await;
+        }
         for number in 0..tasks {
             let mark = format!("{}-{number}", self.name);
             if self.random.once_in(6) {
-                self.batch(&mark).await?;
+                let open = self.random.once_in(2);
+                self.batch(&mark, open).await?;
                 continue;
             }
             let Some(task_id) = self.submit(&mark, before).await? else { continue };
@@ -43,8 +55,8 @@ impl Consumer {
         Ok(())
     }
 
-    /// Makes a batch of a chain, once, without a key that would make it safe to repeat.
-    async fn batch(&mut self, mark: &str) -> Result<()> {
+    /// Makes a batch of a chain, once, without a key that would make it safe to repeat. Tells whether it was made.
+    async fn batch(&self, mark: &str, open: bool) -> Result<bool> {
         let service = self.access.service.name.to_string();
         let mut tasks = Vec::new();
         for part in ["a", "b", "c"] {
@@ -58,30 +70,41 @@ impl Consumer {
             self.ledger.book().unkeyed.insert(mark);
         }
         let callback = serde_json::from_value(json!({"type": "https", "url": format!("https://{}", self.name)}))?;
-        let request = BatchRequest { tasks, callback: Some(callback), ..BatchRequest::default() };
+        let request = BatchRequest { tasks, callback: Some(callback), open, ..BatchRequest::default() };
         match self.engine.make_batch(&self.access.client, request, None).await {
             Ok(made) => {
+                if open {
+                    let closed = until_answered(|| self.engine.close_batch(&self.access.client, made.batch_id));
+                    closed.await.context("close a batch")?;
+                }
                 for (accepted, part) in made.tasks.iter().zip(["a", "b", "c"]) {
                     self.ledger.accepted(accepted.submitted.task_id, &format!("{mark}{part}"));
                 }
+                Ok(true)
             }
-            Err(EngineError::Store(_)) => {}
-            Err(EngineError::InBatch(_, full)) if matches!(*full, EngineError::ServiceFull) => {}
+            Err(EngineError::Store(_)) => Ok(false),
+            Err(EngineError::InBatch(_, full)) if matches!(*full, EngineError::ServiceFull) => Ok(false),
             Err(other) => bail!("a batch was refused: {other}"),
         }
-        Ok(())
     }
 
     /// Submits until it is answered; without a key, once. Some wait for the one before.
     async fn submit(&mut self, mark: &str, before: Option<TaskId>) -> Result<Option<TaskId>> {
         let keyed = !self.random.once_in(5);
-        let callback =
-            self.random.once_in(3).then(|| json!({"type": "https", "url": format!("https://{}", self.name)}));
+        let nobody = self.demanding && self.random.once_in(3);
+        let url = if nobody { NOBODY.to_owned() } else { format!("https://{}", self.name) };
+        let callback = self.random.once_in(3).then(|| json!({"type": "https", "url": url}));
         let when = if self.random.once_in(2) { "allEnded" } else { "allSucceeded" };
         let before = before.filter(|_| self.random.once_in(3));
         let after = before.map(|before| json!({"tasks": [before.to_string()], "when": when}));
-        let text =
-            json!({"body": {"mark": mark}, "callback": callback, "correlationId": mark, "after": after}).to_string();
+        let mut request = json!({"body": {"mark": mark}, "callback": callback, "correlationId": mark, "after": after});
+        match self.random.between(0, 6) {
+            0 if self.demanding => request["timeout"] = json!("200ms"),
+            1 if self.demanding => request["expiresAfter"] = json!("300ms"),
+            2 if self.demanding => request["delay"] = json!("150ms"),
+            _ => {}
+        }
+        let text = request.to_string();
         if !keyed {
             self.ledger.book().unkeyed.insert(mark.to_owned());
         }

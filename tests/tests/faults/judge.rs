@@ -1,28 +1,35 @@
 //! Compares what was promised with what is stored, read without faults.
 
+mod history;
+pub mod runs;
+
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     time::Duration,
 };
 
 use anyhow::{Context, Result, ensure};
-use relais_core::{Batch, Condition, NotificationStatus, ServiceKey, Status, Store, Tally, Task, TaskFilter, TaskId};
+use relais_core::{
+    Attempt, Batch, Condition, NotificationStatus, ServiceKey, Status, Store, Tally, Task, TaskFilter, TaskId,
+};
 use relais_tests::chaos::Verdict;
 use tokio::time::Instant;
 
 use super::{
     PAUSE,
     ledger::{Book, Ledger},
-    stage::{DELIVERY_LIMIT, SERVICES},
+    stage::Cast,
+    world::{BY_HAND, DELIVERY_LIMIT, NOBODY},
 };
 
-/// Every task there is, with its result, which a listing does not show.
-async fn read_all(store: &dyn Store) -> Result<Vec<Task>> {
-    let mut tasks = Vec::new();
+/// Every task there is, with its result, which a listing does not show, and with its attempts before the last.
+async fn read_all(store: &dyn Store) -> Result<(Vec<Task>, HashMap<TaskId, Vec<Attempt>>)> {
+    let (mut tasks, mut past) = (Vec::new(), HashMap::new());
     for listed in list_all(store).await? {
         tasks.push(store.find_task(listed.task_id).await?.context("a task is listed and not there")?);
+        past.insert(listed.task_id, store.attempts(listed.id).await?);
     }
-    Ok(tasks)
+    Ok((tasks, past))
 }
 
 /// Every task there is.
@@ -39,7 +46,7 @@ pub async fn list_all(store: &dyn Store) -> Result<Vec<Task>> {
 }
 
 /// Waits until something is so. Says so, and does not fail, if the time is up: the verdict will.
-async fn until(most: Duration, mut so: impl AsyncFnMut() -> Result<bool>) -> Result<bool> {
+pub async fn until(most: Duration, mut so: impl AsyncFnMut() -> Result<bool>) -> Result<bool> {
     let begun = Instant::now();
     while !so().await? {
         if begun.elapsed() > most {
@@ -51,9 +58,24 @@ async fn until(most: Duration, mut so: impl AsyncFnMut() -> Result<bool>) -> Res
 }
 
 async fn keys(store: &dyn Store) -> Result<Vec<ServiceKey>> {
-    let declared = store.declared().await?;
-    let key = |name: &&str| declared.services.get(*name).map(|service| service.key);
-    SERVICES.iter().map(key).collect::<Option<_>>().context("the services are declared")
+    Ok(store.declared().await?.services.values().map(|service| service.key).collect())
+}
+
+/// Waits until all that was taken in is there: what was put into the inbox is some time later.
+pub async fn arrived(store: &dyn Store, ledger: &Ledger, most: Duration) -> Result<()> {
+    let all_there = async || -> Result<bool> {
+        let there: HashSet<TaskId> = list_all(store).await?.iter().map(|task| task.task_id).collect();
+        Ok(ledger.book().accepted.keys().all(|task_id| there.contains(task_id)))
+    };
+    until(most, all_there).await?;
+    Ok(())
+}
+
+/// Waits until no process is known any more: those that have ended, and those that died.
+pub async fn alone(store: &dyn Store, most: Duration) -> Result<()> {
+    let nobody = until(most, async || Ok(store.instances().await?.is_empty())).await?;
+    ensure!(nobody, "processes are known that are no more: {:?}", store.instances().await?);
+    Ok(())
 }
 
 /// Waits until no task is unfinished.
@@ -71,14 +93,15 @@ pub async fn drained(store: &dyn Store, most: Duration) -> Result<()> {
 /// Waits until nothing is left to be published to a broker.
 pub async fn dispatched(store: &dyn Store, most: Duration) -> Result<()> {
     let keys = keys(store).await?;
-    let none = until(most, async || Ok(store.claim_dispatches(keys.clone(), 10, Duration::ZERO).await?.is_empty()));
+    let none =
+        until(most, async || Ok(store.claim_dispatches(keys.clone(), 10, Duration::ZERO).await?.tasks.is_empty()));
     ensure!(none.await?, "what has ended is still to be published");
     Ok(())
 }
 
 /// Waits until every end that is to be told was.
 pub async fn told(store: &dyn Store, most: Duration) -> Result<()> {
-    let waits = |task: &Task| task.callback.is_some() && task.notification != Some(NotificationStatus::Success);
+    let waits = |task: &Task| task.callback.is_some() && task.notification != Some(told_how(task));
     let untold = |batch: &Batch| batch.notification != Some(NotificationStatus::Success);
     let all = async || -> Result<bool> {
         let batches = store.list_batches(None, None, 10_000).await?;
@@ -86,6 +109,12 @@ pub async fn told(store: &dyn Store, most: Duration) -> Result<()> {
     };
     until(most, all).await?;
     Ok(())
+}
+
+/// What becomes of telling a task's end.
+fn told_how(task: &Task) -> NotificationStatus {
+    let nobody = task.callback.as_ref().is_some_and(|callback| callback.target == NOBODY);
+    if nobody { NotificationStatus::Failure } else { NotificationStatus::Success }
 }
 
 /// The tasks that wait have the places from the first to the last, each one of them. Tells how many wait.
@@ -115,8 +144,8 @@ pub async fn places(store: &dyn Store, service: &str, most: Duration) -> Result<
 }
 
 /// Judges a run that is over.
-pub async fn judge(store: &dyn Store, ledger: &Ledger, faults: u64) -> Result<Verdict> {
-    let stored = read_all(store).await?;
+pub async fn judge(store: &dyn Store, cast: Cast, ledger: &Ledger, faults: u64) -> Result<Verdict> {
+    let (stored, past) = read_all(store).await?;
     let mut verdict = Verdict { faults: usize::try_from(faults)?, ..Verdict::default() };
     compare_counters(store, &stored, &mut verdict).await?;
     let book = ledger.snapshot();
@@ -136,25 +165,41 @@ pub async fn judge(store: &dyn Store, ledger: &Ledger, faults: u64) -> Result<Ve
     for task in &stored {
         judge_order(task, &by_id, &mut verdict);
         *by_mark.entry(task.correlation_id.as_deref().unwrap_or("none")).or_default() += 1;
-        judge_task(task, &book, &mut verdict);
+        judge_task(task, &past[&task.task_id], &book, &mut verdict);
+        if cast != Cast::Brokered {
+            history::judge(task, &past[&task.task_id], cast, &book, &mut verdict);
+        }
     }
-    for (mark, times) in by_mark.into_iter().filter(|(_, times)| *times > 1) {
+    if cast == Cast::InProcess {
+        history::judge_limits(&stored, &past, &mut verdict);
+        runs::judge(store, &stored, &mut verdict).await?;
+    }
+    // What is done by hand is done as often as somebody says so.
+    let wanted_once = |mark: &&str| !mark.starts_with(BY_HAND);
+    for (mark, times) in by_mark.into_iter().filter(|(mark, times)| wanted_once(mark) && *times > 1) {
         verdict.doubled += 1;
         verdict.findings.push(format!("{mark} was wanted once and is there {times} times"));
     }
     Ok(verdict)
 }
 
-fn judge_task(task: &Task, book: &Book, verdict: &mut Verdict) {
+fn judge_task(task: &Task, past: &[Attempt], book: &Book, verdict: &mut Verdict) {
     let (task_id, state) = (task.task_id, &task.state);
     if !state.status.is_final() {
         verdict.stuck += 1;
         return verdict.findings.push(format!("task {task_id} is left: {state:?}"));
     }
     let told = book.told.get(&task_id).map_or(&[][..], Vec::as_slice);
-    if told.len() > 1 {
+    // Failures count as well that were tried again.
+    let mut ends: Vec<String> =
+        past.iter().filter_map(|attempt| Some(attempt.failure.as_ref()?.message.clone())).collect();
+    if told.len() > ends.len() + 1 {
         verdict.doubled += 1;
-        verdict.findings.push(format!("task {task_id} has two results that count: {told:?}"));
+        verdict.findings.push(format!("task {task_id} has more results that count than attempts: {told:?}"));
+    }
+    if book.withdrawn.contains(&task_id) {
+        verdict.doubled += 1;
+        verdict.findings.push(format!("task {task_id} was rolled back and is there"));
     }
     let recorded = match state.status {
         Status::Success => {
@@ -165,15 +210,17 @@ fn judge_task(task: &Task, book: &Book, verdict: &mut Verdict) {
         _ => None,
     };
     let given_up = state.status == Status::Failure && state.losses >= DELIVERY_LIMIT;
-    let barred = task.error_kind.as_deref() == Some("dependency") && state.attempt == 0;
-    let ends_by_itself = state.status == Status::Cancelled || given_up && told.is_empty() || barred;
+    let barred = matches!(task.error_kind.as_deref(), Some("dependency" | "expired")) && state.attempt == 0;
+    let taken_away = matches!(task.error_kind.as_deref(), Some("timeout" | "crashed"));
+    let ends_by_itself = state.status == Status::Cancelled || given_up && told.is_empty() || barred || taken_away;
     // What counts was sent, by whoever had the attempt with which the task ended. Behind a broker nobody knows attempts.
     let sent = recorded.as_ref().is_some_and(|result| {
         let attempt = result.split('/').nth(1).unwrap_or_default();
         let held = attempt == state.attempt.to_string() && book.claimed.contains(&(task_id, state.attempt));
         (held || attempt == "-") && book.sent.get(&task_id).is_some_and(|sent| sent.contains(result))
     });
-    if told.iter().any(|result| Some(result) != recorded.as_ref()) || !sent && !ends_by_itself {
+    ends.extend(recorded.clone());
+    if told.iter().any(|result| !ends.contains(result)) || !sent && !ends_by_itself {
         verdict.lost += 1;
         verdict.findings.push(format!("task {task_id} has {recorded:?}, a worker was told {told:?}: {state:?}"));
     }
@@ -182,7 +229,8 @@ fn judge_task(task: &Task, book: &Book, verdict: &mut Verdict) {
         verdict.findings.push(format!("task {task_id} was seen {} and is {:?}", seen.as_str(), state.status));
     }
     let letters = book.letters.get(&task_id).map_or(&[][..], Vec::as_slice);
-    if task.callback.is_some() == letters.is_empty() || letters.iter().any(|end| end != state.status.as_str()) {
+    let to_be_told = task.callback.is_some() && told_how(task) == NotificationStatus::Success;
+    if to_be_told == letters.is_empty() || letters.iter().any(|end| end != state.status.as_str()) {
         verdict.lost += 1;
         verdict.findings.push(format!("of task {task_id}, which ended {:?}, was told {letters:?}", state.status));
     }
@@ -197,8 +245,10 @@ fn judge_order(task: &Task, by_id: &HashMap<TaskId, &Task>, verdict: &mut Verdic
     }
     let barred = task.error_kind.as_deref() == Some("dependency");
     let wrong = |other: &&&Task| {
-        // One that was given back is not started any more.
-        let early = task.state.started.is_some_and(|started| other.state.ended.is_none_or(|ended| ended > started));
+        // One that was given back is not started any more, and one that was too late never was.
+        let started = task.state.started.filter(|_| task.state.attempt > 0);
+        let early =
+            started.is_some_and(|started| other.state.ended.is_none_or(|ended| history::before(started, ended)));
         early || succeeds && task.state.attempt > 0 && other.state.status != Status::Success
     };
     let found = others.clone().filter(wrong).count();
@@ -232,11 +282,11 @@ async fn judge_batches(store: &dyn Store, stored: &[Task], book: &Book, verdict:
 
 /// The counters that are kept with the tasks must be what counting gives.
 async fn compare_counters(store: &dyn Store, stored: &[Task], verdict: &mut Verdict) -> Result<()> {
-    let (keys, backlog) = (keys(store).await?, store.backlog().await?);
-    for (name, key) in SERVICES.iter().zip(&keys) {
-        let count = |status| {
-            stored.iter().filter(|task| task.service.as_str() == *name && task.state.status == status).count() as u64
-        };
+    let (declared, backlog) = (store.declared().await?, store.backlog().await?);
+    for service in declared.services.values() {
+        let (name, key) = (&service.name, &service.key);
+        let count =
+            |status| stored.iter().filter(|task| task.service == *name && task.state.status == status).count() as u64;
         for status in Status::ALL {
             let kept = backlog.tallies.iter().find(|tally| tally.service == *key && tally.status == status);
             let (kept, counted) = (kept.map_or(0, Tally::current), count(status));

@@ -18,8 +18,12 @@ pub struct Book {
     pub accepted: HashMap<TaskId, String>,
     /// Marks of submissions that have no key, and may be there although nobody was told.
     pub unkeyed: HashSet<String>,
-    /// Attempts that a worker was given.
+    /// Tasks of transactions that were rolled back.
+    pub withdrawn: HashSet<TaskId>,
+    /// Attempts that a worker was given, or that a handler has begun.
     pub claimed: HashSet<(TaskId, u32)>,
+    /// Tasks of the service with a window that a broker has handed out.
+    pub delivered: HashSet<TaskId>,
     /// Results that were sent of a task, whether or not an answer came.
     pub sent: HashMap<TaskId, HashSet<String>>,
     /// Results of which a worker was told that they count.
@@ -59,7 +63,7 @@ impl Ledger {
     pub fn claimed(&self, task_id: TaskId, attempt: u32) {
         let mut book = self.book();
         if !book.claimed.insert((task_id, attempt)) {
-            book.doubled.push(format!("attempt {attempt} of task {task_id} was given to two workers"));
+            book.doubled.push(format!("attempt {attempt} of task {task_id} was given out twice"));
         }
     }
 

@@ -1,0 +1,96 @@
+//! What a process was given by a claim that was broken off, and never heard of, comes back with its next claim: at once, and
+//! without counting as a loss.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use relais_core::{
+    ClaimRequest, CrashPolicy, Event, Joined, Json, NewInstance, ServiceKey, Status, Store, Task, TaskEvent,
+};
+use relais_engine::Access;
+use relais_testkit::break_off;
+use relais_tests::chaos::seed;
+
+use super::{
+    judge,
+    ledger::Ledger,
+    stage::{Backend, Cast, Play, Stage},
+    world::{FEW, FREE, MOST_OF_ONE},
+};
+
+/// Claims are broken off after up to so many chances to go on.
+const MOST_POLLS: u64 = 24;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_process_has_without_knowing_comes_back_with_its_next_claim() -> Result<()> {
+    for backend in [Backend::Sqlite, Backend::Postgres] {
+        let play = Play { backend, cast: Cast::InProcess };
+        let stage = Stage::set_up(play, seed(), &Arc::new(Ledger::default()), None).await?;
+        stage.switch(false);
+        for schedule in stage.engines[0].schedule_states().await? {
+            stage.engines[0].pause_schedule(&schedule.declaration.schedule_name, true).await?;
+        }
+        for service in [FREE, FEW] {
+            let access = stage.consumer(&stage.engines[0], "alice", service)?;
+            break_off_claims(&stage, &access).await.with_context(|| format!("{service}, {backend:?}"))?;
+        }
+    }
+    Ok(())
+}
+
+async fn break_off_claims(stage: &Stage, access: &Access) -> Result<()> {
+    let service = access.service.key;
+    let store = &stage.underneath;
+    let joined = store.join(NewInstance {
+        name: format!("hands of {}", access.service.name),
+        host: None,
+        version: String::new(),
+        policy: CrashPolicy::Restart,
+        silence: Duration::from_secs(600),
+        services: vec![service],
+    });
+    let Joined::In { key, .. } = joined.await? else { anyhow::bail!("it may begin") };
+    let request = ClaimRequest { service, max: 10, lease: None, worker_host: None, instance: Some(key) };
+    // Schedules may have run meanwhile.
+    loop {
+        let before = store.claim(vec![request.clone()]).await?.tasks.concat();
+        if before.is_empty() {
+            break;
+        }
+        finish(&**store, service, &before).await?;
+    }
+    let mut broken_off = 0;
+    for polls in 0..MOST_POLLS {
+        for _ in 0..MOST_OF_ONE {
+            let request = serde_json::from_str(r#"{"body": {}}"#)?;
+            stage.engines[0].submit(access, request, None).await?;
+        }
+        let claimed = match break_off(store.claim(vec![request.clone()]), polls).await {
+            Some(claimed) => claimed?,
+            None => {
+                broken_off += 1;
+                store.claim(vec![request.clone()]).await?
+            }
+        };
+        let tasks = claimed.tasks.concat();
+        ensure!(tasks.len() == MOST_OF_ONE, "{} came back after {polls} polls", tasks.len());
+        finish(&**store, service, &tasks).await?;
+    }
+    ensure!(broken_off > 0, "no claim was broken off");
+    store.leave(key).await?;
+    let stored = judge::list_all(&*stage.underneath).await?;
+    let wrong = |task: &&Task| task.state.status != Status::Success || task.state.losses > 0;
+    let wrong: Vec<_> = stored.iter().filter(wrong).map(|task| &task.state).collect();
+    ensure!(wrong.is_empty(), "{wrong:?}");
+    Ok(())
+}
+
+async fn finish(store: &dyn Store, service: ServiceKey, tasks: &[Task]) -> Result<()> {
+    let response = Json::parse("{}".to_owned())?;
+    let done = |task: &Task| {
+        let event = Event::Succeeded { attempt: Some(task.state.attempt), response: response.clone() };
+        TaskEvent { task_id: task.task_id, service, client: None, event }
+    };
+    store.record(tasks.iter().map(done).collect()).await?;
+    Ok(())
+}
