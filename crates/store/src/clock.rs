@@ -15,12 +15,12 @@ use std::{
 
 use relais_core::Timestamp;
 
-use crate::session::Result;
+use crate::{row::Columns, session::Result};
 
 /// By so much a clock is set, and not only kept in time.
 const STEP: Duration = Duration::from_secs(2);
 
-/// An answer that took longer says too little about when it was given.
+/// An answer that took longer says too little about when it was given for others to be compared with it.
 const PROMPT: Duration = Duration::from_millis(500);
 
 /// What the clock says.
@@ -31,8 +31,15 @@ pub(crate) struct Reading {
     pub stepped: i64,
 }
 
+pub(crate) fn reading(row: &impl Columns) -> Result<Reading> {
+    Ok(Reading { now: row.moment("now")?, stepped: row.big("stepped")? })
+}
+
 /// The clock, within a transaction.
 pub(crate) trait Clock: Send {
+    /// What the clock says.
+    fn read_clock(&mut self) -> impl Future<Output = Result<Reading>> + Send;
+
     /// Moves what is counted in durations along with the clock, by so many milliseconds, unless somebody else has since it was read
     /// by how much it was set; tells whether it did.
     fn step_clock(&mut self, known: i64, by: i64) -> impl Future<Output = Result<bool>> + Send;
@@ -46,18 +53,15 @@ impl ClockWatch {
     /// By how many milliseconds the clock was set since the last look, if it was and nothing was moved along yet.
     pub(crate) fn look(&self, asked: Instant, answered: Instant, reading: Reading) -> Option<i64> {
         let took = answered.saturating_duration_since(asked);
-        if took > PROMPT {
-            return None;
-        }
-        let at = asked + took / 2;
+        let (at, certain) = (asked + took / 2, STEP + took / 2);
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let step = seen.map(|(before, known)| {
             let passed = i64::try_from(at.saturating_duration_since(before).as_millis()).unwrap_or(i64::MAX);
             let told = reading.now.as_millis() - known.now.as_millis();
             told - passed - (reading.stepped - known.stepped)
         });
-        let step = step.filter(|step| u128::from(step.unsigned_abs()) >= STEP.as_millis());
-        if step.is_none() {
+        let step = step.filter(|step| u128::from(step.unsigned_abs()) >= certain.as_millis());
+        if step.is_none() && took <= PROMPT {
             *seen = Some((at, reading));
         }
         step
@@ -98,11 +102,15 @@ mod tests {
     }
 
     #[test]
-    fn a_late_answer_says_nothing() {
+    fn a_late_answer_says_less() {
         let (watch, begin) = (ClockWatch::default(), Instant::now());
         assert_eq!(look(&watch, begin, 0, 0, 0), None);
-        let reading = Reading { now: Timestamp::from_millis(5 * HOUR), stepped: 0 };
-        assert_eq!(watch.look(begin, begin + Duration::from_secs(1), reading), None);
-        assert_eq!(look(&watch, begin, 1000, 1000, 0), None);
+        let late = |says: i64| {
+            let reading = Reading { now: Timestamp::from_millis(HOUR + says), stepped: 0 };
+            watch.look(begin, begin + Duration::from_secs(4), reading)
+        };
+        assert_eq!(late(5_900), None, "it may have been given at the end");
+        assert_eq!(look(&watch, begin, 1000, 1000, 0), None, "nothing is compared with it");
+        assert_eq!(late(2_000 + HOUR), Some(HOUR), "that long it did not take");
     }
 }

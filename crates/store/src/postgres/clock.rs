@@ -2,10 +2,11 @@
 
 use super::{Postgres, error, session::PgSession};
 use crate::{
-    clock::{Clock, Reading},
-    row::Columns as _,
+    clock::{Clock, Reading, reading},
     session::Result,
 };
+
+const READ: &str = "SELECT clock_timestamp() AS now, stepped FROM relais.clock";
 
 /// What is counted in durations. A task that waits for the date that it was asked for stays as it is.
 const MOVE_ALONG: [&str; 7] = [
@@ -27,16 +28,17 @@ const MOVE_ALONG: [&str; 7] = [
 impl Postgres {
     pub(super) async fn clock(&self) -> Result<Reading> {
         let mut lent = self.lend().await?;
-        let row = sqlx::query("SELECT clock_timestamp() AS now, stepped FROM relais.clock")
-            .fetch_one(&mut *lent)
-            .await
-            .map_err(error)?;
+        let row = sqlx::query(READ).fetch_one(&mut *lent).await.map_err(error)?;
         lent.keep();
-        Ok(Reading { now: row.moment("now")?, stepped: row.big("stepped")? })
+        reading(&row)
     }
 }
 
 impl Clock for PgSession {
+    async fn read_clock(&mut self) -> Result<Reading> {
+        reading(&sqlx::query(READ).fetch_one(&mut *self.tx).await.map_err(error)?)
+    }
+
     async fn step_clock(&mut self, known: i64, by: i64) -> Result<bool> {
         let noted = sqlx::query("UPDATE relais.clock SET stepped = stepped + $2 WHERE stepped = $1")
             .bind(known)

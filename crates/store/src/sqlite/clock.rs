@@ -2,10 +2,11 @@
 
 use super::{Sqlite, error, session::SqliteSession};
 use crate::{
-    clock::{Clock, Reading},
-    row::Columns as _,
+    clock::{Clock, Reading, reading},
     session::Result,
 };
+
+const READ: &str = concat!("SELECT ", now!(), " AS now, stepped FROM clock");
 
 /// What is counted in durations. A task that waits for the date that it was asked for stays as it is, and so does what is due
 /// as late as can be.
@@ -22,15 +23,16 @@ const MOVE_ALONG: [&str; 7] = [
 
 impl Sqlite {
     pub(super) async fn clock(&self) -> Result<Reading> {
-        let row = sqlx::query(concat!("SELECT ", now!(), " AS now, stepped FROM clock"))
-            .fetch_one(&self.read)
-            .await
-            .map_err(error)?;
-        Ok(Reading { now: row.moment("now")?, stepped: row.big("stepped")? })
+        reading(&sqlx::query(READ).fetch_one(&self.read).await.map_err(error)?)
     }
 }
 
 impl Clock for SqliteSession {
+    async fn read_clock(&mut self) -> Result<Reading> {
+        let row = sqlx::query(READ).fetch_one(&mut *self.tx).await.map_err(|failure| self.failed(failure))?;
+        reading(&row)
+    }
+
     async fn step_clock(&mut self, known: i64, by: i64) -> Result<bool> {
         let noted = sqlx::query("UPDATE clock SET stepped = stepped + ?2 WHERE stepped = ?1").bind(known).bind(by);
         let noted = noted.execute(&mut *self.tx).await.map_err(|failure| self.failed(failure))?;

@@ -522,6 +522,9 @@ impl<D: Database> Verbs<D> {
     pub(super) async fn let_time_pass(&self, limit: usize) -> Result<Passed, StoreError> {
         let mut session = self.database.begin().await?;
         let locked = session.lock_overdue(limit).await?;
+        if !locked.rows.is_empty() && self.was_set_meanwhile(&mut session).await? {
+            return Ok(Passed { changed: 0, lost: 0, next: Some(Duration::ZERO) });
+        }
         let mut changes = Changes::new(self.wants_changes(), self.limited());
         let (found, mut lost) = (locked.rows.len(), 0);
         let mut rows = locked.rows;

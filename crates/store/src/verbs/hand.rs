@@ -454,6 +454,9 @@ impl<D: Database> Verbs<D> {
         let mut changes = Changes::new(self.wants_changes(), self.limited());
         let mut buried = Buried::default();
         if let Some(dead) = session.lock_dead().await? {
+            if self.was_set_meanwhile(&mut session).await? {
+                return Ok(Buried { next: Some(Duration::ZERO), ..buried });
+            }
             tracing::warn!(instance = dead.name, policy = dead.policy.as_str(), "an instance was silent for too long");
             if let Some(tasks) = self.lay_to_rest(&mut session, &dead, None, &mut changes).await? {
                 buried.instances += 1;
