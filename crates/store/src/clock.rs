@@ -47,22 +47,31 @@ pub(crate) trait Clock: Send {
 
 /// Compares the database's clock with this process's own, which nobody sets.
 #[derive(Debug, Default)]
-pub(crate) struct ClockWatch(Mutex<Option<(Instant, Reading)>>);
+pub(crate) struct ClockWatch(Mutex<Option<Seen>>);
+
+/// What the clock said, and when that was, give or take so much.
+#[derive(Debug, Clone, Copy)]
+struct Seen {
+    at: Instant,
+    give_or_take: Duration,
+    reading: Reading,
+}
 
 impl ClockWatch {
     /// By how many milliseconds the clock was set since the last look, if it was and nothing was moved along yet.
     pub(crate) fn look(&self, asked: Instant, answered: Instant, reading: Reading) -> Option<i64> {
         let took = answered.saturating_duration_since(asked);
-        let (at, certain) = (asked + took / 2, STEP + took / 2);
+        let new = Seen { at: asked + took / 2, give_or_take: took / 2, reading };
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let step = seen.map(|(before, known)| {
-            let passed = i64::try_from(at.saturating_duration_since(before).as_millis()).unwrap_or(i64::MAX);
-            let told = reading.now.as_millis() - known.now.as_millis();
-            told - passed - (reading.stepped - known.stepped)
+        let step = seen.and_then(|old| {
+            let passed = i64::try_from(new.at.saturating_duration_since(old.at).as_millis()).unwrap_or(i64::MAX);
+            let told = reading.now.as_millis() - old.reading.now.as_millis();
+            let step = told - passed - (reading.stepped - old.reading.stepped);
+            let certain = STEP + old.give_or_take + new.give_or_take;
+            (u128::from(step.unsigned_abs()) >= certain.as_millis()).then_some(step)
         });
-        let step = step.filter(|step| u128::from(step.unsigned_abs()) >= certain.as_millis());
-        if step.is_none() && took <= PROMPT {
-            *seen = Some((at, reading));
+        if step.is_none() && (took <= PROMPT || seen.is_none()) {
+            *seen = Some(new);
         }
         step
     }
