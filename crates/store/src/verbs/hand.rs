@@ -150,10 +150,7 @@ impl<D: Database> Verbs<D> {
             let known = own.doubtful.contains(&(instance, service)).then(known);
             (known, own.begin_claim(instance, service))
         };
-        if let Some(known) = known {
-            self.give_back_unknown(service, instance, &known).await?;
-        }
-        let claimed = self.try_claim_in_hand(&request, instance, &done_with).await?;
+        let claimed = self.try_claim_in_hand(&request, instance, &done_with, known.as_deref()).await?;
         self.in_hand().end_claim(instance, service, &done_with);
         Ok(claimed)
     }
@@ -188,11 +185,14 @@ impl<D: Database> Verbs<D> {
         request: &ClaimRequest,
         instance: InstanceKey,
         done_with: &[i64],
+        known: Option<&[i64]>,
     ) -> Result<Claimed, StoreError> {
         let service = request.service;
         let mut worker_host = request.worker_host.clone();
         worker_host.iter_mut().for_each(plain::without_nul);
-        if let Some(taken) = self.database.take_at_once(service, instance, request.max, done_with).await? {
+        if known.is_none()
+            && let Some(taken) = self.database.take_at_once(service, instance, request.max, done_with).await?
+        {
             return Ok(self.hold_taken(taken, instance, service, worker_host));
         }
         let mut session = self.database.begin().await?;
@@ -200,7 +200,18 @@ impl<D: Database> Verbs<D> {
             session.commit().await?;
             return Ok(Claimed { tasks: vec![Vec::new()], again: None });
         };
+        if let Some(known) = known.filter(|_| !free) {
+            session = self.give_back_unknown(session, service, instance, known).await?;
+            if session.lock_desk(service, instance, &[]).await? != Some(false) {
+                session.commit().await?;
+                return Ok(Claimed { tasks: vec![Vec::new()], again: Some(Duration::ZERO) });
+            }
+        }
         if free {
+            // With the same commit: what it did not hear of may be under way still, and takes nothing once this has taken some.
+            if let Some(known) = known {
+                session.drop_unknown(service, instance, known).await?;
+            }
             let taken = session.take_in_hand(service, instance, request.max).await?;
             session.commit().await?;
             return Ok(self.hold_taken(taken, instance, service, worker_host));
@@ -230,18 +241,15 @@ impl<D: Database> Verbs<D> {
         Ok(Claimed { tasks: vec![tasks], again: flowing.again })
     }
 
-    /// Gives back what a process was given by a claim of which it never heard. Where the flow is limited, it is written of those
-    /// tasks that they were taken.
+    /// Gives back what a process was given by a claim of which it never heard, of a service whose flow is limited: there it is
+    /// written of those tasks that they were taken. Ends the session, and begins another.
     async fn give_back_unknown(
         &self,
+        mut session: D::Session,
         service: ServiceKey,
         instance: InstanceKey,
         known: &[i64],
-    ) -> Result<(), StoreError> {
-        let mut session = self.database.begin().await?;
-        if session.lock_desk(service, instance, &[]).await?.is_none() {
-            return session.commit().await;
-        }
+    ) -> Result<D::Session, StoreError> {
         let locked = session.lock_in_hand(instance).await?;
         let mut changes = Changes::new(self.wants_changes(), self.limited());
         for mut task in locked.rows {
@@ -251,7 +259,8 @@ impl<D: Database> Verbs<D> {
             }
         }
         session.drop_unknown(service, instance, known).await?;
-        self.write(session, changes).await
+        self.write(session, changes).await?;
+        self.database.begin().await
     }
 
     /// Remembers what was taken in hand, and hands it out.
