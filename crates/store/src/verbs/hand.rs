@@ -8,7 +8,7 @@
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use relais_core::{
@@ -29,8 +29,19 @@ pub(super) struct InHand {
     hands: HashMap<i64, Hand>,
     /// All of whose tasks have ended. Whoever writes next removes them.
     done_with: BTreeSet<i64>,
-    /// Where it is not known whether the last claim was made or not.
-    doubtful: HashSet<(InstanceKey, ServiceKey)>,
+    /// Where it is not known whether a claim was made or not, and when the last such was begun.
+    doubtful: HashMap<(InstanceKey, ServiceKey), Instant>,
+}
+
+/// A claim that was given up may go on at the database: for so long it is looked for what it took.
+const LINGERS: Duration = Duration::from_secs(60);
+
+/// A claim that begins.
+struct Begun {
+    /// Since when one before it is in doubt.
+    doubt: Option<Instant>,
+    /// Hands that can go with it.
+    done_with: Vec<i64>,
 }
 
 /// A list of tasks.
@@ -81,14 +92,17 @@ impl Held {
 impl InHand {
     /// A claim begins. It is in doubt until it is known that it was made: a call may be given up half-way. Tells which hands can go
     /// with it.
-    fn begin_claim(&mut self, instance: InstanceKey, service: ServiceKey) -> Vec<i64> {
-        self.doubtful.insert((instance, service));
-        self.done_with.iter().copied().collect()
+    fn begin_claim(&mut self, instance: InstanceKey, service: ServiceKey) -> Begun {
+        let doubt = self.doubtful.insert((instance, service), Instant::now());
+        Begun { doubt, done_with: self.done_with.iter().copied().collect() }
     }
 
-    /// It was made, and these went with it.
-    fn end_claim(&mut self, instance: InstanceKey, service: ServiceKey, gone: &[i64]) {
-        self.doubtful.remove(&(instance, service));
+    /// It was made, and these went with it. A doubt of before stays for a while.
+    fn end_claim(&mut self, instance: InstanceKey, service: ServiceKey, doubt: Option<Instant>, gone: &[i64]) {
+        match doubt.filter(|since| since.elapsed() < LINGERS) {
+            Some(since) => self.doubtful.insert((instance, service), since),
+            None => self.doubtful.remove(&(instance, service)),
+        };
         self.done_with.retain(|hand| !gone.contains(hand));
     }
 
@@ -116,7 +130,7 @@ impl InHand {
     fn forget(&mut self, instance: InstanceKey) {
         self.tasks.retain(|_, held| held.instance != instance);
         self.hands.retain(|_, hand| hand.instance != instance);
-        self.doubtful.retain(|(key, _)| *key != instance);
+        self.doubtful.retain(|(key, _), _| *key != instance);
     }
 }
 
@@ -143,15 +157,16 @@ impl<D: Database> Verbs<D> {
         instance: InstanceKey,
     ) -> Result<Claimed, StoreError> {
         let service = request.service;
-        let (known, done_with) = {
+        let (known, begun) = {
             let mut own = self.in_hand();
             let mine = |hand: &Hand| hand.instance == instance && hand.service == service;
             let known = || own.hands.iter().filter(|(_, hand)| mine(hand)).map(|(&id, _)| id).collect::<Vec<_>>();
-            let known = own.doubtful.contains(&(instance, service)).then(known);
+            let known = own.doubtful.contains_key(&(instance, service)).then(known);
             (known, own.begin_claim(instance, service))
         };
+        let Begun { doubt, done_with } = begun;
         let claimed = self.try_claim_in_hand(&request, instance, &done_with, known.as_deref()).await?;
-        self.in_hand().end_claim(instance, service, &done_with);
+        self.in_hand().end_claim(instance, service, doubt, &done_with);
         Ok(claimed)
     }
 
@@ -166,8 +181,11 @@ impl<D: Database> Verbs<D> {
         let taker = {
             let mut own = self.in_hand();
             // What it may have in hand and does not know of is for its next claim to find out.
-            let certain = !own.doubtful.contains(&(instance, service));
-            certain.then(|| Taker { instance, limit: request.max, done_with: own.begin_claim(instance, service) })
+            let certain = !own.doubtful.contains_key(&(instance, service));
+            certain.then(|| {
+                let Begun { done_with, .. } = own.begin_claim(instance, service);
+                Taker { instance, limit: request.max, done_with }
+            })
         };
         let (answers, taken) = self.submit(tasks, taker.as_ref()).await?;
         let Some(Taker { done_with, .. }) = taker else { return Ok((answers, Vec::new())) };
@@ -176,7 +194,7 @@ impl<D: Database> Verbs<D> {
         let mut worker_host = request.worker_host;
         worker_host.iter_mut().for_each(plain::without_nul);
         let claimed = taken.map(|taken| self.hold_taken(taken, instance, service, worker_host));
-        self.in_hand().end_claim(instance, service, gone);
+        self.in_hand().end_claim(instance, service, None, gone);
         Ok((answers, claimed.into_iter().flat_map(|claimed| claimed.tasks.into_iter().flatten()).collect()))
     }
 
