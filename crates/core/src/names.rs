@@ -1,6 +1,6 @@
 //! Names and keys: what people call a service, a client, a task, and the small integers the store uses instead.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -29,14 +29,14 @@ macro_rules! name {
         $(#[$doc])*
         #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[serde(try_from = "String", into = "String")]
-        pub struct $name(String);
+        pub struct $name(Arc<str>);
 
         impl $name {
             /// Checks the name; the rules are those of a queue's name and of a URL segment that needs no escaping.
             pub fn new(name: impl Into<String>) -> Result<Self, NameError> {
                 let name = name.into();
                 check($what, &name)?;
-                Ok(Self(name))
+                Ok(Self(name.into()))
             }
 
             /// The name as text.
@@ -61,7 +61,7 @@ macro_rules! name {
 
         impl From<$name> for String {
             fn from(name: $name) -> String {
-                name.0
+                name.as_str().to_owned()
             }
         }
 

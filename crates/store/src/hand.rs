@@ -41,14 +41,36 @@ pub(crate) struct DoneTask {
     pub response: Json,
 }
 
-/// A process that waits for tasks while some are submitted.
+/// A process that takes tasks in hand.
 #[derive(Debug)]
 pub(crate) struct Taker {
     pub instance: InstanceKey,
+    /// How often it gave up what it had under way: whatever was begun before that takes nothing.
+    pub epoch: i64,
     /// It has room for so many.
     pub limit: usize,
     /// Hands that it is done with.
     pub done_with: Vec<i64>,
+    /// Where it looks for them.
+    pub onward: Onward,
+}
+
+/// Where to look for tasks: behind the last one that a process was given. All before it are in these hands of its, or were when it
+/// looked; it need not pass over them one by one.
+#[derive(Debug, Clone)]
+pub(crate) struct Onward {
+    pub rank: i64,
+    pub id: i64,
+    pub hands: Vec<i64>,
+}
+
+impl Onward {
+    /// From the head of the queue.
+    pub(crate) const START: Self = Self { rank: i64::MIN, id: 0, hands: Vec::new() };
+
+    pub(crate) fn is_start(&self) -> bool {
+        self.rank == i64::MIN
+    }
 }
 
 /// What was taken in hand.
@@ -94,6 +116,10 @@ pub(crate) trait Hands: Send {
     /// hand is taken away. Tells the time.
     fn hold_instance(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Option<Timestamp>>> + Send;
 
+    /// A process gives up whatever it has under way: waits for what has begun, and sees to it that the rest takes nothing. Tells how
+    /// often it has done so; none if it is not alive.
+    fn renew(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Option<i64>>> + Send;
+
     /// Notes that tasks of these services may be in hand from now on. When it returns, no claim is under way that knows
     /// nothing of it.
     fn note_handed(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<()>> + Send;
@@ -116,12 +142,7 @@ pub(crate) trait Hands: Send {
     ) -> impl Future<Output = Result<()>> + Send;
 
     /// Takes the first pending tasks of a service in hand that nobody has, and does not write to them.
-    fn take_in_hand(
-        &mut self,
-        service: ServiceKey,
-        instance: InstanceKey,
-        limit: usize,
-    ) -> impl Future<Output = Result<TakenInHand>> + Send;
+    fn take_in_hand(&mut self, service: ServiceKey, taker: &Taker) -> impl Future<Output = Result<TakenInHand>> + Send;
 
     /// Lists tasks as being in hand.
     fn insert_hand(

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use relais_core::{
     Attempt, AttemptOutcome, Authorization, Callback, Client, ClientId, ClientKey, Condition, DispatchName,
-    DueDispatch, Failure, Json, NotificationStatus, Priority, QueueDepth, QueueKind, QueueSettings, QueueShare,
+    DueDispatch, Failure, Json, Links, NotificationStatus, Priority, QueueDepth, QueueKind, QueueSettings, QueueShare,
     Retention, RetryPolicy, Roles, Room, Service, ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status,
     StoreError, Tally, Task, TaskId, Timestamp, Transport,
 };
@@ -62,13 +62,24 @@ macro_rules! plain_columns {
 pub(crate) use plain_columns;
 
 pub(crate) fn state(row: &impl Columns) -> Result<State> {
-    let code = row.small("status")?;
+    let status = status(row.small("status")?)?;
+    let revision = unsigned(row.big("revision")?);
+    if revision == 0 && matches!(status, Status::Pending | Status::Waiting) {
+        // Nothing has happened to it: the rest need not be read.
+        return Ok(State {
+            status,
+            due: row.moment_if_any("due")?,
+            expires: row.moment_if_any("expires")?,
+            timeout: row.big_if_any("timeout_ms")?.map(millis),
+            ..State::pending()
+        });
+    }
     Ok(State {
-        status: status(code)?,
+        status,
         attempt: narrow(row.int("attempt")?),
         losses: narrow(row.int("losses")?),
         failures: narrow(row.int("failures")?),
-        revision: unsigned(row.big("revision")?),
+        revision,
         progress: row.real("progress")?,
         worker_host: row.text_if_any("worker_host")?,
         started: row.moment_if_any("started")?,
@@ -82,46 +93,35 @@ pub(crate) fn state(row: &impl Columns) -> Result<State> {
 }
 
 pub(crate) fn task(row: &impl Columns) -> Result<Task> {
-    let (client, callback) = (client_name(row)?, callback(row)?);
     Ok(Task {
+        id: row.big("id")?,
+        task_id: row.task_id("task_id")?,
+        client_id: client_name(row)?,
+        service: service_name(row)?,
+        state: state(row)?,
+        request: request(row)?,
         response: json(row.text_if_any("response")?)?,
         error_message: row.text_if_any("error_message")?,
         error_kind: row.text_if_any("error_kind")?,
         error_trace: row.text_if_any("error_trace")?,
-        notification: row.small_if_any("notification")?.map(notification).transpose()?,
-        ..without_result(row, client, row.big("id")?, row.task_id("task_id")?, state(row)?, callback)?
-    })
-}
-
-/// A task without what only one that has ended has; the rest of it was read already.
-fn without_result(
-    row: &impl Columns,
-    client_id: ClientId,
-    id: i64,
-    task_id: TaskId,
-    state: State,
-    callback: Option<Callback>,
-) -> Result<Task> {
-    Ok(Task {
-        id,
-        task_id,
-        client_id,
-        service: ServiceName::new(row.text("service")?).map_err(corrupt)?,
-        state,
-        request: Json::parse(row.text("request")?).map_err(corrupt)?,
-        response: None,
-        error_message: None,
-        error_kind: None,
-        error_trace: None,
         priority: priority(row.small_if_any("priority")?),
-        callback,
-        notification: None,
+        callback: callback(row)?,
+        notification: row.small_if_any("notification")?.map(notification).transpose()?,
         correlation_id: row.text_if_any("correlation_id")?,
         submitted: row.moment("submitted")?,
         scheduled: row.moment_if_any("scheduled")?,
         position: None,
         links: links(row)?,
     })
+}
+
+fn request(row: &impl Columns) -> Result<Json> {
+    Json::parse(row.text("request")?).map_err(corrupt)
+}
+
+/// What the service of a task is called.
+pub(crate) fn service_name(row: &impl Columns) -> Result<ServiceName> {
+    ServiceName::new(row.text("service")?).map_err(corrupt)
 }
 
 /// What the client of a task is called.
@@ -187,14 +187,45 @@ pub(crate) fn failure_of(attempt: &Attempt) -> (Option<String>, (Option<String>,
 }
 
 pub(crate) fn locked_pending(row: &impl Columns) -> Result<LockedPending> {
-    named_pending(row, client_name(row)?)
+    let client = client_name(row)?;
+    named_pending(row, service_name(row)?, |_| Ok(client))
 }
 
-/// The same, of a client whose name is known.
-pub(crate) fn named_pending(row: &impl Columns, client: ClientId) -> Result<LockedPending> {
+/// The same, where the names of the service and of clients are known. What has not ended has no result, and what is read of the task is
+/// read once.
+pub(crate) fn named_pending(
+    row: &impl Columns,
+    service: ServiceName,
+    client_name: impl FnOnce(ClientKey) -> Result<ClientId>,
+) -> Result<LockedPending> {
     let (lease, rank) = (millis(row.big("lease_ms")?), row.big("rank")?);
     let locked = locked_task(row)?;
-    let task = without_result(row, client, locked.id, locked.task_id, locked.state.clone(), locked.callback.clone())?;
+    let task = Task {
+        id: locked.id,
+        task_id: locked.task_id,
+        client_id: client_name(locked.client)?,
+        service,
+        state: locked.state.clone(),
+        request: request(row)?,
+        response: None,
+        error_message: None,
+        error_kind: None,
+        error_trace: None,
+        priority: priority(row.small_if_any("priority")?),
+        callback: locked.callback.clone(),
+        notification: None,
+        correlation_id: locked.correlation_id.clone(),
+        submitted: locked.submitted,
+        scheduled: locked.scheduled,
+        position: None,
+        links: Links {
+            parent: row.task_id_if_any("parent_id")?,
+            batch: locked.batch,
+            trace: trace(row)?,
+            when: locked.when,
+            after: Vec::new(),
+        },
+    };
     Ok(LockedPending { locked, task, lease, rank })
 }
 
@@ -202,7 +233,11 @@ pub(crate) fn named_pending(row: &impl Columns, client: ClientId) -> Result<Lock
 pub(crate) fn locked<R: Columns, T>(rows: &[R], read: impl Fn(&R) -> Result<T>) -> Result<Locked<T>> {
     // Without rows nobody asks what time it is.
     let now = rows.last().map_or(Ok(Timestamp::from_millis(0)), |row| row.moment("now"))?;
-    Ok(Locked { now, rows: rows.iter().map(read).collect::<Result<_>>()? })
+    let mut found = Vec::with_capacity(rows.len());
+    for row in rows {
+        found.push(read(row)?);
+    }
+    Ok(Locked { now, rows: found })
 }
 
 /// The same, of a service that tells how its flow is limited, in a row of its own if there are no tasks: none if it is, and

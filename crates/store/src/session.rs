@@ -6,8 +6,8 @@
 use std::{future::Future, time::Duration};
 
 use relais_core::{
-    Attempt, Backlog, BatchId, Callback, Change, ClientKey, Condition, Declared, Failure, InstanceKey, InstanceRecord,
-    Json, NewTask, Page, QueueDepth, QueueShare, Room, ServiceKey, State, Status, StoreError, Task, TaskFilter, TaskId,
+    Attempt, Backlog, BatchId, Callback, Change, ClientKey, Condition, Declared, Failure, InstanceRecord, Json,
+    NewTask, Page, QueueDepth, QueueShare, Room, ServiceKey, State, Status, StoreError, Task, TaskFilter, TaskId,
     Timestamp, Wakeup, position::Node,
 };
 
@@ -120,6 +120,20 @@ pub(crate) struct LockedPending {
     pub lease: Duration,
     /// Its rank: the order in which tasks are handed out.
     pub rank: i64,
+}
+
+impl LockedPending {
+    /// Where it stands in its queue.
+    pub(crate) fn position(&self) -> (i64, i64) {
+        (self.rank, self.locked.id)
+    }
+}
+
+impl Locked<LockedPending> {
+    /// Where the last one stands.
+    pub(crate) fn last(&self) -> (i64, i64) {
+        self.rows.iter().map(LockedPending::position).max().unwrap_or((i64::MIN, 0))
+    }
 }
 
 /// What a task is to become that was not locked.
@@ -250,15 +264,13 @@ pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader
         std::future::ready(Ok(false))
     }
 
-    /// Takes pending tasks of a service in hand, in one statement and a transaction of its own. None if there are none, if somebody
-    /// else takes some at this moment, if the flow is limited or the process is not alive, or if the database gains nothing
-    /// by it. Hands that the process is done with go in any case.
+    /// Takes pending tasks of a service in hand without locking anything first. None if there are none, if somebody else takes some
+    /// at this moment, if the flow is limited or the process is not alive, or if the database gains nothing by it; then hands
+    /// that the process is done with may still be there.
     fn take_at_once(
         &self,
         _service: ServiceKey,
-        _instance: InstanceKey,
-        _limit: usize,
-        _done_with: &[i64],
+        _taker: &Taker,
     ) -> impl Future<Output = Result<Option<TakenInHand>>> + Send {
         std::future::ready(Ok(None))
     }

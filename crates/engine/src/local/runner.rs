@@ -2,7 +2,8 @@
 //!
 //! Three loops, bound together by what is in hand. The first takes tasks while there is room for more; how much room there
 //! is follows the pace: as many as are done within a moment, and never fewer than run side by side. The second runs them.
-//! The third writes results, as many at once as have come together while others were written.
+//! The third writes results, as many at once as have come together while others were written; what is being written keeps
+//! nobody from taking more, unless far too much is.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -41,11 +42,12 @@ const BATCH: usize = 2000;
 const WRITES: usize = 2;
 const MANY: usize = 1000;
 
-/// The most tasks that are in hand at once, of one service.
-const MOST_IN_HAND: usize = 8000;
+/// The most tasks of one service that are in hand at once and have not ended, and the most whose results are not written besides.
+const MOST_AHEAD: usize = 4000;
+const MOST_UNWRITTEN: usize = 8000;
 
 /// As many tasks are taken in hand as are done within this time, at the pace of the last moments.
-const AHEAD: Duration = Duration::from_millis(80);
+const AHEAD: Duration = Duration::from_millis(40);
 
 /// How long to wait before a store that does not answer is asked again.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -74,10 +76,44 @@ pub(crate) struct Runner {
 /// What is in hand, and how fast it goes.
 #[derive(Debug, Default)]
 struct Room {
-    in_hand: AtomicUsize,
+    /// Have not ended.
+    ahead: AtomicUsize,
+    /// Have ended, and are not written.
+    unwritten: AtomicUsize,
+    /// So many are to be ahead.
     wanted: AtomicUsize,
     /// Rings when there is room for more.
     bell: Notify,
+}
+
+impl Room {
+    /// How many to take now, if so many run at once: when a slot is free, and else when half of what was ahead is done.
+    fn left(&self, concurrency: usize) -> Option<usize> {
+        let (ahead, wanted) = (self.ahead.load(Ordering::Acquire), self.wanted.load(Ordering::Relaxed));
+        let free = ahead < concurrency || ahead * 2 <= wanted;
+        let written = self.unwritten.load(Ordering::Acquire) < MOST_UNWRITTEN.max(concurrency);
+        (free && written).then(|| wanted.saturating_sub(ahead).clamp(1, BATCH))
+    }
+
+    fn took(&self, tasks: usize) {
+        self.ahead.fetch_add(tasks, Ordering::AcqRel);
+    }
+
+    /// One has ended, and is to be written.
+    fn ended(&self, concurrency: usize) {
+        self.unwritten.fetch_add(1, Ordering::AcqRel);
+        let ahead = self.ahead.fetch_sub(1, Ordering::AcqRel) - 1;
+        if ahead < concurrency || ahead * 2 <= self.wanted.load(Ordering::Relaxed) {
+            self.bell.notify_one();
+        }
+    }
+
+    /// So many were written; at this pace, so many are to be ahead.
+    fn wrote(&self, tasks: usize, wanted: usize) {
+        self.unwritten.fetch_sub(tasks, Ordering::AcqRel);
+        self.wanted.store(wanted, Ordering::Relaxed);
+        self.bell.notify_one();
+    }
 }
 
 /// What came of a task.
@@ -98,7 +134,7 @@ impl Runner {
         let this = Arc::new(self);
         tokio::join!(
             Arc::clone(&this).take(Arc::clone(&room), deliver),
-            Arc::clone(&this).run_all(deliveries, report),
+            Arc::clone(&this).run_all(Arc::clone(&room), deliveries, report),
             this.write_all(room, results),
         );
     }
@@ -107,10 +143,7 @@ impl Runner {
     async fn take(self: Arc<Self>, room: Arc<Room>, deliver: mpsc::UnboundedSender<Task>) {
         let mut failing = false;
         while !self.stop.is_cancelled() {
-            let (in_hand, wanted) = (room.in_hand.load(Ordering::Acquire), room.wanted.load(Ordering::Relaxed));
-            // When a slot is free, and else when a quarter of what is ahead is done: what is being written is in hand too.
-            let room_for_more = in_hand < self.registered.concurrency || in_hand * 4 <= wanted * 3;
-            let Some(instance) = self.life.key().filter(|_| room_for_more) else {
+            let (Some(max), Some(instance)) = (room.left(self.registered.concurrency), self.life.key()) else {
                 tokio::select! {
                     () = room.bell.notified() => {}
                     // It may have begun anew.
@@ -121,7 +154,7 @@ impl Runner {
             };
             let request = ClaimRequest {
                 service: self.service.key,
-                max: (wanted - in_hand).clamp(1, BATCH),
+                max,
                 lease: None,
                 worker_host: Some(self.life.name().to_owned()),
                 instance: Some(instance),
@@ -136,7 +169,7 @@ impl Runner {
             match claimed {
                 Ok(tasks) => {
                     failing = false;
-                    room.in_hand.fetch_add(tasks.len(), Ordering::AcqRel);
+                    room.took(tasks.len());
                     metrics::counter!("relais_tasks_claimed_total", "service" => self.service.name.to_string())
                         .increment(tasks.len() as u64);
                     tasks.into_iter().for_each(|task| drop(deliver.send(task)));
@@ -158,6 +191,7 @@ impl Runner {
     /// back when the instance ends, as if it had never been taken.
     async fn run_all(
         self: Arc<Self>,
+        room: Arc<Room>,
         mut deliveries: mpsc::UnboundedReceiver<Task>,
         report: mpsc::UnboundedSender<Ended>,
     ) {
@@ -173,7 +207,7 @@ impl Runner {
                 }
                 self.stop.cancel();
             }
-            let (this, report) = (Arc::clone(&self), report.clone());
+            let (this, room, report) = (Arc::clone(&self), Arc::clone(&room), report.clone());
             let (task_id, attempt) = (task.task_id, task.state.attempt);
             // On the heap at once: what is spawned is moved about, and this is large.
             let run = Box::pin(Arc::clone(&self).run_owned(task));
@@ -190,6 +224,7 @@ impl Runner {
                 let ours = run.is_some();
                 // One that was interrupted had begun: whoever does it again is at another attempt.
                 let what = what.or_else(|| Some(Return::Again("the process stops".to_owned())));
+                room.ended(this.registered.concurrency);
                 let _ = report.send(Ended { task_id, attempt, what: what.filter(|_| ours) });
             });
         }
@@ -308,10 +343,7 @@ impl Runner {
                         // The runtime ends, and with it all that runs.
                         Err(Err(_)) => return,
                     };
-                    room.in_hand.fetch_sub(number, Ordering::AcqRel);
-                    let wanted = pace.wanted(number, Instant::now(), self.registered.concurrency);
-                    room.wanted.store(wanted, Ordering::Relaxed);
-                    room.bell.notify_one();
+                    room.wrote(number, pace.wanted(number, Instant::now(), self.registered.concurrency));
                 }
             }
             let enough = if written.is_empty() { 1 } else { MANY };
@@ -438,7 +470,7 @@ impl Pace {
         Self { since: now, ended: 0, per_second: 0.0 }
     }
 
-    /// So many ended: how many to have in hand.
+    /// So many ended: how many to have ahead.
     fn wanted(&mut self, ended: usize, now: Instant, concurrency: usize) -> usize {
         self.ended += ended;
         let elapsed = now.duration_since(self.since);
@@ -447,7 +479,7 @@ impl Pace {
             (self.since, self.ended) = (now, 0);
         }
         let ahead = (self.per_second * AHEAD.as_secs_f64()) as usize;
-        (ahead + concurrency).clamp(concurrency, MOST_IN_HAND.max(concurrency))
+        (ahead + concurrency).clamp(concurrency, MOST_AHEAD.max(concurrency))
     }
 }
 
@@ -461,8 +493,8 @@ mod tests {
         let mut pace = Pace::new(start);
         assert_eq!(pace.wanted(1, start, 10), 10, "nothing is known yet");
         let later = start + Duration::from_secs(1);
-        assert_eq!(pace.wanted(9_999, later, 10), 810, "10,000 a second");
+        assert_eq!(pace.wanted(9_999, later, 10), 410, "10,000 a second");
         assert_eq!(pace.wanted(1, later + Duration::from_secs(10), 10), 10, "slow ones are taken when they can begin");
-        assert_eq!(pace.wanted(1_000_000, later + Duration::from_secs(11), 10), MOST_IN_HAND);
+        assert_eq!(pace.wanted(1_000_000, later + Duration::from_secs(11), 10), MOST_AHEAD);
     }
 }

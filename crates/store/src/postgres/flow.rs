@@ -132,8 +132,8 @@ impl Flows for PgSession {
         // A few more are looked at, for those that others have locked. What is compared and sorted by is no column, so that no
         // index seems to help but the one that finds each task.
         let rows = sqlx::query(concat!(
-            "SELECT clock_timestamp() AS now, NULL AS retry, c.client_id AS client, ",
-            pending_columns!(),
+            "SELECT clock_timestamp() AS now, c.client_id AS client, ",
+            pending_columns!("NULL"),
             " FROM unnest($2::integer[], $3::bigint[]) AS w (client_id, most) CROSS JOIN LATERAL (
                   SELECT * FROM relais.task WHERE status + 0 = 0 AND id = ANY(ARRAY(",
             first_of_each!("i.id", "16"),

@@ -5,61 +5,57 @@ use std::{
     time::Duration,
 };
 
-use relais_core::{InstanceKey, InstanceRecord, NewInstance, ServiceKey, Timestamp};
+use relais_core::{ClientKey, InstanceKey, InstanceRecord, NewInstance, ServiceKey, Timestamp};
 use sqlx::{PgConnection, postgres::PgRow};
 
 use super::{
     Postgres, error,
     names::Names,
-    read::{pending_columns, with_service},
+    read::{in_order, ints, pending_columns, with_service},
     session::{PgSession, column, locked_columns},
     to_sql,
-    write::written_rows,
+    write::{Statement, written_rows},
 };
 use crate::{
-    hand::{DoneTask, Hands, LockedInstance, TakenInHand, instance_record, locked_instance},
-    row::{Columns as _, client_key, locked, locked_task, named_pending, signed, wide},
-    session::{Locked, LockedTask, Result},
+    hand::{DoneTask, Hands, LockedInstance, Onward, TakenInHand, Taker, instance_record, locked_instance},
+    row::{Columns as _, locked, locked_pending, locked_task, named_pending, service_name, signed, wide},
+    session::{Locked, LockedPending, LockedTask, Result},
 };
 
-/// Takes pending tasks in hand: up to $3 of the service $1, for the process $2. Those that are in hand are passed over: they may be
-/// the first of the queue. Nothing is locked, since whoever hands out tasks of this service notes it at its flow, and
-/// whoever else changes one changes its revision. `only_if` is a condition on the service, `noted` a part that notes it at
-/// the flow, and `from` what there is to take once that is done. Names of clients are learned afterwards ([`Names`]).
-macro_rules! take_in_hand {
-    ($only_if:literal, $noted:literal, $from:literal) => {
-        concat!(
-            "WITH s AS MATERIALIZED (
-                 SELECT * FROM relais.service WHERE id = $1
-             ), picked AS MATERIALIZED (
-                 SELECT * FROM relais.task
-                 WHERE queue_id = $1 AND (
-                     SELECT NOT paused AND NOT deleted AND transport = 0",
-            $only_if,
-            " FROM s
-                 ) AND id NOT IN (SELECT unnest(tasks) FROM relais.hand WHERE service_id = $1)
-                 ORDER BY queue_id, rank, id LIMIT $3
-             ), ",
-            $noted,
-            ", made AS (
-                 INSERT INTO relais.hand (instance_id, service_id, tasks)
-                 SELECT $2, $1, array_agg(id) FROM ",
-            $from,
-            " HAVING count(*) > 0 RETURNING id
-             )
-             SELECT clock_timestamp() AS now, made.id AS hand, coalesce(t.retry, s.retry) AS retry, ",
-            pending_columns!(),
-            " FROM made CROSS JOIN picked t CROSS JOIN s"
-        )
-    };
+/// The first pending tasks of the service $1 behind the place $3, $4 that nobody has in hand, up to $2 of them, if nothing limits its
+/// flow; and how often tasks of it were handed out before. Those that are in hand are passed over, but for the hands $5, all of
+/// which is before that place: they may be the first of the queue. Nothing is locked, since whoever hands out tasks of this service notes it at its flow, and whoever else changes one changes its revision.
+/// Names of clients are learned afterwards ([`Names`]).
+const NEXT_IN_LINE: &str = concat!(
+    "SELECT clock_timestamp() AS now, f.taken, ",
+    pending_columns!("coalesce(t.retry, s.retry)"),
+    " FROM (
+         SELECT * FROM relais.service
+         WHERE id = $1 AND handed AND flow = 3 AND NOT paused AND NOT deleted AND transport = 0 OFFSET 0
+     ) s CROSS JOIN LATERAL (
+         SELECT taken FROM relais.flow WHERE service_id = s.id OFFSET 0
+     ) f CROSS JOIN LATERAL (
+         SELECT * FROM relais.task
+         WHERE queue_id = s.id AND (rank, id) > ($3, $4)
+               AND id NOT IN (SELECT unnest(tasks) FROM relais.hand WHERE service_id = $1 AND id <> ALL($5))
+         ORDER BY queue_id, rank, id LIMIT $2
+     ) t"
+);
+
+fn next_in_line(service: ServiceKey, taker: &Taker) -> Statement<'_> {
+    let Onward { rank, id, hands } = &taker.onward;
+    sqlx::query(NEXT_IN_LINE).bind(service.0).bind(wide(taker.limit)).bind(rank).bind(id).bind(hands)
 }
 
-/// What such a statement took.
-pub(super) async fn taken(rows: &[PgRow], names: &Names, connection: &mut PgConnection) -> Result<TakenInHand> {
-    let hand = rows.first().map(|row| row.big("hand")).transpose()?;
-    let clients = rows.iter().map(client_key).collect::<Result<Vec<_>>>()?;
-    names.learn(clients.into_iter(), connection).await?;
-    Ok(TakenInHand { hand, locked: locked(rows, |row| named_pending(row, names.of(client_key(row)?)?))? })
+/// What such rows are, in the order in which they were asked for.
+pub(super) async fn pending(
+    rows: &[PgRow],
+    names: &Names,
+    connection: &mut PgConnection,
+) -> Result<Locked<LockedPending>> {
+    let Some(service) = rows.first().map(service_name).transpose()? else { return locked(rows, locked_pending) };
+    names.learn(ints(rows, "client_id")?.into_iter().map(ClientKey), connection).await?;
+    locked(&in_order(rows), |row| named_pending(row, service.clone(), |client| names.of(client)))
 }
 
 impl Hands for PgSession {
@@ -168,6 +164,14 @@ impl Hands for PgSession {
         row.map(|row| row.moment("now")).transpose()
     }
 
+    async fn renew(&mut self, instance: InstanceKey) -> Result<Option<i64>> {
+        if !self.lock_own(instance).await? {
+            return Ok(None);
+        }
+        let renewed = "UPDATE relais.instance SET epoch = epoch + 1 WHERE id = $1 AND NOT undecided RETURNING epoch";
+        sqlx::query_scalar(renewed).bind(instance.0).fetch_optional(&mut *self.tx).await.map_err(error)
+    }
+
     async fn note_handed(&mut self, services: &[ServiceKey]) -> Result<()> {
         let new: bool =
             sqlx::query_scalar("SELECT EXISTS (SELECT FROM relais.service WHERE id = ANY($1) AND NOT handed)")
@@ -202,12 +206,15 @@ impl Hands for PgSession {
         done_with: &[i64],
     ) -> Result<Option<bool>> {
         let row = sqlx::query(
-            "WITH gone AS (DELETE FROM relais.hand WHERE id = ANY($3))
+            // What a process answers for is locked before its desk, always.
+            "WITH gone AS (DELETE FROM relais.hand WHERE id = ANY($3)
+             ), alive AS MATERIALIZED (
+                 SELECT id FROM relais.instance WHERE id = $2 AND NOT undecided FOR KEY SHARE
+             )
              SELECT s.flow = 3 AS free FROM relais.flow f
              CROSS JOIN LATERAL (SELECT flow FROM relais.service WHERE id = f.service_id AND handed OFFSET 0) s
-             CROSS JOIN relais.instance i
-             WHERE f.service_id = $1 AND i.id = $2 AND NOT i.undecided
-             FOR NO KEY UPDATE OF f FOR KEY SHARE OF i",
+             WHERE f.service_id = $1 AND EXISTS (SELECT FROM alive)
+             FOR NO KEY UPDATE OF f",
         )
         .bind(service.0)
         .bind(instance.0)
@@ -229,21 +236,19 @@ impl Hands for PgSession {
         Ok(())
     }
 
-    async fn take_in_hand(&mut self, service: ServiceKey, instance: InstanceKey, limit: usize) -> Result<TakenInHand> {
-        let rows = sqlx::query(take_in_hand!(
-            "",
-            "noted AS (
-                 UPDATE relais.flow SET taken = taken + 1 WHERE service_id = $1 AND EXISTS (SELECT FROM picked)
-             )",
-            "picked"
-        ))
-        .bind(service.0)
-        .bind(instance.0)
-        .bind(wide(limit))
-        .fetch_all(&mut *self.tx)
-        .await
-        .map_err(error)?;
-        taken(&rows, &self.names, &mut self.tx).await
+    async fn take_in_hand(&mut self, service: ServiceKey, taker: &Taker) -> Result<TakenInHand> {
+        let rows = next_in_line(service, taker).fetch_all(&mut *self.tx).await.map_err(error)?;
+        let locked = pending(&rows, &self.names, &mut self.tx).await?;
+        if locked.rows.is_empty() {
+            return Ok(TakenInHand { hand: None, locked });
+        }
+        sqlx::query("UPDATE relais.flow SET taken = taken + 1 WHERE service_id = $1")
+            .bind(service.0)
+            .execute(&mut *self.tx)
+            .await
+            .map_err(error)?;
+        let hand = self.insert_hand(service, taker.instance, &ids(&locked)).await?;
+        Ok(TakenInHand { hand: Some(hand), locked })
     }
 
     async fn insert_hand(&mut self, service: ServiceKey, instance: InstanceKey, tasks: &[i64]) -> Result<i64> {
@@ -338,39 +343,39 @@ impl Hands for PgSession {
 }
 
 impl Postgres {
-    /// Takes tasks in hand, unless somebody else does. All that the statement sees is of one moment; the flow's row is locked a
-    /// little later. If it does not say the same any more then, tasks were handed out in between, and nothing is taken.
-    pub(super) async fn take_in_one_statement(
-        &self,
-        service: ServiceKey,
-        instance: InstanceKey,
-        limit: usize,
-        done_with: &[i64],
-    ) -> Result<Option<TakenInHand>> {
+    /// Takes tasks in hand, unless somebody else does: they are read, and then listed if nobody has handed out any in between.
+    pub(super) async fn take_unlocked(&self, service: ServiceKey, taker: &Taker) -> Result<Option<TakenInHand>> {
         let mut lent = self.lend().await?;
-        let rows = sqlx::query(take_in_hand!(
-            " AND handed AND flow = 3",
-            "gone AS (DELETE FROM relais.hand WHERE id = ANY($4)
+        let rows = next_in_line(service, taker).fetch_all(&mut *lent).await.map_err(error)?;
+        let Some(taken) = rows.first().map(|row| row.big("taken")).transpose()? else {
+            lent.keep();
+            return Ok(None);
+        };
+        let locked = pending(&rows, &self.names, &mut lent).await?;
+        let hand = sqlx::query_scalar(
+            "WITH gone AS (DELETE FROM relais.hand WHERE id = ANY($4)
              ), alive AS MATERIALIZED (
-                 SELECT id FROM relais.instance WHERE id = $2 AND NOT undecided AND EXISTS (SELECT FROM picked) FOR KEY SHARE
+                 SELECT id FROM relais.instance WHERE id = $2 AND NOT undecided AND epoch = $6 FOR KEY SHARE
              ), noted AS (
                  UPDATE relais.flow SET taken = taken + 1
-                 WHERE service_id = $1 AND taken = (SELECT taken FROM relais.flow WHERE service_id = $1)
-                       AND EXISTS (SELECT FROM alive)
+                 WHERE service_id = $1 AND taken = $5 AND EXISTS (SELECT FROM alive)
+                       AND (SELECT handed AND flow = 3 AND NOT paused AND NOT deleted AND transport = 0
+                            FROM relais.service WHERE id = $1)
                  RETURNING service_id
-             )",
-            "picked CROSS JOIN noted"
-        ))
+             )
+             INSERT INTO relais.hand (instance_id, service_id, tasks) SELECT $2, service_id, $3 FROM noted RETURNING id",
+        )
         .bind(service.0)
-        .bind(instance.0)
-        .bind(wide(limit))
-        .bind(done_with)
-        .fetch_all(&mut *lent)
+        .bind(taker.instance.0)
+        .bind(ids(&locked))
+        .bind(&taker.done_with)
+        .bind(taken)
+        .bind(taker.epoch)
+        .fetch_optional(&mut *lent)
         .await
         .map_err(error)?;
-        let taken = taken(&rows, &self.names, &mut lent).await?;
         lent.keep();
-        Ok(taken.hand.is_some().then_some(taken))
+        Ok(hand.map(|hand| TakenInHand { hand: Some(hand), locked }))
     }
 
     /// The processes, in the order of their names.
@@ -390,4 +395,9 @@ impl Postgres {
         lent.keep();
         rows.iter().map(instance_record).collect()
     }
+}
+
+/// The rows of these tasks.
+fn ids(locked: &Locked<LockedPending>) -> Vec<i64> {
+    column(&locked.rows, |pending| pending.locked.id)
 }

@@ -72,6 +72,7 @@ const STEPS: Steps = &[
     ("room", include_str!("migrations/0017_room.sql")),
     ("clock", include_str!("migrations/0018_clock.sql")),
     ("revived", include_str!("migrations/0019_revived.sql")),
+    ("epoch", include_str!("migrations/0020_epoch.sql")),
 ];
 
 /// Every time that is written: time that passes spares none of them.

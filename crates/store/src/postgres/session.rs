@@ -9,7 +9,13 @@
 
 use std::time::Duration;
 
-use super::{declare, error, lent::Lent, names::Names, read::with_service, to_sql, write};
+use super::{
+    declare, error,
+    lent::Lent,
+    names::Names,
+    read::{in_order, with_service},
+    to_sql, write,
+};
 use crate::{
     history::History as _,
     row::{
@@ -42,7 +48,8 @@ macro_rules! locked_columns {
         concat!(
             "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, s.handed, t.callback::text AS callback, t.submitted, ",
             "greatest(t.scheduled, t.revived) AS scheduled, t.correlation_id, t.unique_key, ", super::session::task_retry!(), " AS retry, ",
-            super::read::state_columns!()
+            super::read::state_columns!(),
+            ", t.batch_id, t.followed, t.after_when"
         )
     };
 }
@@ -54,8 +61,8 @@ macro_rules! pending_tasks {
     ($lock:literal) => {
         concat!(
             "SELECT f.flow, t.* FROM relais.service f LEFT JOIN LATERAL (
-              SELECT clock_timestamp() AS now, NULL AS retry, c.client_id AS client, ",
-            super::read::pending_columns!(),
+              SELECT clock_timestamp() AS now, c.client_id AS client, ",
+            super::read::pending_columns!("NULL"),
             " FROM (
                   SELECT * FROM relais.task
                   WHERE queue_id = $1 AND (
@@ -230,7 +237,7 @@ impl Session for PgSession {
             .fetch_all(&mut *self.tx)
             .await
             .map_err(error)?;
-        locked_unless_limited(&rows, counted)
+        locked_unless_limited(&in_order(&rows), counted)
     }
 
     async fn lock_overdue(&mut self, limit: usize) -> Result<Locked<LockedTask>> {

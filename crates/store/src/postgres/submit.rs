@@ -7,7 +7,7 @@ use sqlx::{PgConnection, postgres::PgRow};
 
 use super::{
     CHANNEL, Postgres, error,
-    hand::taken,
+    hand::pending,
     read::pending_columns,
     session::{callbacks, column, held, parent, retries, trace},
     write::Statement,
@@ -73,7 +73,7 @@ const SUBMIT_AND_TAKE: &str = submit!(
          SELECT * FROM relais.service WHERE id = $1
      ), desk AS MATERIALIZED (
          SELECT f.service_id FROM relais.flow f CROSS JOIN relais.instance i
-         WHERE f.service_id = $1 AND i.id = $19 AND NOT i.undecided
+         WHERE f.service_id = $1 AND i.id = $19 AND NOT i.undecided AND i.epoch = $21
                AND (SELECT handed AND flow = 3 AND NOT paused AND NOT deleted AND transport = 0 FROM s)
          FOR NO KEY UPDATE OF f SKIP LOCKED FOR KEY SHARE OF i SKIP LOCKED
      ), made AS (
@@ -87,7 +87,7 @@ const SUBMIT_AND_TAKE: &str = submit!(
                     ) waits) = 0
          HAVING count(*) > 0 RETURNING id
      )",
-    concat!(", clock_timestamp() AS now, made.id AS hand, coalesce(t.retry, s.retry) AS retry, ", pending_columns!()),
+    concat!(", clock_timestamp() AS now, made.id AS hand, ", pending_columns!("coalesce(t.retry, s.retry)")),
     " LEFT JOIN (made CROSS JOIN taken t CROSS JOIN s) ON true"
 );
 
@@ -145,16 +145,25 @@ impl Postgres {
     ) -> Result<Option<(u64, Option<TakenInHand>)>> {
         let payload = self.tells_as().map(|origin| wakeup::encode(origin, wakeup));
         let statement = match taker {
-            Some(taker) => bind(SUBMIT_AND_TAKE, tasks, payload)?.bind(taker.instance.0).bind(&taker.done_with),
+            Some(taker) => {
+                let statement = bind(SUBMIT_AND_TAKE, tasks, payload)?;
+                statement.bind(taker.instance.0).bind(&taker.done_with).bind(taker.epoch)
+            }
             None => bind(SUBMIT, tasks, payload)?,
         };
         let mut lent = self.lend().await?;
         let rows = statement.fetch_all(&mut *lent).await.map_err(error)?;
         let first = rows.first();
-        let in_hand = taker.is_some() && first.map(|row| row.big_if_any("hand")).transpose()?.flatten().is_some();
-        let taken = match in_hand {
-            true => Some(taken(&rows, &self.names, &mut lent).await?),
-            false => None,
+        let hand = match first.filter(|_| taker.is_some()) {
+            Some(row) => row.big_if_any("hand")?,
+            None => None,
+        };
+        let taken = match hand {
+            Some(hand) => {
+                let locked = pending(&rows, &self.names, &mut lent).await?;
+                Some(TakenInHand { hand: Some(hand), locked })
+            }
+            None => None,
         };
         lent.keep();
         Ok(first.map(place).transpose()?.map(|place| (place, taken)))

@@ -7,6 +7,7 @@ use sqlx::{postgres::PgArguments, query::Query};
 use super::{
     CHANNEL, Postgres, error,
     lent::Lent,
+    read::in_order,
     session::{column, pending_tasks},
     to_sql,
 };
@@ -154,7 +155,7 @@ impl Postgres {
             .await
             .map_err(error)?;
         lent.keep();
-        locked_unless_limited(&rows, false)
+        locked_unless_limited(&in_order(&rows), false)
     }
 
     /// Writes what tasks become that are not locked, if all of them are what they were, and the flow of their service is not

@@ -16,7 +16,7 @@ use super::{
     session::{SqliteSession, locked_columns},
 };
 use crate::{
-    hand::{DoneTask, Hands, LockedInstance, TakenInHand, instance_record, locked_instance},
+    hand::{DoneTask, Hands, LockedInstance, TakenInHand, Taker, instance_record, locked_instance},
     row::{Columns as _, in_millis, locked, locked_pending, locked_task, unsigned, wide},
     session::{Locked, LockedTask, Result},
 };
@@ -28,7 +28,9 @@ const TAKE: &str = concat!(
     pending_columns!(),
     " FROM service s CROSS JOIN task t INDEXED BY task_by_rank ON t.service_id = s.id CROSS JOIN client c ON c.id = t.client_id
       WHERE s.id = ?1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted AND s.transport = 0
-        AND t.id NOT IN (SELECT w.value FROM hand h CROSS JOIN json_each(h.tasks) AS w WHERE h.service_id = ?1)
+        AND (t.rank, t.id) > (?3, ?4)
+        AND t.id NOT IN (SELECT w.value FROM hand h CROSS JOIN json_each(h.tasks) AS w WHERE h.service_id = ?1
+                         AND h.id NOT IN (SELECT value FROM json_each(?5)))
       ORDER BY t.rank, t.id LIMIT ?2"
 );
 
@@ -141,6 +143,11 @@ impl Hands for SqliteSession {
         row.map(|row| row.moment("now")).transpose()
     }
 
+    async fn renew(&mut self, instance: InstanceKey) -> Result<Option<i64>> {
+        // What was begun before is over: there is one writer.
+        Ok(self.lock_own(instance).await?.then_some(0))
+    }
+
     async fn note_handed(&mut self, services: &[ServiceKey]) -> Result<()> {
         let keys: Vec<i32> = services.iter().map(|service| service.0).collect();
         self.execute(
@@ -183,15 +190,18 @@ impl Hands for SqliteSession {
         self.change(statement.bind(instance.0).bind(service.0).bind(array(known)?)).await.map(drop)
     }
 
-    async fn take_in_hand(&mut self, service: ServiceKey, instance: InstanceKey, limit: usize) -> Result<TakenInHand> {
+    async fn take_in_hand(&mut self, service: ServiceKey, taker: &Taker) -> Result<TakenInHand> {
         let rows = sqlx::query(TAKE)
             .bind(service.0)
-            .bind(wide(limit))
+            .bind(wide(taker.limit))
+            .bind(taker.onward.rank)
+            .bind(taker.onward.id)
+            .bind(array(&taker.onward.hands)?)
             .fetch_all(&mut *self.tx)
             .await
             .map_err(|failure| self.failed(failure))?;
         let ids: Vec<i64> = rows.iter().map(|row| row.big("id")).collect::<Result<_>>()?;
-        let hand = if ids.is_empty() { None } else { Some(self.insert_hand(service, instance, &ids).await?) };
+        let hand = if ids.is_empty() { None } else { Some(self.insert_hand(service, taker.instance, &ids).await?) };
         Ok(TakenInHand { hand, locked: locked(&rows, locked_pending)? })
     }
 

@@ -8,131 +8,24 @@
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
     sync::{Arc, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use relais_core::{
     Buried, ClaimRequest, Claimed, CrashPolicy, Decision, Event, Failure, Ignored, InstanceKey, Joined, NewInstance,
-    NewTask, Outcome, ServiceKey, State, Status, StoreError, Submission, Task, TaskEvent, TaskId, Timestamp, apply,
+    NewTask, Outcome, ServiceKey, Status, StoreError, Submission, Task, TaskEvent, TaskId, Timestamp, apply,
 };
 
-use super::{Verbs, change::Changes, plain};
+use super::{
+    Verbs,
+    change::Changes,
+    held::{Hand, Held, InHand},
+    plain,
+};
 use crate::{
-    hand::{DoneTask, Hands as _, LockedInstance, TakenInHand, Taker},
-    session::{Database, LockedTask, Session as _, WrittenTask},
+    hand::{DoneTask, Hands as _, LockedInstance, Onward, TakenInHand, Taker},
+    session::{Database, LockedPending, LockedTask, Session as _, WrittenTask},
 };
-
-/// What this process has in hand, as far as it knows.
-#[derive(Debug, Default)]
-pub(super) struct InHand {
-    tasks: HashMap<TaskId, Arc<Held>>,
-    hands: HashMap<i64, Hand>,
-    /// All of whose tasks have ended. Whoever writes next removes them.
-    done_with: BTreeSet<i64>,
-    /// Where it is not known whether a claim was made or not, and when the last such was begun.
-    doubtful: HashMap<(InstanceKey, ServiceKey), Instant>,
-}
-
-/// A claim that was given up may go on at the database: for so long it is looked for what it took.
-const LINGERS: Duration = Duration::from_secs(60);
-
-/// A claim that begins.
-struct Begun {
-    /// Since when one before it is in doubt.
-    doubt: Option<Instant>,
-    /// Hands that can go with it.
-    done_with: Vec<i64>,
-}
-
-/// A list of tasks.
-#[derive(Debug)]
-struct Hand {
-    instance: InstanceKey,
-    service: ServiceKey,
-    /// So many of them have not ended.
-    left: usize,
-}
-
-/// A task in hand.
-#[derive(Debug)]
-pub(super) struct Held {
-    instance: InstanceKey,
-    hand: i64,
-    /// As it is in the store.
-    task: LockedTask,
-    /// When it was taken, and what the process is called, while that is not written.
-    taken: Option<(Timestamp, Option<String>)>,
-}
-
-impl Held {
-    /// Whether nothing has happened to the task since, but that another one waits for it now.
-    fn is_only_followed(&self, task: &LockedTask) -> bool {
-        let before = &self.task;
-        let revision = before.state.revision + 1;
-        task.followed && !before.followed && task.state == State { revision, ..before.state.clone() }
-    }
-
-    /// The attempt that the process is at.
-    fn attempt(&self) -> u32 {
-        self.task.state.attempt + u32::from(self.taken.is_some())
-    }
-
-    /// Says that it was taken, where that is not written, and the task is still what it was.
-    pub(super) fn catch_up(&self, task: &mut LockedTask, changes: &mut Changes) -> Result<(), StoreError> {
-        if let Some((at, worker_host)) = &self.taken
-            && task.state.status == Status::Pending
-            && (task.state.revision == self.task.state.revision || self.is_only_followed(task))
-        {
-            changes.apply(task, Event::Taken { worker_host: worker_host.clone() }, *at)?;
-        }
-        Ok(())
-    }
-}
-
-impl InHand {
-    /// A claim begins. It is in doubt until it is known that it was made: a call may be given up half-way. Tells which hands can go
-    /// with it.
-    fn begin_claim(&mut self, instance: InstanceKey, service: ServiceKey) -> Begun {
-        let doubt = self.doubtful.insert((instance, service), Instant::now());
-        Begun { doubt, done_with: self.done_with.iter().copied().collect() }
-    }
-
-    /// It was made, and these went with it. A doubt of before stays for a while.
-    fn end_claim(&mut self, instance: InstanceKey, service: ServiceKey, doubt: Option<Instant>, gone: &[i64]) {
-        match doubt.filter(|since| since.elapsed() < LINGERS) {
-            Some(since) => self.doubtful.insert((instance, service), since),
-            None => self.doubtful.remove(&(instance, service)),
-        };
-        self.done_with.retain(|hand| !gone.contains(hand));
-    }
-
-    fn take(&mut self, instance: InstanceKey, service: ServiceKey, hand: i64, held: Vec<Held>) {
-        self.hands.insert(hand, Hand { instance, service, left: held.len() });
-        self.tasks.extend(held.into_iter().map(|held| (held.task.task_id, Arc::new(held))));
-    }
-
-    /// The task is not in hand any more.
-    fn end(&mut self, task_id: TaskId, hand: i64) {
-        if self.tasks.get(&task_id).is_none_or(|held| held.hand != hand) {
-            return;
-        }
-        self.tasks.remove(&task_id);
-        if let Some(listed) = self.hands.get_mut(&hand) {
-            listed.left -= 1;
-            if listed.left == 0 {
-                self.hands.remove(&hand);
-                self.done_with.insert(hand);
-            }
-        }
-    }
-
-    /// The process is not known any more, and has nothing.
-    fn forget(&mut self, instance: InstanceKey) {
-        self.tasks.retain(|_, held| held.instance != instance);
-        self.hands.retain(|_, hand| hand.instance != instance);
-        self.doubtful.retain(|(key, _), _| *key != instance);
-    }
-}
 
 /// What happens to tasks when something else has happened to the process that had them.
 fn fate(decision: Decision, task: &LockedTask) -> Event {
@@ -157,16 +50,15 @@ impl<D: Database> Verbs<D> {
         instance: InstanceKey,
     ) -> Result<Claimed, StoreError> {
         let service = request.service;
-        let (known, begun) = {
+        let (known, mut taker) = {
             let mut own = self.in_hand();
-            let mine = |hand: &Hand| hand.instance == instance && hand.service == service;
-            let known = || own.hands.iter().filter(|(_, hand)| mine(hand)).map(|(&id, _)| id).collect::<Vec<_>>();
-            let known = own.doubtful.contains_key(&(instance, service)).then(known);
-            (known, own.begin_claim(instance, service))
+            let known = || own.hands_of(instance, service).map(|(id, _)| id).collect::<Vec<_>>();
+            let known = own.doubtful.contains(&(instance, service)).then(known);
+            let onward = if known.is_none() { own.onward(instance, service) } else { Onward::START };
+            (known, Taker { onward, ..own.begin_claim(instance, service, request.max) })
         };
-        let Begun { doubt, done_with } = begun;
-        let claimed = self.try_claim_in_hand(&request, instance, &done_with, known.as_deref()).await?;
-        self.in_hand().end_claim(instance, service, doubt, &done_with);
+        let claimed = self.try_claim_in_hand(&request, &mut taker, known.as_deref()).await?;
+        self.in_hand().end_claim(instance, service, &taker.done_with);
         Ok(claimed)
     }
 
@@ -181,40 +73,44 @@ impl<D: Database> Verbs<D> {
         let taker = {
             let mut own = self.in_hand();
             // What it may have in hand and does not know of is for its next claim to find out.
-            let certain = !own.doubtful.contains_key(&(instance, service));
-            certain.then(|| {
-                let Begun { done_with, .. } = own.begin_claim(instance, service);
-                Taker { instance, limit: request.max, done_with }
-            })
+            let certain = !own.doubtful.contains(&(instance, service));
+            certain.then(|| own.begin_claim(instance, service, request.max))
         };
         let (answers, taken) = self.submit(tasks, taker.as_ref()).await?;
-        let Some(Taker { done_with, .. }) = taker else { return Ok((answers, Vec::new())) };
+        let Some(taker) = taker else { return Ok((answers, Vec::new())) };
         // Where none was taken, it may be that no hand was removed.
-        let gone = if taken.is_some() { &done_with[..] } else { &[] };
+        let gone = if taken.is_some() { &taker.done_with[..] } else { &[] };
         let mut worker_host = request.worker_host;
         worker_host.iter_mut().for_each(plain::without_nul);
         let claimed = taken.map(|taken| self.hold_taken(taken, instance, service, worker_host));
-        self.in_hand().end_claim(instance, service, None, gone);
+        self.in_hand().end_claim(instance, service, gone);
         Ok((answers, claimed.into_iter().flat_map(|claimed| claimed.tasks.into_iter().flatten()).collect()))
     }
 
     async fn try_claim_in_hand(
         &self,
         request: &ClaimRequest,
-        instance: InstanceKey,
-        done_with: &[i64],
+        taker: &mut Taker,
         known: Option<&[i64]>,
     ) -> Result<Claimed, StoreError> {
-        let service = request.service;
+        let (service, instance) = (request.service, taker.instance);
         let mut worker_host = request.worker_host.clone();
         worker_host.iter_mut().for_each(plain::without_nul);
         if known.is_none()
-            && let Some(taken) = self.database.take_at_once(service, instance, request.max, done_with).await?
+            && let Some(taken) = self.database.take_at_once(service, taker).await?
         {
-            return Ok(self.hold_taken(taken, instance, service, worker_host));
+            return Ok(self.hold_claimed(taken, taker, service, worker_host));
         }
         let mut session = self.database.begin().await?;
-        let Some(free) = session.lock_desk(service, instance, done_with).await? else {
+        if known.is_some() {
+            // What is given up may be under way still: it is over after this, or takes nothing.
+            let Some(epoch) = session.renew(instance).await? else {
+                session.commit().await?;
+                return Ok(Claimed { tasks: vec![Vec::new()], again: None });
+            };
+            self.in_hand().epochs.insert(instance, epoch);
+        }
+        let Some(free) = session.lock_desk(service, instance, &taker.done_with).await? else {
             session.commit().await?;
             return Ok(Claimed { tasks: vec![Vec::new()], again: None });
         };
@@ -226,13 +122,16 @@ impl<D: Database> Verbs<D> {
             }
         }
         if free {
-            // With the same commit: what it did not hear of may be under way still, and takes nothing once this has taken some.
             if let Some(known) = known {
                 session.drop_unknown(service, instance, known).await?;
             }
-            let taken = session.take_in_hand(service, instance, request.max).await?;
+            let mut taken = session.take_in_hand(service, taker).await?;
+            if taken.hand.is_none() && !taker.onward.is_start() {
+                taker.onward = Onward::START;
+                taken = session.take_in_hand(service, taker).await?;
+            }
             session.commit().await?;
-            return Ok(self.hold_taken(taken, instance, service, worker_host));
+            return Ok(self.hold_claimed(taken, taker, service, worker_host));
         }
         let taken = Event::Taken { worker_host };
         let flowing = Self::lock_flowing(&mut session, service, request.max).await?;
@@ -253,8 +152,9 @@ impl<D: Database> Verbs<D> {
         };
         self.write(session, changes).await?;
         if let Some(hand) = hand {
+            let listed = Hand { instance, service, left: held.len(), last: (i64::MAX, i64::MAX) };
             let held = held.into_iter().map(|task| Held { instance, hand, task, taken: None });
-            self.in_hand().take(instance, service, hand, held.collect());
+            self.in_hand().take(hand, listed, held.collect());
         }
         Ok(Claimed { tasks: vec![tasks], again: flowing.again })
     }
@@ -281,6 +181,20 @@ impl<D: Database> Verbs<D> {
         self.database.begin().await
     }
 
+    /// Remembers what a claim took in hand, and how far it has come.
+    fn hold_claimed(
+        &self,
+        taken: TakenInHand,
+        taker: &Taker,
+        service: ServiceKey,
+        worker_host: Option<String>,
+    ) -> Claimed {
+        let (number, last) = (taken.locked.rows.len(), taken.locked.last());
+        let claimed = self.hold_taken(taken, taker.instance, service, worker_host);
+        self.in_hand().went_on(service, taker, number, last);
+        claimed
+    }
+
     /// Remembers what was taken in hand, and hands it out.
     fn hold_taken(
         &self,
@@ -290,8 +204,11 @@ impl<D: Database> Verbs<D> {
         worker_host: Option<String>,
     ) -> Claimed {
         let Some(hand) = taken.hand else { return Claimed { tasks: vec![Vec::new()], again: None } };
+        let last = taken.locked.last();
         let (at, mut rows) = (taken.locked.now, taken.locked.rows);
-        rows.sort_unstable_by_key(|row| (row.rank, row.locked.id));
+        if !rows.is_sorted_by_key(LockedPending::position) {
+            rows.sort_unstable_by_key(LockedPending::position);
+        }
         let event = Event::Taken { worker_host: worker_host.clone() };
         let (mut tasks, mut held) = (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
         for pending in rows {
@@ -300,7 +217,7 @@ impl<D: Database> Verbs<D> {
             tasks.push(Task { state, position: None, ..pending.task });
             held.push(Held { instance, hand, task: pending.locked, taken: Some((at, worker_host.clone())) });
         }
-        self.in_hand().take(instance, service, hand, held);
+        self.in_hand().take(hand, Hand { instance, service, left: held.len(), last }, held);
         Claimed { tasks: vec![tasks], again: None }
     }
 

@@ -12,6 +12,7 @@ mod dependency;
 mod dispatch;
 mod flow;
 mod hand;
+mod held;
 mod inbox;
 mod known;
 mod ledger;
@@ -38,7 +39,7 @@ use relais_core::{
     Wakeup, WakeupListener, Withdrawal,
 };
 
-use self::{flow::Limited, hand::InHand, ledger::Ledger};
+use self::{flow::Limited, held::InHand, ledger::Ledger};
 use crate::{
     batches::Batches as _,
     clock::ClockWatch,

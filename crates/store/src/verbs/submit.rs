@@ -73,7 +73,7 @@ impl<D: Database> Verbs<D> {
             if let Some(taker) = taker.filter(|_| D::ONE_WRITER)
                 && session.lock_desk(service, taker.instance, &taker.done_with).await? == Some(true)
             {
-                in_hand = Some(session.take_in_hand(service, taker.instance, taker.limit).await?);
+                in_hand = Some(session.take_in_hand(service, taker).await?);
             }
             self.finish_taken(session, taken).await?;
         }

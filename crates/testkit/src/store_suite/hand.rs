@@ -126,6 +126,37 @@ pub async fn nobody_shares_what_is_in_hand(harness: &Harness) -> Result<()> {
     Ok(())
 }
 
+/// A process with many tasks in hand goes on behind them, and still gets what came to stand before them: what is more urgent, and
+/// what was given back. Nobody gets anything twice.
+pub async fn who_has_many_in_hand_still_gets_what_comes_before_them(harness: &Harness) -> Result<()> {
+    const MANY: usize = 1500;
+    let store = harness.store();
+    let (service, client) = one_of_each(store).await?;
+    let names = submit_all(store, new_tasks(service, client, 3 * MANY)?).await?;
+    let key = join(store, instance("one", service)).await?;
+    let first = take(store, service, MANY, key).await?;
+    ensure!(first.iter().map(|task| task.task_id).eq(names[..MANY].iter().copied()), "the first come first");
+    let back = says(first[7].task_id, service, Event::Returned { attempt: Some(1) });
+    store.record(vec![back]).await?;
+    let mut urgent = new_task(service, client)?;
+    urgent.terms.head_start = 3_600_000;
+    let urgent = submit(store, urgent).await?.task_id;
+    let mut got: Vec<TaskId> = first.iter().map(|task| task.task_id).collect();
+    let mut before = Vec::new();
+    loop {
+        let some = take(store, service, 100, key).await?;
+        if some.is_empty() {
+            break;
+        }
+        before.extend(some.iter().map(|task| task.task_id).filter(|id| *id == urgent || *id == first[7].task_id));
+        got.extend(some.iter().map(|task| task.task_id));
+    }
+    ensure!(before.len() == 2, "{before:?} of the two that came to stand before the others");
+    let different: HashSet<TaskId> = got.iter().copied().collect();
+    ensure!(got.len() == 3 * MANY + 2 && different.len() == got.len() - 1, "{} of {}", different.len(), got.len());
+    Ok(())
+}
+
 /// Submits tasks while a process waits for some; tells their names, and what the process has in hand.
 async fn submit_for(
     store: &dyn Store,

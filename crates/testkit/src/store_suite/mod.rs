@@ -125,6 +125,7 @@ macro_rules! store_suite {
             hand {
                 what_is_done_in_hand_is_one_attempt,
                 nobody_shares_what_is_in_hand,
+                who_has_many_in_hand_still_gets_what_comes_before_them,
                 what_others_do_to_a_task_in_hand_counts,
                 what_goes_back_is_anybodys,
                 a_dead_process_is_replaced_and_can_do_no_harm,
