@@ -18,6 +18,7 @@ mod read;
 mod schedule;
 mod session;
 mod submit;
+mod warm;
 mod write;
 
 use std::{str::FromStr, time::Duration};
@@ -143,6 +144,7 @@ impl Postgres {
                              SET enable_mergejoin = off; SET jit = off",
                         )
                         .await?;
+                    warm::up(connection).await;
                     Ok(())
                 })
             })

@@ -28,6 +28,7 @@ use crate::{
     },
 };
 use relais_core::{Change, NewTask, ServiceKey, Status, StoreError, TaskId, Wakeup, wakeup};
+use sqlx::PgConnection;
 
 /// A process that vanishes in the midst of a transaction, with its machine or its network, must not keep its locks until
 /// PostgreSQL misses it, which takes hours: shorter than any caller waits. Said here, since a pooler may give every
@@ -210,18 +211,7 @@ impl Session for PgSession {
     }
 
     async fn lock_tasks(&mut self, task_ids: &[TaskId]) -> Result<Locked<LockedTask>> {
-        let rows = sqlx::query(concat!(
-            "SELECT clock_timestamp() AS now, ",
-            locked_columns!(),
-            " FROM relais.task t",
-            with_service!(),
-            "WHERE t.task_id = ANY($1) ORDER BY t.id + 0 FOR NO KEY UPDATE OF t"
-        ))
-        .bind(task_ids.iter().map(|task_id| task_id.0).collect::<Vec<_>>())
-        .fetch_all(&mut *self.tx)
-        .await
-        .map_err(error)?;
-        locked(&rows, locked_task)
+        lock_tasks(&mut self.tx, task_ids).await
     }
 
     async fn lock_pending(
@@ -230,14 +220,7 @@ impl Session for PgSession {
         limit: usize,
         counted: bool,
     ) -> Result<Option<Locked<LockedPending>>> {
-        let rows = sqlx::query(pending_tasks!("FOR NO KEY UPDATE SKIP LOCKED"))
-            .bind(service.0)
-            .bind(wide(limit))
-            .bind(counted)
-            .fetch_all(&mut *self.tx)
-            .await
-            .map_err(error)?;
-        locked_unless_limited(&in_order(&rows), counted)
+        pending(&mut self.tx, service, limit, counted).await
     }
 
     async fn lock_overdue(&mut self, limit: usize) -> Result<Locked<LockedTask>> {
@@ -488,6 +471,39 @@ pub(super) fn parent(task: &NewTask) -> Option<uuid::Uuid> {
 /// Whose trace it is part of, as it is kept.
 pub(super) fn trace(task: &NewTask) -> Option<String> {
     task.links.trace.as_ref().map(relais_core::TraceContext::to_text)
+}
+
+/// Locks tasks, without their payloads.
+pub(super) async fn lock_tasks(connection: &mut PgConnection, task_ids: &[TaskId]) -> Result<Locked<LockedTask>> {
+    let rows = sqlx::query(concat!(
+        "SELECT clock_timestamp() AS now, ",
+        locked_columns!(),
+        " FROM relais.task t",
+        with_service!(),
+        "WHERE t.task_id = ANY($1) ORDER BY t.id + 0 FOR NO KEY UPDATE OF t"
+    ))
+    .bind(column(task_ids, |task_id| task_id.0))
+    .fetch_all(connection)
+    .await
+    .map_err(error)?;
+    locked(&rows, locked_task)
+}
+
+/// Locks pending tasks, passing over what others have locked.
+pub(super) async fn pending(
+    connection: &mut PgConnection,
+    service: ServiceKey,
+    limit: usize,
+    counted: bool,
+) -> Result<Option<Locked<LockedPending>>> {
+    let rows = sqlx::query(pending_tasks!("FOR NO KEY UPDATE SKIP LOCKED"))
+        .bind(service.0)
+        .bind(wide(limit))
+        .bind(counted)
+        .fetch_all(connection)
+        .await
+        .map_err(error)?;
+    locked_unless_limited(&in_order(&rows), counted)
 }
 
 /// One column of a batch, for UNNEST.

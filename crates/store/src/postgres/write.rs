@@ -2,11 +2,14 @@
 //! transaction of its own.
 
 use relais_core::{Json, ServiceKey, Wakeup, wakeup};
-use sqlx::{postgres::PgArguments, query::Query};
+use sqlx::{
+    PgConnection,
+    postgres::{PgArguments, PgRow},
+    query::Query,
+};
 
 use super::{
     CHANNEL, Postgres, error,
-    lent::Lent,
     read::in_order,
     session::{column, pending_tasks},
     to_sql,
@@ -114,16 +117,20 @@ fn bind_accounts<'q>(statement: Statement<'q>, accounts: &Accounts, payload: Opt
 }
 
 /// Writes what tasks become that are locked.
-pub(super) async fn tasks(tx: &mut Lent, tasks: &[WrittenTask]) -> Result<()> {
+pub(super) async fn tasks(connection: &mut PgConnection, tasks: &[WrittenTask]) -> Result<()> {
     let tasks: Vec<&WrittenTask> = tasks.iter().collect();
     let statement = bind_tasks(sqlx::query(update_tasks!("", "", "")), &tasks);
-    statement.execute(&mut **tx).await.map_err(error)?;
+    statement.execute(connection).await.map_err(error)?;
     Ok(())
 }
 
 /// Adds to the counters, and tells other processes. All in one statement: it is one round trip, made while others wait for
 /// these rows.
-pub(super) async fn accounts(tx: &mut Lent, accounts: &Accounts, payload: Option<String>) -> Result<()> {
+pub(super) async fn accounts(
+    connection: &mut PgConnection,
+    accounts: &Accounts,
+    payload: Option<String>,
+) -> Result<()> {
     let statement = sqlx::query(concat!(
         "WITH ",
         add_to_counters!(
@@ -132,12 +139,55 @@ pub(super) async fn accounts(tx: &mut Lent, accounts: &Accounts, payload: Option
         ),
         " SELECT pg_notify($10, $11::text) WHERE $11 IS NOT NULL"
     ));
-    bind_accounts(statement, accounts, payload).execute(&mut **tx).await.map_err(error)?;
+    bind_accounts(statement, accounts, payload).execute(connection).await.map_err(error)?;
     Ok(())
+}
+
+/// Pending tasks of a service as a claim would lock them.
+pub(super) async fn pending_unlocked(
+    connection: &mut PgConnection,
+    service: ServiceKey,
+    limit: usize,
+) -> Result<Vec<PgRow>> {
+    let pending = sqlx::query(pending_tasks!("")).bind(service.0).bind(wide(limit)).bind(false);
+    pending.fetch_all(connection).await.map_err(error)
 }
 
 /// The code of a division by zero.
 const DIVISION_BY_ZERO: &str = "22012";
+
+/// Writes what tasks become that are not locked, and the counters. A statement can not take itself back but by failing: where a task
+/// has changed, it divides by nothing.
+pub(super) async fn unlocked(
+    connection: &mut PgConnection,
+    service: ServiceKey,
+    tasks: &[UnlockedTask],
+    accounts: &Accounts,
+    payload: Option<String>,
+) -> Result<bool> {
+    let statement = sqlx::query(concat!(
+        "WITH written AS (",
+        update_tasks!(
+            ", $20::bigint[]",
+            ", known",
+            " AND t.revision = w.known AND (SELECT flow = 0 FROM relais.service WHERE id = $21) RETURNING t.id"
+        ),
+        "), ",
+        add_to_counters!(
+            "$22::integer[], $23::smallint[], $24::bigint[], $25::bigint[]",
+            "$26::integer[], $27::integer[], $28::smallint[], $29::boolean[], $30::bigint[]"
+        ),
+        " SELECT 1 / (CASE WHEN (SELECT count(*) FROM written) = cardinality($1) THEN 1 ELSE 0 END) AS all_of_them,
+                 CASE WHEN $32::text IS NOT NULL THEN pg_notify($31, $32)::text END AS told"
+    ));
+    let written: Vec<&WrittenTask> = tasks.iter().map(|task| &task.written).collect();
+    let statement = bind_tasks(statement, &written).bind(column(tasks, |task| wide(task.known))).bind(service.0);
+    match bind_accounts(statement, accounts, payload).execute(connection).await {
+        Ok(_) => Ok(true),
+        Err(sqlx::Error::Database(failure)) if failure.code().as_deref() == Some(DIVISION_BY_ZERO) => Ok(false),
+        Err(failure) => Err(error(failure)),
+    }
+}
 
 impl Postgres {
     /// Pending tasks as a claim would lock them.
@@ -147,19 +197,13 @@ impl Postgres {
         limit: usize,
     ) -> Result<Option<Locked<LockedPending>>> {
         let mut lent = self.lend().await?;
-        let rows = sqlx::query(pending_tasks!(""))
-            .bind(service.0)
-            .bind(wide(limit))
-            .bind(false)
-            .fetch_all(&mut *lent)
-            .await
-            .map_err(error)?;
+        let rows = pending_unlocked(&mut lent, service, limit).await?;
         lent.keep();
         locked_unless_limited(&in_order(&rows), false)
     }
 
     /// Writes what tasks become that are not locked, if all of them are what they were, and the flow of their service is not
-    /// limited. A statement can not take itself back but by failing: where a task has changed, it divides by nothing.
+    /// limited.
     pub(super) async fn write_in_one_statement(
         &self,
         service: ServiceKey,
@@ -167,30 +211,9 @@ impl Postgres {
         accounts: &Accounts,
         wakeup: &Wakeup,
     ) -> Result<bool> {
-        let statement = sqlx::query(concat!(
-            "WITH written AS (",
-            update_tasks!(
-                ", $20::bigint[]",
-                ", known",
-                " AND t.revision = w.known AND (SELECT flow = 0 FROM relais.service WHERE id = $21) RETURNING t.id"
-            ),
-            "), ",
-            add_to_counters!(
-                "$22::integer[], $23::smallint[], $24::bigint[], $25::bigint[]",
-                "$26::integer[], $27::integer[], $28::smallint[], $29::boolean[], $30::bigint[]"
-            ),
-            " SELECT 1 / (CASE WHEN (SELECT count(*) FROM written) = cardinality($1) THEN 1 ELSE 0 END) AS all_of_them,
-                     CASE WHEN $32::text IS NOT NULL THEN pg_notify($31, $32)::text END AS told"
-        ));
-        let written: Vec<&WrittenTask> = tasks.iter().map(|task| &task.written).collect();
-        let statement = bind_tasks(statement, &written).bind(column(tasks, |task| wide(task.known))).bind(service.0);
         let payload = self.tells_as().filter(|_| !wakeup.is_empty()).map(|origin| wakeup::encode(origin, wakeup));
         let mut lent = self.lend().await?;
-        let done = match bind_accounts(statement, accounts, payload).execute(&mut *lent).await {
-            Ok(_) => true,
-            Err(sqlx::Error::Database(failure)) if failure.code().as_deref() == Some(DIVISION_BY_ZERO) => false,
-            Err(failure) => return Err(error(failure)),
-        };
+        let done = unlocked(&mut lent, service, tasks, accounts, payload).await?;
         lent.keep();
         Ok(done)
     }

@@ -1,0 +1,31 @@
+//! What a new connection does before anybody waits for it.
+//!
+//! A connection parses and plans a statement when it first has it, and learns of the tables; together that takes as long as the
+//! rest of what a task needs until its worker has it. So the statements that somebody waits for are run once, on nothing.
+
+use relais_core::ServiceKey;
+use sqlx::PgConnection;
+
+use super::{session, submit, write};
+use crate::session::{Accounts, Result};
+
+/// No service has this key.
+const NONE: ServiceKey = ServiceKey(0);
+
+/// Runs them. They fail where there are no tables yet, or on a standby; whoever needs them hears of it.
+pub(super) async fn up(connection: &mut PgConnection) {
+    if let Err(failure) = run(connection).await {
+        tracing::debug!(%failure, "a connection to the database could not be warmed up");
+    }
+}
+
+async fn run(connection: &mut PgConnection) -> Result<()> {
+    submit::insert(connection, &[]).await?;
+    session::pending(connection, NONE, 0, false).await?;
+    write::pending_unlocked(connection, NONE, 0).await?;
+    session::lock_tasks(connection, &[]).await?;
+    write::tasks(connection, &[]).await?;
+    write::accounts(connection, &Accounts::default(), None).await?;
+    write::unlocked(connection, NONE, &[], &Accounts::default(), None).await?;
+    Ok(())
+}
