@@ -218,6 +218,20 @@ impl Engine {
 
     /// Removes what is too old, a batch at a time; or only counts it.
     pub async fn purge(&self, dry_run: bool) -> Result<PurgeAnswer, EngineError> {
+        let answer = self.purge_tasks(dry_run).await?;
+        if !dry_run {
+            self.tidy().await?;
+        }
+        Ok(answer)
+    }
+
+    /// Forgets what is kept beside tasks and is not needed any more: how many idempotency keys that is.
+    pub(crate) async fn tidy(&self) -> Result<u64, EngineError> {
+        Ok(self.0.store.tidy(self.0.options.idempotency_age).await?)
+    }
+
+    /// Removes tasks and batches that are too old, or only counts them.
+    pub(crate) async fn purge_tasks(&self, dry_run: bool) -> Result<PurgeAnswer, EngineError> {
         self.refresh().await?;
         let (snapshot, defaults) = (self.snapshot()?, self.0.options.purge);
         // Services that are gone still have tasks, and counters.

@@ -278,9 +278,9 @@ impl Engine {
             return Ok(());
         }
         self.0.purge_owed.store(true, Ordering::Relaxed);
-        let report = self.purge(false).await?;
+        let report = self.purge_tasks(false).await?;
         let purged: u64 = report.services.iter().map(|service| service.purged).sum();
-        let keys = self.0.store.tidy(self.0.options.idempotency_age).await?;
+        let keys = self.tidy().await?;
         let audit = self.purge_audit(self.0.options.audit_age).await?;
         self.0.purge_owed.store(false, Ordering::Relaxed);
         tracing::info!(tasks = purged, idempotency_keys = keys, audit_lines = audit, "purged what was too old");

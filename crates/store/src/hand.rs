@@ -116,8 +116,8 @@ pub(crate) trait Hands: Send {
     /// hand is taken away. Tells the time.
     fn hold_instance(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Option<Timestamp>>> + Send;
 
-    /// A process gives up whatever it has under way: waits for what has begun, and sees to it that the rest takes nothing. Tells how
-    /// often it has done so; none if it is not alive.
+    /// A process gives up whatever it has under way: once this is committed, what was begun before takes nothing, unless it has
+    /// locked the desk already. Tells how often the process has done so; none if it is not alive.
     fn renew(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Option<i64>>> + Send;
 
     /// Notes that tasks of these services may be in hand from now on. When it returns, no claim is under way that knows
@@ -133,7 +133,8 @@ pub(crate) trait Hands: Send {
         done_with: &[i64],
     ) -> impl Future<Output = Result<Option<bool>>> + Send;
 
-    /// Forgets what a process has in hand of a service, but for these: it was never told that it has it.
+    /// Forgets what a process has in hand of a service, but for these: it was never told that it has it. The desk is locked, and
+    /// whoever was about to take some without locking it finds that somebody was there.
     fn drop_unknown(
         &mut self,
         service: ServiceKey,

@@ -382,13 +382,14 @@ pub(crate) trait Session:
     /// The services that have counters, and the number of the first task of each that is not finished (or would be next).
     fn queue_floors(&mut self) -> impl Future<Output = Result<Vec<(ServiceKey, i64)>>> + Send;
 
-    /// Drops nodes of a level that no place depends on any more.
+    /// Drops nodes of a level that no place depends on any more, among its first `limit` slots; tells how many.
     fn drop_departures(
         &mut self,
         service: ServiceKey,
         level: i16,
         before_slot: i64,
-    ) -> impl Future<Output = Result<()>> + Send;
+        limit: usize,
+    ) -> impl Future<Output = Result<u64>> + Send;
 
     /// Takes a turn at a chore, if the last one began longer than `period` ago.
     fn take_turn(&mut self, chore: &str, period: Duration) -> impl Future<Output = Result<bool>> + Send;

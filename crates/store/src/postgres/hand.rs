@@ -165,9 +165,6 @@ impl Hands for PgSession {
     }
 
     async fn renew(&mut self, instance: InstanceKey) -> Result<Option<i64>> {
-        if !self.lock_own(instance).await? {
-            return Ok(None);
-        }
         let renewed = "UPDATE relais.instance SET epoch = epoch + 1 WHERE id = $1 AND NOT undecided RETURNING epoch";
         sqlx::query_scalar(renewed).bind(instance.0).fetch_optional(&mut *self.tx).await.map_err(error)
     }
@@ -226,13 +223,16 @@ impl Hands for PgSession {
     }
 
     async fn drop_unknown(&mut self, service: ServiceKey, instance: InstanceKey, known: &[i64]) -> Result<()> {
-        sqlx::query("DELETE FROM relais.hand WHERE instance_id = $1 AND service_id = $2 AND id <> ALL($3)")
-            .bind(instance.0)
-            .bind(service.0)
-            .bind(known)
-            .execute(&mut *self.tx)
-            .await
-            .map_err(error)?;
+        sqlx::query(
+            "WITH noted AS (UPDATE relais.flow SET taken = taken + 1 WHERE service_id = $2)
+             DELETE FROM relais.hand WHERE instance_id = $1 AND service_id = $2 AND id <> ALL($3)",
+        )
+        .bind(instance.0)
+        .bind(service.0)
+        .bind(known)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
         Ok(())
     }
 

@@ -144,8 +144,7 @@ impl Postgres {
                              SET enable_mergejoin = off; SET jit = off",
                         )
                         .await?;
-                    warm::up(connection).await;
-                    Ok(())
+                    warm::up(connection).await
                 })
             })
             .connect_lazy_with(connect.clone());

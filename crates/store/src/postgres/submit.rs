@@ -66,6 +66,7 @@ macro_rules! submit {
 
 /// The same, and the process $19 has them in hand: if nothing else waits, and nobody else is about to hand out tasks. What is locked is
 /// passed over, since others lock in another order.
+/// (A key share would do to hold the process, but would be had of a row that was since counted up.)
 const SUBMIT_AND_TAKE: &str = submit!(
     "RETURNING *",
     ", gone AS (DELETE FROM relais.hand WHERE id = ANY($20)
@@ -75,7 +76,7 @@ const SUBMIT_AND_TAKE: &str = submit!(
          SELECT f.service_id FROM relais.flow f CROSS JOIN relais.instance i
          WHERE f.service_id = $1 AND i.id = $19 AND NOT i.undecided AND i.epoch = $21
                AND (SELECT handed AND flow = 3 AND NOT paused AND NOT deleted AND transport = 0 FROM s)
-         FOR NO KEY UPDATE OF f SKIP LOCKED FOR KEY SHARE OF i SKIP LOCKED
+         FOR NO KEY UPDATE OF f SKIP LOCKED FOR SHARE OF i SKIP LOCKED
      ), made AS (
          INSERT INTO relais.hand (instance_id, service_id, tasks)
          SELECT $19, $1, array_agg(n.id) FROM taken n CROSS JOIN desk

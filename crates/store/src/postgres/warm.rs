@@ -4,7 +4,7 @@
 //! rest of what a task needs until its worker has it. So the statements that somebody waits for are run once, on nothing.
 
 use relais_core::ServiceKey;
-use sqlx::PgConnection;
+use sqlx::{Executor as _, PgConnection};
 
 use super::{session, submit, write};
 use crate::session::{Accounts, Result};
@@ -12,11 +12,15 @@ use crate::session::{Accounts, Result};
 /// No service has this key.
 const NONE: ServiceKey = ServiceKey(0);
 
-/// Runs them. They fail where there are no tables yet, or on a standby; whoever needs them hears of it.
-pub(super) async fn up(connection: &mut PgConnection) {
+/// Runs them. They fail where there are no tables yet, on a standby, or while somebody has locked a table; whoever needs them hears of
+/// it, or waits.
+pub(super) async fn up(connection: &mut PgConnection) -> sqlx::Result<()> {
+    connection.execute("SET lock_timeout = '100ms'").await?;
     if let Err(failure) = run(connection).await {
         tracing::debug!(%failure, "a connection to the database could not be warmed up");
     }
+    connection.execute("RESET lock_timeout").await?;
+    Ok(())
 }
 
 async fn run(connection: &mut PgConnection) -> Result<()> {

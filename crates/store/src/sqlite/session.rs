@@ -472,15 +472,26 @@ impl Session for SqliteSession {
         rows.iter().map(|row| Ok((service_key(row)?, row.big("floor")?))).collect()
     }
 
-    async fn drop_departures(&mut self, service: ServiceKey, level: i16, before_slot: i64) -> Result<()> {
-        sqlx::query("DELETE FROM departure WHERE service_id = ?1 AND level = ?2 AND slot < ?3")
-            .bind(service.0)
-            .bind(level)
-            .bind(before_slot)
-            .execute(&mut *self.tx)
-            .await
-            .map_err(|failure| self.failed(failure))?;
-        Ok(())
+    async fn drop_departures(
+        &mut self,
+        service: ServiceKey,
+        level: i16,
+        before_slot: i64,
+        limit: usize,
+    ) -> Result<u64> {
+        let done = sqlx::query(
+            "DELETE FROM departure WHERE service_id = ?1 AND level = ?2 AND slot < min(?3, (
+                 SELECT slot FROM departure WHERE service_id = ?1 AND level = ?2 ORDER BY slot LIMIT 1
+             ) + ?4)",
+        )
+        .bind(service.0)
+        .bind(level)
+        .bind(before_slot)
+        .bind(wide(limit))
+        .execute(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
+        Ok(done.rows_affected())
     }
 
     async fn take_turn(&mut self, chore: &str, period: Duration) -> Result<bool> {

@@ -101,15 +101,11 @@ impl<D: Database> Verbs<D> {
         {
             return Ok(self.hold_claimed(taken, taker, service, worker_host));
         }
-        let mut session = self.database.begin().await?;
-        if known.is_some() {
-            // What is given up may be under way still: it is over after this, or takes nothing.
-            let Some(epoch) = session.renew(instance).await? else {
-                session.commit().await?;
-                return Ok(Claimed { tasks: vec![Vec::new()], again: None });
-            };
-            self.in_hand().epochs.insert(instance, epoch);
+        if known.is_some() && !self.renew(instance).await? {
+            taker.done_with.clear();
+            return Ok(Claimed { tasks: vec![Vec::new()], again: None });
         }
+        let mut session = self.database.begin().await?;
         let Some(free) = session.lock_desk(service, instance, &taker.done_with).await? else {
             session.commit().await?;
             return Ok(Claimed { tasks: vec![Vec::new()], again: None });
@@ -157,6 +153,19 @@ impl<D: Database> Verbs<D> {
             self.in_hand().take(hand, listed, held.collect());
         }
         Ok(Claimed { tasks: vec![tasks], again: flowing.again })
+    }
+
+    /// Sees to it that what a process has under way takes nothing any more, unless it has the desk: whoever locks that afterwards finds what
+    /// there is to find. By a transaction of its own, since nobody is to wait for the process's row meanwhile. False if it is not alive.
+    async fn renew(&self, instance: InstanceKey) -> Result<bool, StoreError> {
+        let mut session = self.database.begin().await?;
+        let renewed = session.renew(instance).await?;
+        session.commit().await?;
+        let Some(epoch) = renewed else { return Ok(false) };
+        let mut own = self.in_hand();
+        let known = own.epochs.entry(instance).or_default();
+        *known = epoch.max(*known);
+        Ok(true)
     }
 
     /// Gives back what a process was given by a claim of which it never heard, of a service whose flow is limited: there it is

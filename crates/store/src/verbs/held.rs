@@ -144,7 +144,14 @@ impl InHand {
 
     pub(super) fn take(&mut self, hand: i64, listed: Hand, held: Vec<Held>) {
         self.hands.insert(hand, listed);
-        self.tasks.extend(held.into_iter().map(|held| (held.task.task_id, Arc::new(held))));
+        for held in held {
+            // It may be known from another list: it was taken away, and is there again.
+            if let Some(before) =
+                self.tasks.insert(held.task.task_id, Arc::new(held)).filter(|before| before.hand != hand)
+            {
+                self.count_down(before.hand);
+            }
+        }
     }
 
     /// The task is not in hand any more.
@@ -153,6 +160,11 @@ impl InHand {
             Entry::Occupied(held) if held.get().hand == hand => drop(held.remove()),
             _ => return,
         }
+        self.count_down(hand);
+    }
+
+    /// One less of a list has not ended.
+    fn count_down(&mut self, hand: i64) {
         if let Some(listed) = self.hands.get_mut(&hand) {
             listed.left -= 1;
             if listed.left == 0 {

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use relais_core::{PurgeReport, PurgeRule, Status, StoreError, Wakeup, position};
+use relais_core::{PurgeReport, PurgeRule, ServiceKey, Status, StoreError, Wakeup, position};
 
 use super::{Verbs, ledger::Ledger};
 use crate::{
@@ -110,12 +110,25 @@ impl<D: Database> Verbs<D> {
         let mut session = self.database.begin().await?;
         session.forget_inbox(REFUSED, KEYS).await?;
         session.forget_lanes(FORGET_LANES).await?;
-        for (service, floor) in session.queue_floors().await? {
+        let floors = session.queue_floors().await?;
+        session.commit().await?;
+        for (service, floor) in floors {
             for (level, before_slot) in position::first_needed(floor).into_iter().enumerate() {
-                session.drop_departures(service, level as i16, before_slot).await?;
+                self.drop_departures(service, level as i16, before_slot).await?;
             }
         }
-        session.commit().await?;
         Ok(forgotten)
+    }
+
+    /// Drops nodes of a level before this one, a few at a time: those who count departures write to the same table.
+    async fn drop_departures(&self, service: ServiceKey, level: i16, before_slot: i64) -> Result<(), StoreError> {
+        loop {
+            let mut session = self.database.begin().await?;
+            let some = session.drop_departures(service, level, before_slot, KEYS).await?;
+            session.commit().await?;
+            if some == 0 {
+                return Ok(());
+            }
+        }
     }
 }
