@@ -60,7 +60,7 @@ async fn break_off_claims(stage: &Stage, access: &Access) -> Result<()> {
         finish(&**store, service, &before).await?;
     }
     let mut broken_off = 0;
-    // One that is made in one statement can be broken off only until it has its answer, which may be there already.
+    // A claim is broken off only until it has its answer, which may be there already.
     for (tried, polls) in (1..).zip((0..MOST_POLLS).chain(std::iter::repeat_n(0, 500))) {
         for _ in 0..MOST_OF_ONE {
             let request = serde_json::from_str(r#"{"body": {}}"#)?;

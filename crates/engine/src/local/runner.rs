@@ -488,6 +488,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_is_being_written_keeps_nobody_from_taking_more_unless_it_is_too_much() {
+        let room = Room { wanted: AtomicUsize::new(100), ..Room::default() };
+        assert_eq!(room.left(10), Some(100));
+        room.took(100);
+        assert_eq!(room.left(10), None, "all are ahead");
+        (0..49).for_each(|_| room.ended(10));
+        assert_eq!(room.left(10), None, "more than half are");
+        room.ended(10);
+        assert_eq!(room.left(10), Some(50), "and nothing is written yet");
+        room.took(MOST_UNWRITTEN);
+        (0..MOST_UNWRITTEN).for_each(|_| room.ended(10));
+        assert_eq!(room.left(10), None, "the store does not follow");
+        room.wrote(MOST_UNWRITTEN, 100);
+        assert_eq!(room.left(10), Some(50));
+    }
+
+    #[test]
     fn as_many_are_taken_as_are_done_in_a_moment() {
         let start = Instant::now();
         let mut pace = Pace::new(start);

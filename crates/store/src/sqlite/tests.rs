@@ -86,6 +86,25 @@ async fn when_the_disk_was_full_the_store_goes_on_by_itself() {
 }
 
 #[tokio::test]
+async fn nodes_that_no_place_depends_on_are_forgotten_however_many_they_are() {
+    let folder = tempfile::tempdir().unwrap();
+    let database = open(&folder).await;
+    for statement in [
+        "INSERT INTO tally (service_id, client_id, status, departed, n) VALUES (1, 0, 0, false, 160000)",
+        "WITH RECURSIVE slots (slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM slots WHERE slot < 9999)
+         INSERT INTO departure (service_id, level, slot, n) SELECT 1, 0, slot, 16 FROM slots WHERE slot % 7 > 0 OR slot > 5000",
+        "INSERT INTO departure (service_id, level, slot, n) VALUES (1, 5, 0, 160000)",
+    ] {
+        sqlx::query(statement).execute(&database.write).await.unwrap();
+    }
+    let (read, store) = (database.read.clone(), Verbs::new(database));
+    store.tidy(std::time::Duration::ZERO).await.unwrap();
+    let left: Vec<(i64, i64)> =
+        sqlx::query_as("SELECT level, slot FROM departure ORDER BY level, slot").fetch_all(&read).await.unwrap();
+    assert_eq!(left, [(5, 0)], "all have left but what the next place is counted from");
+}
+
+#[tokio::test]
 async fn a_ping_writes_when_nothing_else_has_shown_that_it_can() {
     let folder = tempfile::tempdir().unwrap();
     let database = open(&folder).await;
