@@ -18,6 +18,12 @@ fn broker(world: &World) -> Result<(&TestVhost, Broker)> {
     Ok((vhost, Broker::new(vhost.url(), BrokerOptions::default())?))
 }
 
+/// The way to it for somebody who may work and not hear what is told beside tasks.
+pub async fn url_of_who_may_not_listen(world: &World) -> Result<String> {
+    let vhost = world.vhost.as_ref().context("there is no broker")?;
+    vhost.url_restricted_to(r"^(resize-in|resize-out|amq\.default)$").await
+}
+
 async fn cancel(world: &World, task: &str) {
     let path = format!("/v1/services/{SERVICE}/tasks/{task}");
     assert_eq!(world.app.client("alice").delete(&path).await.status, 200);
@@ -144,8 +150,7 @@ pub async fn what_has_not_begun_is_not_begun_any_more(world: &World) -> Result<(
 }
 
 pub async fn who_may_not_listen_works_all_the_same(world: &World) -> Result<()> {
-    let (vhost, _) = broker(world)?;
-    let url = vhost.url_restricted_to(r"^(resize-in|resize-out|amq\.default)$").await?;
+    let url = url_of_who_may_not_listen(world).await?;
     let stage = Stage::new();
     let worker = stage.run(world.worker_at(&url));
     let cancelled = world.submit(json!({"do": "wait"})).await;
