@@ -39,7 +39,7 @@ use tokio::{
 };
 use tracing::Instrument;
 
-use self::{guardian::Guardian, output::TooMuch, process::Group};
+use self::{guardian::Guardian, output::Said, process::Group};
 use crate::{Context, HandlerError};
 
 /// "Temporary failure, the user is invited to retry": the one exit code that has a meaning of its own.
@@ -146,7 +146,7 @@ impl CommandRunner {
         }
         let status = group.finish().await.map_err(|error| HandlerError::new(format!("lost the command: {error}")))?;
         pipes.drain().await;
-        let (stdout, tail) = (pipes.stdout, pipes.tail);
+        let (heard, tail) = (&pipes.said, pipes.said.tail());
         let said = |what: String| if tail.is_empty() { what } else { format!("{what}: {tail}") };
         match end {
             End::Cancelled => Err(HandlerError::new("stopped")), // Nobody reads it.
@@ -155,11 +155,11 @@ impl CommandRunner {
                 Err(HandlerError::new(said(what)).kind("timeout"))
             }
             // Both may be true at the same moment.
-            End::TooMuch | End::Exited if matches!(stdout, Some(Err(TooMuch))) => {
+            End::TooMuch | End::Exited if heard.too_much() => {
                 let what = format!("the command wrote more than {} bytes to stdout", self.stdout_limit);
                 Err(HandlerError::new(what).kind("output"))
             }
-            End::TooMuch | End::Exited => judge(status, stdout.and_then(Result::ok).unwrap_or_default(), tail),
+            End::TooMuch | End::Exited => judge(status, &heard.take_stdout(), tail),
         }
     }
 
@@ -209,10 +209,10 @@ async fn elapsed(limit: Option<Duration>) -> Duration {
 }
 
 /// What an exit status means.
-fn judge(status: ExitStatus, stdout: Vec<u8>, tail: String) -> Result<Box<RawValue>, HandlerError> {
+fn judge(status: ExitStatus, stdout: &[u8], tail: String) -> Result<Box<RawValue>, HandlerError> {
     let or = |what: String| if tail.is_empty() { what } else { tail.clone() };
     match (status.code(), status.signal()) {
-        (Some(0), _) => Ok(output::response(&stdout)),
+        (Some(0), _) => Ok(output::response(stdout)),
         (Some(TEMPORARY_FAILURE), _) => {
             Err(HandlerError::again(or(format!("the command ended with exit code {TEMPORARY_FAILURE}"))))
         }
@@ -230,73 +230,54 @@ fn judge(status: ExitStatus, stdout: Vec<u8>, tail: String) -> Result<Box<RawVal
 
 /// The three pipes of a process, served beside it: whatever it does with one of them, the others go on.
 struct Pipes {
-    tasks: JoinSet<Piece>,
-    stdout: Option<Result<Vec<u8>, TooMuch>>,
-    tail: String,
-}
-
-enum Piece {
-    Fed,
-    Stdout(Result<Vec<u8>, TooMuch>),
-    Stderr(String),
+    tasks: JoinSet<()>,
+    said: Said,
 }
 
 impl Pipes {
     fn new(group: &mut Group, body: Box<RawValue>, stdout_limit: usize, context: &Context) -> Self {
-        let mut tasks = JoinSet::new();
+        let (mut tasks, said) = (JoinSet::new(), Said::default());
         let (stdin, stdout, stderr) = group.pipes();
         if let Some(stdin) = stdin {
             tasks.spawn(feed(stdin, body));
         }
         if let Some(stdout) = stdout {
-            tasks.spawn(async move { Piece::Stdout(output::read_stdout(stdout, stdout_limit).await) });
+            let said = said.clone();
+            tasks.spawn(async move { said.read_stdout(stdout, stdout_limit).await });
         }
         if let Some(stderr) = stderr {
-            let context = context.clone();
-            let read = async move { Piece::Stderr(output::read_stderr(stderr, &context).await) };
+            let (said, context) = (said.clone(), context.clone());
+            let read = async move { said.read_stderr(stderr, &context).await };
             // So that its lines name the task.
             tasks.spawn(read.in_current_span());
         }
-        Self { tasks, stdout: None, tail: String::new() }
-    }
-
-    fn take(&mut self, piece: Piece) {
-        match piece {
-            Piece::Fed => {}
-            Piece::Stdout(stdout) => self.stdout = Some(stdout),
-            Piece::Stderr(tail) => self.tail = tail,
-        }
+        Self { tasks, said }
     }
 
     /// Returns when there is too much on stdout, and only then.
     async fn too_much(&mut self) {
-        while let Some(piece) = self.tasks.join_next().await {
-            self.take(piece.unwrap_or(Piece::Fed));
-            if let Some(Err(TooMuch)) = self.stdout {
+        while self.tasks.join_next().await.is_some() {
+            if self.said.too_much() {
                 return;
             }
         }
         std::future::pending().await
     }
 
-    /// Takes the rest. The group is gone, so this is a matter of moments.
+    /// Hears the rest. The group is gone, so this is a matter of moments; what has arrived by then counts.
     async fn drain(&mut self) {
-        let rest = async {
-            while let Some(piece) = self.tasks.join_next().await {
-                self.take(piece.unwrap_or(Piece::Fed));
-            }
-        };
+        let rest = async { while self.tasks.join_next().await.is_some() {} };
         if timeout(LAST_WORDS, rest).await.is_err() {
             tracing::warn!("something that the command started left its process group and holds its output open");
+            self.tasks.shutdown().await;
         }
     }
 }
 
 /// A process that does not read its input, or not all of it, is free to do so.
-async fn feed(mut stdin: ChildStdin, body: Box<RawValue>) -> Piece {
+async fn feed(mut stdin: ChildStdin, body: Box<RawValue>) {
     let _ = stdin.write_all(body.get().as_bytes()).await;
     let _ = stdin.write_all(b"\n").await;
-    Piece::Fed
 }
 
 /// Where a program is: as given if that is a path, else the first of that name in `PATH`.

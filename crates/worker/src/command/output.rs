@@ -1,5 +1,7 @@
 //! What a command says: its response on stdout, progress and log lines on stderr. All of it is bounded.
 
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
 use serde_json::value::RawValue;
 use tokio::io::{AsyncRead, AsyncReadExt};
 
@@ -8,20 +10,98 @@ use crate::Context;
 /// How much of the end of stderr goes into an error message.
 const TAIL: usize = 4 * 1024;
 
+/// So much is read at once.
+const CHUNK: usize = 8 * 1024;
+
 /// A line of stderr that is longer is cut into lines of this length.
 const LINE: usize = 8 * 1024;
 
-/// More came on stdout than may.
-#[derive(Debug)]
-pub(super) struct TooMuch;
+/// What a command has said so far. It is shared with those who read it, so that what has arrived counts even if the end never
+/// does: something that the command left behind may hold its output open.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Said(Arc<Mutex<Words>>);
 
-/// Reads stdout to its end, or until there is more than may be.
-pub(super) async fn read_stdout(stdout: impl AsyncRead + Unpin, limit: usize) -> Result<Vec<u8>, TooMuch> {
-    let mut text = Vec::new();
-    let most = u64::try_from(limit).unwrap_or(u64::MAX).saturating_add(1);
-    // What can not be read is not there; the exit code says how it went.
-    let _ = stdout.take(most).read_to_end(&mut text).await;
-    if text.len() > limit { Err(TooMuch) } else { Ok(text) }
+#[derive(Debug, Default)]
+struct Words {
+    stdout: Vec<u8>,
+    too_much: bool,
+    tail: Tail,
+    /// A line of stderr that has not ended.
+    line: Vec<u8>,
+}
+
+impl Said {
+    /// Whether more came on stdout than may.
+    pub fn too_much(&self) -> bool {
+        self.words().too_much
+    }
+
+    pub fn take_stdout(&self) -> Vec<u8> {
+        std::mem::take(&mut self.words().stdout)
+    }
+
+    /// The end of stderr.
+    pub fn tail(&self) -> String {
+        let mut words = self.words();
+        let rest = std::mem::take(&mut words.line);
+        if !rest.is_empty() {
+            words.tail.push(String::from_utf8_lossy(&rest).trim_end());
+        }
+        words.tail.text()
+    }
+
+    /// Reads stdout to its end, or until there is more than may be.
+    pub async fn read_stdout(&self, mut stdout: impl AsyncRead + Unpin, limit: usize) {
+        let mut chunk = vec![0; CHUNK];
+        // What can not be read is not there; the exit code says how it went.
+        while let Ok(read @ 1..) = stdout.read(&mut chunk).await {
+            let mut words = self.words();
+            words.stdout.extend_from_slice(&chunk[..read]);
+            if words.stdout.len() > limit {
+                words.too_much = true;
+                return;
+            }
+        }
+    }
+
+    /// Reads stderr to its end, line by line.
+    pub async fn read_stderr(&self, mut stderr: impl AsyncRead + Unpin, context: &Context) {
+        let mut chunk = vec![0; CHUNK];
+        while let Ok(read @ 1..) = stderr.read(&mut chunk).await {
+            let mut words = self.words();
+            for &byte in &chunk[..read] {
+                if byte == b'\n' || words.line.len() == LINE {
+                    words.heed(context);
+                }
+                if byte != b'\n' {
+                    words.line.push(byte);
+                }
+            }
+        }
+        let mut words = self.words();
+        if !words.line.is_empty() {
+            words.heed(context);
+        }
+    }
+
+    fn words(&self) -> MutexGuard<'_, Words> {
+        // Bytes that were added half way are still bytes that came.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Words {
+    /// The line has ended.
+    fn heed(&mut self, context: &Context) {
+        let line = std::mem::take(&mut self.line);
+        let text = String::from_utf8_lossy(&line);
+        let text = text.trim_end();
+        if let Some(percent) = progress(text) {
+            return context.progress(percent);
+        }
+        tracing::info!("{text}");
+        self.tail.push(text);
+    }
 }
 
 /// All of it if it is one JSON value, else its last line that is one, else null.
@@ -29,41 +109,6 @@ pub(super) fn response(stdout: &[u8]) -> Box<RawValue> {
     let json = |text: &[u8]| serde_json::from_slice::<Box<RawValue>>(text.trim_ascii()).ok();
     let lines = || stdout.rsplit(|byte| *byte == b'\n').find_map(json);
     json(stdout).or_else(lines).unwrap_or_else(|| RawValue::NULL.to_owned())
-}
-
-/// Reads stderr to its end, line by line, and gives the end of it.
-pub(super) async fn read_stderr(mut stderr: impl AsyncRead + Unpin, context: &Context) -> String {
-    let mut tail = Tail::default();
-    let mut line = Vec::new();
-    let mut chunk = vec![0; 4 * 1024];
-    loop {
-        let read = stderr.read(&mut chunk).await.unwrap_or(0);
-        for &byte in &chunk[..read] {
-            if byte == b'\n' || line.len() == LINE {
-                heed(&line, context, &mut tail);
-                line.clear();
-            }
-            if byte != b'\n' {
-                line.push(byte);
-            }
-        }
-        if read == 0 {
-            if !line.is_empty() {
-                heed(&line, context, &mut tail);
-            }
-            return tail.text();
-        }
-    }
-}
-
-fn heed(line: &[u8], context: &Context, tail: &mut Tail) {
-    let text = String::from_utf8_lossy(line);
-    let text = text.trim_end();
-    if let Some(percent) = progress(text) {
-        return context.progress(percent);
-    }
-    tracing::info!("{text}");
-    tail.push(text);
 }
 
 /// `progress 42`, `progress 42.5`, `progress 42%`.
@@ -120,16 +165,27 @@ mod tests {
 
     #[tokio::test]
     async fn stdout_is_read_up_to_its_limit() {
-        assert_eq!(read_stdout(&b"12345"[..], 5).await.unwrap(), b"12345");
-        assert!(read_stdout(&b"123456"[..], 5).await.is_err());
-        assert!(read_stdout(tokio::io::repeat(b'x'), 100_000).await.is_err());
+        let said = Said::default();
+        said.read_stdout(&b"12345"[..], 5).await;
+        assert!(!said.too_much() && said.take_stdout() == b"12345");
+        said.read_stdout(&b"123456"[..], 5).await;
+        assert!(said.too_much());
+        let said = Said::default();
+        said.read_stdout(tokio::io::repeat(b'x'), 100_000).await;
+        assert!(said.too_much() && said.take_stdout().len() <= 100_000 + CHUNK);
+    }
+
+    async fn tail_of(stderr: impl AsyncRead + Unpin, context: &Context) -> String {
+        let said = Said::default();
+        said.read_stderr(stderr, context).await;
+        said.tail()
     }
 
     #[tokio::test]
     async fn progress_is_told_and_the_end_of_the_rest_is_kept() {
         let (context, outbox) = crate::context::cancelled_by(CancellationToken::new());
         let text = b"progress 10\nprogress report\nprogress 42.5%\nprogress NaN\nno \xff paper";
-        let tail = read_stderr(&text[..], &context).await;
+        let tail = tail_of(&text[..], &context).await;
         assert_eq!(tail, "progress report\nprogress NaN\nno \u{fffd} paper");
         let notes = outbox.take_notes(Instant::now()).await;
         assert_eq!(notes[0].1.progress, Some(42.5));
@@ -141,9 +197,9 @@ mod tests {
         let context = crate::context::cancelled_by(CancellationToken::new()).0;
         let mut flood = "é".repeat(1 << 20);
         flood.push_str("\nlast words");
-        let tail = read_stderr(flood.as_bytes(), &context).await;
+        let tail = tail_of(flood.as_bytes(), &context).await;
         assert!(tail.len() <= TAIL && tail.ends_with("é\nlast words"), "{} bytes", tail.len());
-        let tail = read_stderr(&[0xff; 100_000][..], &context).await;
+        let tail = tail_of(&[0xff; 100_000][..], &context).await;
         assert!(tail.len() <= TAIL);
     }
 }

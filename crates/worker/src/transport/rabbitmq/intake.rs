@@ -233,20 +233,24 @@ impl Desk {
             let opening = async {
                 // First: what is given up from when a task is here is heard.
                 let desk = self.clone();
-                let hearing = control.hear(move |told| desk.heed(told)).await;
-                (open(&broker, &queues, prefetch).await, hearing)
+                let hearing = match control.hear(move |told| desk.heed(told)).await {
+                    // It will be heard, so it is worth another try.
+                    Err(error) if error.is_away() => return Err(error),
+                    hearing => hearing,
+                };
+                Ok((open(&broker, &queues, prefetch).await?, hearing))
             };
-            let (opened, hearing) = tokio::select! {
+            let opened = tokio::select! {
                 opened = opening => opened,
                 () = self.stop.cancelled() => break,
             };
-            if let Err(ConsumeError::Refused { why }) = &hearing
-                && unheard.replace(why.clone()).as_ref() != Some(why)
-            {
-                tracing::warn!(why, "it is not heard here if a task is cancelled while it runs");
-            }
             match opened {
-                Ok(consumer) => {
+                Ok((consumer, hearing)) => {
+                    if let Err(error) = &hearing
+                        && unheard.replace(error.clone()).as_ref() != Some(error)
+                    {
+                        tracing::warn!(%error, "it is not heard here if a task is cancelled while it runs");
+                    }
                     tracing::info!(queue = queues[0].name, prefetch, "consuming");
                     (backoff, reported, welcome) = (Backoff::default(), None, true);
                     self.is_consuming.store(true, Ordering::Relaxed);
