@@ -10,12 +10,9 @@ use std::{
 use relais_core::{ServiceKey, Status};
 use tokio::time::Instant;
 
-use crate::{Engine, EngineError, callbacks, depth, inbox, schedule};
+use crate::{Engine, EngineError, callbacks, depth, schedule};
 
-/// How often what is declared is looked at, in case a wake-up was lost.
-const REFRESH: Duration = Duration::from_secs(5);
-
-/// How often it is looked for what time has done, in case nobody said when to look.
+/// How often it is looked for what time has done: nobody says when a lease begins, and a clock may be set.
 const TIME: Duration = Duration::from_secs(1);
 
 /// How often it is looked for instances that died.
@@ -51,7 +48,8 @@ pub(crate) fn start(engine: &Engine) {
     let refresh = engine.clone();
     engine.spawn(async move {
         let hub = refresh.0.hub.clone();
-        every(&refresh, "refresh", REFRESH, || hub.declared_bell.notified(), || refresh.refresh()).await;
+        every(&refresh, "refresh", refresh.0.options.sweep, || hub.declared_bell.notified(), || refresh.refresh())
+            .await;
     });
     let observe = engine.clone();
     engine.spawn(async move {
@@ -75,7 +73,7 @@ pub(crate) fn start(engine: &Engine) {
         let inbox = engine.clone();
         engine.spawn(async move {
             let hub = inbox.0.hub.clone();
-            every(&inbox, "inbox", inbox::LOOK, || hub.inbox_bell.notified(), || inbox.take_in()).await;
+            every(&inbox, "inbox", inbox.0.options.sweep, || hub.inbox_bell.notified(), || inbox.take_in()).await;
         });
         let dead = engine.clone();
         engine.spawn(async move {

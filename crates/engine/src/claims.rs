@@ -21,9 +21,6 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{EngineError, hub::Hub};
 
-/// How often those who wait look by themselves, in case a wake-up was lost.
-const SWEEP: Duration = Duration::from_secs(5);
-
 /// The most tasks that one transaction hands out.
 const MAX_CLAIM: usize = 1000;
 
@@ -54,7 +51,7 @@ pub(crate) struct ClaimsDesk {
     store: Arc<dyn Store>,
     wishes: mpsc::Sender<Wish>,
     asked: mpsc::Sender<Asked>,
-    finished: mpsc::Sender<Answered>,
+    finished: mpsc::UnboundedSender<Answered>,
     /// Whether anybody has ever waited here.
     in_use: Arc<AtomicBool>,
 }
@@ -63,15 +60,18 @@ impl ClaimsDesk {
     pub(crate) fn start(
         store: Arc<dyn Store>,
         hub: Arc<Hub>,
+        sweep: Duration,
         stopping: CancellationToken,
         tracker: &TaskTracker,
     ) -> Self {
         let (wishes, queue) = mpsc::channel(1024);
-        let (finished, claimed) = mpsc::channel(64);
+        // A service has one claim under way: there are never more answers than services.
+        let (finished, claimed) = mpsc::unbounded_channel();
         let (asked, questions) = mpsc::channel(64);
         let desk = Desk {
             store: Arc::clone(&store),
             hub,
+            sweep,
             stopping,
             tracker: tracker.clone(),
             finished: finished.clone(),
@@ -98,19 +98,20 @@ impl ClaimsDesk {
     /// Takes tasks in. If somebody waits here for such tasks and for nothing else, it has them with the same commit.
     pub(crate) async fn submit(&self, tasks: Vec<NewTask>) -> Result<Vec<Submission>, StoreError> {
         let Some(wish) = self.who_waits_for(&tasks).await else { return self.store.submit_many(tasks).await };
-        let service = wish.request.service;
-        // The desk outlives all who submit; when it is gone, nobody waits.
-        match self.store.submit_and_take(tasks, wish.request.clone()).await {
+        let request = wish.request.clone();
+        let mut under_way = UnderWay::new(request.service, vec![wish], &self.finished);
+        match self.store.submit_and_take(tasks, request).await {
             Ok((answers, taken)) => {
-                let result = Ok(Claimed { tasks: vec![taken], again: None });
-                let _ = self.finished.send(Answered { service, wishes: vec![wish], result, lent: true }).await;
+                under_way.answer(Ok(Claimed { tasks: vec![taken], again: None }), true);
                 Ok(answers)
             }
             Err(error) => {
                 // Whether it has any, its next claim finds out.
-                let result = Ok(Claimed { tasks: Vec::new(), again: None });
-                let _ = self.finished.send(Answered { service, wishes: Vec::new(), result, lent: false }).await;
-                let _ = self.wishes.send(wish).await;
+                let wishes = std::mem::take(&mut under_way.wishes);
+                under_way.answer(Ok(Claimed { tasks: Vec::new(), again: None }), false);
+                for wish in wishes {
+                    let _ = self.wishes.send(wish).await;
+                }
                 Err(error)
             }
         }
@@ -137,12 +138,43 @@ struct Answered {
     lent: bool,
 }
 
+/// A claim under way. However it ends, the desk hears of it: until then nobody else claims for its service.
+struct UnderWay {
+    service: ServiceKey,
+    wishes: Vec<Wish>,
+    finished: mpsc::UnboundedSender<Answered>,
+    answered: bool,
+}
+
+impl UnderWay {
+    fn new(service: ServiceKey, wishes: Vec<Wish>, finished: &mpsc::UnboundedSender<Answered>) -> Self {
+        Self { service, wishes, finished: finished.clone(), answered: false }
+    }
+
+    fn answer(&mut self, result: Result<Claimed, StoreError>, lent: bool) {
+        self.answered = true;
+        let wishes = std::mem::take(&mut self.wishes);
+        // The desk outlives all claims; when it is gone, nobody waits.
+        let _ = self.finished.send(Answered { service: self.service, wishes, result, lent });
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.answer(Err(StoreError::Failed("the claim ended without an answer".into())), false);
+        }
+    }
+}
+
 struct Desk {
     store: Arc<dyn Store>,
     hub: Arc<Hub>,
+    /// How often those who wait look by themselves.
+    sweep: Duration,
     stopping: CancellationToken,
     tracker: TaskTracker,
-    finished: mpsc::Sender<Answered>,
+    finished: mpsc::UnboundedSender<Answered>,
     waiting: HashMap<ServiceKey, VecDeque<Wish>>,
     waiting_count: usize,
     /// Services with a claim under way.
@@ -159,11 +191,11 @@ impl Desk {
     async fn run(
         mut self,
         mut queue: mpsc::Receiver<Wish>,
-        mut claimed: mpsc::Receiver<Answered>,
+        mut claimed: mpsc::UnboundedReceiver<Answered>,
         mut questions: mpsc::Receiver<Asked>,
     ) {
         let hub = Arc::clone(&self.hub);
-        let mut sweep = tokio::time::interval(SWEEP);
+        let mut sweep = tokio::time::interval(self.sweep);
         sweep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             let next_deadline = self.next_deadline();
@@ -303,11 +335,9 @@ impl Desk {
             }
             self.busy.insert(service);
             self.again.remove(&service);
-            let (store, finished) = (Arc::clone(&self.store), self.finished.clone());
-            self.tracker.spawn(async move {
-                let result = store.claim(wishes.iter().map(|wish| wish.request.clone()).collect()).await;
-                let _ = finished.send(Answered { service, wishes, result, lent: false }).await;
-            });
+            let requests = wishes.iter().map(|wish| wish.request.clone()).collect();
+            let (store, mut under_way) = (Arc::clone(&self.store), UnderWay::new(service, wishes, &self.finished));
+            self.tracker.spawn(async move { under_way.answer(store.claim(requests).await, false) });
         }
     }
 
@@ -380,5 +410,22 @@ impl Desk {
                 tracing::warn!(error = %error, "tasks whose worker hung up wait for their lease to expire");
             }
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_that_ends_without_an_answer_leaves_its_service_to_others() {
+        let (finished, mut answers) = mpsc::unbounded_channel();
+        drop(UnderWay::new(ServiceKey(7), Vec::new(), &finished));
+        assert!(matches!(answers.try_recv(), Ok(Answered { service: ServiceKey(7), result: Err(_), .. })));
+        let mut under_way = UnderWay::new(ServiceKey(8), Vec::new(), &finished);
+        under_way.answer(Ok(Claimed { tasks: Vec::new(), again: None }), false);
+        drop(under_way);
+        assert!(matches!(answers.try_recv(), Ok(Answered { service: ServiceKey(8), result: Ok(_), .. })));
+        assert!(answers.try_recv().is_err(), "said once");
     }
 }

@@ -10,9 +10,6 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{Engine, EngineError, background::chain};
 
-/// How often those who watch look by themselves, in case a wake-up was lost.
-const SWEEP: Duration = Duration::from_secs(5);
-
 /// Changes that come faster than this are seen as one.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -80,7 +77,7 @@ pub(crate) async fn run(engine: Engine) {
         // While nobody watches there is nothing to sweep.
         let sweep = async {
             match hub.watches_queues() {
-                true => tokio::time::sleep(if failing { RETRY } else { SWEEP }).await,
+                true => tokio::time::sleep(if failing { RETRY } else { engine.0.options.sweep }).await,
                 false => std::future::pending().await,
             }
         };

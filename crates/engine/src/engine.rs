@@ -41,6 +41,9 @@ pub struct Options {
     pub idempotency_age: Duration,
     /// How long it is known what operators did.
     pub audit_age: Duration,
+    /// How often it is looked for what nobody told of, in case a wake-up was lost on its way; 5 s unless set. What is due at a
+    /// known time is not found by looking.
+    pub sweep: Duration,
     /// Whether this process takes tasks away from silent workers.
     pub rescue: bool,
     /// Whether this process purges.
@@ -70,6 +73,7 @@ impl Default for Options {
             purge: PurgeDefaults::default(),
             idempotency_age: Duration::from_secs(24 * 3600),
             audit_age: Duration::from_secs(180 * 86_400),
+            sweep: Duration::from_secs(5),
             rescue: true,
             purging: true,
             telling: true,
@@ -127,7 +131,7 @@ impl Engine {
         store.listen(Arc::clone(&hub) as _);
         let (dispatcher, parcels) = Dispatcher::new();
         let dispatcher = Arc::new(dispatcher);
-        let claims = ClaimsDesk::start(Arc::clone(&store), Arc::clone(&hub), stopping.clone(), &tracker);
+        let claims = ClaimsDesk::start(Arc::clone(&store), Arc::clone(&hub), options.sweep, stopping.clone(), &tracker);
         let submissions = {
             let (claims, dispatcher) = (claims.clone(), Arc::clone(&dispatcher));
             Batcher::start(

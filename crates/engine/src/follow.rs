@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use crate::{Access, Engine, EngineError, Problem, hub::Watch};
 
-/// How often those who wait look by themselves, in case a wake-up was lost.
+/// How often those who wait look by themselves: nobody says that a place in a queue has moved.
 const SWEEP: Duration = Duration::from_secs(5);
 
 /// Which tasks to list.

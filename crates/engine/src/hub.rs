@@ -14,6 +14,8 @@ use std::{
 use relais_core::{IdsChanged, QueueDepth, ServiceKey, Wakeup, WakeupListener};
 use tokio::sync::{Notify, watch};
 
+use crate::dispatch::Behind;
+
 /// So many lanes are remembered by name.
 const MOST_LANES: usize = 10_000;
 
@@ -45,6 +47,8 @@ pub(crate) struct Hub {
     pub(crate) callbacks_bell: Notify,
     /// Rings when there are tasks to be dispatched that nobody has in hand.
     pub(crate) dispatch_bell: Notify,
+    /// Whether such tasks may be there.
+    pub(crate) behind: Behind,
     /// Queues that somebody watches.
     queues: Mutex<Queues>,
     /// Rings when a queue that is watched is to be looked at.
@@ -203,7 +207,10 @@ impl WakeupListener for Hub {
             drop(callbacks);
             self.callbacks_bell.notify_one();
         }
-        if !wakeup.dispatch.is_empty() || wakeup.tasks == IdsChanged::Perhaps || wakeup.declared {
+        if !wakeup.dispatch.is_empty() {
+            self.behind.note();
+        }
+        if !wakeup.dispatch.is_empty() || wakeup.tasks == IdsChanged::Perhaps {
             self.dispatch_bell.notify_one();
         }
         if wakeup.timer.is_some() || wakeup.tasks == IdsChanged::Perhaps {

@@ -7,9 +7,6 @@ use relais_protocol::consumer::SubmitRequest;
 
 use crate::{Access, Engine, EngineError, registry::Snapshot, schedule::explained, submit::new_task};
 
-/// How often the inbox is looked into, in case nobody rang.
-pub(crate) const LOOK: Duration = Duration::from_secs(5);
-
 /// So many are taken in at once.
 const BATCH: usize = 500;
 

@@ -13,9 +13,6 @@ use tokio::time::Instant;
 
 use crate::{Access, Engine, EngineError, Problem, background::chain, registry::Snapshot, submit::new_task, terms};
 
-/// How often the clock is looked at again: the database's may go otherwise than ours.
-const LOOK: Duration = Duration::from_secs(5);
-
 /// How long to wait where another process has in hand what is due.
 const IN_OTHER_HANDS: Duration = Duration::from_millis(20);
 
@@ -49,7 +46,8 @@ pub(crate) async fn run(engine: Engine) {
                                 "works again"
                             );
                         }
-                        wait.map(|wait| wait.min(LOOK))
+                        // The database's clock may go otherwise than ours.
+                        wait.map(|wait| wait.min(engine.0.options.sweep))
                     }
                     Err(error) => {
                         if failing_since.is_none() {

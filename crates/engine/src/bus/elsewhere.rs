@@ -27,6 +27,9 @@ pub(super) const CHANNEL: &str = "relais.interest";
 /// How often a process that wants events says so.
 const RENEW: Duration = Duration::from_secs(10);
 
+/// How soon it says again what could not be said.
+const AGAIN: Duration = Duration::from_secs(1);
+
 /// How long that is believed.
 const BELIEVED: Duration = Duration::from_secs(35);
 
@@ -112,7 +115,7 @@ pub(super) async fn listen(
     let Ok(mut here) = bus.interest(&format!("{TASKS}.>")) else { return };
     let (mut asks, mut again) = (true, false);
     loop {
-        let wants = here.any();
+        let (wants, mut untold) = (here.any(), false);
         if asks || again || wants != *elsewhere.told.borrow() {
             let said = Said { origin: speaker.origin().to_owned(), wants, asks };
             match bus.publish(CHANNEL, said).await {
@@ -120,8 +123,10 @@ pub(super) async fn listen(
                     (asks, again) = (false, false);
                     elsewhere.told.send_replace(wants);
                 }
-                // Told when the connection is back.
-                Err(error) => tracing::debug!(error = %chain(&error), "others are not told what is followed here"),
+                Err(error) => {
+                    untold = true;
+                    tracing::debug!(error = %chain(&error), "others are not told what is followed here");
+                }
             }
         }
         tokio::select! {
@@ -139,6 +144,7 @@ pub(super) async fn listen(
                 }
             }
             () = here.changed() => {}
+            () = tokio::time::sleep(AGAIN), if untold => {}
             () = tokio::time::sleep(RENEW), if wants => again = true,
             () = quiet.cancelled() => return,
         }

@@ -34,9 +34,6 @@ use crate::{
     views::task_view,
 };
 
-/// How often the lanes are looked at, in case a wake-up was lost.
-const LOOK: Duration = Duration::from_secs(10);
-
 /// At least so long from one look to the next.
 const REST: Duration = Duration::from_millis(10);
 
@@ -144,24 +141,30 @@ impl Post {
         }
     }
 
+    /// How often the lanes are looked at, in case a wake-up was lost.
+    fn look_by_itself(&self) -> Duration {
+        self.engine.0.options.sweep * 2
+    }
+
     /// Looks at all lanes in which something waits.
     async fn look(&mut self) {
         let begun = Instant::now();
         match self.look_at_all().await {
             Ok(wait) => {
-                self.next_look = tokio::time::Instant::now() + wait.min(LOOK);
+                self.next_look = tokio::time::Instant::now() + wait;
                 self.works();
             }
             Err(error) => self.fails(&error),
         }
-        self.earliest_look = tokio::time::Instant::now() + (begun.elapsed() * 10).max(REST);
+        let rest = (begun.elapsed() * 10).clamp(REST, self.look_by_itself());
+        self.earliest_look = tokio::time::Instant::now() + rest;
     }
 
     /// How long until something becomes due.
     async fn look_at_all(&mut self) -> Result<Duration, StoreError> {
         let store = Arc::clone(&self.engine.0.store);
         let options = Arc::clone(&self.options);
-        let (mut after, mut wait, mut oldest, mut parked) = (None, LOOK, Duration::ZERO, 0_u32);
+        let (mut after, mut wait, mut oldest, mut parked) = (None, self.look_by_itself(), Duration::ZERO, 0_u32);
         let mut known = std::collections::HashSet::new();
         loop {
             let page = store.callback_lanes(after, PAGE).await?;

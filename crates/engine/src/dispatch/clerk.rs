@@ -195,6 +195,8 @@ fn troubled(engine: &Engine, service: ServiceKey, error: &CarrierError) {
     };
     metrics::counter!("relais_dispatch_failures_total", "reason" => reason).increment(1);
     if news {
+        // So that the sweep knows when to look.
+        engine.0.hub.dispatch_bell.notify_one();
         let name = engine.snapshot().ok();
         let name = name.as_ref().and_then(|snapshot| snapshot.declared.service_by_key(service));
         tracing::warn!(service = name.map(|service| service.name.as_str()), %error, "tasks wait: the broker does not take them");

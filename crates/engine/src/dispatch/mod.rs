@@ -7,6 +7,7 @@
 //!
 //! A task may be published twice, never before its commit, and never too seldom: a row goes when the broker has confirmed.
 
+mod behind;
 mod clerk;
 mod letters;
 mod queues;
@@ -16,10 +17,7 @@ mod track;
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -34,6 +32,7 @@ use tokio::{
 
 use crate::Engine;
 
+pub(crate) use behind::Behind;
 pub use letters::MOST_LETTERS;
 
 /// How long a task that was just taken in is left to the process that took it.
@@ -93,8 +92,6 @@ pub(crate) struct Dispatcher {
     parked: Mutex<HashMap<ServiceKey, (Instant, bool)>>,
     /// Services whose queues this process has looked after.
     known: Mutex<HashSet<ServiceKey>>,
-    /// Whether tasks may wait in the store to be published: what comes later must not overtake them.
-    behind: AtomicBool,
     /// How many messages of each service this process has set aside, and nobody has replayed or forgotten since.
     letters: Mutex<HashMap<ServiceKey, u64>>,
     /// Services of which the broker has nothing while published tasks wait: the oldest of those, and since when.
@@ -121,7 +118,6 @@ impl Dispatcher {
             room,
             parked: Mutex::default(),
             known: Mutex::default(),
-            behind: AtomicBool::new(true),
             letters: Mutex::default(),
             suspects: Mutex::default(),
             queues_bell: Notify::new(),
@@ -210,11 +206,9 @@ impl Dispatcher {
         suspects.iter().filter(|(_, suspect)| suspect.lost).map(|(service, _)| *service).collect()
     }
 
-    /// Whether what is taken in now can be published from memory.
+    /// Whether there is room for what is taken in now.
     fn keeps_up(&self) -> bool {
-        !self.behind.load(Ordering::Relaxed)
-            && self.parcels.capacity() > MOST_PARCELS / 2
-            && self.room.available_permits() > MOST_KIB / 2
+        self.parcels.capacity() > MOST_PARCELS / 2 && self.room.available_permits() > MOST_KIB / 2
     }
 
     /// Whether this process looks after a service's queues for the first time.
@@ -234,6 +228,16 @@ impl Dispatcher {
 
     fn is_parked(&self, service: ServiceKey) -> bool {
         self.parked().get(&service).is_some_and(|(until, _)| *until > Instant::now())
+    }
+
+    /// How long until the next of those that are left alone is not any more.
+    fn parked_for(&self) -> Option<Duration> {
+        let now = Instant::now();
+        self.parked()
+            .values()
+            .filter_map(|(until, _)| until.checked_duration_since(now))
+            .filter(|left| !left.is_zero())
+            .min()
     }
 
     /// The queue of a service is there again. Tells whether somebody has missed it.
@@ -305,6 +309,7 @@ impl Engine {
         let ours = options.publish
             && service.limits.flow.dispatch_window.is_none()
             && options.carrier.as_ref().is_some_and(|carrier| carrier.state() == CarrierState::Up)
+            && !self.0.hub.behind.is_so()
             && self.0.dispatcher.keeps_up()
             && !self.0.dispatcher.is_parked(service.key);
         let held = if ours { HOLD } else { Duration::ZERO };

@@ -80,6 +80,8 @@ async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Resu
     engine.0.dispatcher.is_known(service.key);
     if missing && !new {
         tracing::info!(service = %service.name, queue = mailbox.tasks(), "there is no queue: made, and filled with what is not finished");
+        // Nothing is published until it is there: what came before its queue would come back, and then after the rest.
+        engine.0.dispatcher.park(service.key, TURN, true);
         engine.0.store.dispatch_again(service.key).await.map_err(|error| store(error.into()))?;
     }
     carrier.prepare(&mailbox, missing).await.map_err(words)?;

@@ -15,7 +15,10 @@ use relais_core::{
     Carrier, CarrierState, Service, ServiceKey, Status, TaskId, Transport, Wakeup, WakeupListener, Withdrawal,
 };
 use relais_protocol::worker::{MAX_MESSAGES, OutcomeKind, StopMessage, StopOutcome};
-use tokio::{sync::mpsc, time::Instant};
+use tokio::{
+    sync::mpsc,
+    time::{Instant, timeout},
+};
 
 use super::mailbox;
 use crate::Engine;
@@ -25,6 +28,9 @@ const MOST_WAITING: usize = 1024;
 
 /// Who does not know of a task is told of it again after so long, however often it speaks.
 const AGAIN: Duration = Duration::from_secs(2);
+
+/// How long a connection is waited for that was lost. Meanwhile what is given up waits too.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// So many tasks are remembered to have been told of again.
 const MOST_REMEMBERED: usize = 20_000;
@@ -62,17 +68,19 @@ async fn run(engine: Engine, carrier: Arc<dyn Carrier>, mut withdrawn: mpsc::Rec
                 continue;
             }
             let tasks = tasks.into_iter().filter(|task| task.fresh || reminders.is_due(task)).map(outcome);
-            tell(carrier.as_ref(), service, &tasks.collect::<Vec<_>>()).await;
+            tell(&engine, carrier.as_ref(), service, &tasks.collect::<Vec<_>>()).await;
         }
     }
 }
 
 /// Tells the workers of a service.
-async fn tell(carrier: &dyn Carrier, service: &Service, outcomes: &[StopOutcome]) {
+async fn tell(engine: &Engine, carrier: &dyn Carrier, service: &Service, outcomes: &[StopOutcome]) {
     for outcomes in outcomes.chunks(MAX_MESSAGES) {
-        // Whoever has its tasks by a broker that is away is losing them.
+        // It may be this process alone that has lost its connection. If it is the broker that is away, whoever has its tasks by it
+        // is losing them.
         if carrier.state() != CarrierState::Up {
-            return;
+            let back = timeout(PATIENCE, carrier.until_up());
+            let Some(Ok(())) = engine.0.closing.run_until_cancelled(back).await else { return };
         }
         // Texts and numbers always can be written.
         let body = serde_json::to_vec(&StopMessage { outcomes: outcomes.to_vec() }).unwrap_or_default();

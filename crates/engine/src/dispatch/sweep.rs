@@ -1,18 +1,12 @@
 //! Finds tasks that are to be dispatched and that nobody has in hand: their process died, the broker was away, the service
 //! was paused, or the broker has lost them.
 
-use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use relais_core::{Carrier, CarrierState, ServiceKey};
 
 use super::clerk::{Settled, post};
 use crate::{Engine, EngineError, background};
-
-/// How often it looks by itself.
-const PERIOD: Duration = Duration::from_secs(5);
 
 /// At most about so many at a time, as many of each service, so that a long queue does not hold up a short one.
 const MOST: usize = 200;
@@ -25,9 +19,13 @@ const REFILL: usize = 2000;
 
 /// Sweeps until the engine stops.
 pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>, settled: Settled) {
+    let declared = tokio::sync::Mutex::new(engine.0.registry.changes());
     let bell = || async {
+        let mut declared = declared.lock().await;
         tokio::select! {
             () = engine.0.hub.dispatch_bell.notified() => {}
+            // A service may go on that was paused. The other end is the engine's.
+            _ = declared.changed() => {}
             () = back(carrier.as_ref()) => {}
         }
     };
@@ -42,13 +40,16 @@ async fn back(carrier: &dyn Carrier) {
     carrier.until_up().await;
 }
 
-/// Tells when to look again: also when a rate lets the next ones out.
+/// Tells when to look again: also when a rate lets the next ones out, or a service was left alone for long enough.
 async fn sweep(engine: &Engine, carrier: &dyn Carrier, settled: &Settled) -> Result<Duration, EngineError> {
-    let behind = &engine.0.dispatcher.behind;
+    let behind = &engine.0.hub.behind;
     loop {
+        let look = behind.look();
+        let parked = engine.0.dispatcher.parked_for();
+        let period = engine.0.options.sweep.min(parked.unwrap_or(Duration::MAX));
         if carrier.state() != CarrierState::Up {
-            behind.store(true, Ordering::Relaxed);
-            return Ok(PERIOD);
+            behind.note();
+            return Ok(period);
         }
         let more = engine.0.store.refill_dispatches(REFILL).await?;
         let services: Vec<ServiceKey> = engine
@@ -58,15 +59,19 @@ async fn sweep(engine: &Engine, carrier: &dyn Carrier, settled: &Settled) -> Res
             .map(|service| service.key)
             .collect();
         if services.is_empty() {
-            behind.store(more, Ordering::Relaxed);
-            return Ok(PERIOD);
+            match more {
+                true => behind.note(),
+                false => behind.found_nothing(look),
+            }
+            return Ok(period);
         }
         let each = (MOST / services.len()).max(1);
         let claimed = engine.0.store.claim_dispatches(services, each, LEASE).await?;
-        behind.store(!claimed.tasks.is_empty() || more, Ordering::Relaxed);
         if claimed.tasks.is_empty() && !more {
-            return Ok(claimed.again.map_or(PERIOD, |again| again.min(PERIOD)));
+            behind.found_nothing(look);
+            return Ok(claimed.again.map_or(period, |again| again.min(period)));
         }
+        behind.note();
         post(engine, carrier, claimed.tasks, settled).await;
     }
 }

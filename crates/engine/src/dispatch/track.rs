@@ -162,9 +162,10 @@ impl Track {
                 Side::RefusedTasks => self.read_refused(&incoming, &mut understood),
             }
         }
+        // Counted before what is stale is left out: much that is said of few tasks is gathered as well.
+        let said = understood.events.len();
         let (mut events, bodies) = understood.close();
         let mut rejected = bodies.rejected;
-        let said = events.len();
         if !events.is_empty() {
             let outcomes = loop {
                 match self.engine.record_all(events.clone()).await {

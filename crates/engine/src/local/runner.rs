@@ -198,8 +198,9 @@ impl Runner {
         let slots = Arc::new(Semaphore::new(self.registered.concurrency));
         while let Some(task) = deliveries.recv().await {
             let slot = tokio::select! {
-                slot = Arc::clone(&slots).acquire_owned() => slot,
+                biased;
                 () = self.stop.cancelled() => break,
+                slot = Arc::clone(&slots).acquire_owned() => slot,
             };
             if let Some(begun) = &self.only {
                 if begun.swap(true, Ordering::AcqRel) {
