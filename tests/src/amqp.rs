@@ -184,7 +184,13 @@ fn job(delivery: Delivery) -> Job {
     Job { tag: delivery.tag, task_id, message, redelivered: delivery.redelivered, delivery }
 }
 
-fn broker(url: &str) -> Broker {
-    let options = BrokerOptions { connection_name: "a worker".to_owned(), ..BrokerOptions::default() };
+/// A broker that is there, however long a busy machine takes to connect.
+pub fn broker(url: &str) -> Broker {
+    let options = BrokerOptions {
+        connection_name: "a test".to_owned(),
+        publish_timeout: DEADLINE,
+        patience: DEADLINE,
+        ..BrokerOptions::default()
+    };
     Broker::new(url, options).unwrap_or_else(|error| panic!("no broker: {error}"))
 }

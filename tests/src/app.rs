@@ -38,6 +38,9 @@ pub use wire::{Wire, basic};
 /// the first attempt may come while it still starts.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
+/// What nobody is told of is not found by looking either, within any test: so who waits was told, however long that took.
+const NEVER: Duration = Duration::from_secs(3600);
+
 /// Which store is under test.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backend {
@@ -90,7 +93,7 @@ impl TestApp {
         Builder {
             backend,
             api: ApiOptions::default(),
-            engine: Options { auth, couriers: couriers(), ..Options::default() },
+            engine: Options { auth, couriers: couriers(), sweep: NEVER, ..Options::default() },
             declaration: world(),
             migrate: true,
             render_metrics: Arc::new(String::new),

@@ -54,6 +54,9 @@ impl Beside {
     }
 }
 
+/// A transport of the bus that nothing in the workspace turns on. Named each time, or dependencies would be compiled once more.
+const FEATURES: [&str; 2] = ["--features", "relais-bus/postgres"];
+
 /// The command of [`Beside`], which nobody types.
 pub const BESIDE: &str = "test-beside";
 
@@ -83,13 +86,14 @@ fn test(filters: &[String]) -> Result<()> {
     // RabbitMQ takes seconds to start, and does so while everything else is compiled. A test and the
     // whole workspace are named although this is for one binary: with them, dependencies get the
     // very features that `cargo test` wants, and are compiled once instead of twice.
-    execute(&mut cargo("build --workspace --bin relais-testkit-rabbitmq --test rabbitmq".split(' ')))?;
+    execute(cargo("build --workspace --bin relais-testkit-rabbitmq --test rabbitmq".split(' ')).args(FEATURES))?;
     let mut broker = rabbitmq::Server::begin()?;
     // `--tests` for the same reason.
-    execute(&mut cargo(["build", "--workspace", "--bins", "--tests"]))?;
+    execute(cargo(["build", "--workspace", "--bins", "--tests"]).args(FEATURES))?;
     let server = postgres::Server::start()?;
 
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
+    tests.args(FEATURES);
     if !filters.is_empty() {
         tests.arg("--").args(filters);
     }
@@ -104,12 +108,10 @@ fn test(filters: &[String]) -> Result<()> {
     beside.transpose()?;
 
     if filters.is_empty() {
-        // The transports of the bus are behind features that nothing else turns on.
-        let mut bus = cargo("test --package relais-bus --all-features --test redis --test postgres".split(' '));
-        execute(bus.env(postgres::VARIABLE, server.url()))?;
-        // Last, since it replaces the binary by one with traces and KEDA's scaler, which nobody else needs.
-        let features = "test --package relais-server --features otlp,keda --test otlp --test scaler";
-        execute(&mut cargo(features.split(' ')))?;
+        // Last, since it replaces the binary by one with traces and KEDA's scaler, which nobody else needs. The whole workspace is
+        // named so that dependencies stay as they are.
+        let more = "test --workspace --features relais-server/otlp,relais-server/keda --test otlp --test scaler";
+        execute(cargo(more.split(' ')).args(FEATURES))?;
     }
     Ok(())
 }

@@ -13,7 +13,7 @@ use relais_core::{
     CallbackType, Client, ClientId, ClientKey, Courier, Destination, Letter, Reply, ReplyOutcome, SigningSecret,
     Timestamp,
 };
-use relais_messaging::rabbitmq::{Broker, BrokerOptions};
+use relais_messaging::rabbitmq::{Broker, BrokerOptions, BrokerState};
 use relais_testkit::{TakenMessage, TcpProxy, TestVhost, free_port};
 
 const NOW: Timestamp = Timestamp::from_millis(1_769_848_200_125);
@@ -55,9 +55,18 @@ fn letter(target: &str, client: Client) -> Letter {
     }
 }
 
+/// Longer than anything here takes on a busy machine.
+const SOON: Duration = Duration::from_secs(60);
+
 fn courier(url: &str) -> AmqpCourier {
-    let options = BrokerOptions { patience: Duration::from_millis(200), ..BrokerOptions::default() };
+    let options = BrokerOptions { publish_timeout: SOON, patience: SOON, ..BrokerOptions::default() };
     AmqpCourier::new(Broker::new(url, options).unwrap())
+}
+
+/// A broker that is soon said to be away, even before the first connection.
+fn impatient(url: &str) -> Broker {
+    let patience = Duration::from_millis(200);
+    Broker::new(url, BrokerOptions { publish_timeout: SOON, patience, ..BrokerOptions::default() }).unwrap()
 }
 
 async fn vhost() -> TestVhost {
@@ -179,13 +188,15 @@ async fn a_destination_that_was_taken_away_is_forbidden() {
 
 #[tokio::test]
 async fn a_broker_that_is_away_is_unwell() {
-    let nobody = courier(&format!("amqp://127.0.0.1:{}", free_port().unwrap()));
+    let nobody = AmqpCourier::new(impatient(&format!("amqp://127.0.0.1:{}", free_port().unwrap())));
     let reply = nobody.carry(&letter("results", client(&[]))).await;
     assert_eq!(outcome(&reply), ReplyOutcome::Unwell { retry_after: None }, "{reply:?}");
 
     let vhost = vhost().await;
     let proxy = TcpProxy::start(vhost.server_addr().unwrap()).await.unwrap();
-    let courier = courier(&vhost.url_via(proxy.addr()).unwrap());
+    let broker = impatient(&vhost.url_via(proxy.addr()).unwrap());
+    tokio::time::timeout(SOON, broker.until(BrokerState::is_connected)).await.unwrap();
+    let courier = AmqpCourier::new(broker);
     assert_eq!(outcome(&courier.carry(&letter("results", client(&[]))).await), ReplyOutcome::Delivered);
     proxy.cut().await.unwrap();
     let reply = courier.carry(&letter("results", client(&[]))).await;

@@ -7,6 +7,7 @@
 
 use std::{
     collections::BTreeMap,
+    path::Path,
     process::{Child, Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
@@ -43,6 +44,11 @@ async fn program() {
             // Some are over at once, others take long enough to be seen.
             if let Some(pause) = body["pause"].as_u64() {
                 tokio::time::sleep(Duration::from_millis(pause)).await;
+            }
+            if let Some(file) = body["until"].as_str() {
+                while !Path::new(file).exists() {
+                    tokio::time::sleep(LOOK).await;
+                }
             }
             Ok::<_, HandlerError>(context.attempt())
         }
@@ -271,7 +277,9 @@ async fn a_program_that_was_only_paused_does_not_disturb_whoever_has_its_task_no
     command.env(NAME, "paused").env(AT_ONCE, "1");
     let mut paused = ServerProcess::spawn_command(command).unwrap();
     // Over when the program goes on.
-    let name = submitter.submit("work", &json!({"pause": 500})).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let resumed = folder.path().join("resumed");
+    let name = submitter.submit("work", &json!({"until": resumed})).await.unwrap();
     let deadline = Instant::now() + PATIENCE;
     while notes.read().await.is_empty() {
         assert!(Instant::now() < deadline, "it does not begin: {}", paused.stderr().unwrap());
@@ -296,6 +304,7 @@ async fn a_program_that_was_only_paused_does_not_disturb_whoever_has_its_task_no
 
     // Only the one that was paused has room for it.
     let next = submitter.submit("work", &json!({})).await.unwrap();
+    std::fs::write(&resumed, "").unwrap();
     paused.resume().unwrap();
     let next = submitter.wait(next, PATIENCE).await.unwrap();
     assert_eq!((next.state.status, next.state.attempt), (Status::Success, 1), "it begins anew");

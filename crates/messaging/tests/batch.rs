@@ -6,7 +6,7 @@ use std::{collections::HashSet, time::Duration};
 
 use anyhow::Result;
 use futures::future::join_all;
-use relais_messaging::rabbitmq::{Broker, BrokerOptions, ConsumeOptions, Publish, PublishError};
+use relais_messaging::rabbitmq::{Broker, BrokerOptions, BrokerState, ConsumeOptions, Publish, PublishError};
 use relais_testkit::{TcpProxy, TestVhost};
 use serde_json::json;
 use tokio::time::timeout;
@@ -17,6 +17,7 @@ const SOON: Duration = Duration::from_secs(60);
 fn options() -> BrokerOptions {
     BrokerOptions {
         publish_timeout: SOON,
+        patience: SOON,
         first_pause: Duration::from_millis(10),
         longest_pause: Duration::from_millis(50),
         ..BrokerOptions::default()
@@ -255,6 +256,7 @@ async fn a_batch_that_is_given_up_takes_nobody_with_it() -> Result<()> {
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
     let hasty = BrokerOptions { publish_timeout: Duration::from_secs(2), ..options() };
     let broker = Broker::new(&vhost.url_via(proxy.addr())?, hasty)?;
+    timeout(SOON, broker.until(BrokerState::is_connected)).await?;
     assert_eq!(broker.publish_all(vec![to("tasks", "before")]).await, [Ok(())]);
     proxy.stall().await?;
     // More than fits into the buffers on the way, so that most of it waits inside.
@@ -272,10 +274,8 @@ async fn a_batch_that_is_given_up_takes_nobody_with_it() -> Result<()> {
         anyhow::Ok(())
     })
     .await??;
-    let relais_messaging::rabbitmq::BrokerState::Connected { duration: before } = since else { panic!("{since:?}") };
-    let relais_messaging::rabbitmq::BrokerState::Connected { duration } = broker.state() else {
-        panic!("{:?}", broker.state())
-    };
+    let BrokerState::Connected { duration: before } = since else { panic!("{since:?}") };
+    let BrokerState::Connected { duration } = broker.state() else { panic!("{:?}", broker.state()) };
     assert!(duration > before, "it was never lost");
     Ok(())
 }

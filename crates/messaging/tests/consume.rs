@@ -20,6 +20,7 @@ const KINDS: [&str; 2] = ["classic", "quorum"];
 fn options() -> BrokerOptions {
     BrokerOptions {
         publish_timeout: SOON,
+        patience: SOON,
         first_pause: Duration::from_millis(10),
         longest_pause: Duration::from_millis(50),
         ..BrokerOptions::default()

@@ -11,8 +11,14 @@ use tokio::time::timeout;
 const SOON: Duration = Duration::from_secs(60);
 
 fn broker(url: &str) -> Result<Broker> {
-    let (first_pause, longest_pause) = (Duration::from_millis(10), Duration::from_millis(50));
-    Ok(Broker::new(url, BrokerOptions { first_pause, longest_pause, ..BrokerOptions::default() })?)
+    let options = BrokerOptions {
+        publish_timeout: SOON,
+        patience: SOON,
+        first_pause: Duration::from_millis(10),
+        longest_pause: Duration::from_millis(50),
+        ..BrokerOptions::default()
+    };
+    Ok(Broker::new(url, options)?)
 }
 
 async fn heard(consumer: &mut Consumer) -> Result<String> {

@@ -18,6 +18,7 @@ const SOON: Duration = Duration::from_secs(60);
 fn options() -> BrokerOptions {
     BrokerOptions {
         publish_timeout: SOON,
+        patience: SOON,
         first_pause: Duration::from_millis(10),
         longest_pause: Duration::from_millis(50),
         ..BrokerOptions::default()

@@ -54,7 +54,11 @@ async fn a_killed_owner_leaves_neither_a_node_nor_a_port_mapper_behind() -> Resu
         assert!(start.elapsed() < SOON, "{left:?} is still there");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    assert!(TcpStream::connect(&address).is_err());
+    // What is left of a process may hold its port for a moment longer than its name.
+    while TcpStream::connect(&address).is_ok() {
+        assert!(start.elapsed() < SOON, "somebody still listens");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
     Ok(())
 }
 

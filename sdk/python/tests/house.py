@@ -60,10 +60,13 @@ def environment(name: str) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A port that nobody listens on, and that is nobody's end of a connection: those are chosen from 32768 on."""
+    for _ in range(1000):
+        port = 10_000 + secrets.randbelow(10_000)
+        with contextlib.suppress(OSError), socket.socket() as listener:
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise RuntimeError("there is no free port")
 
 
 class RelaisServer:

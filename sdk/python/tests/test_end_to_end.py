@@ -182,8 +182,8 @@ def test_where_trying_again_would_not_help_a_failure_is_the_end(
 
 def test_a_task_with_a_delay_is_published_when_it_is_due(asking: Client, images: str, worker: Build) -> None:
     with running(worker(lambda body: "done")):
-        later = asking.submit(images, {}, delay=0.4, unique_key="album 7")
-        assert asking.submit(images, {}, unique_key="album 7").duplicate
+        later = asking.submit(images, {}, delay=0.4, unique_key="album 7", unique_for=3600)
+        assert asking.submit(images, {}, unique_key="album 7", unique_for=3600).duplicate
         at_once = asking.wait(images, asking.submit(images, {}).task_id, timeout=DEADLINE)
         done = asking.wait(images, later.task_id, timeout=DEADLINE)
     assert (at_once.result(), done.result()) == ("done", "done")

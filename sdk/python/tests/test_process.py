@@ -108,6 +108,7 @@ def test_what_a_killed_worker_had_from_rabbitmq_is_done_by_another(amqp: Spawn, 
     vhost.publish("resize-in", submission(begun=str(begun), until=str(go_on)))
     first = amqp("handlers:act")
     exists(begun)
+    until("it is told that it has begun", lambda: vhost.ready("resize-out") == 1)
     second = amqp("handlers:act", "--once")
     first.process.kill()
     first.wait()

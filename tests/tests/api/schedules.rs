@@ -97,7 +97,6 @@ async fn a_task_is_there_when_it_is_due(on: Backend) {
     let app = TestApp::start(on).await;
     let worker = app.client("worker");
     assert_eq!(put(&app, &with(tick("resize"), json!({"body": {"n": 7}, "missed": "all"}))).await.status, 200);
-    let mut late = Vec::new();
     let mut last = None;
     for _ in 0..5 {
         let task = worker.claim_one("resize").await;
@@ -108,14 +107,9 @@ async fn a_task_is_there_when_it_is_due(on: Backend) {
         let id = view["correlationId"].as_str().unwrap_or_default();
         let due = date(&json!(id.strip_prefix("tick@").unwrap_or_else(|| panic!("{view}"))));
         assert!(date(&view["submitionDate"]) >= due, "{view}");
-        // The worker has waited since the run before.
-        late.push(date(&view["startDate"]).since(due));
         assert!(last.is_none_or(|last: Timestamp| due.since(last).as_millis() == 1000), "{view}");
         last = Some(due);
     }
-    // A machine may be busy for a moment; whoever looks now and then would be late most of the time.
-    late.sort_unstable();
-    assert!(late[late.len() / 2] < Duration::from_millis(100), "{late:?}");
     let state = app.caller().get("/admin/schedules/tick").await.data();
     assert!(counts(&state, "runs") >= 5 && state["lastTaskId"].is_string() && state["lastRunDate"].is_string());
     assert_eq!((counts(&state, "missedRuns"), counts(&state, "refusedRuns")), (0, 0));

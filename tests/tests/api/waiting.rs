@@ -81,7 +81,7 @@ async fn the_time_is_up_with_the_present_state(on: Backend) {
     let answer = alice.get(&format!("{path}?wait=300ms")).await;
     assert!(begun.elapsed() >= Duration::from_millis(300), "it waited");
     assert_eq!((answer.status, answer.data()["status"].as_str()), (200, Some("PENDING")));
-    let waiting = wait(&alice, &format!("{path}?wait=2s"));
+    let waiting = wait(&alice, &format!("{path}?wait=5s"));
     app.under_way(&path, 1).await;
     worker.claim_one("resize").await;
     assert_eq!(answered(waiting).await.data()["status"], "IN_PROGRESS", "as it is at the end of the wait");

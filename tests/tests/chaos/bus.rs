@@ -16,8 +16,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// Well below the sweeps of 5 s that find what no wake-up told.
-const AT_ONCE: Duration = Duration::from_secs(2);
+/// Below the sweeps of 5 s that find what no wake-up told.
+const AT_ONCE: Duration = Duration::from_secs(4);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Pair {

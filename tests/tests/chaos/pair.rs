@@ -13,8 +13,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// Well below the sweeps of 5 s that find what no wake-up told.
-const AT_ONCE: Duration = Duration::from_secs(2);
+/// Below the sweeps of 5 s that find what no wake-up told.
+const AT_ONCE: Duration = Duration::from_secs(4);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 struct Pair {
@@ -35,6 +35,12 @@ impl Pair {
         // Until the other one has heard of it; how soon is another test's business.
         let client = consumer(&pair.there.url())?;
         until(PATIENCE, || async { Ok(client.get(&path("")).await?.status == 200) }).await?;
+        // And until both hear each other.
+        for server in [&pair.here, &pair.there] {
+            let admin = Api::admin(server.url())?;
+            until(PATIENCE, || async { Ok(admin.get("/admin/eventbus/stats").await?.data()?["connected"] == true) })
+                .await?;
+        }
         Ok(pair)
     }
 }

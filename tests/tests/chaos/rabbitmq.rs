@@ -13,6 +13,7 @@ use anyhow::{Context, Result, ensure};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions, ConsumeOptions, Consumer, Publish, PublishError};
 use relais_testkit::{PostgresServer, RabbitMqServer, ServerProcess, TcpProxy, TestVhost};
 use relais_tests::{
+    amqp,
     chaos::{
         Api, BrokerWorkers, Load, LoadOptions, Random, SERVICE, Watchers, consumer, declare_service, judge, rounds,
         wait_until_drained,
@@ -254,7 +255,7 @@ async fn the_task_of_a_worker_that_fell_silent_goes_to_another_and_the_first_is_
     let path = format!("/admin/tasks/{}", task["taskId"].as_str().context("a task without a name")?);
     let view = async || admin.get(&path).await?.data();
 
-    let other = Broker::new(vhost.url(), BrokerOptions::default())?;
+    let other = amqp::broker(vhost.url());
     let queue = format!("{SERVICE}-in");
     until("there is a queue of tasks", async || Ok(other.find(&queue).await?.is_some())).await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
@@ -309,7 +310,7 @@ async fn a_broker_that_lost_its_disk_is_given_every_task_again() -> Result<()> {
         let names = taken["tasks"].as_array().into_iter().flatten().filter_map(|task| task["data"]["taskId"].as_str());
         submitted.extend(names.map(str::to_owned));
     }
-    let broker = Broker::new(&node.url("/"), BrokerOptions::default())?;
+    let broker = amqp::broker(&node.url("/"));
     let waiting = async || {
         let found = broker.find(&format!("{SERVICE}-in")).await;
         Ok(found.ok().flatten().is_some_and(|queue| queue.messages as usize >= TASKS))

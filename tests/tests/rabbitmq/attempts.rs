@@ -1,5 +1,7 @@
 //! Tasks that are scheduled, tried again or done once more, by way of the broker: published when their time has come.
 
+use std::time::{Duration, Instant};
+
 use relais_tests::app::Backend;
 use serde_json::{Value, json};
 
@@ -22,15 +24,21 @@ async fn a_scheduled_task_is_published_when_it_is_due(on: Backend) {
     let stage = Stage::start(on).await;
     let mut listening = stage.worker.listen(10).await;
     let later = submit(&stage, json!({"body": {}, "delay": "1h"})).await;
+    let delay = Duration::from_millis(300);
+    let begun = Instant::now();
     let soon = submit(&stage, json!({"body": {}, "delay": "300ms", "priority": 9})).await;
     let at_once = submit(&stage, json!({"body": {}})).await;
-    for expected in [at_once, soon] {
+    let mut taken = Vec::new();
+    for _ in 0..2 {
         let job = listening.take().await;
-        assert_eq!(job.task_id, expected);
-        stage.worker.success(&expected, json!(1)).await;
+        assert!(job.task_id != soon || begun.elapsed() >= delay, "too soon");
+        stage.worker.success(&job.task_id, json!(1)).await;
         listening.ack(&job);
-        stage.success(&expected).await;
+        stage.success(&job.task_id).await;
+        taken.push(job.task_id);
     }
+    taken.sort();
+    assert_eq!(taken, [soon, at_once], "names are in the order of submission");
     assert_eq!(stage.poll(&later).await["status"], "PENDING");
     assert_eq!(stage.app.count("resize", "waiting").await, 1);
 }

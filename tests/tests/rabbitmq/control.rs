@@ -1,8 +1,11 @@
 //! What workers are told beside tasks: that some of them are nobody's to work on any more.
 
-use relais_messaging::rabbitmq::{Broker, BrokerOptions, Consumer};
+use relais_messaging::rabbitmq::Consumer;
 use relais_testkit::TestVhost;
-use relais_tests::app::{Backend, DEADLINE};
+use relais_tests::{
+    amqp,
+    app::{Backend, DEADLINE},
+};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -23,7 +26,7 @@ pub struct Heard(Consumer);
 
 impl Heard {
     pub async fn at(vhost: &TestVhost, service: &str) -> Self {
-        let broker = Broker::new(vhost.url(), BrokerOptions::default()).unwrap();
+        let broker = amqp::broker(vhost.url());
         let exchange = format!("{service}-control");
         Self(broker.listen(&exchange, &format!("{exchange}.test")).await.unwrap())
     }

@@ -85,8 +85,8 @@ async fn what_is_lost_out_of_a_window_is_noticed(on: Backend) {
     stage.vhost.purge_queue("resize-in").await.unwrap();
     until("it is noticed", async || lost(&stage).await == ["resize"]).await;
     assert_eq!(stage.app.caller().post_nothing("/admin/services/resize/redispatch").await.status, 200);
+    let mut listening = stage.worker.listen(1).await;
     for id in &ids {
-        let mut listening = stage.worker.listen(1).await;
         let job = listening.take().await;
         assert_eq!(&job.task_id, id);
         stage.worker.success(id, json!(null)).await;

@@ -1,7 +1,10 @@
 //! Workers that are lost, and workers that give back.
 
-use relais_messaging::rabbitmq::{Broker, BrokerOptions, ConsumeOptions};
-use relais_tests::{amqp::AmqpWorker, app::Backend};
+use relais_messaging::rabbitmq::ConsumeOptions;
+use relais_tests::{
+    amqp::{self, AmqpWorker},
+    app::Backend,
+};
 use serde_json::json;
 
 use crate::stage::{Stage, until};
@@ -130,12 +133,12 @@ async fn a_failure_that_the_broker_hands_out_again_counts_once(on: Backend) {
     let marker = stage.submit(json!({})).await;
     AmqpWorker::new(stage.vhost.url(), "elsewhere").success(&marker, json!(null)).await;
     stage.success(&marker).await;
+    let broker = amqp::broker(stage.vhost.url());
     until("nobody follows the old queue", async || {
-        stage.vhost.queue("resize-out").await.is_ok_and(|queue| queue["consumers"] == 0)
+        broker.find("resize-out").await.is_ok_and(|queue| queue.is_some_and(|queue| queue.consumers == 0))
     })
     .await;
     stage.worker.say(&id, failure).await;
-    let broker = Broker::new(stage.vhost.url(), BrokerOptions::default()).unwrap();
     let mut other = broker.consume("resize-out", ConsumeOptions::default()).await.unwrap();
     assert!(!other.next().await.unwrap().redelivered);
     drop(other);

@@ -102,7 +102,8 @@ async fn dies(world: &World, name: &str, tasks: usize) -> Result<()> {
         host: Some("pod-1".to_owned()),
         version: "1".to_owned(),
         policy: CrashPolicy::Refuse,
-        silence: Duration::from_millis(1),
+        // Long enough to take its tasks before somebody finds it dead without any.
+        silence: Duration::from_millis(500),
         services: vec![service],
     };
     let Joined::In { key, .. } = store.join(instance).await? else { bail!("{name} may not begin") };

@@ -68,7 +68,7 @@ impl World {
             let answer = acme.post_text("/v1/services/resize/tasks", text).await;
             answer.data()["taskId"].as_str().unwrap_or_default().to_owned()
         };
-        let claim = json!({"max": 1, "hostName": "worker-1"});
+        let claim = json!({"max": 1, "hostName": "worker-1", "lease": "1h"});
         let done = submit(
             r#", "correlationId": "order-7", "callback": {"type": "https", "url": "https://relais.invalid/told"}"#,
         )

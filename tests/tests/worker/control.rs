@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use relais_messaging::rabbitmq::{Broker, BrokerOptions, Publish};
+use relais_messaging::rabbitmq::{Broker, Publish};
 use relais_testkit::{TcpProxy, TestVhost};
-use relais_tests::app::DEADLINE;
+use relais_tests::{amqp, app::DEADLINE};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -15,7 +15,7 @@ use crate::{SERVICE, World, stage::Stage};
 /// The broker that everybody meets at.
 fn broker(world: &World) -> Result<(&TestVhost, Broker)> {
     let vhost = world.vhost.as_ref().context("there is no broker")?;
-    Ok((vhost, Broker::new(vhost.url(), BrokerOptions::default())?))
+    Ok((vhost, amqp::broker(vhost.url())))
 }
 
 /// The way to it for somebody who may work and not hear what is told beside tasks.

@@ -121,12 +121,14 @@ impl Foreign {
         let (mut is_up, mut is_told, mut report) = (false, false, None);
         loop {
             tokio::select! {
-                () = stage.one_may_go(), if !waiting.is_empty() => {
-                    send(&mut orders, &waiting.pop_front().into()).await?;
-                }
+                // What was wanted first is done first.
+                biased;
                 () = shutdown.cancelled(), if is_up && !is_told => {
                     is_told = true;
                     terminate(&process).await?;
+                }
+                () = stage.one_may_go(), if !waiting.is_empty() => {
+                    send(&mut orders, &waiting.pop_front().into()).await?;
                 }
                 line = lines.next_line() => {
                     let Some(line) = line? else { break };

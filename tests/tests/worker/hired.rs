@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    SERVICE,
+    LEASE, SERVICE,
     foreign::Foreign,
     stage::{Order, Stage},
 };
@@ -33,12 +33,14 @@ impl From<WorkerBuilder> for Hired {
 
 impl Hired {
     pub fn in_process(engine: &Engine, name: &str) -> Self {
-        let options = InstanceOptions {
-            name: Some(name.to_owned()),
-            silence: Duration::from_secs(1),
-            ..InstanceOptions::default()
-        };
+        let options = InstanceOptions { name: Some(name.to_owned()), silence: LEASE, ..InstanceOptions::default() };
         Self::InProcess { engine: engine.clone(), options, concurrency: 1 }
+    }
+
+    /// How long it may keep silent before others get its tasks; three times as often it hears what the server wants.
+    pub fn lease(self, time: Duration) -> Self {
+        let foreign = ("lease", json!(time.as_secs()));
+        self.told(|builder| builder.lease(time), |options, _| options.silence = time, foreign)
     }
 
     pub fn concurrency(self, number: usize) -> Self {

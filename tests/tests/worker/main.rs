@@ -30,6 +30,9 @@ use self::{
 
 const SERVICE: &str = "resize";
 
+/// How long a worker may keep silent: longer than a busy machine does.
+const LEASE: Duration = Duration::from_secs(60);
+
 /// How tasks come to the worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Way {
@@ -143,7 +146,7 @@ impl World {
     fn worker_in(&self, language: Language, url: &str) -> Foreign {
         let settings = json!({
             "url": url, "service": SERVICE, "clientId": "worker", "clientSecret": secret("worker"),
-            "lease": 1, "hostName": "pod-1",
+            "lease": LEASE.as_secs(), "hostName": "pod-1",
         });
         Foreign::new(language, settings)
     }
@@ -158,7 +161,7 @@ impl World {
             Way::RabbitMq => Worker::rabbitmq(url, SERVICE),
             Way::Http | Way::InProcess => Worker::builder(url, "worker", secret("worker"), SERVICE),
         };
-        builder.lease(Duration::from_secs(1)).host_name("pod-1")
+        builder.lease(LEASE).host_name("pod-1")
     }
 
     async fn submit(&self, body: Value) -> String {

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use relais_messaging::rabbitmq::{Broker, BrokerOptions, ConsumeOptions, Consumer, Publish};
+use relais_messaging::rabbitmq::{Broker, ConsumeOptions, Consumer, Publish};
 use relais_testkit::{RabbitMqServer, TcpProxy, TestVhost};
-use relais_tests::app::DEADLINE;
+use relais_tests::{amqp, app::DEADLINE};
 use relais_worker::Worker;
 use serde_json::{Value, json};
 use tokio::time::timeout;
@@ -17,7 +17,7 @@ pub struct Other(Broker);
 
 impl Other {
     fn at(url: &str) -> Result<Self> {
-        Ok(Self(Broker::new(url, BrokerOptions::default())?))
+        Ok(Self(amqp::broker(url)))
     }
 
     pub async fn publish(&self, body: impl Into<Vec<u8>>) -> Result<()> {

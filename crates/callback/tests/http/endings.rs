@@ -60,9 +60,11 @@ async fn a_slow_body_does_not_move_the_deadline_and_the_status_counts() {
             }
         })
         .await;
-        let (reply, took) = timed(&courier(hurried(receiver.port())), &receiver.url()).await;
+        // Enough for the status to arrive on a busy machine.
+        let options = HttpOptions { timeout: 10 * SHORT, ..options(receiver.port()) };
+        let (reply, took) = timed(&courier(options), &receiver.url()).await;
         assert_eq!((reply.outcome, reply.status), (outcome, line[..3].parse().ok()));
-        assert!((SHORT..AT_MOST).contains(&took), "{took:?}");
+        assert!((10 * SHORT..AT_MOST).contains(&took), "{took:?}");
         assert!(reply.answer.is_some_and(|answer| answer.starts_with('x') && answer.len() < 1000));
         soon(gives_up.recv()).await.expect("the connection is closed, not kept");
     }

@@ -394,11 +394,11 @@ pub async fn what_a_service_forbids_to_try_again_is_not(harness: &Harness) -> Re
 /// By hand means anew: how long a policy tries is counted from then.
 pub async fn a_task_that_is_done_once_more_is_tried_again_for_as_long_as_a_new_one(harness: &Harness) -> Result<()> {
     let store = harness.store();
-    let within = Some(Duration::from_secs(2));
-    let limits = ServiceLimits { retry: RetryPolicy { within, ..retry(9, SOON) }, ..limits(None) };
+    let within = Duration::from_secs(3600);
+    let limits = ServiceLimits { retry: RetryPolicy { within: Some(within), ..retry(9, SOON) }, ..limits(None) };
     let (service, client) = (service(store, "resize", limits).await?, client(store, "alice").await?);
     let name = submit(store, new_task(service, client)?).await?.task_id;
-    until_after(store, find(store, name).await?.submitted.after(Duration::from_secs(2))).await?;
+    store.advance(within + SOON).await?;
     for status in [Status::Failure, Status::Waiting] {
         claim(store, service, 1).await?;
         change(store, name, service, Event::failed(None, "no")).await?;

@@ -279,7 +279,7 @@ pub async fn a_task_that_waits_for_others_keeps_its_dates(harness: &Harness) -> 
         ids.push(submit(store, after(task, &[first], Condition::AllSucceeded)).await?.task_id);
     }
     let scheduled = find(store, ids[0]).await?.scheduled.context("for when it was asked")?;
-    until_after(store, find(store, ids[0]).await?.submitted.after(Duration::from_millis(2))).await?;
+    until_after(store, find(store, ids[2]).await?.submitted.after(Duration::from_millis(2))).await?;
     store.pass_time(100).await?;
     ensure!(find(store, ids[2]).await?.error_kind.as_deref() == Some("expired"), "nobody started it in time");
     change(store, first, service, succeeded()?).await?;
