@@ -54,12 +54,8 @@ pub(crate) fn start(engine: &Engine) {
     let observe = engine.clone();
     engine.spawn(async move {
         // Queues have no names before it was read what is declared.
-        let mut declared = observe.0.registry.changes();
-        if observe.snapshot().is_err() {
-            tokio::select! {
-                _ = declared.changed() => {}
-                () = observe.0.stopping.cancelled() => return,
-            }
+        if !until_declared(&observe).await {
+            return;
         }
         every(&observe, "observe", OBSERVE, std::future::pending::<()>, || observe.look_around()).await;
     });
@@ -73,6 +69,10 @@ pub(crate) fn start(engine: &Engine) {
         let inbox = engine.clone();
         engine.spawn(async move {
             let hub = inbox.0.hub.clone();
+            // Nobody can be judged before.
+            if !until_declared(&inbox).await {
+                return;
+            }
             every(&inbox, "inbox", inbox.0.options.sweep, || hub.inbox_bell.notified(), || inbox.take_in()).await;
         });
         let dead = engine.clone();
@@ -102,6 +102,18 @@ pub(crate) fn start(engine: &Engine) {
             every(&purge, "purge", ASK_FOR_PURGE, std::future::pending::<()>, || purge.purge_in_turn()).await;
         });
     }
+}
+
+/// Waits until it was read what is declared; false if the engine stops before.
+async fn until_declared(engine: &Engine) -> bool {
+    let mut declared = engine.0.registry.changes();
+    while engine.snapshot().is_err() {
+        tokio::select! {
+            _ = declared.changed() => {}
+            () = engine.0.stopping.cancelled() => return false,
+        }
+    }
+    true
 }
 
 /// Acts at once, then whenever `bell` rings or `period` has passed, until the engine stops. See [`paced`].

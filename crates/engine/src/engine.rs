@@ -17,7 +17,7 @@ use crate::{
     bus::{BusOptions, EventBus},
     callbacks::{CallbackOptions, Couriers},
     claims::ClaimsDesk,
-    dispatch::{self, DispatchOptions, Dispatcher},
+    dispatch::{self, DispatchOptions, Dispatcher, give_back},
     hub::Hub,
     local::{InstanceOptions, presence},
     measured::Measured,
@@ -41,8 +41,8 @@ pub struct Options {
     pub idempotency_age: Duration,
     /// How long it is known what operators did.
     pub audit_age: Duration,
-    /// How often it is looked for what nobody told of, in case a wake-up was lost on its way; 5 s unless set. What is due at a
-    /// known time is not found by looking.
+    /// How often it is looked for what nobody told of, in case a wake-up was lost on its way; 5 s unless set. What a process left
+    /// behind that died while it published to a broker is found so too.
     pub sweep: Duration,
     /// Whether this process takes tasks away from silent workers.
     pub rescue: bool,
@@ -124,7 +124,8 @@ pub struct Engine(pub(crate) Arc<Inner>);
 
 impl Engine {
     /// Starts the engine on a store whose tables are there, or will be: until the store answers, every use case says so.
-    pub fn start(store: Arc<dyn Store>, options: Options) -> Result<Self, EngineError> {
+    pub fn start(store: Arc<dyn Store>, mut options: Options) -> Result<Self, EngineError> {
+        options.sweep = options.sweep.clamp(Duration::from_millis(100), Duration::from_secs(86_400));
         let store: Arc<dyn Store> = Arc::new(Measured(store));
         let (tracker, stopping, closing) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
         let hub = Arc::new(Hub::default());
@@ -134,6 +135,7 @@ impl Engine {
         let claims = ClaimsDesk::start(Arc::clone(&store), Arc::clone(&hub), options.sweep, stopping.clone(), &tracker);
         let submissions = {
             let (claims, dispatcher) = (claims.clone(), Arc::clone(&dispatcher));
+            let (store, hub) = (Arc::clone(&store), Arc::clone(&hub));
             Batcher::start(
                 "submissions",
                 options.batching,
@@ -141,10 +143,14 @@ impl Engine {
                 closing.clone(),
                 Arc::new(move |tasks| {
                     let (claims, dispatcher) = (claims.clone(), Arc::clone(&dispatcher));
+                    let (store, hub) = (Arc::clone(&store), Arc::clone(&hub));
                     Box::pin(async move {
                         let picked = Dispatcher::pick(&tasks);
                         let answers = claims.submit(tasks).await?;
-                        dispatcher.offer(picked, &answers);
+                        let left = dispatcher.offer(picked, &answers);
+                        if !left.is_empty() {
+                            give_back(store.as_ref(), &hub, left).await;
+                        }
                         Ok(answers)
                     })
                 }),

@@ -47,7 +47,7 @@ pub(crate) struct Hub {
     pub(crate) callbacks_bell: Notify,
     /// Rings when there are tasks to be dispatched that nobody has in hand.
     pub(crate) dispatch_bell: Notify,
-    /// Whether such tasks may be there.
+    /// Of which services such tasks may be there.
     pub(crate) behind: Behind,
     /// Queues that somebody watches.
     queues: Mutex<Queues>,
@@ -208,9 +208,11 @@ impl WakeupListener for Hub {
             self.callbacks_bell.notify_one();
         }
         if !wakeup.dispatch.is_empty() {
-            self.behind.note();
+            self.behind.note(wakeup.dispatch.iter().copied());
+            self.dispatch_bell.notify_one();
         }
-        if !wakeup.dispatch.is_empty() || wakeup.tasks == IdsChanged::Perhaps {
+        if wakeup.tasks == IdsChanged::Perhaps {
+            self.behind.note_all();
             self.dispatch_bell.notify_one();
         }
         if wakeup.timer.is_some() || wakeup.tasks == IdsChanged::Perhaps {

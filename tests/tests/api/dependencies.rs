@@ -16,6 +16,7 @@ on_both_stores!(
     a_chain_over_two_services_is_done_in_its_order,
     a_failure_goes_down_the_chain_and_can_be_undone_by_hand,
     a_batch_is_followed_as_one_and_its_end_is_told_once,
+    a_batch_of_what_was_there_before_has_ended_and_that_is_told,
     an_open_batch_takes_more_until_it_is_closed_and_can_be_cancelled,
     correlation_and_trace_go_from_task_to_task,
 );
@@ -194,6 +195,19 @@ async fn a_batch_is_followed_as_one_and_its_end_is_told_once(on: Backend) {
     let seen = alice.get(&path).await.data();
     assert_eq!((&seen["status"], &seen["success"], &seen["failure"]), (&json!("ENDED"), &json!(2), &json!(0)));
     assert_eq!(receiver.received().len(), 1);
+}
+
+async fn a_batch_of_what_was_there_before_has_ended_and_that_is_told(on: Backend) {
+    let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
+    let alice = app.client("alice");
+    submit(&alice, RESIZE, json!({"body": {}, "uniqueKey": "album 7"})).await;
+    let request = json!({
+        "tasks": [{"service": "resize", "body": {}, "uniqueKey": "album 7"}],
+        "callback": {"type": "http", "url": receiver.url("/batch")},
+    });
+    let made = alice.post("/v1/batches", &request).await.data();
+    let told = receiver.wait_for(1).await;
+    assert_eq!((&told[0].json()["batchId"], &told[0].json()["status"]), (&made["batchId"], &json!("ENDED")));
 }
 
 async fn an_open_batch_takes_more_until_it_is_closed_and_can_be_cancelled(on: Backend) {

@@ -114,6 +114,7 @@ pub(super) async fn listen(
 ) {
     let Ok(mut here) = bus.interest(&format!("{TASKS}.>")) else { return };
     let (mut asks, mut again) = (true, false);
+    let mut renewal = tokio::time::Instant::now() + RENEW;
     loop {
         let (wants, mut untold) = (here.any(), false);
         if asks || again || wants != *elsewhere.told.borrow() {
@@ -121,6 +122,7 @@ pub(super) async fn listen(
             match bus.publish(CHANNEL, said).await {
                 Ok(_) => {
                     (asks, again) = (false, false);
+                    renewal = tokio::time::Instant::now() + RENEW;
                     elsewhere.told.send_replace(wants);
                 }
                 Err(error) => {
@@ -145,7 +147,7 @@ pub(super) async fn listen(
             }
             () = here.changed() => {}
             () = tokio::time::sleep(AGAIN), if untold => {}
-            () = tokio::time::sleep(RENEW), if wants => again = true,
+            () = tokio::time::sleep_until(renewal), if wants && !untold => again = true,
             () = quiet.cancelled() => return,
         }
     }

@@ -9,6 +9,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 use relais_bus::{Bus, BusError, Interest, Outgoing};
@@ -22,6 +23,9 @@ use crate::{Engine, EngineError, background::chain, engine::Inner, registry::Sna
 
 /// The most events that are published at once.
 const AT_ONCE: usize = 500;
+
+/// How long after a failure a wake-up is said again.
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// So many tasks are named in a wake-up that waits; beyond, any may have changed.
 const MOST_NAMED: usize = 5_000;
@@ -104,6 +108,12 @@ impl Speaker {
                 Ok(()) => failing = false,
                 Err(error) => {
                     self.lost(changes.len());
+                    // Others wait for it. What has come meanwhile is said with it.
+                    merge(&mut self.pending().wakeup, &wakeup);
+                    tokio::select! {
+                        () = tokio::time::sleep(AGAIN) => {}
+                        () = quiet.cancelled() => return,
+                    }
                     if !std::mem::replace(&mut failing, true) {
                         tracing::warn!(error = %chain(&error), "events are not published; sweeps go on");
                     }

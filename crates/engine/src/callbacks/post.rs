@@ -355,7 +355,11 @@ impl Post {
                 metrics::counter!("relais_callback_parks_total").increment(1);
             }
             self.changes.insert(lane, change);
-            self.next_look = self.next_look.min(tokio::time::Instant::now() + options.park_first);
+            let wait = match change {
+                LaneChange::Wait(wait) => wait.min(options.park_first),
+                _ => options.park_first,
+            };
+            self.next_look = self.next_look.min(tokio::time::Instant::now() + wait);
         }
         for taken in returned {
             self.settlements.push(given_back(&taken.due.record));

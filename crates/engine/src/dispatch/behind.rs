@@ -1,63 +1,106 @@
-//! Whether tasks may wait in the store to be published: what comes later must not overtake them.
+//! Of which services tasks may wait in the store to be published: what comes later must not overtake them.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
-/// How often tasks were left to the sweep, and up to which time it has found them all.
+use relais_core::ServiceKey;
+
+/// When tasks were last left to the sweep, of each service, and up to when it has found them all.
 #[derive(Debug)]
-pub(crate) struct Behind {
-    left: AtomicU64,
-    caught_up: AtomicU64,
+pub(crate) struct Behind(Mutex<Marks>);
+
+#[derive(Debug)]
+struct Marks {
+    /// Counts what is noted.
+    now: u64,
+    /// When anything may have been left.
+    anything: u64,
+    /// When something was last left, and up to when all was found. Bounded by the number of services.
+    services: HashMap<ServiceKey, (u64, u64)>,
 }
 
 impl Default for Behind {
     /// Nobody has looked yet.
     fn default() -> Self {
-        Self { left: AtomicU64::new(1), caught_up: AtomicU64::new(0) }
+        Self(Mutex::new(Marks { now: 1, anything: 1, services: HashMap::new() }))
     }
 }
 
 impl Behind {
-    /// Tasks were left to the sweep, or it has found some. Said after the commit, and before whoever submitted them knows.
-    pub(crate) fn note(&self) {
-        self.left.fetch_add(1, Ordering::AcqRel);
+    /// Tasks of these were left to the sweep, or may be there, or it has found some. Where they were just submitted it is said before
+    /// whoever did so has an answer.
+    pub(crate) fn note(&self, services: impl IntoIterator<Item = ServiceKey>) {
+        let mut marks = self.marks();
+        for service in services {
+            marks.now += 1;
+            let now = marks.now;
+            marks.services.entry(service).or_default().0 = now;
+        }
+    }
+
+    /// Tasks of any service may have been left to the sweep.
+    pub(crate) fn note_all(&self) {
+        let mut marks = self.marks();
+        marks.now += 1;
+        marks.anything = marks.now;
     }
 
     /// The sweep looks from now on.
     pub(super) fn look(&self) -> Look {
-        Look(self.left.load(Ordering::Acquire))
+        Look(self.marks().now)
     }
 
-    /// It has found nothing. What was left since it began to look, it may not have seen.
-    pub(super) fn found_nothing(&self, look: Look) {
-        self.caught_up.fetch_max(look.0, Ordering::AcqRel);
+    /// It has found nothing of these. What was left since it began to look, it may not have seen.
+    pub(super) fn found_nothing(&self, look: Look, services: impl IntoIterator<Item = ServiceKey>) {
+        let mut marks = self.marks();
+        for service in services {
+            let (_, found) = marks.services.entry(service).or_default();
+            *found = look.0.max(*found);
+        }
     }
 
-    pub(super) fn is_so(&self) -> bool {
-        self.caught_up.load(Ordering::Acquire) < self.left.load(Ordering::Acquire)
+    /// Whether tasks of the service may wait in the store.
+    pub(super) fn is_behind(&self, service: ServiceKey) -> bool {
+        let marks = self.marks();
+        let (left, found) = marks.services.get(&service).copied().unwrap_or_default();
+        found < left.max(marks.anything)
+    }
+
+    fn marks(&self) -> MutexGuard<'_, Marks> {
+        // Numbers that only grow: whatever was written half way is a mark all the same.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A look of the sweep.
-#[must_use]
+/// When the sweep began to look.
+#[derive(Clone, Copy)]
 pub(super) struct Look(u64);
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const ONE: ServiceKey = ServiceKey(1);
+    const TWO: ServiceKey = ServiceKey(2);
+
     #[test]
     fn what_was_left_while_the_sweep_looked_is_not_taken_for_found() {
         let behind = Behind::default();
-        assert!(behind.is_so(), "nobody has looked");
+        assert!(behind.is_behind(ONE), "nobody has looked");
+        behind.found_nothing(behind.look(), [ONE]);
+        assert!(!behind.is_behind(ONE) && behind.is_behind(TWO), "of one of them");
         let look = behind.look();
-        behind.found_nothing(look);
-        assert!(!behind.is_so());
+        behind.note([ONE]);
+        behind.found_nothing(look, [ONE, TWO]);
+        assert!(behind.is_behind(ONE), "it came after the look had begun");
+        assert!(!behind.is_behind(TWO), "nobody else is held up");
+        behind.found_nothing(behind.look(), [ONE]);
+        assert!(!behind.is_behind(ONE));
         let look = behind.look();
-        behind.note();
-        behind.found_nothing(look);
-        assert!(behind.is_so(), "it came after the look had begun");
-        let look = behind.look();
-        behind.found_nothing(look);
-        assert!(!behind.is_so());
+        behind.note_all();
+        behind.found_nothing(look, [ONE]);
+        assert!(behind.is_behind(ONE) && behind.is_behind(TWO));
     }
 }

@@ -1,16 +1,20 @@
 //! Publishing: from memory after a commit, and what the sweep found. A row goes when the broker has confirmed.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use relais_core::{
     Carrier, CarrierError, Consignment, DispatchName, Dispatched, DueDispatch, Event, Failure, Mailbox, Service,
-    ServiceKey, TaskEvent, TaskId, TraceContext,
+    ServiceKey, Store, TaskEvent, TaskId, TraceContext,
 };
 use relais_protocol::worker::SubmissionMessage;
 use tokio::sync::mpsc;
 
 use super::Parcel;
-use crate::{Engine, EngineError, background::chain};
+use crate::{Engine, EngineError, background::chain, hub::Hub};
 
 /// So many tasks are published together...
 const BATCH: usize = 500;
@@ -136,13 +140,21 @@ pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueD
         // The other end outlives this one.
         let _ = settled.send(done).await;
     }
-    if !again.is_empty()
-        && let Err(error) = engine.0.store.settle_dispatches(again, Dispatched::Again).await
-    {
+    if !again.is_empty() {
+        give_back(engine.0.store.as_ref(), &engine.0.hub, again).await;
+    }
+    all
+}
+
+/// Leaves tasks to the sweep that this process was to publish.
+pub(crate) async fn give_back(store: &dyn Store, hub: &Hub, tasks: Vec<DispatchName>) {
+    let services: HashSet<ServiceKey> = tasks.iter().map(|name| name.service).collect();
+    if let Err(error) = store.settle_dispatches(tasks, Dispatched::Again).await {
         // They are found when their lease is over.
         tracing::debug!(error = %chain(&error), "tasks that could not be dispatched could not be given back");
     }
-    all
+    hub.behind.note(services);
+    hub.dispatch_bell.notify_one();
 }
 
 /// Fails tasks that the broker will never take: no worker would ever see them.
@@ -195,8 +207,6 @@ fn troubled(engine: &Engine, service: ServiceKey, error: &CarrierError) {
     };
     metrics::counter!("relais_dispatch_failures_total", "reason" => reason).increment(1);
     if news {
-        // So that the sweep knows when to look.
-        engine.0.hub.dispatch_bell.notify_one();
         let name = engine.snapshot().ok();
         let name = name.as_ref().and_then(|snapshot| snapshot.declared.service_by_key(service));
         tracing::warn!(service = name.map(|service| service.name.as_str()), %error, "tasks wait: the broker does not take them");
@@ -221,6 +231,15 @@ pub(super) async fn settle(engine: Engine, mut settled: mpsc::Receiver<Vec<Dispa
                 // They will be published once more.
                 () = engine.0.closing.cancelled() => return,
             }
+        }
+        // What has ended while this was noted still took its place in the window.
+        let snapshot = engine.snapshot().ok();
+        let is_windowed = |name: &DispatchName| {
+            let service = snapshot.as_ref().and_then(|snapshot| snapshot.declared.service_by_key(name.service));
+            service.is_some_and(|service| service.limits.flow.dispatch_window.is_some())
+        };
+        if done.iter().any(is_windowed) {
+            engine.0.hub.dispatch_bell.notify_one();
         }
     }
 }

@@ -33,6 +33,7 @@ use tokio::{
 use crate::Engine;
 
 pub(crate) use behind::Behind;
+pub(crate) use clerk::give_back;
 pub use letters::MOST_LETTERS;
 
 /// How long a task that was just taken in is left to the process that took it.
@@ -144,21 +145,28 @@ impl Dispatcher {
         tasks.iter().map(ours).collect()
     }
 
-    /// Takes those that were committed. What there is no room for is found by the sweep.
-    pub(crate) fn offer(&self, picked: Vec<Option<DueDispatch>>, answers: &[Submission]) {
-        for (task, answer) in picked.into_iter().zip(answers) {
-            let (Some(task), Ok(submitted)) = (task, answer) else { continue };
-            if !submitted.is_new() {
-                continue;
-            }
-            let kib = task.request.as_ref().map_or(1, |request| 1 + request.get().len() / 1024);
-            let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(u32::try_from(kib).unwrap_or(u32::MAX)) else {
-                return;
-            };
-            if self.parcels.try_send(Parcel { task, _room: room }).is_err() {
-                return;
+    /// Takes those that were committed, up to the first for which there is no room: that and what comes after it is for the sweep.
+    pub(crate) fn offer(&self, picked: Vec<Option<DueDispatch>>, answers: &[Submission]) -> Vec<DispatchName> {
+        let committed = picked.into_iter().zip(answers).filter_map(|(task, answer)| {
+            let is_new = answer.as_ref().is_ok_and(|submitted| submitted.is_new());
+            task.filter(|_| is_new)
+        });
+        let mut left = Vec::new();
+        for task in committed {
+            let name = task.name.clone();
+            if !left.is_empty() || !self.take(task) {
+                left.push(name);
             }
         }
+        left
+    }
+
+    /// Takes a task to be published, if there is room for it.
+    fn take(&self, task: DueDispatch) -> bool {
+        let kib = task.request.as_ref().map_or(1, |request| 1 + request.get().len() / 1024);
+        let kib = u32::try_from(kib).unwrap_or(u32::MAX);
+        let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(kib) else { return false };
+        self.parcels.try_send(Parcel { task, _room: room }).is_ok()
     }
 
     /// Messages of a service were set aside.
@@ -223,21 +231,24 @@ impl Dispatcher {
     /// Leaves a service alone for a while. Tells whether that is news.
     fn park(&self, service: ServiceKey, pause: Duration, missing: bool) -> bool {
         let now = Instant::now();
-        self.parked().insert(service, (now + pause, missing)).is_none_or(|(until, _)| until < now)
+        let mut parked = self.parked();
+        let before = parked.get(&service).copied().filter(|(until, _)| *until >= now);
+        let (until, was_missing) = before.unwrap_or((now, false));
+        parked.insert(service, (until.max(now + pause), missing || was_missing));
+        before.is_none()
     }
 
     fn is_parked(&self, service: ServiceKey) -> bool {
         self.parked().get(&service).is_some_and(|(until, _)| *until > Instant::now())
     }
 
-    /// How long until the next of those that are left alone is not any more.
+    /// How long until the next of those is not left alone any more whose tasks were refused. That a missing queue is there again is
+    /// told ([`Self::is_found`]).
     fn parked_for(&self) -> Option<Duration> {
         let now = Instant::now();
-        self.parked()
-            .values()
-            .filter_map(|(until, _)| until.checked_duration_since(now))
-            .filter(|left| !left.is_zero())
-            .min()
+        let refused =
+            self.parked().values().filter(|(_, missing)| !missing).map(|(until, _)| *until).collect::<Vec<_>>();
+        refused.into_iter().filter(|until| *until > now).min().map(|until| until - now)
     }
 
     /// The queue of a service is there again. Tells whether somebody has missed it.
@@ -309,7 +320,7 @@ impl Engine {
         let ours = options.publish
             && service.limits.flow.dispatch_window.is_none()
             && options.carrier.as_ref().is_some_and(|carrier| carrier.state() == CarrierState::Up)
-            && !self.0.hub.behind.is_so()
+            && !self.0.hub.behind.is_behind(service.key)
             && self.0.dispatcher.keeps_up()
             && !self.0.dispatcher.is_parked(service.key);
         let held = if ours { HOLD } else { Duration::ZERO };

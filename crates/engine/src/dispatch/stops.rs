@@ -17,7 +17,7 @@ use relais_core::{
 use relais_protocol::worker::{MAX_MESSAGES, OutcomeKind, StopMessage, StopOutcome};
 use tokio::{
     sync::mpsc,
-    time::{Instant, timeout},
+    time::{Instant, timeout_at},
 };
 
 use super::mailbox;
@@ -62,24 +62,25 @@ async fn run(engine: Engine, carrier: Arc<dyn Carrier>, mut withdrawn: mpsc::Rec
             of_services.entry(task.service).or_default().insert(task);
         }
         let Ok(snapshot) = engine.snapshot() else { continue };
+        let deadline = Instant::now() + PATIENCE;
         for (service, tasks) in of_services {
             let Some(service) = snapshot.declared.service_by_key(service) else { continue };
             if service.transport != Transport::RabbitMq {
                 continue;
             }
             let tasks = tasks.into_iter().filter(|task| task.fresh || reminders.is_due(task)).map(outcome);
-            tell(&engine, carrier.as_ref(), service, &tasks.collect::<Vec<_>>()).await;
+            tell(&engine, carrier.as_ref(), deadline, service, &tasks.collect::<Vec<_>>()).await;
         }
     }
 }
 
 /// Tells the workers of a service.
-async fn tell(engine: &Engine, carrier: &dyn Carrier, service: &Service, outcomes: &[StopOutcome]) {
+async fn tell(engine: &Engine, carrier: &dyn Carrier, deadline: Instant, service: &Service, outcomes: &[StopOutcome]) {
     for outcomes in outcomes.chunks(MAX_MESSAGES) {
         // It may be this process alone that has lost its connection. If it is the broker that is away, whoever has its tasks by it
         // is losing them.
         if carrier.state() != CarrierState::Up {
-            let back = timeout(PATIENCE, carrier.until_up());
+            let back = timeout_at(deadline, carrier.until_up());
             let Some(Ok(())) = engine.0.closing.run_until_cancelled(back).await else { return };
         }
         // Texts and numbers always can be written.

@@ -1,7 +1,7 @@
 //! Finds tasks that are to be dispatched and that nobody has in hand: their process died, the broker was away, the service
 //! was paused, or the broker has lost them.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use relais_core::{Carrier, CarrierState, ServiceKey};
 
@@ -48,30 +48,29 @@ async fn sweep(engine: &Engine, carrier: &dyn Carrier, settled: &Settled) -> Res
         let parked = engine.0.dispatcher.parked_for();
         let period = engine.0.options.sweep.min(parked.unwrap_or(Duration::MAX));
         if carrier.state() != CarrierState::Up {
-            behind.note();
+            behind.note_all();
             return Ok(period);
         }
         let more = engine.0.store.refill_dispatches(REFILL).await?;
-        let services: Vec<ServiceKey> = engine
+        let (passed_over, services): (Vec<_>, Vec<_>) = engine
             .brokered()
             .into_iter()
-            .filter(|service| !service.paused && !engine.0.dispatcher.is_parked(service.key))
-            .map(|service| service.key)
-            .collect();
+            .partition(|service| service.paused || engine.0.dispatcher.is_parked(service.key));
+        behind.note(passed_over.iter().map(|service| service.key));
+        let services: Vec<ServiceKey> = services.iter().map(|service| service.key).collect();
         if services.is_empty() {
-            match more {
-                true => behind.note(),
-                false => behind.found_nothing(look),
-            }
             return Ok(period);
         }
         let each = (MOST / services.len()).max(1);
-        let claimed = engine.0.store.claim_dispatches(services, each, LEASE).await?;
-        if claimed.tasks.is_empty() && !more {
-            behind.found_nothing(look);
+        let claimed = engine.0.store.claim_dispatches(services.clone(), each, LEASE).await?;
+        let found: HashSet<ServiceKey> = claimed.tasks.iter().map(|task| task.name.service).collect();
+        if !more {
+            behind.found_nothing(look, services.into_iter().filter(|service| !found.contains(service)));
+        }
+        if found.is_empty() && !more {
             return Ok(claimed.again.map_or(period, |again| again.min(period)));
         }
-        behind.note();
+        behind.note(found);
         post(engine, carrier, claimed.tasks, settled).await;
     }
 }

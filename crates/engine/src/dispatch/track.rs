@@ -137,7 +137,7 @@ impl Track {
                 tokio::time::sleep(GATHER).await;
             }
             let batch = follower.next(most).await?;
-            let mut said = 0;
+            let (messages, mut said) = (batch.len(), 0);
             let mut rest = batch.into_iter().peekable();
             // One transaction is not made longer than this by large messages.
             while rest.peek().is_some() {
@@ -149,7 +149,7 @@ impl Track {
                 said += self.take_in(part).await?;
                 follower.done(last).await?;
             }
-            flowing = (DOZEN..most).contains(&said);
+            flowing = said >= DOZEN && messages < most;
         }
     }
 

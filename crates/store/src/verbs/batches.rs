@@ -30,7 +30,7 @@ impl<D: Database> Verbs<D> {
         }
         // Open at first, whatever it is to be: its tasks are still to be added.
         session.insert_batch(&batch).await?;
-        let taken =
+        let mut taken =
             if tasks.is_empty() { super::submit::Taken::default() } else { Self::take_in(&mut session, tasks).await? };
         if let Some((place, refusal)) = taken.refusal() {
             // The transaction is dropped, and never was.
@@ -42,7 +42,7 @@ impl<D: Database> Verbs<D> {
             session.close_batch(batch.batch_id).await?;
             if !taken_in {
                 // All its tasks were there before, under keys of theirs: none of them is its own.
-                session.end_batches(&[batch.batch_id]).await?;
+                taken.callbacks = session.end_batches(&[batch.batch_id]).await?;
             }
         }
         if let Some(given) = &batch.idempotency {

@@ -29,6 +29,8 @@ pub(super) struct Taken {
     ledger: Ledger,
     /// When something is to happen to one of them by itself.
     timer: Option<Timestamp>,
+    /// In which lanes there is something to be told.
+    pub(super) callbacks: Vec<i64>,
 }
 
 impl Taken {
@@ -41,7 +43,8 @@ impl Taken {
     /// Who is to be woken.
     fn wakeup(&self) -> Wakeup {
         let at_once = self.inserted.iter().filter(|inserted| inserted.state.status == Status::Pending);
-        Wakeup { timer: self.timer, ..new_work(at_once.map(|inserted| &inserted.task)) }
+        let (timer, callbacks) = (self.timer, self.callbacks.clone());
+        Wakeup { timer, callbacks, ..new_work(at_once.map(|inserted| &inserted.task)) }
     }
 }
 
@@ -153,7 +156,7 @@ impl<D: Database> Verbs<D> {
                 timer = Some(now);
             }
         }
-        Ok(Taken { answers, inserted, ledger, timer })
+        Ok(Taken { answers, inserted, ledger, timer, callbacks: Vec::new() })
     }
 
     /// Ends a transaction in which tasks may have been taken in: counts them, commits, wakes and tells.
