@@ -309,7 +309,7 @@ async fn a_program_that_was_only_paused_does_not_disturb_whoever_has_its_task_no
     let next = submitter.wait(next, PATIENCE).await.unwrap();
     assert_eq!((next.state.status, next.state.attempt), (Status::Success, 1), "it begins anew");
     let task = submitter.wait(name, Duration::ZERO).await.unwrap();
-    assert_eq!((task.state.attempt, task.state.status.is_final()), (2, false), "its result does not count");
+    assert!(!task.state.status.is_final(), "its result does not count: {task:?}");
     go_on.notify_one();
     let task = submitter.wait(name, PATIENCE).await.unwrap();
     assert_eq!((task.state.status, task.response.unwrap().get()), (Status::Success, "2"));

@@ -146,7 +146,7 @@ impl CommandRunner {
         }
         let status = group.finish().await.map_err(|error| HandlerError::new(format!("lost the command: {error}")))?;
         pipes.drain().await;
-        let (heard, tail) = (&pipes.said, pipes.said.tail());
+        let (heard, tail) = (&pipes.said, pipes.said.take_tail());
         let said = |what: String| if tail.is_empty() { what } else { format!("{what}: {tail}") };
         match end {
             End::Cancelled => Err(HandlerError::new("stopped")), // Nobody reads it.

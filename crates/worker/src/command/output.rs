@@ -41,13 +41,14 @@ impl Said {
     }
 
     /// The end of stderr.
-    pub fn tail(&self) -> String {
+    pub fn take_tail(&self) -> String {
         let mut words = self.words();
         let rest = std::mem::take(&mut words.line);
-        if !rest.is_empty() {
-            words.tail.push(String::from_utf8_lossy(&rest).trim_end());
+        let rest = String::from_utf8_lossy(&rest);
+        if !rest.is_empty() && progress(rest.trim_end()).is_none() {
+            words.tail.push(rest.trim_end());
         }
-        words.tail.text()
+        std::mem::take(&mut words.tail).text()
     }
 
     /// Reads stdout to its end, or until there is more than may be.
@@ -178,7 +179,7 @@ mod tests {
     async fn tail_of(stderr: impl AsyncRead + Unpin, context: &Context) -> String {
         let said = Said::default();
         said.read_stderr(stderr, context).await;
-        said.tail()
+        said.take_tail()
     }
 
     #[tokio::test]
