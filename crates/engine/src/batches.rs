@@ -14,7 +14,7 @@ use relais_protocol::{
 
 use crate::{
     Accepted, Access, Engine, EngineError, Idempotency, ListQuery, Problem,
-    dispatch::Dispatcher,
+    dispatch::{Dispatcher, give_back},
     follow::{filter, paged},
     links::{self, References},
     submit::{callback, correlation, dispatched, new_task_among, refused},
@@ -95,7 +95,10 @@ impl Engine {
                 return Err(EngineError::InBatch(place, Box::new(error)));
             }
         };
-        self.0.dispatcher.offer(picked, &answers);
+        let left = self.0.dispatcher.offer(picked, &answers);
+        if !left.is_empty() {
+            give_back(self.0.store.as_ref(), &self.0.hub, left).await;
+        }
         metrics::counter!("relais_batches_total").increment(1);
         tracing::debug!(%batch_id, client_id = %client.client_id, tasks = answers.len(), "batch made");
         Ok(AcceptedBatch { batch_id, tasks: tasks_of(answers)?, replayed: false })

@@ -6,6 +6,7 @@ use std::{
 };
 
 use relais_core::{Client, NewTask, Outcome, Role, Roles, Service, Store, StoreError, Submission, TaskEvent};
+use tokio::time::timeout;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -27,6 +28,9 @@ use crate::{
     rollcall::RollCall,
     trend::Trends,
 };
+
+/// How long it may take to leave tasks to others that there is no room for here.
+const GIVE_BACK: Duration = Duration::from_secs(2);
 
 /// How the engine behaves.
 #[derive(Debug, Clone)]
@@ -149,7 +153,8 @@ impl Engine {
                         let answers = claims.submit(tasks).await?;
                         let left = dispatcher.offer(picked, &answers);
                         if !left.is_empty() {
-                            give_back(store.as_ref(), &hub, left).await;
+                            // Whoever submitted them does not wait for long: they are found anyway.
+                            let _ = timeout(GIVE_BACK, give_back(store.as_ref(), &hub, left)).await;
                         }
                         Ok(answers)
                     })

@@ -212,7 +212,10 @@ impl WakeupListener for Hub {
             self.dispatch_bell.notify_one();
         }
         if wakeup.tasks == IdsChanged::Perhaps {
-            self.behind.note_all();
+            // Where only the tasks' names were too many, the rest is as it says.
+            if wakeup.declared {
+                self.behind.note_all();
+            }
             self.dispatch_bell.notify_one();
         }
         if wakeup.timer.is_some() || wakeup.tasks == IdsChanged::Perhaps {

@@ -108,11 +108,13 @@ impl Speaker {
                 Ok(()) => failing = false,
                 Err(error) => {
                     self.lost(changes.len());
-                    // Others wait for it. What has come meanwhile is said with it.
-                    merge(&mut self.pending().wakeup, &wakeup);
-                    tokio::select! {
-                        () = tokio::time::sleep(AGAIN) => {}
-                        () = quiet.cancelled() => return,
+                    if !wakeup.is_empty() && !quiet.is_cancelled() {
+                        // Others wait for it. What has come meanwhile is said with it.
+                        merge(&mut self.pending().wakeup, &wakeup);
+                        tokio::select! {
+                            () = tokio::time::sleep(AGAIN) => {}
+                            () = quiet.cancelled() => {}
+                        }
                     }
                     if !std::mem::replace(&mut failing, true) {
                         tracing::warn!(error = %chain(&error), "events are not published; sweeps go on");

@@ -52,6 +52,8 @@ pub(super) async fn run(
             taken = parcels.recv_many(&mut batch, BATCH) => last = taken == 0,
             () = engine.0.closing.cancelled() => {
                 last = true;
+                // Whoever still takes tasks in leaves them to others.
+                parcels.close();
                 while let Ok(parcel) = parcels.try_recv() {
                     batch.push(parcel);
                 }

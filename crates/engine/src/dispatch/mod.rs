@@ -146,6 +146,7 @@ impl Dispatcher {
     }
 
     /// Takes those that were committed, up to the first for which there is no room: that and what comes after it is for the sweep.
+    #[must_use]
     pub(crate) fn offer(&self, picked: Vec<Option<DueDispatch>>, answers: &[Submission]) -> Vec<DispatchName> {
         let committed = picked.into_iter().zip(answers).filter_map(|(task, answer)| {
             let is_new = answer.as_ref().is_ok_and(|submitted| submitted.is_new());
