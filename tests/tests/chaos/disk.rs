@@ -99,7 +99,6 @@ async fn a_full_disk_is_told_and_nothing_accepted_is_lost() -> Result<()> {
             break readiness;
         }
         assert!(begun.elapsed() < RECOVERY, "it says that it is ready, with a full disk");
-        tokio::time::sleep(Duration::from_millis(10)).await;
     };
     assert_eq!((readiness.status, readiness.number()), (503, 503_001), "{}", readiness.body);
 

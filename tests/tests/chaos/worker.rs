@@ -9,7 +9,9 @@ use std::{
 use anyhow::{Context, Result};
 use relais_testkit::ServerProcess;
 use relais_tests::{chaos::Api, instance::Instance};
+use reqwest::Method;
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -37,15 +39,20 @@ async fn the_task_of_a_killed_worker_goes_to_another_and_the_first_is_not_heard_
         .env("RELAIS_SECRET", "hush");
     let mut worker = ServerProcess::spawn_command(worker).context("examples/worker.py needs python3")?;
     // It works, and has shown that it keeps its lease: a heartbeat follows each report of progress.
-    let begun = Instant::now();
-    loop {
-        let view = client.get(&format!("/v1/services/example/tasks/{task_id}")).await?.data()?;
-        if view["status"] == "IN_PROGRESS" && view["progress"].as_f64() > Some(0.1) {
-            break;
+    let events = client.request(Method::GET, &format!("/v1/services/example/tasks/{task_id}/events"));
+    let mut events = events.send().await?;
+    let seen = async {
+        let mut text = String::new();
+        while let Some(chunk) = events.chunk().await? {
+            text.push_str(&String::from_utf8_lossy(&chunk));
+            let views = text.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data:")?).ok());
+            if views.into_iter().any(|view: Value| view["progress"].as_f64() > Some(0.1)) {
+                return Ok(());
+            }
         }
-        anyhow::ensure!(begun.elapsed() < PATIENCE && worker.is_running()?, "no progress: {view} {}", worker.stderr()?);
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+        anyhow::bail!("the stream ends: {text}")
+    };
+    timeout(PATIENCE, seen).await.with_context(|| worker.stderr().unwrap_or_default()).context("no progress")??;
     let view = admin.get(&format!("/admin/tasks/{task_id}")).await?.data()?;
     assert_eq!((&view["attempt"], &view["losses"]), (&json!(1), &json!(0)), "{view}");
     worker.kill9()?;

@@ -233,8 +233,9 @@ pub async fn a_task_that_is_to_be_tried_again_comes_back_after_a_while(world: &W
     let view = world.ended(&task).await;
     assert_eq!((&view["status"], &view["response"]), (&json!("SUCCESS"), &json!(2)));
     let starts = stage.starts(2).await;
-    // Half of what it should be: when the first began is known here a little later than there.
-    assert!(starts[1].1 - starts[0].1 >= Duration::from_millis(250), "it came back at once");
+    // Of another process it is known here a little later when it began than there.
+    let least = if world.language.is_none() { 500 } else { 250 };
+    assert!(starts[1].1 - starts[0].1 >= Duration::from_millis(least), "it came back at once");
     assert_eq!(world.seen(&task).await["losses"], 0);
     let report = worker.stop().await;
     assert_eq!((report.done, report.returned, report.failed), (1, 1, 0));
