@@ -11,11 +11,13 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 19] = [
+const MAY_KNOW: [(&str, &[&str]); 20] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     // What a handler is, for whoever runs it.
     ("relais-handler", &[]),
+    // Connections and bodies, for whatever serves HTTP.
+    ("relais-http", &[]),
     ("relais-store", &["relais-core", "relais-protocol"]),
     ("relais-bus", &["relais-core", "relais-protocol"]),
     ("relais-messaging", &["relais-core", "relais-protocol"]),
@@ -23,11 +25,11 @@ const MAY_KNOW: [(&str, &[&str]); 19] = [
     ("relais-transport", &["relais-core", "relais-messaging"]),
     ("relais-engine", &["relais-core", "relais-protocol", "relais-handler", "relais-bus"]),
     ("relais-notify", &["relais-core", "relais-protocol", "relais-bus"]),
-    ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-notify", "relais-bus"]),
+    ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-http", "relais-notify", "relais-bus"]),
     ("relais-worker", &["relais-protocol", "relais-handler", "relais-messaging"]),
     ("relais-scaler", &["relais-core", "relais-protocol", "relais-engine"]),
     // The dashboard: the same application layer as the API, and beside it.
-    ("relais-ui", &["relais-core", "relais-protocol", "relais-engine"]),
+    ("relais-ui", &["relais-core", "relais-protocol", "relais-engine", "relais-http"]),
     ("relais-server", ALL_THAT_SHIP),
     // For tests only: conformance suites speak the ports, never a driver.
     ("relais-testkit", &["relais-core", "relais-protocol"]),
@@ -42,6 +44,7 @@ const ALL_THAT_SHIP: &[&str] = &[
     "relais-core",
     "relais-protocol",
     "relais-handler",
+    "relais-http",
     "relais-store",
     "relais-bus",
     "relais-callback",
@@ -59,6 +62,7 @@ const EVERYTHING: &[&str] = &[
     "relais-core",
     "relais-protocol",
     "relais-handler",
+    "relais-http",
     "relais-store",
     "relais-bus",
     "relais-callback",

@@ -1,0 +1,154 @@
+//! One connection: a socket with deadlines, and requests that say how far they are.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::body::{Body, Bytes, HttpBody};
+use http_body::{Frame, SizeHint};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+    time::{Instant, Sleep, sleep_until},
+};
+
+use crate::state::{Phase, State};
+
+/// How long the other side may keep us waiting.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Deadlines {
+    pub(crate) head: Duration,
+    pub(crate) idle: Duration,
+    pub(crate) write: Duration,
+}
+
+/// A socket that fails once the other side has kept us waiting for too long.
+pub(crate) struct Socket {
+    stream: TcpStream,
+    state: Arc<State>,
+    deadlines: Deadlines,
+    /// Made when a read, and when a write, first has to wait.
+    reading: Timer,
+    writing: Timer,
+}
+
+/// Wakes the connection when a deadline has passed.
+#[derive(Default)]
+struct Timer(Option<Pin<Box<Sleep>>>);
+
+impl Timer {
+    /// Fails if the time is over, and else sees to it that the task is woken then.
+    fn poll<T>(&mut self, deadline: Instant, what: &'static str, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
+        let timer = self.0.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if timer.deadline() != deadline {
+            timer.as_mut().reset(deadline);
+        }
+        timer.as_mut().poll(cx).map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, what)))
+    }
+}
+
+impl Socket {
+    pub(crate) fn new(stream: TcpStream, state: Arc<State>, deadlines: Deadlines) -> Self {
+        Self { stream, state, deadlines, reading: Timer::default(), writing: Timer::default() }
+    }
+
+    /// What came of a write: progress, or a wait that ends.
+    fn written(&mut self, written: Poll<io::Result<usize>>, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        if written.is_ready() {
+            self.state.unblock();
+            return written;
+        }
+        let deadline = self.state.block() + self.deadlines.write;
+        self.writing.poll(deadline, "the answer was not read", cx)
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        let phase = self.state.phase();
+        if read.is_ready() {
+            if phase == Phase::Idle && buffer.filled().len() > before {
+                self.state.enter(Phase::Head);
+            }
+            return read;
+        }
+        let (wait, what) = match phase {
+            Phase::Idle => (self.deadlines.idle, "the connection was idle"),
+            Phase::Head => (self.deadlines.head, "the head of a request did not arrive"),
+            // The body has its own deadline where it is read; and whoever is being answered need not send anything.
+            Phase::Body | Phase::Answering => {
+                self.state.reader.register(cx.waker());
+                return Poll::Pending;
+            }
+        };
+        let deadline = self.state.since() + wait;
+        self.reading.poll(deadline, what, cx)
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.written(written, cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
+        self.written(written, cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+/// The body of a request, which notes when it keeps us waiting.
+pub(crate) struct Arriving(pub(crate) Body, pub(crate) Arc<State>);
+
+impl HttpBody for Arriving {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let frame = Pin::new(&mut self.0).poll_frame(cx);
+        self.1.enter(if frame.is_pending() { Phase::Body } else { Phase::Answering });
+        frame
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.size_hint()
+    }
+}
+
+/// Says that the connection is idle once the answer that carries it has left.
+pub(crate) struct IdleAfter(pub(crate) Arc<State>);
+
+impl Drop for IdleAfter {
+    fn drop(&mut self) {
+        self.0.enter(Phase::Idle);
+        // From now on there is a deadline.
+        self.0.reader.wake();
+    }
+}

@@ -1,0 +1,178 @@
+//! Serves routes on a TCP listener: a bounded number of connections, a deadline for whoever keeps us waiting, and a graceful
+//! end.
+
+use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
+
+use axum::{
+    Router,
+    body::{Body, HttpBody as _},
+    extract::ConnectInfo,
+};
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    server::graceful::GracefulShutdown,
+};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tower::{Layer, ServiceExt};
+use tower_http::normalize_path::{NormalizePath, NormalizePathLayer};
+
+use crate::{
+    body::carrying,
+    connection::{Arriving, Deadlines, IdleAfter, Socket},
+    connections::{Connections, Place},
+    peer::{Peer, TrustedProxies},
+    state::{Phase, State},
+};
+
+/// How connections are served.
+#[derive(Debug, Clone)]
+pub struct HttpOptions {
+    /// As many at once. Then one that keeps the server waiting makes room, or others wait to be accepted.
+    pub max_connections: usize,
+    /// As many from one address; more are closed.
+    pub max_connections_per_peer: usize,
+    /// Reverse proxies: they have as many as they like, and are believed whom they speak for.
+    pub trusted_proxies: TrustedProxies,
+    /// How long a request's head may take to arrive.
+    pub head_timeout: Duration,
+    /// How long a connection is kept between two requests.
+    pub idle_timeout: Duration,
+    /// How long a part of an answer may wait to be read.
+    pub write_timeout: Duration,
+    /// How long requests under way may go on after the end was asked for.
+    pub grace: Duration,
+}
+
+impl Default for HttpOptions {
+    fn default() -> Self {
+        Self {
+            max_connections: 10_000,
+            max_connections_per_peer: 2_500,
+            trusted_proxies: TrustedProxies::default(),
+            head_timeout: Duration::from_secs(30),
+            idle_timeout: Duration::from_secs(120),
+            write_timeout: Duration::from_secs(30),
+            grace: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Accepting fails when the process has too many files open; trying again at once would only burn CPU.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A quiet connection is asked after this time whether its other end is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(60);
+
+/// Serves until `shutdown`, then lets what is under way finish within the grace period.
+pub async fn serve(listener: TcpListener, router: Router, options: HttpOptions, shutdown: CancellationToken) {
+    let service = NormalizePathLayer::trim_trailing_slash().layer(router);
+    let connections = Connections::new(options.max_connections, options.max_connections_per_peer);
+    let (graceful, options) = (GracefulShutdown::new(), Arc::new(options));
+    loop {
+        let accepted = async {
+            let (stream, address) = listener.accept().await?;
+            let is_limited = !options.trusted_proxies.contains(address.ip());
+            let place = connections.admit(Peer::of(address.ip()), is_limited).await;
+            Ok::<_, io::Error>((stream, address, place))
+        };
+        let accepted = tokio::select! {
+            accepted = accepted => accepted,
+            () = shutdown.cancelled() => break,
+        };
+        match accepted {
+            Ok((stream, address, Some(place))) => {
+                let connection = connection(stream, address, &place.state, service.clone(), &options);
+                tokio::spawn(run(graceful.watch(connection), address, place));
+            }
+            Ok((_, address, None)) => {
+                tracing::debug!(peer = %address, "a connection is closed: its address has as many as it may have");
+                closed("peer_limit");
+            }
+            Err(error) => {
+                tracing::warn!(error = %error, "a connection could not be accepted");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+    drop(listener);
+    if tokio::time::timeout(options.grace, graceful.shutdown()).await.is_err() {
+        tracing::warn!("some requests did not end within the grace period and are cut off");
+    }
+}
+
+/// Serves one connection until it ends, or until its place is needed.
+async fn run(connection: impl Future<Output = hyper::Result<()>>, address: SocketAddr, place: Place) {
+    let ended = tokio::select! {
+        ended = connection => ended,
+        () = place.state.close.notified() => {
+            tracing::debug!(peer = %address, "a connection is closed: it kept the server waiting, and its place is needed");
+            return;
+        }
+    };
+    if let Err(error) = ended {
+        if is_timeout(&error) {
+            closed("timeout");
+        }
+        tracing::debug!(peer = %address, error = %error, "a connection ended badly");
+    }
+}
+
+fn is_timeout(error: &hyper::Error) -> bool {
+    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
+    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::TimedOut)
+}
+
+fn closed(reason: &'static str) {
+    metrics::counter!("relais_http_connections_closed_total", "reason" => reason).increment(1);
+}
+
+fn connection(
+    stream: TcpStream,
+    address: SocketAddr,
+    state: &Arc<State>,
+    service: NormalizePath<Router>,
+    options: &Arc<HttpOptions>,
+) -> http1::Connection<
+    TokioIo<Socket>,
+    impl hyper::service::HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + use<>,
+> {
+    tune(&stream, options);
+    let deadlines = Deadlines { head: options.head_timeout, idle: options.idle_timeout, write: options.write_timeout };
+    let socket = Socket::new(stream, Arc::clone(state), deadlines);
+    let (state, options) = (Arc::clone(state), Arc::clone(options));
+    let service = service_fn(move |request: hyper::Request<Incoming>| {
+        state.enter(Phase::Answering);
+        let is_whole = request.body().is_end_stream();
+        let mut request = request.map(|body| match is_whole {
+            true => Body::empty(),
+            false => Body::new(Arriving(Body::new(body), Arc::clone(&state))),
+        });
+        let peer = options.trusted_proxies.peer(address, request.headers());
+        request.extensions_mut().insert(ConnectInfo(address));
+        request.extensions_mut().insert(peer);
+        let (answer, state) = (service.clone().oneshot(request), Arc::clone(&state));
+        async move { Ok(carrying(answer.await?, IdleAfter(state))) }
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(None)
+        .serve_connection(TokioIo::new(socket), service)
+}
+
+/// Small answers leave at once, and an other end that is gone is noticed.
+fn tune(stream: &TcpStream, options: &HttpOptions) {
+    let _ = stream.set_nodelay(true);
+    let socket = SockRef::from(stream);
+    let keepalive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE / 4);
+    let tuned = socket.set_tcp_keepalive(&keepalive);
+    #[cfg(target_os = "linux")]
+    let tuned = tuned.and_then(|()| socket.set_tcp_user_timeout(Some(options.write_timeout.max(KEEP_ALIVE))));
+    #[cfg(not(target_os = "linux"))]
+    let _ = options;
+    if let Err(error) = tuned {
+        tracing::debug!(%error, "a connection keeps the system's own timeouts");
+    }
+}

@@ -1,0 +1,117 @@
+//! Who waits for whom on a connection. Shared by the connection's two ends here (the socket, and the request under way) and
+//! by whoever looks for a connection to close ([`crate::connections`]).
+
+use std::{
+    sync::atomic::{AtomicU8, AtomicU64, Ordering},
+    time::Duration,
+};
+
+use futures::task::AtomicWaker;
+use tokio::{sync::Notify, time::Instant};
+
+/// What a connection is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    /// Between two requests.
+    Idle,
+    /// The head of a request is arriving.
+    Head,
+    /// The body of a request is arriving.
+    Body,
+    /// The request is being answered: the other side waits for us.
+    Answering,
+}
+
+impl Phase {
+    const ALL: [Self; 4] = [Self::Idle, Self::Head, Self::Body, Self::Answering];
+}
+
+/// The state of one connection.
+#[derive(Debug)]
+pub(crate) struct State {
+    begun: Instant,
+    phase: AtomicU8,
+    /// Since when it is so, in milliseconds since it began.
+    since: AtomicU64,
+    /// Since when what we write is not taken, plus one; zero while it is.
+    blocked: AtomicU64,
+    /// Whoever reads from the socket, while there is nothing to read and no deadline.
+    pub(crate) reader: AtomicWaker,
+    /// Told when the connection is to be closed.
+    pub(crate) close: Notify,
+}
+
+impl State {
+    pub(crate) fn new() -> Self {
+        let phase = AtomicU8::new(Phase::Head as u8);
+        let (since, blocked) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { begun: Instant::now(), phase, since, blocked, reader: AtomicWaker::new(), close: Notify::new() }
+    }
+
+    pub(crate) fn phase(&self) -> Phase {
+        Phase::ALL[usize::from(self.phase.load(Ordering::Relaxed)) % Phase::ALL.len()]
+    }
+
+    /// Notes what it does from now on.
+    pub(crate) fn enter(&self, phase: Phase) {
+        if self.phase() != phase {
+            self.since.store(self.age(), Ordering::Relaxed);
+            self.phase.store(phase as u8, Ordering::Relaxed);
+        }
+    }
+
+    /// Since when the present phase lasts.
+    pub(crate) fn since(&self) -> Instant {
+        self.begun + Duration::from_millis(self.since.load(Ordering::Relaxed))
+    }
+
+    /// Notes that what we write is not taken, and says since when.
+    pub(crate) fn block(&self) -> Instant {
+        let now = self.age() + 1;
+        let since = self.blocked.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed).err().unwrap_or(now);
+        self.begun + Duration::from_millis(since - 1)
+    }
+
+    /// Notes that something was taken.
+    pub(crate) fn unblock(&self) {
+        self.blocked.store(0, Ordering::Relaxed);
+    }
+
+    /// How long the other side has kept us waiting; nothing while it waits for us.
+    pub(crate) fn kept_waiting(&self) -> Option<Duration> {
+        let blocked = self.blocked.load(Ordering::Relaxed);
+        let since = match self.phase() {
+            _ if blocked > 0 => blocked - 1,
+            Phase::Answering => return None,
+            Phase::Idle | Phase::Head | Phase::Body => self.since.load(Ordering::Relaxed),
+        };
+        Some(Duration::from_millis(self.age().saturating_sub(since)))
+    }
+
+    fn age(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn whoever_waits_for_us_does_not_keep_us_waiting_unless_the_answer_is_not_read() {
+        let state = State::new();
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert_eq!(state.kept_waiting(), Some(Duration::from_secs(3)), "the first head");
+        state.enter(Phase::Answering);
+        tokio::time::advance(Duration::from_secs(3)).await;
+        assert_eq!(state.kept_waiting(), None, "a long-poll");
+        let since = state.block();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!((state.block(), state.kept_waiting()), (since, Some(Duration::from_secs(2))));
+        state.unblock();
+        assert_eq!(state.kept_waiting(), None);
+        state.enter(Phase::Idle);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert_eq!(state.kept_waiting(), Some(Duration::from_secs(1)));
+    }
+}
