@@ -14,7 +14,6 @@ use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use axum::{
-    ServiceExt,
     extract::{Request, State},
     middleware::{Next, from_fn_with_state},
 };
@@ -22,11 +21,11 @@ use relais_api::{ApiOptions, RenderMetrics};
 use relais_callback::{HttpCourier, HttpOptions};
 use relais_core::{CallbackType, Store};
 use relais_engine::{AuthOptions, Couriers, Engine, Options};
+use relais_http::HttpOptions as ServeOptions;
 use relais_testkit::TestDatabase;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
-use tower::Layer;
-use tower_http::normalize_path::NormalizePathLayer;
+use tokio_util::sync::CancellationToken;
 
 pub use answer::Answer;
 pub use caller::Caller;
@@ -75,6 +74,7 @@ pub struct TestApp {
 pub struct Builder {
     backend: Backend,
     api: ApiOptions,
+    http: ServeOptions,
     engine: Options,
     declaration: Value,
     migrate: bool,
@@ -93,6 +93,7 @@ impl TestApp {
         Builder {
             backend,
             api: ApiOptions::default(),
+            http: ServeOptions::default(),
             engine: Options { auth, couriers: couriers(), sweep: NEVER, ..Options::default() },
             declaration: world(),
             migrate: true,
@@ -160,6 +161,12 @@ impl Builder {
         self
     }
 
+    /// Changes how connections are served.
+    pub fn http(mut self, change: impl FnOnce(&mut ServeOptions)) -> Self {
+        change(&mut self.http);
+        self
+    }
+
     /// Changes the engine's options.
     pub fn engine(mut self, change: impl FnOnce(&mut Options)) -> Self {
         change(&mut self.engine);
@@ -206,16 +213,18 @@ impl Builder {
         }
         let under_way = Arc::new(watch::channel(HashMap::new()).0);
         // The dashboard knows the operators that the admin API knows.
-        let ui = relais_ui::UiOptions { operators: self.api.operators.clone(), ..relais_ui::UiOptions::default() };
+        let ui = relais_ui::UiOptions {
+            operators: self.api.operators.clone(),
+            request_timeout: self.api.request_timeout,
+            ..relais_ui::UiOptions::default()
+        };
         let router = relais_api::router(engine.clone(), self.api, self.render_metrics)
             .merge(relais_ui::router(engine.clone(), ui)?)
             .layer(from_fn_with_state(Arc::clone(&under_way), count));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
-        let service = NormalizePathLayer::trim_trailing_slash().layer(router);
-        let service = ServiceExt::<Request>::into_make_service_with_connect_info::<SocketAddr>(service);
         // Ends with the test's runtime.
-        tokio::spawn(async move { axum::serve(listener, service).await });
+        tokio::spawn(relais_http::serve(listener, router, self.http, CancellationToken::new()));
         Ok(TestApp { engine, store, address, http: http_client()?, under_way, _keeper: keeper })
     }
 }

@@ -1,34 +1,60 @@
-//! Who is calling: Basic credentials, read from the header, judged by the engine.
+//! Who is calling: Basic credentials, read from the header, judged by the engine; and how many requests of one client are
+//! answered at once.
 
-use axum::http::{HeaderMap, header};
+use std::{convert::Infallible, sync::Arc};
+
+use axum::{
+    extract::FromRequestParts,
+    http::{HeaderMap, header, request::Parts},
+};
 use base64::Engine as _;
 use relais_core::{Client, Role};
-use relais_engine::{Access, EngineError};
-use std::sync::Arc;
+use relais_engine::{Access, ClientCredentials, EngineError};
+use relais_http::Peer;
 
-use crate::{App, error::ApiError};
+use crate::{App, concurrency::Slot, error::ApiError};
 
-impl App {
-    /// Lets the caller in on a service.
-    pub(crate) async fn access(&self, headers: &HeaderMap, service: &str, role: Role) -> Result<Access, ApiError> {
-        let (client_id, secret) = credentials(headers).ok_or(EngineError::Forbidden)?;
-        Ok(self.engine.access(&client_id, &secret, service, role).await?)
-    }
+/// Whoever sent a request, as far as the request says.
+pub(crate) struct Caller {
+    credentials: Option<ClientCredentials>,
+    /// Takes the client's place once it is known, and keeps it until the answer has left.
+    slot: Slot,
+}
 
-    /// Lets the caller in on a service on which it may do anything at all.
-    pub(crate) async fn access_by_any_role(&self, headers: &HeaderMap, service: &str) -> Result<Access, ApiError> {
-        let (client_id, secret) = credentials(headers).ok_or(EngineError::Forbidden)?;
-        Ok(self.engine.access_by_any_role(&client_id, &secret, service).await?)
-    }
+impl FromRequestParts<App> for Caller {
+    type Rejection = Infallible;
 
-    /// Recognises the caller.
-    pub(crate) async fn client(&self, headers: &HeaderMap) -> Result<Arc<Client>, ApiError> {
-        let (client_id, secret) = credentials(headers).ok_or(EngineError::Forbidden)?;
-        Ok(self.engine.authenticate(&client_id, &secret).await?)
+    async fn from_request_parts(parts: &mut Parts, _: &App) -> Result<Self, Infallible> {
+        let credentials = credentials(&parts.headers);
+        let credentials = match parts.extensions.get::<Peer>() {
+            Some(peer) => credentials.map(|given| given.sent_from(peer.address())),
+            None => credentials,
+        };
+        Ok(Self { credentials, slot: parts.extensions.get::<Slot>().cloned().unwrap_or_default() })
     }
 }
 
-fn credentials(headers: &HeaderMap) -> Option<(String, String)> {
+impl App {
+    /// Lets the caller in on a service. The order is part of the contract: who, then what, then whether.
+    pub(crate) async fn access(&self, caller: &Caller, service: &str, role: Role) -> Result<Access, ApiError> {
+        Ok(self.engine.access(self.client(caller).await?, service, role)?)
+    }
+
+    /// Lets the caller in on a service on which it may do anything at all.
+    pub(crate) async fn access_by_any_role(&self, caller: &Caller, service: &str) -> Result<Access, ApiError> {
+        Ok(self.engine.access_by_any_role(self.client(caller).await?, service)?)
+    }
+
+    /// Recognises the caller.
+    pub(crate) async fn client(&self, caller: &Caller) -> Result<Arc<Client>, ApiError> {
+        let given = caller.credentials.as_ref().ok_or(EngineError::Forbidden)?;
+        let client = self.engine.authenticate(given).await?;
+        caller.slot.take(&self.places, client.key)?;
+        Ok(client)
+    }
+}
+
+fn credentials(headers: &HeaderMap) -> Option<ClientCredentials> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
     let (scheme, encoded) = value.split_once(' ')?;
     if !scheme.eq_ignore_ascii_case("basic") {
@@ -36,5 +62,5 @@ fn credentials(headers: &HeaderMap) -> Option<(String, String)> {
     }
     let decoded = base64::engine::general_purpose::STANDARD.decode(encoded.trim()).ok()?;
     let (client_id, secret) = std::str::from_utf8(&decoded).ok()?.split_once(':')?;
-    Some((client_id.to_owned(), secret.to_owned()))
+    Some(ClientCredentials::new(client_id, secret))
 }

@@ -16,6 +16,7 @@ use relais_protocol::{
 
 use crate::{
     App,
+    access::Caller,
     admin_guard::By,
     body::parse,
     consumer::{answer, created, keyed, trace_headers},
@@ -38,8 +39,13 @@ use crate::{
     ),
     request_body = NewBatchRequest,
     responses((status = 201, description = "Made", body = Success<NewBatchAnswer>), Refusals))]
-pub(crate) async fn make(State(app): State<App>, headers: HeaderMap, request: Request) -> Result<Response, ApiError> {
-    let client = app.client(&headers).await?;
+pub(crate) async fn make(
+    State(app): State<App>,
+    caller: Caller,
+    headers: HeaderMap,
+    request: Request,
+) -> Result<Response, ApiError> {
+    let client = app.client(&caller).await?;
     let (asked, idempotency): (NewBatchRequest, _) = keyed(&app, &headers, request).await?;
     if asked.tasks.is_empty() && !asked.open || asked.tasks.len() > MAX_BATCH {
         return Err(ApiError::at(ErrorNumber::InvalidBatch, "/tasks", format!("has {} entries", asked.tasks.len())));
@@ -70,9 +76,9 @@ pub(crate) async fn make(State(app): State<App>, headers: HeaderMap, request: Re
 pub(crate) async fn list(
     State(app): State<App>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Json<Success<BatchPage>>, ApiError> {
-    let client = app.client(&headers).await?;
+    let client = app.client(&caller).await?;
     let query = Query::parse(query.as_deref(), &["limit", "cursor"])?;
     let page = app.engine.batches(&client, batch_cursor(&query)?, query.limit()?).await?;
     Ok(Json(Success::new(page)))
@@ -85,9 +91,9 @@ pub(crate) async fn list(
 pub(crate) async fn show(
     State(app): State<App>,
     Path(batch_id): Path<String>,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Json<Success<BatchView>>, ApiError> {
-    let client = app.client(&headers).await?;
+    let client = app.client(&caller).await?;
     Ok(Json(Success::new(app.engine.batch(&client, parse_batch_id(&batch_id)?).await?)))
 }
 
@@ -106,9 +112,9 @@ pub(crate) async fn tasks(
     State(app): State<App>,
     Path(batch_id): Path<String>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Json<Success<TaskPage>>, ApiError> {
-    let client = app.client(&headers).await?;
+    let client = app.client(&caller).await?;
     let batch_id = parse_batch_id(&batch_id)?;
     let query = Query::parse(query.as_deref(), &["status", "limit", "cursor"])?;
     let (tasks, next_cursor) = app.engine.batch_tasks(&client, batch_id, query.listing()?).await?;
@@ -124,9 +130,9 @@ pub(crate) async fn tasks(
 pub(crate) async fn close(
     State(app): State<App>,
     Path(batch_id): Path<String>,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Json<Success<BatchView>>, ApiError> {
-    let client = app.client(&headers).await?;
+    let client = app.client(&caller).await?;
     Ok(Json(Success::new(app.engine.close_batch(&client, parse_batch_id(&batch_id)?).await?)))
 }
 
@@ -139,9 +145,9 @@ pub(crate) async fn close(
 pub(crate) async fn cancel(
     State(app): State<App>,
     Path(batch_id): Path<String>,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Json<Success<BatchView>>, ApiError> {
-    let client = app.client(&headers).await?;
+    let client = app.client(&caller).await?;
     Ok(Json(Success::new(app.engine.cancel_batch(&client, parse_batch_id(&batch_id)?).await?)))
 }
 

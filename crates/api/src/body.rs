@@ -3,12 +3,12 @@
 //! Handlers call this after they know who is calling, never before: strangers do not get to fill our memory.
 
 use axum::{
-    body::{Bytes, HttpBody as _},
+    body::Bytes,
     extract::Request,
     http::{HeaderMap, header},
 };
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use relais_core::MAX_DEPTH;
+use relais_http::{BodyError, read_body};
 use relais_protocol::ErrorNumber;
 use serde::de::DeserializeOwned;
 
@@ -21,18 +21,13 @@ impl App {
             return Err(ApiError::new(ErrorNumber::WrongContentType));
         }
         let most = self.options.max_body_bytes;
-        let too_large = || ApiError::at(ErrorNumber::BodyTooLarge, "", format!("at most {most} bytes are taken"));
-        // Whoever says beforehand that it is too large need not send it.
-        if request.body().size_hint().lower() > most as u64 {
-            return Err(too_large());
-        }
-        let limited = Limited::new(request.into_body(), most);
-        match tokio::time::timeout(self.options.request_timeout, limited.collect()).await {
-            Ok(Ok(collected)) => Ok(collected.to_bytes()),
-            Ok(Err(error)) if error.is::<LengthLimitError>() => Err(too_large()),
-            Ok(Err(error)) => Err(ApiError::at(ErrorNumber::MalformedJson, "", error.to_string())),
-            Err(_) => Err(ApiError::new(ErrorNumber::RequestTimeout)),
-        }
+        read_body(request.into_body(), most, self.options.request_timeout).await.map_err(|error| match error {
+            BodyError::TooLarge => {
+                ApiError::at(ErrorNumber::BodyTooLarge, "", format!("at most {most} bytes are taken"))
+            }
+            BodyError::TimedOut => ApiError::new(ErrorNumber::RequestTimeout),
+            BodyError::Broken(error) => ApiError::at(ErrorNumber::MalformedJson, "", error.to_string()),
+        })
     }
 
     /// A JSON body, read.

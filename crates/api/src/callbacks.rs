@@ -3,7 +3,6 @@
 use axum::{
     Json,
     extract::{RawQuery, Request, State},
-    http::HeaderMap,
 };
 use relais_core::{CallbackId, NotificationStatus, Role, Timestamp};
 use relais_engine::{CallbackQuery, signing_secrets};
@@ -15,7 +14,8 @@ use relais_protocol::{
 };
 
 use crate::{
-    App, admin_guard::By, consumer::parse_task_id, error::ApiError, openapi::Refusals, path::Path, query::Query,
+    App, access::Caller, admin_guard::By, consumer::parse_task_id, error::ApiError, openapi::Refusals, path::Path,
+    query::Query,
 };
 
 type Answer<T> = Result<Json<Success<T>>, ApiError>;
@@ -36,9 +36,9 @@ fn answer<T>(data: T) -> Answer<T> {
 pub(crate) async fn of_task(
     State(app): State<App>,
     Path((service, task_id)): Path<(String, String)>,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Answer<CallbackPageView> {
-    let access = app.access(&headers, &service, Role::Consume).await?;
+    let access = app.access(&caller, &service, Role::Consume).await?;
     let callbacks = app.engine.callbacks_of_task(&access, parse_task_id(&task_id)?).await?;
     answer(CallbackPageView { callbacks, next_cursor: None })
 }
@@ -48,8 +48,8 @@ pub(crate) async fn of_task(
 /// By the convention of Standard Webhooks. Two while one replaces the other: accept either.
 #[utoipa::path(get, path = "/v1/signing-secrets", tag = "Consumers", security(("basic" = [])),
     responses((status = 200, description = "The newest first", body = Success<SigningSecrets>), Refusals))]
-pub(crate) async fn own_signing_secrets(State(app): State<App>, headers: HeaderMap) -> Answer<SigningSecrets> {
-    answer(signing_secrets(&*app.client(&headers).await?))
+pub(crate) async fn own_signing_secrets(State(app): State<App>, caller: Caller) -> Answer<SigningSecrets> {
+    answer(signing_secrets(&*app.client(&caller).await?))
 }
 
 /// Callbacks

@@ -18,7 +18,7 @@ use relais_protocol::{
 use serde::{Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
-use crate::{App, body::parse, error::ApiError, openapi::Refusals, path::Path, query::Query};
+use crate::{App, access::Caller, body::parse, error::ApiError, openapi::Refusals, path::Path, query::Query};
 
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
@@ -32,9 +32,9 @@ const MAX_BATCH: usize = 1000;
     responses((status = 200, description = "In the order of their names", body = Success<ServiceList>), Refusals))]
 pub(crate) async fn list_services(
     State(app): State<App>,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Json<Success<ServiceList>>, ApiError> {
-    let client = app.client(&headers).await?;
+    let client = app.client(&caller).await?;
     Ok(Json(Success::new(ServiceList { services: app.engine.services_of(&client)? })))
 }
 
@@ -45,9 +45,9 @@ pub(crate) async fn list_services(
 pub(crate) async fn show_service(
     State(app): State<App>,
     Path(service): Path<String>,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Json<Success<ServiceView>>, ApiError> {
-    let client = app.client(&headers).await?;
+    let client = app.client(&caller).await?;
     app.engine.declared_service_name(&service)?;
     let found = app.engine.services_of(&client)?.into_iter().find(|view| view.service_name == service);
     Ok(Json(Success::new(found.ok_or(EngineError::Forbidden)?)))
@@ -63,9 +63,9 @@ pub(crate) async fn show_service(
 pub(crate) async fn show_backlog(
     State(app): State<App>,
     Path(service): Path<String>,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Json<Success<BacklogView>>, ApiError> {
-    app.access_by_any_role(&headers, &service).await?;
+    app.access_by_any_role(&caller, &service).await?;
     let depth = app.engine.queue_depth(&service).await?;
     Ok(Json(Success::new(BacklogView {
         queued: depth.pending,
@@ -92,10 +92,11 @@ pub(crate) async fn show_backlog(
 pub(crate) async fn submit(
     State(app): State<App>,
     Path(service): Path<String>,
+    caller: Caller,
     headers: HeaderMap,
     request: Request,
 ) -> Result<Response, ApiError> {
-    let access = app.access(&headers, &service, Role::Consume).await?;
+    let access = app.access(&caller, &service, Role::Consume).await?;
     let (request, idempotency): (SubmitRequest, _) = keyed(&app, &headers, request).await?;
     let request = SubmitRequest { trace: trace_headers(&headers), ..request };
     let accepted = app.engine.submit(&access, request, idempotency).await.map_err(|error| app.full(&access, error))?;
@@ -117,10 +118,11 @@ pub(crate) async fn submit(
 pub(crate) async fn submit_batch(
     State(app): State<App>,
     Path(service): Path<String>,
+    caller: Caller,
     headers: HeaderMap,
     request: Request,
 ) -> Result<Json<Success<BatchAnswer>>, ApiError> {
-    let access = app.access(&headers, &service, Role::Consume).await?;
+    let access = app.access(&caller, &service, Role::Consume).await?;
     let batch: BatchRequest = app.json(request).await?;
     if batch.tasks.is_empty() || batch.tasks.len() > MAX_BATCH {
         return Err(ApiError::at(ErrorNumber::InvalidBatch, "/tasks", format!("has {} entries", batch.tasks.len())));
@@ -164,9 +166,9 @@ pub(crate) async fn list_tasks(
     State(app): State<App>,
     Path(service): Path<String>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Json<Success<TaskPage>>, ApiError> {
-    let access = app.access(&headers, &service, Role::Consume).await?;
+    let access = app.access(&caller, &service, Role::Consume).await?;
     let query = Query::parse(query.as_deref(), &crate::query::LISTING)?;
     let (tasks, next_cursor) = app.engine.list(&access, query.listing()?).await?;
     Ok(Json(Success::new(TaskPage { tasks: tasks.iter().map(task_view).collect(), next_cursor })))
@@ -186,9 +188,9 @@ pub(crate) async fn show_task(
     State(app): State<App>,
     Path((service, task_id)): Path<(String, String)>,
     RawQuery(query): RawQuery,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Json<Success<TaskView>>, ApiError> {
-    let access = app.access(&headers, &service, Role::Consume).await?;
+    let access = app.access(&caller, &service, Role::Consume).await?;
     let wait = Query::parse(query.as_deref(), &["wait"])?.duration("wait", app.options.max_wait)?;
     let task_id = parse_task_id(&task_id)?;
     let task = match wait {
@@ -211,9 +213,9 @@ pub(crate) async fn show_task(
 pub(crate) async fn cancel_task(
     State(app): State<App>,
     Path((service, task_id)): Path<(String, String)>,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Json<Success<TaskView>>, ApiError> {
-    let access = app.access(&headers, &service, Role::Consume).await?;
+    let access = app.access(&caller, &service, Role::Consume).await?;
     let task = app.engine.cancel(&access, parse_task_id(&task_id)?).await?;
     Ok(Json(Success::new(app.engine.view(&task))))
 }
@@ -231,9 +233,9 @@ pub(crate) async fn cancel_task(
 pub(crate) async fn retry_task(
     State(app): State<App>,
     Path((service, task_id)): Path<(String, String)>,
-    headers: HeaderMap,
+    caller: Caller,
 ) -> Result<Json<Success<TaskView>>, ApiError> {
-    let access = app.access(&headers, &service, Role::Consume).await?;
+    let access = app.access(&caller, &service, Role::Consume).await?;
     let task = app.engine.retry(&access, parse_task_id(&task_id)?).await?;
     Ok(Json(Success::new(app.engine.view(&task))))
 }

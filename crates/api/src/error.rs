@@ -82,6 +82,10 @@ impl From<EngineError> for ApiError {
             EngineError::InBatch(place, error) => Self::from(*error).within(&format!("/tasks/{place}")),
             EngineError::Broker(error) => Self::at(N::BrokerUnavailable, "", error.to_string()).retry_after(5),
             EngineError::SchemaMismatch(problems) => with(N::SchemaMismatch, problems),
+            EngineError::NumberTooLong(message) => Self::at(N::NumberTooLong, "", message),
+            EngineError::ValidationTimeout => Self::new(N::ValidationTimeout),
+            EngineError::ValidationBusy => Self::new(N::ValidationBusy).retry_after(1),
+            EngineError::TooManyChecks => Self::new(N::TooManyChecks).retry_after(1),
             EngineError::Invalid(problems) => with(N::InvalidRequest, problems),
             EngineError::TooDeep => Self::new(N::NestedTooDeep),
             EngineError::UnknownCallbackType(kind) => Self::at(

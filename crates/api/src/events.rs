@@ -18,7 +18,7 @@ use relais_core::{Role, Status, Task};
 use relais_engine::{Engine, Following};
 use utoipa::ToSchema;
 
-use crate::{App, consumer::parse_task_id, error::ApiError, openapi::Refusals, path::Path};
+use crate::{App, access::Caller, consumer::parse_task_id, error::ApiError, openapi::Refusals, path::Path};
 
 /// A comment is sent this often, so that proxies do not take a quiet connection for a dead one.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -53,9 +53,10 @@ pub(crate) struct StreamedEvent {
 pub(crate) async fn follow_task(
     State(app): State<App>,
     Path((service, task_id)): Path<(String, String)>,
+    caller: Caller,
     headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let access = app.access(&headers, &service, Role::Consume).await?;
+    let access = app.access(&caller, &service, Role::Consume).await?;
     let following = app.engine.follow(&access, parse_task_id(&task_id)?).await?;
     // An id that was never given says nothing about what was seen.
     let seen = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse::<u64>().ok());

@@ -11,6 +11,7 @@ mod batches;
 mod body;
 mod broker;
 mod callbacks;
+mod concurrency;
 mod consumer;
 mod docs;
 mod error;
@@ -31,6 +32,7 @@ use axum::Router;
 use relais_engine::{Credentials, Engine};
 use tower_http::catch_panic::CatchPanicLayer;
 
+use concurrency::Places;
 pub use openapi::document as openapi_document;
 
 /// How requests are treated.
@@ -42,6 +44,8 @@ pub struct ApiOptions {
     pub request_timeout: Duration,
     /// The longest `?wait=`, and the longest wait of a claim.
     pub max_wait: Duration,
+    /// How many requests of one client are answered at once.
+    pub max_requests_per_client: usize,
     /// Who may use the admin API; where nobody may, it answers to loopback only.
     pub operators: Credentials,
 }
@@ -52,6 +56,7 @@ impl Default for ApiOptions {
             max_body_bytes: 1 << 20,
             request_timeout: Duration::from_secs(30),
             max_wait: relais_protocol::consumer::MAX_WAIT.0,
+            max_requests_per_client: 2_500,
             operators: Credentials::default(),
         }
     }
@@ -66,15 +71,25 @@ pub(crate) struct App {
     pub(crate) engine: Engine,
     pub(crate) options: Arc<ApiOptions>,
     pub(crate) render_metrics: RenderMetrics,
+    pub(crate) places: Places,
 }
 
-/// All routes. To be served with the peer's address as connection information: the admin API asks for it.
+impl App {
+    fn new(engine: Engine, options: ApiOptions, render_metrics: RenderMetrics) -> Self {
+        let places = Places::new(options.max_requests_per_client);
+        Self { engine, options: Arc::new(options), render_metrics, places }
+    }
+}
+
+/// All routes. To be served by [`relais_http::serve`]: the admin API asks for the address of the connection, and limits for
+/// the peer.
 pub fn router(engine: Engine, options: ApiOptions, render_metrics: RenderMetrics) -> Router {
-    let app = App { engine, options: Arc::new(options), render_metrics };
+    let app = App::new(engine, options, render_metrics);
     openapi::described(&app)
         .merge(operations::documentation())
         .method_not_allowed_fallback(error::method_not_allowed)
         .fallback(error::route_not_found)
+        .layer(axum::middleware::from_fn(concurrency::hold))
         .layer(axum::middleware::from_fn(leftover::clear))
         .layer(axum::middleware::from_fn(operations::measure))
         .layer(CatchPanicLayer::custom(error::panicked))
@@ -83,6 +98,6 @@ pub fn router(engine: Engine, options: ApiOptions, render_metrics: RenderMetrics
 
 /// The routes of a process that does not answer consumers, workers or operators: health and metrics.
 pub fn operations_router(engine: Engine, render_metrics: RenderMetrics) -> Router {
-    let app = App { engine, options: Arc::new(ApiOptions::default()), render_metrics };
+    let app = App::new(engine, ApiOptions::default(), render_metrics);
     operations::routes().fallback(error::route_not_found).with_state(app)
 }

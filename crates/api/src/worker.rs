@@ -15,7 +15,7 @@ use relais_protocol::{
 };
 use serde_json::value::RawValue;
 
-use crate::{App, body::parse, error::ApiError, openapi::Refusals, path::Path};
+use crate::{App, access::Caller, body::parse, error::ApiError, openapi::Refusals, path::Path};
 
 /// Longer words about themselves are not kept of workers.
 const MOST_VERSION: usize = 100;
@@ -32,10 +32,11 @@ const MOST_VERSION: usize = 100;
 pub(crate) async fn claim(
     State(app): State<App>,
     Path(service): Path<String>,
+    caller: Caller,
     headers: HeaderMap,
     request: Request,
 ) -> Result<Json<Success<ClaimAnswer>>, ApiError> {
-    let access = app.access(&headers, &service, Role::Work).await?;
+    let access = app.access(&caller, &service, Role::Work).await?;
     let request: ClaimRequest = app.json(request).await?;
     let version = headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok());
     let version = version.filter(|version| version.len() <= MOST_VERSION);
@@ -54,10 +55,10 @@ pub(crate) async fn claim(
 pub(crate) async fn report(
     State(app): State<App>,
     Path(service): Path<String>,
-    headers: HeaderMap,
+    caller: Caller,
     request: Request,
 ) -> Result<Json<Success<OutcomesAnswer>>, ApiError> {
-    let access = app.access(&headers, &service, Role::Work).await?;
+    let access = app.access(&caller, &service, Role::Work).await?;
     let messages = read_messages(&app.body(request).await?)?;
     answer(app.engine.messages(&access, messages).await?)
 }
@@ -73,10 +74,10 @@ pub(crate) async fn report(
 pub(crate) async fn heartbeat(
     State(app): State<App>,
     Path(service): Path<String>,
-    headers: HeaderMap,
+    caller: Caller,
     request: Request,
 ) -> Result<Json<Success<OutcomesAnswer>>, ApiError> {
-    let access = app.access(&headers, &service, Role::Work).await?;
+    let access = app.access(&caller, &service, Role::Work).await?;
     let request: HeartbeatRequest = app.json(request).await?;
     count(request.tasks.len(), "/tasks")?;
     answer(app.engine.heartbeat(&access, request.tasks, request.lease).await?)
@@ -93,10 +94,10 @@ pub(crate) async fn heartbeat(
 pub(crate) async fn give_back(
     State(app): State<App>,
     Path(service): Path<String>,
-    headers: HeaderMap,
+    caller: Caller,
     request: Request,
 ) -> Result<Json<Success<OutcomesAnswer>>, ApiError> {
-    let access = app.access(&headers, &service, Role::Work).await?;
+    let access = app.access(&caller, &service, Role::Work).await?;
     let request: ReturnRequest = app.json(request).await?;
     count(request.tasks.len(), "/tasks")?;
     answer(app.engine.give_back(&access, request.tasks).await?)

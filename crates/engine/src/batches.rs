@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use relais_core::{
-    Batch, BatchId, BatchMade, BatchStatus, Callback, CallbackEvent, Client, Event, IdempotencyKey, NewBatch, NewTask,
-    Role, Status, Submission, Task, TaskEvent, TaskFilter, TaskLink,
+    Batch, BatchId, BatchMade, BatchStatus, Callback, CallbackEvent, Client, Event, NewBatch, NewTask, Role, Status,
+    Submission, Task, TaskEvent, TaskFilter, TaskLink,
 };
 use relais_protocol::{
     batch::{AdminBatchPage, AdminBatchView, BatchPage, BatchStatusName, BatchView},
@@ -17,7 +17,7 @@ use crate::{
     dispatch::{Dispatcher, give_back},
     follow::{filter, paged},
     links::{self, References},
-    submit::{callback, correlation, dispatched, new_task_among, refused},
+    submit::{callback, correlation, dispatched, refused, unjudged_task},
     views::text,
 };
 
@@ -65,7 +65,7 @@ impl Engine {
             callback: request.callback.map(|asked| self.batch_callback(client, asked)).transpose()?,
             correlation_id: correlation(request.correlation_id)?,
             trace: links::trace(&request.trace),
-            idempotency: idempotency.map(|given| IdempotencyKey { key: given.key, fingerprint: given.fingerprint }),
+            idempotency: idempotency.map(Idempotency::into_key),
         };
         let (mut tasks, mut accesses, mut references) = (Vec::new(), Vec::new(), References::default());
         for (place, task) in request.tasks.into_iter().enumerate() {
@@ -73,6 +73,10 @@ impl Engine {
             let (access, task) = judged.map_err(|error| EngineError::InBatch(place, Box::new(error)))?;
             accesses.push(access);
             tasks.push(task);
+        }
+        let bodies = tasks.iter().map(|task: &NewTask| Some((task.service, task.request.clone()))).collect();
+        for (place, judged) in self.judge(&*self.snapshot()?, client, bodies).await?.into_iter().enumerate() {
+            judged.map_err(|error| EngineError::InBatch(place, Box::new(error)))?;
         }
         let (batch_id, picked) = (batch.batch_id, Dispatcher::pick(&tasks));
         let tasks_of = |answers: Vec<Submission>| {
@@ -117,9 +121,8 @@ impl Engine {
             return wrong("/batchId", "is not for a task that comes with its batch");
         }
         let access = self.allow(Arc::clone(client), &service, |roles| roles.has(Role::Consume))?;
-        let snapshot = self.snapshot()?;
         let reference = request.reference.clone();
-        let mut task = new_task_among(&snapshot, &self.0.options.couriers, &access, request, Some(references))?;
+        let mut task = unjudged_task(&self.0.options.couriers, &access, request, Some(references))?;
         self.adopt(client, &mut task).await?;
         task.correlation_id = task.correlation_id.take().or_else(|| batch.correlation_id.clone());
         task.links.trace = task.links.trace.take().or_else(|| batch.trace.clone());

@@ -12,7 +12,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use crate::{
     EngineError,
     admin::PurgeDefaults,
-    auth::{AuthOptions, Authenticator},
+    auth::{AuthOptions, Authenticator, ClientCredentials},
     background,
     batch::{BatchOptions, Batcher},
     bus::{BusOptions, EventBus},
@@ -26,6 +26,7 @@ use crate::{
     readiness::Readiness,
     registry::{Registry, Snapshot},
     rollcall::RollCall,
+    schema::check::{Validation, ValidationOptions},
     trend::Trends,
 };
 
@@ -39,6 +40,8 @@ pub struct Options {
     pub batching: BatchOptions,
     /// Secrets.
     pub auth: AuthOptions,
+    /// Bodies that a service's JSON Schema judges.
+    pub validation: ValidationOptions,
     /// How long tasks are kept.
     pub purge: PurgeDefaults,
     /// How long idempotency keys are kept.
@@ -74,6 +77,7 @@ impl Default for Options {
         Self {
             batching: BatchOptions::default(),
             auth: AuthOptions::default(),
+            validation: ValidationOptions::default(),
             purge: PurgeDefaults::default(),
             idempotency_age: Duration::from_secs(24 * 3600),
             audit_age: Duration::from_secs(180 * 86_400),
@@ -113,6 +117,7 @@ pub(crate) struct Inner {
     /// Whether this process took the turn to purge and has not done it yet.
     pub(crate) purge_owed: AtomicBool,
     pub(crate) auth: Authenticator,
+    pub(crate) validation: Validation,
     pub(crate) submissions: Batcher<NewTask, Submission>,
     pub(crate) events: Batcher<TaskEvent, Outcome>,
     pub(crate) claims: ClaimsDesk,
@@ -176,6 +181,7 @@ impl Engine {
         };
         let engine = Self(Arc::new(Inner {
             auth: Authenticator::new(options.auth)?,
+            validation: Validation::new(options.validation),
             registry: Registry::default(),
             bus: EventBus::new(&options.bus)?,
             pace: Pace::default(),
@@ -240,41 +246,19 @@ impl Engine {
     }
 
     /// Recognises a caller.
-    pub async fn authenticate(&self, client_id: &str, secret: &str) -> Result<Arc<Client>, EngineError> {
+    pub async fn authenticate(&self, given: &ClientCredentials) -> Result<Arc<Client>, EngineError> {
         let snapshot = self.snapshot()?;
-        self.0.auth.authenticate(&snapshot.declared, client_id, secret).await
+        self.0.auth.authenticate(&snapshot.declared, given).await
     }
 
-    /// Lets a caller in on a service. The order is part of the contract: who, then what, then whether.
-    pub async fn access(
-        &self,
-        client_id: &str,
-        secret: &str,
-        service: &str,
-        role: Role,
-    ) -> Result<Access, EngineError> {
-        self.enter(client_id, secret, service, |roles| roles.has(role)).await
+    /// Lets somebody who was recognised in on a service.
+    pub fn access(&self, client: Arc<Client>, service: &str, role: Role) -> Result<Access, EngineError> {
+        self.allow(client, service, |roles| roles.has(role))
     }
 
     /// The same for whoever has any role at all on it.
-    pub async fn access_by_any_role(
-        &self,
-        client_id: &str,
-        secret: &str,
-        service: &str,
-    ) -> Result<Access, EngineError> {
-        self.enter(client_id, secret, service, |roles| !roles.to_vec().is_empty()).await
-    }
-
-    async fn enter(
-        &self,
-        client_id: &str,
-        secret: &str,
-        service: &str,
-        allowed: impl Fn(Roles) -> bool,
-    ) -> Result<Access, EngineError> {
-        let client = self.authenticate(client_id, secret).await?;
-        self.allow(client, service, allowed)
+    pub fn access_by_any_role(&self, client: Arc<Client>, service: &str) -> Result<Access, EngineError> {
+        self.allow(client, service, |roles| !roles.to_vec().is_empty())
     }
 
     /// Lets a program that embeds the engine act as one of the clients. It needs no secret: it has the store. The client's

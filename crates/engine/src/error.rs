@@ -76,6 +76,18 @@ pub enum EngineError {
     /// The body does not conform to the service's schema.
     #[error("the body does not conform to the service's schema")]
     SchemaMismatch(Vec<Problem>),
+    /// A number of the body is too long to be judged by the service's schema.
+    #[error("a number has too many digits: {0}")]
+    NumberTooLong(String),
+    /// Judging the body took longer than it may.
+    #[error("judging the body took too long")]
+    ValidationTimeout,
+    /// Too many bodies are waiting to be judged.
+    #[error("too much is waiting to be validated")]
+    ValidationBusy,
+    /// Too many secrets are waiting to be checked.
+    #[error("too many secrets are waiting to be checked")]
+    TooManyChecks,
     /// The request says something that can not be.
     #[error("invalid request")]
     Invalid(Vec<Problem>),

@@ -59,7 +59,7 @@ impl Engine {
             return Err(EngineError::Forbidden);
         }
         let access = Access { client: Arc::clone(client), service: Arc::clone(service) };
-        let task = new_task(snapshot, &self.0.options.couriers, &access, request, None)?;
+        let task = new_task(snapshot, &self.0.options.couriers, &access, request)?;
         // Whoever publishes is told at once.
         let dispatch = self.dispatch_of(&access.service).map(|ours| Publisher { held: Duration::ZERO, ..ours });
         Ok(NewTask { dispatch, ..task })

@@ -13,6 +13,7 @@ use crate::{
     Access, Couriers, Engine, EngineError, Problem,
     links::{self, References},
     registry::Snapshot,
+    schema::check::Judged,
     terms,
 };
 
@@ -26,6 +27,12 @@ pub struct Idempotency {
     pub key: String,
     /// A digest of the request as it was sent.
     pub fingerprint: Vec<u8>,
+}
+
+impl Idempotency {
+    pub(crate) fn into_key(self) -> IdempotencyKey {
+        IdempotencyKey { key: self.key, fingerprint: self.fingerprint }
+    }
 }
 
 /// A task that was taken in.
@@ -45,15 +52,19 @@ impl Engine {
         request: SubmitRequest,
         idempotency: Option<Idempotency>,
     ) -> Result<Accepted, EngineError> {
-        let snapshot = self.snapshot()?;
-        let result = match new_task(&snapshot, &self.0.options.couriers, access, request, idempotency) {
-            Ok(task) => self.put(access, task).await,
-            Err(error) => Err(error),
-        };
-        self.account(access, result)
+        self.account(access, self.put(access, request, idempotency).await)
     }
 
-    async fn put(&self, access: &Access, mut task: NewTask) -> Result<Submitted, EngineError> {
+    async fn put(
+        &self,
+        access: &Access,
+        request: SubmitRequest,
+        idempotency: Option<Idempotency>,
+    ) -> Result<Submitted, EngineError> {
+        let snapshot = self.snapshot()?;
+        let mut task = unjudged_task(&self.0.options.couriers, access, request, None)?;
+        task.idempotency = idempotency.map(Idempotency::into_key);
+        self.judge_one(&snapshot, &access.client, task.service, &task.request).await?;
         self.adopt(&access.client, &mut task).await?;
         let task = dispatched(task, self.dispatch_of(&access.service));
         self.0.submissions.put(task).await.and_then(refused)
@@ -69,10 +80,12 @@ impl Engine {
         let snapshot = self.snapshot()?;
         let couriers = &self.0.options.couriers;
         let dispatch = self.dispatch_of(&access.service);
+        let conforms = self.judge_requests(&snapshot, access, &requests).await?;
         let (mut references, mut judged) = (References::default(), Vec::with_capacity(requests.len()));
-        for request in requests {
+        for (request, conforms) in requests.into_iter().zip(conforms) {
             let reference = request.reference.clone();
-            let task = match new_task_among(&snapshot, couriers, access, request, Some(&references)) {
+            let task = unjudged_task(couriers, access, request, Some(&references));
+            let task = match task.and_then(|task| conforms.map(|()| task)) {
                 Ok(mut task) => self.adopt(&access.client, &mut task).await.map(|()| task),
                 Err(error) => Err(error),
             };
@@ -101,6 +114,22 @@ impl Engine {
             submissions.next().unwrap_or(Err(EngineError::Stopping)).and_then(refused)
         };
         Ok(judged.into_iter().map(|task| self.account(access, answer(task))).collect())
+    }
+
+    /// Judges the bodies of many requests at once, before anything else is known of them. One that is no body is refused
+    /// for that later.
+    async fn judge_requests(
+        &self,
+        snapshot: &Snapshot,
+        access: &Access,
+        requests: &[SubmitRequest],
+    ) -> Result<Judged, EngineError> {
+        let service = access.service.key;
+        if !snapshot.schemas.contains_key(&service) {
+            return Ok(vec![Ok(()); requests.len()]);
+        }
+        let body = |request: &SubmitRequest| Some((service, payload(request.body.clone(), "/body").ok()?));
+        self.judge(snapshot, &access.client, requests.iter().map(body).collect()).await
     }
 
     /// How long it may take until the service has room for one more, judging by the last minutes.
@@ -167,7 +196,7 @@ pub(crate) fn refused(submission: Submission) -> Result<Submitted, EngineError> 
 /// Why a submission was refused, as a label: a small set of words.
 fn reason(error: &EngineError) -> &'static str {
     match error {
-        EngineError::SchemaMismatch(_) => "schema",
+        EngineError::SchemaMismatch(_) | EngineError::NumberTooLong(_) | EngineError::ValidationTimeout => "schema",
         EngineError::Invalid(_) | EngineError::TooDeep => "invalid",
         EngineError::UnknownCallbackType(_) | EngineError::CallbackUrlNotAllowed(_) => "callback",
         EngineError::ServiceFull => "service_capacity",
@@ -175,28 +204,29 @@ fn reason(error: &EngineError) -> &'static str {
         EngineError::KeyReused => "idempotency_key",
         EngineError::PrerequisiteNotFound(_) | EngineError::ParentNotFound => "dependency",
         EngineError::BatchNotFound | EngineError::BatchClosed => "batch",
-        EngineError::Overloaded => "overloaded",
+        EngineError::Overloaded | EngineError::ValidationBusy => "overloaded",
         EngineError::Store(_) => "store",
         _ => "other",
     }
 }
 
-/// Judges what a request says, by everything but the room there is.
+/// Judges what a request says, by everything but the room there is. The schema may take milliseconds: a request from
+/// outside is an [`unjudged_task`] first, and its body is judged by [`Engine::judge`].
 pub(crate) fn new_task(
     snapshot: &Snapshot,
     couriers: &Couriers,
     access: &Access,
     request: SubmitRequest,
-    idempotency: Option<Idempotency>,
 ) -> Result<NewTask, EngineError> {
-    let task = new_task_among(snapshot, couriers, access, request, None)?;
-    let idempotency = idempotency.map(|given| IdempotencyKey { key: given.key, fingerprint: given.fingerprint });
-    Ok(NewTask { idempotency, ..task })
+    let task = unjudged_task(couriers, access, request, None)?;
+    match snapshot.schemas.get(&task.service) {
+        Some(schema) => schema.check(&task.request).map(|()| task),
+        None => Ok(task),
+    }
 }
 
-/// The same, of one among many of the same call, which may wait for those before it.
-pub(crate) fn new_task_among(
-    snapshot: &Snapshot,
+/// The same, by everything but the service's schema. One among many of the same call may wait for those before it.
+pub(crate) fn unjudged_task(
     couriers: &Couriers,
     access: &Access,
     request: SubmitRequest,
@@ -214,12 +244,6 @@ pub(crate) fn new_task_among(
     let terms = terms?;
     let callback = request.callback.map(|asked| callback(couriers, &access.client, asked)).transpose()?;
     let correlation_id = correlation(request.correlation_id)?;
-    if let Some(schema) = snapshot.schemas.get(&access.service.key) {
-        let problems = schema.problems(&body);
-        if !problems.is_empty() {
-            return Err(EngineError::SchemaMismatch(problems));
-        }
-    }
     Ok(NewTask {
         task_id: TaskId::generate(),
         service: access.service.key,

@@ -38,6 +38,8 @@ numbers! {
     InvalidDeclaration = 400010, "The declaration is not valid.";
     PrerequisiteNotFound = 400011, "A task to wait for was not found.";
     ParentNotFound = 400012, "The parent task was not found.";
+    NumberTooLong = 400013, "A number has too many digits for the target service's json-schema.";
+    ValidationTimeout = 400014, "Validating the body with the target service's json-schema took too long.";
     Forbidden = 403001, "Forbidden.";
     AdminForbidden = 403002, "The admin API needs its own credentials.";
     RoleTooLow = 403003, "Your role does not allow this.";
@@ -61,6 +63,8 @@ numbers! {
     WrongContentType = 415001, "The content type must be application/json.";
     ServiceFull = 429001, "Too many service requests";
     ClientFull = 429002, "Too many service requests for the clientId.";
+    TooManyRequests = 429003, "Too many requests at once for the clientId.";
+    TooManyChecks = 429004, "Too many secrets are waiting to be checked. Try again later.";
     Internal = 500001, "Internal Server Error";
     StoreUnavailable = 503001, "The store is unavailable. Try again later.";
     Overloaded = 503002, "Too much is waiting to be stored. Try again later.";
@@ -68,6 +72,7 @@ numbers! {
     BrokerUnavailable = 503004, "The broker is unavailable. Try again later.";
     BusUnavailable = 503005, "The event bus is unavailable. Try again later.";
     NotReady = 503006, "The server is not ready yet.";
+    ValidationBusy = 503007, "Too much is waiting to be validated. Try again later.";
 }
 
 impl ErrorNumber {

@@ -8,7 +8,6 @@ mod config;
 mod declarations;
 mod demo;
 mod events;
-mod http;
 mod limits;
 mod logging;
 mod migrate;

@@ -9,8 +9,9 @@ use relais_callback::{AmqpCourier, HttpCourier};
 use relais_core::{CallbackType, Carrier, Courier, Store, StoreError};
 use relais_engine::{
     AuthOptions, BatchOptions, CallbackOptions, Couriers, DispatchOptions, Engine, EngineError, InstanceOptions,
-    Options, PurgeDefaults, background::chain,
+    Options, PurgeDefaults, ValidationOptions, background::chain,
 };
+use relais_http::{HttpOptions, TrustedProxies};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
 use relais_transport::{RabbitMq, RabbitMqOptions};
 use relais_ui::UiOptions;
@@ -20,9 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cli::ServeArgs,
     config::{Config, Role, warnings},
-    events,
-    http::{self, HttpOptions},
-    limits, logging, scaler, signals, watcher,
+    events, limits, logging, scaler, signals, watcher,
 };
 
 /// How long to wait before a database that is away is asked again.
@@ -30,10 +29,6 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// How often samples of durations are counted.
 const UPKEEP: Duration = Duration::from_secs(5);
-
-/// Longer than the idle time-outs of usual clients and load balancers: whoever closes a connection first must not be us, or
-/// a request that is just leaving meets a closed door.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Runs a server until it is told to stop.
 pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
@@ -112,11 +107,7 @@ impl Server {
         } else {
             relais_api::operations_router(engine.clone(), render_metrics)
         };
-        let options = HttpOptions {
-            max_connections: config.server.max_connections,
-            head_timeout: HEAD_TIMEOUT,
-            grace: config.server.shutdown_grace.0,
-        };
+        let options = http_options(config)?;
         let watching = (!config.declarations.file.is_empty())
             .then(|| watcher::start(config.declarations.clone(), engine.clone(), stop.clone()));
         let waiting = (engine.clone(), stop.clone());
@@ -125,7 +116,7 @@ impl Server {
             stop.cancelled().await;
             engine.begin_stop();
         });
-        let serving = tokio::spawn(http::serve(listener, router, options, stop));
+        let serving = tokio::spawn(relais_http::serve(listener, router, options, stop));
         Ok(Self { engine, serving, watching })
     }
 
@@ -199,8 +190,15 @@ fn engine_options(config: &Config, couriers: Couriers, carrier: Option<Arc<dyn C
         auth: AuthOptions {
             cache_size: config.auth.cache_size,
             cache_ttl: config.auth.cache_ttl.0,
+            cache_max_age: config.auth.cache_max_age.0,
             bcrypt_cost: config.auth.bcrypt_cost,
             bcrypt_parallel: config.auth.bcrypt_parallel,
+        },
+        validation: ValidationOptions {
+            parallel: config.validation.parallel,
+            timeout: config.validation.timeout.0,
+            waiting: config.validation.waiting,
+            waiting_per_client: config.validation.waiting_per_client,
         },
         purge: PurgeDefaults {
             every: config.purge.every.0,
@@ -289,17 +287,35 @@ fn broker_options(config: &Config) -> BrokerOptions {
     }
 }
 
+fn http_options(config: &Config) -> anyhow::Result<HttpOptions> {
+    let server = &config.server;
+    Ok(HttpOptions {
+        max_connections: server.max_connections,
+        max_connections_per_peer: server.max_connections_per_peer,
+        trusted_proxies: TrustedProxies::parse(&server.trusted_proxies).map_err(anyhow::Error::msg)?,
+        head_timeout: server.request_timeout.0,
+        idle_timeout: server.idle_timeout.0,
+        write_timeout: server.write_timeout.0,
+        grace: server.shutdown_grace.0,
+    })
+}
+
 fn api_options(config: &Config) -> ApiOptions {
     ApiOptions {
         max_body_bytes: config.server.max_body_bytes,
         request_timeout: config.server.request_timeout.0,
         max_wait: config.tasks.max_wait.0,
+        max_requests_per_client: config.server.max_requests_per_client,
         operators: config.admin.credentials(),
     }
 }
 
 fn dashboard(config: &Config, engine: &Engine) -> anyhow::Result<axum::Router> {
-    let options = UiOptions { operators: config.admin.credentials(), session: config.admin.session.0 };
+    let options = UiOptions {
+        operators: config.admin.credentials(),
+        session: config.admin.session.0,
+        request_timeout: config.server.request_timeout.0,
+    };
     relais_ui::router(engine.clone(), options).context("there can be no dashboard")
 }
 
@@ -356,6 +372,11 @@ fn describe_metrics() {
     histogram!("relais_task_run_seconds", "From start to end, by service and status.");
     histogram!("relais_store_seconds", "Calls of the store, by verb.");
     histogram!("relais_batch_size", "Items that shared one transaction.");
-    histogram!("relais_http_request_seconds", "HTTP requests, by route.");
+    gauge!("relais_http_connections", "Connections that are served.");
+    counter!(
+        "relais_http_connections_closed_total",
+        "Connections that the server closed, by reason: timeout (the other side kept it waiting), no_room (and its place was needed), peer_limit (its address had too many)."
+    );
+    histogram!("relais_http_request_seconds", "HTTP requests, by route, method and status.");
     histogram!("relais_ui_request_seconds", "Pages of the dashboard.");
 }

@@ -1,11 +1,16 @@
 //! What a browser sends: queries and forms, as names and values.
 
 use axum::{
-    body::Bytes,
     extract::{FromRequest, FromRequestParts, Request},
-    http::{StatusCode, request::Parts},
+    http::{StatusCode, header, request::Parts},
     response::{IntoResponse as _, Response},
 };
+use relais_http::{BodyError, read_body};
+
+use crate::Ui;
+
+/// The largest form.
+const MAX_BYTES: usize = 1 << 20;
 
 /// Names and values, in their order.
 #[derive(Debug, Clone, Default)]
@@ -46,15 +51,20 @@ impl<S: Send + Sync> FromRequestParts<S> for Query {
 /// The fields of a form.
 pub(crate) struct Form(pub(crate) Fields);
 
-impl<S: Send + Sync> FromRequest<S> for Form {
+impl FromRequest<Ui> for Form {
     type Rejection = Response;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
-        let bytes = Bytes::from_request(request, state).await.map_err(|refused| refused.into_response())?;
-        if bytes.len() > 1 << 20 {
-            return Err(StatusCode::PAYLOAD_TOO_LARGE.into_response());
-        }
-        Ok(Self(Fields::parse(&bytes)))
+    async fn from_request(request: Request, ui: &Ui) -> Result<Self, Response> {
+        let read = read_body(request.into_body(), MAX_BYTES, ui.options.request_timeout).await;
+        read.map(|bytes| Self(Fields::parse(&bytes))).map_err(|error| {
+            let status = match error {
+                BodyError::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+                BodyError::TimedOut => StatusCode::REQUEST_TIMEOUT,
+                BodyError::Broken(_) => StatusCode::BAD_REQUEST,
+            };
+            // What is left of the form lies in the connection's way.
+            (status, [(header::CONNECTION, "close")]).into_response()
+        })
     }
 }
 

@@ -41,11 +41,17 @@ pub struct UiOptions {
     pub operators: Credentials,
     /// How long a session lasts.
     pub session: Duration,
+    /// How long a form may take to arrive.
+    pub request_timeout: Duration,
 }
 
 impl Default for UiOptions {
     fn default() -> Self {
-        Self { operators: Credentials::default(), session: Duration::from_secs(12 * 3600) }
+        Self {
+            operators: Credentials::default(),
+            session: Duration::from_secs(12 * 3600),
+            request_timeout: Duration::from_secs(30),
+        }
     }
 }
 
@@ -63,7 +69,7 @@ pub(crate) struct Ui {
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// All pages, under `/ui`. To be served with the peer's address as connection information.
+/// All pages, under `/ui`. To be served by [`relais_http::serve`]: the gate asks for the address of the connection.
 pub fn router(engine: Engine, options: UiOptions) -> Result<Router, EngineError> {
     let key = options.operators.session_key()?;
     let failures = Arc::new(Mutex::new((Instant::now(), 0)));

@@ -167,7 +167,7 @@ fn service_change(
     }
     let json_schema = service.json_schema.as_ref().and_then(|schema| match Json::parse(schema.to_string()) {
         Ok(json) => {
-            if let Err(error) = Schema::compile(&json) {
+            if let Err(error) = Schema::check_declared(&json) {
                 wrong("jsonSchema", error);
             }
             Some(json)

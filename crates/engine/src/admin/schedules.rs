@@ -215,7 +215,7 @@ impl Engine {
         };
         let judged = submission(&schedule, None)
             .map(|request| SubmitRequest { priority: declared.priority, ..request })
-            .and_then(|request| new_task(&alone, &self.0.options.couriers, &Access { client, service }, request, None));
+            .and_then(|request| new_task(&alone, &self.0.options.couriers, &Access { client, service }, request));
         if let Err(error) = judged {
             problems.extend(problems_of(&error, path));
         }
@@ -234,7 +234,9 @@ fn problems_of(error: &EngineError, path: &str) -> Vec<Problem> {
             .iter()
             .map(|problem| Problem::at(format!("{path}{}", problem.path), problem.message.clone()))
             .collect(),
-        EngineError::TooDeep => vec![Problem::at(format!("{path}/body"), error.to_string())],
+        EngineError::TooDeep | EngineError::NumberTooLong(_) => {
+            vec![Problem::at(format!("{path}/body"), error.to_string())]
+        }
         EngineError::UnknownCallbackType(kind) => {
             vec![Problem::at(format!("{path}/callback/type"), format!("{kind:?} is not a type that this server knows"))]
         }

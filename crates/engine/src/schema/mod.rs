@@ -1,10 +1,18 @@
 //! The services' JSON Schemas: compiled once, never fetched from anywhere, bounded in time.
+//!
+//! An operator writes the schema, a stranger the body. So whatever the body is, judging it takes a time that grows with its
+//! size: patterns are matched in linear time, numbers are bounded before they are decoded ([`numbers`]), and items are
+//! compared by hash ([`unique`]). Still it can take milliseconds, so requests are judged by [`check`], off the async threads.
+
+pub(crate) mod check;
+mod numbers;
+mod unique;
 
 use jsonschema::{PatternOptions, Validator};
 use relais_core::{Json, MAX_DEPTH};
 use serde_json::Value;
 
-use crate::Problem;
+use crate::{EngineError, Problem};
 
 /// As many problems as are worth telling.
 const MAX_PROBLEMS: usize = 20;
@@ -28,9 +36,19 @@ impl Schema {
         }
         let validator = jsonschema::options()
             .with_pattern_options(PatternOptions::regex().size_limit(1 << 20).dfa_size_limit(1 << 20))
+            .with_keyword("uniqueItems", unique::keyword)
             .build(&value)
             .map_err(|error| error.to_string())?;
         Ok(Self { validator, text: schema.get().to_owned() })
+    }
+
+    /// Says what is wrong with a schema that somebody wants to declare. One that was declared before is compiled whatever
+    /// numbers it has: a service whose schema can not be used takes every body.
+    pub(crate) fn check_declared(schema: &Json) -> Result<(), String> {
+        match numbers::too_long(schema.get()) {
+            Some(message) => Err(message),
+            None => Self::compile(schema).map(drop),
+        }
     }
 
     /// Whether this was compiled from that text.
@@ -38,20 +56,24 @@ impl Schema {
         self.text == schema.get()
     }
 
-    /// Says what is wrong with a body; nothing if it conforms.
-    pub(crate) fn problems(&self, body: &Json) -> Vec<Problem> {
+    /// Refuses a body that does not conform, or that can not be judged. May take milliseconds: not for an async thread.
+    pub(crate) fn check(&self, body: &Json) -> Result<(), EngineError> {
+        if let Some(message) = numbers::too_long(body.get()) {
+            return Err(EngineError::NumberTooLong(message));
+        }
         let value = match body.to_value() {
             Ok(value) => value,
-            Err(error) => return vec![Problem::at("", error.to_string())],
+            Err(error) => return Err(EngineError::SchemaMismatch(vec![Problem::at("", error.to_string())])),
         };
         if self.validator.is_valid(&value) {
-            return Vec::new();
+            return Ok(());
         }
-        self.validator
+        let problems = self
+            .validator
             .iter_errors(&value)
             .take(MAX_PROBLEMS)
-            .map(|error| Problem::at(error.instance_path().to_string(), clip(error.to_string())))
-            .collect()
+            .map(|error| Problem::at(error.instance_path().to_string(), clip(error.to_string())));
+        Err(EngineError::SchemaMismatch(problems.collect()))
     }
 }
 
@@ -93,26 +115,35 @@ mod tests {
         Json::parse(text.to_owned()).unwrap()
     }
 
+    /// What a schema finds wrong with a body.
+    fn problems(schema: &Schema, body: &Json) -> Vec<Problem> {
+        match schema.check(body) {
+            Ok(()) => Vec::new(),
+            Err(EngineError::SchemaMismatch(problems)) => problems,
+            Err(other) => panic!("{other}"),
+        }
+    }
+
     #[test]
     fn a_body_that_does_not_conform_is_told_where() {
         let schema = Schema::compile(&json(
             r#"{"type":"object","required":["sleep"],"properties":{"sleep":{"type":"number","maximum":10},"mustSucceed":{"type":"boolean"}}}"#,
         ))
         .unwrap();
-        assert!(schema.problems(&json(r#"{"sleep": 1}"#)).is_empty());
-        let problems = schema.problems(&json(r#"{"sleep":"long","mustSucceed":3}"#));
-        let mut paths: Vec<_> = problems.iter().map(|problem| problem.path.as_str()).collect();
+        assert!(problems(&schema, &json(r#"{"sleep": 1}"#)).is_empty());
+        let found = problems(&schema, &json(r#"{"sleep":"long","mustSucceed":3}"#));
+        let mut paths: Vec<_> = found.iter().map(|problem| problem.path.as_str()).collect();
         paths.sort_unstable();
         assert_eq!(paths, ["/mustSucceed", "/sleep"]);
-        assert!(schema.problems(&json(r#"{}"#))[0].message.contains("sleep"));
+        assert!(problems(&schema, &json(r#"{}"#))[0].message.contains("sleep"));
     }
 
     #[test]
     fn numbers_that_no_float_can_hold_are_judged_and_not_refused() {
         let schema = Schema::compile(&json(r#"{"properties":{"n":{"type":"number"}}}"#)).unwrap();
-        assert!(schema.problems(&json(r#"{"n":1e400}"#)).is_empty());
-        assert!(schema.problems(&json(r#"{"n":9223372036854775808}"#)).is_empty());
-        assert!(!schema.problems(&json(r#"{"n":"1e400"}"#)).is_empty());
+        assert!(problems(&schema, &json(r#"{"n":1e400}"#)).is_empty());
+        assert!(problems(&schema, &json(r#"{"n":9223372036854775808}"#)).is_empty());
+        assert!(!problems(&schema, &json(r#"{"n":"1e400"}"#)).is_empty());
     }
 
     #[test]
@@ -131,9 +162,41 @@ mod tests {
         let schema = Schema::compile(&json(r#"{"properties":{"s":{"pattern":"^(a+)+$"}}}"#)).unwrap();
         let body = json(&format!(r#"{{"s":"{}!"}}"#, "a".repeat(50_000)));
         let begun = Instant::now();
-        assert_eq!(schema.problems(&body).len(), 1);
+        assert_eq!(problems(&schema, &body).len(), 1);
         assert!(begun.elapsed() < Duration::from_secs(5), "an exponential matcher would never end");
         assert!(Schema::compile(&json(r#"{"pattern":"(?=a)b"}"#)).is_err());
         assert!(Schema::compile(&json(r#"{"pattern":"((a{1,1000}){1,1000}){1,1000}"}"#)).is_err());
+    }
+
+    #[test]
+    fn numbers_that_would_be_written_out_for_ages_are_refused_by_their_own_error() {
+        let schema = r#"{"properties":{"a":{"uniqueItems":true,"items":{"minimum":0.5,"multipleOf":0.01}}}}"#;
+        let schema = Schema::compile(&json(schema)).unwrap();
+        let numbers: Vec<String> = (0..700).map(|n| format!("1e{}", 9_000 + n)).collect();
+        let body = json(&format!(r#"{{"a":[{}]}}"#, numbers.join(",")));
+        assert!(matches!(schema.check(&body), Err(EngineError::NumberTooLong(_))));
+        assert!(Schema::check_declared(&json(r#"{"multipleOf":1e-9000}"#)).is_err(), "nor are they declared");
+    }
+
+    #[test]
+    fn items_that_are_made_to_collide_are_compared_in_linear_time() {
+        let schema = Schema::compile(&json(r#"{"properties":{"a":{"uniqueItems":true}}}"#)).unwrap();
+        // The same to a float; and the same to a hash that skips brackets: each item has the bits of its number as brackets.
+        let floats: Vec<String> = (0..20_000).map(|n| format!("1.{:040}", n + 1)).collect();
+        let brackets: Vec<String> = (0..20_000u32)
+            .map(|n| {
+                format!(
+                    "[{}]",
+                    (0..15).map(|bit| ["[]", "[[]]"][(n >> bit) as usize & 1]).collect::<Vec<_>>().join(",")
+                )
+            })
+            .collect();
+        for items in [floats, brackets] {
+            let body = |items: &[String]| json(&format!(r#"{{"a":[{}]}}"#, items.join(",")));
+            let begun = Instant::now();
+            assert!(schema.check(&body(&items)).is_ok());
+            assert_eq!(problems(&schema, &body(&[&items[..], &items[7..8]].concat())).len(), 1);
+            assert!(begun.elapsed() < Duration::from_secs(20), "comparing each with each takes minutes");
+        }
     }
 }

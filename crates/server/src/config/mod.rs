@@ -14,6 +14,7 @@ mod warnings;
 use std::net::SocketAddr;
 
 use relais_engine::{Credentials, OperatorRole};
+use relais_http::TrustedProxies;
 use relais_protocol::{HumanDuration, consumer::MAX_WAIT};
 use serde::{Deserialize, Serialize};
 
@@ -57,6 +58,8 @@ pub struct Config {
     pub batching: BatchingConfig,
     /// How clients are verified.
     pub auth: AuthConfig,
+    /// How bodies are judged by their services' schemas.
+    pub validation: ValidationConfig,
     /// What is logged.
     pub log: LogConfig,
     /// Where traces go.
@@ -85,8 +88,18 @@ pub struct ServerConfig {
     pub request_timeout: HumanDuration,
     /// How long requests under way may go on when the server stops.
     pub shutdown_grace: HumanDuration,
+    /// How long a connection is kept between two requests.
+    pub idle_timeout: HumanDuration,
+    /// How long a part of an answer may wait to be read.
+    pub write_timeout: HumanDuration,
     /// How many connections are served at once.
     pub max_connections: usize,
+    /// How many of those from one address.
+    pub max_connections_per_peer: usize,
+    /// How many requests of one client are answered at once.
+    pub max_requests_per_client: usize,
+    /// Reverse proxies whose `X-Forwarded-For` is believed.
+    pub trusted_proxies: Vec<String>,
 }
 
 impl ServerConfig {
@@ -240,12 +253,28 @@ pub struct BatchingConfig {
 pub struct AuthConfig {
     /// How many verified clients are remembered.
     pub cache_size: usize,
-    /// For how long.
+    /// For how long after their last use.
     pub cache_ttl: HumanDuration,
+    /// For how long at most, however often they are used.
+    pub cache_max_age: HumanDuration,
     /// The cost of new secrets.
     pub bcrypt_cost: u32,
     /// How many bcrypts at once.
     pub bcrypt_parallel: usize,
+}
+
+/// How bodies are judged by their services' schemas.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ValidationConfig {
+    /// How many requests at once.
+    pub parallel: usize,
+    /// How long one may take, the wait for its turn included.
+    pub timeout: HumanDuration,
+    /// How many may wait.
+    pub waiting: usize,
+    /// How many of those of one client.
+    pub waiting_per_client: usize,
 }
 
 /// What is logged.
@@ -302,6 +331,7 @@ impl Config {
             purge,
             batching,
             auth,
+            validation,
             log,
             telemetry,
             callbacks,
@@ -313,7 +343,11 @@ impl Config {
         }
         at_least(1024, &[server.max_body_bytes])?;
         at_least(1, &[server.max_connections, database.max_connections as usize, purge.batch as usize])?;
+        at_least(1, &[server.max_connections_per_peer, server.max_requests_per_client])?;
         at_least(1, &[batching.max_batch, batching.queue, batching.in_flight, auth.bcrypt_parallel])?;
+        at_least(1, &[validation.parallel, validation.waiting, validation.waiting_per_client])?;
+        lasting(&[server.idle_timeout, server.write_timeout, validation.timeout])?;
+        TrustedProxies::parse(&server.trusted_proxies).map_err(|error| format!("expected something else: {error}"))?;
         lasting(&[server.request_timeout, database.acquire_timeout, declarations.interval, tasks.idempotency_age])?;
         lasting(&[tasks.max_wait, purge.every, purge.finished, purge.any])?;
         lasting(&[callbacks.timeout, callbacks.park_first, callbacks.park_most, callbacks.give_up_after])?;

@@ -1,0 +1,133 @@
+//! Pairs of client and secret that were checked lately, by a digest that says nothing of either.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::Digest;
+
+/// How long a pair that was refused is refused again without another look.
+const REFUSED: Duration = Duration::from_secs(5);
+
+/// What is known of a pair.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Known {
+    /// It is right.
+    Verified,
+    /// It is wrong.
+    Refused,
+    /// It was right when it was last checked, which is too long ago.
+    VerifiedBefore,
+    /// Nothing.
+    Nothing,
+}
+
+struct Entry {
+    verified: bool,
+    checked: Instant,
+    used: Instant,
+}
+
+/// Remembers what came of checks.
+pub(super) struct Memory {
+    entries: Mutex<HashMap<Digest, Entry>>,
+    most: usize,
+    /// A pair that is right counts for so long after its last use...
+    unused: Duration,
+    /// ...and for so long after its last check.
+    unchecked: Duration,
+}
+
+impl Memory {
+    pub(super) fn new(most: usize, unused: Duration, unchecked: Duration) -> Self {
+        Self { entries: Mutex::default(), most, unused, unchecked }
+    }
+
+    /// What is known of a pair, which is being used.
+    pub(super) fn recall(&self, digest: &Digest) -> Known {
+        let now = Instant::now();
+        let mut entries = self.entries();
+        let Some(entry) = entries.get_mut(digest) else { return Known::Nothing };
+        match (entry.verified, self.is_fresh(entry, now)) {
+            (true, true) => {
+                entry.used = now;
+                Known::Verified
+            }
+            (true, false) => Known::VerifiedBefore,
+            (false, true) => Known::Refused,
+            (false, false) => Known::Nothing,
+        }
+    }
+
+    /// Notes what came of a check. Guesses never push out a pair that is right.
+    pub(super) fn remember(&self, digest: Digest, verified: bool) {
+        let now = Instant::now();
+        let mut entries = self.entries();
+        if entries.len() >= self.most {
+            entries.retain(|_, entry| entry.verified || self.is_fresh(entry, now));
+        }
+        if entries.len() >= self.most {
+            entries.retain(|_, entry| entry.verified);
+        }
+        if entries.len() >= self.most {
+            if !verified {
+                return;
+            }
+            // The half that was used last stays.
+            let mut used: Vec<Instant> = entries.values().map(|entry| entry.used).collect();
+            used.sort_unstable();
+            let middle = used.get(used.len() / 2).copied();
+            entries.retain(|_, entry| Some(entry.used) > middle);
+        }
+        entries.insert(digest, Entry { verified, checked: now, used: now });
+    }
+
+    fn is_fresh(&self, entry: &Entry, now: Instant) -> bool {
+        let since = |then: Instant| now.saturating_duration_since(then);
+        match entry.verified {
+            true => since(entry.used) < self.unused && since(entry.checked) < self.unchecked,
+            false => since(entry.checked) < REFUSED,
+        }
+    }
+
+    fn entries(&self) -> MutexGuard<'_, HashMap<Digest, Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(3_600);
+
+    #[test]
+    fn guesses_neither_grow_what_is_remembered_nor_push_out_what_is_right() {
+        let memory = Memory::new(8, LONG, LONG);
+        memory.remember([1; 32], true);
+        for guess in 2..100 {
+            memory.remember([guess; 32], false);
+            assert!(memory.entries().len() <= 8);
+        }
+        assert_eq!(memory.recall(&[1; 32]), Known::Verified);
+        assert_eq!(memory.recall(&[99; 32]), Known::Refused);
+        for right in 100..120 {
+            memory.remember([right; 32], true);
+            assert!(memory.entries().len() <= 8);
+        }
+        assert_eq!(memory.recall(&[119; 32]), Known::Verified);
+    }
+
+    #[test]
+    fn a_pair_that_was_right_long_ago_is_known_as_such() {
+        let unused = Memory::new(8, Duration::ZERO, LONG);
+        let unchecked = Memory::new(8, LONG, Duration::ZERO);
+        for memory in [unused, unchecked] {
+            memory.remember([1; 32], true);
+            assert_eq!(memory.recall(&[1; 32]), Known::VerifiedBefore);
+            assert_eq!(memory.recall(&[2; 32]), Known::Nothing);
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Who is calling? bcrypt, off the async threads, a few at a time; what was verified is remembered for a while.
+//!
+//! What is remembered is a keyed hash of the pair, under a key that lives and dies with the process. An unknown client
+//! costs as much as a wrong secret, so that neither can be told from the time it takes.
+//!
+//! Guesses do not keep those out who know their secret: a pair that was right before is checked in a lane of its own, and in
+//! the other lane addresses and clients take turns ([`crate::pool`]).
+
+mod memory;
+
+use std::{
+    collections::HashMap,
+    fmt,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
+
+use hmac::{Hmac, KeyInit, Mac};
+use relais_core::{Client, Declared};
+use sha2::Sha256;
+use tokio::sync::OnceCell;
+
+use self::memory::{Known, Memory};
+use crate::{
+    EngineError,
+    pool::{Pool, PoolError, PoolOptions, Requester},
+};
+
+/// bcrypt looks at no more than this.
+const MAX_SECRET: usize = 72;
+
+/// How many pairs may wait to be checked; a flood of guesses is turned away.
+const WAITING: usize = 1_000;
+
+/// How many of those for one client. Callers with the same pair wait for one check.
+const WAITING_PER_CLIENT: usize = 16;
+
+/// How many of those from one address.
+const WAITING_PER_PEER: usize = 250;
+
+/// How long a check may take, the wait for its turn included.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How secrets are checked.
+#[derive(Debug, Clone, Copy)]
+pub struct AuthOptions {
+    /// How many pairs are remembered.
+    pub cache_size: usize,
+    /// For how long after their last use.
+    pub cache_ttl: Duration,
+    /// For how long at most, however often they are used.
+    pub cache_max_age: Duration,
+    /// bcrypt's cost, for secrets that are set from now on.
+    pub bcrypt_cost: u32,
+    /// How many secrets are checked at once, of those that were never right and as many of those that were.
+    pub bcrypt_parallel: usize,
+}
+
+impl Default for AuthOptions {
+    fn default() -> Self {
+        Self {
+            cache_size: 10_000,
+            cache_ttl: Duration::from_secs(300),
+            cache_max_age: Duration::from_secs(3_600),
+            bcrypt_cost: 10,
+            bcrypt_parallel: 1,
+        }
+    }
+}
+
+/// A secret that nobody can guess, to be shown once.
+pub fn generate_secret() -> Result<String, EngineError> {
+    let mut bytes = [0u8; 24];
+    getrandom::fill(&mut bytes).map_err(|error| EngineError::Conflict(format!("no randomness: {error}")))?;
+    Ok(base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, bytes))
+}
+
+/// A secret to sign callbacks with, as Standard Webhooks writes it.
+pub(crate) fn generate_signing_secret() -> Result<String, EngineError> {
+    let mut bytes = [0u8; 24];
+    getrandom::fill(&mut bytes).map_err(|error| EngineError::Conflict(format!("no randomness: {error}")))?;
+    Ok(format!("{SIGNING_PREFIX}{}", base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes)))
+}
+
+/// Whether a text can be a secret to sign callbacks with; why not, if not.
+pub(crate) fn check_signing_secret(secret: &str) -> Result<(), String> {
+    let bytes = secret
+        .strip_prefix(SIGNING_PREFIX)
+        .and_then(|text| base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text).ok());
+    match bytes {
+        Some(bytes) if (24..=64).contains(&bytes.len()) => Ok(()),
+        _ => Err(format!("must be {SIGNING_PREFIX} and the base64 of 24 to 64 bytes")),
+    }
+}
+
+const SIGNING_PREFIX: &str = "whsec_";
+
+/// What is stored of a secret. Takes a while, on purpose: not for an async thread.
+pub fn hash_secret(secret: &str, cost: u32) -> Result<String, EngineError> {
+    if secret.is_empty() || secret.len() > MAX_SECRET || secret.contains('\0') {
+        return Err(EngineError::Conflict(format!("a secret has 1 to {MAX_SECRET} bytes, and no NUL")));
+    }
+    bcrypt::hash(secret, cost).map_err(|error| EngineError::Conflict(error.to_string()))
+}
+
+/// What a caller says of itself.
+#[derive(Clone)]
+pub struct ClientCredentials {
+    client_id: String,
+    secret: String,
+    peer: Option<IpAddr>,
+}
+
+impl ClientCredentials {
+    /// A client's id and its secret.
+    pub fn new(client_id: impl Into<String>, secret: impl Into<String>) -> Self {
+        Self { client_id: client_id.into(), secret: secret.into(), peer: None }
+    }
+
+    /// Sent from this address. Addresses take turns.
+    pub fn sent_from(self, peer: IpAddr) -> Self {
+        Self { peer: Some(peer), ..self }
+    }
+}
+
+impl fmt::Debug for ClientCredentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClientCredentials({:?})", self.client_id)
+    }
+}
+
+type Digest = [u8; 32];
+
+/// A check that is under way. Whoever brings the same pair waits for it too; if the one who began it hangs up, the next goes on.
+type Check = OnceCell<bool>;
+
+/// Checks pairs of client and secret.
+pub(crate) struct Authenticator {
+    key: Digest,
+    memory: Arc<Memory>,
+    under_way: Mutex<HashMap<Digest, Weak<Check>>>,
+    /// Pairs that were right when they were last checked.
+    verified_before: Pool,
+    /// All others.
+    guesses: Pool,
+    /// Stands in for the hash of a client that does not exist.
+    nobody: String,
+}
+
+impl Authenticator {
+    pub(crate) fn new(options: AuthOptions) -> Result<Self, EngineError> {
+        let mut key = [0; 32];
+        getrandom::fill(&mut key).map_err(|error| EngineError::Conflict(format!("no randomness: {error}")))?;
+        let lane = |name, stands_back| {
+            Pool::new(PoolOptions {
+                name,
+                threads: options.bcrypt_parallel,
+                stands_back,
+                waiting: WAITING,
+                waiting_per_client: WAITING_PER_CLIENT,
+                waiting_per_peer: WAITING_PER_PEER,
+            })
+        };
+        Ok(Self {
+            key,
+            memory: Arc::new(Memory::new(options.cache_size, options.cache_ttl, options.cache_max_age)),
+            under_way: Mutex::default(),
+            verified_before: lane("relais-secret", false),
+            guesses: lane("relais-guess", true),
+            nobody: hash_secret(&generate_secret()?, options.bcrypt_cost)?,
+        })
+    }
+
+    /// The client that this pair belongs to.
+    pub(crate) async fn authenticate(
+        &self,
+        declared: &Declared,
+        given: &ClientCredentials,
+    ) -> Result<Arc<Client>, EngineError> {
+        let client = declared.clients.get(given.client_id.as_str());
+        let hash = client.map(|client| client.secret_hash.as_str());
+        let digest = self.digest(given, hash)?;
+        let verified = match self.memory.recall(&digest) {
+            Known::Verified => true,
+            Known::Refused => false,
+            Known::VerifiedBefore => self.check(&self.verified_before, digest, given, hash).await?,
+            Known::Nothing => self.check(&self.guesses, digest, given, hash).await?,
+        };
+        client.filter(|_| verified).map(Arc::clone).ok_or(EngineError::Forbidden)
+    }
+
+    /// Checks a pair, or waits for whoever is checking it.
+    async fn check(
+        &self,
+        lane: &Pool,
+        digest: Digest,
+        given: &ClientCredentials,
+        hash: Option<&str>,
+    ) -> Result<bool, EngineError> {
+        let check = self.join(digest);
+        let verified = check.get_or_try_init(|| {
+            let requester = Requester { client: given.client_id.as_str().into(), peer: given.peer };
+            let (secret, hash) = (given.secret.clone(), hash.unwrap_or(&self.nobody).to_owned());
+            // Remembered by whoever did the work: a caller that hangs up has not made it for nothing.
+            let memory = Arc::clone(&self.memory);
+            lane.run(requester, PATIENCE, move |_| {
+                let verified = secret.len() <= MAX_SECRET && bcrypt::verify(&secret, &hash).unwrap_or(false);
+                memory.remember(digest, verified);
+                verified
+            })
+        });
+        verified.await.copied().map_err(|error| match error {
+            PoolError::Full | PoolError::NotBegun | PoolError::NotEnded => EngineError::TooManyChecks,
+            PoolError::Failed => EngineError::Stopping,
+        })
+    }
+
+    fn join(&self, digest: Digest) -> Arc<Check> {
+        let mut under_way = self.under_way.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(check) = under_way.get(&digest).and_then(Weak::upgrade) {
+            return check;
+        }
+        // As many as wait, and those that have ended since somebody last looked.
+        if under_way.len() >= 2 * WAITING {
+            under_way.retain(|_, check| check.strong_count() > 0);
+        }
+        let check = Arc::new(Check::new());
+        under_way.insert(digest, Arc::downgrade(&check));
+        check
+    }
+
+    /// Of a pair and what it is checked against: once that is another, what was known of the pair is worth nothing.
+    fn digest(&self, given: &ClientCredentials, hash: Option<&str>) -> Result<Digest, EngineError> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(&self.key).map_err(|_| EngineError::Forbidden)?;
+        for part in [given.client_id.as_str(), given.secret.as_str(), hash.unwrap_or_default()] {
+            mac.update(&(part.len() as u64).to_le_bytes());
+            mac.update(part.as_bytes());
+        }
+        Ok(mac.finalize().into_bytes().into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use relais_core::{ClientId, ClientKey};
+
+    use super::*;
+
+    fn declared(secret: &str) -> Declared {
+        let client = |key, id: &str| Client {
+            signing_secrets: Vec::new(),
+            destinations: Vec::new(),
+            key: ClientKey(key),
+            client_id: ClientId::new(id).unwrap(),
+            secret_hash: hash_secret(secret, 4).unwrap(),
+        };
+        Declared::new(1, Vec::new(), vec![client(1, "acme"), client(2, "other")], Vec::new())
+    }
+
+    fn authenticator(change: impl FnOnce(&mut AuthOptions)) -> Arc<Authenticator> {
+        let mut options = AuthOptions { bcrypt_cost: 4, ..AuthOptions::default() };
+        change(&mut options);
+        Arc::new(Authenticator::new(options).unwrap())
+    }
+
+    fn pair(client_id: &str, secret: &str) -> ClientCredentials {
+        ClientCredentials::new(client_id, secret).sent_from(IpAddr::from([192, 0, 2, 1]))
+    }
+
+    #[tokio::test]
+    async fn a_changed_secret_counts_at_once_whatever_was_remembered() {
+        let auth = authenticator(|_| {});
+        let old = declared("first");
+        assert!(auth.authenticate(&old, &pair("acme", "first")).await.is_ok());
+        assert!(auth.authenticate(&old, &pair("acme", "first")).await.is_ok(), "remembered");
+        assert!(matches!(auth.authenticate(&old, &pair("acme", "guess")).await, Err(EngineError::Forbidden)));
+        assert!(matches!(auth.authenticate(&old, &pair("nobody", "first")).await, Err(EngineError::Forbidden)));
+        assert!(auth.authenticate(&old, &pair("acme", "second")).await.is_err());
+        let new = declared("second");
+        assert!(auth.authenticate(&new, &pair("acme", "first")).await.is_err());
+        assert!(auth.authenticate(&new, &pair("acme", "second")).await.is_ok());
+        let gone = auth.authenticate(&Declared::default(), &pair("acme", "second")).await;
+        assert!(gone.is_err(), "the client is gone");
+    }
+
+    /// Guesses that are never checked: the lane's thread has something else to do until this is dropped.
+    async fn flooded(auth: &Arc<Authenticator>, guesses: usize) -> std::sync::mpsc::Sender<()> {
+        let (go, wait) = std::sync::mpsc::channel::<()>();
+        let (begun, has_begun) = tokio::sync::oneshot::channel();
+        let busy = Arc::clone(auth);
+        let requester = Requester { client: "busy".into(), peer: None };
+        tokio::spawn(async move {
+            let work = move |_: &crate::pool::Waiter<'_>| {
+                let _ = begun.send(());
+                let _ = wait.recv();
+            };
+            busy.guesses.run(requester, PATIENCE, work).await
+        });
+        has_begun.await.unwrap();
+        for guess in 0..guesses {
+            let auth = Arc::clone(auth);
+            tokio::spawn(async move {
+                let declared = declared("right");
+                auth.authenticate(&declared, &pair("acme", &format!("guess {guess}"))).await
+            });
+        }
+        tokio::task::yield_now().await;
+        go
+    }
+
+    #[tokio::test]
+    async fn a_pair_that_was_right_before_is_checked_whatever_guesses_wait() {
+        // Nothing is remembered for long enough to be used again.
+        let auth = authenticator(|options| options.cache_ttl = Duration::ZERO);
+        let declared = declared("right");
+        assert!(auth.authenticate(&declared, &pair("acme", "right")).await.is_ok());
+        let _go = flooded(&auth, 1_000).await;
+        assert!(auth.authenticate(&declared, &pair("acme", "right")).await.is_ok(), "in a lane of its own");
+    }
+
+    #[tokio::test]
+    async fn guesses_at_one_client_leave_room_for_another_and_for_other_addresses() {
+        let auth = authenticator(|_| {});
+        let declared = declared("right");
+        let go = flooded(&auth, 1_000).await;
+        let refused = auth.authenticate(&declared, &pair("acme", "one more")).await;
+        assert!(matches!(refused, Err(EngineError::TooManyChecks)), "{refused:?}");
+        let (right, far) = (pair("other", "right"), pair("other", "right").sent_from(IpAddr::from([192, 0, 2, 2])));
+        let waiting = auth.authenticate(&declared, &right);
+        let also = auth.authenticate(&declared, &far);
+        drop(go);
+        let (here, there) = tokio::join!(waiting, also);
+        assert!(here.is_ok() && there.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_thousand_callers_with_one_pair_wait_for_one_check() {
+        let auth = authenticator(|_| {});
+        let go = flooded(&auth, 0).await;
+        let declared = Arc::new(declared("right"));
+        let callers: Vec<_> = (0..1_000)
+            .map(|_| {
+                let (auth, declared) = (Arc::clone(&auth), Arc::clone(&declared));
+                tokio::spawn(async move { auth.authenticate(&declared, &pair("acme", "right")).await.is_ok() })
+            })
+            .collect();
+        drop(go);
+        assert!(futures::future::join_all(callers).await.into_iter().all(|verified| verified.unwrap()));
+    }
+
+    #[test]
+    fn secrets_that_bcrypt_would_cut_are_refused() {
+        assert!(hash_secret(&"x".repeat(73), 4).is_err());
+        assert!(hash_secret("", 4).is_err());
+        assert!(hash_secret("a\0b", 4).is_err());
+        assert_eq!(generate_secret().unwrap().len(), 32);
+    }
+
+    #[test]
+    fn a_secret_is_not_shown() {
+        assert!(!format!("{:?}", pair("acme", "hidden")).contains("hidden"));
+    }
+}
