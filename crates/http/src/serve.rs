@@ -14,7 +14,10 @@ use hyper_util::{
     server::graceful::GracefulShutdown,
 };
 use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::Instant,
+};
 use tokio_util::sync::CancellationToken;
 use tower::{Layer, ServiceExt};
 use tower_http::normalize_path::{NormalizePath, NormalizePathLayer};
@@ -32,7 +35,7 @@ use crate::{
 pub struct HttpOptions {
     /// As many at once. Then one that keeps the server waiting makes room, or others wait to be accepted.
     pub max_connections: usize,
-    /// As many from one address; more are closed.
+    /// As many from one address; more are closed. Never more than three quarters of all, so that others find a place.
     pub max_connections_per_peer: usize,
     /// Reverse proxies: they have as many as they like, and are believed whom they speak for.
     pub trusted_proxies: TrustedProxies,
@@ -63,14 +66,19 @@ impl Default for HttpOptions {
 /// Accepting fails when the process has too many files open; trying again at once would only burn CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How often it is said that an address has too many connections.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
 /// A quiet connection is asked after this time whether its other end is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// Serves until `shutdown`, then lets what is under way finish within the grace period.
 pub async fn serve(listener: TcpListener, router: Router, options: HttpOptions, shutdown: CancellationToken) {
     let service = NormalizePathLayer::trim_trailing_slash().layer(router);
-    let connections = Connections::new(options.max_connections, options.max_connections_per_peer);
+    let most_per_peer = options.max_connections_per_peer.min(options.max_connections.div_ceil(4) * 3).max(1);
+    let connections = Connections::new(options.max_connections, most_per_peer);
     let (graceful, options) = (GracefulShutdown::new(), Arc::new(options));
+    let mut warned = None;
     loop {
         let accepted = async {
             let (stream, address) = listener.accept().await?;
@@ -88,7 +96,14 @@ pub async fn serve(listener: TcpListener, router: Router, options: HttpOptions, 
                 tokio::spawn(run(graceful.watch(connection), address, place));
             }
             Ok((_, address, None)) => {
-                tracing::debug!(peer = %address, "a connection is closed: its address has as many as it may have");
+                if warned.is_none_or(|at: Instant| at.elapsed() >= WARN_EVERY) {
+                    warned = Some(Instant::now());
+                    tracing::warn!(
+                        peer = %address.ip(), most_per_peer,
+                        "an address has as many connections as it may have, and more are closed; if it is a proxy of \
+                         yours, name it in server.trusted_proxies"
+                    );
+                }
                 closed("peer_limit");
             }
             Err(error) => {
