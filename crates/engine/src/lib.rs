@@ -58,7 +58,7 @@ pub use error::{EngineError, Problem};
 pub use follow::{Following, ListQuery};
 pub use live::{Live, LiveTopic};
 pub use local::{After, Before, Handlers, Instance, InstanceOptions, InstanceReport};
-pub use operator::{Actor, Credentials, Operator, OperatorRole, SessionKey};
+pub use operator::{Actor, Credentials, CredentialsError, Operator, OperatorRole, SessionKey};
 pub use overview::{Overview, ServiceGlance, Severity, Trouble};
 pub use readiness::NotReady;
 pub use relais_handler::{Context, HandlerError, Verdict, trace};

@@ -16,7 +16,7 @@ use std::{fmt, time::Duration};
 use relais_core::{AuditEntry, AuditOutcome, SessionsOf};
 use relais_protocol::audit::{AuditLine, AuditLog, AuditOutcomeName};
 
-pub use self::credentials::{Credentials, SessionKey};
+pub use self::credentials::{Credentials, CredentialsError, SessionKey};
 use crate::{Engine, EngineError, Problem, background::chain, follow::base36, views::text};
 
 /// What somebody may do, each all that the one before may.

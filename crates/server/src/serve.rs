@@ -37,7 +37,7 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
     for warning in warnings(&config) {
         tracing::warn!("{warning}");
     }
-    if config.admin.credentials().is_empty() && config.server.has(Role::Api) {
+    if config.admin.is_without_token() && config.server.has(Role::Api) {
         tracing::info!(
             "the admin API has no token and answers to this machine only: set one before a proxy speaks for others"
         );
@@ -102,7 +102,7 @@ impl Server {
         });
         let render_metrics = Arc::new(move || render.render());
         let router = if config.server.has(Role::Api) {
-            let api = relais_api::router(engine.clone(), api_options(config), render_metrics);
+            let api = relais_api::router(engine.clone(), api_options(config)?, render_metrics);
             if config.admin.dashboard { api.merge(dashboard(config, &engine)?) } else { api }
         } else {
             relais_api::operations_router(engine.clone(), render_metrics)
@@ -300,19 +300,19 @@ fn http_options(config: &Config) -> anyhow::Result<HttpOptions> {
     })
 }
 
-fn api_options(config: &Config) -> ApiOptions {
-    ApiOptions {
+fn api_options(config: &Config) -> anyhow::Result<ApiOptions> {
+    Ok(ApiOptions {
         max_body_bytes: config.server.max_body_bytes,
         request_timeout: config.server.request_timeout.0,
         max_wait: config.tasks.max_wait.0,
         max_requests_per_client: config.server.max_requests_per_client,
-        operators: config.admin.credentials(),
-    }
+        operators: config.admin.credentials()?,
+    })
 }
 
 fn dashboard(config: &Config, engine: &Engine) -> anyhow::Result<axum::Router> {
     let options = UiOptions {
-        operators: config.admin.credentials(),
+        operators: config.admin.credentials()?,
         session: config.admin.session.0,
         request_timeout: config.server.request_timeout.0,
     };

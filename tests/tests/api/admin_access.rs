@@ -13,7 +13,7 @@ on_one_store!(
 );
 
 fn token(token: &str) -> Credentials {
-    Credentials::default().with("admin", OperatorRole::Admin, token)
+    Credentials::default().with("admin", OperatorRole::Admin, token).expect("one operator")
 }
 
 async fn without_a_token_whoever_is_on_this_machine_may(on: Backend) {

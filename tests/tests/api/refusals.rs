@@ -79,7 +79,7 @@ async fn operators(on: Backend, met: &mut BTreeSet<u64>) {
     let bad = json!({"serviceName": "resize", "lease": "10ms", "deliveryLimit": 0, "queueName": "a b"});
     keep(met, 400_010, &operator.put("/admin/services/resize", &bad).await);
     keep(met, 403_002, &operator.clone().with("x-forwarded-for", "192.0.2.7").get("/admin/services").await);
-    let rita = Credentials::default().with("rita", OperatorRole::ReadOnly, "the token of rita");
+    let rita = Credentials::default().with("rita", OperatorRole::ReadOnly, "the token of rita").expect("one operator");
     let guarded = TestApp::builder(on).api(|api| api.operators = rita).start().await;
     let rita = guarded.caller().with("authorization", "Bearer the token of rita");
     keep(met, 403_003, &rita.post_nothing("/admin/services/resize/pause").await);

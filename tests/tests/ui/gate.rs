@@ -7,10 +7,10 @@ use relais_tests::browser::{Browser, Look};
 use super::world::{World, accessible, pictures};
 
 fn operators() -> Credentials {
-    Credentials::default()
-        .with("ada", OperatorRole::Admin, "the token of ada")
-        .with("olga", OperatorRole::Operator, "the token of olga")
-        .with("rita", OperatorRole::ReadOnly, "the token of rita")
+    let roles = [("ada", OperatorRole::Admin), ("olga", OperatorRole::Operator), ("rita", OperatorRole::ReadOnly)];
+    roles.into_iter().fold(Credentials::default(), |all, (name, role)| {
+        all.with(name, role, &format!("the token of {name}")).expect("names and tokens that differ")
+    })
 }
 
 async fn sign_in(browser: &Browser, world: &World, token: &str) -> Result<()> {

@@ -97,9 +97,9 @@ async fn forms_of_others_are_refused() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_role_may_do_no_more_by_hand_and_neither_over_the_api() -> Result<()> {
     let operators = Credentials::default()
-        .with("ada", OperatorRole::Admin, "the token of ada")
-        .with("olga", OperatorRole::Operator, "the token of olga")
-        .with("rita", OperatorRole::ReadOnly, "the token of rita");
+        .with("ada", OperatorRole::Admin, "the token of ada")?
+        .with("olga", OperatorRole::Operator, "the token of olga")?
+        .with("rita", OperatorRole::ReadOnly, "the token of rita")?;
     let world = World::start(|api| api.operators = operators).await;
     let http = client()?;
     ensure!(http.get(world.url("/ui/tasks")).send().await?.headers()["location"] == "/ui/sign-in?back=%2Fui%2Ftasks");
@@ -172,11 +172,11 @@ async fn sign_in(world: &World, name: &str) -> Result<(String, String)> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_session_that_was_ended_opens_nothing_any_more() -> Result<()> {
-    let operators = Credentials::default().with("ada", OperatorRole::Admin, "the token of ada").with(
+    let operators = Credentials::default().with("ada", OperatorRole::Admin, "the token of ada")?.with(
         "olga",
         OperatorRole::Operator,
         "the token of olga",
-    );
+    )?;
     let world = World::start(|api| api.operators = operators).await;
     let opens = async |cookie: &str| -> Result<bool> {
         Ok(client()?.get(world.url("/ui/audit")).header("cookie", cookie).send().await?.status() == 200)
@@ -202,7 +202,7 @@ async fn a_session_that_was_ended_opens_nothing_any_more() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_guesses_tokens_is_slowed_down() -> Result<()> {
-    let operators = Credentials::default().with("ada", OperatorRole::Admin, "the token of ada");
+    let operators = Credentials::default().with("ada", OperatorRole::Admin, "the token of ada")?;
     let world = World::start(|api| api.operators = operators).await;
     let mut last = 0;
     for _ in 0..25 {

@@ -2,6 +2,9 @@
 //!
 //! Only digests are kept. The key follows from them: every process with the same configuration takes the same sessions,
 //! and a token that changes ends the sessions that it opened.
+//!
+//! A session carries a name, and a request carries a token. Each must lead to one operator, or somebody who may only look
+//! would be taken for one who may act. So no two operators have the same name or the same token.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
@@ -27,11 +30,42 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
+/// Why somebody can not be one more operator. No message has a token in it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CredentialsError {
+    /// Two operators have one name, or names that differ only in upper and lower case.
+    #[error("the operators {first} and {second} have the same name (upper and lower case do not count): rename one")]
+    SameName {
+        /// The one that came first.
+        first: String,
+        /// The other.
+        second: String,
+    },
+    /// Two operators have one token.
+    #[error("the operators {first} and {second} have the same token: give each a token of its own")]
+    SameToken {
+        /// The one that came first.
+        first: String,
+        /// The other.
+        second: String,
+    },
+}
+
 impl Credentials {
-    /// With one more.
-    pub fn with(mut self, name: impl Into<String>, role: OperatorRole, token: &str) -> Self {
-        self.0.push(Badge { name: name.into(), role, token: digest(token) });
-        self
+    /// With one more. Refused if another operator has the name or the token.
+    pub fn with(mut self, name: impl Into<String>, role: OperatorRole, token: &str) -> Result<Self, CredentialsError> {
+        let (second, token) = (name.into(), digest(token));
+        let folded = second.to_lowercase();
+        let same_name = |badge: &&Badge| badge.name.to_lowercase() == folded;
+        if let Some(first) = self.0.iter().find(same_name).map(|badge| badge.name.clone()) {
+            return Err(CredentialsError::SameName { first, second });
+        }
+        let same_token = |badge: &&Badge| badge.token.ct_eq(&token).into();
+        if let Some(first) = self.0.iter().find(same_token).map(|badge| badge.name.clone()) {
+            return Err(CredentialsError::SameToken { first, second });
+        }
+        self.0.push(Badge { name: second, role, token });
+        Ok(self)
     }
 
     /// Whether nobody has a token.
@@ -118,7 +152,23 @@ mod tests {
     use super::*;
 
     fn two() -> Credentials {
-        Credentials::default().with("ada", OperatorRole::Admin, "one").with("bob", OperatorRole::ReadOnly, "two")
+        let ada = Credentials::default().with("ada", OperatorRole::Admin, "one").unwrap();
+        ada.with("bob", OperatorRole::ReadOnly, "two").unwrap()
+    }
+
+    #[test]
+    fn two_operators_never_have_the_same_name_or_the_same_token() {
+        let all = || two().with("rita", OperatorRole::ReadOnly, "0123456789abcdef").unwrap();
+        for (name, token, said) in [
+            ("rita", "fedcba9876543210", "rita and rita have the same name"),
+            ("Rita", "fedcba9876543210", "rita and Rita have the same name"),
+            ("eve", "0123456789abcdef", "rita and eve have the same token"),
+        ] {
+            let refused = all().with(name, OperatorRole::Admin, token).unwrap_err();
+            let told = format!("{refused} {refused:?}");
+            assert!(told.contains(said), "{told}");
+            assert!(!told.contains("0123456789") && !told.contains("fedcba9876"), "{told}");
+        }
     }
 
     #[test]
@@ -138,7 +188,7 @@ mod tests {
         assert!(two().session_key().unwrap().is_signed("session", "ada", &signed));
         assert!(!two().session_key().unwrap().is_signed("session", "bob", &signed));
         assert!(!two().session_key().unwrap().is_signed("csrf", "ada", &signed));
-        let other = two().with("eve", OperatorRole::ReadOnly, "three").session_key().unwrap();
+        let other = two().with("eve", OperatorRole::ReadOnly, "three").unwrap().session_key().unwrap();
         assert!(!other.is_signed("session", "ada", &signed));
         let nobody = Credentials::default();
         let signed = nobody.session_key().unwrap().sign("session", "local");

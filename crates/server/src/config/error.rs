@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt, io, path::PathBuf};
 
+use relais_engine::CredentialsError;
+
 /// Where a setting came from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -35,6 +37,11 @@ impl Origins {
     /// Where the setting came from, e.g. `database.url`; none for the default.
     pub fn of(&self, key: &str) -> Option<&Origin> {
         self.by_key.get(key)
+    }
+
+    /// Where a setting came from that is not the default.
+    pub(super) fn written(&self, key: &str) -> Origin {
+        self.of(key).cloned().unwrap_or(Origin::Flag("default"))
     }
 }
 
@@ -98,5 +105,15 @@ pub enum ConfigError {
         token: Origin,
         /// Where the other came from.
         file: Origin,
+    },
+    /// An operator can not be told from `admin`.
+    #[error("`admin.operators` ({operators}) can not be used beside the token of `admin` ({token})")]
+    Operators {
+        /// Where the operators came from.
+        operators: Origin,
+        /// Where the token came from: `admin.token` or `admin.token_file`.
+        token: Origin,
+        /// Which operators, and why.
+        source: CredentialsError,
     },
 }

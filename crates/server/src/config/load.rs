@@ -231,8 +231,17 @@ impl Loader {
         config.server.roles.sort_unstable();
         config.server.roles.dedup();
         read_token(&mut config)?;
+        check_operators(&config)?;
         Ok(config)
     }
+}
+
+/// Refuses operators that share a token with `admin`, whose token is another setting.
+fn check_operators(config: &Config) -> Result<(), ConfigError> {
+    let Err(source) = config.admin.credentials() else { return Ok(()) };
+    let token = if config.admin.token_file.is_empty() { "admin.token" } else { "admin.token_file" };
+    let origins = &config.origins;
+    Err(ConfigError::Operators { operators: origins.written("admin.operators"), token: origins.written(token), source })
 }
 
 fn read_token(config: &mut Config) -> Result<(), ConfigError> {
@@ -240,7 +249,7 @@ fn read_token(config: &mut Config) -> Result<(), ConfigError> {
         return Ok(());
     }
     let by_key = &config.origins.by_key;
-    let file = by_key.get("admin.token_file").cloned().unwrap_or(Origin::Flag("default"));
+    let file = config.origins.written("admin.token_file");
     if let Some(token) = by_key.get("admin.token").filter(|_| !config.admin.token.is_empty()) {
         return Err(ConfigError::TwoTokens { token: token.clone(), file });
     }

@@ -162,6 +162,37 @@ fn a_file_that_was_named_must_be_there() {
 }
 
 #[test]
+fn two_operators_with_the_same_name_or_the_same_token_are_refused() {
+    let (one, two) = ("0123456789abcdef0", "fedcba98765432100");
+    for (operators, said) in [
+        (format!("rita:read-only:{one},rita:admin:{two}"), "rita and rita have the same name"),
+        (format!("rita:read-only:{one},Rita:admin:{two}"), "rita and Rita have the same name"),
+        (format!("rita:read-only:{one},ada:admin:{one}"), "rita and ada have the same token"),
+        (format!("Admin:read-only:{one}"), "other than admin and local"),
+    ] {
+        let text = refusal(with_variables(&[("RELAIS_ADMIN_OPERATORS", &operators)]));
+        assert!(text.contains(said) && text.contains("RELAIS_ADMIN_OPERATORS"), "{operators}: {text}");
+        assert!(!text.contains(one) && !text.contains(two), "{text}");
+    }
+    let fine = format!("rita:read-only:{one},ada:admin:{two}");
+    assert_eq!(with_variables(&[("RELAIS_ADMIN_OPERATORS", &fine)]).unwrap().admin.operators.len(), 2);
+}
+
+#[test]
+fn an_operator_with_the_token_of_admin_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("token");
+    fs::write(&path, "0123456789abcdef0\n").unwrap();
+    let operators = ("RELAIS_ADMIN_OPERATORS", "rita:read-only:0123456789abcdef0");
+    for token in [("RELAIS_ADMIN_TOKEN", "0123456789abcdef0"), ("RELAIS_ADMIN_TOKEN_FILE", path.to_str().unwrap())] {
+        let error = with_variables(&[operators, token]).expect_err("should have been refused");
+        let text = format!("{:#}", anyhow::Error::from(error));
+        assert!(text.contains("admin and rita have the same token: give each"), "{text}");
+        assert!(text.contains(operators.0) && text.contains(token.0) && !text.contains("0123456789"), "{text}");
+    }
+}
+
+#[test]
 fn a_token_comes_from_its_file_without_the_line_end() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("token");

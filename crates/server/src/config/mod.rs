@@ -13,7 +13,7 @@ mod warnings;
 
 use std::net::SocketAddr;
 
-use relais_engine::{Credentials, OperatorRole};
+use relais_engine::{Credentials, CredentialsError, OperatorRole};
 use relais_http::TrustedProxies;
 use relais_protocol::{HumanDuration, consumer::MAX_WAIT};
 use serde::{Deserialize, Serialize};
@@ -142,13 +142,18 @@ pub struct AdminConfig {
 }
 
 impl AdminConfig {
-    /// All who have a token.
-    pub fn credentials(&self) -> Credentials {
+    /// Whether nobody has a token.
+    pub fn is_without_token(&self) -> bool {
+        self.token.is_empty() && self.operators.is_empty()
+    }
+
+    /// All who have a token. What [`load()`] returns has no two of them alike.
+    pub fn credentials(&self) -> Result<Credentials, CredentialsError> {
         let first = match self.token.is_empty() {
             true => Credentials::default(),
-            false => Credentials::default().with("admin", OperatorRole::Admin, self.token.expose()),
+            false => Credentials::default().with("admin", OperatorRole::Admin, self.token.expose())?,
         };
-        self.operators.iter().fold(first, |all, one| all.with(&one.name, one.role, one.token.expose()))
+        self.operators.iter().try_fold(first, |all, one| all.with(&one.name, one.role, one.token.expose()))
     }
 }
 
@@ -312,8 +317,8 @@ pub struct ScalerConfig {
 impl Config {
     /// Checks what a type can not say. The error is what was expected instead.
     ///
-    /// Each rule looks at one setting: [`load()`] tries settings one by one, to know which of them was refused. What is
-    /// wrong only together is for [`warnings()`].
+    /// Each rule looks at one setting: [`load()`] tries settings one by one, to know which of them was refused. What must
+    /// not be together is refused when all are put together; what is only risky together is for [`warnings()`].
     fn check(&self) -> Result<(), String> {
         let at_least = |least: usize, values: &[usize]| match values.iter().all(|value| *value >= least) {
             true => Ok(()),
@@ -326,6 +331,7 @@ impl Config {
         let Self {
             server,
             database,
+            admin,
             declarations,
             tasks,
             purge,
@@ -373,6 +379,7 @@ impl Config {
         if !(4..=20).contains(&auth.bcrypt_cost) {
             return Err("expected 4 to 20".to_owned());
         }
+        admin.credentials().map_err(|error| error.to_string())?;
         self.check_events()?;
         crate::logging::check_level(&log.level)?;
         if !scaler.listen.is_empty() && scaler.listen.parse::<SocketAddr>().is_err() {

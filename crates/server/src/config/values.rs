@@ -74,7 +74,8 @@ impl FromStr for OperatorEntry {
         };
         let role = OperatorRole::parse(role).ok_or_else(expected)?;
         let plain = |c: char| c.is_alphanumeric() || "-_.@".contains(c);
-        if name.is_empty() || name.len() > 100 || !name.chars().all(plain) || ["admin", "local"].contains(&name) {
+        let taken = ["admin", "local"].contains(&name.to_lowercase().as_str());
+        if name.is_empty() || name.len() > 100 || !name.chars().all(plain) || taken {
             return Err("expected a name of letters, digits and -_.@, other than admin and local".to_owned());
         }
         if token.chars().count() < 16 {

@@ -20,7 +20,7 @@ pub fn warnings(config: &Config) -> Vec<String> {
 fn reachability(config: &Config, found: &mut Vec<String>) {
     let Config { server, admin, auth, .. } = config;
     let open = !server.listen.ip().is_loopback();
-    if open && server.has(Role::Api) && admin.credentials().is_empty() {
+    if open && server.has(Role::Api) && admin.is_without_token() {
         found.push(format!(
             "server.listen is {} and admin.token is empty: the admin API answers to this machine only; set \
              RELAIS_ADMIN_TOKEN to use it from elsewhere",
