@@ -22,6 +22,7 @@ mod hand;
 mod history;
 mod inbox;
 mod outbox;
+mod private;
 mod proof;
 mod read;
 mod schedule;
@@ -123,6 +124,11 @@ impl Sqlite {
             .create_if_missing(true);
         let file = file_of(url, &connect)?;
         let lock = lock_out_others(&file)?;
+        private::create(&file)
+            .map_err(|error| StoreError::Schema(format!("cannot create {}: {error}", file.display())))?;
+        if let Some(warning) = private::warning(&file) {
+            tracing::warn!("{warning}");
+        }
         let pool = || {
             SqlitePoolOptions::new()
                 .acquire_timeout(options.acquire_timeout)
@@ -202,13 +208,10 @@ fn file_of(url: &str, connect: &SqliteConnectOptions) -> Result<PathBuf> {
 
 /// Takes the lock that one process can have. The kernel lets go of it when the process ends, however it ends.
 fn lock_out_others(file: &Path) -> Result<File> {
-    let mut name = file.as_os_str().to_owned();
-    name.push(".lock");
-    let failed = |what: &str, error: std::io::Error| {
-        StoreError::Schema(format!("cannot {what} {}: {error}", Path::new(&name).display()))
-    };
-    let lock =
-        File::options().create(true).truncate(false).write(true).open(&name).map_err(|error| failed("open", error))?;
+    let path = private::with_suffix(file, ".lock");
+    let failed =
+        |what: &str, error: std::io::Error| StoreError::Schema(format!("cannot {what} {}: {error}", path.display()));
+    let lock = private::options().open(&path).map_err(|error| failed("open", error))?;
     match lock.try_lock() {
         Ok(()) => Ok(lock),
         Err(TryLockError::WouldBlock) => Err(StoreError::Schema(format!(

@@ -4,7 +4,7 @@ use relais_core::{Change, ServiceName, Status, Store, StoreError, TaskFilter};
 use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
 
-use super::{Sqlite, audit, batch, dependency, dispatch, flow, outbox, read, schedule, session};
+use super::{Sqlite, audit, batch, dependency, dispatch, flow, outbox, private, read, schedule, session};
 use crate::{Options, session::Database, verbs::Verbs};
 
 fn url(folder: &TempDir) -> String {
@@ -43,6 +43,32 @@ async fn a_second_process_is_refused_until_the_first_has_closed() {
 
     first.close().await;
     assert!(Sqlite::open(&url(&folder), &Options::default()).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_database_that_others_can_read_is_left_so_with_a_warning_that_has_the_command() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("relais.db");
+    let database = open(&folder).await;
+    assert_eq!(private::warning(&file), None, "a new one is for its owner alone");
+    database.close().await;
+    for (mode, warned) in [(0o644, true), (0o640, true), (0o604, true), (0o600, false)] {
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(mode)).unwrap();
+        let database = open(&folder).await;
+        let warning = private::warning(&file);
+        assert_eq!(warning.is_some(), warned, "{mode:o}: {warning:?}");
+        // Those beside it have got its mode.
+        let command = format!("chmod 600 {0} {0}-wal {0}-shm", file.display());
+        assert!(warning.is_none_or(|warning| warning.ends_with(&command)), "{mode:o}");
+        assert_eq!(
+            std::fs::metadata(&file).unwrap().permissions().mode() & 0o777,
+            mode,
+            "nobody changes it in silence"
+        );
+        database.close().await;
+    }
 }
 
 #[tokio::test]
