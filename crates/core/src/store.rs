@@ -33,6 +33,9 @@ pub enum StoreError {
     /// The database is of another version of Relais.
     #[error("{0}")]
     Schema(String),
+    /// Signing secrets are encrypted with a key that this process does not have. Says which setting is missing.
+    #[error("{0}")]
+    Encrypted(String),
 }
 
 /// A worker's wish for tasks.
@@ -546,8 +549,14 @@ pub trait Store: Send + Sync + 'static {
     /// Passes on the changes that other processes make. Runs until it is dropped, and reconnects by itself.
     async fn relay_wakeups(&self);
 
-    /// Creates or upgrades the tables; tells how many migrations were applied.
+    /// Creates or upgrades the tables, then does what [`Store::encrypt_secrets`] does; tells how many migrations were
+    /// applied.
     async fn migrate(&self) -> Result<usize, StoreError>;
+
+    /// Encrypts signing secrets that lie in clear or under another key than the first, in one transaction; tells how many.
+    /// Fails with [`StoreError::Encrypted`] if there is one that this process can not decrypt, also where it has no key
+    /// and there is nothing else to do. For processes that do not migrate.
+    async fn encrypt_secrets(&self) -> Result<u64, StoreError>;
 
     /// Lets go of all connections.
     async fn close(&self);

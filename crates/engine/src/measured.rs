@@ -46,6 +46,7 @@ async fn measure<T>(
             StoreError::Failed(_) => "failed",
             StoreError::Conflict(_) => "conflict",
             StoreError::Schema(_) => "schema",
+            StoreError::Encrypted(_) => "encrypted",
         };
         metrics::counter!("relais_store_errors_total", "verb" => verb, "kind" => kind).increment(1);
     }
@@ -62,6 +63,10 @@ macro_rules! measured {
 
             async fn migrate(&self) -> Result<usize, StoreError> {
                 measure("migrate", MIGRATION_DEADLINE, self.0.migrate()).await
+            }
+
+            async fn encrypt_secrets(&self) -> Result<u64, StoreError> {
+                measure("encrypt_secrets", MIGRATION_DEADLINE, self.0.encrypt_secrets()).await
             }
 
             fn listen(&self, listener: Arc<dyn WakeupListener>) {

@@ -138,6 +138,7 @@ pub async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
         max_connections: config.database.max_connections,
         acquire_timeout: config.database.acquire_timeout.0,
         notify: !events::wakeups_on_bus(config)?,
+        encryption_keys: Vec::new(),
     };
     relais_store::open(config.database.url.expose(), &options).await.map_err(|error| explain(error, config))
 }

@@ -20,6 +20,7 @@ mod batches;
 mod clock;
 mod dependency;
 mod dispatch;
+mod encryption;
 mod flow;
 mod hand;
 mod history;
@@ -30,10 +31,12 @@ mod place;
 mod postgres;
 mod row;
 mod schedule;
+mod secret;
 mod session;
 mod sqlite;
 mod verbs;
 
+pub use encryption::{EncryptionKey, EncryptionKeyError};
 pub use inbox::{Enqueue, enqueue};
 
 use std::{sync::Arc, time::Duration};
@@ -49,20 +52,26 @@ pub struct Options {
     pub acquire_timeout: Duration,
     /// Whether processes on the same database tell each other of changes through it. Not needed where something else does.
     pub notify: bool,
+    /// What signing secrets are encrypted with in the database: the first key encrypts, each of them decrypts. Without any
+    /// they are stored in clear. [`Store::migrate`] encrypts what is there with the first key.
+    pub encryption_keys: Vec<EncryptionKey>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { max_connections: 10, acquire_timeout: Duration::from_secs(5), notify: true }
+        Self { max_connections: 10, acquire_timeout: Duration::from_secs(5), notify: true, encryption_keys: Vec::new() }
     }
 }
 
 /// Opens the store that a URL names: `sqlite:path/to/file.db` or `postgres://…`. Its tables are made by
 /// [`Store::migrate`]. PostgreSQL need not be up yet.
 pub async fn open(url: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
+    let keys = encryption::Keys::new(&options.encryption_keys);
     match url.split_once(':').map(|(scheme, _)| scheme) {
-        Some("sqlite") => Ok(Arc::new(verbs::Verbs::new(sqlite::Sqlite::open(url, options).await?))),
-        Some("postgres" | "postgresql") => Ok(Arc::new(verbs::Verbs::new(postgres::Postgres::open(url, options)?))),
+        Some("sqlite") => Ok(Arc::new(verbs::Verbs::new(sqlite::Sqlite::open(url, options).await?, keys))),
+        Some("postgres" | "postgresql") => {
+            Ok(Arc::new(verbs::Verbs::new(postgres::Postgres::open(url, options)?, keys)))
+        }
         _ => Err(StoreError::Schema(
             "the database's URL must begin with sqlite: or postgres: (e.g. sqlite:relais.db)".to_owned(),
         )),

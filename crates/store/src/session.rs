@@ -23,6 +23,7 @@ use crate::{
     inbox::Inbox,
     outbox::{Outbox, Told},
     schedule::{Schedules, Timetable},
+    secret::Secrets,
 };
 
 /// What a driver answers.
@@ -316,6 +317,12 @@ pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader
 
     fn migrate(&self) -> impl Future<Output = Result<usize>> + Send;
 
+    /// Removes from the files what was overwritten by [`Secrets::rewrite_signing_secrets`], as far as a driver can;
+    /// `clear_text` is whether signing secrets lay there in clear.
+    fn wipe_overwritten(&self, _clear_text: bool) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
+
     /// Hears what other processes tell, for ever; each message is handed to `heard`.
     fn hear(&self, heard: &(dyn Fn(Heard<'_>) + Send + Sync)) -> impl Future<Output = ()> + Send;
 
@@ -329,7 +336,7 @@ pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader
 
 /// One transaction. Dropped without [`Session::commit`], it never was.
 pub(crate) trait Session:
-    Outbox + Dispatch + Flows + Hands + History + Inbox + Journal + Schedules + Dependencies + Batches + Clock
+    Outbox + Dispatch + Flows + Hands + History + Inbox + Journal + Schedules + Secrets + Dependencies + Batches + Clock
 {
     /// Locks the queues of these services, in this order, against other submissions.
     fn lock_queues(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<LockedQueue>>> + Send;

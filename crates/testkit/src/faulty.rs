@@ -302,4 +302,5 @@ faulty! {
     advance(by: Duration) -> ();
     ping() -> Timestamp;
     migrate() -> usize;
+    encrypt_secrets() -> u64;
 }

@@ -1,6 +1,6 @@
 //! Changes to what is declared.
 
-use relais_core::{Change, Role, Roles, StoreError};
+use relais_core::{Change, Role, Roles};
 use sqlx::PgConnection;
 
 use super::{error, flow};
@@ -129,39 +129,6 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
             .map_err(error)?;
             found(done.rows_affected(), || no_client(client_id))?;
         }
-        Change::PutSigningSecret { client_id, secret, overlap, unless_any } => {
-            let client: Option<i32> =
-                sqlx::query_scalar("SELECT id FROM relais.client WHERE client_id = $1 AND NOT deleted")
-                    .bind(client_id.as_str())
-                    .fetch_optional(&mut *tx)
-                    .await
-                    .map_err(error)?;
-            let Some(client) = client else { return Err(StoreError::Conflict(no_client(client_id))) };
-            // At most two are valid at once: one that was on its way out goes.
-            sqlx::query(
-                "WITH wanted AS (
-                     SELECT 1 WHERE NOT EXISTS (
-                         SELECT 1 FROM relais.signing_secret
-                         WHERE client_id = $1 AND expires IS NULL AND (secret = $2 OR $4)
-                     )
-                 ), gone AS (
-                     DELETE FROM relais.signing_secret
-                     WHERE client_id = $1 AND expires IS NOT NULL AND secret <> $2 AND EXISTS (SELECT 1 FROM wanted)
-                 ), leaving AS (
-                     UPDATE relais.signing_secret SET expires = clock_timestamp() + make_interval(secs => $3)
-                     WHERE client_id = $1 AND expires IS NULL AND EXISTS (SELECT 1 FROM wanted)
-                 )
-                 INSERT INTO relais.signing_secret (client_id, secret) SELECT $1, $2 FROM wanted
-                 ON CONFLICT (client_id, secret) DO UPDATE SET expires = NULL, created = excluded.created",
-            )
-            .bind(client)
-            .bind(secret)
-            .bind(overlap.as_secs_f64())
-            .bind(*unless_any)
-            .execute(&mut *tx)
-            .await
-            .map_err(error)?;
-        }
         Change::DeleteClient(client_id) => {
             sqlx::query(
                 "WITH gone AS (
@@ -208,8 +175,8 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
             .await
             .map_err(error)?;
         }
-        // With the times that they name, which no driver knows.
-        Change::Schedule(_) => {}
+        // With the times that they name, and as they are encrypted: no driver knows either.
+        Change::Schedule(_) | Change::PutSigningSecret { .. } => {}
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ mod names;
 mod outbox;
 mod read;
 mod schedule;
+mod secret;
 mod session;
 mod submit;
 mod warm;

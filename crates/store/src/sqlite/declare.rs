@@ -1,7 +1,5 @@
 //! Changes to what is declared.
 
-use std::time::Duration;
-
 use relais_core::{Change, ClientId, Destination, Json, Role, Roles, ServiceName};
 use sqlx::SqliteTransaction;
 
@@ -82,9 +80,6 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
         Change::PutClient { client_id, secret_hash, destinations } => {
             put_client(tx, client_id, secret_hash.as_deref(), destinations.as_deref()).await?;
         }
-        Change::PutSigningSecret { client_id, secret, overlap, unless_any } => {
-            put_signing_secret(tx, client_id, secret, *overlap, *unless_any).await?;
-        }
         Change::DeleteClient(client_id) => {
             for statement in [
                 "DELETE FROM authorization WHERE client_id = (SELECT id FROM client WHERE client_id = ?1)",
@@ -126,8 +121,8 @@ pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change
             .await
             .map_err(error)?;
         }
-        // With the times that they name, which no driver knows.
-        Change::Schedule(_) => {}
+        // With the times that they name, and as they are encrypted: no driver knows either.
+        Change::Schedule(_) | Change::PutSigningSecret { .. } => {}
     }
     Ok(())
 }
@@ -178,50 +173,4 @@ async fn put_client(
     .await
     .map_err(error)?;
     found(done.rows_affected(), || no_client(client_id))
-}
-
-/// At most two are valid at once: one that was on its way out goes.
-async fn put_signing_secret(
-    tx: &mut SqliteTransaction<'static>,
-    client_id: &ClientId,
-    secret: &str,
-    overlap: Duration,
-    unless_any: bool,
-) -> Result<()> {
-    let client: Option<i32> = sqlx::query_scalar("SELECT id FROM client WHERE client_id = ?1 AND NOT deleted")
-        .bind(client_id.as_str())
-        .fetch_optional(&mut **tx)
-        .await
-        .map_err(error)?;
-    found(u64::from(client.is_some()), || no_client(client_id))?;
-    let enough: bool = sqlx::query_scalar(
-        "SELECT EXISTS (SELECT 1 FROM signing_secret WHERE client_id = ?1 AND expires IS NULL AND (secret = ?2 OR ?3))",
-    )
-    .bind(client)
-    .bind(secret)
-    .bind(unless_any)
-    .fetch_one(&mut **tx)
-    .await
-    .map_err(error)?;
-    if enough {
-        return Ok(());
-    }
-    for statement in [
-        "DELETE FROM signing_secret WHERE client_id = ?1 AND expires IS NOT NULL AND ?2 = ?2 AND ?3 = ?3",
-        concat!("UPDATE signing_secret SET expires = ", now!(), " + ?3 WHERE client_id = ?1 AND ?2 = ?2"),
-        concat!(
-            "INSERT INTO signing_secret (client_id, secret, created) SELECT ?1, ?2, ",
-            now!(),
-            " WHERE ?3 = ?3 ON CONFLICT (client_id, secret) DO UPDATE SET expires = NULL, created = excluded.created"
-        ),
-    ] {
-        sqlx::query(statement)
-            .bind(client)
-            .bind(secret)
-            .bind(in_millis(overlap))
-            .execute(&mut **tx)
-            .await
-            .map_err(error)?;
-    }
-    Ok(())
 }

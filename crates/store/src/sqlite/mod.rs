@@ -26,6 +26,7 @@ mod private;
 mod proof;
 mod read;
 mod schedule;
+mod secret;
 mod session;
 
 #[cfg(test)]

@@ -324,6 +324,10 @@ impl Database for Sqlite {
         self.migrate_all().await
     }
 
+    async fn wipe_overwritten(&self, clear_text: bool) -> Result<()> {
+        self.wipe(clear_text).await
+    }
+
     /// Nobody else has the file open.
     async fn hear(&self, _: &(dyn Fn(Heard<'_>) + Send + Sync)) {
         std::future::pending().await

@@ -5,7 +5,13 @@ use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
 
 use super::{Sqlite, audit, batch, dependency, dispatch, flow, outbox, private, read, schedule, session};
-use crate::{Options, session::Database, verbs::Verbs};
+use crate::{
+    Options,
+    encryption::Keys,
+    secret::Secrets as _,
+    session::{Database, Session as _},
+    verbs::Verbs,
+};
 
 fn url(folder: &TempDir) -> String {
     format!("sqlite:{}", folder.path().join("relais.db").display())
@@ -72,6 +78,33 @@ async fn a_database_that_others_can_read_is_left_so_with_a_warning_that_has_the_
 }
 
 #[tokio::test]
+async fn a_signing_secret_that_is_encrypted_leaves_no_clear_text_where_it_was() {
+    let folder = tempfile::tempdir().unwrap();
+    let has_clear_text = || {
+        let bytes = std::fs::read(folder.path().join("relais.db")).unwrap();
+        bytes.windows(6).any(|bytes| bytes == b"whsec_")
+    };
+    let database = open(&folder).await;
+    for statement in [
+        "INSERT INTO client (id, client_id, secret_hash) VALUES (1, 'shop', '')",
+        "WITH RECURSIVE n (i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n WHERE i < 40)
+         INSERT INTO signing_secret (client_id, secret, created) SELECT 1, 'whsec_MTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMj' || i, 1 FROM n",
+    ] {
+        sqlx::query(statement).execute(&database.write).await.unwrap();
+    }
+    database.wipe(false).await.unwrap();
+    assert!(has_clear_text(), "the test would see it");
+    let keys = Keys::new(&["MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=".parse().unwrap()]);
+    let mut session = database.begin().await.unwrap();
+    let rewrites = keys.rewrites(&session.lock_signing_secrets().await.unwrap()).unwrap();
+    session.rewrite_signing_secrets(&rewrites).await.unwrap();
+    session.commit().await.unwrap();
+    // The log is cut off; the file is not written anew.
+    database.wipe(false).await.unwrap();
+    assert!(!has_clear_text());
+}
+
+#[tokio::test]
 async fn a_database_that_forgets_is_refused() {
     for url in ["sqlite::memory:", "sqlite://:memory:", "sqlite:x.db?mode=memory", "sqlite:", "sqlite://"] {
         let refused = Sqlite::open(url, &Options::default()).await.err();
@@ -93,7 +126,7 @@ async fn when_the_disk_was_full_the_store_goes_on_by_itself() {
     let folder = tempfile::tempdir().unwrap();
     let database = open(&folder).await;
     let (write, proof) = (database.write.clone(), std::sync::Arc::clone(&database.proof));
-    let store = Verbs::new(database);
+    let store = Verbs::new(database, Keys::default());
     store.declare(put_service("before", None)).await.unwrap();
     for round in 1..4 {
         // A limit of the connection's own, which the next connection does not have.
@@ -123,7 +156,7 @@ async fn nodes_that_no_place_depends_on_are_forgotten_however_many_they_are() {
     ] {
         sqlx::query(statement).execute(&database.write).await.unwrap();
     }
-    let (read, store) = (database.read.clone(), Verbs::new(database));
+    let (read, store) = (database.read.clone(), Verbs::new(database, Keys::default()));
     store.tidy(std::time::Duration::ZERO).await.unwrap();
     let left: Vec<(i64, i64)> =
         sqlx::query_as("SELECT level, slot FROM departure ORDER BY level, slot").fetch_all(&read).await.unwrap();

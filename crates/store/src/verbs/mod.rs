@@ -20,6 +20,7 @@ mod list;
 mod plain;
 mod purge;
 mod schedule;
+mod secrets;
 mod submit;
 
 use std::{
@@ -44,6 +45,7 @@ use crate::{
     batches::Batches as _,
     clock::ClockWatch,
     dependency::Dependencies as _,
+    encryption::Keys,
     flow::Flows as _,
     outbox::Outbox as _,
     session::{Database, Heard, Session},
@@ -52,6 +54,8 @@ use crate::{
 /// A store, over any database.
 pub(crate) struct Verbs<D> {
     database: D,
+    /// What signing secrets are encrypted with.
+    keys: Keys,
     listeners: RwLock<Vec<Arc<dyn WakeupListener>>>,
     /// Services that somebody waits for to make room, as far as this process knows.
     limited: RwLock<Arc<Limited>>,
@@ -63,9 +67,10 @@ pub(crate) struct Verbs<D> {
 }
 
 impl<D: Database> Verbs<D> {
-    pub(crate) fn new(database: D) -> Self {
+    pub(crate) fn new(database: D, keys: Keys) -> Self {
         Self {
             database,
+            keys,
             listeners: RwLock::default(),
             limited: RwLock::default(),
             in_hand: Mutex::default(),
@@ -388,7 +393,8 @@ impl<D: Database> Store for Verbs<D> {
     }
 
     async fn declared(&self) -> Result<Declared, StoreError> {
-        let declared = self.database.declared().await?;
+        let mut declared = self.database.declared().await?;
+        self.decrypt(&mut declared)?;
         self.note_limited(&declared);
         Ok(declared)
     }
@@ -404,6 +410,9 @@ impl<D: Database> Store for Verbs<D> {
         for change in &changes {
             match change {
                 Change::Schedule(change) => Self::change_schedule(&mut session, change).await?,
+                Change::PutSigningSecret { client_id, secret, overlap, unless_any } => {
+                    self.put_secret(&mut session, (client_id, secret), *overlap, *unless_any).await?;
+                }
                 other => session.declare(other).await?,
             }
         }
@@ -468,7 +477,13 @@ impl<D: Database> Store for Verbs<D> {
     }
 
     async fn migrate(&self) -> Result<usize, StoreError> {
-        self.database.migrate().await
+        let applied = self.database.migrate().await?;
+        self.encrypt_all().await?;
+        Ok(applied)
+    }
+
+    async fn encrypt_secrets(&self) -> Result<u64, StoreError> {
+        self.encrypt_all().await
     }
 
     async fn close(&self) {
