@@ -245,6 +245,11 @@ impl Engine {
         Measured(Arc::clone(store)).migrate().await
     }
 
+    /// What [`Store::encrypt_secrets`] does, for a process that does not migrate.
+    pub async fn encrypt_secrets(store: &Arc<dyn Store>) -> Result<u64, StoreError> {
+        Measured(Arc::clone(store)).encrypt_secrets().await
+    }
+
     /// Recognises a caller.
     pub async fn authenticate(&self, given: &ClientCredentials) -> Result<Arc<Client>, EngineError> {
         let snapshot = self.snapshot()?;

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     cli::ServeArgs,
-    config::{Config, Role, warnings},
+    config::{Config, DatabaseConfig, Role, warnings},
     events, limits, logging, scaler, signals, watcher,
 };
 
@@ -75,23 +75,20 @@ impl Server {
         let store = open(config).await?;
         let render = install_metrics()?;
         // Before the engine, whose background services would find no tables.
-        let migrated = !config.database.migrate || migrate(&store, config.database.url.is_sqlite()).await?;
+        let prepared = prepare(&store, &config.database).await?;
         let mut options = engine_options(config, couriers(config)?, carrier(config)?);
         options.bus = events::bus_options(config, &store)?;
         let engine = Engine::start(Arc::clone(&store), options)?;
-        if migrated {
+        if prepared {
             match engine.refresh().await {
                 Ok(()) => {}
-                Err(EngineError::Store(error)) if matches!(*error, StoreError::Failed(_)) => {
-                    anyhow::bail!(
-                        "the database's tables can not be used ({}): run `relais migrate` first",
-                        chain(&*error)
-                    );
+                Err(EngineError::Store(error)) if !matches!(*error, StoreError::Unavailable(_)) => {
+                    return Err(unusable(&error));
                 }
                 Err(error) => tracing::warn!(error = %chain(&error), "what is declared could not be read yet"),
             }
         } else {
-            tokio::spawn(migrate_when_there(store, engine.stopping()));
+            tokio::spawn(prepare_when_there(store, config.database.migrate, engine.stopping()));
         }
         let (upkeep, stopped) = (render.clone(), stop.clone());
         tokio::spawn(async move {
@@ -138,7 +135,7 @@ pub async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
         max_connections: config.database.max_connections,
         acquire_timeout: config.database.acquire_timeout.0,
         notify: !events::wakeups_on_bus(config)?,
-        encryption_keys: Vec::new(),
+        encryption_keys: config.database.encryption_keys.clone(),
     };
     relais_store::open(config.database.url.expose(), &options).await.map_err(|error| explain(error, config))
 }
@@ -148,35 +145,59 @@ pub fn explain(error: StoreError, config: &Config) -> anyhow::Error {
     anyhow::anyhow!("could not use the database {}: {}", config.database.url, chain(&error))
 }
 
-/// Migrates, and tells whether that was possible. SQLite must be there: what goes wrong with it ends the start. PostgreSQL
-/// may be away.
-async fn migrate(store: &Arc<dyn Store>, must_be_there: bool) -> anyhow::Result<bool> {
-    match Engine::migrate(store).await {
-        Ok(applied) => {
-            if applied > 0 {
-                tracing::info!(applied, "migrated the database");
-            }
-            Ok(true)
-        }
-        Err(error @ StoreError::Unavailable(_)) if !must_be_there => {
-            tracing::warn!(error = %chain(&error), "the database is away; it is migrated when it is there");
+/// Makes the database ready, and tells whether that was possible. SQLite must be there: what goes wrong with it ends the
+/// start. PostgreSQL may be away. Without the key to what is encrypted there is no start.
+async fn prepare(store: &Arc<dyn Store>, database: &DatabaseConfig) -> anyhow::Result<bool> {
+    match migrate_or_encrypt(store, database.migrate).await {
+        Ok(()) => Ok(true),
+        Err(error @ StoreError::Unavailable(_)) if !database.url.is_sqlite() => {
+            tracing::warn!(error = %chain(&error), "the database is away; it is made ready when it is there");
             Ok(false)
         }
-        Err(error) => Err(anyhow::anyhow!("could not migrate the database: {}", chain(&error))),
+        Err(error) if database.migrate => Err(anyhow::anyhow!("could not migrate the database: {}", chain(&error))),
+        Err(error) => Err(unusable(&error)),
     }
 }
 
-/// Migrates as soon as the database is there.
-async fn migrate_when_there(store: Arc<dyn Store>, stopping: CancellationToken) {
+/// Migrates, which encrypts signing secrets as well; or only encrypts them, where migrating is somebody else's task.
+async fn migrate_or_encrypt(store: &Arc<dyn Store>, migrate: bool) -> Result<(), StoreError> {
+    if !migrate {
+        return Engine::encrypt_secrets(store).await.map(drop);
+    }
+    let applied = Engine::migrate(store).await?;
+    if applied > 0 {
+        tracing::info!(applied, "migrated the database");
+    }
+    Ok(())
+}
+
+/// The database is there, and can not be used as it is.
+fn unusable(error: &StoreError) -> anyhow::Error {
+    match error {
+        StoreError::Failed(_) => {
+            anyhow::anyhow!("the database's tables can not be used ({}): run `relais migrate` first", chain(error))
+        }
+        other => anyhow::anyhow!("the database can not be used: {}", chain(other)),
+    }
+}
+
+/// Makes the database ready as soon as it is there.
+async fn prepare_when_there(store: Arc<dyn Store>, migrate: bool, stopping: CancellationToken) {
+    let mut told = String::new();
     loop {
         tokio::select! {
             () = tokio::time::sleep(RETRY) => {}
             () = stopping.cancelled() => return,
         }
-        match Engine::migrate(&store).await {
-            Ok(applied) => return tracing::info!(applied, "migrated the database"),
+        match migrate_or_encrypt(&store, migrate).await {
+            Ok(()) => return tracing::info!("the database is there, and ready"),
             Err(StoreError::Unavailable(_)) => {}
-            Err(error) => tracing::error!(error = %chain(&error), "the database could not be migrated"),
+            // One line for each reason, however often it is tried.
+            Err(error) if told != chain(&error) => {
+                told = chain(&error);
+                tracing::error!(error = told, "the database is there, and can not be used");
+            }
+            Err(_) => {}
         }
     }
 }

@@ -4,6 +4,7 @@ mod callbacks;
 mod commands;
 mod declarations;
 mod demo;
+mod encryption;
 mod events;
 mod examples;
 mod instances;

@@ -98,12 +98,14 @@ pub enum ConfigError {
         /// What was expected instead.
         expected: String,
     },
-    /// Two tokens, and nobody can say which one was meant.
-    #[error("both `admin.token` ({token}) and `admin.token_file` ({file}) are set: remove one of them")]
-    TwoTokens {
-        /// Where the one came from.
-        token: Origin,
-        /// Where the other came from.
+    /// A secret and a file with it, and nobody can say which one was meant.
+    #[error("both `{key}` ({origin}) and `{key}_file` ({file}) are set: remove one of them")]
+    Both {
+        /// The setting that has the secret.
+        key: &'static str,
+        /// Where it came from.
+        origin: Origin,
+        /// Where the file's name came from.
         file: Origin,
     },
     /// An operator can not be told from `admin`.

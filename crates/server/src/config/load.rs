@@ -230,7 +230,7 @@ impl Loader {
         // Each role counts once, however often it was named.
         config.server.roles.sort_unstable();
         config.server.roles.dedup();
-        read_token(&mut config)?;
+        read_secrets(&mut config)?;
         check_operators(&config)?;
         Ok(config)
     }
@@ -244,32 +244,49 @@ fn check_operators(config: &Config) -> Result<(), ConfigError> {
     Err(ConfigError::Operators { operators: origins.written("admin.operators"), token: origins.written(token), source })
 }
 
-fn read_token(config: &mut Config) -> Result<(), ConfigError> {
-    if config.admin.token_file.is_empty() {
-        return Ok(());
+/// Reads the files that have secrets in them, in place of the settings themselves.
+fn read_secrets(config: &mut Config) -> Result<(), ConfigError> {
+    let Config { admin, database, origins, .. } = config;
+    if let Some(text) = secret_file("admin.token", !admin.token.is_empty(), &admin.token_file, origins)? {
+        admin.token = Secret::new(text.trim_end_matches(['\r', '\n']));
     }
-    let by_key = &config.origins.by_key;
-    let file = config.origins.written("admin.token_file");
-    if let Some(token) = by_key.get("admin.token").filter(|_| !config.admin.token.is_empty()) {
-        return Err(ConfigError::TwoTokens { token: token.clone(), file });
+    let (path, given) = (&database.encryption_keys_file, !database.encryption_keys.is_empty());
+    if let Some(text) = secret_file("database.encryption_keys", given, path, origins)? {
+        let lines = (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty());
+        let keys = lines.map(|(number, line)| {
+            let wrong = |error| format!("line {number} of the file: {error}");
+            line.parse()
+                .map_err(wrong)
+                .map_err(|expected| invalid_file("database.encryption_keys", path, origins, expected))
+        });
+        database.encryption_keys = keys.collect::<Result<_, _>>()?;
     }
-    let path = PathBuf::from(&config.admin.token_file);
-    let text = fs::read_to_string(&path).map_err(|source| ConfigError::Unreadable {
-        path,
-        named_by: format!("`admin.token_file` ({file})"),
+    Ok(())
+}
+
+/// The text of the file that has the secret of the setting `key`; none if no file is named.
+fn secret_file(key: &'static str, given: bool, path: &str, origins: &Origins) -> Result<Option<String>, ConfigError> {
+    if path.is_empty() {
+        return Ok(None);
+    }
+    let file = origins.written(&format!("{key}_file"));
+    if given {
+        return Err(ConfigError::Both { key, origin: origins.written(key), file });
+    }
+    let text = fs::read_to_string(path).map_err(|source| ConfigError::Unreadable {
+        path: path.into(),
+        named_by: format!("`{key}_file` ({file})"),
         source,
     })?;
-    let token = text.trim_end_matches(['\r', '\n']);
-    if token.is_empty() {
-        return Err(ConfigError::Invalid {
-            key: "admin.token_file".to_owned(),
-            value: format!("{:?}", config.admin.token_file),
-            origin: file,
-            expected: "the file is empty; write the token into it".to_owned(),
-        });
+    match text.trim().is_empty() {
+        true => Err(invalid_file(key, path, origins, "the file is empty; write the secret into it".to_owned())),
+        false => Ok(Some(text)),
     }
-    config.admin.token = Secret::new(token);
-    Ok(())
+}
+
+fn invalid_file(key: &str, path: &str, origins: &Origins, expected: String) -> ConfigError {
+    let key = format!("{key}_file");
+    ConfigError::Invalid { value: format!("{path:?}"), origin: origins.written(&key), key, expected }
 }
 
 fn default_table() -> Table {
@@ -315,7 +332,9 @@ fn kind(default: &Value) -> &'static str {
 
 fn shown(key: &str, value: &Value) -> String {
     match (key, value) {
-        ("admin.token" | "admin.operators" | "redis.password", _) => values::MASK.to_owned(),
+        ("admin.token" | "admin.operators" | "database.encryption_keys" | "redis.password", _) => {
+            values::MASK.to_owned()
+        }
         ("database.url" | "broker.url" | "broker.management_url" | "redis.url", Value::String(url)) => {
             format!("{:?}", values::mask_url(url))
         }

@@ -145,7 +145,14 @@ fn a_wrong_value_is_named_with_its_key_and_what_was_expected() {
 
 #[test]
 fn no_error_tells_a_secret() {
-    for file in ["[admin]\ntoken = 12345\n", "[admin]\ntoken = \"12345\n", "[admin]\ntoken = [\"12345\"]\n"] {
+    for file in [
+        "[admin]\ntoken = 12345\n",
+        "[admin]\ntoken = \"12345\n",
+        "[admin]\ntoken = [\"12345\"]\n",
+        "[database]\nencryption_keys = 12345\n",
+        "[database]\nencryption_keys = [\"12345\"]\n",
+        "[database]\nencryption_keys = [\"MTIzNDUxMjM0NTEyMzQ1\", \"12345\"]\n",
+    ] {
         let text = refusal(with_file(file));
         assert!(!text.contains("12345"), "{text}");
     }
@@ -189,6 +196,43 @@ fn an_operator_with_the_token_of_admin_is_refused() {
         let text = format!("{:#}", anyhow::Error::from(error));
         assert!(text.contains("admin and rita have the same token: give each"), "{text}");
         assert!(text.contains(operators.0) && text.contains(token.0) && !text.contains("0123456789"), "{text}");
+    }
+}
+
+#[test]
+fn encryption_keys_come_from_a_list_or_from_the_lines_of_a_file_and_are_never_shown() {
+    let (one, two) = ("AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=", "AgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgI=");
+    let both = format!("{one},{two}");
+    let list = ("RELAIS_DATABASE_ENCRYPTION_KEYS", both.as_str());
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("keys");
+    let file = ("RELAIS_DATABASE_ENCRYPTION_KEYS_FILE", path.to_str().unwrap());
+    fs::write(&path, format!("{one}\r\n\n{two}\n")).unwrap();
+    for variable in [list, file] {
+        let config = with_variables(&[variable]).unwrap();
+        let shown = format!("{config:?} {}", crate::config::show(&config).unwrap());
+        assert!(!shown.contains("AQEB") && !shown.contains("AgIC"), "{shown}");
+        assert!(shown.contains("encryption_keys = [\"***\", \"***\"]"), "{shown}");
+    }
+    let text = refusal(with_variables(&[list, file]));
+    assert!(text.contains("both `database.encryption_keys` (RELAIS_DATABASE_ENCRYPTION_KEYS)"), "{text}");
+
+    let short = ("RELAIS_DATABASE_ENCRYPTION_KEYS", "AQEBAQEB");
+    assert!(refusal(with_variables(&[short])).ends_with(
+        "`database.encryption_keys` = *** (RELAIS_DATABASE_ENCRYPTION_KEYS): expected the base64 of 32 bytes, and these \
+         are 6; `openssl rand -base64 32` makes a key"
+    ));
+    for (written, said) in [
+        (format!("{one}\nAgICAgIC\n"), "line 2 of the file: expected the base64 of 32 bytes, and these are 6"),
+        ("\n \n".to_owned(), "the file is empty"),
+    ] {
+        fs::write(&path, written).unwrap();
+        let text = refusal(with_variables(&[file]));
+        assert!(
+            text.contains(said) && text.contains(file.0) && text.contains("`database.encryption_keys_file`"),
+            "{text}"
+        );
+        assert!(!text.contains("AQEB") && !text.contains("AgIC"), "{text}");
     }
 }
 

@@ -16,6 +16,7 @@ use std::net::SocketAddr;
 use relais_engine::{Credentials, CredentialsError, OperatorRole};
 use relais_http::TrustedProxies;
 use relais_protocol::{HumanDuration, consumer::MAX_WAIT};
+use relais_store::EncryptionKey;
 use serde::{Deserialize, Serialize};
 
 pub use self::{
@@ -121,6 +122,11 @@ pub struct DatabaseConfig {
     pub migrate: bool,
     /// How long to wait for a connection.
     pub acquire_timeout: HumanDuration,
+    /// What signing secrets are encrypted with, read from `encryption_keys_file` where that is set; empty: they are not.
+    #[serde(deserialize_with = "values::encryption_keys", serialize_with = "values::mask_keys")]
+    pub encryption_keys: Vec<EncryptionKey>,
+    /// The file they were read from.
+    pub encryption_keys_file: String,
 }
 
 /// The admin API's credentials.

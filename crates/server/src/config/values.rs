@@ -6,6 +6,7 @@
 use std::{fmt, net::SocketAddr, str::FromStr};
 
 use relais_engine::OperatorRole;
+use relais_store::EncryptionKey;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 /// What stands in place of a secret.
@@ -283,6 +284,17 @@ pub fn ports<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u16>, D::
 /// The other way round.
 pub fn show_ports<S: serde::Serializer>(ports: &[u16], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(ports.iter().map(u16::to_string))
+}
+
+/// Reads encryption keys. No error has a key in it.
+pub fn encryption_keys<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<EncryptionKey>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    texts.iter().map(|text| text.parse().map_err(D::Error::custom)).collect()
+}
+
+/// The other way round, without the keys.
+pub fn mask_keys<S: serde::Serializer>(keys: &[EncryptionKey], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(keys.iter().map(|_| MASK))
 }
 
 /// What a process does.

@@ -125,7 +125,9 @@ fn readable_by_others(config: &Config) -> Option<String> {
     use std::os::unix::fs::PermissionsExt as _;
 
     let from_file = |key: &str| matches!(config.origins.of(key), Some(Origin::File(_)));
-    let token = from_file("admin.token") && !config.admin.token.is_empty();
+    let token = from_file("admin.token") && !config.admin.token.is_empty()
+        || from_file("admin.operators") && !config.admin.operators.is_empty()
+        || from_file("database.encryption_keys") && !config.database.encryption_keys.is_empty();
     let redis = from_file("redis.password") && !config.redis.password.is_empty()
         || from_file("redis.url") && config.redis.url.to_string() != config.redis.url.expose();
     let password = from_file("database.url") && config.database.url.to_string() != config.database.url.expose();
@@ -183,10 +185,16 @@ mod tests {
 
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("relais.toml");
-        fs::write(&path, "[admin]\ntoken = '0123456789abcdef'\n").unwrap();
-        for (mode, expected) in [(0o644, 1), (0o640, 0)] {
-            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-            assert_eq!(warnings(&load(Some(&path), [], &[]).unwrap()).len(), expected, "{mode:o}");
+        for text in [
+            "[admin]\ntoken = '0123456789abcdef'\n",
+            "[admin]\noperators = ['rita:read-only:0123456789abcdef']\n",
+            "[database]\nencryption_keys = ['AQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQE=']\n",
+        ] {
+            fs::write(&path, text).unwrap();
+            for (mode, expected) in [(0o644, 1), (0o640, 0)] {
+                fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+                assert_eq!(warnings(&load(Some(&path), [], &[]).unwrap()).len(), expected, "{mode:o} {text}");
+            }
         }
     }
 }
