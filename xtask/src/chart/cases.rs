@@ -14,9 +14,11 @@ const POSTGRES: &str = "database: {existingSecret: relais-database}\n";
 const WORKER: &str = "service: resize, client: {existingSecret: resizer}, command: [/bin/resize]";
 
 /// What the chart offers, as (name, values); `{W}` is [`WORKER`].
-const ACCEPTED: [(&str, &str); 19] = [
+const ACCEPTED: [(&str, &str); 21] = [
     ("bare", ""),
     ("migrate-at-start", "database: {migrate: start}"),
+    ("encrypted", "database: {encryption: {existingSecret: relais-encryption, key: all}}"),
+    ("encrypted-by-a-job", "database: {migrate: job, encryption: {existingSecret: relais-encryption}}"),
     (
         "existing-clusters",
         "broker: {enabled: true, cluster: {name: bunny}}\ndatabase: {existingSecret: '', cluster: {name: pg}}",
@@ -86,7 +88,7 @@ const ACCEPTED: [(&str, &str); 19] = [
 ];
 
 /// What can not be meant, as (values, a part of what is said about it).
-const REFUSED: [(&str, &str); 27] = [
+const REFUSED: [(&str, &str); 28] = [
     ("database: {existingSecret: ''}", "the database is missing"),
     ("database: {cluster: {create: true}}", "both given"),
     ("database: {kind: sqlite}", "is for one process"),
@@ -95,6 +97,7 @@ const REFUSED: [(&str, &str); 27] = [
     ("image: {tag: latest}", "latest"),
     ("server: {settings: {database: {url: 'postgres://u:p@h/d'}}}", "would put a secret into a ConfigMap"),
     ("server: {settings: {admin: {token: hush}}}", "would put a secret into a ConfigMap"),
+    ("server: {settings: {database: {encryption_keys: [hush]}}}", "database.encryption.existingSecret"),
     ("server: {settings: {server: {listen: '0.0.0.0:1'}}}", "decided by another value"),
     ("server: {roles: [notify]}", "must have api"),
     ("server: {split: [{name: post, roles: [notify]}]}", "what is left"),

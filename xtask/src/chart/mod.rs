@@ -191,6 +191,7 @@ fn settings(rendering: &Rendering, space: &Path) -> Result<Vec<String>> {
                 ("RELAIS_BROKER_MANAGEMENT_URL", None) => "http://relais:secret@mq.production.svc:15672/",
                 ("RELAIS_DATABASE_URL", None) => "postgresql://relais:secret@db-rw.production:5432/relais",
                 ("RELAIS_BROKER_URL", None) => "amqp://relais:secret@mq.production.svc:5672/",
+                ("RELAIS_DATABASE_ENCRYPTION_KEYS", None) => "MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=",
                 (_, None) => "0123456789abcdef0123456789abcdef",
             };
             check.env(name, value);

@@ -81,6 +81,13 @@ relais/tier: {{ . }}
       key: uri
     {{- end }}
 {{- end }}
+{{- with .Values.database.encryption.existingSecret }}
+- name: RELAIS_DATABASE_ENCRYPTION_KEYS
+  valueFrom:
+    secretKeyRef:
+      name: {{ . }}
+      key: {{ $.Values.database.encryption.key }}
+{{- end }}
 {{- end }}
 
 {{/* The broker. */}}
@@ -157,6 +164,9 @@ relais/tier: {{ . }}
 {{- fail (printf "server.settings.%s.%s would put a secret into a ConfigMap: name a Secret in %s.existingSecret instead" $section . $section) }}
 {{- end }}
 {{- end }}
+{{- end }}
+{{- if hasKey (index $v.server.settings "database" | default dict) "encryption_keys" }}
+{{- fail "server.settings.database.encryption_keys would put a secret into a ConfigMap: name a Secret in database.encryption.existingSecret instead" }}
 {{- end }}
 {{- range $section, $keys := dict "server" (list "listen" "roles" "shutdown_grace") "database" (list "migrate") "declarations" (list "file" "prune") "scaler" (list "listen" "certificate" "key") }}
 {{- range $keys }}
