@@ -7,6 +7,7 @@
 //! Does not authenticate: whoever reaches the port may ask. TLS says who *we* are. Which workloads there are, and how many
 //! replicas they get, is KEDA's business.
 
+mod connection;
 mod question;
 mod serve;
 mod service;

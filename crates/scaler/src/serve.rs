@@ -2,22 +2,29 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
 use futures::stream;
 use relais_engine::Engine;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 
-use crate::{Scaler, proto::external_scaler_server::ExternalScalerServer};
+use crate::{Scaler, connection::Connection, proto::external_scaler_server::ExternalScalerServer};
 
 /// A connection that says nothing for so long is asked whether it is still there: streams may be silent for days.
 const KEEPALIVE: Duration = Duration::from_secs(30);
 
 /// Accepting fails when the process has too many files open; trying again at once would only burn CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// KEDA keeps one connection, and one for each of its replicas.
+const MOST_CONNECTIONS: usize = 256;
+
+/// One stream for each workload that is scaled.
+const MOST_STREAMS: u32 = 1_000;
 
 /// A question is a few hundred bytes.
 const LARGEST_QUESTION: usize = 64 * 1024;
@@ -52,6 +59,7 @@ pub async fn serve(
 ) -> Result<impl Future<Output = Result<(), ServeError>> + Send + use<>, ServeError> {
     let mut server =
         Server::builder().http2_keepalive_interval(Some(KEEPALIVE)).http2_keepalive_timeout(Some(KEEPALIVE));
+    server = server.max_concurrent_streams(Some(MOST_STREAMS));
     if let Some(tls) = tls {
         let identity = Identity::from_pem(read(&tls.certificate).await?, read(&tls.key).await?);
         server = server.tls_config(ServerTlsConfig::new().identity(identity))?;
@@ -75,14 +83,17 @@ async fn read(path: &Path) -> Result<Vec<u8>, ServeError> {
     tokio::fs::read(path).await.map_err(|error| ServeError::File(path.to_owned(), error))
 }
 
-/// What is accepted. Never ends, and never fails: one connection that could not be accepted is no reason to stop.
-fn connections(listener: TcpListener) -> impl futures::Stream<Item = std::io::Result<TcpStream>> {
-    stream::unfold(listener, |listener| async move {
+/// What is accepted: so many at once, others wait. Never ends, and never fails: one connection that could not be accepted is
+/// no reason to stop.
+fn connections(listener: TcpListener) -> impl futures::Stream<Item = std::io::Result<Connection>> {
+    let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    stream::unfold((listener, places), |(listener, places)| async move {
+        let place = Arc::clone(&places).acquire_owned().await.ok()?;
         loop {
             match listener.accept().await {
-                Ok((connection, _peer)) => {
-                    let _: Result<(), std::io::Error> = connection.set_nodelay(true);
-                    return Some((Ok(connection), listener));
+                Ok((stream, _peer)) => {
+                    let _: Result<(), std::io::Error> = stream.set_nodelay(true);
+                    return Some((Ok(Connection { stream, _place: place }), (listener, places)));
                 }
                 Err(error) => {
                     tracing::warn!(error = %error, "a connection of KEDA could not be accepted");

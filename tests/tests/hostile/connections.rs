@@ -1,5 +1,7 @@
 //! Connections that are held and not used.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -58,7 +60,7 @@ async fn a_form_that_does_not_arrive_is_given_up() -> Result<()> {
     let mut stream = connect(scene.address()?).await.expect("a connection");
     stream.write_all(HALF_FORM.as_bytes()).await?;
     let mut answer = String::new();
-    stream.read_to_string(&mut answer).await?;
+    tokio::time::timeout(Duration::from_secs(30), stream.read_to_string(&mut answer)).await??;
     ensure!(answer.starts_with("HTTP/1.1 408"), "{answer}");
     Ok(())
 }
