@@ -28,7 +28,7 @@ const TIMES: u32 = 5;
 /// What a machine with other work may add to anything.
 const NOISE: Duration = Duration::from_millis(500);
 /// So often is each of the two asked for.
-const ASKED: usize = 200;
+const ASKED: usize = 300;
 /// How long an attacker pauses between two tries.
 const PAUSE: Duration = Duration::from_millis(20);
 /// The address that attacks come from. The honest client has another.
