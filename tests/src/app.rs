@@ -18,9 +18,9 @@ use axum::{
     middleware::{Next, from_fn_with_state},
 };
 use relais_api::{ApiOptions, RenderMetrics};
-use relais_callback::{HttpCourier, HttpOptions};
+use relais_callback::{HttpOptions, HttpSender};
 use relais_core::{CallbackType, Store};
-use relais_engine::{AuthOptions, Couriers, Engine, Options};
+use relais_engine::{AuthOptions, CallbackSenders, Engine, Options};
 use relais_http::HttpOptions as ServeOptions;
 use relais_testkit::TestDatabase;
 use serde_json::{Value, json};
@@ -263,9 +263,9 @@ pub fn secret(client_id: &str) -> String {
 }
 
 /// Callbacks go out as they do by default: to public addresses only, over https.
-fn couriers() -> Couriers {
-    match HttpCourier::new(HttpOptions::default()) {
-        Ok(courier) => Couriers::default().with(CallbackType::Https, Arc::new(courier)),
+fn couriers() -> CallbackSenders {
+    match HttpSender::new(HttpOptions::default()) {
+        Ok(courier) => CallbackSenders::default().with(CallbackType::Https, Arc::new(courier)),
         Err(error) => panic!("callbacks could not be set up: {error}"),
     }
 }

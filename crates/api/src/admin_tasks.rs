@@ -118,5 +118,5 @@ pub(crate) async fn list_workers(State(app): State<App>) -> Answer<WorkerStates>
     responses((status = 200, description = "A page", body = Success<AuditLog>), Refusals))]
 pub(crate) async fn audit(State(app): State<App>, RawQuery(query): RawQuery) -> Answer<AuditLog> {
     let query = Query::parse(query.as_deref(), &["limit", "cursor"])?;
-    answer(app.engine.audit_log(query.cursor()?.as_deref(), query.limit()?).await?)
+    answer(app.engine.list_audit(query.cursor()?.as_deref(), query.limit()?).await?)
 }

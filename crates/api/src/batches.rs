@@ -59,7 +59,7 @@ pub(crate) async fn make(
     }
     let (callback, correlation_id, open) = (asked.callback, asked.correlation_id, asked.open);
     let request = BatchRequest { tasks, callback, correlation_id, open, trace: trace.clone() };
-    let made = app.engine.make_batch(&client, request, idempotency).await?;
+    let made = app.engine.create_batch(&client, request, idempotency).await?;
     let tasks = made.tasks.into_iter().map(answer).collect();
     Ok(created(NewBatchAnswer { batch_id: made.batch_id.to_string(), tasks }, made.replayed))
 }

@@ -4,7 +4,7 @@ use axum::{
     Json,
     extract::{RawQuery, Request, State},
 };
-use relais_core::{CallbackId, NotificationStatus, Role, Timestamp};
+use relais_core::{CallbackId, CallbackStatus, Role, Timestamp};
 use relais_engine::{CallbackQuery, signing_secrets};
 use relais_protocol::{
     ErrorNumber, Success,
@@ -72,7 +72,7 @@ pub(crate) async fn list(State(app): State<App>, RawQuery(query): RawQuery) -> A
     let query = Query::parse(query.as_deref(), &known)?;
     let owned = |name: &str| query.get(name).map(str::to_owned);
     let status = query.get("status").map(|name| {
-        NotificationStatus::parse(name)
+        CallbackStatus::parse(name)
             .ok_or_else(|| ApiError::at(ErrorNumber::InvalidParameter, "status", "must be PENDING, SUCCESS or FAILURE"))
     });
     let page = CallbackQuery {

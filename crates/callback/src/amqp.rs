@@ -7,18 +7,20 @@
 //! Nothing is declared here: a queue that is missing is the operator's business, and is said so.
 
 use async_trait::async_trait;
-use relais_core::{CallbackType, Client, Courier, Destination, Letter, NotAllowed, Reply, ReplyOutcome};
+use relais_core::{
+    CallbackDelivery, CallbackSender, CallbackType, Client, Destination, NotAllowed, Reply, ReplyOutcome,
+};
 use relais_messaging::rabbitmq::{Broker, Publish, PublishError};
 
 use crate::{gzip::gzip, signature};
 
 /// Carries callbacks of the type `amqp`.
 #[derive(Debug, Clone)]
-pub struct AmqpCourier {
+pub struct AmqpSender {
     broker: Broker,
 }
 
-impl AmqpCourier {
+impl AmqpSender {
     /// A courier that publishes to this broker. How long a try may take is the broker's setting.
     pub fn new(broker: Broker) -> Self {
         Self { broker }
@@ -26,13 +28,13 @@ impl AmqpCourier {
 }
 
 #[async_trait]
-impl Courier for AmqpCourier {
+impl CallbackSender for AmqpSender {
     fn judge(&self, kind: CallbackType, target: &str, client: &Client) -> Result<String, NotAllowed> {
         let destination = destination(kind, target, client)?;
         Ok(format!("amqp:{}", destination.name))
     }
 
-    async fn carry(&self, letter: &Letter) -> Reply {
+    async fn carry(&self, letter: &CallbackDelivery) -> Reply {
         let message = match message(letter).await {
             Ok(message) => message,
             Err(NotAllowed(why)) => return reply(ReplyOutcome::Forbidden, Some(why)),
@@ -53,7 +55,7 @@ fn destination<'a>(kind: CallbackType, target: &str, client: &'a Client) -> Resu
 }
 
 /// What is published; or why nothing is.
-async fn message(letter: &Letter) -> Result<Publish, NotAllowed> {
+async fn message(letter: &CallbackDelivery) -> Result<Publish, NotAllowed> {
     let Destination { exchange, routing_key, .. } = destination(letter.kind, &letter.target, &letter.client)?;
     let signed = signature::sign_all(&letter.client.signing_secrets, &letter.id, letter.now, letter.body.as_bytes());
     let signature = signed.map_err(|error| NotAllowed(format!("the callback can not be signed: {error}")))?;

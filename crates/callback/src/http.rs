@@ -8,7 +8,7 @@
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use relais_core::{CallbackType, Client, Courier, Letter, NotAllowed, Reply, ReplyOutcome};
+use relais_core::{CallbackDelivery, CallbackSender, CallbackType, Client, NotAllowed, Reply, ReplyOutcome};
 use reqwest::{
     Certificate, ClientBuilder, Response,
     header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue},
@@ -111,7 +111,7 @@ pub enum CourierError {
 
 /// Carries callbacks of the types `https` and `http`.
 #[derive(Debug)]
-pub struct HttpCourier {
+pub struct HttpSender {
     client: reqwest::Client,
     guard: Arc<Guard>,
     timeout: Duration,
@@ -119,7 +119,7 @@ pub struct HttpCourier {
     excerpt_limit: usize,
 }
 
-impl HttpCourier {
+impl HttpSender {
     /// A courier that asks the system's resolver.
     pub fn new(options: HttpOptions) -> Result<Self, CourierError> {
         Self::with_resolver(options, Arc::new(SystemResolver::default()))
@@ -145,7 +145,7 @@ impl HttpCourier {
         Ok(url)
     }
 
-    async fn send(&self, letter: &Letter, deadline: Instant) -> Result<Response, Reply> {
+    async fn send(&self, letter: &CallbackDelivery, deadline: Instant) -> Result<Response, Reply> {
         let url = self.judge_target(letter.kind, &letter.target).map_err(|NotAllowed(why)| forbidden(why))?;
         let headers = headers(letter).map_err(forbidden)?;
         let sent = timeout_at(deadline, async {
@@ -181,14 +181,14 @@ impl HttpCourier {
 }
 
 #[async_trait]
-impl Courier for HttpCourier {
+impl CallbackSender for HttpSender {
     fn judge(&self, kind: CallbackType, target: &str, _client: &Client) -> Result<String, NotAllowed> {
         let url = self.judge_target(kind, target)?;
         let port = url.port_or_known_default().unwrap_or_default();
         Ok(format!("{}://{}:{port}", url.scheme(), url.host_str().unwrap_or_default()))
     }
 
-    async fn carry(&self, letter: &Letter) -> Reply {
+    async fn carry(&self, letter: &CallbackDelivery) -> Reply {
         let deadline = Instant::now() + self.timeout;
         let response = match self.send(letter, deadline).await {
             Ok(response) => response,
@@ -203,7 +203,7 @@ impl Courier for HttpCourier {
 }
 
 /// What goes with a letter; or why it can not be sent.
-fn headers(letter: &Letter) -> Result<HeaderMap, String> {
+fn headers(letter: &CallbackDelivery) -> Result<HeaderMap, String> {
     let signed = signature::sign_all(&letter.client.signing_secrets, &letter.id, letter.now, letter.body.as_bytes());
     let signature = signed.map_err(|error| format!("the callback can not be signed: {error}"))?;
     let value = |text: &str| HeaderValue::from_str(text).map_err(|_| "the callback's id can not be sent".to_owned());

@@ -1,6 +1,6 @@
-//! Couriers: they carry callbacks to those who wait, so that nobody has to ask.
+//! CallbackSenders: they carry callbacks to those who wait, so that nobody has to ask.
 //!
-//! A [`relais_core::Courier`] judges where a callback may go and carries one letter there, once. [`HttpCourier`] is the one
+//! A [`relais_core::CallbackSender`] judges where a callback may go and carries one letter there, once. [`HttpSender`] is the one
 //! for webhooks: a signed `POST` of JSON, with one deadline over everything and a cap on what is read back. When to try
 //! again, what shares an endpoint and what is kept of a try is the engine's, for couriers of all kinds alike.
 //!
@@ -45,6 +45,6 @@ mod resolve;
 pub mod signature;
 mod trouble;
 
-pub use amqp::AmqpCourier;
-pub use http::{CourierError, HttpCourier, HttpOptions};
+pub use amqp::AmqpSender;
+pub use http::{CourierError, HttpOptions, HttpSender};
 pub use resolve::{Resolver, SystemResolver};

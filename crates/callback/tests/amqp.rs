@@ -6,12 +6,12 @@ use std::{io::Read, sync::Arc, time::Duration};
 
 use flate2::read::GzDecoder;
 use relais_callback::{
-    AmqpCourier,
+    AmqpSender,
     signature::{generate_secret, verify},
 };
 use relais_core::{
-    CallbackType, Client, ClientId, ClientKey, Courier, Destination, Letter, Reply, ReplyOutcome, SigningSecret,
-    Timestamp,
+    CallbackDelivery, CallbackSender, CallbackType, Client, ClientId, ClientKey, Destination, Reply, ReplyOutcome,
+    SigningSecret, Timestamp,
 };
 use relais_messaging::rabbitmq::{Broker, BrokerOptions, BrokerState};
 use relais_testkit::{TakenMessage, TcpProxy, TestVhost, free_port};
@@ -42,8 +42,8 @@ fn client(secrets: &[&str]) -> Client {
     }
 }
 
-fn letter(target: &str, client: Client) -> Letter {
-    Letter {
+fn letter(target: &str, client: Client) -> CallbackDelivery {
+    CallbackDelivery {
         id: "01a1e14b-7".to_owned(),
         kind: CallbackType::Amqp,
         target: target.to_owned(),
@@ -58,9 +58,9 @@ fn letter(target: &str, client: Client) -> Letter {
 /// Longer than anything here takes on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-fn courier(url: &str) -> AmqpCourier {
+fn courier(url: &str) -> AmqpSender {
     let options = BrokerOptions { publish_timeout: SOON, patience: SOON, ..BrokerOptions::default() };
-    AmqpCourier::new(Broker::new(url, options).unwrap())
+    AmqpSender::new(Broker::new(url, options).unwrap())
 }
 
 /// A broker that is soon said to be away, even before the first connection.
@@ -137,7 +137,7 @@ async fn a_compressed_letter_is_signed_as_it_was_before() {
     let secret = generate_secret().unwrap();
     // Large enough to be compressed elsewhere.
     let body = format!("{{\"text\":\"{}\"}}", "long ".repeat(40_000));
-    let letter = Letter { gzip: true, body: body.clone(), ..letter("results", client(&[&secret])) };
+    let letter = CallbackDelivery { gzip: true, body: body.clone(), ..letter("results", client(&[&secret])) };
     assert_eq!(outcome(&courier(vhost.url()).carry(&letter).await), ReplyOutcome::Delivered);
 
     let message = only_message(&vhost).await;
@@ -188,7 +188,7 @@ async fn a_destination_that_was_taken_away_is_forbidden() {
 
 #[tokio::test]
 async fn a_broker_that_is_away_is_unwell() {
-    let nobody = AmqpCourier::new(impatient(&format!("amqp://127.0.0.1:{}", free_port().unwrap())));
+    let nobody = AmqpSender::new(impatient(&format!("amqp://127.0.0.1:{}", free_port().unwrap())));
     let reply = nobody.carry(&letter("results", client(&[]))).await;
     assert_eq!(outcome(&reply), ReplyOutcome::Unwell { retry_after: None }, "{reply:?}");
 
@@ -196,7 +196,7 @@ async fn a_broker_that_is_away_is_unwell() {
     let proxy = TcpProxy::start(vhost.server_addr().unwrap()).await.unwrap();
     let broker = impatient(&vhost.url_via(proxy.addr()).unwrap());
     tokio::time::timeout(SOON, broker.until(BrokerState::is_connected)).await.unwrap();
-    let courier = AmqpCourier::new(broker);
+    let courier = AmqpSender::new(broker);
     assert_eq!(outcome(&courier.carry(&letter("results", client(&[]))).await), ReplyOutcome::Delivered);
     proxy.cut().await.unwrap();
     let reply = courier.carry(&letter("results", client(&[]))).await;

@@ -11,11 +11,12 @@ use std::{
 };
 
 use relais_callback::{
-    HttpCourier, HttpOptions,
+    HttpOptions, HttpSender,
     signature::{generate_secret, sign, sign_all, verify},
 };
 use relais_core::{
-    CallbackType, Client, ClientId, ClientKey, Courier, Letter, Reply, ReplyOutcome, SigningSecret, Timestamp,
+    CallbackDelivery, CallbackSender, CallbackType, Client, ClientId, ClientKey, Reply, ReplyOutcome, SigningSecret,
+    Timestamp,
 };
 
 #[path = "../examples/verify.rs"]
@@ -210,8 +211,8 @@ async fn receivers_take_what_a_courier_brings_and_drop_doubles() {
             ports: vec![running.port],
             ..HttpOptions::default()
         };
-        let courier = HttpCourier::new(options).unwrap();
-        let letter = |id: &str, secret: &str, gzip| Letter {
+        let courier = HttpSender::new(options).unwrap();
+        let letter = |id: &str, secret: &str, gzip| CallbackDelivery {
             id: id.to_owned(),
             kind: CallbackType::Http,
             target: format!("http://127.0.0.1:{}/done", running.port),

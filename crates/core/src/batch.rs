@@ -4,8 +4,8 @@
 //! is counted as it goes, and the batch stays ended.
 
 use crate::{
-    BatchId, Callback, ClientKey, IdempotencyKey, NotificationStatus, Refusal, Status, Submission, Submitted,
-    Timestamp, TraceContext,
+    BatchId, Callback, CallbackStatus, ClientKey, IdempotencyKey, Refusal, Status, Submission, Submitted, Timestamp,
+    TraceContext,
 };
 
 /// A batch to be made.
@@ -29,7 +29,7 @@ pub struct NewBatch {
 
 /// What became of a batch that was to be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum BatchMade {
+pub enum BatchCreated {
     /// It is there, with all its tasks.
     Taken(Vec<Submission>),
     /// It was there before, under the same idempotency key: its name, and the first answer.
@@ -113,7 +113,7 @@ pub struct Batch {
     /// Where to tell that it has ended.
     pub callback: Option<Callback>,
     /// What became of telling it.
-    pub notification: Option<NotificationStatus>,
+    pub notification: Option<CallbackStatus>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
     /// Whose trace it is part of.

@@ -1,7 +1,7 @@
 //! Callbacks: telling whoever waits what became of a task, without being asked.
 //!
 //! What is to be told is written with the change that it tells of (an outbox), so it is neither lost nor told of something
-//! that never was. A [`Courier`] carries one kind of callback; everything else (what is due, what shares an endpoint, when to
+//! that never was. A [`CallbackSender`] carries one kind of callback; everything else (what is due, what shares an endpoint, when to
 //! try again) is the same for all kinds.
 
 use std::{sync::Arc, time::Duration};
@@ -150,7 +150,7 @@ pub fn lane(client: ClientKey, endpoint: &str) -> i64 {
 /// What became of a callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
-pub enum NotificationStatus {
+pub enum CallbackStatus {
     /// It is to be told, for the first time or again.
     Pending,
     /// It was told.
@@ -159,7 +159,7 @@ pub enum NotificationStatus {
     Failure,
 }
 
-impl NotificationStatus {
+impl CallbackStatus {
     /// All of them, in the order of their codes.
     pub const ALL: [Self; 3] = [Self::Pending, Self::Success, Self::Failure];
 
@@ -225,7 +225,7 @@ pub struct CallbackRecord {
     /// What is told.
     pub event: CallbackEvent,
     /// What became of it.
-    pub status: NotificationStatus,
+    pub status: CallbackStatus,
     /// How many times it was sent, ever.
     pub attempts: u32,
     /// When it came to be.
@@ -376,7 +376,7 @@ pub struct CallbackFilter {
     /// Of this revision of the task.
     pub revision: Option<u64>,
     /// In this status.
-    pub status: Option<NotificationStatus>,
+    pub status: Option<CallbackStatus>,
     /// That came to be at this time or later.
     pub from: Option<Timestamp>,
     /// Before this row: the cursor.
@@ -423,7 +423,7 @@ pub struct Resent {
 
 /// Something to be carried to an endpoint.
 #[derive(Debug, Clone)]
-pub struct Letter {
+pub struct CallbackDelivery {
     /// Its name: the same each time it is sent.
     pub id: String,
     /// The kind of callback.
@@ -483,11 +483,11 @@ pub struct NotAllowed(pub String);
 
 /// Carries one kind of callback, or several.
 #[async_trait]
-pub trait Courier: Send + Sync + 'static {
+pub trait CallbackSender: Send + Sync + 'static {
     /// Judges where a callback is to go, when it is asked for: whatever can be seen to be wrong is refused here. Tells the
     /// endpoint, e.g. `https://example.org:443`. Does no I/O.
     fn judge(&self, kind: CallbackType, target: &str, client: &Client) -> Result<String, NotAllowed>;
 
     /// Carries a letter, within a time of its own. Judges again: what is allowed may have changed.
-    async fn carry(&self, letter: &Letter) -> Reply;
+    async fn carry(&self, letter: &CallbackDelivery) -> Reply;
 }

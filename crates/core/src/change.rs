@@ -119,7 +119,7 @@ impl TaskChange {
 /// A task that a worker may have at hand, and that nobody wants from it any more: cancelled, taken away because it ran for too
 /// long, or spoken of after its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Withdrawal {
+pub struct Revocation {
     /// Its public name.
     pub task_id: TaskId,
     /// The service.
@@ -132,7 +132,7 @@ pub struct Withdrawal {
     pub fresh: bool,
 }
 
-impl Withdrawal {
+impl Revocation {
     /// Whether a worker may have had the task at hand that this event took from it, and does not know. What ended by a worker's
     /// own word is nobody's to be told of, nor what no worker could have.
     pub fn follows(before: &State, event: &Event, after: &State) -> bool {
@@ -220,7 +220,7 @@ mod tests {
             (running.clone(), Event::GivenBack { worker_host: None }, false),
         ] {
             let after = apply(&before, &event, at).unwrap();
-            assert_eq!(Withdrawal::follows(&before, &event, &after), told, "{event:?}");
+            assert_eq!(Revocation::follows(&before, &event, &after), told, "{event:?}");
         }
     }
 
@@ -241,7 +241,7 @@ mod tests {
             // Over HTTP the answer says it.
             (progress(Some(Duration::from_secs(1))), &cancelled, false),
         ] {
-            assert_eq!(Withdrawal::is_unknown_to_whoever_says(&event, state), unknown, "{event:?}");
+            assert_eq!(Revocation::is_unknown_to_whoever_says(&event, state), unknown, "{event:?}");
         }
     }
 

@@ -106,7 +106,7 @@ pub enum TaskLink {
 
 /// What became of tasks because others ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Settled {
+pub struct DependenciesResolved {
     /// So many tasks changed.
     pub changed: usize,
     /// Whether there may be more to do.

@@ -75,7 +75,7 @@ pub struct NewInstance {
 
 /// Whether a process may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Joined {
+pub enum Registration {
     /// It may.
     In {
         /// What it is called from now on.
@@ -146,7 +146,7 @@ pub struct InstanceRecord {
 
 /// What was done about processes that died.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Buried {
+pub struct ReapedInstances {
     /// So many of them.
     pub instances: usize,
     /// So many tasks were taken care of.

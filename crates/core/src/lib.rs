@@ -21,15 +21,14 @@ mod attempt;
 mod audit;
 mod backlog;
 mod batch;
+mod broker;
 mod callback;
-mod carrier;
 mod change;
 mod cron;
 mod declared;
 mod dependency;
 mod dispatch;
 mod flow;
-mod inbox;
 mod instance;
 mod json;
 mod listing;
@@ -39,6 +38,7 @@ mod priority;
 mod retry;
 mod schedule;
 mod store;
+mod stored_submission;
 mod submission;
 mod task;
 mod time;
@@ -50,40 +50,45 @@ pub use admission::{Admission, Refusal, Room};
 pub use attempt::{Attempt, AttemptOutcome};
 pub use audit::{AuditEntry, AuditOutcome, AuditPage, AuditRecord, SessionsOf};
 pub use backlog::{Backlog, QueueDepth, QueueShare, Tally};
-pub use batch::{Batch, BatchCounts, BatchMade, BatchStatus, NewBatch};
+pub use batch::{Batch, BatchCounts, BatchCreated, BatchStatus, NewBatch};
+pub use broker::{
+    DeadLetter, Incoming, Mailbox, OutgoingMessage, QueueSight, Rejected, Side, TaskBroker, TaskBrokerError,
+    TaskBrokerState, TaskConsumer,
+};
 pub use callback::{
-    About, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId, CallbackPage, CallbackRecord,
-    CallbackType, Courier, DueCallback, LaneChange, LaneHead, Lanes, Letter, NotAllowed, NotificationStatus, Reply,
-    ReplyOutcome, Resend, Resent, Settlement, Verdict, lane,
+    About, Callback, CallbackAttempt, CallbackDelivery, CallbackEvent, CallbackFilter, CallbackId, CallbackPage,
+    CallbackRecord, CallbackSender, CallbackStatus, CallbackType, DueCallback, LaneChange, LaneHead, Lanes, NotAllowed,
+    Reply, ReplyOutcome, Resend, Resent, Settlement, Verdict, lane,
 };
-pub use carrier::{
-    Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Incoming, Mailbox, QueueSight, Rejected,
-    Side,
-};
-pub use change::{Milestone, TaskChange, Withdrawal};
+pub use change::{Milestone, Revocation, TaskChange};
 pub use cron::{Cron, CronError};
 pub use declared::{
     Authorization, Client, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Destination, QueueKind, QueueSettings,
     Retention, Role, Roles, Service, ServiceLimits, SigningSecret, Transport,
 };
-pub use dependency::{After, Condition, Gate, MOST_PREREQUISITES, Prerequisite, Settled, TaskLink, barred};
+pub use dependency::{
+    After, Condition, DependenciesResolved, Gate, MOST_PREREQUISITES, Prerequisite, TaskLink, barred,
+};
 pub use dispatch::{ClaimedDispatches, DispatchName, Dispatched, DueDispatch, PublishedTask};
 pub use flow::{ClientFlow, Flow, FlowClient, FlowFacts, FlowLimits, FlowState, MAX_SHARE, Pick, RateLimit, Standing};
-pub use inbox::{Clerk, InboxEntry, TakenIn};
-pub use instance::{Buried, CrashPolicy, Decision, InstanceKey, InstanceRecord, InstanceStatus, Joined, NewInstance};
+pub use instance::{
+    CrashPolicy, Decision, InstanceKey, InstanceRecord, InstanceStatus, NewInstance, ReapedInstances, Registration,
+};
 pub use json::{Json, JsonError, MAX_DEPTH};
 pub use listing::{Page, TaskFilter};
 pub use names::{BatchId, ClientId, ClientKey, NameError, ScheduleName, ServiceKey, ServiceName, TaskId};
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
 pub use retry::{Failure, LONGEST_RETRY, MOST_RETRIES, RetryPolicy};
 pub use schedule::{
-    Due, Fired, FiredSchedule, MOST_MISSED, Missed, Overlap, PATIENCE, Progress, Referee, RunByHand, RunOutcome,
-    RunTerms, Schedule, ScheduleChange, ScheduleRecord, run_id,
+    Due, FiredSchedule, FiredSchedules, MOST_MISSED, Missed, Overlap, PATIENCE, Progress, RunByHand, RunOutcome,
+    RunTerms, Schedule, ScheduleChange, ScheduleRecord, ScheduleValidator, run_id,
 };
 pub use store::{
-    Change, ClaimRequest, Claimed, IdsChanged, Outcome, Passed, PurgeReport, PurgeRule, Store, StoreError, TaskEvent,
-    Wakeup, WakeupListener,
+    BatchStore, CallbackStore, Change, ClaimRequest, ClaimStore, Claimed, DeclarationStore, DispatchStore, IdsChanged,
+    InstanceStore, MaintenanceStore, OperatorStore, Outcome, PurgeReport, PurgeRule, ScheduleStore, Store, StoreError,
+    TaskEvent, TaskStore, TimersFired, Wakeup, WakeupListener,
 };
+pub use stored_submission::{CollectedSubmissions, StoredSubmission, SubmissionValidator};
 pub use submission::{IdempotencyKey, NewLinks, NewTask, Publisher, Submission, Submitted, Terms, UniqueKey, When};
 pub use task::{Links, Status, Task};
 pub use time::Timestamp;

@@ -1,7 +1,7 @@
 //! Schedules: tasks that are submitted at the times which a cron expression names.
 //!
 //! What an operator declares is a [`Schedule`]; how far it has come is its [`Progress`], which a new declaration leaves as it
-//! is. Which runs are due, and which were missed, is decided here ([`Due`]); a driver keeps the rows, and a [`Referee`] says
+//! is. Which runs are due, and which were missed, is decided here ([`Due`]); a driver keeps the rows, and a [`ScheduleValidator`] says
 //! what a run submits.
 
 use std::{collections::VecDeque, time::Duration};
@@ -187,7 +187,7 @@ pub struct ScheduleRecord {
 }
 
 /// Judges what a run is to submit, by everything but the room there is. Asked within a transaction: it must not wait.
-pub trait Referee: Send + Sync {
+pub trait ScheduleValidator: Send + Sync {
     /// The number of changes to what is declared that it knows of. It is not asked while there are others.
     fn version(&self) -> i64;
 
@@ -197,7 +197,7 @@ pub trait Referee: Send + Sync {
 
 /// What became of the runs that were due.
 #[derive(Debug, Clone, Default)]
-pub struct Fired {
+pub struct FiredSchedules {
     /// Whether nothing was done because the referee does not know what is declared by now.
     pub stale: bool,
     /// The schedules that had runs.

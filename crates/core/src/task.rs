@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BatchId, Callback, ClientId, Condition, Json, NotificationStatus, Prerequisite, Priority, ServiceName, State,
-    TaskId, Timestamp, TraceContext,
+    BatchId, Callback, CallbackStatus, ClientId, Condition, Json, Prerequisite, Priority, ServiceName, State, TaskId,
+    Timestamp, TraceContext,
 };
 
 /// Where a task is in its life.
@@ -96,7 +96,7 @@ pub struct Task {
     /// Where to tell what becomes of it.
     pub callback: Option<Callback>,
     /// What became of telling its end, where that is to be told.
-    pub notification: Option<NotificationStatus>,
+    pub notification: Option<CallbackStatus>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
     /// When it was taken in.

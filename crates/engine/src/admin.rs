@@ -164,7 +164,7 @@ impl Engine {
     /// Any task.
     pub async fn admin_task(&self, task_id: TaskId) -> Result<AdminTaskView, EngineError> {
         let task = self.0.store.find_task(task_id).await?.ok_or(EngineError::TaskNotFound)?;
-        let (view, attempts) = (self.view(&task), self.0.store.attempts(task.id).await?);
+        let (view, attempts) = (self.view(&task), self.0.store.list_attempts(task.id).await?);
         Ok(AdminTaskView {
             task: view,
             attempts: Some(attempt_views(&task, attempts)),
@@ -227,7 +227,7 @@ impl Engine {
 
     /// Forgets what is kept beside tasks and is not needed any more: how many idempotency keys that is.
     pub(crate) async fn tidy(&self) -> Result<u64, EngineError> {
-        Ok(self.0.store.tidy(self.0.options.idempotency_age).await?)
+        Ok(self.0.store.purge_keys(self.0.options.idempotency_age).await?)
     }
 
     /// Removes tasks and batches that are too old, or only counts them.
@@ -253,7 +253,7 @@ impl Engine {
             };
             let mut purged = 0;
             loop {
-                let report = self.0.store.purge(rule).await?;
+                let report = self.0.store.purge_tasks(rule).await?;
                 purged += report.purged;
                 rule.cursor = report.cursor;
                 if rule.cursor.is_none() {

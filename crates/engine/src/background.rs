@@ -64,7 +64,7 @@ pub(crate) fn start(engine: &Engine) {
         let clock = engine.clone();
         engine.spawn(async move {
             let hub = clock.0.hub.clone();
-            paced(&clock, "clock", || hub.timer_bell.notified(), || clock.pass_time()).await;
+            paced(&clock, "clock", || hub.timer_bell.notified(), || clock.fire_timers()).await;
         });
         let inbox = engine.clone();
         engine.spawn(async move {
@@ -192,7 +192,7 @@ impl Engine {
     /// Looks at the queues, and tells other processes of workers.
     async fn look_around(&self) -> Result<(), EngineError> {
         self.observe().await?;
-        self.tell_workers().await
+        self.publish_workers().await
     }
 
     /// Looks at the queues: sets the gauges, and learns the services' pace.
@@ -224,7 +224,7 @@ impl Engine {
 
     /// Has what services that left the broker had running watched like all else.
     async fn watch_strays(&self) -> Result<(), EngineError> {
-        while self.0.store.lease_strays(TIME_BATCH).await? == TIME_BATCH {}
+        while self.0.store.lease_orphans(TIME_BATCH).await? == TIME_BATCH {}
         Ok(())
     }
 
@@ -242,13 +242,13 @@ impl Engine {
     }
 
     /// Does what time does to tasks, and what the end of others does, and tells when to look again.
-    async fn pass_time(&self) -> Result<Duration, EngineError> {
+    async fn fire_timers(&self) -> Result<Duration, EngineError> {
         loop {
-            let settled = self.0.store.settle_dependencies(TIME_BATCH).await?;
+            let settled = self.0.store.resolve_dependencies(TIME_BATCH).await?;
             if settled.more {
                 continue;
             }
-            let passed = self.0.store.pass_time(TIME_BATCH).await?;
+            let passed = self.0.store.fire_timers(TIME_BATCH).await?;
             if passed.lost > 0 {
                 metrics::counter!("relais_leases_expired_total").increment(passed.lost as u64);
                 tracing::info!(tasks = passed.lost, "leases expired: their workers were not heard of");
@@ -267,7 +267,7 @@ impl Engine {
         if failed.swap(false, Ordering::Relaxed) {
             return Ok(DEATHS);
         }
-        let buried = self.0.store.bury().await.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+        let buried = self.0.store.reap_instances().await.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
         if buried.instances > 0 {
             metrics::counter!("relais_instances_lost_total").increment(buried.instances as u64);
             tracing::warn!(

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use relais_core::{
-    Batch, BatchId, BatchMade, BatchStatus, Callback, CallbackEvent, Client, Event, NewBatch, NewTask, Role, Status,
+    Batch, BatchCreated, BatchId, BatchStatus, Callback, CallbackEvent, Client, Event, NewBatch, NewTask, Role, Status,
     Submission, Task, TaskEvent, TaskFilter, TaskLink,
 };
 use relais_protocol::{
@@ -52,7 +52,7 @@ pub struct AcceptedBatch {
 
 impl Engine {
     /// Makes a batch with its tasks: all of them, or nothing if one can not be taken.
-    pub async fn make_batch(
+    pub async fn create_batch(
         &self,
         client: &Arc<Client>,
         request: BatchRequest,
@@ -83,14 +83,14 @@ impl Engine {
             let answers = accesses.iter().zip(answers).map(|(access, answer)| self.account(access, refused(answer)));
             answers.collect::<Result<Vec<_>, _>>()
         };
-        let answers = match self.0.store.make_batch(batch, tasks).await? {
-            BatchMade::Taken(answers) => answers,
-            BatchMade::Replayed(batch_id, answers) => {
+        let answers = match self.0.store.create_batch(batch, tasks).await? {
+            BatchCreated::Taken(answers) => answers,
+            BatchCreated::Replayed(batch_id, answers) => {
                 let tasks = tasks_of(answers.into_iter().map(Ok).collect())?;
                 return Ok(AcceptedBatch { batch_id, tasks, replayed: true });
             }
-            BatchMade::KeyReused => return Err(EngineError::KeyReused),
-            BatchMade::Refused(place, refusal) => {
+            BatchCreated::KeyReused => return Err(EngineError::KeyReused),
+            BatchCreated::Refused(place, refusal) => {
                 let error = refused(Err(refusal)).err().unwrap_or(EngineError::Stopping);
                 let error = match accesses.get(place) {
                     Some(access) => self.account(access, Err(error)).err().unwrap_or(EngineError::Stopping),

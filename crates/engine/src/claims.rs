@@ -27,7 +27,7 @@ const MAX_CLAIM: usize = 1000;
 /// The most workers that may wait.
 const MAX_WAITING: usize = 100_000;
 
-struct Wish {
+struct Waiter {
     request: ClaimRequest,
     deadline: Instant,
     /// Whether the store was asked for it once. Until then it is not late, however short its wait.
@@ -42,21 +42,21 @@ const FRUITLESS: Duration = Duration::from_secs(1);
 struct Asked {
     service: ServiceKey,
     tasks: usize,
-    reply: oneshot::Sender<Wish>,
+    reply: oneshot::Sender<Waiter>,
 }
 
 /// Where workers queue. Cheap to clone.
 #[derive(Clone)]
-pub(crate) struct ClaimsDesk {
+pub(crate) struct ClaimCoordinator {
     store: Arc<dyn Store>,
-    wishes: mpsc::Sender<Wish>,
+    wishes: mpsc::Sender<Waiter>,
     asked: mpsc::Sender<Asked>,
     finished: mpsc::UnboundedSender<Answered>,
     /// Whether anybody has ever waited here.
     in_use: Arc<AtomicBool>,
 }
 
-impl ClaimsDesk {
+impl ClaimCoordinator {
     pub(crate) fn start(
         store: Arc<dyn Store>,
         hub: Arc<Hub>,
@@ -90,7 +90,7 @@ impl ClaimsDesk {
     pub(crate) async fn claim(&self, request: ClaimRequest, wait: Duration) -> Result<Vec<Task>, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.in_use.store(true, Ordering::Relaxed);
-        let wish = Wish { request, deadline: Instant::now() + wait, asked: false, reply };
+        let wish = Waiter { request, deadline: Instant::now() + wait, asked: false, reply };
         self.wishes.send(wish).await.map_err(|_| EngineError::Stopping)?;
         answer.await.map_err(|_| EngineError::Stopping)?
     }
@@ -100,7 +100,7 @@ impl ClaimsDesk {
         let Some(wish) = self.who_waits_for(&tasks).await else { return self.store.submit_many(tasks).await };
         let request = wish.request.clone();
         let mut under_way = UnderWay::new(request.service, vec![wish], &self.finished);
-        match self.store.submit_and_take(tasks, request).await {
+        match self.store.submit_and_claim(tasks, request).await {
             Ok((answers, taken)) => {
                 under_way.answer(Ok(Claimed { tasks: vec![taken], again: None }), true);
                 Ok(answers)
@@ -118,7 +118,7 @@ impl ClaimsDesk {
     }
 
     /// Whoever has waited the longest for tasks of the service that all of these are for.
-    async fn who_waits_for(&self, tasks: &[NewTask]) -> Option<Wish> {
+    async fn who_waits_for(&self, tasks: &[NewTask]) -> Option<Waiter> {
         let service = tasks.first()?.service;
         if !self.in_use.load(Ordering::Relaxed) || tasks.iter().any(|task| task.service != service) {
             return None;
@@ -132,7 +132,7 @@ impl ClaimsDesk {
 /// The wishes of one service that one claim was made for, and what the store said.
 struct Answered {
     service: ServiceKey,
-    wishes: Vec<Wish>,
+    wishes: Vec<Waiter>,
     result: Result<Claimed, StoreError>,
     /// Whether it was made together with a submission.
     lent: bool,
@@ -141,13 +141,13 @@ struct Answered {
 /// A claim under way. However it ends, the desk hears of it: until then nobody else claims for its service.
 struct UnderWay {
     service: ServiceKey,
-    wishes: Vec<Wish>,
+    wishes: Vec<Waiter>,
     finished: mpsc::UnboundedSender<Answered>,
     answered: bool,
 }
 
 impl UnderWay {
-    fn new(service: ServiceKey, wishes: Vec<Wish>, finished: &mpsc::UnboundedSender<Answered>) -> Self {
+    fn new(service: ServiceKey, wishes: Vec<Waiter>, finished: &mpsc::UnboundedSender<Answered>) -> Self {
         Self { service, wishes, finished: finished.clone(), answered: false }
     }
 
@@ -175,7 +175,7 @@ struct Desk {
     stopping: CancellationToken,
     tracker: TaskTracker,
     finished: mpsc::UnboundedSender<Answered>,
-    waiting: HashMap<ServiceKey, VecDeque<Wish>>,
+    waiting: HashMap<ServiceKey, VecDeque<Waiter>>,
     waiting_count: usize,
     /// Services with a claim under way.
     busy: HashSet<ServiceKey>,
@@ -190,7 +190,7 @@ struct Desk {
 impl Desk {
     async fn run(
         mut self,
-        mut queue: mpsc::Receiver<Wish>,
+        mut queue: mpsc::Receiver<Waiter>,
         mut claimed: mpsc::UnboundedReceiver<Answered>,
         mut questions: mpsc::Receiver<Asked>,
     ) {
@@ -232,7 +232,7 @@ impl Desk {
         }
     }
 
-    fn arrive(&mut self, wish: Wish) {
+    fn arrive(&mut self, wish: Waiter) {
         if self.waiting_count >= MAX_WAITING {
             let _ = wish.reply.send(Err(EngineError::Overloaded));
             return;
@@ -290,7 +290,7 @@ impl Desk {
 
     fn answer_the_late(&mut self, now: Instant) {
         for wishes in self.waiting.values_mut() {
-            let (late, rest): (VecDeque<Wish>, VecDeque<Wish>) = std::mem::take(wishes)
+            let (late, rest): (VecDeque<Waiter>, VecDeque<Waiter>) = std::mem::take(wishes)
                 .into_iter()
                 .partition(|wish| wish.asked && wish.deadline <= now || wish.reply.is_closed());
             *wishes = rest;
@@ -316,8 +316,8 @@ impl Desk {
                     continue;
                 }
                 // What a process takes in hand is a claim of its own: it must know what became of it.
-                let alone =
-                    wish.request.instance.is_some() || wishes.iter().any(|wish: &Wish| wish.request.instance.is_some());
+                let alone = wish.request.instance.is_some()
+                    || wishes.iter().any(|wish: &Waiter| wish.request.instance.is_some());
                 if wished > 0 && (alone || wished + wish.request.max > MAX_CLAIM) {
                     // It has its turn if these get all that they wish for.
                     waiting.push_front(wish);
@@ -337,7 +337,7 @@ impl Desk {
             self.again.remove(&service);
             let requests = wishes.iter().map(|wish| wish.request.clone()).collect();
             let (store, mut under_way) = (Arc::clone(&self.store), UnderWay::new(service, wishes, &self.finished));
-            self.tracker.spawn(async move { under_way.answer(store.claim(requests).await, false) });
+            self.tracker.spawn(async move { under_way.answer(store.claim_tasks(requests).await, false) });
         }
     }
 
@@ -406,7 +406,7 @@ impl Desk {
                     event: Event::Returned { attempt: Some(task.state.attempt) },
                 })
                 .collect();
-            if let Err(error) = store.record(events).await {
+            if let Err(error) = store.record_events(events).await {
                 tracing::warn!(error = %error, "tasks whose worker hung up wait for their lease to expire");
             }
         });

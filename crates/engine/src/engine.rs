@@ -5,7 +5,10 @@ use std::{
     time::Duration,
 };
 
-use relais_core::{Client, NewTask, Outcome, Role, Roles, Service, Store, StoreError, Submission, TaskEvent};
+use relais_core::{
+    Client, DeclarationStore, MaintenanceStore, NewTask, Outcome, Role, Roles, Service, Store, StoreError, Submission,
+    TaskEvent,
+};
 use tokio::time::timeout;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -16,8 +19,8 @@ use crate::{
     background,
     batch::{BatchOptions, Batcher},
     bus::{BusOptions, EventBus},
-    callbacks::{CallbackOptions, Couriers},
-    claims::ClaimsDesk,
+    callbacks::{CallbackOptions, CallbackSenders},
+    claims::ClaimCoordinator,
     dispatch::{self, DispatchOptions, Dispatcher, give_back},
     hub::Hub,
     local::{InstanceOptions, presence},
@@ -25,9 +28,9 @@ use crate::{
     pace::Pace,
     readiness::Readiness,
     registry::{Registry, Snapshot},
-    rollcall::RollCall,
     schema::check::{Validation, ValidationOptions},
     trend::Trends,
+    worker_registry::WorkerRegistry,
 };
 
 /// How long it may take to leave tasks to others that there is no room for here.
@@ -60,7 +63,7 @@ pub struct Options {
     /// Whether this process makes the runs of schedules.
     pub scheduling: bool,
     /// Who carries callbacks; a kind that nobody carries is refused.
-    pub couriers: Couriers,
+    pub couriers: CallbackSenders,
     /// How callbacks are sent.
     pub callbacks: CallbackOptions,
     /// How tasks are carried to workers by a broker.
@@ -86,7 +89,7 @@ impl Default for Options {
             purging: true,
             telling: true,
             scheduling: true,
-            couriers: Couriers::default(),
+            couriers: CallbackSenders::default(),
             callbacks: CallbackOptions::default(),
             dispatch: DispatchOptions::default(),
             bus: BusOptions::default(),
@@ -112,7 +115,7 @@ pub(crate) struct Inner {
     pub(crate) bus: EventBus,
     pub(crate) pace: Pace,
     pub(crate) trends: Trends,
-    pub(crate) roll_call: Arc<RollCall>,
+    pub(crate) roll_call: Arc<WorkerRegistry>,
     pub(crate) readiness: Arc<Readiness>,
     /// Whether this process took the turn to purge and has not done it yet.
     pub(crate) purge_owed: AtomicBool,
@@ -120,7 +123,7 @@ pub(crate) struct Inner {
     pub(crate) validation: Validation,
     pub(crate) submissions: Batcher<NewTask, Submission>,
     pub(crate) events: Batcher<TaskEvent, Outcome>,
-    pub(crate) claims: ClaimsDesk,
+    pub(crate) claims: ClaimCoordinator,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) stopping: CancellationToken,
     pub(crate) closing: CancellationToken,
@@ -141,7 +144,8 @@ impl Engine {
         store.listen(Arc::clone(&hub) as _);
         let (dispatcher, parcels) = Dispatcher::new();
         let dispatcher = Arc::new(dispatcher);
-        let claims = ClaimsDesk::start(Arc::clone(&store), Arc::clone(&hub), options.sweep, stopping.clone(), &tracker);
+        let claims =
+            ClaimCoordinator::start(Arc::clone(&store), Arc::clone(&hub), options.sweep, stopping.clone(), &tracker);
         let submissions = {
             let (claims, dispatcher) = (claims.clone(), Arc::clone(&dispatcher));
             let (store, hub) = (Arc::clone(&store), Arc::clone(&hub));
@@ -175,7 +179,7 @@ impl Engine {
                 closing.clone(),
                 Arc::new(move |events| {
                     let store = Arc::clone(&store);
-                    Box::pin(async move { store.record(events).await })
+                    Box::pin(async move { store.record_events(events).await })
                 }),
             )
         };
@@ -242,12 +246,12 @@ impl Engine {
 
     /// Creates or upgrades the store's tables; tells how many migrations were applied.
     pub async fn migrate(store: &Arc<dyn Store>) -> Result<usize, StoreError> {
-        Measured(Arc::clone(store)).migrate().await
+        MaintenanceStore::migrate(&Measured(Arc::clone(store))).await
     }
 
-    /// What [`Store::encrypt_secrets`] does, for a process that does not migrate.
+    /// What [`DeclarationStore::encrypt_secrets`] does, for a process that does not migrate.
     pub async fn encrypt_secrets(store: &Arc<dyn Store>) -> Result<u64, StoreError> {
-        Measured(Arc::clone(store)).encrypt_secrets().await
+        DeclarationStore::encrypt_secrets(&Measured(Arc::clone(store))).await
     }
 
     /// Recognises a caller.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use relais_core::{CarrierError, Status, StoreError};
+use relais_core::{Status, StoreError, TaskBrokerError};
 
 use crate::OperatorRole;
 
@@ -72,7 +72,7 @@ pub enum EngineError {
     InBatch(usize, #[source] Box<EngineError>),
     /// The broker could not do it.
     #[error("{0}")]
-    Broker(CarrierError),
+    Broker(TaskBrokerError),
     /// The body does not conform to the service's schema.
     #[error("the body does not conform to the service's schema")]
     SchemaMismatch(Vec<Problem>),

@@ -92,11 +92,11 @@ impl Engine {
     }
 
     /// What operators did, the newest first.
-    pub async fn audit_log(&self, cursor: Option<&str>, limit: usize) -> Result<AuditLog, EngineError> {
+    pub async fn list_audit(&self, cursor: Option<&str>, limit: usize) -> Result<AuditLog, EngineError> {
         let before = cursor.map(|cursor| i64::from_str_radix(cursor, 36)).transpose();
         let before =
             before.map_err(|_| EngineError::Invalid(vec![Problem::at("cursor", "is not one that was given out")]))?;
-        let page = self.0.store.audit_log(before, limit).await?;
+        let page = self.0.store.list_audit(before, limit).await?;
         let lines = page.records.into_iter().map(|record| AuditLine {
             date: text(record.at),
             actor: record.entry.actor,
@@ -116,7 +116,7 @@ impl Engine {
 
     /// Forgets what operators did too long ago.
     pub(crate) async fn purge_audit(&self, age: Duration) -> Result<u64, EngineError> {
-        Ok(self.0.store.forget_audit(age).await?)
+        Ok(self.0.store.purge_audit(age).await?)
     }
 
     /// An operator signs in: the session is open for so long, on all processes, unless it is ended.
@@ -212,7 +212,7 @@ impl Operator {
             Ok(done) => told(done),
             Err(_) => Some(AuditOutcome { error, ..AuditOutcome::default() }),
         };
-        if let Err(failure) = store.settle_audit(line, outcome).await {
+        if let Err(failure) = store.complete_audit(line, outcome).await {
             tracing::error!(
                 actor = self.actor.name, action, target, line, error = %chain(&failure),
                 "what came of it could not be written into the audit log"

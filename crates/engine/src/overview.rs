@@ -192,7 +192,7 @@ impl Engine {
         let snapshot = self.snapshot()?;
         let backlog = self.0.store.backlog().await?;
         let workers = self.workers().await?;
-        let lanes = self.0.store.callback_lanes(None, LANES).await?;
+        let lanes = self.0.store.list_callback_lanes(None, LANES).await?;
         let schedules = self.schedule_states().await?;
         let now = match backlog.now {
             Some(now) => now,

@@ -65,9 +65,9 @@ pub(crate) enum PoolError {
 }
 
 /// Tells a job whether anybody still waits for it.
-pub(crate) struct Waiter<'s>(&'s dyn Fn() -> bool);
+pub(crate) struct JobCaller<'s>(&'s dyn Fn() -> bool);
 
-impl Waiter<'_> {
+impl JobCaller<'_> {
     /// Whether the caller has gone: the rest of the work is for nobody.
     pub(crate) fn is_gone(&self) -> bool {
         (self.0)()
@@ -113,7 +113,7 @@ struct Work<T, F> {
     answer: oneshot::Sender<T>,
 }
 
-impl<T: Send, F: FnOnce(&Waiter<'_>) -> T + Send> Job for Work<T, F> {
+impl<T: Send, F: FnOnce(&JobCaller<'_>) -> T + Send> Job for Work<T, F> {
     fn is_abandoned(&self) -> bool {
         self.answer.is_closed()
     }
@@ -123,7 +123,7 @@ impl<T: Send, F: FnOnce(&Waiter<'_>) -> T + Send> Job for Work<T, F> {
         begun.store(true, Ordering::Relaxed);
         let gone = || answer.is_closed();
         // A panic drops the answer, and the caller is told that it failed. It says so in the log by itself.
-        if let Ok(done) = catch_unwind(AssertUnwindSafe(|| work(&Waiter(&gone)))) {
+        if let Ok(done) = catch_unwind(AssertUnwindSafe(|| work(&JobCaller(&gone)))) {
             let _ = answer.send(done);
         }
     }
@@ -139,7 +139,7 @@ impl Pool {
         &self,
         requester: Requester,
         within: Duration,
-        work: impl FnOnce(&Waiter<'_>) -> T + Send + 'static,
+        work: impl FnOnce(&JobCaller<'_>) -> T + Send + 'static,
     ) -> Result<T, PoolError> {
         let begun = Arc::new(AtomicBool::new(false));
         let (answer, answered) = oneshot::channel();
@@ -362,7 +362,7 @@ mod tests {
     async fn a_caller_who_gives_up_is_answered_and_its_job_is_told() {
         let pool = Arc::new(Pool::new(options()));
         let (told, was_told) = oneshot::channel();
-        let job = pool.run(from("a", 1), Duration::from_millis(20), move |waiter: &Waiter<'_>| {
+        let job = pool.run(from("a", 1), Duration::from_millis(20), move |waiter: &JobCaller<'_>| {
             while !waiter.is_gone() {
                 thread::yield_now();
             }

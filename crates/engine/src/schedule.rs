@@ -6,7 +6,8 @@
 use std::{sync::Arc, time::Duration};
 
 use relais_core::{
-    Fired, NewTask, Priority, Publisher, Referee, Role, RunOutcome, Schedule, StoreError, Timestamp, run_id,
+    FiredSchedules, NewTask, Priority, Publisher, Role, RunOutcome, Schedule, ScheduleValidator, StoreError, Timestamp,
+    run_id,
 };
 use relais_protocol::{HumanDuration, consumer::SubmitRequest};
 use tokio::time::Instant;
@@ -78,7 +79,7 @@ impl Engine {
     /// Makes the runs that are due, and tells how long it is until the next one.
     pub(crate) async fn fire_schedules(&self) -> Result<Option<Duration>, EngineError> {
         loop {
-            match self.0.store.next_run().await? {
+            match self.0.store.next_schedule_run().await? {
                 Some(wait) if wait.is_zero() => {}
                 other => return Ok(other),
             }
@@ -139,7 +140,7 @@ struct Judge {
     snapshot: Arc<Snapshot>,
 }
 
-impl Referee for Judge {
+impl ScheduleValidator for Judge {
     fn version(&self) -> i64 {
         self.snapshot.declared.version
     }
@@ -157,7 +158,7 @@ pub(crate) fn explained(error: &EngineError) -> String {
 }
 
 /// Counts and logs what became of runs.
-fn account(fired: &Fired) {
+fn account(fired: &FiredSchedules) {
     for schedule in &fired.schedules {
         let name = &schedule.name;
         let count = |outcome: &'static str, number: u64| {

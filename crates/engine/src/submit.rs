@@ -10,7 +10,7 @@ use relais_protocol::{callback::CallbackRequest, consumer::SubmitRequest};
 use serde_json::value::RawValue;
 
 use crate::{
-    Access, Couriers, Engine, EngineError, Problem,
+    Access, CallbackSenders, Engine, EngineError, Problem,
     links::{self, References},
     registry::Snapshot,
     schema::check::Judged,
@@ -214,7 +214,7 @@ fn reason(error: &EngineError) -> &'static str {
 /// outside is an [`unjudged_task`] first, and its body is judged by [`Engine::judge`].
 pub(crate) fn new_task(
     snapshot: &Snapshot,
-    couriers: &Couriers,
+    couriers: &CallbackSenders,
     access: &Access,
     request: SubmitRequest,
 ) -> Result<NewTask, EngineError> {
@@ -227,7 +227,7 @@ pub(crate) fn new_task(
 
 /// The same, by everything but the service's schema. One among many of the same call may wait for those before it.
 pub(crate) fn unjudged_task(
-    couriers: &Couriers,
+    couriers: &CallbackSenders,
     access: &Access,
     request: SubmitRequest,
     references: Option<&References>,
@@ -279,7 +279,7 @@ pub(crate) fn payload(raw: Box<RawValue>, path: &str) -> Result<Json, EngineErro
 
 /// Checks what can be seen of a callback when it is asked for.
 pub(crate) fn callback(
-    couriers: &Couriers,
+    couriers: &CallbackSenders,
     client: &Client,
     request: CallbackRequest,
 ) -> Result<Callback, EngineError> {

@@ -10,7 +10,7 @@ pub use by_hand::{Enqueued, Ran};
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use relais_core::{Declared, InboxEntry, Role, Store, Task, TaskId};
+use relais_core::{Declared, Role, Store, StoredSubmission, Task, TaskId};
 use relais_protocol::{
     admin::{AuthorizationDeclaration, ClientDeclaration, Declaration, RoleName, ServiceDeclaration},
     consumer::SubmitRequest,
@@ -164,12 +164,12 @@ impl Tasks {
     }
 
     /// Judges a task now, for a transaction of your own: put what this returns into the inbox (`relais_store::enqueue`).
-    pub fn prepare(&self, service: &str, body: &impl Serialize) -> Result<InboxEntry, EngineError> {
+    pub fn prepare(&self, service: &str, body: &impl Serialize) -> Result<StoredSubmission, EngineError> {
         self.prepare_request(service, &request(body)?)
     }
 
     /// The same, on terms.
-    pub fn prepare_request(&self, service: &str, request: &SubmitRequest) -> Result<InboxEntry, EngineError> {
+    pub fn prepare_request(&self, service: &str, request: &SubmitRequest) -> Result<StoredSubmission, EngineError> {
         self.engine().prepare(&self.access(service)?, request)
     }
 

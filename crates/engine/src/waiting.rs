@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{CarrierState, Condition, Status, TaskId, Timestamp, Transport};
+use relais_core::{Condition, Status, TaskBrokerState, TaskId, Timestamp, Transport};
 
 use crate::{Engine, EngineError};
 
@@ -92,9 +92,11 @@ impl Engine {
         }
         if service.transport == Transport::RabbitMq {
             match self.0.options.dispatch.carrier.as_ref().map(|carrier| carrier.state()) {
-                Some(CarrierState::Away(why) | CarrierState::Blocked(why)) => reasons.push(WaitReason::Broker(why)),
+                Some(TaskBrokerState::Away(why) | TaskBrokerState::Blocked(why)) => {
+                    reasons.push(WaitReason::Broker(why))
+                }
                 None => reasons.push(WaitReason::Broker(String::new())),
-                Some(CarrierState::Up) => {}
+                Some(TaskBrokerState::Up) => {}
             }
         }
         let shares = self.0.store.queue_shares(service.key).await?;

@@ -75,7 +75,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(60);
 /// Serves until `shutdown`, then lets what is under way finish within the grace period.
 pub async fn serve(listener: TcpListener, router: Router, options: HttpOptions, shutdown: CancellationToken) {
     let service = NormalizePathLayer::trim_trailing_slash().layer(router);
-    let most_per_peer = options.max_connections_per_peer.min(options.max_connections.div_ceil(4) * 3).max(1);
+    let most_per_peer = options.max_connections_per_peer.min(options.max_connections * 3 / 4).max(1);
     let connections = Connections::new(options.max_connections, most_per_peer);
     let (graceful, options) = (GracefulShutdown::new(), Arc::new(options));
     let mut warned = None;

@@ -5,15 +5,15 @@ use std::{sync::Arc, time::Duration};
 use anyhow::Context as _;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use relais_api::ApiOptions;
-use relais_callback::{AmqpCourier, HttpCourier};
-use relais_core::{CallbackType, Carrier, Courier, Store, StoreError};
+use relais_broker::{RabbitMq, RabbitMqOptions};
+use relais_callback::{AmqpSender, HttpSender};
+use relais_core::{CallbackSender, CallbackType, Store, StoreError, TaskBroker};
 use relais_engine::{
-    AuthOptions, BatchOptions, CallbackOptions, Couriers, DispatchOptions, Engine, EngineError, InstanceOptions,
+    AuthOptions, BatchOptions, CallbackOptions, CallbackSenders, DispatchOptions, Engine, EngineError, InstanceOptions,
     Options, PurgeDefaults, ValidationOptions, background::chain,
 };
 use relais_http::{HttpOptions, TrustedProxies};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
-use relais_transport::{RabbitMq, RabbitMqOptions};
 use relais_ui::UiOptions;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -202,7 +202,7 @@ async fn prepare_when_there(store: Arc<dyn Store>, migrate: bool, stopping: Canc
     }
 }
 
-fn engine_options(config: &Config, couriers: Couriers, carrier: Option<Arc<dyn Carrier>>) -> Options {
+fn engine_options(config: &Config, couriers: CallbackSenders, carrier: Option<Arc<dyn TaskBroker>>) -> Options {
     Options {
         batching: BatchOptions {
             max_batch: config.batching.max_batch,
@@ -261,9 +261,9 @@ fn engine_options(config: &Config, couriers: Couriers, carrier: Option<Arc<dyn C
 }
 
 /// Who carries callbacks.
-fn couriers(config: &Config) -> anyhow::Result<Couriers> {
+fn couriers(config: &Config) -> anyhow::Result<CallbackSenders> {
     let callbacks = &config.callbacks;
-    let http = HttpCourier::new(relais_callback::HttpOptions {
+    let http = HttpSender::new(relais_callback::HttpOptions {
         timeout: callbacks.timeout.0,
         allow_http: callbacks.allow_http,
         allow_hosts: callbacks.allow_hosts.clone(),
@@ -274,8 +274,8 @@ fn couriers(config: &Config) -> anyhow::Result<Couriers> {
         ..relais_callback::HttpOptions::default()
     })
     .context("callbacks can not be sent")?;
-    let http: Arc<dyn Courier> = Arc::new(http);
-    let mut couriers = Couriers::default().with(CallbackType::Https, Arc::clone(&http));
+    let http: Arc<dyn CallbackSender> = Arc::new(http);
+    let mut couriers = CallbackSenders::default().with(CallbackType::Https, Arc::clone(&http));
     if callbacks.allow_http {
         couriers = couriers.with(CallbackType::Http, http);
     }
@@ -283,13 +283,13 @@ fn couriers(config: &Config) -> anyhow::Result<Couriers> {
         let options = BrokerOptions { publish_timeout: callbacks.timeout.0, ..broker_options(config) };
         let broker = Broker::new(config.broker.url.expose(), options)
             .with_context(|| format!("the broker {} can not be used", config.broker.url))?;
-        couriers = couriers.with(CallbackType::Amqp, Arc::new(AmqpCourier::new(broker)));
+        couriers = couriers.with(CallbackType::Amqp, Arc::new(AmqpSender::new(broker)));
     }
     Ok(couriers)
 }
 
 /// Who carries tasks to workers, if there is a broker.
-fn carrier(config: &Config) -> anyhow::Result<Option<Arc<dyn Carrier>>> {
+fn carrier(config: &Config) -> anyhow::Result<Option<Arc<dyn TaskBroker>>> {
     let broker = &config.broker;
     if broker.url.is_empty() {
         return Ok(None);

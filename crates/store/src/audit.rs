@@ -8,7 +8,7 @@ use relais_core::{AuditEntry, AuditOutcome, AuditRecord, SessionsOf};
 use crate::{row::Columns, session::Result};
 
 /// The audit log within a transaction.
-pub(crate) trait Journal: Send {
+pub(crate) trait OperatorRows: Send {
     /// Writes lines, in their order.
     fn insert_audit(&mut self, entries: &[AuditEntry]) -> impl Future<Output = Result<()>> + Send;
 
@@ -31,22 +31,30 @@ pub(crate) trait Journal: Send {
     fn remove_sessions(&mut self, which: &SessionsOf) -> impl Future<Output = Result<u64>> + Send;
 
     /// Writes what a process tells of workers; removes it where it tells nothing.
-    fn write_roll_call(&mut self, process: &str, workers: Option<&str>) -> impl Future<Output = Result<()>> + Send;
+    fn write_published_workers(
+        &mut self,
+        process: &str,
+        workers: Option<&str>,
+    ) -> impl Future<Output = Result<()>> + Send;
 
     /// Forgets at most `limit` of what processes told that are not heard of any more.
-    fn forget_roll_calls(&mut self, older_than: Duration, limit: usize) -> impl Future<Output = Result<()>> + Send;
+    fn purge_published_workers(
+        &mut self,
+        older_than: Duration,
+        limit: usize,
+    ) -> impl Future<Output = Result<()>> + Send;
 
     /// Forgets at most `limit` lines that are older than this; tells how many.
-    fn forget_audit(&mut self, older_than: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
+    fn purge_audit(&mut self, older_than: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
 }
 
 /// The audit log, without a transaction.
-pub(crate) trait JournalReader: Send + Sync {
+pub(crate) trait OperatorReader: Send + Sync {
     /// The lines before this one, the newest first.
-    fn audit_log(&self, before: i64, limit: usize) -> impl Future<Output = Result<Vec<AuditRecord>>> + Send;
+    fn list_audit(&self, before: i64, limit: usize) -> impl Future<Output = Result<Vec<AuditRecord>>> + Send;
 
     /// What other processes told of workers, the newest first, and how many milliseconds ago.
-    fn roll_calls(
+    fn published_workers(
         &self,
         but: &str,
         within: Duration,

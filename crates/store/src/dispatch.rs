@@ -94,7 +94,7 @@ pub(crate) trait Dispatch: Send {
     fn forget_ended(&mut self, service: ServiceKey, most: usize) -> impl Future<Output = Result<()>> + Send;
 
     /// Takes what is due of these services, the oldest first, at most `each` of each. Services with a window have nothing.
-    fn hold_dispatches(
+    fn claim_dispatches(
         &mut self,
         services: &[ServiceKey],
         each: usize,
@@ -102,22 +102,22 @@ pub(crate) trait Dispatch: Send {
     ) -> impl Future<Output = Result<Vec<DueDispatch>>> + Send;
 
     /// Writes what became of dispatches, which are in the order of their names.
-    fn settle_dispatches(
+    fn complete_dispatches(
         &mut self,
         tasks: &[DispatchName],
         outcome: Dispatched,
     ) -> impl Future<Output = Result<()>> + Send;
 
     /// Notes that the unfinished tasks of a service are to be dispatched again; those that a worker has too, if it says so.
-    fn note_dispatch_again(&mut self, service: ServiceKey, running: bool) -> impl Future<Output = Result<()>> + Send;
+    fn redispatch_service(&mut self, service: ServiceKey, running: bool) -> impl Future<Output = Result<()>> + Send;
 
     /// Makes the next of what was noted so due, or gives it places in its window, at most `limit` of one service; tells which
     /// service, if there was any.
-    fn dispatch_noted(&mut self, limit: usize) -> impl Future<Output = Result<Option<ServiceKey>>> + Send;
+    fn refill_dispatches(&mut self, limit: usize) -> impl Future<Output = Result<Option<ServiceKey>>> + Send;
 
     /// Gives running tasks of services that left the broker a lease: nobody follows there any more what their workers say, and
     /// nobody else would take them away. Tells how many.
-    fn lease_strays(&mut self, limit: usize) -> impl Future<Output = Result<usize>> + Send;
+    fn lease_orphans(&mut self, limit: usize) -> impl Future<Output = Result<usize>> + Send;
 }
 
 /// Dispatches, without a transaction.

@@ -24,7 +24,7 @@ pub(crate) enum FlowKind {
     /// By client.
     ByClient = 2,
     /// Not at all, but some of its tasks may be in hand.
-    InHand = 3,
+    InstanceLeases = 3,
 }
 
 /// Flows within a transaction.
@@ -78,7 +78,7 @@ pub(crate) fn flow_kind(row: &impl Columns) -> Result<FlowKind> {
         0 => Ok(FlowKind::Free),
         1 => Ok(FlowKind::Any),
         2 => Ok(FlowKind::ByClient),
-        3 => Ok(FlowKind::InHand),
+        3 => Ok(FlowKind::InstanceLeases),
         code => Err(corrupt(format!("flow {code}"))),
     }
 }
@@ -111,7 +111,7 @@ pub(crate) fn flow_state(row: &impl Columns) -> Result<FlowState> {
 pub(crate) fn flow_facts(row: &impl Columns, state: FlowState) -> Result<FlowFacts> {
     Ok(FlowFacts {
         limits: match flow_kind(row)? {
-            FlowKind::Free | FlowKind::InHand => FlowLimits::default(),
+            FlowKind::Free | FlowKind::InstanceLeases => FlowLimits::default(),
             FlowKind::Any | FlowKind::ByClient => flow_limits(row)?,
         },
         state,

@@ -17,16 +17,15 @@
 
 mod audit;
 mod batches;
+mod callback_queue;
 mod clock;
 mod dependency;
 mod dispatch;
 mod encryption;
 mod flow;
-mod hand;
 mod history;
-mod inbox;
+mod instances;
 mod migrations;
-mod outbox;
 mod place;
 mod postgres;
 mod row;
@@ -34,10 +33,11 @@ mod schedule;
 mod secret;
 mod session;
 mod sqlite;
+mod stored_submissions;
 mod verbs;
 
 pub use encryption::{EncryptionKey, EncryptionKeyError};
-pub use inbox::{Enqueue, enqueue};
+pub use stored_submissions::{Enqueue, enqueue};
 
 use std::{sync::Arc, time::Duration};
 

@@ -12,8 +12,8 @@ pub(crate) use callbacks::{
 use std::time::Duration;
 
 use relais_core::{
-    Attempt, AttemptOutcome, Authorization, Callback, Client, ClientId, ClientKey, Condition, DispatchName,
-    DueDispatch, Failure, Json, Links, NotificationStatus, Priority, QueueDepth, QueueKind, QueueSettings, QueueShare,
+    Attempt, AttemptOutcome, Authorization, Callback, CallbackStatus, Client, ClientId, ClientKey, Condition,
+    DispatchName, DueDispatch, Failure, Json, Links, Priority, QueueDepth, QueueKind, QueueSettings, QueueShare,
     Retention, RetryPolicy, Roles, Room, Service, ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status,
     StoreError, Tally, Task, TaskId, Timestamp, Transport,
 };
@@ -471,8 +471,8 @@ pub(crate) fn callback(row: &impl Columns) -> Result<Option<Callback>> {
     row.text_if_any("callback")?.map(|text| serde_json::from_str(&text)).transpose().map_err(corrupt)
 }
 
-pub(crate) fn notification(code: i16) -> Result<NotificationStatus> {
-    NotificationStatus::from_code(code).ok_or_else(|| corrupt(format!("notification status {code}")))
+pub(crate) fn notification(code: i16) -> Result<CallbackStatus> {
+    CallbackStatus::from_code(code).ok_or_else(|| corrupt(format!("notification status {code}")))
 }
 
 /// How long to wait before each new try of a callback, as it is written.

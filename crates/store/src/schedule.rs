@@ -53,7 +53,7 @@ pub(crate) trait Timetable: Send + Sync {
     fn schedules(&self, names: &[ScheduleName]) -> impl Future<Output = Result<Vec<ScheduleRecord>>> + Send;
 
     /// How long it is until one runs.
-    fn next_run(&self) -> impl Future<Output = Result<Option<Duration>>> + Send;
+    fn next_schedule_run(&self) -> impl Future<Output = Result<Option<Duration>>> + Send;
 }
 
 /// The columns that [`schedule_record`] reads of a schedule `s`; `$text` makes a text of what follows it.

@@ -12,18 +12,18 @@ use relais_core::{
 };
 
 use crate::{
-    audit::{Journal, JournalReader},
+    audit::{OperatorReader, OperatorRows},
     batches::{BatchList, BatchMoves, Batches},
+    callback_queue::{CallbackQueue, CallbackReader},
     clock::{Clock, Reading},
     dependency::{Dependencies, Linked},
     dispatch::{Dispatch, Dispatches},
     flow::Flows,
-    hand::{Hands, TakenInHand, Taker},
     history::History,
-    inbox::Inbox,
-    outbox::{Outbox, Told},
+    instances::{InstanceRows, Leased, Taker},
     schedule::{Schedules, Timetable},
     secret::Secrets,
+    stored_submissions::SubmissionRows,
 };
 
 /// What a driver answers.
@@ -218,7 +218,9 @@ pub(crate) enum Heard<'a> {
 }
 
 /// A database: how to begin a transaction, and reads that need none.
-pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader + Dispatches + 'static {
+pub(crate) trait Database:
+    CallbackReader + Timetable + Linked + BatchList + OperatorReader + Dispatches + 'static
+{
     type Session: Session;
 
     /// Whether one session at a time writes, so that the order in which it locks things does not matter.
@@ -239,7 +241,7 @@ pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader
         _tasks: &[NewTask],
         _wakeup: &Wakeup,
         _taker: Option<&Taker>,
-    ) -> impl Future<Output = Result<Option<(u64, Option<TakenInHand>)>>> + Send {
+    ) -> impl Future<Output = Result<Option<(u64, Option<Leased>)>>> + Send {
         std::future::ready(Ok(None))
     }
 
@@ -272,7 +274,7 @@ pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader
         &self,
         _service: ServiceKey,
         _taker: &Taker,
-    ) -> impl Future<Output = Result<Option<TakenInHand>>> + Send {
+    ) -> impl Future<Output = Result<Option<Leased>>> + Send {
         std::future::ready(Ok(None))
     }
 
@@ -336,7 +338,18 @@ pub(crate) trait Database: Told + Timetable + Linked + BatchList + JournalReader
 
 /// One transaction. Dropped without [`Session::commit`], it never was.
 pub(crate) trait Session:
-    Outbox + Dispatch + Flows + Hands + History + Inbox + Journal + Schedules + Secrets + Dependencies + Batches + Clock
+    CallbackQueue
+    + Dispatch
+    + Flows
+    + InstanceRows
+    + History
+    + SubmissionRows
+    + OperatorRows
+    + Schedules
+    + Secrets
+    + Dependencies
+    + Batches
+    + Clock
 {
     /// Locks the queues of these services, in this order, against other submissions.
     fn lock_queues(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<LockedQueue>>> + Send;

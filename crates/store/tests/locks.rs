@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
-    Change, ClaimRequest, ClientId, ClientKey, CrashPolicy, FlowLimits, Joined, Json, NewInstance, NewTask,
-    QueueSettings, ServiceKey, ServiceLimits, ServiceName, Status, Store, TaskId, Terms, Transport,
+    Change, ClaimRequest, ClientId, ClientKey, CrashPolicy, FlowLimits, Json, NewInstance, NewTask, QueueSettings,
+    Registration, ServiceKey, ServiceLimits, ServiceName, Status, Store, TaskId, Terms, Transport,
 };
 use relais_store::Options;
 use relais_testkit::TestDatabase;
@@ -63,7 +63,7 @@ impl World {
 
     /// A process that does tasks of the service, and what it asks for.
     async fn join(&self) -> Result<ClaimRequest> {
-        let joined = self.store.join(NewInstance {
+        let joined = self.store.register_instance(NewInstance {
             name: "one".to_owned(),
             host: None,
             version: String::new(),
@@ -71,7 +71,7 @@ impl World {
             silence: Duration::from_secs(3600),
             services: vec![self.service],
         });
-        let Joined::In { key, .. } = joined.await? else { bail!("it may begin") };
+        let Registration::In { key, .. } = joined.await? else { bail!("it may begin") };
         Ok(ClaimRequest { service: self.service, max: 10, lease: None, worker_host: None, instance: Some(key) })
     }
 
@@ -102,7 +102,7 @@ async fn a_submission_that_comes_late_is_in_nobodys_hand() -> Result<()> {
     let world = World::new(FlowLimits::default()).await?;
     let request = world.join().await?;
     let alice = world.clients[0];
-    let (_, warm) = world.store.submit_and_take(vec![world.task(alice)?], request.clone()).await?;
+    let (_, warm) = world.store.submit_and_claim(vec![world.task(alice)?], request.clone()).await?;
     ensure!(warm.len() == 1, "what is submitted while it waits is in its hand");
 
     let mut other = PgConnection::connect(world.database.url()).await?;
@@ -111,11 +111,11 @@ async fn a_submission_that_comes_late_is_in_nobodys_hand() -> Result<()> {
     let late = world.task(alice)?;
     let name = late.task_id;
     let (store, wish) = (Arc::clone(&world.store), request.clone());
-    let given_up = tokio::spawn(async move { store.submit_and_take(vec![late], wish).await.map(drop) });
+    let given_up = tokio::spawn(async move { store.submit_and_claim(vec![late], wish).await.map(drop) });
     world.waits_for_a_lock().await?;
     given_up.abort();
     ensure!(given_up.await.is_err_and(|failure| failure.is_cancelled()), "it was given up");
-    let claimed = world.store.claim(vec![request.clone()]).await?.tasks.concat();
+    let claimed = world.store.claim_tasks(vec![request.clone()]).await?.tasks.concat();
     ensure!(claimed.is_empty(), "nothing is there yet: {claimed:?}");
     holding.rollback().await?;
 
@@ -123,7 +123,7 @@ async fn a_submission_that_comes_late_is_in_nobodys_hand() -> Result<()> {
     while world.store.find_task(name).await?.is_none() {
         ensure!(Instant::now() < deadline, "the submission was lost, which it may be, but not here");
     }
-    let claimed = world.store.claim(vec![request]).await?.tasks.concat();
+    let claimed = world.store.claim_tasks(vec![request]).await?.tasks.concat();
     ensure!(claimed.iter().map(|task| task.task_id).eq([name]), "it is in a hand that nobody knows: {claimed:?}");
     Ok(())
 }
@@ -142,7 +142,7 @@ async fn what_a_claim_takes_that_was_given_up_is_found_by_the_next() -> Result<(
     sqlx::query("SELECT 1 FROM relais.flow FOR UPDATE").execute(&mut *holding).await?;
     let claim = || {
         let (store, wish) = (Arc::clone(&world.store), request.clone());
-        tokio::spawn(async move { store.claim(vec![wish]).await })
+        tokio::spawn(async move { store.claim_tasks(vec![wish]).await })
     };
     let given_up = claim();
     world.waits_for_a_lock().await?;
@@ -152,7 +152,7 @@ async fn what_a_claim_takes_that_was_given_up_is_found_by_the_next() -> Result<(
     holding.rollback().await?;
     let claimed = timeout(PATIENCE, next).await???.tasks.concat();
     ensure!(claimed.iter().map(|task| task.task_id).eq([name]), "{claimed:?}");
-    ensure!(world.store.claim(vec![request]).await?.tasks.concat().is_empty(), "it is handed out once");
+    ensure!(world.store.claim_tasks(vec![request]).await?.tasks.concat().is_empty(), "it is handed out once");
     Ok(())
 }
 
@@ -174,7 +174,7 @@ async fn under_a_limit_no_task_is_handed_out_twice_because_another_is_locked() -
     let claim = async |max| -> Result<Vec<TaskId>> {
         let wish =
             ClaimRequest { service, max, lease: Some(Duration::from_secs(3600)), worker_host: None, instance: None };
-        let claimed = store.claim(vec![wish]).await?;
+        let claimed = store.claim_tasks(vec![wish]).await?;
         Ok(claimed.tasks.into_iter().flatten().map(|task| task.task_id).collect())
     };
     let running = async || -> Result<u64> {

@@ -9,8 +9,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
     After, BatchId, Callback, CallbackEvent, CallbackFilter, CallbackType, Change, ClaimRequest, ClientId, ClientKey,
-    Condition, CrashPolicy, Dispatched, Event, FlowLimits, IdempotencyKey, InstanceKey, Joined, Json, NewBatch,
-    NewInstance, NewLinks, NewTask, PurgeRule, QueueSettings, Resend, ServiceKey, ServiceLimits, ServiceName,
+    Condition, CrashPolicy, Dispatched, Event, FlowLimits, IdempotencyKey, InstanceKey, Json, NewBatch, NewInstance,
+    NewLinks, NewTask, PurgeRule, QueueSettings, Registration, Resend, ServiceKey, ServiceLimits, ServiceName,
     Settlement, Status, Store, TaskEvent, TaskFilter, TaskId, TaskLink, Terms, Transport, UniqueKey, Verdict,
 };
 use relais_store::Options;
@@ -264,7 +264,9 @@ impl World {
             silence: LONG,
             services: vec![service("handed")?],
         };
-        let Joined::In { key: instance, .. } = store.join(instance).await? else { bail!("it may not begin") };
+        let Registration::In { key: instance, .. } = store.register_instance(instance).await? else {
+            bail!("it may not begin")
+        };
         Ok(Self {
             services: SERVICES.iter().map(|name| service(name)).collect::<Result<_>>()?,
             clients: vec![client("alice")?, client("bob")?],
@@ -337,74 +339,74 @@ impl World {
         let success =
             || Ok::<_, anyhow::Error>(Event::Succeeded { attempt: None, response: Json::parse("1".to_owned())? });
         for service in [plain, fair] {
-            let claimed = measured!("claim", store.claim(vec![wish(service, None)]));
+            let claimed = measured!("claim", store.claim_tasks(vec![wish(service, None)]));
             ensure!(claimed.tasks[0].len() == 3, "{} were claimed", claimed.tasks[0].len());
             let beats = claimed.tasks[0].iter().map(|task| {
                 says(service, task.task_id, Event::Renewed { attempt: Some(task.state.attempt), lease: LONG })
             });
-            measured!("heartbeat", store.record(beats.collect()));
+            measured!("heartbeat", store.record_events(beats.collect()));
             let results = claimed.tasks[0][..2].iter().map(|task| Ok(says(service, task.task_id, success()?)));
-            measured!("record results", store.record(results.collect::<Result<_>>()?));
+            measured!("record results", store.record_events(results.collect::<Result<_>>()?));
         }
-        let waits = store.submit_and_take(self.tasks(handed, 3)?, wish(handed, Some(self.instance)));
+        let waits = store.submit_and_claim(self.tasks(handed, 3)?, wish(handed, Some(self.instance)));
         let (_, taken) = measured!("submit for a process", waits);
         ensure!(taken.is_empty(), "{} were taken before others", taken.len());
-        let claimed = measured!("take in hand", store.claim(vec![wish(handed, Some(self.instance))]));
+        let claimed = measured!("take in hand", store.claim_tasks(vec![wish(handed, Some(self.instance))]));
         ensure!(claimed.tasks[0].len() == 3, "{} are in hand", claimed.tasks[0].len());
         let results = claimed.tasks[0].iter().map(|task| {
             let response = Json::parse("1".to_owned())?;
             Ok(says(handed, task.task_id, Event::Succeeded { attempt: Some(task.state.attempt), response }))
         });
-        measured!("results of what is in hand", store.record(results.collect::<Result<_>>()?));
+        measured!("results of what is in hand", store.record_events(results.collect::<Result<_>>()?));
         let events = [Event::Cancelled, Event::failed(None, "no")].into_iter().zip(&names[0][8..]);
-        measured!("cancel, fail", store.record(events.map(|(event, name)| says(plain, *name, event)).collect()));
+        measured!("cancel, fail", store.record_events(events.map(|(event, name)| says(plain, *name, event)).collect()));
 
         for service in [brokered, windowed, turns, each] {
             let due = measured!("dispatch", store.claim_dispatches(vec![service], 3, LONG)).tasks;
             ensure!(due.len() == 3, "{} are due", due.len());
             let done = due.into_iter().map(|due| due.name).collect();
-            measured!("settle dispatches", store.settle_dispatches(done, Dispatched::Done));
+            measured!("settle dispatches", store.complete_dispatches(done, Dispatched::Done));
             measured!("the oldest at the broker", store.oldest_published(service));
         }
         measured!("refill", store.refill_dispatches(10));
         let started = Event::Started { attempt: None, worker_host: None, lease: None };
-        measured!("started", store.record(vec![says(brokered, names[3][0], started)]));
-        measured!("success", store.record(vec![says(brokered, names[3][0], success()?)]));
+        measured!("started", store.record_events(vec![says(brokered, names[3][0], started)]));
+        measured!("success", store.record_events(vec![says(brokered, names[3][0], success()?)]));
 
         let due = measured!("claim callbacks", store.claim_callbacks(vec![LANE], 3, LONG));
         ensure!(due.len() == 3, "{} are due", due.len());
         let settled =
             |row, attempt| Settlement { row, attempt, chain: false, verdict: Verdict::Delivered, tried: None };
         let settled = due.iter().map(|due| settled(due.record.row, due.record.attempts)).collect();
-        measured!("settle callbacks", store.settle_callbacks(settled, Vec::new()));
-        measured!("lanes", store.callback_lanes(None, 10));
+        measured!("settle callbacks", store.complete_callbacks(settled, Vec::new()));
+        measured!("lanes", store.list_callback_lanes(None, 10));
 
         let about = CallbackFilter { task: Some(names[0][9]), limit: 5, ..CallbackFilter::default() };
         let told = measured!("callbacks of a task", store.list_callbacks(about)).records;
         ensure!(told.len() == 1, "{} callbacks", told.len());
-        measured!("tries of a callback", store.callback_attempts(vec![told[0].row]));
+        measured!("tries of a callback", store.list_callback_attempts(vec![told[0].row]));
         measured!("send again", store.resend_callbacks(Resend::One(told[0].id)));
-        measured!("give up", store.give_up_callbacks(LANE + 1, LONG, 5));
+        measured!("give up", store.expire_callbacks(LANE + 1, LONG, 5));
 
-        measured!("retry by hand", store.record(vec![says(plain, names[0][9], Event::Revived)]));
+        measured!("retry by hand", store.record_events(vec![says(plain, names[0][9], Event::Revived)]));
         let mut follower = self.task(plain, 0)?;
         follower.links.after = Some(After { tasks: vec![names[1][9]], when: Condition::AllSucceeded });
         measured!("submit what waits", store.submit_many(vec![follower]));
         let event = Event::failed(None, "no");
-        measured!("fail what is waited for", store.record(vec![says(fair, names[1][9], event)]));
-        measured!("dependencies", store.settle_dependencies(100));
-        measured!("time", store.pass_time(100));
-        measured!("dependencies", store.settle_dependencies(100));
+        measured!("fail what is waited for", store.record_events(vec![says(fair, names[1][9], event)]));
+        measured!("dependencies", store.resolve_dependencies(100));
+        measured!("time", store.fire_timers(100));
+        measured!("dependencies", store.resolve_dependencies(100));
         measured!("queue depths", store.queue_depths(self.services.clone()));
         measured!("queue shares", store.queue_shares(fair));
         measured!("backlog", store.backlog());
-        measured!("heartbeat of a process", store.beat(self.instance, LONG));
-        measured!("the dead", store.bury());
-        measured!("processes", store.instances());
-        measured!("the next run", store.next_run());
+        measured!("heartbeat of a process", store.heartbeat_instance(self.instance, LONG));
+        measured!("the dead", store.reap_instances());
+        measured!("processes", store.list_instances());
+        measured!("the next run", store.next_schedule_run());
         for name in [names[0][0], names[0][9], names[3][5]] {
             let task = measured!("read", store.find_task(name)).context("a task")?;
-            measured!("attempts", store.attempts(task.id));
+            measured!("attempts", store.list_attempts(task.id));
         }
         let page = TaskFilter { limit: 5, ..TaskFilter::default() };
         for filter in [
@@ -438,11 +440,11 @@ impl World {
         };
         let (id, mut tasks) = (batch.batch_id, vec![self.task(plain, 0)?, self.task(plain, 0)?]);
         tasks.iter_mut().for_each(|task| task.links.batch = Some(id));
-        measured!("make a batch", store.make_batch(batch, tasks));
+        measured!("make a batch", store.create_batch(batch, tasks));
         measured!("read a batch", store.find_batch(id));
         measured!("list batches", store.list_batches(Some(self.clients[0]), None, 5));
         let rule = PurgeRule { service: plain, finished: LONG, any: LONG, dry_run: false, batch: 5, cursor: None };
-        measured!("purge", store.purge(rule));
+        measured!("purge", store.purge_tasks(rule));
         Ok(read)
     }
 }

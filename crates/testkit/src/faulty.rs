@@ -17,25 +17,18 @@ use std::{
 };
 
 use async_trait::async_trait;
-use relais_core::{
-    Attempt, AuditEntry, AuditOutcome, AuditPage, Backlog, Batch, BatchId, BatchMade, Buried, CallbackAttempt,
-    CallbackFilter, CallbackPage, Change, ClaimRequest, Claimed, ClaimedDispatches, Clerk, ClientKey, Decision,
-    Declared, DispatchName, Dispatched, DueCallback, Fired, InstanceKey, InstanceRecord, Joined, LaneChange, Lanes,
-    NewBatch, NewInstance, NewTask, Outcome, Page, Passed, PublishedTask, PurgeReport, PurgeRule, QueueDepth,
-    QueueShare, Referee, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ServiceKey, SessionsOf, Settled,
-    Settlement, Store, StoreError, Submission, TakenIn, Task, TaskEvent, TaskFilter, TaskId, Timestamp, WakeupListener,
-};
+use relais_core::*;
 
 /// A call that is broken off has been given at most so many chances to go on.
 const MOST_POLLS: u64 = 12;
 
 /// What processes that do tasks themselves are given is counted apart.
-const CLAIM_IN_HAND: &str = "claim_in_hand";
-const SUBMIT_IN_HAND: &str = "submit_and_take_in_hand";
+const CLAIM_BY_INSTANCE: &str = "claim_tasks_by_instance";
+const SUBMIT_BY_INSTANCE: &str = "submit_and_claim_by_instance";
 
 /// What a process is given and not told of is known to nobody but the driver, so these are broken off where others are not
 /// answered.
-const IN_HAND: [&str; 2] = [CLAIM_IN_HAND, SUBMIT_IN_HAND];
+const BY_INSTANCE: [&str; 2] = [CLAIM_BY_INSTANCE, SUBMIT_BY_INSTANCE];
 
 /// How many calls of a thousand fail, and how.
 #[derive(Debug, Clone, Copy)]
@@ -142,7 +135,7 @@ impl Faulty {
         let FaultPlan { refused, unanswered, broken_off, .. } = self.plan;
         match chance % 1000 {
             at if at < refused => Some(Fault::Refused),
-            at if at < refused + unanswered && !IN_HAND.contains(&verb) => Some(Fault::Unanswered),
+            at if at < refused + unanswered && !BY_INSTANCE.contains(&verb) => Some(Fault::Unanswered),
             at if at < refused + unanswered + broken_off => {
                 Some(Fault::BrokenOff { polls: (chance >> 32) % MOST_POLLS })
             }
@@ -203,104 +196,46 @@ const fn mix(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-macro_rules! faulty {
-    ($($verb:ident($($name:ident: $type:ty),*) -> $output:ty;)*) => {
-        #[async_trait]
-        impl Store for Faulty {
-            $(async fn $verb(&self, $($name: $type),*) -> Result<$output, StoreError> {
-                self.disturb(stringify!($verb), self.store.$verb($($name),*)).await
-            })*
-
-            async fn claim(&self, requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
-                let in_hand = requests.iter().any(|request| request.instance.is_some());
-                self.disturb(if in_hand { CLAIM_IN_HAND } else { "claim" }, self.store.claim(requests)).await
-            }
-
-            async fn submit_and_take(
-                &self,
-                tasks: Vec<NewTask>,
-                request: ClaimRequest,
-            ) -> Result<(Vec<Submission>, Vec<Task>), StoreError> {
-                let verb = if request.instance.is_some() { SUBMIT_IN_HAND } else { "submit_and_take" };
-                self.disturb(verb, self.store.submit_and_take(tasks, request)).await
-            }
-
-            fn listen(&self, listener: Arc<dyn WakeupListener>) {
-                self.store.listen(listener);
-            }
-
-            async fn relay_wakeups(&self) {
-                self.store.relay_wakeups().await;
-            }
-
-            async fn close(&self) {
-                self.store.close().await;
-            }
-        }
+/// The name under which a call is counted: what instances are given is counted apart.
+macro_rules! counted_as {
+    (claim_tasks, $requests:ident) => {
+        if $requests.iter().any(|request| request.instance.is_some()) { CLAIM_BY_INSTANCE } else { "claim_tasks" }
+    };
+    (submit_and_claim, $tasks:ident, $request:ident) => {
+        if $request.instance.is_some() { SUBMIT_BY_INSTANCE } else { "submit_and_claim" }
+    };
+    ($verb:ident $(, $name:ident)*) => {
+        stringify!($verb)
     };
 }
 
-faulty! {
-    submit_many(tasks: Vec<NewTask>) -> Vec<Submission>;
-    find_task(task_id: TaskId) -> Option<Task>;
-    list_tasks(filter: TaskFilter) -> Page;
-    count_tasks(filter: TaskFilter) -> u64;
-    record(events: Vec<TaskEvent>) -> Vec<Outcome>;
-    join(instance: NewInstance) -> Joined;
-    beat(instance: InstanceKey, silence: Duration) -> bool;
-    leave(instance: InstanceKey) -> ();
-    bury() -> Buried;
-    instances() -> Vec<InstanceRecord>;
-    decide(name: String, decision: Decision) -> Option<usize>;
-    pass_time(limit: usize) -> Passed;
-    attempts(id: i64) -> Vec<Attempt>;
-    settle_dependencies(limit: usize) -> Settled;
-    recheck_dependencies(after: i64, limit: usize) -> Option<i64>;
-    make_batch(batch: NewBatch, tasks: Vec<NewTask>) -> BatchMade;
-    find_batch(batch_id: BatchId) -> Option<Batch>;
-    list_batches(client: Option<ClientKey>, before: Option<BatchId>, limit: usize) -> Vec<Batch>;
-    close_batch(batch_id: BatchId) -> ();
-    purge_batches(finished: Duration, any: Duration, limit: usize) -> u64;
-    claim_dispatches(services: Vec<ServiceKey>, each: usize, lease: Duration) -> ClaimedDispatches;
-    settle_dispatches(dispatches: Vec<DispatchName>, outcome: Dispatched) -> ();
-    lease_strays(limit: usize) -> usize;
-    dispatch_again(service: ServiceKey) -> ();
-    refill_dispatches(limit: usize) -> bool;
-    callback_lanes(after: Option<i64>, limit: usize) -> Lanes;
-    claim_callbacks(lanes: Vec<i64>, each: usize, lease: Duration) -> Vec<DueCallback>;
-    settle_callbacks(settlements: Vec<Settlement>, lanes: Vec<(i64, LaneChange)>) -> ();
-    give_up_callbacks(lane: i64, older_than: Duration, limit: usize) -> u64;
-    list_callbacks(filter: CallbackFilter) -> CallbackPage;
-    tell(texts: Vec<String>) -> ();
-    callback_attempts(rows: Vec<i64>) -> HashMap<i64, Vec<CallbackAttempt>>;
-    resend_callbacks(resend: Resend) -> Resent;
-    purge(rule: PurgeRule) -> PurgeReport;
-    tidy(idempotency_age: Duration) -> u64;
-    write_audit(entries: Vec<AuditEntry>) -> ();
-    begin_audit(entry: AuditEntry) -> i64;
-    settle_audit(line: i64, outcome: Option<AuditOutcome>) -> ();
-    open_session(id: String, operator: String, lasts: Duration) -> ();
-    session_is_open(id: String) -> bool;
-    end_sessions(which: SessionsOf) -> u64;
-    tell_workers(process: String, workers: Option<String>) -> ();
-    told_workers(but: String, within: Duration) -> Vec<(String, Duration)>;
-    audit_log(before: Option<i64>, limit: usize) -> AuditPage;
-    forget_audit(older_than: Duration) -> u64;
-    take_turn(chore: &str, period: Duration) -> bool;
-    backlog() -> Backlog;
-    queue_depths(services: Vec<ServiceKey>) -> Vec<QueueDepth>;
-    queue_shares(service: ServiceKey) -> Vec<QueueShare>;
-    declared() -> Declared;
-    declared_version() -> i64;
-    declare(changes: Vec<Change>) -> ();
-    schedules(names: Vec<ScheduleName>) -> Vec<ScheduleRecord>;
-    next_run() -> Option<Duration>;
-    oldest_published(service: ServiceKey) -> Option<PublishedTask>;
-    fire_schedules(limit: usize, referee: Arc<dyn Referee>) -> Fired;
-    run_schedule(name: ScheduleName, task: NewTask) -> RunByHand;
-    take_in(limit: usize, clerk: Arc<dyn Clerk>) -> TakenIn;
-    advance(by: Duration) -> ();
-    ping() -> Timestamp;
-    migrate() -> usize;
-    encrypt_secrets() -> u64;
+macro_rules! faulty {
+    ($($(#[$port_doc:meta])* $port:ident {
+        $($(#[$doc:meta])* $verb:ident($($name:ident: $type:ty),*) -> $output:ty;)*
+    })*) => {
+        $(#[async_trait]
+        impl $port for Faulty {
+            $(async fn $verb(&self, $($name: $type),*) -> Result<$output, StoreError> {
+                let verb = counted_as!($verb $(, $name)*);
+                self.disturb(verb, self.store.$verb($($name),*)).await
+            })*
+        })*
+    };
+}
+
+relais_core::store_ports!(faulty);
+
+#[async_trait]
+impl Store for Faulty {
+    fn listen(&self, listener: Arc<dyn WakeupListener>) {
+        self.store.listen(listener);
+    }
+
+    async fn relay_wakeups(&self) {
+        self.store.relay_wakeups().await;
+    }
+
+    async fn close(&self) {
+        self.store.close().await;
+    }
 }

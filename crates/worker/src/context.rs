@@ -13,12 +13,12 @@ use relais_handler::{
 use tokio_util::sync::CancellationToken;
 use tracing::Span;
 
-use crate::{outbox::Outbox, slots::TaskKey, transport::Delivery};
+use crate::{report_queue::ReportQueue, slots::TaskKey, transport::Delivery};
 
 /// Puts a task's progress into the outbox.
 struct IntoOutbox {
     key: TaskKey,
-    outbox: Arc<Outbox>,
+    outbox: Arc<ReportQueue>,
 }
 
 impl Progress for IntoOutbox {
@@ -41,7 +41,7 @@ pub(crate) fn context(
     delivery: &Delivery,
     limit: Option<Duration>,
     cancel: CancellationToken,
-    outbox: Arc<Outbox>,
+    outbox: Arc<ReportQueue>,
 ) -> Context {
     let told = delivery.task.deadline.as_ref().and_then(|time| time.parse::<Timestamp>().ok()).map(SystemTime::from);
     let own = limit.and_then(|limit| SystemTime::now().checked_add(limit));
@@ -59,7 +59,7 @@ pub(crate) fn context(
 
 /// The context of a task that nobody submitted and that can be cancelled, and where its progress goes.
 #[cfg(test)]
-pub(crate) fn cancelled_by(cancel: CancellationToken) -> (Context, Arc<Outbox>) {
+pub(crate) fn cancelled_by(cancel: CancellationToken) -> (Context, Arc<ReportQueue>) {
     let body = serde_json::value::RawValue::NULL.to_owned();
     let task = relais_protocol::worker::SubmissionMessage::new("t".to_owned(), body);
     let key = TaskKey { task_id: "t".into(), attempt: Some(1), delivery: 0 };

@@ -66,7 +66,7 @@ mod error;
 mod health;
 mod heartbeat;
 mod http;
-mod outbox;
+mod report_queue;
 mod reporter;
 mod run;
 mod slots;

@@ -23,7 +23,7 @@ use crate::{
     again::Agains,
     backoff::{Backoff, Call, Outage},
     context, heartbeat,
-    outbox::Outbox,
+    report_queue::ReportQueue,
     reporter,
     slots::{Ending, Slots, TaskKey},
     transport::{Delivery, News, Transport},
@@ -53,7 +53,7 @@ const AGAIN_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct Shared {
     pub transport: Box<dyn Transport>,
     pub slots: Slots,
-    pub outbox: Arc<Outbox>,
+    pub outbox: Arc<ReportQueue>,
     pub outage: Outage,
     agains: Agains,
     /// How long a task may take, unless it says less.

@@ -3,9 +3,9 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use relais_callback::{HttpCourier, HttpOptions, signature};
-use relais_core::{CallbackType, Courier};
-use relais_engine::{CallbackOptions, Couriers};
+use relais_callback::{HttpOptions, HttpSender, signature};
+use relais_core::{CallbackSender, CallbackType};
+use relais_engine::{CallbackOptions, CallbackSenders};
 use relais_tests::{
     app::{Answer, Backend, Caller, DEADLINE, TestApp},
     receiver::{Receiver, Reply},
@@ -42,8 +42,8 @@ async fn app(on: Backend) -> TestApp {
 }
 
 async fn app_with(on: Backend, change: impl FnOnce(&mut CallbackOptions)) -> TestApp {
-    let courier: Arc<dyn Courier> = Arc::new(
-        HttpCourier::new(HttpOptions {
+    let courier: Arc<dyn CallbackSender> = Arc::new(
+        HttpSender::new(HttpOptions {
             timeout: DEADLINE,
             allow_http: true,
             allow_networks: vec!["127.0.0.0/8".to_owned()],
@@ -53,7 +53,7 @@ async fn app_with(on: Backend, change: impl FnOnce(&mut CallbackOptions)) -> Tes
         .unwrap(),
     );
     let couriers =
-        Couriers::default().with(CallbackType::Https, Arc::clone(&courier)).with(CallbackType::Http, courier);
+        CallbackSenders::default().with(CallbackType::Https, Arc::clone(&courier)).with(CallbackType::Http, courier);
     let mut callbacks = CallbackOptions {
         retries: vec![Duration::from_millis(20), Duration::from_millis(40), Duration::from_millis(80)],
         timeout: DEADLINE,
@@ -334,8 +334,8 @@ async fn all_that_failed_are_sent_again_at_once(on: Backend) {
 async fn what_can_be_seen_to_be_wrong_is_refused_at_submission(on: Backend) {
     let app = TestApp::builder(on)
         .engine(|options| {
-            let courier: Arc<dyn Courier> = Arc::new(HttpCourier::new(HttpOptions::default()).unwrap());
-            options.couriers = Couriers::default().with(CallbackType::Https, courier);
+            let courier: Arc<dyn CallbackSender> = Arc::new(HttpSender::new(HttpOptions::default()).unwrap());
+            options.couriers = CallbackSenders::default().with(CallbackType::Https, courier);
         })
         .start()
         .await;

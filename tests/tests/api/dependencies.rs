@@ -3,9 +3,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use relais_callback::{HttpCourier, HttpOptions};
-use relais_core::{CallbackType, Courier};
-use relais_engine::Couriers;
+use relais_callback::{HttpOptions, HttpSender};
+use relais_core::{CallbackSender, CallbackType};
+use relais_engine::CallbackSenders;
 use relais_tests::{
     app::{Answer, Backend, Caller, TestApp},
     receiver::Receiver,
@@ -32,8 +32,8 @@ const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-
 
 /// A Relais that may call this machine.
 async fn app(on: Backend) -> TestApp {
-    let courier: Arc<dyn Courier> = Arc::new(
-        HttpCourier::new(HttpOptions {
+    let courier: Arc<dyn CallbackSender> = Arc::new(
+        HttpSender::new(HttpOptions {
             timeout: Duration::from_secs(5),
             allow_http: true,
             allow_networks: vec!["127.0.0.0/8".to_owned()],
@@ -42,7 +42,7 @@ async fn app(on: Backend) -> TestApp {
         })
         .unwrap(),
     );
-    let couriers = Couriers::default().with(CallbackType::Http, courier);
+    let couriers = CallbackSenders::default().with(CallbackType::Http, courier);
     TestApp::builder(on).engine(|options| options.couriers = couriers).start().await
 }
 

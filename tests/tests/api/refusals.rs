@@ -3,10 +3,10 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use futures::stream;
-use relais_engine::{Credentials, OperatorRole};
+use relais_broker::{RabbitMq, RabbitMqOptions};
+use relais_engine::{Credentials, OperatorRole, Options};
 use relais_protocol::ErrorNumber;
 use relais_tests::app::{Answer, Backend, TestApp, redacted, world};
-use relais_transport::{RabbitMq, RabbitMqOptions};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -26,6 +26,7 @@ async fn every_number_is_met_and_looks_like_this(on: Backend) {
     requests(on, &mut met).await;
     operators(on, &mut met).await;
     conditions(on, &mut met).await;
+    limits(on, &mut met).await;
     let all: BTreeSet<u64> = ErrorNumber::ALL.iter().map(|number| u64::from(number.number())).collect();
     assert_eq!(met, all);
 }
@@ -92,6 +93,36 @@ async fn operators(on: Backend, met: &mut BTreeSet<u64>) {
     keep(met, 404_010, &operator.post("/admin/instances/nobody/resolve", &decision).await);
     app.client("alice").submit("resize", json!({})).await;
     keep(met, 409_003, &operator.delete("/admin/services/resize").await);
+}
+
+/// What would cost too much.
+async fn limits(on: Backend, met: &mut BTreeSet<u64>) {
+    const STRICT: &str = "/v1/services/strict/tasks";
+    let fine = json!({"body": {"sleep": 1}});
+    let app = TestApp::start(on).await;
+    keep(met, 400_013, &app.client("alice").post_text(STRICT, r#"{"body":{"sleep":1e9000}}"#).await);
+
+    let busy = TestApp::builder(on).engine(|engine| engine.validation.waiting = 0).start().await;
+    keep(met, 503_007, &busy.client("alice").post(STRICT, &fine).await);
+
+    // Validating this takes seconds, and may take a part of one.
+    let mut slow = world();
+    slow["services"][2]["jsonSchema"] = json!({"properties": {"n": {"allOf": vec![json!({"uniqueItems": true}); 12]}}});
+    let short = |engine: &mut Options| engine.validation.timeout = Duration::from_millis(500);
+    let slow = TestApp::builder(on).declaring(slow).engine(short).start().await;
+    let numbers: Vec<String> = (0..20_000).map(|n| format!("1.{n:040}")).collect();
+    let body = format!(r#"{{"body":{{"n":[{}]}}}}"#, numbers.join(","));
+    keep(met, 400_014, &slow.client("alice").post_text(STRICT, body).await);
+
+    let none = TestApp::builder(on).api(|api| api.max_requests_per_client = 0).start().await;
+    keep(met, 429_003, &none.client("alice").post(STRICT, &fine).await);
+
+    // Each check takes long enough for all guesses to be there at once.
+    let guarded = TestApp::builder(on).engine(|engine| engine.auth.bcrypt_cost = 12).start().await;
+    let guess = async |n: usize| guarded.caller().basic("alice", &format!("guess {n}")).post(STRICT, &fine).await;
+    let guesses = futures::future::join_all((0..40).map(guess)).await;
+    let refused = guesses.iter().find(|answer| answer.status == 429).expect("forty guesses at once are too many");
+    keep(met, 429_004, refused);
 }
 
 /// What is right, at the wrong time.

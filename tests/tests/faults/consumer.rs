@@ -71,7 +71,7 @@ impl Consumer {
         }
         let callback = serde_json::from_value(json!({"type": "https", "url": format!("https://{}", self.name)}))?;
         let request = BatchRequest { tasks, callback: Some(callback), open, ..BatchRequest::default() };
-        match self.engine.make_batch(&self.access.client, request, None).await {
+        match self.engine.create_batch(&self.access.client, request, None).await {
             Ok(made) => {
                 if open {
                     let closed = until_answered(|| self.engine.close_batch(&self.access.client, made.batch_id));

@@ -21,7 +21,7 @@ async fn a_process_whose_return_was_not_answered_takes_tasks_again() -> Result<(
     let play = Play { backend: Backend::Postgres, cast: Cast::InProcess };
     let stage = Stage::set_up(play, seed(), &Arc::new(Ledger::default()), None).await?;
     stage.switch(false);
-    let plan = FaultPlan { seed: 0, refused: 0, unanswered: 1000, broken_off: 0, only: Some("join") };
+    let plan = FaultPlan { seed: 0, refused: 0, unanswered: 1000, broken_off: 0, only: Some("register_instance") };
     let store = Faulty::new(relais_store::open(&stage.url, &relais_store::Options::default()).await?, plan);
     let engine = Engine::start(Arc::clone(&store) as _, Options::default())?;
     engine.refresh().await?;
@@ -32,12 +32,12 @@ async fn a_process_whose_return_was_not_answered_takes_tasks_again() -> Result<(
 
     store.switch(true);
     let given_up = async || {
-        if store.counts().get("join").is_some_and(|count| count.unanswered > 0) {
+        if store.counts().get("register_instance").is_some_and(|count| count.unanswered > 0) {
             return Ok(true);
         }
         // It may give a sign of life in between.
         stage.underneath.advance(Duration::from_secs(60)).await?;
-        stage.underneath.bury().await?;
+        stage.underneath.reap_instances().await?;
         Ok(false)
     };
     ensure!(judge::until(PATIENCE, given_up).await?, "it did not try to begin anew");

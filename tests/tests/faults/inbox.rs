@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context as _, Result};
-use relais_core::InboxEntry;
+use relais_core::StoredSubmission;
 use relais_engine::{Access, Engine};
 use relais_protocol::consumer::SubmitRequest;
 use relais_store::{Enqueue, enqueue};
@@ -70,7 +70,7 @@ impl Depositor {
     }
 }
 
-async fn put<D: Database>(transaction: &mut Transaction<'_, D>, entry: &InboxEntry) -> Result<(), sqlx::Error>
+async fn put<D: Database>(transaction: &mut Transaction<'_, D>, entry: &StoredSubmission) -> Result<(), sqlx::Error>
 where
     D::Connection: Enqueue,
 {

@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    Attempt, Batch, Condition, NotificationStatus, ServiceKey, Status, Store, Tally, Task, TaskFilter, TaskId,
+    Attempt, Batch, CallbackStatus, Condition, ServiceKey, Status, Store, Tally, Task, TaskFilter, TaskId,
 };
 use relais_tests::chaos::Verdict;
 use tokio::time::Instant;
@@ -27,7 +27,7 @@ async fn read_all(store: &dyn Store) -> Result<(Vec<Task>, HashMap<TaskId, Vec<A
     let (mut tasks, mut past) = (Vec::new(), HashMap::new());
     for listed in list_all(store).await? {
         tasks.push(store.find_task(listed.task_id).await?.context("a task is listed and not there")?);
-        past.insert(listed.task_id, store.attempts(listed.id).await?);
+        past.insert(listed.task_id, store.list_attempts(listed.id).await?);
     }
     Ok((tasks, past))
 }
@@ -73,8 +73,8 @@ pub async fn arrived(store: &dyn Store, ledger: &Ledger, most: Duration) -> Resu
 
 /// Waits until no process is known any more: those that have ended, and those that died.
 pub async fn alone(store: &dyn Store, most: Duration) -> Result<()> {
-    let nobody = until(most, async || Ok(store.instances().await?.is_empty())).await?;
-    ensure!(nobody, "processes are known that are no more: {:?}", store.instances().await?);
+    let nobody = until(most, async || Ok(store.list_instances().await?.is_empty())).await?;
+    ensure!(nobody, "processes are known that are no more: {:?}", store.list_instances().await?);
     Ok(())
 }
 
@@ -102,7 +102,7 @@ pub async fn dispatched(store: &dyn Store, most: Duration) -> Result<()> {
 /// Waits until every end that is to be told was.
 pub async fn told(store: &dyn Store, most: Duration) -> Result<()> {
     let waits = |task: &Task| task.callback.is_some() && task.notification != Some(told_how(task));
-    let untold = |batch: &Batch| batch.notification != Some(NotificationStatus::Success);
+    let untold = |batch: &Batch| batch.notification != Some(CallbackStatus::Success);
     let all = async || -> Result<bool> {
         let batches = store.list_batches(None, None, 10_000).await?;
         Ok(!list_all(store).await?.iter().any(waits) && !batches.iter().any(untold))
@@ -112,9 +112,9 @@ pub async fn told(store: &dyn Store, most: Duration) -> Result<()> {
 }
 
 /// What becomes of telling a task's end.
-fn told_how(task: &Task) -> NotificationStatus {
+fn told_how(task: &Task) -> CallbackStatus {
     let nobody = task.callback.as_ref().is_some_and(|callback| callback.target == NOBODY);
-    if nobody { NotificationStatus::Failure } else { NotificationStatus::Success }
+    if nobody { CallbackStatus::Failure } else { CallbackStatus::Success }
 }
 
 /// The tasks that wait have the places from the first to the last, each one of them. Tells how many wait.
@@ -229,7 +229,7 @@ fn judge_task(task: &Task, past: &[Attempt], book: &Book, verdict: &mut Verdict)
         verdict.findings.push(format!("task {task_id} was seen {} and is {:?}", seen.as_str(), state.status));
     }
     let letters = book.letters.get(&task_id).map_or(&[][..], Vec::as_slice);
-    let to_be_told = task.callback.is_some() && told_how(task) == NotificationStatus::Success;
+    let to_be_told = task.callback.is_some() && told_how(task) == CallbackStatus::Success;
     if to_be_told == letters.is_empty() || letters.iter().any(|end| end != state.status.as_str()) {
         verdict.lost += 1;
         verdict.findings.push(format!("of task {task_id}, which ended {:?}, was told {letters:?}", state.status));

@@ -25,7 +25,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use relais_core::{Change, ClientId, Status, Store as _, StoreError};
+use relais_core::{Change, ClientId, DeclarationStore as _, Status, StoreError};
 use relais_testkit::{FaultCount, FaultPlan, Faulty};
 use relais_tests::chaos::{Verdict, rounds, seed};
 use sqlx::{Connection, PgConnection};

@@ -206,20 +206,20 @@ impl Caretaker {
         let store = &self.store;
         match what {
             0 => store.recheck_dependencies(0, 1000).await.map(drop),
-            1 => store.tidy(AGES).await.map(drop),
-            2 => store.forget_audit(AGES).await.map(drop),
-            3 => store.lease_strays(100).await.map(drop),
-            4 => store.tell(vec!["nothing".to_owned()]).await,
-            5 => store.tell_workers("caretaker".to_owned(), Some("[]".to_owned())).await,
-            6 => store.give_up_callbacks(1, AGES, 100).await.map(drop),
+            1 => store.purge_keys(AGES).await.map(drop),
+            2 => store.purge_audit(AGES).await.map(drop),
+            3 => store.lease_orphans(100).await.map(drop),
+            4 => store.broadcast(vec!["nothing".to_owned()]).await,
+            5 => store.publish_workers("caretaker".to_owned(), Some("[]".to_owned())).await,
+            6 => store.expire_callbacks(1, AGES, 100).await.map(drop),
             7 => store.purge_batches(AGES, AGES, 100).await.map(drop),
-            8 => store.bury().await.map(drop),
+            8 => store.reap_instances().await.map(drop),
             9 => store.take_turn("caretaker", Duration::from_millis(100)).await.map(drop),
             _ => {
                 let (finished, any) = (AGES, AGES);
                 let service = ServiceKey(1);
                 let rule = PurgeRule { service, finished, any, dry_run: false, batch: 100, cursor: None };
-                store.purge(rule).await.map(drop)
+                store.purge_tasks(rule).await.map(drop)
             }
         }
     }

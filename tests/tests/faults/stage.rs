@@ -4,11 +4,13 @@ use std::{any::Any, collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
-use relais_core::{CallbackType, Client, Courier, Letter, NotAllowed, Reply, ReplyOutcome, Role, Store, TaskId};
-use relais_engine::{Access, AuthOptions, CallbackOptions, Couriers, Engine, EngineError, Options};
+use relais_broker::{RabbitMq, RabbitMqOptions};
+use relais_core::{
+    CallbackDelivery, CallbackSender, CallbackType, Client, NotAllowed, Reply, ReplyOutcome, Role, Store, TaskId,
+};
+use relais_engine::{Access, AuthOptions, CallbackOptions, CallbackSenders, Engine, EngineError, Options};
 use relais_protocol::admin::Declaration;
 use relais_testkit::{FaultCount, FaultPlan, Faulty, TestDatabase};
-use relais_transport::{RabbitMq, RabbitMqOptions};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -153,7 +155,7 @@ fn engine_options(ledger: &Arc<Ledger>) -> Options {
     let courier = Arc::new(Noting(Arc::clone(ledger)));
     Options {
         auth: AuthOptions { bcrypt_cost: 4, ..AuthOptions::default() },
-        couriers: Couriers::default().with(CallbackType::Https, courier),
+        couriers: CallbackSenders::default().with(CallbackType::Https, courier),
         callbacks: CallbackOptions {
             // What a sender does not settle is sent again after three times this and a little more.
             timeout: Duration::from_millis(100),
@@ -172,12 +174,12 @@ fn engine_options(ledger: &Arc<Ledger>) -> Options {
 struct Noting(Arc<Ledger>);
 
 #[async_trait]
-impl Courier for Noting {
+impl CallbackSender for Noting {
     fn judge(&self, _: CallbackType, target: &str, _: &Client) -> Result<String, NotAllowed> {
         Ok(target.to_owned())
     }
 
-    async fn carry(&self, letter: &Letter) -> Reply {
+    async fn carry(&self, letter: &CallbackDelivery) -> Reply {
         let body: Value = serde_json::from_str(&letter.body).unwrap_or_default();
         let task_id = body["taskId"].as_str().or(body["batchId"].as_str()).and_then(TaskId::parse);
         if letter.target == NOBODY {

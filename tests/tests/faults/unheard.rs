@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use relais_core::{
-    ClaimRequest, CrashPolicy, Event, Joined, Json, NewInstance, ServiceKey, Status, Store, Task, TaskEvent,
+    ClaimRequest, CrashPolicy, Event, Json, NewInstance, Registration, ServiceKey, Status, Store, Task, TaskEvent,
 };
 use relais_engine::Access;
 use relais_testkit::break_off;
@@ -41,7 +41,7 @@ async fn what_a_process_has_without_knowing_comes_back_with_its_next_claim() -> 
 async fn break_off_claims(stage: &Stage, access: &Access) -> Result<()> {
     let service = access.service.key;
     let store = &stage.underneath;
-    let joined = store.join(NewInstance {
+    let joined = store.register_instance(NewInstance {
         name: format!("hands of {}", access.service.name),
         host: None,
         version: String::new(),
@@ -49,11 +49,11 @@ async fn break_off_claims(stage: &Stage, access: &Access) -> Result<()> {
         silence: Duration::from_secs(600),
         services: vec![service],
     });
-    let Joined::In { key, .. } = joined.await? else { anyhow::bail!("it may begin") };
+    let Registration::In { key, .. } = joined.await? else { anyhow::bail!("it may begin") };
     let request = ClaimRequest { service, max: 10, lease: None, worker_host: None, instance: Some(key) };
     // Schedules may have run meanwhile.
     loop {
-        let before = store.claim(vec![request.clone()]).await?.tasks.concat();
+        let before = store.claim_tasks(vec![request.clone()]).await?.tasks.concat();
         if before.is_empty() {
             break;
         }
@@ -66,11 +66,11 @@ async fn break_off_claims(stage: &Stage, access: &Access) -> Result<()> {
             let request = serde_json::from_str(r#"{"body": {}}"#)?;
             stage.engines[0].submit(access, request, None).await?;
         }
-        let claimed = match break_off(store.claim(vec![request.clone()]), polls).await {
+        let claimed = match break_off(store.claim_tasks(vec![request.clone()]), polls).await {
             Some(claimed) => claimed?,
             None => {
                 broken_off += 1;
-                store.claim(vec![request.clone()]).await?
+                store.claim_tasks(vec![request.clone()]).await?
             }
         };
         let tasks = claimed.tasks.concat();
@@ -81,7 +81,7 @@ async fn break_off_claims(stage: &Stage, access: &Access) -> Result<()> {
         }
     }
     ensure!(broken_off > 0, "no claim was broken off");
-    store.leave(key).await?;
+    store.deregister_instance(key).await?;
     let stored = judge::list_all(&*stage.underneath).await?;
     // Schedules may have had time for tasks of other services.
     let own = stored.iter().filter(|task| task.service == access.service.name);
@@ -97,6 +97,6 @@ async fn finish(store: &dyn Store, service: ServiceKey, tasks: &[Task]) -> Resul
         let event = Event::Succeeded { attempt: Some(task.state.attempt), response: response.clone() };
         TaskEvent { task_id: task.task_id, service, client: None, event }
     };
-    store.record(tasks.iter().map(done).collect()).await?;
+    store.record_events(tasks.iter().map(done).collect()).await?;
     Ok(())
 }

@@ -2,13 +2,13 @@
 
 use std::{sync::Arc, time::Duration};
 
+use relais_broker::{RabbitMq, RabbitMqOptions};
 use relais_messaging::rabbitmq::BrokerOptions;
 use relais_testkit::TestVhost;
 use relais_tests::{
     amqp::AmqpWorker,
     app::{Backend, Builder, Caller, DEADLINE, TestApp},
 };
-use relais_transport::{RabbitMq, RabbitMqOptions};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 

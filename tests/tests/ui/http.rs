@@ -195,7 +195,7 @@ async fn a_session_that_was_ended_opens_nothing_any_more() -> Result<()> {
     ensure!(post(&world, "/ui/sign-out", &[("cookie", &there)], &all).await?.status() == 303);
     ensure!(!opens(&there).await? && !opens(&elsewhere).await?, "hers, everywhere");
     ensure!(opens(&other).await?, "and nobody else's");
-    let log = world.app.engine.audit_log(None, 1).await?.entries;
+    let log = world.app.engine.list_audit(None, 1).await?.entries;
     ensure!(log[0].action == "sign-out" && log[0].detail.as_deref() == Some("everywhere"), "{log:?}");
     Ok(())
 }

@@ -7,7 +7,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use relais_core::{ClaimRequest, CrashPolicy, InstanceStatus, Joined, NewInstance};
+use relais_broker::{RabbitMq, RabbitMqOptions};
+use relais_core::{ClaimRequest, CrashPolicy, InstanceStatus, NewInstance, Registration};
 use relais_messaging::rabbitmq::BrokerOptions;
 use relais_testkit::TestVhost;
 use relais_tests::{
@@ -15,7 +16,6 @@ use relais_tests::{
     app::{Backend, DEADLINE, TestApp},
     browser::{Browser, Look},
 };
-use relais_transport::{RabbitMq, RabbitMqOptions};
 use serde_json::json;
 
 use super::world::{World, accessible, pictures};
@@ -87,7 +87,7 @@ async fn messages_that_nobody_understood_are_grouped_replayed_and_discarded() ->
     ensure!(browser.text().await?.contains("3 messages are gone."));
     ensure!(set_aside(&app).await == 1, "the other one is left");
     browser.no_complaints("dead letters")?;
-    let log = app.engine.audit_log(None, 10).await?.entries;
+    let log = app.engine.list_audit(None, 10).await?.entries;
     let did: Vec<&str> = log.iter().map(|entry| entry.action.as_str()).collect();
     ensure!(did[..2] == ["deadletter.discard", "deadletter.replay"], "{did:?}");
     Ok(())
@@ -106,12 +106,12 @@ async fn dies(world: &World, name: &str, tasks: usize) -> Result<()> {
         silence: Duration::from_millis(500),
         services: vec![service],
     };
-    let Joined::In { key, .. } = store.join(instance).await? else { bail!("{name} may not begin") };
+    let Registration::In { key, .. } = store.register_instance(instance).await? else { bail!("{name} may not begin") };
     let wish = ClaimRequest { service, max: tasks, lease: None, worker_host: None, instance: Some(key) };
-    ensure!(store.claim(vec![wish]).await?.tasks[0].len() == tasks);
+    ensure!(store.claim_tasks(vec![wish]).await?.tasks[0].len() == tasks);
     until("it is dead", async || {
-        store.bury().await?;
-        let known = store.instances().await?;
+        store.reap_instances().await?;
+        let known = store.list_instances().await?;
         Ok(known.iter().any(|one| one.name == name && one.status == InstanceStatus::Undecided))
     })
     .await

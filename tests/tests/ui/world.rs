@@ -109,7 +109,7 @@ impl World {
 
     /// What operators did, as words.
     pub async fn audit(&self) -> Vec<String> {
-        let log = self.app.engine.audit_log(None, 200).await;
+        let log = self.app.engine.list_audit(None, 200).await;
         let entries = log.map(|log| log.entries).unwrap_or_default();
         entries.into_iter().map(|entry| format!("{} {} {}", entry.actor, entry.action, entry.target)).collect()
     }

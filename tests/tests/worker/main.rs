@@ -17,9 +17,9 @@ mod stage;
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
+use relais_broker::{RabbitMq, RabbitMqOptions};
 use relais_testkit::TestVhost;
 use relais_tests::app::{Backend, TestApp, secret};
-use relais_transport::{RabbitMq, RabbitMqOptions};
 use relais_worker::{Worker, WorkerBuilder};
 use serde_json::{Value, json};
 

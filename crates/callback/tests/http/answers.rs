@@ -7,7 +7,7 @@ use relais_callback::{
     HttpOptions,
     signature::{generate_secret, verify},
 };
-use relais_core::{CallbackType, Courier, Letter, ReplyOutcome, SigningSecret};
+use relais_core::{CallbackDelivery, CallbackSender, CallbackType, ReplyOutcome, SigningSecret};
 
 use crate::{receiver::Receiver, support::*};
 
@@ -49,7 +49,7 @@ async fn a_compressed_letter_is_signed_as_it_was_written() {
     let key = generate_secret().unwrap();
     for body in [BODY.to_owned(), format!("[{}0]", "123456789,".repeat(20_000))] {
         let client = Arc::new(client(vec![secret(&key, None)]));
-        let letter = Letter { gzip: true, body: body.clone(), client, ..letter(&receiver.url()) };
+        let letter = CallbackDelivery { gzip: true, body: body.clone(), client, ..letter(&receiver.url()) };
         assert_eq!(soon(courier.carry(&letter)).await.outcome, ReplyOutcome::Delivered);
 
         let request = receiver.request().await;
@@ -69,7 +69,7 @@ async fn two_secrets_sign_while_one_replaces_the_other() {
     let [new, old, older] = std::array::from_fn(|_| generate_secret().unwrap());
     let secrets =
         vec![secret(&new, None), secret(&old, Some(Duration::from_secs(1))), secret(&older, Some(Duration::ZERO))];
-    let letter = Letter { client: Arc::new(client(secrets)), ..letter(&receiver.url()) };
+    let letter = CallbackDelivery { client: Arc::new(client(secrets)), ..letter(&receiver.url()) };
     assert_eq!(soon(courier.carry(&letter)).await.outcome, ReplyOutcome::Delivered);
 
     let request = receiver.request().await;
@@ -90,7 +90,7 @@ async fn who_has_secrets_gets_nothing_unsigned() {
         (vec![secret(&generate_secret().unwrap(), Some(Duration::ZERO))], "all signing secrets have expired"),
         (vec![secret("hush", None)], "a signing secret begins with whsec_"),
     ] {
-        let letter = Letter { client: Arc::new(client(secrets)), ..letter(&receiver.url()) };
+        let letter = CallbackDelivery { client: Arc::new(client(secrets)), ..letter(&receiver.url()) };
         let reply = soon(courier.carry(&letter)).await;
         assert_eq!(reply.outcome, ReplyOutcome::Forbidden);
         assert_eq!(why(&reply), format!("the callback can not be signed: {error}"));
@@ -259,9 +259,9 @@ async fn a_letter_is_judged_again_when_it_is_carried() {
         assert!(!why(&reply).is_empty());
     }
     let courier = courier(options(receiver.port()));
-    let amqp = Letter { kind: CallbackType::Amqp, ..letter(&receiver.url()) };
+    let amqp = CallbackDelivery { kind: CallbackType::Amqp, ..letter(&receiver.url()) };
     assert_eq!(soon(courier.carry(&amqp)).await.outcome, ReplyOutcome::Forbidden);
-    let named = Letter { id: "a\r\nb".to_owned(), ..letter(&receiver.url()) };
+    let named = CallbackDelivery { id: "a\r\nb".to_owned(), ..letter(&receiver.url()) };
     assert_eq!(soon(courier.carry(&named)).await.outcome, ReplyOutcome::Forbidden);
     assert_eq!(receiver.connections(), 0);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_callback::{CourierError, HttpCourier, HttpOptions};
+use relais_callback::{CourierError, HttpOptions, HttpSender};
 use relais_core::ReplyOutcome;
 use tokio::{io::AsyncReadExt, net::TcpListener, sync::mpsc::unbounded_channel};
 
@@ -194,7 +194,7 @@ async fn a_host_that_does_not_take_connections_is_left_at_the_deadline() {
 #[test]
 fn a_courier_without_a_deadline_is_refused() {
     for timeout in [Duration::ZERO, Duration::from_secs(3601), Duration::MAX] {
-        let courier = HttpCourier::new(HttpOptions { timeout, ..HttpOptions::default() });
+        let courier = HttpSender::new(HttpOptions { timeout, ..HttpOptions::default() });
         assert!(matches!(courier, Err(CourierError::Timeout(_))), "{timeout:?}");
     }
 }

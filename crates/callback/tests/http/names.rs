@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use relais_callback::{HttpCourier, HttpOptions};
+use relais_callback::{HttpOptions, HttpSender};
 use relais_core::ReplyOutcome;
 use tokio::net::TcpListener;
 
@@ -18,8 +18,8 @@ fn only_other(port: u16) -> HttpOptions {
     HttpOptions { allow_networks: vec!["127.0.0.2".to_owned()], ..options(port) }
 }
 
-fn courier_with(options: HttpOptions, script: &Arc<Script>) -> HttpCourier {
-    HttpCourier::with_resolver(options, Arc::<Script>::clone(script)).unwrap()
+fn courier_with(options: HttpOptions, script: &Arc<Script>) -> HttpSender {
+    HttpSender::with_resolver(options, Arc::<Script>::clone(script)).unwrap()
 }
 
 /// A receiver that may not be reached, and one on the same port that may.
@@ -150,7 +150,7 @@ async fn a_name_that_does_not_resolve_is_told() {
 
 #[tokio::test]
 async fn the_deadline_covers_the_lookup() {
-    let courier = HttpCourier::with_resolver(hurried(8080), Arc::new(Silence)).unwrap();
+    let courier = HttpSender::with_resolver(hurried(8080), Arc::new(Silence)).unwrap();
     let (reply, took) = timed(&courier, "http://silent.test:8080/").await;
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, "no answer within 300ms"));
     assert!((SHORT..AT_MOST).contains(&took), "{took:?}");

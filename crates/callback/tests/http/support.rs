@@ -1,4 +1,4 @@
-//! Couriers, letters, and resolvers that say what a test wants.
+//! CallbackSenders, letters, and resolvers that say what a test wants.
 
 use std::{
     collections::VecDeque,
@@ -9,9 +9,10 @@ use std::{
 };
 
 use async_trait::async_trait;
-use relais_callback::{HttpCourier, HttpOptions, Resolver};
+use relais_callback::{HttpOptions, HttpSender, Resolver};
 use relais_core::{
-    CallbackType, Client, ClientId, ClientKey, Courier, Letter, Reply, ReplyOutcome, SigningSecret, Timestamp,
+    CallbackDelivery, CallbackSender, CallbackType, Client, ClientId, ClientKey, Reply, ReplyOutcome, SigningSecret,
+    Timestamp,
 };
 
 /// Sun, 06 Nov 1994 08:49:37 GMT, and half a second.
@@ -49,8 +50,8 @@ pub fn hurried(port: u16) -> HttpOptions {
     HttpOptions { timeout: SHORT, ..options(port) }
 }
 
-pub fn courier(options: HttpOptions) -> HttpCourier {
-    HttpCourier::new(options).unwrap()
+pub fn courier(options: HttpOptions) -> HttpSender {
+    HttpSender::new(options).unwrap()
 }
 
 pub fn client(signing_secrets: Vec<SigningSecret>) -> Client {
@@ -63,10 +64,10 @@ pub fn client(signing_secrets: Vec<SigningSecret>) -> Client {
     }
 }
 
-pub fn letter(target: &str) -> Letter {
+pub fn letter(target: &str) -> CallbackDelivery {
     let kind = if target.starts_with("https") { CallbackType::Https } else { CallbackType::Http };
     let client = Arc::new(client(Vec::new()));
-    Letter {
+    CallbackDelivery {
         id: ID.to_owned(),
         kind,
         target: target.to_owned(),
@@ -79,13 +80,13 @@ pub fn letter(target: &str) -> Letter {
 }
 
 /// Carries a letter, and tells how long it took.
-pub async fn timed(courier: &HttpCourier, target: &str) -> (Reply, Duration) {
+pub async fn timed(courier: &HttpSender, target: &str) -> (Reply, Duration) {
     let begin = Instant::now();
     let reply = soon(courier.carry(&letter(target))).await;
     (reply, begin.elapsed())
 }
 
-pub async fn carry(courier: &HttpCourier, target: &str) -> Reply {
+pub async fn carry(courier: &HttpSender, target: &str) -> Reply {
     timed(courier, target).await.0
 }
 

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, sync::Arc};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
-use relais_callback::{CourierError, HttpCourier, HttpOptions};
+use relais_callback::{CourierError, HttpOptions, HttpSender};
 use relais_core::ReplyOutcome;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -63,9 +63,9 @@ impl Authority {
     }
 }
 
-fn courier_for(port: u16, roots: Option<PathBuf>) -> HttpCourier {
+fn courier_for(port: u16, roots: Option<PathBuf>) -> HttpSender {
     let options = HttpOptions { root_certificates: roots, allow_http: false, ..options(port) };
-    HttpCourier::with_resolver(options, Script::new(&[&["127.0.0.1"]])).unwrap()
+    HttpSender::with_resolver(options, Script::new(&[&["127.0.0.1"]])).unwrap()
 }
 
 fn target(port: u16) -> String {
@@ -129,7 +129,7 @@ async fn an_endpoint_that_does_not_speak_tls_is_told() {
 async fn the_deadline_covers_the_handshake() {
     let receiver = Receiver::start(|mut connection| async move { connection.left_alone().await }).await;
     let options = hurried(receiver.port());
-    let courier = HttpCourier::with_resolver(options, Script::new(&[&["127.0.0.1"]])).unwrap();
+    let courier = HttpSender::with_resolver(options, Script::new(&[&["127.0.0.1"]])).unwrap();
     let (reply, took) = timed(&courier, &target(receiver.port())).await;
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, "no answer within 300ms"));
     assert!((SHORT..AT_MOST).contains(&took), "{took:?}");
@@ -139,7 +139,7 @@ async fn the_deadline_covers_the_handshake() {
 fn a_file_without_certificates_is_refused() {
     let folder = TempDir::new().unwrap();
     let with = |name: &str| {
-        HttpCourier::new(HttpOptions { root_certificates: Some(folder.path().join(name)), ..HttpOptions::default() })
+        HttpSender::new(HttpOptions { root_certificates: Some(folder.path().join(name)), ..HttpOptions::default() })
     };
     fs::write(folder.path().join("empty.pem"), "nothing").unwrap();
     assert!(matches!(with("missing.pem"), Err(CourierError::RootCertificates { .. })));

@@ -8,7 +8,7 @@ use crate::{Engine, EngineError, views::text};
 impl Engine {
     /// The processes on the store, in the order of their names.
     pub async fn instances(&self) -> Result<Instances, EngineError> {
-        Ok(Instances { instances: self.0.store.instances().await?.into_iter().map(view).collect() })
+        Ok(Instances { instances: self.0.store.list_instances().await?.into_iter().map(view).collect() })
     }
 
     /// Decides what becomes of the tasks of an instance that died.
@@ -17,11 +17,11 @@ impl Engine {
             DecisionName::Restart => Decision::Restart,
             DecisionName::Fail => Decision::Fail,
         };
-        if let Some(tasks) = self.0.store.decide(name.to_owned(), decision).await? {
+        if let Some(tasks) = self.0.store.resolve_instance(name.to_owned(), decision).await? {
             tracing::info!(instance = name, tasks, ?decision, "it was decided what becomes of its tasks");
             return Ok(ResolveAnswer { tasks });
         }
-        let known = self.0.store.instances().await?;
+        let known = self.0.store.list_instances().await?;
         match known.into_iter().find(|instance| instance.name == name) {
             Some(instance) => Err(EngineError::Conflict(format!(
                 "there is nothing to decide: the instance is {}",

@@ -31,7 +31,7 @@ use crate::{
 impl Engine {
     /// The schedules, in the order of their names.
     pub async fn schedule_states(&self) -> Result<Vec<ScheduleState>, EngineError> {
-        Ok(self.0.store.schedules(Vec::new()).await?.iter().map(schedule_state).collect())
+        Ok(self.0.store.list_schedules(Vec::new()).await?.iter().map(schedule_state).collect())
     }
 
     /// One schedule.
@@ -85,13 +85,13 @@ impl Engine {
 
     /// The schedules, as a file would say it.
     pub(super) async fn declared_schedules(&self) -> Result<Vec<ScheduleDeclaration>, EngineError> {
-        let records = self.0.store.schedules(Vec::new()).await?;
+        let records = self.0.store.list_schedules(Vec::new()).await?;
         Ok(records.iter().map(|record| schedule_declaration(&record.schedule)).collect())
     }
 
     async fn declared_schedule(&self, name: &str) -> Result<ScheduleRecord, EngineError> {
         let name = ScheduleName::new(name).map_err(|_| EngineError::ScheduleNotFound)?;
-        self.0.store.schedules(vec![name]).await?.pop().ok_or(EngineError::ScheduleNotFound)
+        self.0.store.list_schedules(vec![name]).await?.pop().ok_or(EngineError::ScheduleNotFound)
     }
 
     /// Checks the schedules of a declaration, and compares them with what is there.
@@ -106,7 +106,7 @@ impl Engine {
         if declaration.schedules.is_empty() && !prune {
             return Ok(());
         }
-        let known = self.0.store.schedules(Vec::new()).await?.into_iter();
+        let known = self.0.store.list_schedules(Vec::new()).await?.into_iter();
         let known: HashMap<String, Schedule> =
             known.map(|record| (record.schedule.name.to_string(), record.schedule)).collect();
         let outlook = Outlook { snapshot, declaration, prune };

@@ -291,7 +291,7 @@ mod tests {
         let busy = Arc::clone(auth);
         let requester = Requester { client: "busy".into(), peer: None };
         tokio::spawn(async move {
-            let work = move |_: &crate::pool::Waiter<'_>| {
+            let work = move |_: &crate::pool::JobCaller<'_>| {
                 let _ = begun.send(());
                 let _ = wait.recv();
             };

@@ -4,9 +4,9 @@
 //! begin with `relais.` are what processes of Relais say to each other. Nothing here is needed for a task to live: whatever
 //! is lost on the bus, the sweeps find.
 
-mod elsewhere;
 mod over_store;
-mod speaker;
+mod publisher;
+mod remote_interest;
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use self::over_store::StoreTransport;
-use self::{elsewhere::Elsewhere, speaker::Speaker};
+use self::{publisher::EventPublisher, remote_interest::RemoteInterest};
 use crate::{Engine, EngineError, Problem, background::chain, engine::Inner, hub::Hub};
 
 /// What the channels of tasks begin with.
@@ -72,8 +72,8 @@ pub(crate) struct EventBus {
     bus: relais_bus::Bus,
     options: BusOptions,
     /// None if the bus is not used.
-    speaker: Option<Arc<Speaker>>,
-    elsewhere: Arc<Elsewhere>,
+    speaker: Option<Arc<EventPublisher>>,
+    elsewhere: Arc<RemoteInterest>,
     /// Told when nothing will be published any more.
     quiet: CancellationToken,
     tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
@@ -82,9 +82,9 @@ pub(crate) struct EventBus {
 impl EventBus {
     pub(crate) fn new(options: &BusOptions) -> Result<Self, EngineError> {
         let bus = options.bus.clone();
-        let elsewhere = Arc::new(Elsewhere::new(options.shared));
+        let elsewhere = Arc::new(RemoteInterest::new(options.shared));
         let speaker = match options.enabled {
-            true => Some(Arc::new(Speaker::new(&bus, options, Arc::clone(&elsewhere))?)),
+            true => Some(Arc::new(EventPublisher::new(&bus, options, Arc::clone(&elsewhere))?)),
             false => None,
         };
         let (quiet, tasks) = (CancellationToken::new(), std::sync::Mutex::default());
@@ -113,7 +113,7 @@ impl EventBus {
 }
 
 /// Starts the bus, then speaks until all is quiet.
-async fn run(engine: std::sync::Weak<Inner>, speaker: Arc<Speaker>, quiet: CancellationToken) {
+async fn run(engine: std::sync::Weak<Inner>, speaker: Arc<EventPublisher>, quiet: CancellationToken) {
     let Some(inner) = engine.upgrade() else { return };
     let (bus, hub) = (inner.bus.bus.clone(), Arc::clone(&inner.hub));
     let (elsewhere, options) = (Arc::clone(&inner.bus.elsewhere), inner.bus.options.clone());
@@ -125,7 +125,9 @@ async fn run(engine: std::sync::Weak<Inner>, speaker: Arc<Speaker>, quiet: Cance
             false => None,
         };
         let interest = match options.shared {
-            true => Some(bus.subscriber(elsewhere::CHANNEL).and(Notice::RECONNECTED).name("interest").stream().await?),
+            true => {
+                Some(bus.subscriber(remote_interest::CHANNEL).and(Notice::RECONNECTED).name("interest").stream().await?)
+            }
             false => None,
         };
         Ok::<_, BusError>((worker, interest))
@@ -143,7 +145,7 @@ async fn run(engine: std::sync::Weak<Inner>, speaker: Arc<Speaker>, quiet: Cance
     }
     let listening = async {
         if let Some(heard) = interest {
-            elsewhere::listen(&elsewhere, &bus, &speaker, heard, &quiet, || {
+            remote_interest::listen(&elsewhere, &bus, &speaker, heard, &quiet, || {
                 if options.wakeups {
                     hub.wake(&Wakeup::anything());
                 }

@@ -92,7 +92,7 @@ impl StoreTransport {
         if let Some(text) = texts.iter().find(|text| text.len() > wakeup::MAX_TEXT) {
             return Err(BusError::TooLarge { size: text.len(), limit: wakeup::MAX_TEXT });
         }
-        match tokio::time::timeout(PATIENCE, self.store.tell(texts)).await {
+        match tokio::time::timeout(PATIENCE, self.store.broadcast(texts)).await {
             Ok(told) => told.map_err(|error| BusError::transport("publish", error)),
             Err(late) => Err(BusError::transport("publish", late)),
         }

@@ -1,7 +1,7 @@
 //! Looking at callbacks, and sending them again.
 
 use relais_core::{
-    CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId, CallbackRecord, Declared, NotificationStatus, Resend,
+    CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId, CallbackRecord, CallbackStatus, Declared, Resend,
     TaskId, Timestamp,
 };
 use relais_protocol::callback::{CallbackAttemptView, CallbackPageView, CallbackView};
@@ -21,7 +21,7 @@ pub struct CallbackQuery {
     /// Of this task.
     pub task: Option<TaskId>,
     /// In this status.
-    pub status: Option<NotificationStatus>,
+    pub status: Option<CallbackStatus>,
     /// That came to be at this time or later.
     pub from: Option<Timestamp>,
     /// Where the page begins.
@@ -116,7 +116,7 @@ impl Engine {
     async fn with_tries(&self, filter: CallbackFilter) -> Result<Vec<CallbackView>, EngineError> {
         let snapshot = self.snapshot()?;
         let records = self.0.store.list_callbacks(filter).await?.records;
-        let mut tries = self.0.store.callback_attempts(records.iter().map(|record| record.row).collect()).await?;
+        let mut tries = self.0.store.list_callback_attempts(records.iter().map(|record| record.row).collect()).await?;
         let views = records.iter().map(|record| {
             let tries = tries.remove(&record.row).unwrap_or_default();
             view(&snapshot.declared, record, Some(tries))

@@ -333,8 +333,8 @@ mod tests {
     use std::time::Duration;
 
     use relais_core::{
-        About, Callback, CallbackEvent, CallbackId, CallbackRecord, CallbackType, ClientId, ClientKey, Json,
-        NotificationStatus, ServiceKey, ServiceName, State, Task, TaskId, Timestamp,
+        About, Callback, CallbackEvent, CallbackId, CallbackRecord, CallbackStatus, CallbackType, ClientId, ClientKey,
+        Json, ServiceKey, ServiceName, State, Task, TaskId, Timestamp,
     };
 
     use super::*;
@@ -359,7 +359,7 @@ mod tests {
                 service: ServiceKey(1),
                 client: ClientKey(client),
                 event: CallbackEvent::Success,
-                status: NotificationStatus::Pending,
+                status: CallbackStatus::Pending,
                 attempts: 1,
                 created: now,
                 due: None,

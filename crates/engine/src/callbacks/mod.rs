@@ -5,36 +5,36 @@
 //! holds up its own lane and no other.
 
 mod admin;
+mod dispatcher;
 mod lanes;
-mod post;
 mod schedule;
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use relais_core::{CallbackType, Courier};
+use relais_core::{CallbackSender, CallbackType};
 
-pub(crate) use self::post::run;
+pub(crate) use self::dispatcher::run;
 pub use self::{admin::CallbackQuery, schedule::MAX_RETRIES};
 
 /// Who carries which kind of callback.
 #[derive(Clone, Default)]
-pub struct Couriers(HashMap<CallbackType, Arc<dyn Courier>>);
+pub struct CallbackSenders(HashMap<CallbackType, Arc<dyn CallbackSender>>);
 
-impl Couriers {
+impl CallbackSenders {
     /// From now on `courier` carries callbacks of this kind.
     #[must_use]
-    pub fn with(mut self, kind: CallbackType, courier: Arc<dyn Courier>) -> Self {
+    pub fn with(mut self, kind: CallbackType, courier: Arc<dyn CallbackSender>) -> Self {
         self.0.insert(kind, courier);
         self
     }
 
     /// Who carries callbacks of this kind, if anybody does.
-    pub fn get(&self, kind: CallbackType) -> Option<&Arc<dyn Courier>> {
+    pub fn get(&self, kind: CallbackType) -> Option<&Arc<dyn CallbackSender>> {
         self.0.get(&kind)
     }
 }
 
-impl fmt::Debug for Couriers {
+impl fmt::Debug for CallbackSenders {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }

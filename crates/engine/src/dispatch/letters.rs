@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use relais_core::{Carrier, CarrierError, CarrierState, DeadLetter, Mailbox, Service, Transport};
+use relais_core::{DeadLetter, Mailbox, Service, TaskBroker, TaskBrokerError, TaskBrokerState, Transport};
 use relais_protocol::broker::{BrokerView, DeadLetterView};
 
 use super::mailbox;
@@ -20,9 +20,9 @@ impl Engine {
         self.snapshot()?;
         let (state, reason) = match self.0.options.dispatch.carrier.as_ref().map(|carrier| carrier.state()) {
             None => ("none", None),
-            Some(CarrierState::Up) => ("up", None),
-            Some(CarrierState::Blocked(why)) => ("blocked", Some(why)),
-            Some(CarrierState::Away(why)) => ("away", Some(why)),
+            Some(TaskBrokerState::Up) => ("up", None),
+            Some(TaskBrokerState::Blocked(why)) => ("blocked", Some(why)),
+            Some(TaskBrokerState::Away(why)) => ("away", Some(why)),
         };
         let (services, lost) = (self.brokered(), self.0.dispatcher.lost());
         let name = |service: &Arc<Service>| service.name.to_string();
@@ -88,12 +88,12 @@ impl Engine {
     }
 
     /// Where a service's letters are; none if it has no broker, and so no letters.
-    async fn letterbox(&self, service: &str) -> Result<Option<(Arc<dyn Carrier>, Mailbox)>, EngineError> {
+    async fn letterbox(&self, service: &str) -> Result<Option<(Arc<dyn TaskBroker>, Mailbox)>, EngineError> {
         let service = self.declared_service(service).await?;
         if service.transport == Transport::Builtin {
             return Ok(None);
         }
-        let none = || EngineError::Broker(CarrierError::Away("this server has none".to_owned()));
+        let none = || EngineError::Broker(TaskBrokerError::Away("this server has none".to_owned()));
         let carrier = self.0.options.dispatch.carrier.clone().ok_or_else(none)?;
         Ok(Some((carrier, mailbox(&service))))
     }

@@ -7,13 +7,13 @@
 //!
 //! A task may be published twice, never before its commit, and never too seldom: a row goes when the broker has confirmed.
 
-mod behind;
-mod clerk;
 mod letters;
+mod publisher;
 mod queues;
-mod stops;
+mod revocations;
 mod sweep;
 mod track;
+mod watermark;
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,8 +22,8 @@ use std::{
 };
 
 use relais_core::{
-    Carrier, CarrierState, DispatchName, DueDispatch, Mailbox, NewTask, Publisher, Service, ServiceKey, Submission,
-    TaskId, Transport,
+    DispatchName, DueDispatch, Mailbox, NewTask, Publisher, Service, ServiceKey, Submission, TaskBroker,
+    TaskBrokerState, TaskId, Transport,
 };
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
@@ -32,9 +32,9 @@ use tokio::{
 
 use crate::Engine;
 
-pub(crate) use behind::Behind;
-pub(crate) use clerk::give_back;
 pub use letters::MOST_LETTERS;
+pub(crate) use publisher::give_back;
+pub(crate) use watermark::Behind;
 
 /// How long a task that was just taken in is left to the process that took it.
 const HOLD: Duration = Duration::from_secs(15);
@@ -49,7 +49,7 @@ const MOST_KIB: usize = 64 * 1024;
 #[derive(Clone)]
 pub struct DispatchOptions {
     /// Who carries them; none if there is no broker.
-    pub carrier: Option<Arc<dyn Carrier>>,
+    pub carrier: Option<Arc<dyn TaskBroker>>,
     /// Whether this process publishes.
     pub publish: bool,
     /// Whether this process follows what workers say.
@@ -79,7 +79,7 @@ impl std::fmt::Debug for DispatchOptions {
 }
 
 /// A task that was just taken in, in memory.
-pub(crate) struct Parcel {
+pub(crate) struct Publication {
     task: DueDispatch,
     /// Its share of the memory.
     _room: OwnedSemaphorePermit,
@@ -87,7 +87,7 @@ pub(crate) struct Parcel {
 
 /// Where tasks wait to be published.
 pub(crate) struct Dispatcher {
-    parcels: mpsc::Sender<Parcel>,
+    parcels: mpsc::Sender<Publication>,
     room: Arc<Semaphore>,
     /// Services whose tasks the broker does not take for now: until when, and whether it is because a queue is missing.
     parked: Mutex<HashMap<ServiceKey, (Instant, bool)>>,
@@ -111,7 +111,7 @@ struct Suspect {
 }
 
 impl Dispatcher {
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Parcel>) {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<Publication>) {
         let (parcels, waiting) = mpsc::channel(MOST_PARCELS);
         let room = Arc::new(Semaphore::new(MOST_KIB));
         let dispatcher = Self {
@@ -167,7 +167,7 @@ impl Dispatcher {
         let kib = task.request.as_ref().map_or(1, |request| 1 + request.get().len() / 1024);
         let kib = u32::try_from(kib).unwrap_or(u32::MAX);
         let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(kib) else { return false };
-        self.parcels.try_send(Parcel { task, _room: room }).is_ok()
+        self.parcels.try_send(Publication { task, _room: room }).is_ok()
     }
 
     /// Messages of a service were set aside.
@@ -273,25 +273,25 @@ pub(crate) fn mailbox(service: &Service) -> Mailbox {
 }
 
 /// Starts what the options ask for.
-pub(crate) fn start(engine: &Engine, parcels: mpsc::Receiver<Parcel>) {
+pub(crate) fn start(engine: &Engine, parcels: mpsc::Receiver<Publication>) {
     let options = &engine.0.options.dispatch;
     let Some(carrier) = &options.carrier else { return };
     if options.publish {
         let (settled, to_settle) = mpsc::channel(64);
-        engine.spawn(clerk::run(engine.clone(), Arc::clone(carrier), parcels, settled.clone()));
-        engine.spawn(clerk::settle(engine.clone(), to_settle));
+        engine.spawn(publisher::run(engine.clone(), Arc::clone(carrier), parcels, settled.clone()));
+        engine.spawn(publisher::settle(engine.clone(), to_settle));
         engine.spawn(sweep::run(engine.clone(), Arc::clone(carrier), settled));
         engine.spawn(queues::run(engine.clone(), Arc::clone(carrier)));
     }
     if options.track {
         engine.spawn(track::run(engine.clone(), Arc::clone(carrier)));
     }
-    stops::start(engine, carrier);
+    revocations::start(engine, carrier);
     engine.spawn(watch(engine.clone(), Arc::clone(carrier)));
 }
 
 /// Keeps the broker in sight, whatever this process does for it: what it tells of the broker is so.
-async fn watch(engine: Engine, carrier: Arc<dyn Carrier>) {
+async fn watch(engine: Engine, carrier: Arc<dyn TaskBroker>) {
     let stopping = &engine.0.stopping;
     loop {
         metrics::gauge!("relais_broker_up").set(0.0);
@@ -320,7 +320,7 @@ impl Engine {
         // What goes through a window is counted in the store.
         let ours = options.publish
             && service.limits.flow.dispatch_window.is_none()
-            && options.carrier.as_ref().is_some_and(|carrier| carrier.state() == CarrierState::Up)
+            && options.carrier.as_ref().is_some_and(|carrier| carrier.state() == TaskBrokerState::Up)
             && !self.0.hub.behind.is_behind(service.key)
             && self.0.dispatcher.keeps_up()
             && !self.0.dispatcher.is_parked(service.key);

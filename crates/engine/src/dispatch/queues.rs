@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{Carrier, CarrierError, QueueSight, Service, StoreError};
+use relais_core::{QueueSight, Service, StoreError, TaskBroker, TaskBrokerError};
 
 use super::mailbox;
 use crate::{Engine, EngineError, background::chain};
@@ -21,7 +21,7 @@ const TURN: Duration = Duration::from_secs(5);
 const EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Keeps queues until the engine stops.
-pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>) {
+pub(super) async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>) {
     let mut declared = engine.0.registry.changes();
     loop {
         tokio::select! {
@@ -63,8 +63,8 @@ enum Kept {
 
 /// Makes sure that a service's queues are there. What was in one that is gone is dispatched again: that is noted before there
 /// is a queue again, so that a process that dies in between leaves the trace for the next one.
-async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Result<Kept, String> {
-    let words = |error: CarrierError| error.to_string();
+async fn keep(engine: &Engine, carrier: &dyn TaskBroker, service: &Service) -> Result<Kept, String> {
+    let words = |error: TaskBrokerError| error.to_string();
     let store = |error: EngineError| chain(&error);
     let mailbox = mailbox(service);
     let sight = carrier.look(&mailbox).await.map_err(words)?;
@@ -82,7 +82,7 @@ async fn keep(engine: &Engine, carrier: &dyn Carrier, service: &Service) -> Resu
         tracing::info!(service = %service.name, queue = mailbox.tasks(), "there is no queue: made, and filled with what is not finished");
         // Nothing is published until it is there: what came before its queue would come back, and then after the rest.
         engine.0.dispatcher.park(service.key, TURN, true);
-        engine.0.store.dispatch_again(service.key).await.map_err(|error| store(error.into()))?;
+        engine.0.store.redispatch_service(service.key).await.map_err(|error| store(error.into()))?;
     }
     carrier.prepare(&mailbox, missing).await.map_err(words)?;
     // It may be there because somebody else made it.
@@ -137,7 +137,7 @@ impl Engine {
         if service.transport != relais_core::Transport::RabbitMq {
             return Err(EngineError::Conflict(format!("service {} does not use a broker", service.name)));
         }
-        self.0.store.dispatch_again(service.key).await?;
+        self.0.store.redispatch_service(service.key).await?;
         Ok(())
     }
 }

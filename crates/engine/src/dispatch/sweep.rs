@@ -3,9 +3,9 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use relais_core::{Carrier, CarrierState, ServiceKey};
+use relais_core::{ServiceKey, TaskBroker, TaskBrokerState};
 
-use super::clerk::{Settled, post};
+use super::publisher::{Settled, post};
 use crate::{Engine, EngineError, background};
 
 /// At most about so many at a time, as many of each service, so that a long queue does not hold up a short one.
@@ -18,7 +18,7 @@ const LEASE: Duration = Duration::from_secs(20);
 const REFILL: usize = 2000;
 
 /// Sweeps until the engine stops.
-pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>, settled: Settled) {
+pub(super) async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>, settled: Settled) {
     let declared = tokio::sync::Mutex::new(engine.0.registry.changes());
     let bell = || async {
         let mut declared = declared.lock().await;
@@ -33,21 +33,21 @@ pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>, settled: Sett
 }
 
 /// Returns when the broker is back, if it is away.
-async fn back(carrier: &dyn Carrier) {
-    if carrier.state() == CarrierState::Up {
+async fn back(carrier: &dyn TaskBroker) {
+    if carrier.state() == TaskBrokerState::Up {
         carrier.until_down().await;
     }
     carrier.until_up().await;
 }
 
 /// Tells when to look again: also when a rate lets the next ones out, or a service was left alone for long enough.
-async fn sweep(engine: &Engine, carrier: &dyn Carrier, settled: &Settled) -> Result<Duration, EngineError> {
+async fn sweep(engine: &Engine, carrier: &dyn TaskBroker, settled: &Settled) -> Result<Duration, EngineError> {
     let behind = &engine.0.hub.behind;
     loop {
         let look = behind.look();
         let parked = engine.0.dispatcher.parked_for();
         let period = engine.0.options.sweep.min(parked.unwrap_or(Duration::MAX));
-        if carrier.state() != CarrierState::Up {
+        if carrier.state() != TaskBrokerState::Up {
             behind.note_all();
             return Ok(period);
         }

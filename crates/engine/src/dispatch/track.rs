@@ -13,8 +13,8 @@ use std::{
 };
 
 use relais_core::{
-    Carrier, CarrierError, Event, Failure, Ignored, Incoming, Mailbox, Outcome, Rejected, Service, ServiceKey, Side,
-    State, TaskEvent, TaskId,
+    Event, Failure, Ignored, Incoming, Mailbox, Outcome, Rejected, Service, ServiceKey, Side, State, TaskBroker,
+    TaskBrokerError, TaskEvent, TaskId,
 };
 use relais_protocol::worker::{Report, SubmissionMessage, WireMessage, WorkerMessage};
 use serde_json::value::RawValue;
@@ -44,7 +44,7 @@ const DOZEN: usize = 8;
 const MOST_IN_ONE: usize = 1000;
 
 /// Follows all services that use the broker, whichever these are.
-pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>) {
+pub(super) async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>) {
     let mut declared = engine.0.registry.changes();
     let mut running: BTreeMap<ServiceKey, (Mailbox, CancellationToken)> = BTreeMap::new();
     let mut followers = JoinSet::new();
@@ -101,7 +101,7 @@ pub(super) async fn run(engine: Engine, carrier: Arc<dyn Carrier>) {
 /// Follows one queue of one service.
 struct Track {
     engine: Engine,
-    carrier: Arc<dyn Carrier>,
+    carrier: Arc<dyn TaskBroker>,
     service: Arc<Service>,
     mailbox: Mailbox,
     side: Side,
@@ -126,7 +126,7 @@ impl Track {
     }
 
     /// Follows until something breaks. A side that the broker does not have ends without an error.
-    async fn follow_once(&self) -> Result<(), CarrierError> {
+    async fn follow_once(&self) -> Result<(), TaskBrokerError> {
         let ahead = self.engine.0.options.dispatch.ahead;
         let Some(mut follower) = self.carrier.follow(&self.mailbox, self.side, ahead).await? else { return Ok(()) };
         // The broker hands out more while these are recorded.
@@ -154,7 +154,7 @@ impl Track {
     }
 
     /// Records a batch, however long the store takes, and sets aside what can not be understood. Tells how much was said in it.
-    async fn take_in(&self, batch: Vec<Incoming>) -> Result<usize, CarrierError> {
+    async fn take_in(&self, batch: Vec<Incoming>) -> Result<usize, TaskBrokerError> {
         let mut understood = Understood::default();
         for incoming in batch {
             match self.side {
@@ -170,7 +170,7 @@ impl Track {
             let outcomes = loop {
                 match self.engine.record_all(events.clone()).await {
                     Ok(outcomes) => break outcomes,
-                    Err(EngineError::Stopping) => return Err(CarrierError::Away("the process stops".to_owned())),
+                    Err(EngineError::Stopping) => return Err(TaskBrokerError::Away("the process stops".to_owned())),
                     Err(error) => {
                         tracing::debug!(error = %chain(&error), "what workers said could not be recorded; tried again");
                         // Some of it may have been.

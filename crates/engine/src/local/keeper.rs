@@ -60,7 +60,7 @@ fn news(running: &Running, ask: bool) -> Vec<TaskEvent> {
 
 /// Tells it, and stops what was taken away.
 async fn tell(engine: &Engine, life: &Life, running: &Running, events: &[TaskEvent]) {
-    let Ok(outcomes) = engine.0.store.record(events.to_vec()).await else {
+    let Ok(outcomes) = engine.0.store.record_events(events.to_vec()).await else {
         let mut runs = running.lock();
         for event in events {
             if let (Event::Progressed { progress, .. }, Some(run)) = (&event.event, runs.get_mut(&event.task_id)) {

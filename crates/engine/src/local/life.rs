@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use relais_core::{CrashPolicy, InstanceKey, InstanceStatus, Joined, NewInstance, ServiceKey};
+use relais_core::{CrashPolicy, InstanceKey, InstanceStatus, NewInstance, Registration, ServiceKey};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -78,10 +78,10 @@ impl Life {
 
     async fn join(&self) -> Result<(), EngineError> {
         self.in_doubt.store(true, Ordering::Relaxed);
-        let joined = self.engine.0.store.join(self.new.clone()).await?;
+        let joined = self.engine.0.store.register_instance(self.new.clone()).await?;
         self.in_doubt.store(false, Ordering::Relaxed);
         match joined {
-            Joined::In { key, recovered } => {
+            Registration::In { key, recovered } => {
                 if recovered > 0 {
                     tracing::warn!(
                         instance = self.new.name,
@@ -92,7 +92,7 @@ impl Life {
                 self.key.send_replace(Some(key));
                 Ok(())
             }
-            Joined::Refused { tasks } => Err(EngineError::Conflict(format!(
+            Registration::Refused { tasks } => Err(EngineError::Conflict(format!(
                 "the instance {0} died with {tasks} tasks in hand: decide what becomes of them \
                  (relais instance resolve {0} --restart or --fail)",
                 self.new.name
@@ -135,7 +135,9 @@ impl Life {
                 () = self.engine.0.closing.cancelled() => return,
             }
             let heard = match self.key() {
-                Some(key) => self.engine.0.store.beat(key, self.new.silence).await.map_err(EngineError::from),
+                Some(key) => {
+                    self.engine.0.store.heartbeat_instance(key, self.new.silence).await.map_err(EngineError::from)
+                }
                 None => Ok(false),
             };
             let heard = match heard {
@@ -162,7 +164,7 @@ impl Life {
         if self.key.send_replace(None).is_some() {
             tracing::warn!(instance = self.new.name, "it was silent for too long and given up; it begins anew");
         }
-        let known = self.engine.0.store.instances().await?;
+        let known = self.engine.0.store.list_instances().await?;
         match known.iter().find(|instance| instance.name == self.new.name) {
             // If it is itself, it falls silent: then it is known which.
             Some(other) if other.status == InstanceStatus::Alive && self.in_doubt.load(Ordering::Relaxed) => {
@@ -190,7 +192,7 @@ impl Life {
     /// Ends: what it still has in hand goes back.
     pub(super) async fn end(&self) {
         let Some(key) = self.key.send_replace(None) else { return };
-        if let Err(error) = self.engine.0.store.leave(key).await {
+        if let Err(error) = self.engine.0.store.deregister_instance(key).await {
             tracing::warn!(
                 instance = self.new.name,
                 error = %chain(&error),

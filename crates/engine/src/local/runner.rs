@@ -308,7 +308,7 @@ impl Runner {
             Return::Ended(verdict) => Return::Ended(verdict.clone()),
         };
         if let Some(event) = self.event(Ended { task_id, attempt, what: Some(what) }) {
-            self.engine.0.store.record(vec![event]).await?;
+            self.engine.0.store.record_events(vec![event]).await?;
         }
         Ok(returned)
     }
@@ -391,7 +391,7 @@ impl Runner {
         let mut failing = false;
         let mut deadline = None;
         loop {
-            match self.engine.0.store.record(events.clone()).await {
+            match self.engine.0.store.record_events(events.clone()).await {
                 Ok(outcomes) => {
                     self.count(&events, &outcomes);
                     return;

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{ClaimRequest, CrashPolicy, InstanceKey, Joined, NewInstance, Service, Status, TaskFilter, TaskId};
+use relais_core::{
+    ClaimRequest, CrashPolicy, InstanceKey, NewInstance, Registration, Service, Status, TaskFilter, TaskId,
+};
 use relais_handler::{Return, Verdict};
 use serde_json::Value;
 
@@ -49,8 +51,8 @@ impl Tasks {
     pub async fn run_due(&self) -> Result<Vec<Ran>, EngineError> {
         let engine = self.engine();
         let services = local::services(engine, self.handlers())?;
-        engine.0.store.bury().await?;
-        let joined = engine.0.store.join(NewInstance {
+        engine.0.store.reap_instances().await?;
+        let joined = engine.0.store.register_instance(NewInstance {
             name: format!("by hand {}", TaskId::generate()),
             host: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -58,10 +60,10 @@ impl Tasks {
             silence: Duration::from_secs(3600),
             services: services.iter().map(|(service, _)| service.key).collect(),
         });
-        let Joined::In { key, .. } = joined.await? else { return Ok(Vec::new()) };
+        let Registration::In { key, .. } = joined.await? else { return Ok(Vec::new()) };
         let ran = self.run_due_as(key, &services).await;
         // After an error too: what it has in hand would be nobody else's until it has been silent for an hour.
-        let left = engine.0.store.leave(key).await;
+        let left = engine.0.store.deregister_instance(key).await;
         let ran = ran?;
         left?;
         Ok(ran)
@@ -91,7 +93,7 @@ impl Tasks {
                     worker_host: Some("by hand".to_owned()),
                     instance: Some(key),
                 };
-                for task in engine.0.store.claim(vec![claim]).await?.tasks.into_iter().flatten() {
+                for task in engine.0.store.claim_tasks(vec![claim]).await?.tasks.into_iter().flatten() {
                     let (task_id, attempt) = (task.task_id, task.state.attempt);
                     let returned = runner.run_by_hand(task).await?;
                     moved |= matches!(returned, Return::Ended(_));
@@ -114,9 +116,9 @@ impl Tasks {
     async fn settle(&self) -> Result<(), EngineError> {
         let store = &self.engine().0.store;
         loop {
-            while store.settle_dependencies(BATCH).await?.more {}
+            while store.resolve_dependencies(BATCH).await?.more {}
             // Others may wait for what time has ended.
-            if store.pass_time(BATCH).await?.changed == 0 {
+            if store.fire_timers(BATCH).await?.changed == 0 {
                 return Ok(());
             }
         }

@@ -161,8 +161,12 @@ async fn an_error_leaves_nothing_in_hand(stage: Stage) {
     faulty.switch(false);
     let counts = faulty.counts();
     let refused = |verb: &str| counts.get(verb).map(|count| count.refused);
-    assert_eq!((refused("record"), refused("leave")), (Some(1), Some(0)), "{error}: the plan is another one");
-    assert!(store.instances().await.unwrap().is_empty(), "whoever ran it has left");
+    assert_eq!(
+        (refused("record_events"), refused("deregister_instance")),
+        (Some(1), Some(0)),
+        "{error}: the plan is another one"
+    );
+    assert!(store.list_instances().await.unwrap().is_empty(), "whoever ran it has left");
     assert_eq!(tasks.assert_enqueued("print", json!({})).await.task_id, name);
     tasks.stop().await;
 }

@@ -105,7 +105,7 @@ async fn an_idle_process_has_what_it_submits_in_hand(stage: Stage) {
     let handlers = Handlers::new().on("double", async |body: Value, _: Context| Ok::<_, HandlerError>(body));
     let tasks = Tasks::builder(Arc::clone(&store) as _).handlers(handlers).start().await.unwrap();
     store.switch(true);
-    let so_far = || store.counts().get("submit_and_take_in_hand").map_or(0, |count| count.calls);
+    let so_far = || store.counts().get("submit_and_claim_by_instance").map_or(0, |count| count.calls);
     let mut submitted = 0;
     while so_far() < 10 && submitted < MOST {
         let name = tasks.submit("double", &json!({"n": submitted})).await.unwrap();
@@ -209,7 +209,7 @@ async fn stopping_lets_tasks_finish_and_gives_back_the_rest(stage: Stage) {
         let task = store.find_task(name).await.unwrap().unwrap();
         assert_eq!(status(task), (Status::Pending, 0, 0), "given back, and it burnt no attempt");
     }
-    assert!(store.instances().await.unwrap().is_empty());
+    assert!(store.list_instances().await.unwrap().is_empty());
     store.close().await;
 }
 

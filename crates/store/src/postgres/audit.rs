@@ -6,12 +6,12 @@ use relais_core::{AuditEntry, AuditOutcome, AuditRecord, SessionsOf};
 
 use super::{Postgres, error, session::PgSession};
 use crate::{
-    audit::{Journal, JournalReader, audit_record},
+    audit::{OperatorReader, OperatorRows, audit_record},
     row::wide,
     session::Result,
 };
 
-impl Journal for PgSession {
+impl OperatorRows for PgSession {
     async fn insert_audit(&mut self, entries: &[AuditEntry]) -> Result<()> {
         let texts = |text: fn(&AuditEntry) -> &str| entries.iter().map(text).collect::<Vec<_>>();
         let maybe = |text: fn(&AuditEntry) -> Option<&str>| entries.iter().map(text).collect::<Vec<_>>();
@@ -106,7 +106,7 @@ impl Journal for PgSession {
         Ok(query.execute(&mut *self.tx).await.map_err(error)?.rows_affected())
     }
 
-    async fn write_roll_call(&mut self, process: &str, workers: Option<&str>) -> Result<()> {
+    async fn write_published_workers(&mut self, process: &str, workers: Option<&str>) -> Result<()> {
         let query = match workers {
             Some(workers) => sqlx::query(
                 "INSERT INTO relais.roll_call (process, workers, at) VALUES ($1, $2, clock_timestamp())
@@ -120,7 +120,7 @@ impl Journal for PgSession {
         Ok(())
     }
 
-    async fn forget_roll_calls(&mut self, older_than: Duration, limit: usize) -> Result<()> {
+    async fn purge_published_workers(&mut self, older_than: Duration, limit: usize) -> Result<()> {
         sqlx::query(
             "DELETE FROM relais.roll_call WHERE process = ANY (ARRAY(
                  SELECT process FROM relais.roll_call WHERE at < now() - make_interval(secs => $1)
@@ -135,7 +135,7 @@ impl Journal for PgSession {
         Ok(())
     }
 
-    async fn forget_audit(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
+    async fn purge_audit(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
         let done = sqlx::query(
             "DELETE FROM relais.audit WHERE id = ANY (ARRAY(
                  SELECT id FROM relais.audit WHERE at < now() - make_interval(secs => $1) ORDER BY at LIMIT $2
@@ -150,8 +150,8 @@ impl Journal for PgSession {
     }
 }
 
-impl JournalReader for Postgres {
-    async fn audit_log(&self, before: i64, limit: usize) -> Result<Vec<AuditRecord>> {
+impl OperatorReader for Postgres {
+    async fn list_audit(&self, before: i64, limit: usize) -> Result<Vec<AuditRecord>> {
         let rows = sqlx::query("SELECT * FROM relais.audit WHERE id < $1 ORDER BY id DESC LIMIT $2")
             .bind(before)
             .bind(wide(limit))
@@ -161,7 +161,7 @@ impl JournalReader for Postgres {
         rows.iter().map(audit_record).collect()
     }
 
-    async fn roll_calls(&self, but: &str, within: Duration, limit: usize) -> Result<Vec<(String, i64)>> {
+    async fn published_workers(&self, but: &str, within: Duration, limit: usize) -> Result<Vec<(String, i64)>> {
         sqlx::query_as(
             "SELECT workers, (extract(epoch FROM clock_timestamp() - at) * 1000)::bigint FROM relais.roll_call
              WHERE at > now() - make_interval(secs => $2) AND process <> $1 ORDER BY at DESC LIMIT $3",

@@ -268,7 +268,7 @@ impl Dispatch for PgSession {
         Ok(())
     }
 
-    async fn hold_dispatches(
+    async fn claim_dispatches(
         &mut self,
         services: &[ServiceKey],
         each: usize,
@@ -301,7 +301,7 @@ impl Dispatch for PgSession {
         rows.iter().map(due_dispatch).collect()
     }
 
-    async fn settle_dispatches(&mut self, tasks: &[DispatchName], outcome: Dispatched) -> Result<()> {
+    async fn complete_dispatches(&mut self, tasks: &[DispatchName], outcome: Dispatched) -> Result<()> {
         // A statement for each service, so that rows are found by their whole key; most batches are of one.
         let alike = |one: &DispatchName, other: &DispatchName| {
             (one.service, &one.queue, one.round) == (other.service, &other.queue, other.round)
@@ -341,7 +341,7 @@ impl Dispatch for PgSession {
         Ok(())
     }
 
-    async fn note_dispatch_again(&mut self, service: ServiceKey, running: bool) -> Result<()> {
+    async fn redispatch_service(&mut self, service: ServiceKey, running: bool) -> Result<()> {
         sqlx::query(
             "UPDATE relais.service SET again_after = 0, again_running = $2, again_places = false,
                  again_until = coalesce((SELECT max(id) FROM relais.task), 0)
@@ -355,7 +355,7 @@ impl Dispatch for PgSession {
         Ok(())
     }
 
-    async fn dispatch_noted(&mut self, limit: usize) -> Result<Option<ServiceKey>> {
+    async fn refill_dispatches(&mut self, limit: usize) -> Result<Option<ServiceKey>> {
         let noted = sqlx::query(
             "SELECT id, again_after, again_until, again_running, again_places FROM relais.service
              WHERE again_after IS NOT NULL AND transport = 1 AND NOT deleted
@@ -412,7 +412,7 @@ impl Dispatch for PgSession {
         Ok(Some(ServiceKey(service)))
     }
 
-    async fn lease_strays(&mut self, limit: usize) -> Result<usize> {
+    async fn lease_orphans(&mut self, limit: usize) -> Result<usize> {
         let done = sqlx::query(
             "WITH w AS MATERIALIZED (
                  SELECT t.id, s.lease_ms * interval '1 ms' AS lease FROM relais.service s CROSS JOIN LATERAL (

@@ -2,22 +2,22 @@
 
 mod audit;
 mod batches;
+mod callback_queue;
 mod clock;
 mod declare;
 mod dependency;
 mod dispatch;
 mod flow;
-mod hand;
 mod history;
-mod inbox;
+mod instances;
 mod lent;
 mod list;
 mod names;
-mod outbox;
 mod read;
 mod schedule;
 mod secret;
 mod session;
+mod stored_submissions;
 mod submit;
 mod warm;
 mod write;

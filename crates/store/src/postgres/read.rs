@@ -11,7 +11,7 @@ use sqlx::{Column as _, ColumnIndex as _, Row as _, postgres::PgRow};
 use super::{Postgres, TEXTS, error, from_sql, session::PgSession};
 use crate::{
     clock::Reading,
-    hand::{TakenInHand, Taker},
+    instances::{Leased, Taker},
     place::place_column,
     row::{
         Columns, attempt, authorization, clients as clients_of, found_task, plain_columns, queue_depth, queue_share,
@@ -31,7 +31,7 @@ macro_rules! state_columns {
 }
 pub(super) use state_columns;
 
-/// The service of a task `t`, as `s`: looked up for each of the tasks. Joined in any other way, a plan may begin with the services,
+/// The service of a task `t`, as `s`: looked up for each of the tasks. Registration in any other way, a plan may begin with the services,
 /// and go through all tasks of each.
 macro_rules! with_service {
     () => {
@@ -103,7 +103,7 @@ impl Database for Postgres {
         tasks: &[NewTask],
         wakeup: &Wakeup,
         taker: Option<&Taker>,
-    ) -> Result<Option<(u64, Option<TakenInHand>)>> {
+    ) -> Result<Option<(u64, Option<Leased>)>> {
         self.submit_in_one_statement(tasks, wakeup, taker).await
     }
 
@@ -121,7 +121,7 @@ impl Database for Postgres {
         self.write_in_one_statement(service, tasks, accounts, wakeup).await
     }
 
-    async fn take_at_once(&self, service: ServiceKey, taker: &Taker) -> Result<Option<TakenInHand>> {
+    async fn take_at_once(&self, service: ServiceKey, taker: &Taker) -> Result<Option<Leased>> {
         self.take_unlocked(service, taker).await
     }
 

@@ -182,7 +182,7 @@ impl Timetable for Postgres {
         rows.iter().map(schedule_record).collect()
     }
 
-    async fn next_run(&self) -> Result<Option<Duration>> {
+    async fn next_schedule_run(&self) -> Result<Option<Duration>> {
         let mut lent = self.lend().await?;
         let row = sqlx::query(
             "SELECT next_fire, clock_timestamp() AS now FROM relais.schedule WHERE next_fire IS NOT NULL

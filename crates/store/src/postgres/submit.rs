@@ -7,13 +7,13 @@ use sqlx::{PgConnection, postgres::PgRow};
 
 use super::{
     CHANNEL, Postgres, error,
-    hand::pending,
+    instances::pending,
     read::pending_columns,
     session::{callbacks, column, held, parent, retries, trace},
     write::Statement,
 };
 use crate::{
-    hand::{TakenInHand, Taker},
+    instances::{Leased, Taker},
     row::{Columns, in_millis, wide},
     session::Result,
 };
@@ -143,7 +143,7 @@ impl Postgres {
         tasks: &[NewTask],
         wakeup: &Wakeup,
         taker: Option<&Taker>,
-    ) -> Result<Option<(u64, Option<TakenInHand>)>> {
+    ) -> Result<Option<(u64, Option<Leased>)>> {
         let payload = self.tells_as().map(|origin| wakeup::encode(origin, wakeup));
         let statement = match taker {
             Some(taker) => {
@@ -162,7 +162,7 @@ impl Postgres {
         let taken = match hand {
             Some(hand) => {
                 let locked = pending(&rows, &self.names, &mut lent).await?;
-                Some(TakenInHand { hand: Some(hand), locked })
+                Some(Leased { hand: Some(hand), locked })
             }
             None => None,
         };

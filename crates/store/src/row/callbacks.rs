@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use relais_core::{
-    About, CallbackAttempt, CallbackEvent, CallbackId, CallbackRecord, DueCallback, LaneHead, NotificationStatus,
-    Status, Verdict,
+    About, CallbackAttempt, CallbackEvent, CallbackId, CallbackRecord, CallbackStatus, DueCallback, LaneHead, Status,
+    Verdict,
 };
 
 use super::{Columns, callback, client_key, corrupt, millis, narrow, notification, service_key, task, unsigned};
-use crate::{batches::batch, outbox::Floor, session::Result};
+use crate::{batches::batch, callback_queue::Floor, session::Result};
 
 pub(crate) fn callback_record(row: &impl Columns) -> Result<CallbackRecord> {
     let event = row.small("cb_event")?;
@@ -88,17 +88,17 @@ pub(crate) fn attempt_of(row: &impl Columns) -> Result<(i64, CallbackAttempt)> {
 
 /// What a verdict makes of a callback's row.
 pub(crate) struct Settled {
-    pub status: NotificationStatus,
+    pub status: CallbackStatus,
     /// How long until it is due again, if it is still to be told.
     pub wait: Duration,
 }
 
 pub(crate) fn settled(verdict: Verdict) -> Settled {
     let (status, wait) = match verdict {
-        Verdict::Delivered => (NotificationStatus::Success, Duration::ZERO),
-        Verdict::GivenUp | Verdict::Gone => (NotificationStatus::Failure, Duration::ZERO),
-        Verdict::Again(wait) => (NotificationStatus::Pending, wait),
-        Verdict::Returned => (NotificationStatus::Pending, Duration::ZERO),
+        Verdict::Delivered => (CallbackStatus::Success, Duration::ZERO),
+        Verdict::GivenUp | Verdict::Gone => (CallbackStatus::Failure, Duration::ZERO),
+        Verdict::Again(wait) => (CallbackStatus::Pending, wait),
+        Verdict::Returned => (CallbackStatus::Pending, Duration::ZERO),
     };
     Settled { status, wait }
 }

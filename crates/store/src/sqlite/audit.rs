@@ -6,7 +6,7 @@ use relais_core::{AuditEntry, AuditOutcome, AuditRecord, SessionsOf};
 
 use super::{Sqlite, error, session::SqliteSession};
 use crate::{
-    audit::{Journal, JournalReader, audit_record},
+    audit::{OperatorReader, OperatorRows, audit_record},
     row::wide,
     session::Result,
 };
@@ -42,7 +42,7 @@ pub(super) const ROLL_CALLS: &str = concat!(
     " - ?2 AND process <> ?1 ORDER BY at DESC LIMIT ?3"
 );
 
-impl Journal for SqliteSession {
+impl OperatorRows for SqliteSession {
     async fn insert_audit(&mut self, entries: &[AuditEntry]) -> Result<()> {
         for entry in entries {
             sqlx::query(concat!(
@@ -133,7 +133,7 @@ impl Journal for SqliteSession {
         Ok(done.rows_affected())
     }
 
-    async fn write_roll_call(&mut self, process: &str, workers: Option<&str>) -> Result<()> {
+    async fn write_published_workers(&mut self, process: &str, workers: Option<&str>) -> Result<()> {
         let query = match workers {
             Some(workers) => sqlx::query(concat!(
                 "INSERT INTO roll_call (process, workers, at) VALUES (?1, ?2, ",
@@ -148,7 +148,7 @@ impl Journal for SqliteSession {
         Ok(())
     }
 
-    async fn forget_roll_calls(&mut self, older_than: Duration, limit: usize) -> Result<()> {
+    async fn purge_published_workers(&mut self, older_than: Duration, limit: usize) -> Result<()> {
         sqlx::query(FORGET_ROLL_CALLS)
             .bind(millis(older_than))
             .bind(wide(limit))
@@ -158,7 +158,7 @@ impl Journal for SqliteSession {
         Ok(())
     }
 
-    async fn forget_audit(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
+    async fn purge_audit(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
         let done = sqlx::query(FORGET)
             .bind(millis(older_than))
             .bind(wide(limit))
@@ -169,13 +169,13 @@ impl Journal for SqliteSession {
     }
 }
 
-impl JournalReader for Sqlite {
-    async fn audit_log(&self, before: i64, limit: usize) -> Result<Vec<AuditRecord>> {
+impl OperatorReader for Sqlite {
+    async fn list_audit(&self, before: i64, limit: usize) -> Result<Vec<AuditRecord>> {
         let rows = sqlx::query(LOG).bind(before).bind(wide(limit)).fetch_all(&self.read).await.map_err(error)?;
         rows.iter().map(audit_record).collect()
     }
 
-    async fn roll_calls(&self, but: &str, within: Duration, limit: usize) -> Result<Vec<(String, i64)>> {
+    async fn published_workers(&self, but: &str, within: Duration, limit: usize) -> Result<Vec<(String, i64)>> {
         sqlx::query_as(ROLL_CALLS)
             .bind(but)
             .bind(millis(within))

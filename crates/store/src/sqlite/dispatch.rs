@@ -189,7 +189,7 @@ impl Dispatch for SqliteSession {
         Ok(())
     }
 
-    async fn hold_dispatches(
+    async fn claim_dispatches(
         &mut self,
         services: &[ServiceKey],
         each: usize,
@@ -216,7 +216,7 @@ impl Dispatch for SqliteSession {
         Ok(held)
     }
 
-    async fn settle_dispatches(&mut self, tasks: &[DispatchName], outcome: Dispatched) -> Result<()> {
+    async fn complete_dispatches(&mut self, tasks: &[DispatchName], outcome: Dispatched) -> Result<()> {
         let rows: Vec<_> = tasks.iter().map(|task| (task.service.0, task.task_id, task.round, &*task.queue)).collect();
         let statements: &[&str] = match outcome {
             // In a window the row is the task's place, which it keeps.
@@ -242,7 +242,7 @@ impl Dispatch for SqliteSession {
         Ok(())
     }
 
-    async fn note_dispatch_again(&mut self, service: ServiceKey, running: bool) -> Result<()> {
+    async fn redispatch_service(&mut self, service: ServiceKey, running: bool) -> Result<()> {
         sqlx::query(
             "UPDATE service SET again_after = 0, again_running = ?2, again_places = 0,
                  again_until = coalesce((SELECT max(id) FROM task), 0)
@@ -256,7 +256,7 @@ impl Dispatch for SqliteSession {
         Ok(())
     }
 
-    async fn dispatch_noted(&mut self, limit: usize) -> Result<Option<ServiceKey>> {
+    async fn refill_dispatches(&mut self, limit: usize) -> Result<Option<ServiceKey>> {
         let noted = sqlx::query(
             "SELECT id, again_after, again_until, again_running, again_places FROM service
              WHERE again_after IS NOT NULL AND transport = 1 AND NOT deleted ORDER BY id LIMIT 1",
@@ -321,7 +321,7 @@ impl Dispatch for SqliteSession {
         Ok(Some(ServiceKey(service)))
     }
 
-    async fn lease_strays(&mut self, limit: usize) -> Result<usize> {
+    async fn lease_orphans(&mut self, limit: usize) -> Result<usize> {
         let done = sqlx::query(concat!(
             "UPDATE task SET lease_until = w.until, timer = min(coalesce(timer, w.until), w.until)
               FROM (SELECT id AS service, ",

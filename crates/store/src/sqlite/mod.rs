@@ -13,21 +13,21 @@ macro_rules! now {
 mod audit;
 mod batch;
 mod batches;
+mod callback_queue;
 mod clock;
 mod declare;
 mod dependency;
 mod dispatch;
 mod flow;
-mod hand;
 mod history;
-mod inbox;
-mod outbox;
+mod instances;
 mod private;
 mod proof;
 mod read;
 mod schedule;
 mod secret;
 mod session;
+mod stored_submissions;
 
 #[cfg(test)]
 mod tests;

@@ -149,7 +149,7 @@ impl Timetable for Sqlite {
         rows.map_err(error)?.iter().map(schedule_record).collect()
     }
 
-    async fn next_run(&self) -> Result<Option<Duration>> {
+    async fn next_schedule_run(&self) -> Result<Option<Duration>> {
         let row = sqlx::query(NEXT_RUN).fetch_optional(&self.read).await.map_err(error)?;
         row.map(|row| Ok(row.moment("next_fire")?.since(row.moment("now")?))).transpose()
     }

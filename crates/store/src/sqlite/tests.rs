@@ -1,10 +1,12 @@
 //! What only this driver promises: who may open the file, what a full disk does, and that no read goes through a table.
 
-use relais_core::{Change, ServiceName, Status, Store, StoreError, TaskFilter};
+use relais_core::{
+    Change, DeclarationStore as _, MaintenanceStore as _, ServiceName, Status, StoreError, TaskFilter, TaskStore,
+};
 use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
 
-use super::{Sqlite, audit, batch, dependency, dispatch, flow, outbox, private, read, schedule, session};
+use super::{Sqlite, audit, batch, callback_queue, dependency, dispatch, flow, private, read, schedule, session};
 use crate::{
     Options,
     encryption::Keys,
@@ -157,7 +159,7 @@ async fn nodes_that_no_place_depends_on_are_forgotten_however_many_they_are() {
         sqlx::query(statement).execute(&database.write).await.unwrap();
     }
     let (read, store) = (database.read.clone(), Verbs::new(database, Keys::default()));
-    store.tidy(std::time::Duration::ZERO).await.unwrap();
+    TaskStore::purge_keys(&store, std::time::Duration::ZERO).await.unwrap();
     let left: Vec<(i64, i64)> =
         sqlx::query_as("SELECT level, slot FROM departure ORDER BY level, slot").fetch_all(&read).await.unwrap();
     assert_eq!(left, [(5, 0)], "all have left but what the next place is counted from");
@@ -193,12 +195,12 @@ async fn no_statement_goes_through_all_tasks() {
         ("ROLL_CALLS", audit::ROLL_CALLS.to_owned()),
         ("FORGET_ROLL_CALLS", audit::FORGET_ROLL_CALLS.to_owned()),
         ("FIND_TASK", read::FIND_TASK.to_owned()),
-        ("HELD", outbox::HELD.to_owned()),
-        ("TAKE", outbox::TAKE.to_owned()),
-        ("LANES", outbox::LANES.to_owned()),
-        ("HELD_OF_BATCHES", outbox::HELD_OF_BATCHES.to_owned()),
-        ("OF_TASK", outbox::OF_TASK.to_owned()),
-        ("OF_BATCH", outbox::OF_BATCH.to_owned()),
+        ("HELD", callback_queue::HELD.to_owned()),
+        ("TAKE", callback_queue::TAKE.to_owned()),
+        ("LANES", callback_queue::LANES.to_owned()),
+        ("HELD_OF_BATCHES", callback_queue::HELD_OF_BATCHES.to_owned()),
+        ("OF_TASK", callback_queue::OF_TASK.to_owned()),
+        ("OF_BATCH", callback_queue::OF_BATCH.to_owned()),
         ("LOCK_ROWS", dependency::LOCK_ROWS.to_owned()),
         ("OPEN_EDGES", dependency::OPEN_EDGES.to_owned()),
         ("OPEN_PREREQUISITES", dependency::OPEN_PREREQUISITES.to_owned()),
@@ -206,8 +208,8 @@ async fn no_statement_goes_through_all_tasks() {
         ("LIST_BY_BATCH", dependency::BY_BATCH.to_owned()),
         ("LIST_BY_CORRELATION", dependency::BY_CORRELATION.to_owned()),
         ("LIST_AFTER", dependency::AFTER.to_owned()),
-        ("FAILED", outbox::FAILED.to_owned()),
-        ("ANY", outbox::ANY.to_owned()),
+        ("FAILED", callback_queue::FAILED.to_owned()),
+        ("ANY", callback_queue::ANY.to_owned()),
         ("OLDEST_PENDING", read::OLDEST_PENDING.to_owned()),
         ("LOCK_PENDING", session::LOCK_PENDING.to_owned()),
         ("LEAVE", dispatch::LEAVE.to_owned()),

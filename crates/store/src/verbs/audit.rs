@@ -6,7 +6,7 @@ use relais_core::{AuditEntry, AuditOutcome, AuditPage, SessionsOf, StoreError};
 
 use super::Verbs;
 use crate::{
-    audit::Journal as _,
+    audit::OperatorRows as _,
     session::{Database, Session as _},
 };
 
@@ -23,21 +23,21 @@ const PROCESSES: usize = 200;
 const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
 
 impl<D: Database> Verbs<D> {
-    pub(super) async fn write_down(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
+    pub(super) async fn write_audit(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
         let entries: Vec<AuditEntry> = entries.into_iter().map(AuditEntry::tidied).collect();
         let mut session = self.database.begin().await?;
         session.insert_audit(&entries).await?;
         session.commit().await
     }
 
-    pub(super) async fn begin_line(&self, entry: AuditEntry) -> Result<i64, StoreError> {
+    pub(super) async fn begin_audit(&self, entry: AuditEntry) -> Result<i64, StoreError> {
         let mut session = self.database.begin().await?;
         let line = session.open_audit(&entry.tidied()).await?;
         session.commit().await?;
         Ok(line)
     }
 
-    pub(super) async fn settle_line(&self, line: i64, outcome: Option<AuditOutcome>) -> Result<(), StoreError> {
+    pub(super) async fn complete_audit(&self, line: i64, outcome: Option<AuditOutcome>) -> Result<(), StoreError> {
         let mut session = self.database.begin().await?;
         match outcome {
             Some(outcome) => session.close_audit(line, &outcome.tidied()).await?,
@@ -47,14 +47,14 @@ impl<D: Database> Verbs<D> {
     }
 
     /// What has expired is forgotten along the way.
-    pub(super) async fn sign_in(&self, id: &str, operator: &str, lasts: Duration) -> Result<(), StoreError> {
+    pub(super) async fn open_session(&self, id: &str, operator: &str, lasts: Duration) -> Result<(), StoreError> {
         let mut session = self.database.begin().await?;
         session.forget_sessions(BATCH).await?;
         session.insert_session(id, operator, lasts.min(LONGEST)).await?;
         session.commit().await
     }
 
-    pub(super) async fn sign_out(&self, which: &SessionsOf) -> Result<u64, StoreError> {
+    pub(super) async fn end_sessions(&self, which: &SessionsOf) -> Result<u64, StoreError> {
         let mut session = self.database.begin().await?;
         let ended = session.remove_sessions(which).await?;
         session.commit().await?;
@@ -62,33 +62,33 @@ impl<D: Database> Verbs<D> {
     }
 
     /// What is of processes that are gone is forgotten along the way.
-    pub(super) async fn tell_roll_call(&self, process: &str, workers: Option<&str>) -> Result<(), StoreError> {
+    pub(super) async fn publish_workers(&self, process: &str, workers: Option<&str>) -> Result<(), StoreError> {
         let mut session = self.database.begin().await?;
-        session.write_roll_call(process, workers).await?;
-        session.forget_roll_calls(SILENT, BATCH).await?;
+        session.write_published_workers(process, workers).await?;
+        session.purge_published_workers(SILENT, BATCH).await?;
         session.commit().await
     }
 
-    pub(super) async fn hear_roll_calls(
+    pub(super) async fn list_published_workers(
         &self,
         but: &str,
         within: Duration,
     ) -> Result<Vec<(String, Duration)>, StoreError> {
-        let told = self.database.roll_calls(but, within, PROCESSES).await?;
+        let told = self.database.published_workers(but, within, PROCESSES).await?;
         Ok(told.into_iter().map(|(text, ago)| (text, Duration::from_millis(u64::try_from(ago).unwrap_or(0)))).collect())
     }
 
-    pub(super) async fn read_log(&self, before: Option<i64>, limit: usize) -> Result<AuditPage, StoreError> {
-        let records = self.database.audit_log(before.unwrap_or(i64::MAX), limit).await?;
+    pub(super) async fn list_audit(&self, before: Option<i64>, limit: usize) -> Result<AuditPage, StoreError> {
+        let records = self.database.list_audit(before.unwrap_or(i64::MAX), limit).await?;
         let next_before = records.last().filter(|_| records.len() == limit).map(|record| record.id);
         Ok(AuditPage { records, next_before })
     }
 
-    pub(super) async fn forget_log(&self, older_than: Duration) -> Result<u64, StoreError> {
+    pub(super) async fn purge_audit(&self, older_than: Duration) -> Result<u64, StoreError> {
         let mut forgotten = 0;
         loop {
             let mut session = self.database.begin().await?;
-            let some = session.forget_audit(older_than, BATCH).await?;
+            let some = session.purge_audit(older_than, BATCH).await?;
             session.commit().await?;
             forgotten += some;
             if some < BATCH as u64 {

@@ -1,6 +1,6 @@
 //! Batches: making them, closing them, and noticing that they have ended.
 
-use relais_core::{BatchId, BatchMade, NewBatch, NewTask, StoreError, Submitted, Wakeup};
+use relais_core::{BatchCreated, BatchId, NewBatch, NewTask, StoreError, Submitted, Wakeup};
 
 use super::{Verbs, ledger::Ledger, plain};
 use crate::{
@@ -10,11 +10,11 @@ use crate::{
 
 impl<D: Database> Verbs<D> {
     /// Makes a batch with its tasks, in a transaction of its own: all or nothing.
-    pub(super) async fn make_batch(
+    pub(super) async fn create_batch(
         &self,
         mut batch: NewBatch,
         mut tasks: Vec<NewTask>,
-    ) -> Result<BatchMade, StoreError> {
+    ) -> Result<BatchCreated, StoreError> {
         batch.correlation_id.iter_mut().for_each(plain::without_nul);
         batch.idempotency.iter_mut().for_each(|given| plain::without_nul(&mut given.key));
         tasks.iter_mut().for_each(plain::submission);
@@ -24,8 +24,8 @@ impl<D: Database> Verbs<D> {
             && let Some(known) = session.note_batch_key(batch.client, given, batch.batch_id).await?
         {
             return Ok(match known.fingerprint == given.fingerprint {
-                true => BatchMade::Replayed(known.batch_id, known.answers),
-                false => BatchMade::KeyReused,
+                true => BatchCreated::Replayed(known.batch_id, known.answers),
+                false => BatchCreated::KeyReused,
             });
         }
         // Open at first, whatever it is to be: its tasks are still to be added.
@@ -34,7 +34,7 @@ impl<D: Database> Verbs<D> {
             if tasks.is_empty() { super::submit::Taken::default() } else { Self::take_in(&mut session, tasks).await? };
         if let Some((place, refusal)) = taken.refusal() {
             // The transaction is dropped, and never was.
-            return Ok(BatchMade::Refused(place, refusal));
+            return Ok(BatchCreated::Refused(place, refusal));
         }
         let answers = taken.answers.clone();
         let taken_in = answers.iter().flatten().any(|submitted| submitted.is_new());
@@ -50,7 +50,7 @@ impl<D: Database> Verbs<D> {
             session.keep_batch_answers(batch.client, &given.key, &answers).await?;
         }
         self.finish_taken(session, taken).await?;
-        Ok(BatchMade::Taken(answers))
+        Ok(BatchCreated::Taken(answers))
     }
 
     /// Takes no more tasks into a batch.

@@ -12,7 +12,7 @@ use relais_core::{
 
 use super::{Verbs, ledger::Ledger};
 use crate::{
-    outbox::{NewCallback, Outbox},
+    callback_queue::{CallbackQueue, NewCallback},
     session::Database,
 };
 
@@ -44,7 +44,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Writes what became of tries.
-    pub(super) async fn settle(
+    pub(super) async fn complete_callbacks(
         &self,
         settlements: Vec<Settlement>,
         mut lanes: Vec<(i64, LaneChange)>,
@@ -56,7 +56,7 @@ impl<D: Database> Verbs<D> {
         }
         let mut wakeup = Wakeup::default();
         if !settlements.is_empty() {
-            let settled: HashSet<i64> = session.settle(&settlements).await?.into_iter().collect();
+            let settled: HashSet<i64> = session.complete_callbacks(&settlements).await?.into_iter().collect();
             let ours = |wanted: fn(Verdict) -> bool| -> Vec<i64> {
                 let wanted = settlements.iter().filter(|one| one.chain && wanted(one.verdict));
                 wanted.map(|one| one.row).filter(|row| settled.contains(row)).collect()
@@ -76,13 +76,18 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Gives up what has been due for too long.
-    pub(super) async fn give_up(&self, lane: i64, older_than: Duration, limit: usize) -> Result<u64, StoreError> {
+    pub(super) async fn expire_callbacks(
+        &self,
+        lane: i64,
+        older_than: Duration,
+        limit: usize,
+    ) -> Result<u64, StoreError> {
         let mut session = self.database.begin().await?;
         let rows = session.overdue(lane, older_than, limit).await?;
         let mut wakeup = Wakeup::default();
         if !rows.is_empty() {
             session.lock_chains(&rows).await?;
-            session.give_up(&rows, "given up: its endpoint did not answer for too long").await?;
+            session.expire_callbacks(&rows, "given up: its endpoint did not answer for too long").await?;
             wakeup.callbacks = session.release_next(&rows, PROGRESS_EVERY).await?;
         }
         self.finish(session, Ledger::default(), wakeup).await?;
@@ -90,7 +95,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// One page, and where the next one begins.
-    pub(super) async fn page_of_callbacks(&self, filter: CallbackFilter) -> Result<CallbackPage, StoreError> {
+    pub(super) async fn list_callbacks(&self, filter: CallbackFilter) -> Result<CallbackPage, StoreError> {
         if filter.task.is_some() {
             let records = self.database.list_callbacks(&filter, 0).await?;
             let next_before = records.last().filter(|_| records.len() == filter.limit).map(|last| last.row);
@@ -110,9 +115,9 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Makes callbacks due again.
-    pub(super) async fn resend(&self, resend: Resend) -> Result<Resent, StoreError> {
+    pub(super) async fn resend_callbacks(&self, resend: Resend) -> Result<Resent, StoreError> {
         let mut session = self.database.begin().await?;
-        let found = session.resend(&resend, RESEND).await?;
+        let found = session.resend_callbacks(&resend, RESEND).await?;
         let lanes: BTreeSet<i64> = found.iter().map(|(_, lane)| *lane).collect();
         let mut wakeup = Wakeup { callbacks: lanes.into_iter().collect(), ..Wakeup::default() };
         if matches!(resend, Resend::One(_)) {
@@ -133,7 +138,7 @@ impl<D: Database> Verbs<D> {
 /// Puts callbacks of chains in their order: of each task only the first can be due, and progress that something newer is
 /// told after is not told any more. Also tells of which tasks something was taken back.
 async fn in_order(
-    session: &mut impl Outbox,
+    session: &mut impl CallbackQueue,
     told: Vec<NewCallback>,
 ) -> Result<(Vec<NewCallback>, Vec<i64>), StoreError> {
     let mut newest: BTreeMap<i64, usize> = BTreeMap::new();

@@ -8,17 +8,17 @@ use std::{
 
 use relais_core::{
     Attempt, AttemptOutcome, CallbackEvent, ClaimRequest, Claimed, Event, Failure, IdsChanged, Milestone, Outcome,
-    Passed, ServiceKey, State, Status, StoreError, Task, TaskChange, TaskEvent, TaskId, Timestamp, Wakeup, Withdrawal,
-    apply,
+    Revocation, ServiceKey, State, Status, StoreError, Task, TaskChange, TaskEvent, TaskId, TimersFired, Timestamp,
+    Wakeup, apply,
 };
 
 use super::{Verbs, flow::Limited, ledger::Ledger, plain};
 use crate::{
+    callback_queue::NewCallback,
     dependency::Dependencies as _,
     dispatch::Dispatch as _,
-    hand::Hands as _,
     history::{FreedKey, History as _, policy_of_task},
-    outbox::NewCallback,
+    instances::InstanceRows as _,
     session::{Accounts, Database, LockedPending, LockedTask, Session, UnlockedTask, WrittenTask},
 };
 
@@ -52,7 +52,7 @@ pub(super) struct Changes {
     /// Every change, where somebody in this process wants to hear of each.
     heard: Option<Vec<TaskChange>>,
     /// Workers are to leave them alone.
-    withdrawn: Vec<Withdrawal>,
+    withdrawn: Vec<Revocation>,
     /// Services that somebody waits for to make room.
     limited: Arc<Limited>,
     /// Those of them whose window has room now.
@@ -99,13 +99,13 @@ impl Changes {
         let state = match apply(&task.state, &event, now) {
             Ok(state) => state,
             Err(ignored) => {
-                if Withdrawal::is_unknown_to_whoever_says(&event, &task.state) {
+                if Revocation::is_unknown_to_whoever_says(&event, &task.state) {
                     self.withdraw(task, false);
                 }
                 return Ok(Outcome::Ignored(ignored));
             }
         };
-        let withdrawn = Withdrawal::follows(&task.state, &event, &state);
+        let withdrawn = Revocation::follows(&task.state, &event, &state);
         if matches!(event, Event::Kept { .. }) {
             return Ok(Outcome::Applied(state));
         }
@@ -213,7 +213,7 @@ impl Changes {
     /// Whoever has a task at hand is to be told to leave it alone.
     fn withdraw(&mut self, task: &LockedTask, fresh: bool) {
         let (status, revision) = (task.state.status, task.state.revision);
-        self.withdrawn.push(Withdrawal { task_id: task.task_id, service: task.service, status, revision, fresh });
+        self.withdrawn.push(Revocation { task_id: task.task_id, service: task.service, status, revision, fresh });
     }
 
     /// What the tasks became, the counters and who is to be woken, if that is all that is to be written.
@@ -267,7 +267,7 @@ struct Plain {
 /// Pending tasks that a claim has found, by the order in which they are handed out.
 pub(super) type Found = HashMap<ServiceKey, (Timestamp, std::vec::IntoIter<LockedPending>)>;
 
-/// Hands out what was found to those who asked for it.
+/// InstanceRows out what was found to those who asked for it.
 pub(super) fn hand_out(
     requests: &[ClaimRequest],
     found: &mut Found,
@@ -379,7 +379,7 @@ impl<D: Database> Verbs<D> {
         Ok(())
     }
 
-    /// Hands out pending tasks. Each service is asked once, for all who wish.
+    /// InstanceRows out pending tasks. Each service is asked once, for all who wish.
     pub(super) async fn claim_tasks(&self, mut requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
         if requests.iter().any(|request| request.instance.is_some()) {
             let mut all = Claimed::default();
@@ -424,7 +424,7 @@ impl<D: Database> Verbs<D> {
         Ok(Claimed { tasks: answers, again })
     }
 
-    /// Hands out a few pending tasks of a service without locking them first: they are read, and written if they still are
+    /// InstanceRows out a few pending tasks of a service without locking them first: they are read, and written if they still are
     /// what they were. Two round trips instead of five, where nobody else claims at the same time. None if somebody does, or if
     /// more than the tasks is to be written; then nothing was done.
     async fn claim_unlocked(
@@ -519,11 +519,11 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Does what time does.
-    pub(super) async fn let_time_pass(&self, limit: usize) -> Result<Passed, StoreError> {
+    pub(super) async fn fire_timers(&self, limit: usize) -> Result<TimersFired, StoreError> {
         let mut session = self.database.begin().await?;
         let locked = session.lock_overdue(limit).await?;
         if !locked.rows.is_empty() && self.was_set_meanwhile(&mut session).await? {
-            return Ok(Passed { changed: 0, lost: 0, next: Some(Duration::ZERO) });
+            return Ok(TimersFired { changed: 0, lost: 0, next: Some(Duration::ZERO) });
         }
         let mut changes = Changes::new(self.wants_changes(), self.limited());
         let (found, mut lost) = (locked.rows.len(), 0);
@@ -543,6 +543,6 @@ impl<D: Database> Verbs<D> {
         // What comes of these changes is told by the wake-up.
         let next = if found == limit { Some(Duration::ZERO) } else { session.next_timer().await? };
         self.write(session, changes).await?;
-        Ok(Passed { changed, lost, next })
+        Ok(TimersFired { changed, lost, next })
     }
 }

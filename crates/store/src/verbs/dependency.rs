@@ -2,13 +2,13 @@
 //!
 //! Everybody locks tasks in the order of their rows, then batches, then counters. A transaction that ends a task has locked
 //! other tasks already, so it does not go on to those that wait: it notes the end, and another transaction, which has locked
-//! nothing yet, tells them ([`Verbs::settle_some`]). So a long chain is a long row of short transactions.
+//! nothing yet, tells them ([`Verbs::resolve_dependencies`]). So a long chain is a long row of short transactions.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use relais_core::{
-    BatchId, ClientKey, Event, Gate, NewTask, Prerequisite, Refusal, Settled, Status, StoreError, Submission, TaskId,
-    TraceContext, barred,
+    BatchId, ClientKey, DependenciesResolved, Event, Gate, NewTask, Prerequisite, Refusal, Status, StoreError,
+    Submission, TaskId, TraceContext, barred,
 };
 
 use super::{Verbs, change::Changes};
@@ -168,12 +168,12 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Tells those who wait for what has ended.
-    pub(super) async fn settle_some(&self, limit: usize) -> Result<Settled, StoreError> {
+    pub(super) async fn resolve_dependencies(&self, limit: usize) -> Result<DependenciesResolved, StoreError> {
         let mut session = self.database.begin().await?;
         let endings: BTreeMap<i64, Status> = session.hold_endings(ENDINGS).await?.into_iter().collect();
         if endings.is_empty() {
             session.commit().await?;
-            return Ok(Settled::default());
+            return Ok(DependenciesResolved::default());
         }
         let ended: Vec<i64> = endings.keys().copied().collect();
         let edges = session.open_edges(&ended, limit).await?;
@@ -205,11 +205,11 @@ impl<D: Database> Verbs<D> {
             changes.settled = ended;
         }
         self.write(session, changes).await?;
-        Ok(Settled { changed, more: full || endings.len() == ENDINGS || changed > 0 })
+        Ok(DependenciesResolved { changed, more: full || endings.len() == ENDINGS || changed > 0 })
     }
 
     /// Notes ends that nobody has noted.
-    pub(super) async fn find_missed(&self, after: i64, limit: usize) -> Result<Option<i64>, StoreError> {
+    pub(super) async fn recheck_dependencies(&self, after: i64, limit: usize) -> Result<Option<i64>, StoreError> {
         let mut session = self.database.begin().await?;
         let last = session.find_endings(after, limit).await?;
         session.commit().await?;

@@ -26,7 +26,7 @@ struct Held {
 }
 
 impl<D: Database> Verbs<D> {
-    pub(super) async fn hold_dispatches(
+    pub(super) async fn claim_dispatches(
         &self,
         services: &[ServiceKey],
         each: usize,
@@ -45,7 +45,7 @@ impl<D: Database> Verbs<D> {
                 continue;
             };
             let held = match window.kind {
-                FlowKind::Free | FlowKind::InHand => {
+                FlowKind::Free | FlowKind::InstanceLeases => {
                     Self::hold_first(&mut session, service, window, each, lease).await?
                 }
                 FlowKind::Any | FlowKind::ByClient => {
@@ -56,7 +56,7 @@ impl<D: Database> Verbs<D> {
             claimed.again = claimed.again.into_iter().chain(held.again).min();
         }
         if !free.is_empty() {
-            claimed.tasks.extend(session.hold_dispatches(&free, each, lease).await?);
+            claimed.tasks.extend(session.claim_dispatches(&free, each, lease).await?);
         }
         session.commit().await?;
         Ok(claimed)
@@ -147,7 +147,7 @@ impl<D: Database> Verbs<D> {
         Ok(Held { again: flow.again(most - tasks.len()), tasks })
     }
 
-    pub(super) async fn settle_dispatches(
+    pub(super) async fn complete_dispatches(
         &self,
         mut tasks: Vec<DispatchName>,
         outcome: Dispatched,
@@ -158,28 +158,28 @@ impl<D: Database> Verbs<D> {
         // In the order of their keys, so that two sessions never wait for each other in a circle.
         tasks.sort_unstable();
         let mut session = self.database.begin().await?;
-        session.settle_dispatches(&tasks, outcome).await?;
+        session.complete_dispatches(&tasks, outcome).await?;
         session.commit().await
     }
 
-    pub(super) async fn note_dispatch_again(&self, service: ServiceKey) -> Result<(), StoreError> {
+    pub(super) async fn redispatch_service(&self, service: ServiceKey) -> Result<(), StoreError> {
         let mut session = self.database.begin().await?;
-        session.note_dispatch_again(service, true).await?;
+        session.redispatch_service(service, true).await?;
         let wakeup = Wakeup { dispatch: vec![service], ..Wakeup::default() };
         self.finish(session, Ledger::default(), wakeup).await
     }
 
-    pub(super) async fn dispatch_noted(&self, limit: usize) -> Result<bool, StoreError> {
+    pub(super) async fn refill_dispatches(&self, limit: usize) -> Result<bool, StoreError> {
         let mut session = self.database.begin().await?;
-        let service = session.dispatch_noted(limit).await?;
+        let service = session.refill_dispatches(limit).await?;
         let wakeup = Wakeup { dispatch: service.into_iter().collect(), ..Wakeup::default() };
         self.finish(session, Ledger::default(), wakeup).await?;
         Ok(service.is_some())
     }
 
-    pub(super) async fn lease_some_strays(&self, limit: usize) -> Result<usize, StoreError> {
+    pub(super) async fn lease_orphans(&self, limit: usize) -> Result<usize, StoreError> {
         let mut session = self.database.begin().await?;
-        let found = session.lease_strays(limit).await?;
+        let found = session.lease_orphans(limit).await?;
         session.commit().await?;
         Ok(found)
     }

@@ -11,7 +11,7 @@ use relais_core::{ClientKey, Declared, Flow, Pick, ServiceKey, StoreError, Times
 use super::Verbs;
 use crate::{
     flow::Flows as _,
-    hand::Hands as _,
+    instances::InstanceRows as _,
     session::{Database, LockedPending, Session as _},
 };
 

@@ -10,10 +10,10 @@ use relais_core::{PurgeReport, PurgeRule, ServiceKey, Status, StoreError, Wakeup
 use super::{Verbs, ledger::Ledger};
 use crate::{
     batches::Batches as _,
+    callback_queue::CallbackQueue as _,
     history::History as _,
-    inbox::Inbox as _,
-    outbox::Outbox as _,
     session::{Database, PurgeCandidate, PurgeScan, Session},
+    stored_submissions::SubmissionRows as _,
 };
 
 /// So many idempotency keys are forgotten at once: short enough for those who submit meanwhile.
@@ -31,7 +31,7 @@ const ORDER: [Status; 6] =
 
 impl<D: Database> Verbs<D> {
     /// Looks at one batch of one status of one service.
-    pub(super) async fn purge_batch(&self, rule: PurgeRule) -> Result<PurgeReport, StoreError> {
+    pub(super) async fn purge_tasks(&self, rule: PurgeRule) -> Result<PurgeReport, StoreError> {
         let (status, after_id) = rule.cursor.unwrap_or((ORDER[0], 0));
         let mut session = self.database.begin().await?;
         let scan = PurgeScan {
@@ -79,7 +79,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Forgets old idempotency keys, and nodes of trees that no place depends on.
-    pub(super) async fn tidy_up(&self, idempotency_age: Duration) -> Result<u64, StoreError> {
+    pub(super) async fn purge_keys(&self, idempotency_age: Duration) -> Result<u64, StoreError> {
         let mut forgotten = 0;
         loop {
             let mut session = self.database.begin().await?;
@@ -108,7 +108,7 @@ impl<D: Database> Verbs<D> {
             }
         }
         let mut session = self.database.begin().await?;
-        session.forget_inbox(REFUSED, KEYS).await?;
+        session.purge_submissions(REFUSED, KEYS).await?;
         session.forget_lanes(FORGET_LANES).await?;
         let floors = session.queue_floors().await?;
         session.commit().await?;

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use relais_core::{
-    Cron, Due, Fired, FiredSchedule, NewTask, Overlap, Progress, Referee, RunByHand, RunOutcome, Schedule,
-    ScheduleChange, ScheduleName, StoreError, Timestamp,
+    Cron, Due, FiredSchedule, FiredSchedules, NewTask, Overlap, Progress, RunByHand, RunOutcome, Schedule,
+    ScheduleChange, ScheduleName, ScheduleValidator, StoreError, Timestamp,
 };
 
 use super::{Verbs, plain, submit::Taken};
@@ -60,12 +60,16 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Makes the runs that are due: lock, judge, submit, write when they run next.
-    pub(super) async fn fire(&self, limit: usize, referee: &dyn Referee) -> Result<Fired, StoreError> {
+    pub(super) async fn fire_schedules(
+        &self,
+        limit: usize,
+        validator: &dyn ScheduleValidator,
+    ) -> Result<FiredSchedules, StoreError> {
         let mut session = self.database.begin().await?;
         // First, so that nothing is declared in between, and locks are taken in the same order as by those who declare.
-        if session.hold_declared().await? != referee.version() {
+        if session.hold_declared().await? != validator.version() {
             session.commit().await?;
-            return Ok(Fired { stale: true, schedules: Vec::new() });
+            return Ok(FiredSchedules { stale: true, schedules: Vec::new() });
         }
         let locked = session.lock_due_schedules(limit).await?;
         let (mut rounds, mut tasks) = (Vec::new(), Vec::new());
@@ -73,12 +77,12 @@ impl<D: Database> Verbs<D> {
             if tasks.len() >= MOST_TASKS {
                 break;
             }
-            rounds.push(round(due, locked.now, referee, &mut tasks));
+            rounds.push(round(due, locked.now, validator, &mut tasks));
         }
         if rounds.is_empty() {
             // At once: what is locked is passed over by the others.
             session.commit().await?;
-            return Ok(Fired::default());
+            return Ok(FiredSchedules::default());
         }
         tasks.iter_mut().for_each(plain::submission);
         let taken = match tasks.is_empty() {
@@ -101,11 +105,11 @@ impl<D: Database> Verbs<D> {
             rounds.into_iter().map(|round| ((round.name, round.progress), round.fired)).unzip::<_, _, Vec<_>, _>();
         session.write_progress(&progress).await?;
         self.finish_taken(session, taken).await?;
-        Ok(Fired { stale: false, schedules })
+        Ok(FiredSchedules { stale: false, schedules })
     }
 
     /// One run that is due now.
-    pub(super) async fn fire_by_hand(&self, name: &ScheduleName, mut task: NewTask) -> Result<RunByHand, StoreError> {
+    pub(super) async fn run_schedule(&self, name: &ScheduleName, mut task: NewTask) -> Result<RunByHand, StoreError> {
         let mut session = self.database.begin().await?;
         session.hold_declared().await?;
         let locked = session.lock_schedule(name).await?;
@@ -142,7 +146,7 @@ impl<D: Database> Verbs<D> {
 }
 
 /// Judges the runs of a schedule; adds the tasks that they submit.
-fn round(due: LockedSchedule, now: Timestamp, referee: &dyn Referee, tasks: &mut Vec<NewTask>) -> Round {
+fn round(due: LockedSchedule, now: Timestamp, validator: &dyn ScheduleValidator, tasks: &mut Vec<NewTask>) -> Round {
     let LockedSchedule { record, busy } = due;
     let (schedule, mut progress) = (record.schedule, record.progress);
     let first = progress.next.unwrap_or(now);
@@ -156,7 +160,7 @@ fn round(due: LockedSchedule, now: Timestamp, referee: &dyn Referee, tasks: &mut
                 let outcome = if schedule.overlap == Overlap::Skip && (busy || !submits.is_empty()) {
                     RunOutcome::Skipped
                 } else {
-                    match referee.judge(&schedule, run) {
+                    match validator.judge(&schedule, run) {
                         Ok(task) => {
                             submits.push(runs.len());
                             let task_id = task.task_id;

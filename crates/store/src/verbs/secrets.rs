@@ -12,7 +12,7 @@ use crate::{
 
 impl<D: Database> Verbs<D> {
     /// Encrypts what lies in clear or under another key than the first; tells how many secrets that were.
-    pub(super) async fn encrypt_all(&self) -> Result<u64, StoreError> {
+    pub(super) async fn encrypt_secrets(&self) -> Result<u64, StoreError> {
         let mut session = self.database.begin().await?;
         let rewrites = self.keys.rewrites(&session.lock_signing_secrets().await?)?;
         if !rewrites.is_empty() {

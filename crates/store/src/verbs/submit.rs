@@ -14,8 +14,8 @@ use super::{
     plain,
 };
 use crate::{
-    hand::{Hands as _, TakenInHand, Taker},
     history::History as _,
+    instances::{InstanceRows as _, Leased, Taker},
     row::unsigned,
     session::{Database, InsertedTask, KnownKey, Session},
 };
@@ -61,7 +61,7 @@ impl<D: Database> Verbs<D> {
         &self,
         mut tasks: Vec<NewTask>,
         taker: Option<&Taker>,
-    ) -> Result<(Vec<Submission>, Option<TakenInHand>), StoreError> {
+    ) -> Result<(Vec<Submission>, Option<Leased>), StoreError> {
         let Some(service) = tasks.first().map(|task| task.service) else { return Ok((Vec::new(), None)) };
         tasks.iter_mut().for_each(plain::submission);
         if let Some(taken) = self.submit_at_once(&tasks, taker).await? {
@@ -76,7 +76,7 @@ impl<D: Database> Verbs<D> {
             if let Some(taker) = taker.filter(|_| D::ONE_WRITER)
                 && session.lock_desk(service, taker.instance, &taker.done_with).await? == Some(true)
             {
-                in_hand = Some(session.take_in_hand(service, taker).await?);
+                in_hand = Some(session.lease_tasks(service, taker).await?);
             }
             self.finish_taken(session, taken).await?;
         }
@@ -175,7 +175,7 @@ impl<D: Database> Verbs<D> {
         &self,
         tasks: &[NewTask],
         taker: Option<&Taker>,
-    ) -> Result<Option<(Vec<Submission>, Option<TakenInHand>)>, StoreError> {
+    ) -> Result<Option<(Vec<Submission>, Option<Leased>)>, StoreError> {
         if !are_plain(tasks) {
             return Ok(None);
         }

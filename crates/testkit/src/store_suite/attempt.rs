@@ -35,7 +35,7 @@ fn on(terms: Terms, service: ServiceKey, client: relais_core::ClientKey) -> Resu
 async fn come_due(store: &dyn Store, task_id: TaskId) -> Result<()> {
     let due = find(store, task_id).await?.state.due.context("it waits")?;
     until_after(store, due).await?;
-    store.pass_time(100).await?;
+    store.fire_timers(100).await?;
     ensure!(find(store, task_id).await?.state.status == Status::Pending, "its time has come");
     Ok(())
 }
@@ -67,7 +67,7 @@ pub async fn a_task_that_failed_is_tried_again_until_its_policy_ends(harness: &H
         come_due(store, name).await?;
         ensure!(place(store, name).await? == Some(1));
     }
-    let kept = store.attempts(find(store, name).await?.id).await?;
+    let kept = store.list_attempts(find(store, name).await?.id).await?;
     let told: Vec<_> = kept
         .iter()
         .map(|attempt| {
@@ -113,13 +113,13 @@ pub async fn attempts_that_were_given_back_or_lost_are_kept(harness: &Harness) -
     claim(store, service, 1).await?;
     change(store, name, service, Event::Returned { attempt: Some(1) }).await?;
     claim_for(store, service, 1, Duration::ZERO).await?;
-    store.pass_time(10).await?;
+    store.fire_timers(10).await?;
     claim(store, service, 1).await?;
     change(store, name, service, Event::Succeeded { attempt: Some(3), response: json("1")? }).await?;
     let found = find(store, name).await?;
     ensure!(found.state.failures == 0 && found.state.attempt == 3 && found.state.losses == 1);
     let kept: Vec<_> =
-        store.attempts(found.id).await?.into_iter().map(|attempt| (attempt.number, attempt.outcome)).collect();
+        store.list_attempts(found.id).await?.into_iter().map(|attempt| (attempt.number, attempt.outcome)).collect();
     ensure!(kept == [(1, AttemptOutcome::Returned), (2, AttemptOutcome::Lost)], "{kept:?}");
     Ok(())
 }
@@ -142,11 +142,11 @@ pub async fn a_task_that_has_ended_can_be_done_once_more(harness: &Harness) -> R
         ensure!(found.response.is_none() && found.error_message.is_none());
     }
     ensure!(place(store, names[3]).await? == Some(4), "they have their places again");
-    let kept = store.attempts(find(store, names[0]).await?.id).await?;
+    let kept = store.list_attempts(find(store, names[0]).await?.id).await?;
     ensure!(kept.len() == 1 && kept[0].outcome == AttemptOutcome::Success && kept[0].response == Some(json("[1]")?));
-    let kept = store.attempts(find(store, names[1]).await?.id).await?;
+    let kept = store.list_attempts(find(store, names[1]).await?.id).await?;
     ensure!(kept[0].failure.as_ref().is_some_and(|failure| failure.message == "no"));
-    ensure!(store.attempts(find(store, names[2]).await?.id).await?.is_empty(), "nobody had it");
+    ensure!(store.list_attempts(find(store, names[2]).await?.id).await?.is_empty(), "nobody had it");
     let again = claim(store, service, 4).await?;
     ensure!(again.iter().map(|task| task.task_id).eq(names.iter().copied()));
     ensure!(again[0].state.attempt == 2 && again[2].state.attempt == 1, "older attempts are fenced off");
@@ -185,7 +185,7 @@ pub async fn a_scheduled_task_comes_into_its_queue_in_its_time(harness: &Harness
     ensure!(claimed.iter().map(|task| task.task_id).eq(names[2..].iter().copied()));
 
     until_after(store, timer).await?;
-    let passed = store.pass_time(10).await?;
+    let passed = store.fire_timers(10).await?;
     ensure!(passed.changed == 1 && passed.lost == 0, "{passed:?}");
     let next = passed.next.context("there is another one")?;
     ensure!(next > Duration::from_secs(60) && next <= LATER, "{next:?}");
@@ -193,7 +193,7 @@ pub async fn a_scheduled_task_comes_into_its_queue_in_its_time(harness: &Harness
     ensure!(woken, "workers are woken");
     ensure!(claim(store, service, 9).await?.iter().map(|task| task.task_id).eq([names[1]]));
     change(store, names[0], service, Event::Cancelled).await?;
-    ensure!(store.pass_time(10).await?.changed == 0);
+    ensure!(store.fire_timers(10).await?.changed == 0);
     Ok(())
 }
 
@@ -208,7 +208,7 @@ pub async fn what_is_due_comes_once_whoever_looks(harness: &Harness) -> Result<(
     let changed = at_once(harness, 8, |store, _| async move {
         let mut changed = 0;
         loop {
-            let passed = store.pass_time(17).await?;
+            let passed = store.fire_timers(17).await?;
             changed += passed.changed;
             if passed.changed == 0 {
                 return Ok(changed);
@@ -232,11 +232,11 @@ pub async fn what_nobody_started_in_time_fails(harness: &Harness) -> Result<()> 
     ensure!(claim(store, service, 1).await?[0].task_id == names[0]);
     let expires = find(store, names[1]).await?.state.expires.context("a date")?;
     until_after(store, expires).await?;
-    ensure!(store.pass_time(10).await?.changed == 1);
+    ensure!(store.fire_timers(10).await?.changed == 1);
     ensure!(find(store, names[0]).await?.state.status == Status::InProgress);
     let late = find(store, names[1]).await?;
     ensure!(late.state.status == Status::Failure && late.error_kind.as_deref() == Some("expired"));
-    ensure!(store.attempts(late.id).await?.is_empty());
+    ensure!(store.list_attempts(late.id).await?.is_empty());
     ensure!(find(store, names[2]).await?.state.status == Status::Waiting, "its time counts from when it is due");
     Ok(())
 }
@@ -255,7 +255,7 @@ pub async fn an_attempt_that_takes_too_long_is_told_so(harness: &Harness) -> Res
     let renew = |attempt| Event::Renewed { attempt, lease: LATER };
     ensure!(record(store, names[0], service, renew(Some(1))).await? == Outcome::Ignored(Ignored::Overdue));
     change(store, names[1], service, renew(Some(1))).await?;
-    ensure!(store.pass_time(10).await?.changed == 0, "its worker has a while to stop by itself");
+    ensure!(store.fire_timers(10).await?.changed == 0, "its worker has a while to stop by itself");
     Ok(())
 }
 
@@ -342,7 +342,7 @@ pub async fn a_unique_key_has_one_task_at_a_time(harness: &Harness) -> Result<()
     until_after(store, find(store, short.task_id).await?.submitted.after(SOON * 2)).await?;
     let unique = Some(UniqueKey { key: "short".to_owned(), lasting: None });
     ensure!(submit(store, on(Terms { unique, ..Terms::default() }, service, alice)?).await?.is_new());
-    store.tidy(LATER).await?;
+    store.purge_keys(LATER).await?;
     ensure!(submit(store, keyed(alice, None)?).await?.duplicate, "what still counts is not forgotten");
     Ok(())
 }
@@ -365,7 +365,7 @@ pub async fn tasks_of_a_broker_are_dispatched_when_they_are_due(harness: &Harnes
     change(store, name, service, Event::failed(None, "no")).await?;
     come_due(store, name).await?;
     let names = first.into_iter().map(|due| due.name).collect();
-    store.settle_dispatches(names, relais_core::Dispatched::Done).await?;
+    store.complete_dispatches(names, relais_core::Dispatched::Done).await?;
     let second = store.claim_dispatches(vec![service], 10, LATER).await?.tasks;
     ensure!(second.len() == 1 && second[0].request.is_some(), "what was published before is not done: {second:?}");
     Ok(())
@@ -429,7 +429,7 @@ pub async fn a_task_is_not_done_once_more_while_another_has_its_key(harness: &Ha
     change(store, new, service, Event::Cancelled).await?;
     // Of two at once, one has it.
     let event = |task_id| TaskEvent { task_id, service, client: None, event: Event::Revived };
-    let outcomes = store.record(vec![event(old), event(new)]).await?;
+    let outcomes = store.record_events(vec![event(old), event(new)]).await?;
     let applied = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Applied(_))).count();
     ensure!(applied == 1 && outcomes.contains(&taken), "{outcomes:?}");
     let live = if outcomes[0] == taken { new } else { old };
@@ -455,17 +455,17 @@ pub async fn attempts_go_with_their_task(harness: &Harness) -> Result<()> {
     claim(store, service, 1).await?;
     change(store, name, service, Event::Returned { attempt: None }).await?;
     let id = find(store, name).await?.id;
-    ensure!(store.attempts(id).await?.len() == 1);
+    ensure!(store.list_attempts(id).await?.len() == 1);
     let (mut rule, now) = (purge_all(service), store.ping().await?);
     until_after(store, now).await?;
     loop {
-        let report = store.purge(rule).await?;
+        let report = store.purge_tasks(rule).await?;
         rule.cursor = report.cursor;
         if rule.cursor.is_none() {
             break;
         }
     }
-    ensure!(store.find_task(name).await?.is_none() && store.attempts(id).await?.is_empty());
+    ensure!(store.find_task(name).await?.is_none() && store.list_attempts(id).await?.is_empty());
     ensure!(store.find_task(later).await?.is_some(), "its time has not come");
     let again = NewTask { task_id: TaskId::generate(), ..keyed };
     ensure!(submit(store, again).await?.is_new(), "nobody has its key");

@@ -21,7 +21,7 @@ fn entry(actor: &str, action: &str) -> AuditEntry {
 /// In their order, page by page.
 pub async fn what_was_done_is_read_back_newest_first(harness: &Harness) -> Result<()> {
     let store = harness.store();
-    ensure!(store.audit_log(None, 10).await?.records.is_empty());
+    ensure!(store.list_audit(None, 10).await?.records.is_empty());
     for i in 0..5 {
         let both = vec![entry("ada", &format!("a{i}")), entry("bob", &format!("b{i}"))];
         store.write_audit(both).await?;
@@ -29,7 +29,7 @@ pub async fn what_was_done_is_read_back_newest_first(harness: &Harness) -> Resul
     store.write_audit(Vec::new()).await?;
     let (mut read, mut before) = (Vec::new(), None);
     loop {
-        let page = store.audit_log(before, 3).await?;
+        let page = store.list_audit(before, 3).await?;
         ensure!(page.records.len() <= 3);
         read.extend(page.records);
         before = page.next_before;
@@ -51,14 +51,16 @@ pub async fn what_is_about_to_be_done_is_there_before_it_is_done(harness: &Harne
     let done = store.begin_audit(entry("ada", "a0")).await?;
     let failed = store.begin_audit(entry("cyd", "c1")).await?;
     let nothing = store.begin_audit(entry("cyd", "c2")).await?;
-    ensure!(store.audit_log(None, 10).await?.records.iter().all(|record| record.open));
+    ensure!(store.list_audit(None, 10).await?.records.iter().all(|record| record.open));
     let outcome = AuditOutcome { target: Some("both".to_owned()), detail: Some("2\0".to_owned()), error: None };
-    store.settle_audit(done, Some(outcome.clone())).await?;
-    store.settle_audit(failed, Some(AuditOutcome { error: Some("no".to_owned()), ..AuditOutcome::default() })).await?;
-    store.settle_audit(nothing, None).await?;
+    store.complete_audit(done, Some(outcome.clone())).await?;
+    store
+        .complete_audit(failed, Some(AuditOutcome { error: Some("no".to_owned()), ..AuditOutcome::default() }))
+        .await?;
+    store.complete_audit(nothing, None).await?;
     // A line that is settled stays.
-    store.settle_audit(done, None).await?;
-    let log = store.audit_log(None, 10).await?.records;
+    store.complete_audit(done, None).await?;
+    let log = store.list_audit(None, 10).await?.records;
     ensure!(log.iter().map(|record| record.id).collect::<Vec<_>>() == [failed, done, unknown], "{log:?}");
     ensure!(!log[0].open && log[0].entry.error.as_deref() == Some("no") && log[0].entry.target == "resize\u{fffd}");
     let outcome = outcome.tidied();
@@ -96,19 +98,19 @@ pub async fn processes_tell_each_other_of_workers(harness: &Harness) -> Result<(
     let minute = Duration::from_secs(60);
     let told = async |but: &str, within| -> Result<Vec<String>> {
         let mut told: Vec<String> =
-            store.told_workers(but.to_owned(), within).await?.into_iter().map(|(text, _)| text).collect();
+            store.list_published_workers(but.to_owned(), within).await?.into_iter().map(|(text, _)| text).collect();
         told.sort();
         Ok(told)
     };
     ensure!(told("p1", minute).await?.is_empty());
     for (process, workers) in [("p1", "a"), ("p2", "b"), ("p3", "c"), ("p2", "d")] {
-        store.tell_workers(process.to_owned(), Some(workers.to_owned())).await?;
+        store.publish_workers(process.to_owned(), Some(workers.to_owned())).await?;
     }
     ensure!(told("p1", minute).await? == ["c", "d"], "the others, and what they said last");
     ensure!(told("", minute).await? == ["a", "c", "d"]);
-    ensure!(store.told_workers(String::new(), minute).await?.iter().all(|(_, ago)| *ago < minute));
-    store.tell_workers("p3".to_owned(), None).await?;
-    store.tell_workers("p9".to_owned(), None).await?;
+    ensure!(store.list_published_workers(String::new(), minute).await?.iter().all(|(_, ago)| *ago < minute));
+    store.publish_workers("p3".to_owned(), None).await?;
+    store.publish_workers("p9".to_owned(), None).await?;
     ensure!(told("p1", minute).await? == ["d"], "one that knows of none is not heard");
     super::world::a_moment(store).await?;
     ensure!(told("p1", Duration::ZERO).await?.is_empty(), "nor what is old");
@@ -121,9 +123,9 @@ pub async fn what_was_done_long_ago_is_forgotten(harness: &Harness) -> Result<()
     for _ in 0..3 {
         store.write_audit((0..500).map(|i| entry("ada", &i.to_string())).collect()).await?;
     }
-    ensure!(store.forget_audit(Duration::from_secs(3600)).await? == 0);
+    ensure!(store.purge_audit(Duration::from_secs(3600)).await? == 0);
     super::world::a_moment(store).await?;
-    ensure!(store.forget_audit(Duration::ZERO).await? == 1500, "in more batches than one");
-    ensure!(store.audit_log(None, 10).await?.records.is_empty());
+    ensure!(store.purge_audit(Duration::ZERO).await? == 1500, "in more batches than one");
+    ensure!(store.list_audit(None, 10).await?.records.is_empty());
     Ok(())
 }

@@ -2,10 +2,10 @@
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    About, Batch, BatchId, BatchMade, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId,
-    CallbackType, ClientKey, Condition, Event, IdempotencyKey, NewBatch, NewLinks, NewTask, NotificationStatus,
-    PurgeRule, Refusal, Resend, ServiceKey, Settlement, Status, Store, Submitted, TaskFilter, TaskId, TaskLink, Terms,
-    UniqueKey, Verdict,
+    About, Batch, BatchCreated, BatchId, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId,
+    CallbackStatus, CallbackType, ClientKey, Condition, Event, IdempotencyKey, NewBatch, NewLinks, NewTask, PurgeRule,
+    Refusal, Resend, ServiceKey, Settlement, Status, Store, Submitted, TaskFilter, TaskId, TaskLink, Terms, UniqueKey,
+    Verdict,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -46,8 +46,8 @@ fn of(batch: BatchId, task: NewTask) -> NewTask {
 async fn made(store: &dyn Store, batch: NewBatch, service: ServiceKey, tasks: usize) -> Result<(BatchId, Vec<TaskId>)> {
     let (id, client) = (batch.batch_id, batch.client);
     let tasks: Vec<NewTask> = new_tasks(service, client, tasks)?.into_iter().map(|task| of(id, task)).collect();
-    match store.make_batch(batch, tasks).await? {
-        BatchMade::Taken(answers) => {
+    match store.create_batch(batch, tasks).await? {
+        BatchCreated::Taken(answers) => {
             Ok((id, answers.into_iter().map(|answer| Ok(answer?.task_id)).collect::<Result<_>>()?))
         }
         other => anyhow::bail!("it was not made: {other:?}"),
@@ -86,7 +86,7 @@ async fn told(store: &dyn Store) -> Result<Vec<Batch>> {
         };
         let (row, attempt) = (due.record.row, due.record.attempts);
         let settlement = Settlement { row, attempt, chain: false, verdict: Verdict::Delivered, tried: Some(tried) };
-        store.settle_callbacks(vec![settlement], Vec::new()).await?;
+        store.complete_callbacks(vec![settlement], Vec::new()).await?;
         told.push(*batch);
     }
     Ok(told)
@@ -112,7 +112,7 @@ pub async fn a_batch_ends_with_its_last_task_and_is_told_once(harness: &Harness)
     ensure!(told_of.len() == 1 && told_of[0].batch_id == batch && told_of[0].ended.is_some(), "{told_of:?}");
     ensure!(told_of[0].counts.total() == 4, "with all its counters");
     let ended = found(store, batch).await?;
-    ensure!(ended.notification == Some(NotificationStatus::Success), "what became of telling it is known");
+    ensure!(ended.notification == Some(CallbackStatus::Success), "what became of telling it is known");
 
     // Done once more: counted, and the batch stays as it is.
     change(store, ids[1], service, Event::Revived).await?;
@@ -143,7 +143,7 @@ pub async fn ends_at_once_end_a_batch_once(harness: &Harness) -> Result<()> {
         let some: Vec<TaskId> = ids.iter().skip(i % 6).step_by(6).copied().collect();
         async move {
             let events = some.into_iter().map(|id| super::world::says(id, service, Event::Cancelled));
-            store.record(events.collect()).await?;
+            store.record_events(events.collect()).await?;
             Ok(())
         }
     });
@@ -163,7 +163,7 @@ pub async fn a_batch_is_taken_whole_or_not_at_all(harness: &Harness) -> Result<(
     let batch = new_batch(client, false);
     let id = batch.batch_id;
     let tasks: Vec<NewTask> = new_tasks(small, client, 4)?.into_iter().map(|task| of(id, task)).collect();
-    ensure!(store.make_batch(batch, tasks).await? == BatchMade::Refused(3, Refusal::ServiceFull), "one too many");
+    ensure!(store.create_batch(batch, tasks).await? == BatchCreated::Refused(3, Refusal::ServiceFull), "one too many");
     ensure!(
         store.find_batch(id).await?.is_none() && list_all(store, filter(10)).await?.is_empty(),
         "nothing was taken"
@@ -184,19 +184,19 @@ pub async fn a_batch_that_is_made_again_under_its_key_is_the_same(harness: &Harn
     };
     let make = move |store: Arc<dyn Store>, client: ClientKey, batch: NewBatch| async move {
         let tasks = new_tasks(service, client, 3)?.into_iter().map(|task| of(batch.batch_id, task)).collect();
-        Ok::<_, anyhow::Error>((batch.batch_id, store.make_batch(batch, tasks).await?))
+        Ok::<_, anyhow::Error>((batch.batch_id, store.create_batch(batch, tasks).await?))
     };
     let all = at_once(harness, 8, move |store, _| make(store, alice, keyed(alice, 1))).await?;
     let mut first = None;
     for (id, made) in &all {
-        if let BatchMade::Taken(answers) = made {
+        if let BatchCreated::Taken(answers) = made {
             ensure!(first.is_none(), "it is made once");
             first = Some((*id, answers.iter().map(|answer| Ok((*answer)?)).collect::<Result<Vec<_>>>()?));
         }
     }
     let (id, answers) = first.context("somebody made it")?;
     let again: Vec<Submitted> = answers.iter().map(|answer| Submitted { replayed: true, ..*answer }).collect();
-    let replayed = BatchMade::Replayed(id, again);
+    let replayed = BatchCreated::Replayed(id, again);
     ensure!(all.iter().filter(|(_, made)| *made == replayed).count() == 7, "{all:?}");
     ensure!(counts(store, id).await? == [3, 0, 0, 0, 0] && list_all(store, filter(10)).await?.len() == 3);
 
@@ -206,8 +206,8 @@ pub async fn a_batch_that_is_made_again_under_its_key_is_the_same(harness: &Harn
     }
     let shared = Arc::clone(&harness.handles[0]);
     ensure!(make(Arc::clone(&shared), alice, keyed(alice, 1)).await?.1 == replayed);
-    ensure!(make(Arc::clone(&shared), alice, keyed(alice, 2)).await?.1 == BatchMade::KeyReused);
-    ensure!(matches!(make(Arc::clone(&shared), bob, keyed(bob, 1)).await?.1, BatchMade::Taken(_)));
+    ensure!(make(Arc::clone(&shared), alice, keyed(alice, 2)).await?.1 == BatchCreated::KeyReused);
+    ensure!(matches!(make(Arc::clone(&shared), bob, keyed(bob, 1)).await?.1, BatchCreated::Taken(_)));
 
     // A batch that was refused has not used up its key, and keys are forgotten by age.
     let small = super::world::service(store, "small", limits(Some(0))).await?;
@@ -216,12 +216,15 @@ pub async fn a_batch_that_is_made_again_under_its_key_is_the_same(harness: &Harn
         ..new_batch(alice, false)
     };
     let task = of(batch.batch_id, new_task(small, alice)?);
-    ensure!(store.make_batch(batch.clone(), vec![task]).await? == BatchMade::Refused(0, Refusal::ServiceFull));
+    ensure!(store.create_batch(batch.clone(), vec![task]).await? == BatchCreated::Refused(0, Refusal::ServiceFull));
     let task = of(batch.batch_id, new_task(service, alice)?);
-    ensure!(matches!(store.make_batch(batch, vec![task]).await?, BatchMade::Taken(_)));
+    ensure!(matches!(store.create_batch(batch, vec![task]).await?, BatchCreated::Taken(_)));
     a_moment(store).await?;
-    ensure!(store.tidy(LONG).await? == 0 && store.tidy(Duration::ZERO).await? == 3, "three keys are forgotten");
-    ensure!(matches!(make(shared, alice, keyed(alice, 2)).await?.1, BatchMade::Taken(_)));
+    ensure!(
+        store.purge_keys(LONG).await? == 0 && store.purge_keys(Duration::ZERO).await? == 3,
+        "three keys are forgotten"
+    );
+    ensure!(matches!(make(shared, alice, keyed(alice, 2)).await?.1, BatchCreated::Taken(_)));
     Ok(())
 }
 
@@ -290,7 +293,10 @@ pub async fn a_chain_in_a_batch_ends_it(harness: &Harness) -> Result<()> {
     let second = after(of(id, new_task(service, client)?), &[first.task_id], Condition::AllSucceeded);
     let third = after(of(id, new_task(service, client)?), &[second.task_id], Condition::AllSucceeded);
     let name = first.task_id;
-    ensure!(matches!(store.make_batch(batch, vec![first, second, third]).await?, BatchMade::Taken(_)), "it is taken");
+    ensure!(
+        matches!(store.create_batch(batch, vec![first, second, third]).await?, BatchCreated::Taken(_)),
+        "it is taken"
+    );
     ensure!(counts(store, id).await? == [3, 0, 0, 0, 0], "those that wait are pending");
     change(store, name, service, Event::failed(None, "no")).await?;
     settle(store).await?;
@@ -302,7 +308,7 @@ pub async fn a_chain_in_a_batch_ends_it(harness: &Harness) -> Result<()> {
     let batch = new_batch(client, false);
     let double = of(batch.batch_id, NewTask { terms: unique(), ..new_task(service, client)? });
     let id = batch.batch_id;
-    ensure!(matches!(store.make_batch(batch, vec![double]).await?, BatchMade::Taken(_)), "it is taken");
+    ensure!(matches!(store.create_batch(batch, vec![double]).await?, BatchCreated::Taken(_)), "it is taken");
     ensure!(found(store, id).await?.ended.is_some() && told(store).await?.len() == 1, "it has ended at once");
     Ok(())
 }
@@ -317,7 +323,7 @@ pub async fn old_batches_go_and_purged_tasks_count_as_given_up(harness: &Harness
     while cursor.is_some() {
         let rule =
             PurgeRule { service, finished: Duration::ZERO, any: Duration::ZERO, dry_run: false, batch: 1, cursor };
-        cursor = store.purge(rule).await?.cursor;
+        cursor = store.purge_tasks(rule).await?.cursor;
     }
     ensure!(counts(store, batch).await? == [0, 0, 0, 0, 2], "as if they had been given up");
     a_moment(store).await?;

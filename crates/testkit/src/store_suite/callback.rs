@@ -4,8 +4,8 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    About, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackRecord, CallbackType, Change, ClientId,
-    ClientKey, Destination, DueCallback, Event, LaneChange, NotificationStatus, PurgeRule, Resend, ServiceKey,
+    About, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackRecord, CallbackStatus, CallbackType,
+    Change, ClientId, ClientKey, Destination, DueCallback, Event, LaneChange, PurgeRule, Resend, ServiceKey,
     Settlement, Status, Store, Task, TaskId, Timestamp, Verdict,
 };
 
@@ -81,7 +81,7 @@ fn settlement(due: &DueCallback, verdict: Verdict) -> Settlement {
 }
 
 async fn settle(store: &dyn Store, due: &DueCallback, verdict: Verdict) -> Result<()> {
-    Ok(store.settle_callbacks(vec![settlement(due, verdict)], Vec::new()).await?)
+    Ok(store.complete_callbacks(vec![settlement(due, verdict)], Vec::new()).await?)
 }
 
 async fn record_of(store: &dyn Store, id: TaskId) -> Result<CallbackRecord> {
@@ -107,12 +107,12 @@ pub async fn every_end_is_told_once_and_only_where_it_was_asked_for(harness: &Ha
     change(store, ids[2], service, Event::Cancelled).await?;
     change(store, silent, service, succeeded()?).await?;
     change(store, picky, service, succeeded()?).await?;
-    ensure!(store.record(vec![super::world::says(ids[0], service, succeeded()?)]).await?.len() == 1, "too late");
+    ensure!(store.record_events(vec![super::world::says(ids[0], service, succeeded()?)]).await?.len() == 1, "too late");
     // The last one is lost by its worker, for good.
     claim_for(store, service, 1, Duration::ZERO).await?;
     for _ in 0..30 {
         a_moment(store).await?;
-        store.pass_time(10).await?;
+        store.fire_timers(10).await?;
         if find(store, ids[3]).await?.state.status == Status::Failure {
             break;
         }
@@ -164,10 +164,10 @@ pub async fn what_a_sender_does_not_settle_is_handed_out_again(harness: &Harness
     ensure!(second.record.id == first.record.id && second.record.attempts == 2 && second.tries == 1);
     // The first sender was only slow: what it says does not undo the second one.
     settle(store, &first, Verdict::GivenUp).await?;
-    ensure!(record_of(store, id).await?.status == NotificationStatus::Pending);
+    ensure!(record_of(store, id).await?.status == CallbackStatus::Pending);
     settle(store, &second, Verdict::Delivered).await?;
-    ensure!(record_of(store, id).await?.status == NotificationStatus::Success);
-    ensure!(find(store, id).await?.notification == Some(NotificationStatus::Success));
+    ensure!(record_of(store, id).await?.status == CallbackStatus::Success);
+    ensure!(find(store, id).await?.notification == Some(CallbackStatus::Success));
     Ok(())
 }
 
@@ -176,7 +176,7 @@ pub async fn every_try_is_kept_and_decides_what_follows(harness: &Harness) -> Re
     let store = harness.store();
     let whose = one_of_each(store).await?;
     let id = ended(store, whose, LANE).await?;
-    ensure!(find(store, id).await?.notification == Some(NotificationStatus::Pending));
+    ensure!(find(store, id).await?.notification == Some(CallbackStatus::Pending));
     let first = one_due(store, LANE).await?;
     settle(store, &first, Verdict::Returned).await?;
     let again = one_due(store, LANE).await?;
@@ -188,7 +188,8 @@ pub async fn every_try_is_kept_and_decides_what_follows(harness: &Harness) -> Re
     settle(store, &third, Verdict::Again(LONG)).await?;
     ensure!(due(store, LANE, 10).await?.is_empty(), "not due for an hour");
     let record = record_of(store, id).await?;
-    let attempts = store.callback_attempts(vec![record.row]).await?.remove(&record.row).context("there are tries")?;
+    let attempts =
+        store.list_callback_attempts(vec![record.row]).await?.remove(&record.row).context("there are tries")?;
     let numbers: Vec<u32> = attempts.iter().map(|attempt| attempt.number).collect();
     ensure!(numbers == [2, 3], "{numbers:?}");
     ensure!(attempts[0].error.as_deref() == Some("the endpoint answered 500") && attempts[0].status == Some(500));
@@ -199,7 +200,7 @@ pub async fn every_try_is_kept_and_decides_what_follows(harness: &Harness) -> Re
     let resent = one_due(store, LANE).await?;
     ensure!(resent.tries == 0 && resent.record.attempts == 4 && resent.record.id == record.id, "under the same name");
     settle(store, &resent, Verdict::GivenUp).await?;
-    ensure!(find(store, id).await?.notification == Some(NotificationStatus::Failure));
+    ensure!(find(store, id).await?.notification == Some(CallbackStatus::Failure));
     Ok(())
 }
 
@@ -211,23 +212,23 @@ pub async fn a_parked_lane_rests_and_the_others_do_not(harness: &Harness) -> Res
         ended(store, whose, lane).await?;
     }
     let park = LaneChange::Park { first: LONG, most: LONG * 4 };
-    store.settle_callbacks(Vec::new(), vec![(1, park), (1, park)]).await?;
+    store.complete_callbacks(Vec::new(), vec![(1, park), (1, park)]).await?;
     let due = store.claim_callbacks(vec![1, 2], 10, LONG).await?;
     ensure!(due.len() == 1 && due[0].record.callback.lane == 2);
-    let lanes = store.callback_lanes(None, 10).await?;
+    let lanes = store.list_callback_lanes(None, 10).await?;
     let now = lanes.now.context("there are lanes")?;
     ensure!(lanes.heads.iter().map(|head| head.lane).eq([1, 2]));
     let rest = lanes.heads[0].parked_until.context("it is parked")?.since(now);
     ensure!(rest <= LONG, "parked once: those who were on their way say nothing new ({rest:?})");
-    store.settle_callbacks(Vec::new(), vec![(1, LaneChange::Open)]).await?;
+    store.complete_callbacks(Vec::new(), vec![(1, LaneChange::Open)]).await?;
     ensure!(store.claim_callbacks(vec![1], 10, LONG).await?.len() == 2);
 
     let brief = LaneChange::Park { first: Duration::ZERO, most: LONG };
-    store.settle_callbacks(Vec::new(), vec![(3, brief)]).await?;
+    store.complete_callbacks(Vec::new(), vec![(3, brief)]).await?;
     a_moment(store).await?;
-    store.settle_callbacks(Vec::new(), vec![(3, park), (2, LaneChange::Wait(LONG))]).await?;
+    store.complete_callbacks(Vec::new(), vec![(3, park), (2, LaneChange::Wait(LONG))]).await?;
     ended(store, whose, 3).await?;
-    let lanes = store.callback_lanes(Some(2), 10).await?;
+    let lanes = store.list_callback_lanes(Some(2), 10).await?;
     let rest = lanes.heads[0].parked_until.zip(lanes.now).map(|(until, now)| until.since(now));
     ensure!(rest.is_some_and(|rest| rest > LONG), "twice as long the second time: {rest:?}");
     Ok(())
@@ -251,10 +252,10 @@ pub async fn lanes_are_gone_through_page_by_page(harness: &Harness) -> Result<()
     for id in ids {
         events.push(super::world::says(id, whose.0, succeeded()?));
     }
-    store.record(events).await?;
+    store.record_events(events).await?;
     let (mut found, mut after) = (Vec::new(), None);
     loop {
-        let page = store.callback_lanes(after, 7).await?.heads;
+        let page = store.list_callback_lanes(after, 7).await?.heads;
         let Some(last) = page.last() else { break };
         ensure!(page.len() <= 7);
         after = Some(last.lane);
@@ -315,9 +316,9 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
     change(store, id, service, succeeded()?).await?;
     settle(store, &started, Verdict::Gone).await?;
     ensure!(due(store, LANE, 10).await?.is_empty());
-    ensure!(find(store, id).await?.notification == Some(NotificationStatus::Failure));
+    ensure!(find(store, id).await?.notification == Some(CallbackStatus::Failure));
     let record = record_of(store, id).await?;
-    let why = store.callback_attempts(vec![record.row]).await?;
+    let why = store.list_callback_attempts(vec![record.row]).await?;
     ensure!(why.values().flatten().any(|attempt| attempt.error.is_some()), "it says why it was not told");
 
     // And what happens later is not told either.
@@ -327,7 +328,7 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
     settle(store, &started, Verdict::Gone).await?;
     change(store, id, service, succeeded()?).await?;
     ensure!(due(store, LANE, 10).await?.is_empty());
-    ensure!(find(store, id).await?.notification == Some(NotificationStatus::Failure));
+    ensure!(find(store, id).await?.notification == Some(CallbackStatus::Failure));
 
     // A task that is taken twice: what was told of the first time is overtaken, and the rest is not left waiting for it.
     let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;
@@ -348,7 +349,7 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
     let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;
     let start = Event::Started { attempt: None, worker_host: None, lease: None };
     let events = [start, progress(5.0), progress(6.0), succeeded()?];
-    store.record(events.map(|event| super::world::says(id, service, event)).to_vec()).await?;
+    store.record_events(events.map(|event| super::world::says(id, service, event)).to_vec()).await?;
     for event in [CallbackEvent::Started, CallbackEvent::Success] {
         let next = one_due(store, LANE).await?;
         ensure!(next.record.event == event, "{:?} instead of {event:?}", next.record.event);
@@ -373,7 +374,7 @@ pub async fn progress_is_told_after_a_while_with_what_is_known_by_then(harness: 
     for percent in 2..=20 {
         tell(percent).await?;
     }
-    let due = store.callback_lanes(None, 10).await?.heads.first().map(|head| head.due);
+    let due = store.list_callback_lanes(None, 10).await?.heads.first().map(|head| head.due);
     let wait = Duration::from_secs(1);
     ensure!(due.is_some_and(|due| (before.after(wait)..=after.after(wait)).contains(&due)), "{due:?}");
     let filter = CallbackFilter { task: Some(id), limit: 50, ..CallbackFilter::default() };
@@ -409,12 +410,10 @@ pub async fn lists_and_resends_find_what_they_are_asked_for(harness: &Harness) -
     let reversed = |wanted: &[usize]| wanted.iter().rev().map(|&n| ids[n]).collect::<Vec<_>>();
     let any = CallbackFilter::default();
     ensure!(all(any.clone()).await? == reversed(&[0, 1, 2, 3, 4, 5, 6, 7, 8]));
-    let failed = CallbackFilter { status: Some(NotificationStatus::Failure), ..any.clone() };
+    let failed = CallbackFilter { status: Some(CallbackStatus::Failure), ..any.clone() };
     ensure!(all(failed.clone()).await? == reversed(&[0, 1, 2, 3]));
     ensure!(all(CallbackFilter { client: Some(other), ..failed.clone() }).await? == reversed(&[0, 3]));
-    ensure!(
-        all(CallbackFilter { status: Some(NotificationStatus::Success), ..any.clone() }).await? == reversed(&[4, 5])
-    );
+    ensure!(all(CallbackFilter { status: Some(CallbackStatus::Success), ..any.clone() }).await? == reversed(&[4, 5]));
     ensure!(all(CallbackFilter { service: Some(ServiceKey(9_999)), ..any.clone() }).await?.is_empty());
     let now = store.ping().await?;
     ensure!(all(CallbackFilter { from: Some(now.after(LONG)), ..any }).await?.is_empty());
@@ -435,13 +434,13 @@ pub async fn what_has_been_due_for_too_long_is_given_up(harness: &Harness) -> Re
     for _ in 0..5 {
         ids.push(ended(store, whose, LANE).await?);
     }
-    ensure!(store.give_up_callbacks(LANE, LONG, 10).await? == 0, "nothing is that old");
+    ensure!(store.expire_callbacks(LANE, LONG, 10).await? == 0, "nothing is that old");
     a_moment(store).await?;
-    ensure!(store.give_up_callbacks(LANE + 1, Duration::ZERO, 10).await? == 0, "another lane");
-    ensure!(store.give_up_callbacks(LANE, Duration::ZERO, 3).await? == 3);
-    ensure!(store.give_up_callbacks(LANE, Duration::ZERO, 10).await? == 2);
+    ensure!(store.expire_callbacks(LANE + 1, Duration::ZERO, 10).await? == 0, "another lane");
+    ensure!(store.expire_callbacks(LANE, Duration::ZERO, 3).await? == 3);
+    ensure!(store.expire_callbacks(LANE, Duration::ZERO, 10).await? == 2);
     ensure!(due(store, LANE, 10).await?.is_empty());
-    ensure!(find(store, ids[4]).await?.notification == Some(NotificationStatus::Failure));
+    ensure!(find(store, ids[4]).await?.notification == Some(CallbackStatus::Failure));
     Ok(())
 }
 
@@ -462,7 +461,7 @@ pub async fn a_task_whose_end_is_still_to_be_told_is_not_purged(harness: &Harnes
                 batch: 10,
                 cursor,
             };
-            let report = store.purge(rule).await?;
+            let report = store.purge_tasks(rule).await?;
             purged += report.purged;
             cursor = report.cursor;
             if cursor.is_none() {
@@ -475,7 +474,7 @@ pub async fn a_task_whose_end_is_still_to_be_told_is_not_purged(harness: &Harnes
     settle(store, &due, Verdict::Delivered).await?;
     let row = record_of(store, id).await?.row;
     ensure!(purge().await? == 1);
-    ensure!(store.callback_attempts(vec![row]).await?.is_empty(), "its callbacks go with it");
+    ensure!(store.list_callback_attempts(vec![row]).await?.is_empty(), "its callbacks go with it");
     let left = store.list_callbacks(CallbackFilter { limit: 10, ..CallbackFilter::default() }).await?;
     ensure!(left.records.is_empty());
     Ok(())

@@ -40,7 +40,7 @@ pub async fn claimers_at_once_never_share_a_task(harness: &Harness) -> Result<()
 pub async fn what_is_submitted_for_a_worker_is_claimed(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
-    let (answers, claimed) = store.submit_and_take(new_tasks(service, client, 2)?, wish(service, 5, None)).await?;
+    let (answers, claimed) = store.submit_and_claim(new_tasks(service, client, 2)?, wish(service, 5, None)).await?;
     let names: Vec<TaskId> = answers.into_iter().map(|answer| Ok(answer?.task_id)).collect::<Result<_>>()?;
     ensure!(claimed.iter().map(|task| task.task_id).eq(names.iter().copied()), "{} were claimed", claimed.len());
     for task in &claimed {
@@ -56,16 +56,16 @@ pub async fn what_is_submitted_for_a_worker_is_claimed(harness: &Harness) -> Res
     let key = Some(IdempotencyKey { key: "once".to_owned(), fingerprint: vec![1] });
     let keyed = new_tasks(service, client, 1)?.into_iter().map(|task| NewTask { idempotency: key.clone(), ..task });
     let keyed: Vec<NewTask> = keyed.collect();
-    let (answers, mut claimed) = store.submit_and_take(keyed.clone(), wish(service, 1, None)).await?;
+    let (answers, mut claimed) = store.submit_and_claim(keyed.clone(), wish(service, 1, None)).await?;
     names.push(answers[0]?.task_id);
-    let (again, none) = store.submit_and_take(keyed, wish(service, 1, None)).await?;
+    let (again, none) = store.submit_and_claim(keyed, wish(service, 1, None)).await?;
     ensure!(again[0].is_ok_and(|again| again.replayed && again.task_id == names[2]), "{again:?}");
     ensure!(none.is_empty(), "nothing came in");
     claimed.extend(claim(store, service, 5).await?);
     ensure!(claimed.iter().map(|task| task.task_id).eq(names), "nobody was passed over");
 
     store.declare(vec![Change::PauseService { name: name("resize")?, paused: true }]).await?;
-    let (_, none) = store.submit_and_take(new_tasks(service, client, 1)?, wish(service, 5, None)).await?;
+    let (_, none) = store.submit_and_claim(new_tasks(service, client, 1)?, wish(service, 5, None)).await?;
     ensure!(none.is_empty(), "a paused service hands out nothing");
     Ok(())
 }
@@ -80,7 +80,7 @@ pub async fn what_is_submitted_for_workers_goes_to_one_each(harness: &Harness) -
         for _ in 0..ROUNDS {
             let some = match number % 2 {
                 0 => claim(&*store, service, 1).await?,
-                _ => store.submit_and_take(new_tasks(service, client, 2)?, wish(service, 1, None)).await?.1,
+                _ => store.submit_and_claim(new_tasks(service, client, 2)?, wish(service, 1, None)).await?.1,
             };
             claimed.extend(some.iter().map(|task| task.task_id));
             // Some come back, and are there once more.
@@ -113,7 +113,7 @@ pub async fn the_oldest_are_handed_out_first_whoever_asks(harness: &Harness) -> 
     let other = submit_all(store, new_tasks(rotate, bob, 1)?).await?;
 
     let answers = store
-        .claim(vec![wish(resize, 1, None), wish(rotate, 5, None), wish(resize, 0, None), wish(resize, 3, None)])
+        .claim_tasks(vec![wish(resize, 1, None), wish(rotate, 5, None), wish(resize, 0, None), wish(resize, 3, None)])
         .await?
         .tasks;
     let claimed: Vec<Vec<TaskId>> =
@@ -127,7 +127,7 @@ pub async fn the_oldest_are_handed_out_first_whoever_asks(harness: &Harness) -> 
     let rest: Vec<TaskId> = claim(store, resize, 100).await?.into_iter().map(|task| task.task_id).collect();
     ensure!(rest == names[4..]);
     ensure!(claim(store, resize, 100).await?.is_empty());
-    ensure!(store.claim(Vec::new()).await?.tasks.is_empty());
+    ensure!(store.claim_tasks(Vec::new()).await?.tasks.is_empty());
     Ok(())
 }
 
@@ -147,7 +147,7 @@ pub async fn what_was_left_as_it_was_can_be_claimed_at_once(harness: &Harness) -
             batch: 100,
             cursor: Some((Status::Pending, 0)),
         };
-        store.purge(rule).await?;
+        store.purge_tasks(rule).await?;
         let claimed = claim(store, service, 1).await?;
         ensure!(claimed.iter().map(|task| task.task_id).eq([id]), "{claimed:?}");
     }
@@ -175,7 +175,7 @@ pub async fn the_lease_is_the_requests_or_else_the_services(harness: &Harness) -
     let client = client(store, "alice").await?;
     submit_all(store, new_tasks(service, client, 2)?).await?;
     let of_request = Duration::from_millis(7_250);
-    let answers = store.claim(vec![wish(service, 1, None), wish(service, 1, Some(of_request))]).await?.tasks;
+    let answers = store.claim_tasks(vec![wish(service, 1, None), wish(service, 1, Some(of_request))]).await?.tasks;
     for (tasks, lease) in answers.iter().zip([of_service, of_request]) {
         let state = find(store, tasks[0].task_id).await?.state;
         let (started, until) = (state.started.expect("started"), state.lease_until.expect("a lease"));

@@ -2,8 +2,8 @@
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    After, ClaimRequest, ClientKey, Condition, CrashPolicy, Event, Joined, NewInstance, NewLinks, NewTask, PurgeRule,
-    Refusal, ServiceKey, Status, Store, TaskFilter, TaskId, TaskLink, Terms, TraceContext, UniqueKey, When,
+    After, ClaimRequest, ClientKey, Condition, CrashPolicy, Event, NewInstance, NewLinks, NewTask, PurgeRule, Refusal,
+    Registration, ServiceKey, Status, Store, TaskFilter, TaskId, TaskLink, Terms, TraceContext, UniqueKey, When,
 };
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn succeeded() -> Result<Event> {
 pub(super) async fn settle(store: &dyn Store) -> Result<usize> {
     let (mut changed, start) = (0, std::time::Instant::now());
     loop {
-        let settled = store.settle_dependencies(500).await?;
+        let settled = store.resolve_dependencies(500).await?;
         changed += settled.changed;
         if !settled.more {
             return Ok(changed);
@@ -115,7 +115,7 @@ pub async fn a_failure_goes_down_the_chain(harness: &Harness) -> Result<()> {
         ensure!(task.error_message.context("why")?.contains(&pair[0].to_string()), "each names the one before");
     }
     ensure!(status(store, after_all).await? == Status::Pending, "one that waits for any end goes on");
-    ensure!(!store.settle_dependencies(500).await?.more, "nothing is left to tell");
+    ensure!(!store.resolve_dependencies(500).await?.more, "nothing is left to tell");
     Ok(())
 }
 
@@ -128,7 +128,7 @@ pub async fn many_wait_for_one(harness: &Harness) -> Result<()> {
     let waiting = submit_all(store, waiting.collect::<Result<_>>()?).await?;
     change(store, first, service, succeeded()?).await?;
     let mut rounds = 0;
-    while store.settle_dependencies(50).await?.more {
+    while store.resolve_dependencies(50).await?.more {
         rounds += 1;
         ensure!(rounds < 20, "there is always more to tell");
     }
@@ -213,7 +213,7 @@ pub async fn ends_and_submissions_at_once_leave_nobody_waiting(harness: &Harness
                     return Ok(None);
                 }
                 if i % 3 == 0 {
-                    store.settle_dependencies(3).await?;
+                    store.resolve_dependencies(3).await?;
                 }
                 let task = after(new_task(service, client)?, &firsts, Condition::AllSucceeded);
                 Ok(Some(submit(store, task).await?.task_id))
@@ -248,8 +248,8 @@ pub async fn ends_at_once_do_not_wait_in_a_circle(harness: &Harness) -> Result<(
             async move {
                 let some = ids.iter().skip(i % 5).step_by(1 + i % 4).copied();
                 let events: Vec<_> = some.map(|id| says(id, service, Event::Cancelled)).collect();
-                store.record(events).await?;
-                store.settle_dependencies(7).await?;
+                store.record_events(events).await?;
+                store.resolve_dependencies(7).await?;
                 Ok(())
             }
         });
@@ -280,14 +280,14 @@ pub async fn a_task_that_waits_for_others_keeps_its_dates(harness: &Harness) -> 
     }
     let scheduled = find(store, ids[0]).await?.scheduled.context("for when it was asked")?;
     until_after(store, find(store, ids[2]).await?.submitted.after(Duration::from_millis(2))).await?;
-    store.pass_time(100).await?;
+    store.fire_timers(100).await?;
     ensure!(find(store, ids[2]).await?.error_kind.as_deref() == Some("expired"), "nobody started it in time");
     change(store, first, service, succeeded()?).await?;
     settle(store).await?;
     let later = find(store, ids[1]).await?;
     ensure!(later.state.status == Status::Waiting && later.state.due == later.scheduled, "its time has not come");
     until_after(store, scheduled).await?;
-    store.pass_time(100).await?;
+    store.fire_timers(100).await?;
     ensure!(status(store, ids[0]).await? == Status::Pending, "its time has come");
     ensure!(status(store, ids[2]).await? == Status::Failure, "what has failed has failed");
     Ok(())
@@ -331,7 +331,7 @@ pub async fn what_others_wait_for_is_not_purged(harness: &Harness) -> Result<()>
         loop {
             let (finished, any) = (Duration::ZERO, Duration::ZERO);
             let rule = PurgeRule { service, finished, any, dry_run: false, batch: 100, cursor };
-            let report = store.purge(rule).await?;
+            let report = store.purge_tasks(rule).await?;
             purged += report.purged;
             cursor = report.cursor;
             if cursor.is_none() {
@@ -353,11 +353,11 @@ pub async fn what_others_wait_for_is_not_purged(harness: &Harness) -> Result<()>
     change(store, first, service, succeeded()?).await?;
     a_moment(store).await?;
     let rule = PurgeRule { service, finished: Duration::ZERO, any: LONG, dry_run: false, batch: 100, cursor: None };
-    store.purge(rule).await?;
+    store.purge_tasks(rule).await?;
     ensure!(store.find_task(first).await?.is_some(), "nobody was told of its end yet");
     settle(store).await?;
     ensure!(status(store, waits).await? == Status::Pending, "now they were");
-    store.purge(rule).await?;
+    store.purge_tasks(rule).await?;
     ensure!(store.find_task(first).await?.is_none(), "and it can go");
     ensure!(find(store, waits).await?.links.after[0].task_id == first, "what it waited for is still known");
     Ok(())
@@ -397,9 +397,9 @@ pub async fn what_is_in_hand_can_be_waited_for(harness: &Harness) -> Result<()> 
         silence: LONG,
         services: vec![service],
     };
-    let Joined::In { key, .. } = store.join(instance).await? else { anyhow::bail!("it may join") };
+    let Registration::In { key, .. } = store.register_instance(instance).await? else { anyhow::bail!("it may join") };
     let wish = ClaimRequest { service, max: 3, lease: None, worker_host: None, instance: Some(key) };
-    let taken = store.claim(vec![wish]).await?.tasks.pop().context("one wish has one answer")?;
+    let taken = store.claim_tasks(vec![wish]).await?.tasks.pop().context("one wish has one answer")?;
     ensure!(taken.len() == 3, "{taken:?}");
     let waits = submit(store, after(new_task(service, client)?, &first[..2], Condition::AllSucceeded)).await?.task_id;
     let both = submit(store, after(new_task(service, client)?, &first[..1], Condition::AllEnded)).await?.task_id;

@@ -33,7 +33,7 @@ fn names(due: &[DueDispatch]) -> Vec<TaskId> {
 
 async fn settle(store: &dyn Store, service: ServiceKey, tasks: &[TaskId], outcome: Dispatched) -> Result<()> {
     let name = |task_id: &TaskId| dispatch_name(service, *task_id);
-    Ok(store.settle_dispatches(tasks.iter().map(name).collect(), outcome).await?)
+    Ok(store.complete_dispatches(tasks.iter().map(name).collect(), outcome).await?)
 }
 
 /// A task as whoever took it in would name it.
@@ -94,7 +94,7 @@ pub async fn the_oldest_task_at_the_broker_is_known(harness: &Harness) -> Result
     let at_broker = |task_id, running| Some(PublishedTask { task_id, running });
     let due = take(store, service, 2).await?;
     ensure!(store.oldest_published(service).await?.is_none(), "somebody is about to");
-    store.settle_dispatches(due.into_iter().map(|due| due.name).collect(), Dispatched::Done).await?;
+    store.complete_dispatches(due.into_iter().map(|due| due.name).collect(), Dispatched::Done).await?;
     ensure!(store.oldest_published(service).await? == at_broker(all[0], false));
     change(store, all[0], service, Event::Started { attempt: None, worker_host: None, lease: None }).await?;
     ensure!(store.oldest_published(service).await? == at_broker(all[1], true));
@@ -111,7 +111,7 @@ pub async fn the_oldest_task_at_the_broker_is_known(harness: &Harness) -> Result
     let due = take(store, service, 10).await?;
     ensure!(names(&due) == all[2..3], "one has");
     ensure!(store.oldest_published(service).await?.is_none(), "somebody is about to publish it");
-    store.settle_dispatches(due.into_iter().map(|due| due.name).collect(), Dispatched::Done).await?;
+    store.complete_dispatches(due.into_iter().map(|due| due.name).collect(), Dispatched::Done).await?;
     ensure!(store.oldest_published(service).await? == at_broker(all[2], false));
     Ok(())
 }
@@ -206,7 +206,7 @@ pub async fn what_the_broker_has_lost_is_dispatched_again_in_batches(harness: &H
     let started = Event::Delivered { worker_host: None, again: false, delivery_limit: 9 };
     change(store, all[3], service, started).await?;
     change(store, all[4], service, Event::failed(None, "no")).await?;
-    store.dispatch_again(service).await?;
+    store.redispatch_service(service).await?;
     let later = submit_all(store, new_tasks(service, client, 1)?).await?;
     settle(store, service, &later, Dispatched::Done).await?;
     let mut batches = 0;
@@ -227,19 +227,19 @@ pub async fn what_was_published_before_the_broker_lost_it_is_not_done(harness: &
     let held = NewTask { dispatch: publisher(LONG), ..new_task(service, client)? };
     let lost = submit(store, held).await?.task_id;
     // It is published; the broker loses its queue; only then is it noted that it was published.
-    store.dispatch_again(service).await?;
+    store.redispatch_service(service).await?;
     while store.refill_dispatches(10).await? {}
     settle(store, service, &[lost], Dispatched::Done).await?;
     let due = take(store, service, 10).await?;
     ensure!(names(&due) == [lost], "it is to be published again");
-    store.settle_dispatches(due.into_iter().map(|due| due.name).collect(), Dispatched::Done).await?;
+    store.complete_dispatches(due.into_iter().map(|due| due.name).collect(), Dispatched::Done).await?;
     ensure!(take(store, service, 10).await?.is_empty(), "now it is done");
 
     // To a queue that is not the service's any more, likewise.
     let old = NewTask { dispatch: publisher(Duration::ZERO), ..new_task(service, client)? };
     let old = submit(store, old).await?.task_id;
     let renamed = DispatchName { queue: "images".into(), ..dispatch_name(service, old) };
-    store.settle_dispatches(vec![renamed], Dispatched::Done).await?;
+    store.complete_dispatches(vec![renamed], Dispatched::Done).await?;
     let due = take(store, service, 10).await?;
     ensure!(names(&due) == [old] && &*due[0].name.queue == "resize", "and whoever takes it learns the right one");
     Ok(())
@@ -253,10 +253,10 @@ pub async fn what_is_noted_twice_means_no_row_that_came_later(harness: &Harness)
     let first = take(store, service, 10).await?;
     let done = |due: &[DueDispatch]| {
         let names = due.iter().map(|due| due.name.clone()).collect();
-        store.settle_dispatches(names, Dispatched::Done)
+        store.complete_dispatches(names, Dispatched::Done)
     };
     done(&first).await?;
-    store.dispatch_again(service).await?;
+    store.redispatch_service(service).await?;
     while store.refill_dispatches(10).await? {}
     done(&first).await?;
     let second = take(store, service, 10).await?;
@@ -269,7 +269,7 @@ pub async fn what_is_noted_twice_means_no_row_that_came_later(harness: &Harness)
     let third = take(store, service, 10).await?;
     ensure!(names(&third) == [task], "it came back, and is to be published again");
     done(&third).await?;
-    store.settle_dispatches(third.into_iter().map(|due| due.name).collect(), Dispatched::Again).await?;
+    store.complete_dispatches(third.into_iter().map(|due| due.name).collect(), Dispatched::Again).await?;
     ensure!(take(store, service, 10).await?.is_empty(), "now it is done");
     Ok(())
 }
@@ -292,7 +292,7 @@ pub async fn a_service_may_change_to_a_broker_and_back(harness: &Harness) -> Res
     change(store, all[4], service, started).await?;
     ensure!(find(store, all[4]).await?.state.lease_until.is_none(), "the broker watches its worker");
     store.declare(vec![put_service("resize", limits(None))?]).await?;
-    ensure!(store.lease_strays(10).await? == 1 && store.lease_strays(10).await? == 0);
+    ensure!(store.lease_orphans(10).await? == 1 && store.lease_orphans(10).await? == 0);
     ensure!(find(store, all[4]).await?.state.lease_until.is_some(), "nobody would notice that its worker is gone");
     ensure!(claim(store, service, 10).await?.len() == 3);
     ensure!(take(store, service, 10).await?.is_empty());
@@ -362,10 +362,10 @@ pub async fn a_slow_worker_does_not_fail_the_task_of_its_successor(harness: &Har
         change(store, task_id, service, started("a")).await?;
         // Whether it is known from before, or from the same batch.
         let outcome = if at_once {
-            store.record(vec![event(started("b")), event(failed("a"))]).await?.pop()
+            store.record_events(vec![event(started("b")), event(failed("a"))]).await?.pop()
         } else {
             change(store, task_id, service, started("b")).await?;
-            store.record(vec![event(failed("a"))]).await?.pop()
+            store.record_events(vec![event(failed("a"))]).await?.pop()
         };
         ensure!(outcome.as_ref() == Some(&lost), "{outcome:?}");
         let state = find(store, task_id).await?.state;

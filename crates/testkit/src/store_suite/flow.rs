@@ -191,7 +191,7 @@ pub async fn whatever_becomes_of_tasks_no_room_is_lost(harness: &Harness) -> Res
             }
             5 => {
                 a_moment(store).await?;
-                store.pass_time(random.below(4)).await?;
+                store.fire_timers(random.below(4)).await?;
             }
             6 => {
                 // Said by a worker that names no attempt, of a task that waits: counted, not stopped.
@@ -212,7 +212,7 @@ pub async fn whatever_becomes_of_tasks_no_room_is_lost(harness: &Harness) -> Res
                     cursor: Some((Status::InProgress, 0)),
                 };
                 a_moment(store).await?;
-                store.purge(rule).await?;
+                store.purge_tasks(rule).await?;
             }
             _ if !held.is_empty() => {
                 let task = held.swap_remove(random.below(held.len()));
@@ -244,7 +244,7 @@ pub async fn whatever_becomes_of_tasks_no_room_is_lost(harness: &Harness) -> Res
     while !store.list_tasks(unfinished.clone()).await?.tasks.is_empty() {
         ensure!(begun.elapsed() < DEADLINE, "it takes too long");
         a_moment(store).await?;
-        store.pass_time(100).await?;
+        store.fire_timers(100).await?;
         for task in claim(store, service, 100).await? {
             succeed(store, service, &task).await?;
         }
@@ -263,11 +263,11 @@ pub async fn a_rate_is_kept_by_the_stores_clock(harness: &Harness) -> Result<()>
     let [alice] = clients(store, ["alice"]).await?;
     submit_all(store, new_tasks(service, alice, 70)?).await?;
     ensure!(claim(store, service, 3).await?.len() == 3);
-    let claimed = store.claim(vec![wish(service, 40, None), wish(service, 2, None)]).await?;
+    let claimed = store.claim_tasks(vec![wish(service, 40, None), wish(service, 2, None)]).await?;
     ensure!(claimed.tasks[0].len() == BURST - 3 && claimed.tasks[1].is_empty(), "a burst, and no more");
     let again = claimed.again.context("there is a time to look again")?;
     ensure!(again <= slow.per && again > slow.per / 2, "{again:?}");
-    ensure!(store.claim(vec![wish(service, 0, None)]).await?.again.is_none(), "for those who want some");
+    ensure!(store.claim_tasks(vec![wish(service, 0, None)]).await?.again.is_none(), "for those who want some");
 
     let rate = RateLimit { count: 100, per: Duration::from_millis(100 * INTERVAL), burst: BURST as u32 };
     store.declare(vec![put_service("resize", flow(FlowLimits { rate: Some(rate), ..FREE }))?]).await?;
@@ -277,7 +277,7 @@ pub async fn a_rate_is_kept_by_the_stores_clock(harness: &Harness) -> Result<()>
         async move {
             let mut started = Vec::new();
             while taken.load(Ordering::Relaxed) < 70 - BURST {
-                let claimed = store.claim(vec![wish(service, 5, None)]).await?;
+                let claimed = store.claim_tasks(vec![wish(service, 5, None)]).await?;
                 let tasks = claimed.tasks.concat();
                 taken.fetch_add(tasks.len(), Ordering::Relaxed);
                 if let Some(again) = claimed.again {
@@ -394,10 +394,10 @@ pub async fn a_paused_service_hands_out_nothing_and_services_without_limits_are_
     }
     store.declare(vec![Change::PauseService { name: name("resize")?, paused: true }]).await?;
     let wishes = || vec![wish(limited, 9, None), wish(free, 4, None)];
-    let claimed = store.claim(wishes()).await?;
+    let claimed = store.claim_tasks(wishes()).await?;
     ensure!(claimed.tasks[0].is_empty() && claimed.tasks[1].len() == 4 && claimed.again.is_none());
     store.declare(vec![Change::PauseService { name: name("resize")?, paused: false }]).await?;
-    let claimed = store.claim(wishes()).await?;
+    let claimed = store.claim_tasks(wishes()).await?;
     ensure!(claimed.tasks[0].len() == 2 && claimed.tasks[1].len() == 4);
     Ok(())
 }
@@ -474,18 +474,18 @@ pub async fn whoever_waits_for_room_is_woken(harness: &Harness) -> Result<()> {
     ] {
         let task = claim(store, limited, 5).await?.pop().context("a task")?;
         ensure!(woken().is_empty(), "a claim makes no room");
-        store.record(vec![says(task.task_id, limited, event.clone())]).await?;
+        store.record_events(vec![says(task.task_id, limited, event.clone())]).await?;
         ensure!(woken() == [limited], "{event:?}");
     }
     claim_for(store, limited, 5, Duration::ZERO).await?;
     a_moment(store).await?;
-    store.pass_time(5).await?;
+    store.fire_timers(5).await?;
     ensure!(woken() == [limited], "a lost worker's task has failed");
     let task = claim(store, limited, 5).await?.pop().context("a task")?;
     a_moment(store).await?;
     let cursor = Some((Status::InProgress, 0));
     let rule = PurgeRule { service: limited, finished: LONG, any: Duration::ZERO, dry_run: false, batch: 5, cursor };
-    ensure!(store.purge(rule).await?.purged == 1 && store.find_task(task.task_id).await?.is_none());
+    ensure!(store.purge_tasks(rule).await?.purged == 1 && store.find_task(task.task_id).await?.is_none());
     ensure!(woken() == [limited], "a task that ran was purged");
 
     let task = claim(store, free, 5).await?.pop().context("a task")?;

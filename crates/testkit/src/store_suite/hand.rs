@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
     CallbackEvent, ClaimRequest, CrashPolicy, Decision, Event, FlowLimits, Ignored, InstanceKey, InstanceStatus,
-    Joined, NewInstance, NewTask, Outcome, ServiceKey, ServiceLimits, Status, Store, Task, TaskId,
+    NewInstance, NewTask, Outcome, Registration, ServiceKey, ServiceLimits, Status, Store, Task, TaskId,
 };
 
 use super::{
@@ -28,9 +28,9 @@ fn instance(name: &str, service: ServiceKey) -> NewInstance {
 }
 
 async fn join(store: &dyn Store, new: NewInstance) -> Result<InstanceKey> {
-    match store.join(new).await? {
-        Joined::In { key, .. } => Ok(key),
-        Joined::Refused { tasks } => bail!("refused for {tasks} tasks"),
+    match store.register_instance(new).await? {
+        Registration::In { key, .. } => Ok(key),
+        Registration::Refused { tasks } => bail!("refused for {tasks} tasks"),
     }
 }
 
@@ -39,7 +39,7 @@ fn wish(service: ServiceKey, max: usize, instance: InstanceKey) -> ClaimRequest 
 }
 
 async fn take(store: &dyn Store, service: ServiceKey, max: usize, instance: InstanceKey) -> Result<Vec<Task>> {
-    store.claim(vec![wish(service, max, instance)]).await?.tasks.pop().context("one wish has one answer")
+    store.claim_tasks(vec![wish(service, max, instance)]).await?.tasks.pop().context("one wish has one answer")
 }
 
 fn done(task: &Task, service: ServiceKey) -> Result<relais_core::TaskEvent> {
@@ -48,7 +48,7 @@ fn done(task: &Task, service: ServiceKey) -> Result<relais_core::TaskEvent> {
 }
 
 async fn all_done(store: &dyn Store, tasks: &[Task], service: ServiceKey) -> Result<Vec<Outcome>> {
-    Ok(store.record(tasks.iter().map(|task| done(task, service)).collect::<Result<_>>()?).await?)
+    Ok(store.record_events(tasks.iter().map(|task| done(task, service)).collect::<Result<_>>()?).await?)
 }
 
 fn is_success(outcome: &Outcome) -> bool {
@@ -137,7 +137,7 @@ pub async fn who_has_many_in_hand_still_gets_what_comes_before_them(harness: &Ha
     let first = take(store, service, MANY, key).await?;
     ensure!(first.iter().map(|task| task.task_id).eq(names[..MANY].iter().copied()), "the first come first");
     let back = says(first[7].task_id, service, Event::Returned { attempt: Some(1) });
-    store.record(vec![back]).await?;
+    store.record_events(vec![back]).await?;
     let mut urgent = new_task(service, client)?;
     urgent.terms.head_start = 3_600_000;
     let urgent = submit(store, urgent).await?.task_id;
@@ -165,7 +165,7 @@ async fn submit_for(
     instance: InstanceKey,
 ) -> Result<(Vec<TaskId>, Vec<Task>)> {
     let service = tasks.first().context("none to submit")?.service;
-    let (answers, taken) = store.submit_and_take(tasks, wish(service, max, instance)).await?;
+    let (answers, taken) = store.submit_and_claim(tasks, wish(service, max, instance)).await?;
     Ok((answers.into_iter().map(|answer| Ok(answer?.task_id)).collect::<Result<_>>()?, taken))
 }
 
@@ -189,7 +189,7 @@ pub async fn what_is_submitted_for_a_process_is_in_its_hand(harness: &Harness) -
     ensure!(all_done(store, &taken, service).await?.iter().all(is_success));
     let (_, more) = submit_for(store, new_tasks(service, client, 4)?, 3, one).await?;
     ensure!(more.len() <= 3, "no more than were asked for");
-    store.leave(one).await?;
+    store.deregister_instance(one).await?;
     let (_, none) = submit_for(store, new_tasks(service, client, 1)?, 10, one).await?;
     ensure!(none.is_empty(), "one that has left gets nothing");
     ensure!(take(store, service, 10, other).await?.len() == 5, "what nobody has is anybody's");
@@ -207,7 +207,7 @@ pub async fn what_limits_a_service_holds_for_those_who_wait(harness: &Harness) -
     let (_, mut taken) = submit_for(store, new_tasks(slow, client, 3)?, 10, key).await?;
     taken.extend(take(store, slow, 10, key).await?);
     ensure!(taken.len() == 1, "{} run at once", taken.len());
-    let (answers, _) = store.submit_and_take(new_tasks(small, client, 3)?, wish(small, 10, key)).await?;
+    let (answers, _) = store.submit_and_claim(new_tasks(small, client, 3)?, wish(small, 10, key)).await?;
     ensure!(answers.iter().filter(|answer| answer.is_ok()).count() == 2, "{answers:?}");
     Ok(())
 }
@@ -310,15 +310,15 @@ pub async fn a_dead_process_is_replaced_and_can_do_no_harm(harness: &Harness) ->
     record(store, tasks[1].task_id, service, Event::Kept { attempt: 1 }).await?;
     let other = harness.handles.last().context("there is a handle")?;
     let buried = loop {
-        let buried = other.bury().await?;
+        let buried = other.reap_instances().await?;
         if buried.instances > 0 {
             break buried;
         }
         tokio::task::yield_now().await;
     };
     ensure!((buried.instances, buried.tasks) == (1, 5), "{buried:?}");
-    ensure!(store.instances().await?.is_empty());
-    ensure!(!store.beat(key, LONG).await?, "it learns that it was given up");
+    ensure!(store.list_instances().await?.is_empty());
+    ensure!(!store.heartbeat_instance(key, LONG).await?, "it learns that it was given up");
     let key = join(&**other, instance("two", service)).await?;
     let again = take(&**other, service, 10, key).await?;
     ensure!(again.len() == 5 && again.iter().all(|task| task.state.attempt == 2 && task.state.losses == 1));
@@ -328,7 +328,7 @@ pub async fn a_dead_process_is_replaced_and_can_do_no_harm(harness: &Harness) ->
     for name in names {
         ensure!(find(store, name).await?.state.status == Status::Success);
     }
-    let history = store.attempts(find(store, tasks[2].task_id).await?.id).await?;
+    let history = store.list_attempts(find(store, tasks[2].task_id).await?.id).await?;
     ensure!(history.len() == 1 && history[0].worker_host.as_deref() == Some("one"), "{history:?}");
     Ok(())
 }
@@ -340,10 +340,12 @@ pub async fn a_name_is_taken_over_at_once(harness: &Harness) -> Result<()> {
     submit_all(store, new_tasks(service, client, 3)?).await?;
     let first = join(store, instance("one", service)).await?;
     let tasks = take(store, service, 3, first).await?;
-    let Joined::In { key, recovered } = store.join(instance("one", service)).await? else { bail!("it may begin") };
+    let Registration::In { key, recovered } = store.register_instance(instance("one", service)).await? else {
+        bail!("it may begin")
+    };
     ensure!(recovered == 3, "{recovered}");
     ensure!(take(store, service, 3, first).await?.is_empty(), "the one before gets nothing any more");
-    ensure!(!store.beat(first, LONG).await? && store.beat(key, LONG).await?);
+    ensure!(!store.heartbeat_instance(first, LONG).await? && store.heartbeat_instance(key, LONG).await?);
     let again = take(store, service, 3, key).await?;
     ensure!(again.len() == 3 && again.iter().all(|task| task.state.attempt == 2));
     let late = all_done(store, &tasks, service).await?;
@@ -362,7 +364,9 @@ pub async fn a_process_may_have_its_tasks_fail(harness: &Harness) -> Result<()> 
     let one = NewInstance { policy: CrashPolicy::Fail, ..instance("one", service) };
     let key = join(store, one.clone()).await?;
     take(store, service, 1, key).await?;
-    let Joined::In { recovered: 1, .. } = store.join(one).await? else { bail!("one task was in hand") };
+    let Registration::In { recovered: 1, .. } = store.register_instance(one).await? else {
+        bail!("one task was in hand")
+    };
     let task = find(store, name).await?;
     ensure!(task.state.status == Status::Failure && task.error_kind.as_deref() == Some("crashed"), "{task:?}");
     Ok(())
@@ -378,16 +382,19 @@ pub async fn a_strict_process_waits_for_a_decision(harness: &Harness) -> Result<
     let key = join(store, short).await?;
     let tasks = take(store, service, 2, key).await?;
     record(store, tasks[0].task_id, service, Event::Kept { attempt: 1 }).await?;
-    while store.instances().await?[0].status != InstanceStatus::Undecided {
-        store.bury().await?;
+    while store.list_instances().await?[0].status != InstanceStatus::Undecided {
+        store.reap_instances().await?;
     }
-    ensure!(store.instances().await?[0].in_hand == 2);
-    ensure!(store.join(strict.clone()).await? == Joined::Refused { tasks: 2 });
+    ensure!(store.list_instances().await?[0].in_hand == 2);
+    ensure!(store.register_instance(strict.clone()).await? == Registration::Refused { tasks: 2 });
     let other = join(store, instance("two", service)).await?;
     ensure!(take(store, service, 2, other).await?.is_empty(), "nobody else gets them");
-    ensure!(store.decide("two".to_owned(), Decision::Fail).await?.is_none(), "there is nothing to decide about others");
-    ensure!(store.decide("one".to_owned(), Decision::Restart).await? == Some(2));
-    ensure!(store.decide("one".to_owned(), Decision::Restart).await?.is_none());
+    ensure!(
+        store.resolve_instance("two".to_owned(), Decision::Fail).await?.is_none(),
+        "there is nothing to decide about others"
+    );
+    ensure!(store.resolve_instance("one".to_owned(), Decision::Restart).await? == Some(2));
+    ensure!(store.resolve_instance("one".to_owned(), Decision::Restart).await?.is_none());
     ensure!(take(store, service, 2, other).await?.len() == 2);
     join(store, strict).await?;
     ensure!(names.len() == 2);
@@ -402,8 +409,8 @@ pub async fn leaving_gives_back(harness: &Harness) -> Result<()> {
     let key = join(store, instance("one", service)).await?;
     let tasks = take(store, service, 3, key).await?;
     record(store, tasks[0].task_id, service, Event::Kept { attempt: 1 }).await?;
-    store.leave(key).await?;
-    ensure!(store.instances().await?.is_empty());
+    store.deregister_instance(key).await?;
+    ensure!(store.list_instances().await?.is_empty());
     let again = claim(store, service, 3).await?;
     let attempts: Vec<u32> = again.iter().map(|task| task.state.attempt).collect();
     ensure!(attempts == [2, 1, 1], "{attempts:?}");
@@ -424,7 +431,7 @@ pub async fn limits_hold_for_what_is_in_hand(harness: &Harness) -> Result<()> {
     ensure!(claim(store, service, 5).await?.is_empty(), "a worker elsewhere is bound by them too");
     ensure!(all_done(store, &tasks[..1], service).await?.iter().all(is_success));
     ensure!(take(store, service, 5, key).await?.len() == 1);
-    ensure!(store.lease_strays(10).await? == 0, "what is in hand is watched by its process");
+    ensure!(store.lease_orphans(10).await? == 0, "what is in hand is watched by its process");
     Ok(())
 }
 
@@ -443,25 +450,25 @@ pub async fn limits_by_client_pass_over_what_is_in_hand(harness: &Harness) -> Re
         let key = join(store, strict).await?;
         ensure!(take(store, service, 38, key).await?.len() == 38);
         let undecided = |status: InstanceStatus| status == InstanceStatus::Undecided;
-        while !store.instances().await?.iter().any(|known| known.name == name && undecided(known.status)) {
-            store.bury().await?;
+        while !store.list_instances().await?.iter().any(|known| known.name == name && undecided(known.status)) {
+            store.reap_instances().await?;
         }
         store.declare(vec![put_service(name, ServiceLimits { flow, ..limits(None) })?]).await?;
         let second = submit_all(store, new_tasks(service, bob, 2)?).await?;
         let wish = |max| ClaimRequest { service, max, lease: None, worker_host: None, instance: None };
-        let got = store.claim(vec![wish(10)]).await?;
+        let got = store.claim_tasks(vec![wish(10)]).await?;
         let names: HashSet<TaskId> = got.tasks[0].iter().map(|task| task.task_id).collect();
         ensure!(names == first[38..].iter().chain(&second).copied().collect(), "{name}: {}", names.len());
         for task in &got.tasks[0] {
             change(store, task.task_id, service, Event::Succeeded { attempt: None, response: json("1")? }).await?;
         }
-        let nothing = store.claim(vec![wish(10)]).await?;
+        let nothing = store.claim_tasks(vec![wish(10)]).await?;
         ensure!(nothing.tasks[0].is_empty() && nothing.again.is_none(), "{name}: {:?}", nothing.again);
 
         submit_all(store, new_tasks(service, bob, 4)?).await?;
-        ensure!(store.claim(vec![wish(2)]).await?.tasks[0].len() == 2, "{name}: nobody else waits for them");
-        ensure!(store.decide(name.to_owned(), Decision::Restart).await? == Some(38));
-        ensure!(store.claim(vec![wish(2)]).await?.tasks[0].len() == 2, "{name}: they are to be had again");
+        ensure!(store.claim_tasks(vec![wish(2)]).await?.tasks[0].len() == 2, "{name}: nobody else waits for them");
+        ensure!(store.resolve_instance(name.to_owned(), Decision::Restart).await? == Some(38));
+        ensure!(store.claim_tasks(vec![wish(2)]).await?.tasks[0].len() == 2, "{name}: they are to be had again");
     }
     Ok(())
 }
@@ -505,16 +512,16 @@ pub async fn time_passes_for_what_is_in_hand(harness: &Harness) -> Result<()> {
     let key = join(store, instance("one", service)).await?;
     let tasks = take(store, service, 1, key).await?;
     store.advance(Duration::from_secs(31)).await?;
-    other.pass_time(10).await?;
+    other.fire_timers(10).await?;
     ensure!(find(store, tasks[0].task_id).await?.state.status == Status::InProgress, "it was taken in time");
     store.advance(Duration::from_secs(3600)).await?;
     let late = record(store, tasks[0].task_id, service, Event::Kept { attempt: 1 }).await?;
     ensure!(late == Outcome::Ignored(Ignored::Overdue), "{late:?}");
-    other.pass_time(10).await?;
+    other.fire_timers(10).await?;
     let waiting = find(store, tasks[0].task_id).await?;
     ensure!(waiting.state.status == Status::Waiting && waiting.state.failures == 1, "{waiting:?}");
     store.advance(Duration::from_secs(3600)).await?;
-    other.pass_time(10).await?;
+    other.fire_timers(10).await?;
     ensure!(claim(&**other, service, 5).await?.len() == 1, "it is in nobody's hand any more");
     Ok(())
 }

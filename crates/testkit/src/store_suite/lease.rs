@@ -19,7 +19,7 @@ pub async fn a_silent_worker_loses_its_task_and_a_task_its_last_chance(harness: 
     for losses in 1..=3 {
         let claimed = claim_for(store, service, 1, Duration::ZERO).await?;
         ensure!(claimed[0].task_id == names[0], "it is the oldest again");
-        ensure!(store.pass_time(10).await?.lost == 1);
+        ensure!(store.fire_timers(10).await?.lost == 1);
         let found = find(store, names[0]).await?;
         ensure!(found.state.losses == losses && found.state.lease_until.is_none());
         if losses < 3 {
@@ -30,7 +30,7 @@ pub async fn a_silent_worker_loses_its_task_and_a_task_its_last_chance(harness: 
             ensure!(found.state.status == Status::Failure && found.state.ended.is_some());
             ensure!(found.error_message.is_some_and(|message| message.contains('3')), "it says why");
         }
-        ensure!(store.pass_time(10).await?.lost == 0);
+        ensure!(store.fire_timers(10).await?.lost == 0);
     }
     Ok(())
 }
@@ -45,7 +45,7 @@ pub async fn leases_that_run_are_left_alone(harness: &Harness) -> Result<()> {
     change(store, names[1], service, Event::failed(Some(1), "no")).await?;
     // A worker that a broker watches has no lease.
     change(store, names[2], service, Event::Started { attempt: None, worker_host: None, lease: None }).await?;
-    ensure!(store.pass_time(10).await?.lost == 0);
+    ensure!(store.fire_timers(10).await?.lost == 0);
     ensure!(find(store, names[0]).await?.state.status == Status::InProgress);
     Ok(())
 }
@@ -57,7 +57,7 @@ pub async fn at_most_so_many_are_taken_away_at_once(harness: &Harness) -> Result
     submit_all(store, new_tasks(service, client, 7)?).await?;
     ensure!(claim_for(store, service, 7, Duration::ZERO).await?.len() == 7);
     for expected in [3, 3, 1, 0] {
-        let taken = store.pass_time(3).await?.lost;
+        let taken = store.fire_timers(3).await?.lost;
         ensure!(taken == expected, "{taken} instead of {expected}");
     }
     ensure!(claim(store, service, 10).await?.len() == 7);

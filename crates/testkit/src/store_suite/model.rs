@@ -51,7 +51,7 @@ pub async fn random_operations_agree_with_a_model(harness: &Harness) -> Result<(
             5..9 => model.record(store, 6).await,
             9 => model.expire(store).await,
             10 if model.random.once_in(4) => model.purge(store).await,
-            _ => store.tidy(LONG).await.map(drop).map_err(Into::into),
+            _ => store.purge_keys(LONG).await.map(drop).map_err(Into::into),
         };
         done.with_context(|| format!("step {step}"))?;
         if step % 10 == 0 {
@@ -158,7 +158,7 @@ impl Model {
     async fn claim(&mut self, store: &dyn Store) -> Result<()> {
         let (service, max) = (self.random.below(3), self.random.below(5));
         let lease = if self.random.once_in(2) { Duration::ZERO } else { LONG };
-        let claimed = store.claim(vec![wish(self.services[service].0, max, Some(lease))]).await?.tasks.concat();
+        let claimed = store.claim_tasks(vec![wish(self.services[service].0, max, Some(lease))]).await?.tasks.concat();
         let event = Event::Claimed { worker_host: Some("host".to_owned()), lease };
         let mut expected = Vec::new();
         for task in &mut self.tasks {
@@ -191,7 +191,7 @@ impl Model {
             events.push(TaskEvent { task_id: task.id, service, client, event });
         }
         let said = format!("{events:?}");
-        let outcomes = store.record(events).await?;
+        let outcomes = store.record_events(events).await?;
         ensure!(outcomes.len() == expected.len());
         for (outcome, expected) in outcomes.iter().zip(&expected) {
             let same = match (outcome, expected) {
@@ -224,7 +224,7 @@ impl Model {
     }
 
     async fn expire(&mut self, store: &dyn Store) -> Result<()> {
-        let taken = store.pass_time(1000).await?.lost;
+        let taken = store.fire_timers(1000).await?.lost;
         let mut expected = 0;
         for task in &mut self.tasks {
             let delivery_limit = self.services[task.service].2;
@@ -251,7 +251,7 @@ impl Model {
         };
         let mut purged = 0;
         loop {
-            let report = store.purge(rule).await?;
+            let report = store.purge_tasks(rule).await?;
             purged += report.purged;
             rule.cursor = report.cursor;
             if rule.cursor.is_none() {

@@ -39,7 +39,7 @@ pub async fn the_place_is_exact_after_claims_cancels_and_returns(harness: &Harne
     queue.extend(submit_all(store, new_tasks(service, client, 150)?).await?);
     places(store, &queue).await?;
     claim_for(store, service, 1, Duration::ZERO).await?;
-    ensure!(store.pass_time(1).await?.lost == 1);
+    ensure!(store.fire_timers(1).await?.lost == 1);
     places(store, &queue).await
 }
 
@@ -73,14 +73,14 @@ pub async fn the_place_is_exact_among_twenty_thousand(harness: &Harness) -> Resu
         let claimed = claim(store, service, 1500).await?;
         ensure!(claimed.iter().map(|task| task.task_id).eq(queue.drain(..claimed.len())), "the oldest first");
     }
-    store.tidy(Duration::from_secs(3600)).await?;
+    store.purge_keys(Duration::from_secs(3600)).await?;
     probe(store, &queue, &mut random).await?;
     queue.extend(submit_all(store, new_tasks(service, client, 100)?).await?);
     probe(store, &queue, &mut random).await
 }
 
 async fn cancel(store: &dyn Store, service: ServiceKey, ids: &[TaskId]) -> Result<()> {
-    store.record(ids.iter().map(|&id| says(id, service, Event::Cancelled)).collect()).await?;
+    store.record_events(ids.iter().map(|&id| says(id, service, Event::Cancelled)).collect()).await?;
     Ok(())
 }
 

@@ -54,7 +54,7 @@ async fn take(store: &dyn Store, service: ServiceKey, most: usize) -> Result<Vec
 /// The same, and the broker has it.
 async fn publish(store: &dyn Store, service: ServiceKey, most: usize) -> Result<Vec<TaskId>> {
     let names = take(store, service, most).await?;
-    store.settle_dispatches(names.clone(), Dispatched::Done).await?;
+    store.complete_dispatches(names.clone(), Dispatched::Done).await?;
     Ok(names.into_iter().map(|name| name.task_id).collect())
 }
 
@@ -96,14 +96,14 @@ pub async fn publishers_at_once_hold_every_limit_and_finish_all(harness: &Harnes
                 tokio::task::yield_now().await;
                 for name in names {
                     if publisher % 3 > 0 {
-                        store.settle_dispatches(vec![name.clone()], Dispatched::Done).await?;
+                        store.complete_dispatches(vec![name.clone()], Dispatched::Done).await?;
                     }
                     // As it is known here: it is over at the latest when this is said.
                     out.lock().unwrap_or_else(PoisonError::into_inner).remove(&name.task_id);
                     change(&*store, name.task_id, service, succeeds()?).await?;
                     ended.fetch_add(1, Ordering::Relaxed);
                     if publisher % 3 == 0 {
-                        store.settle_dispatches(vec![name], Dispatched::Done).await?;
+                        store.complete_dispatches(vec![name], Dispatched::Done).await?;
                     }
                 }
             }
@@ -189,22 +189,22 @@ pub async fn whatever_becomes_of_what_was_published_no_room_is_lost(harness: &Ha
             }
             6 => {
                 a_moment(store).await?;
-                store.pass_time(100).await?;
+                store.fire_timers(100).await?;
             }
             7 if !names.is_empty() => {
                 let outcome = if random.once_in(2) { Dispatched::Done } else { Dispatched::Again };
                 let some = names.iter().filter(|_| random.once_in(2)).map(|name| out[name].1.clone()).collect();
-                store.settle_dispatches(some, outcome).await?;
+                store.complete_dispatches(some, outcome).await?;
             }
             8 if random.once_in(4) => {
-                store.dispatch_again(service).await?;
+                store.redispatch_service(service).await?;
                 while store.refill_dispatches(4).await? {}
             }
             9 if random.once_in(8) => {
                 a_moment(store).await?;
                 let cursor = Some((*random.pick(&[Status::InProgress, Status::Pending]), 0));
                 let rule = PurgeRule { service, finished: LONG, any: Duration::ZERO, dry_run: false, batch: 2, cursor };
-                store.purge(rule).await?;
+                store.purge_tasks(rule).await?;
                 let left: BTreeSet<TaskId> = list_all(store, unfinished(&[Status::Pending, Status::InProgress]))
                     .await?
                     .iter()
@@ -260,17 +260,17 @@ pub async fn a_rate_limits_what_is_published(harness: &Harness) -> Result<()> {
     ensure!(claimed.tasks.len() == 2, "a burst, and no more: {}", claimed.tasks.len());
     let again = claimed.again.context("there is a time to look again")?;
     ensure!(again <= hour && again > hour / 2, "{again:?}");
-    store.settle_dispatches(claimed.tasks.into_iter().map(|due| due.name).collect(), Dispatched::Done).await?;
+    store.complete_dispatches(claimed.tasks.into_iter().map(|due| due.name).collect(), Dispatched::Done).await?;
 
     // What ends makes room, not time. What the broker has lost was paid for; what is tried again was not.
     change(store, all[0], service, succeeds()?).await?;
     change(store, all[1], service, Event::failed(None, "no")).await?;
     ensure!(take(store, service, 20).await?.is_empty());
-    store.dispatch_again(service).await?;
+    store.redispatch_service(service).await?;
     while store.refill_dispatches(10).await? {}
     ensure!(publish(store, service, 20).await? == all[2..6], "those that were out");
     a_moment(store).await?;
-    store.pass_time(10).await?;
+    store.fire_timers(10).await?;
     ensure!(take(store, service, 20).await?.is_empty(), "it waits for the rate like the others");
 
     let fast = RateLimit { count: 100, per: Duration::from_secs(1), burst: 1 };

@@ -23,7 +23,7 @@ fn rule(service: ServiceKey, finished: Duration, any: Duration) -> PurgeRule {
 async fn purge(store: &dyn Store, mut rule: PurgeRule) -> Result<u64> {
     let mut purged = 0;
     for _ in 0..10_000 {
-        let report = store.purge(rule).await?;
+        let report = store.purge_tasks(rule).await?;
         purged += report.purged;
         if report.cursor.is_none() {
             return Ok(purged);
@@ -133,7 +133,7 @@ pub async fn pending_tasks_that_are_purged_leave_the_places_right(harness: &Harn
     claim(store, service, 10).await?;
     a_moment(store).await?;
     let cut = PurgeRule { batch: 50, cursor: Some((Status::Pending, 0)), ..rule(service, NOW, NOW) };
-    ensure!(store.purge(cut).await?.purged == 50);
+    ensure!(store.purge_tasks(cut).await?.purged == 50);
     let left: Vec<TaskId> =
         list_all(store, relais_core::TaskFilter { statuses: vec![Status::Pending], ..filter(1000) })
             .await?
@@ -165,7 +165,7 @@ pub async fn small_batches_get_to_the_end(harness: &Harness) -> Result<()> {
     for batch in [1, 10, 20, 40] {
         ensure!(purge(store, PurgeRule { batch, ..rule(service, LONG, LONG) }).await? == 0);
     }
-    let first = store.purge(PurgeRule { batch: 10, ..rule(service, NOW, LONG) }).await?;
+    let first = store.purge_tasks(PurgeRule { batch: 10, ..rule(service, NOW, LONG) }).await?;
     ensure!(first.purged == 0 && first.cursor.is_some(), "there is no success to purge, and more to look at");
     ensure!(purge(store, PurgeRule { batch: 10, ..rule(service, NOW, LONG) }).await? == 20);
     ensure!(purge(store, PurgeRule { batch: 1, ..rule(service, NOW, NOW) }).await? == 20);
@@ -183,7 +183,7 @@ pub async fn tidying_keeps_the_places_right(harness: &Harness) -> Result<()> {
     }
     queue.drain(..300);
     for round in 0..3 {
-        store.tidy(LONG).await?;
+        store.purge_keys(LONG).await?;
         for (i, &id) in queue.iter().enumerate().step_by(9) {
             let place = place(store, id).await?;
             ensure!(place == Some(i as u64 + 1), "{place:?} instead of {} in round {round}", i + 1);
@@ -216,9 +216,9 @@ pub async fn old_keys_are_forgotten_and_only_those(harness: &Harness) -> Result<
     };
     submit(store, keyed(b"1")?).await?;
     a_moment(store).await?;
-    ensure!(store.tidy(LONG).await? == 0);
+    ensure!(store.purge_keys(LONG).await? == 0);
     ensure!(submit(store, keyed(b"1")?).await?.replayed);
-    ensure!(store.tidy(NOW).await? == 1);
+    ensure!(store.purge_keys(NOW).await? == 1);
     ensure!(!submit(store, keyed(b"2")?).await?.replayed);
     Ok(())
 }

@@ -51,7 +51,7 @@ pub async fn a_replaced_worker_changes_nothing(harness: &Harness) -> Result<()> 
     let (service, client) = one_of_each(store).await?;
     let id = submit(store, new_task(service, client)?).await?.task_id;
     ensure!(claim_for(store, service, 1, Duration::ZERO).await?[0].state.attempt == 1);
-    ensure!(store.pass_time(10).await?.lost == 1);
+    ensure!(store.fire_timers(10).await?.lost == 1);
     let returned = find(store, id).await?;
     ensure!(returned.state.status == Status::Pending && returned.position == Some(1));
     ensure!(claim(store, service, 1).await?[0].state.attempt == 2);
@@ -78,7 +78,7 @@ pub async fn events_of_one_batch_apply_in_their_order(harness: &Harness) -> Resu
     let one = submit(store, new_task(service, client)?).await?.task_id;
     let two = submit(store, new_task(service, client)?).await?.task_id;
     let outcomes = store
-        .record(vec![
+        .record_events(vec![
             says(one, service, Event::Started { attempt: None, worker_host: Some("h".to_owned()), lease: None }),
             says(two, service, Event::Cancelled),
             says(one, service, Event::Progressed { attempt: None, progress: 12.345678901234567, lease: None }),
@@ -93,7 +93,7 @@ pub async fn events_of_one_batch_apply_in_their_order(harness: &Harness) -> Resu
     ensure!(outcomes[6] == Outcome::Applied(found.state.clone()), "{outcomes:?} and {:?}", found.state);
     ensure!(found.state.attempt == 2 && found.state.revision == 5 && found.state.progress == 0.1 + 0.2);
     ensure!(find(store, two).await?.state.status == Status::Cancelled);
-    ensure!(store.record(Vec::new()).await?.is_empty());
+    ensure!(store.record_events(Vec::new()).await?.is_empty());
     Ok(())
 }
 
@@ -106,11 +106,11 @@ pub async fn nobody_touches_the_tasks_of_others(harness: &Harness) -> Result<()>
     let cancel = |service, client| TaskEvent { task_id: id, service, client, event: Event::Cancelled };
     let unknown = TaskEvent { task_id: relais_core::TaskId::generate(), ..cancel(resize, None) };
     let outcomes = store
-        .record(vec![cancel(rotate, None), cancel(resize, Some(bob)), cancel(rotate, Some(alice)), unknown])
+        .record_events(vec![cancel(rotate, None), cancel(resize, Some(bob)), cancel(rotate, Some(alice)), unknown])
         .await?;
     ensure!(outcomes.iter().all(|outcome| *outcome == Outcome::NotFound), "{outcomes:?}");
     ensure!(find(store, id).await?.state.status == Status::Pending);
-    let outcome = store.record(vec![cancel(resize, Some(alice))]).await?.pop().context("an outcome")?;
+    let outcome = store.record_events(vec![cancel(resize, Some(alice))]).await?.pop().context("an outcome")?;
     ensure!(matches!(outcome, Outcome::Applied(_)), "{outcome:?}");
     Ok(())
 }
@@ -131,7 +131,7 @@ pub async fn results_at_once_leave_one(harness: &Harness) -> Result<()> {
             for id in names {
                 events.push(says(id, service, succeeded(None, &i.to_string())?));
             }
-            let outcomes = store.record(events).await?;
+            let outcomes = store.record_events(events).await?;
             Ok(outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Applied(_))).count())
         }
     })
@@ -152,6 +152,6 @@ pub async fn a_renewal_lengthens_the_lease_and_wakes_nobody(harness: &Harness) -
     change(store, id, service, Event::Renewed { attempt: Some(1), lease: LONG }).await?;
     let after = find(store, id).await?.state;
     ensure!(after.revision == before.revision && after.lease_until > before.lease_until);
-    ensure!(store.pass_time(10).await?.lost == 0);
+    ensure!(store.fire_timers(10).await?.lost == 0);
     Ok(())
 }

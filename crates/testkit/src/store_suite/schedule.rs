@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    Change, ClientId, ClientKey, Event, Fired, Missed, NewTask, Overlap, Priority, Referee, Refusal, RetryPolicy,
-    RunByHand, RunOutcome, RunTerms, Schedule, ScheduleChange, ScheduleName, ScheduleRecord, ServiceKey, Store,
-    StoreError, TaskId, Timestamp, run_id,
+    Change, ClientId, ClientKey, Event, FiredSchedules, Missed, NewTask, Overlap, Priority, Refusal, RetryPolicy,
+    RunByHand, RunOutcome, RunTerms, Schedule, ScheduleChange, ScheduleName, ScheduleRecord, ScheduleValidator,
+    ServiceKey, Store, StoreError, TaskId, Timestamp, run_id,
 };
 
 use super::{
@@ -53,7 +53,7 @@ async fn pause(store: &dyn Store, schedule: &str, paused: bool) -> Result<Schedu
 }
 
 async fn record(store: &dyn Store, schedule: &str) -> Result<ScheduleRecord> {
-    let mut found = store.schedules(vec![named(schedule)?]).await?;
+    let mut found = store.list_schedules(vec![named(schedule)?]).await?;
     ensure!(found.len() <= 1);
     found.pop().context("the schedule is there")
 }
@@ -66,7 +66,7 @@ struct Judge {
     refuses: bool,
 }
 
-impl Referee for Judge {
+impl ScheduleValidator for Judge {
     fn version(&self) -> i64 {
         self.version
     }
@@ -85,7 +85,7 @@ async fn judge(store: &dyn Store, (service, client): (ServiceKey, ClientKey)) ->
     Ok(Judge { version: store.declared_version().await?, service, client, refuses: false })
 }
 
-async fn fire(store: &dyn Store, of: (ServiceKey, ClientKey)) -> Result<Fired> {
+async fn fire(store: &dyn Store, of: (ServiceKey, ClientKey)) -> Result<FiredSchedules> {
     let fired = store.fire_schedules(100, Arc::new(judge(store, of).await?)).await?;
     ensure!(!fired.stale);
     Ok(fired)
@@ -95,7 +95,7 @@ async fn fire(store: &dyn Store, of: (ServiceKey, ClientKey)) -> Result<Fired> {
 async fn until_due(store: &dyn Store, schedule: &str) -> Result<Timestamp> {
     let next = record(store, schedule).await?.progress.next.context("it runs")?;
     until_after(store, next).await?;
-    ensure!(store.next_run().await?.is_some_and(|wait| wait.is_zero()));
+    ensure!(store.next_schedule_run().await?.is_some_and(|wait| wait.is_zero()));
     Ok(next)
 }
 
@@ -113,14 +113,14 @@ fn seconds(from: Timestamp, number: i64) -> impl Iterator<Item = Timestamp> {
 pub async fn a_run_happens_once_whoever_makes_it(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of = one_of_each(store).await?;
-    ensure!(store.next_run().await?.is_none());
+    ensure!(store.next_schedule_run().await?.is_none());
     ensure!(fire(store, of).await?.schedules.is_empty());
     for schedule in ["one", "other"] {
         put(store, declared(schedule, SECONDS)?).await?;
     }
     let first = until_due(store, "other").await?;
-    let fired: Vec<Fired> = at_once(harness, 8, |store: Arc<dyn Store>, _| async move {
-        let mut all = Fired::default();
+    let fired: Vec<FiredSchedules> = at_once(harness, 8, |store: Arc<dyn Store>, _| async move {
+        let mut all = FiredSchedules::default();
         while record(&*store, "one").await?.progress.runs < 3 {
             all.schedules.extend(fire(&*store, of).await?.schedules);
         }
@@ -225,7 +225,7 @@ pub async fn what_is_declared_of_a_schedule_is_read_back_and_its_progress_kept(h
     }
     put(store, declared("early", SECONDS)?).await?;
     let names: Vec<String> =
-        store.schedules(Vec::new()).await?.iter().map(|record| record.schedule.name.to_string()).collect();
+        store.list_schedules(Vec::new()).await?.iter().map(|record| record.schedule.name.to_string()).collect();
     ensure!(names == ["early", "nightly"]);
 
     store.declare(vec![Change::Schedule(ScheduleChange::Delete(named("nightly")?))]).await?;
@@ -242,7 +242,7 @@ pub async fn a_paused_schedule_rests_and_goes_on_from_now(harness: &Harness) -> 
     put(store, declared("nightly", SECONDS)?).await?;
     until_due(store, "nightly").await?;
     let paused = pause(store, "nightly", true).await?;
-    ensure!(paused.schedule.paused && paused.progress.next.is_none() && store.next_run().await?.is_none());
+    ensure!(paused.schedule.paused && paused.progress.next.is_none() && store.next_schedule_run().await?.is_none());
     ensure!(fire(store, of).await?.schedules.is_empty());
     let again = put(store, declared("nightly", "* * * * *")?).await?;
     ensure!(again.schedule.paused && again.progress.next.is_none());

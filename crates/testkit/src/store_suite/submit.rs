@@ -254,7 +254,7 @@ pub async fn a_text_that_a_database_cannot_keep_does_not_fail_its_batch(harness:
         super::world::says(names[0], service, Event::failed(None, "no\0\u{1}\u{7f}")),
         super::world::says(names[1], service, Event::Cancelled),
     ];
-    store.record(events).await?;
+    store.record_events(events).await?;
     let found = find(store, names[0]).await?;
     ensure!(found.correlation_id.as_deref() == Some("a\u{fffd}b"), "{:?}", found.correlation_id);
     ensure!(found.error_message.as_deref() == Some("no\u{fffd}\u{1}\u{7f}"), "{:?}", found.error_message);

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
-    Change, Event, IdsChanged, Milestone, ServiceKey, Status, Store, TaskChange, Wakeup, WakeupListener, Withdrawal,
+    Change, Event, IdsChanged, Milestone, Revocation, ServiceKey, Status, Store, TaskChange, Wakeup, WakeupListener,
 };
 use tokio::sync::mpsc;
 
@@ -71,7 +71,7 @@ pub async fn nothing_changed_wakes_nobody(harness: &Harness) -> Result<()> {
     claim(store, service, 1).await?;
     let mut heard = listen(store);
     claim(store, service, 1).await?;
-    store.pass_time(10).await?;
+    store.fire_timers(10).await?;
     store.submit_many(vec![new_task(ServiceKey(99), client)?]).await?;
     record(store, id, service, Event::Returned { attempt: Some(9) }).await?;
     // What was not committed is not told either.
@@ -115,7 +115,7 @@ struct Curious {
     wants: std::sync::atomic::AtomicBool,
     changes: std::sync::Mutex<Vec<TaskChange>>,
     texts: std::sync::Mutex<Vec<String>>,
-    withdrawn: std::sync::Mutex<Vec<Withdrawal>>,
+    withdrawn: std::sync::Mutex<Vec<Revocation>>,
     bell: tokio::sync::Notify,
 }
 
@@ -130,7 +130,7 @@ impl WakeupListener for Curious {
         self.changes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend_from_slice(changes);
     }
 
-    fn withdrawn(&self, tasks: &[Withdrawal]) {
+    fn withdrawn(&self, tasks: &[Revocation]) {
         self.withdrawn.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend_from_slice(tasks);
     }
 
@@ -210,27 +210,27 @@ pub async fn who_may_have_a_task_that_is_given_up_is_told(harness: &Harness) -> 
     change(store, id, service, progress.clone()).await?;
     ensure!(heard().is_empty(), "nobody took it from anybody");
     change(store, id, service, Event::Cancelled).await?;
-    let told = Withdrawal { task_id: id, service, status: Status::Cancelled, revision: 3, fresh: true };
+    let told = Revocation { task_id: id, service, status: Status::Cancelled, revision: 3, fresh: true };
     ensure!(heard() == [told]);
     record(store, id, service, Event::Cancelled).await?;
     ensure!(heard().is_empty(), "it was given up before");
     for event in [progress, began.clone()] {
         record(store, id, service, event).await?;
-        ensure!(heard() == [Withdrawal { fresh: false, ..told }], "it does not know");
+        ensure!(heard() == [Revocation { fresh: false, ..told }], "it does not know");
     }
     record(store, id, service, Event::failed(None, "told to stop")).await?;
     ensure!(heard().is_empty(), "it is done with it");
     change(store, id, service, Event::Revived).await?;
     change(store, id, service, Event::Cancelled).await?;
-    ensure!(heard() == [Withdrawal { revision: 5, ..told }], "once more");
+    ensure!(heard() == [Revocation { revision: 5, ..told }], "once more");
 
     let mut task = new_task(service, client)?;
     task.terms.timeout = Some(Duration::ZERO);
     let late = submit(store, task).await?.task_id;
     change(store, late, service, Event::Claimed { worker_host: None, lease: Duration::ZERO }).await?;
     ensure!(heard().is_empty());
-    store.pass_time(10).await?;
-    let told = Withdrawal { task_id: late, service, status: Status::Failure, revision: 2, fresh: true };
+    store.fire_timers(10).await?;
+    let told = Revocation { task_id: late, service, status: Status::Failure, revision: 2, fresh: true };
     ensure!(heard() == [told], "it took too long");
     Ok(())
 }
@@ -248,12 +248,12 @@ pub async fn texts_reach_every_process(harness: &Harness) -> Result<()> {
     let said: Vec<String> = (0..300).map(|number| format!("{number} {}", "é".repeat(100))).collect();
     if !harness.features.many_processes {
         relay.abort();
-        store.tell(said).await?;
+        store.broadcast(said).await?;
         ensure!(ear.texts().is_empty());
         return Ok(());
     }
     tokio::time::timeout(DEADLINE, ear.bell.notified()).await.context("it never listens")?;
-    store.tell(said.clone()).await?;
+    store.broadcast(said.clone()).await?;
     while ear.texts().len() < said.len() {
         tokio::time::timeout(DEADLINE, ear.bell.notified()).await.context("not all is heard")?;
     }

@@ -45,11 +45,11 @@ pub async fn a_window_bounds_what_is_at_the_broker_and_loses_nothing(harness: &H
         "the oldest, as many as fit: {out:?}"
     );
     ensure!(take(10).await?.is_empty(), "those are in somebody's hand");
-    store.settle_dispatches(out[..4].to_vec(), Dispatched::Done).await?;
+    store.complete_dispatches(out[..4].to_vec(), Dispatched::Done).await?;
     ensure!(take(10).await?.is_empty(), "and those at the broker");
-    store.settle_dispatches(out[4..].to_vec(), Dispatched::Again).await?;
+    store.complete_dispatches(out[4..].to_vec(), Dispatched::Again).await?;
     ensure!(take(10).await? == out[4..], "what could not be published leaves its room");
-    store.settle_dispatches(out[4..].to_vec(), Dispatched::Done).await?;
+    store.complete_dispatches(out[4..].to_vec(), Dispatched::Done).await?;
 
     let (ear, mut heard) = mpsc::unbounded_channel();
     store.listen(Arc::new(Ear(ear)));
@@ -65,17 +65,17 @@ pub async fn a_window_bounds_what_is_at_the_broker_and_loses_nothing(harness: &H
     change(store, all[50], service, Event::Cancelled).await?;
     let more = take(10).await?;
     ensure!(more.iter().map(|name| name.task_id).eq(all[WINDOW..WINDOW + 2].iter().copied()), "{more:?}");
-    store.settle_dispatches(more, Dispatched::Done).await?;
+    store.complete_dispatches(more, Dispatched::Done).await?;
     ensure!(take(10).await?.is_empty());
 
     // The broker has lost all of them, one of which a worker had.
     change(store, all[2], service, starts).await?;
-    store.dispatch_again(service).await?;
+    store.redispatch_service(service).await?;
     while store.refill_dispatches(7).await? {}
     let again = take(10).await?;
     ensure!(again.iter().map(|name| name.task_id).eq(all[2..WINDOW + 2].iter().copied()), "{again:?}");
     ensure!(take(10).await?.is_empty());
-    store.settle_dispatches(again, Dispatched::Done).await?;
+    store.complete_dispatches(again, Dispatched::Done).await?;
 
     // A window that is made smaller lets nothing out until there is room in it; without one, all of them go.
     let out = &all[2..WINDOW + 2];
@@ -132,7 +132,7 @@ pub async fn a_window_holds_when_many_older_tasks_come_back(harness: &Harness) -
     let begin = std::time::Instant::now();
     while !left.is_empty() {
         ensure!(begin.elapsed() < DEADLINE, "{} of 60 are left", left.len());
-        store.pass_time(100).await?;
+        store.fire_timers(100).await?;
         let taken = at_once(harness, 6, |store, _| async move { take(&*store, service, 3).await }).await?.concat();
         for name in taken {
             // One that has failed and comes back keeps its place if nobody has looked since.
@@ -148,7 +148,7 @@ pub async fn a_window_holds_when_many_older_tasks_come_back(harness: &Harness) -
         // What is published may be noted before its end, or after.
         let first = random.once_in(2);
         if first {
-            store.settle_dispatches(vec![name.clone()], Dispatched::Done).await?;
+            store.complete_dispatches(vec![name.clone()], Dispatched::Done).await?;
         }
         let event = match random.below(4) {
             0 => Event::failed(None, "no"),
@@ -157,7 +157,7 @@ pub async fn a_window_holds_when_many_older_tasks_come_back(harness: &Harness) -
         };
         change(store, name.task_id, service, event).await?;
         if !first {
-            store.settle_dispatches(vec![name.clone()], Dispatched::Done).await?;
+            store.complete_dispatches(vec![name.clone()], Dispatched::Done).await?;
         }
         if store.find_task(name.task_id).await?.is_some_and(|task| task.state.status.is_final()) {
             left.remove(&name.task_id);
@@ -183,7 +183,7 @@ pub async fn what_waits_for_a_window_is_published_by_its_rank(harness: &Harness)
     while order.len() < names.len() {
         let next = take(store, service, 10).await?;
         ensure!(!next.is_empty() && next.len() <= 2, "{next:?}");
-        store.settle_dispatches(next.clone(), Dispatched::Done).await?;
+        store.complete_dispatches(next.clone(), Dispatched::Done).await?;
         for name in next {
             order.push(name.task_id);
             change(store, name.task_id, service, Event::Cancelled).await?;
@@ -203,7 +203,7 @@ pub async fn a_new_window_counts_what_is_at_the_broker_already(harness: &Harness
     store.declared().await?;
     let all = submit_all(store, new_tasks(service, alice, 12)?).await?;
     let out = take(store, service, 6).await?;
-    store.settle_dispatches(out[..4].to_vec(), Dispatched::Done).await?;
+    store.complete_dispatches(out[..4].to_vec(), Dispatched::Done).await?;
     let starts = Event::Delivered { worker_host: None, again: false, delivery_limit: 9 };
     change(store, all[0], service, starts).await?;
     store.declare(vec![put_brokered("resize", flow_of(7))?]).await?;
@@ -211,7 +211,7 @@ pub async fn a_new_window_counts_what_is_at_the_broker_already(harness: &Harness
     ensure!(take(store, service, 10).await?.is_empty(), "it is not known yet how many are out");
     while store.refill_dispatches(2).await? {}
     ensure!(ids(&take(store, service, 10).await?) == all[6..7], "six were out");
-    store.settle_dispatches(out[4..].to_vec(), Dispatched::Done).await?;
+    store.complete_dispatches(out[4..].to_vec(), Dispatched::Done).await?;
     ensure!(take(store, service, 10).await?.is_empty());
     change(store, all[0], service, Event::Cancelled).await?;
     change(store, all[5], service, Event::Cancelled).await?;

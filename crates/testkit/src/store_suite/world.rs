@@ -145,7 +145,7 @@ pub(super) async fn claim_for(
     max: usize,
     lease: Duration,
 ) -> Result<Vec<Task>> {
-    store.claim(vec![wish(service, max, Some(lease))]).await?.tasks.pop().context("one wish has one answer")
+    store.claim_tasks(vec![wish(service, max, Some(lease))]).await?.tasks.pop().context("one wish has one answer")
 }
 
 pub(super) fn says(task_id: TaskId, service: ServiceKey, event: Event) -> TaskEvent {
@@ -153,7 +153,7 @@ pub(super) fn says(task_id: TaskId, service: ServiceKey, event: Event) -> TaskEv
 }
 
 pub(super) async fn record(store: &dyn Store, task_id: TaskId, service: ServiceKey, event: Event) -> Result<Outcome> {
-    store.record(vec![says(task_id, service, event)]).await?.pop().context("one event has one outcome")
+    store.record_events(vec![says(task_id, service, event)]).await?.pop().context("one event has one outcome")
 }
 
 /// Records an event that must change the task.

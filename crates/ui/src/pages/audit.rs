@@ -16,7 +16,7 @@ use crate::{
 pub(crate) async fn page(visitor: Visitor, Query(query): Query) -> Answer {
     let (words, now) = (visitor.words(), clock());
     let cursor = query.get("cursor");
-    let log = visitor.operator.engine().audit_log(cursor, LINES).await.or_explain(&visitor)?;
+    let log = visitor.operator.engine().list_audit(cursor, LINES).await.or_explain(&visitor)?;
     let main = html! {
         h1 { (words.audit_log) }
         @if log.entries.is_empty() { (empty(words.no_audit, words.no_audit_hint)) } @else {

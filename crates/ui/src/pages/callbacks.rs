@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::{extract::Path, response::Response};
 use maud::{Markup, html};
-use relais_core::{CallbackId, NotificationStatus, Timestamp};
+use relais_core::{CallbackId, CallbackStatus, Timestamp};
 use relais_engine::{CallbackQuery, EngineError, OperatorRole};
 use relais_protocol::{HumanDuration, callback::CallbackView};
 
@@ -20,7 +20,7 @@ use crate::{
 /// The list.
 pub(crate) async fn page(visitor: Visitor, Query(query): Query) -> Answer {
     let (words, now) = (visitor.words(), clock());
-    let status = query.get("status").and_then(NotificationStatus::parse);
+    let status = query.get("status").and_then(CallbackStatus::parse);
     let service = query.get("service").map(str::to_owned);
     let cursor = query.get("cursor").map(str::to_owned);
     let asked = CallbackQuery {

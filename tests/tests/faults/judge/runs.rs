@@ -12,7 +12,7 @@ use crate::world::{BY_HAND, EVERY, ONE_AT_A_TIME};
 const SECOND: Duration = Duration::from_secs(1);
 
 async fn progress(store: &dyn Store, name: &str) -> Result<Progress> {
-    let all = store.schedules(Vec::new()).await?;
+    let all = store.list_schedules(Vec::new()).await?;
     let record = all.into_iter().find(|record| record.schedule.name.as_str() == name);
     Ok(record.with_context(|| format!("there is a schedule {name}"))?.progress)
 }

@@ -7,13 +7,13 @@ use std::{
 };
 
 use relais_core::{
-    Carrier, CarrierError, Consignment, DispatchName, Dispatched, DueDispatch, Event, Failure, Mailbox, Service,
-    ServiceKey, Store, TaskEvent, TaskId, TraceContext,
+    DispatchName, Dispatched, DueDispatch, Event, Failure, Mailbox, OutgoingMessage, Service, ServiceKey, Store,
+    TaskBroker, TaskBrokerError, TaskEvent, TaskId, TraceContext,
 };
 use relais_protocol::worker::SubmissionMessage;
 use tokio::sync::mpsc;
 
-use super::Parcel;
+use super::Publication;
 use crate::{Engine, EngineError, background::chain, hub::Hub};
 
 /// So many tasks are published together...
@@ -40,8 +40,8 @@ pub(super) type Settled = mpsc::Sender<Vec<DispatchName>>;
 /// Publishes what was just taken in, until the engine closes; then what is left.
 pub(super) async fn run(
     engine: Engine,
-    carrier: Arc<dyn Carrier>,
-    mut parcels: mpsc::Receiver<Parcel>,
+    carrier: Arc<dyn TaskBroker>,
+    mut parcels: mpsc::Receiver<Publication>,
     settled: Settled,
 ) {
     let mut batch = Vec::with_capacity(BATCH);
@@ -62,21 +62,26 @@ pub(super) async fn run(
         let mut rest = batch.drain(..).peekable();
         while rest.peek().is_some() {
             let mut bytes = 0;
-            let mut part: Vec<Parcel> = Vec::new();
+            let mut part: Vec<Publication> = Vec::new();
             while let Some(parcel) = rest.next_if(|_| bytes < BATCH_BYTES) {
                 bytes += parcel.task.request.as_ref().map_or(0, |request| request.get().len());
                 part.push(parcel);
             }
             // Their room is free when they are published.
             let (tasks, _rooms): (Vec<_>, Vec<_>) =
-                part.into_iter().map(|Parcel { task, _room }| (task, _room)).unzip();
+                part.into_iter().map(|Publication { task, _room }| (task, _room)).unzip();
             post(&engine, carrier.as_ref(), tasks, &settled).await;
         }
     }
 }
 
 /// Publishes tasks; tells whether the broker took all that it was given.
-pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueDispatch>, settled: &Settled) -> bool {
+pub(super) async fn post(
+    engine: &Engine,
+    carrier: &dyn TaskBroker,
+    tasks: Vec<DueDispatch>,
+    settled: &Settled,
+) -> bool {
     let Ok(snapshot) = engine.snapshot() else { return false };
     let mut services: HashMap<ServiceKey, Option<Arc<Service>>> = HashMap::new();
     let (mut named, mut consignments, mut done, mut again) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -96,7 +101,7 @@ pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueD
         };
         let timeout = task.timeout.or(service.limits.timeout);
         let (correlation_id, trace) = (task.correlation_id.clone(), task.trace.as_ref());
-        consignments.push(Consignment {
+        consignments.push(OutgoingMessage {
             task_id: name.task_id,
             queue: Mailbox::tasks_of(&name.queue),
             body: encode(name.task_id, &request, correlation_id, trace, timeout, task.revision),
@@ -116,7 +121,7 @@ pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueD
                 *sent.entry(name.service).or_default() += 1;
                 done.push(name);
             }
-            Err(CarrierError::Unacceptable(why)) => hopeless.push((name, why)),
+            Err(TaskBrokerError::Unacceptable(why)) => hopeless.push((name, why)),
             Err(error) => {
                 all = false;
                 troubled(engine, name.service, &error);
@@ -151,7 +156,7 @@ pub(super) async fn post(engine: &Engine, carrier: &dyn Carrier, tasks: Vec<DueD
 /// Leaves tasks to the sweep that this process was to publish.
 pub(crate) async fn give_back(store: &dyn Store, hub: &Hub, tasks: Vec<DispatchName>) {
     let services: HashSet<ServiceKey> = tasks.iter().map(|name| name.service).collect();
-    if let Err(error) = store.settle_dispatches(tasks, Dispatched::Again).await {
+    if let Err(error) = store.complete_dispatches(tasks, Dispatched::Again).await {
         // They are found when their lease is over.
         tracing::debug!(error = %chain(&error), "tasks that could not be dispatched could not be given back");
     }
@@ -194,16 +199,16 @@ fn encode(
 }
 
 /// What follows from a task that could not be published.
-fn troubled(engine: &Engine, service: ServiceKey, error: &CarrierError) {
+fn troubled(engine: &Engine, service: ServiceKey, error: &TaskBrokerError) {
     let dispatcher = &engine.0.dispatcher;
     let (reason, news) = match error {
         // Everybody waits for the broker; whoever keeps the connection says so.
-        CarrierError::Away(_) => ("away", false),
-        CarrierError::NoQueue(_) => {
+        TaskBrokerError::Away(_) => ("away", false),
+        TaskBrokerError::NoQueue(_) => {
             dispatcher.queues_bell.notify_one();
             ("no_queue", dispatcher.park(service, MISSING, true))
         }
-        CarrierError::Unacceptable(_) | CarrierError::Refused(_) => {
+        TaskBrokerError::Unacceptable(_) | TaskBrokerError::Refused(_) => {
             ("refused", dispatcher.park(service, REFUSED, false))
         }
     };
@@ -226,7 +231,7 @@ pub(super) async fn settle(engine: Engine, mut settled: mpsc::Receiver<Vec<Dispa
         {
             done.extend(more);
         }
-        while let Err(error) = engine.0.store.settle_dispatches(done.clone(), Dispatched::Done).await {
+        while let Err(error) = engine.0.store.complete_dispatches(done.clone(), Dispatched::Done).await {
             tracing::debug!(error = %chain(&error), "what was dispatched could not be noted; tried again");
             tokio::select! {
                 () = tokio::time::sleep(Duration::from_secs(1)) => {}

@@ -12,7 +12,7 @@ use std::{
 };
 
 use relais_core::{
-    Carrier, CarrierState, Service, ServiceKey, Status, TaskId, Transport, Wakeup, WakeupListener, Withdrawal,
+    Revocation, Service, ServiceKey, Status, TaskBroker, TaskBrokerState, TaskId, Transport, Wakeup, WakeupListener,
 };
 use relais_protocol::worker::{MAX_MESSAGES, OutcomeKind, StopMessage, StopOutcome};
 use tokio::{
@@ -36,28 +36,28 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MOST_REMEMBERED: usize = 20_000;
 
 /// Hears from the store.
-struct Ear(mpsc::Sender<Vec<Withdrawal>>);
+struct Ear(mpsc::Sender<Vec<Revocation>>);
 
 impl WakeupListener for Ear {
     fn wake(&self, _: &Wakeup) {}
 
-    fn withdrawn(&self, tasks: &[Withdrawal]) {
+    fn withdrawn(&self, tasks: &[Revocation]) {
         let _ = self.0.try_send(tasks.to_vec());
     }
 }
 
 /// Tells them from now on.
-pub(super) fn start(engine: &Engine, carrier: &Arc<dyn Carrier>) {
+pub(super) fn start(engine: &Engine, carrier: &Arc<dyn TaskBroker>) {
     let (tell, withdrawn) = mpsc::channel(MOST_WAITING);
     engine.0.store.listen(Arc::new(Ear(tell)));
     engine.spawn(run(engine.clone(), Arc::clone(carrier), withdrawn));
 }
 
-async fn run(engine: Engine, carrier: Arc<dyn Carrier>, mut withdrawn: mpsc::Receiver<Vec<Withdrawal>>) {
+async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>, mut withdrawn: mpsc::Receiver<Vec<Revocation>>) {
     let mut reminders = Reminders::default();
     let mut gathered = Vec::new();
     while let Some(1..) = engine.0.closing.run_until_cancelled(withdrawn.recv_many(&mut gathered, MOST_WAITING)).await {
-        let mut of_services: BTreeMap<ServiceKey, HashSet<Withdrawal>> = BTreeMap::new();
+        let mut of_services: BTreeMap<ServiceKey, HashSet<Revocation>> = BTreeMap::new();
         for task in gathered.drain(..).flatten() {
             of_services.entry(task.service).or_default().insert(task);
         }
@@ -75,11 +75,17 @@ async fn run(engine: Engine, carrier: Arc<dyn Carrier>, mut withdrawn: mpsc::Rec
 }
 
 /// Tells the workers of a service.
-async fn tell(engine: &Engine, carrier: &dyn Carrier, deadline: Instant, service: &Service, outcomes: &[StopOutcome]) {
+async fn tell(
+    engine: &Engine,
+    carrier: &dyn TaskBroker,
+    deadline: Instant,
+    service: &Service,
+    outcomes: &[StopOutcome],
+) {
     for outcomes in outcomes.chunks(MAX_MESSAGES) {
         // It may be this process alone that has lost its connection. If it is the broker that is away, whoever has its tasks by it
         // is losing them.
-        if carrier.state() != CarrierState::Up {
+        if carrier.state() != TaskBrokerState::Up {
             let back = timeout_at(deadline, carrier.until_up());
             let Some(Ok(())) = engine.0.closing.run_until_cancelled(back).await else { return };
         }
@@ -98,7 +104,7 @@ async fn tell(engine: &Engine, carrier: &dyn Carrier, deadline: Instant, service
     }
 }
 
-fn outcome(task: Withdrawal) -> StopOutcome {
+fn outcome(task: Revocation) -> StopOutcome {
     let outcome = match task.status {
         Status::Cancelled => OutcomeKind::Cancelled,
         Status::Success | Status::Failure => OutcomeKind::Ended,
@@ -122,7 +128,7 @@ impl Default for Reminders {
 
 impl Reminders {
     /// Whether it is time to tell of it again; if so, that counts as done.
-    fn is_due(&mut self, task: &Withdrawal) -> bool {
+    fn is_due(&mut self, task: &Revocation) -> bool {
         if self.since.elapsed() >= AGAIN || self.lately.len() >= MOST_REMEMBERED {
             let idle = self.since.elapsed() >= 2 * AGAIN;
             self.before = std::mem::take(&mut self.lately);
@@ -140,9 +146,9 @@ impl Reminders {
 mod tests {
     use super::*;
 
-    fn withdrawal(revision: u64) -> Withdrawal {
+    fn withdrawal(revision: u64) -> Revocation {
         let task_id = TaskId::parse("019a0000-0000-7000-8000-000000000001").unwrap();
-        Withdrawal { task_id, service: ServiceKey(1), status: Status::Cancelled, revision, fresh: false }
+        Revocation { task_id, service: ServiceKey(1), status: Status::Cancelled, revision, fresh: false }
     }
 
     #[tokio::test(start_paused = true)]
@@ -164,7 +170,7 @@ mod tests {
             (Status::Success, OutcomeKind::Ended),
             (Status::Waiting, OutcomeKind::Lost),
         ] {
-            assert_eq!(outcome(Withdrawal { status, ..withdrawal(1) }).outcome, kind);
+            assert_eq!(outcome(Revocation { status, ..withdrawal(1) }).outcome, kind);
         }
     }
 }

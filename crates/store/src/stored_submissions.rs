@@ -3,14 +3,17 @@
 
 use std::{collections::HashSet, future::Future, time::Duration};
 
-use relais_core::{InboxEntry, Json, TaskId};
+use relais_core::{Json, StoredSubmission, TaskId};
 
 use crate::{row::Columns, session::Result};
 
 /// A connection of a program's own, to the database that the store is on. Transactions are dereferenced to one.
 pub trait Enqueue {
     /// Puts an entry into the inbox. It becomes a task when the transaction commits.
-    fn enqueue(&mut self, entry: &InboxEntry) -> impl Future<Output = std::result::Result<(), sqlx::Error>> + Send;
+    fn enqueue(
+        &mut self,
+        entry: &StoredSubmission,
+    ) -> impl Future<Output = std::result::Result<(), sqlx::Error>> + Send;
 }
 
 /// Puts an entry into the inbox, in the caller's own transaction: a task is made of it if and only if that commits.
@@ -19,13 +22,13 @@ pub trait Enqueue {
 /// bell after the commit (`Engine::look_into_inbox`), or it looks by itself within seconds.
 pub async fn enqueue<C: Enqueue + ?Sized>(
     connection: &mut C,
-    entry: &InboxEntry,
+    entry: &StoredSubmission,
 ) -> std::result::Result<(), sqlx::Error> {
     connection.enqueue(entry).await
 }
 
 impl Enqueue for sqlx::PgConnection {
-    async fn enqueue(&mut self, entry: &InboxEntry) -> std::result::Result<(), sqlx::Error> {
+    async fn enqueue(&mut self, entry: &StoredSubmission) -> std::result::Result<(), sqlx::Error> {
         sqlx::query("INSERT INTO relais.inbox (task_id, service, client, request) VALUES ($1, $2, $3, $4::json)")
             .bind(entry.task_id.0)
             .bind(&entry.service)
@@ -38,7 +41,7 @@ impl Enqueue for sqlx::PgConnection {
 }
 
 impl Enqueue for sqlx::SqliteConnection {
-    async fn enqueue(&mut self, entry: &InboxEntry) -> std::result::Result<(), sqlx::Error> {
+    async fn enqueue(&mut self, entry: &StoredSubmission) -> std::result::Result<(), sqlx::Error> {
         sqlx::query(
             "INSERT INTO inbox (task_id, service, client, request, created)
              VALUES (?1, ?2, ?3, ?4, CAST(round(unixepoch('subsec') * 1000) AS INTEGER))",
@@ -54,30 +57,30 @@ impl Enqueue for sqlx::SqliteConnection {
 }
 
 /// The inbox within a transaction of the store.
-pub(crate) trait Inbox: Send {
+pub(crate) trait SubmissionRows: Send {
     /// Locks the first entries that were not refused, passing over those that others have locked.
-    fn lock_inbox(&mut self, limit: usize) -> impl Future<Output = Result<Vec<Locked>>> + Send;
+    fn lock_submissions(&mut self, limit: usize) -> impl Future<Output = Result<Vec<Locked>>> + Send;
 
     /// Those of the names that tasks have already.
     fn known_tasks(&mut self, names: &[TaskId]) -> impl Future<Output = Result<HashSet<TaskId>>> + Send;
 
     /// Removes entries.
-    fn empty_inbox(&mut self, ids: &[i64]) -> impl Future<Output = Result<()>> + Send;
+    fn delete_submissions(&mut self, ids: &[i64]) -> impl Future<Output = Result<()>> + Send;
 
     /// Notes why entries were refused.
-    fn refuse_inbox(&mut self, refused: &[(i64, String)]) -> impl Future<Output = Result<()>> + Send;
+    fn refuse_submissions(&mut self, refused: &[(i64, String)]) -> impl Future<Output = Result<()>> + Send;
 
     /// Forgets refused entries that are older than this, at most so many.
-    fn forget_inbox(&mut self, older_than: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
+    fn purge_submissions(&mut self, older_than: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
 }
 
 /// A row of the inbox: an entry, or why it is none.
-pub(crate) type Locked = (i64, std::result::Result<InboxEntry, String>);
+pub(crate) type Locked = (i64, std::result::Result<StoredSubmission, String>);
 
 /// Anybody may have written it.
 pub(crate) fn inbox_entry(row: &impl Columns) -> Result<Locked> {
     let read = || {
-        Ok::<_, String>(InboxEntry {
+        Ok::<_, String>(StoredSubmission {
             task_id: row.task_id("task_id").map_err(|_| "task_id is no UUID".to_owned())?,
             service: row.text("service").map_err(|error| error.to_string())?,
             client: row.text("client").map_err(|error| error.to_string())?,

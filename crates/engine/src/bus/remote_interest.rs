@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{TASKS, speaker::Speaker};
+use super::{TASKS, publisher::EventPublisher};
 use crate::background::chain;
 
 /// Where processes say what they want.
@@ -52,7 +52,7 @@ struct Said {
 }
 
 /// What the other processes want, as far as is known.
-pub(crate) struct Elsewhere {
+pub(crate) struct RemoteInterest {
     /// Whether there may be others.
     shared: bool,
     base: Instant,
@@ -64,7 +64,7 @@ pub(crate) struct Elsewhere {
     told: watch::Sender<bool>,
 }
 
-impl Elsewhere {
+impl RemoteInterest {
     pub(super) fn new(shared: bool) -> Self {
         let (until, known) = (AtomicU64::new(0), Mutex::default());
         Self { shared, base: Instant::now(), until, known, told: watch::channel(false).0 }
@@ -105,9 +105,9 @@ impl Elsewhere {
 /// Says what this process wants, and hears what others do, until all is quiet. `reconnected` is called when what was said in
 /// between may have been missed.
 pub(super) async fn listen(
-    elsewhere: &Elsewhere,
+    elsewhere: &RemoteInterest,
     bus: &Bus,
-    speaker: &Speaker,
+    speaker: &EventPublisher,
     mut heard: Subscription,
     quiet: &CancellationToken,
     reconnected: impl Fn(),
@@ -163,7 +163,7 @@ mod tests {
 
     #[test]
     fn who_wants_is_believed_until_it_says_otherwise_or_falls_silent() {
-        let elsewhere = Elsewhere::new(true);
+        let elsewhere = RemoteInterest::new(true);
         assert!(!elsewhere.any());
         let now = Instant::now();
         elsewhere.note(says("a", true), now);

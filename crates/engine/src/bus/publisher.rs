@@ -18,7 +18,7 @@ use relais_protocol::{consumer::TaskStatus, events::TaskChanged};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{BusOptions, TASKS, WAKEUPS, elsewhere::Elsewhere, refused};
+use super::{BusOptions, TASKS, WAKEUPS, refused, remote_interest::RemoteInterest};
 use crate::{Engine, EngineError, background::chain, engine::Inner, registry::Snapshot, views::text};
 
 /// The most events that are published at once.
@@ -31,11 +31,11 @@ const AGAIN: Duration = Duration::from_millis(100);
 const MOST_NAMED: usize = 5_000;
 
 /// Hears what the store has committed, and publishes it.
-pub(crate) struct Speaker {
+pub(crate) struct EventPublisher {
     /// Names this process.
     origin: String,
     here: Interest,
-    elsewhere: Arc<Elsewhere>,
+    elsewhere: Arc<RemoteInterest>,
     always: bool,
     wakeups: bool,
     queue: usize,
@@ -50,8 +50,8 @@ struct Pending {
     changes: VecDeque<TaskChange>,
 }
 
-impl Speaker {
-    pub(super) fn new(bus: &Bus, options: &BusOptions, elsewhere: Arc<Elsewhere>) -> Result<Self, EngineError> {
+impl EventPublisher {
+    pub(super) fn new(bus: &Bus, options: &BusOptions, elsewhere: Arc<RemoteInterest>) -> Result<Self, EngineError> {
         let here = bus.interest(&format!("{TASKS}.>")).map_err(|error| refused(error.into(), ""))?;
         Ok(Self {
             origin: uuid::Uuid::now_v7().simple().to_string(),
@@ -143,7 +143,7 @@ impl Speaker {
     }
 }
 
-impl WakeupListener for Speaker {
+impl WakeupListener for EventPublisher {
     fn wake(&self, wakeup: &Wakeup) {
         if self.wakeups {
             merge(&mut self.pending().wakeup, wakeup);

@@ -49,7 +49,7 @@ pub(crate) struct Taker {
     pub epoch: i64,
     /// It has room for so many.
     pub limit: usize,
-    /// Hands that it is done with.
+    /// InstanceRows that it is done with.
     pub done_with: Vec<i64>,
     /// Where it looks for them.
     pub onward: Onward,
@@ -75,14 +75,14 @@ impl Onward {
 
 /// What was taken in hand.
 #[derive(Debug)]
-pub(crate) struct TakenInHand {
+pub(crate) struct Leased {
     /// The row that lists it; none if it is nothing.
     pub hand: Option<i64>,
     pub locked: Locked<LockedPending>,
 }
 
 /// Processes and what they have in hand, within a transaction.
-pub(crate) trait Hands: Send {
+pub(crate) trait InstanceRows: Send {
     /// Makes a process known.
     fn insert_instance(&mut self, instance: &NewInstance) -> impl Future<Output = Result<InstanceKey>> + Send;
 
@@ -104,8 +104,8 @@ pub(crate) trait Hands: Send {
     /// Forgets a process, and what it had in hand.
     fn delete_instance(&mut self, instance: InstanceKey) -> impl Future<Output = Result<()>> + Send;
 
-    /// Prolongs a process's life; false if it is over. Hands that it is done with go.
-    fn prolong_instance(
+    /// Prolongs a process's life; false if it is over. InstanceRows that it is done with go.
+    fn heartbeat_instance(
         &mut self,
         instance: InstanceKey,
         silence: Duration,
@@ -125,7 +125,7 @@ pub(crate) trait Hands: Send {
     fn note_handed(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<()>> + Send;
 
     /// Locks the service against other claims, and holds the process; tells whether nothing limits the service's flow. None
-    /// if the process is not alive, or never said that it does tasks of this service. Hands that it is done with go.
+    /// if the process is not alive, or never said that it does tasks of this service. InstanceRows that it is done with go.
     fn lock_desk(
         &mut self,
         service: ServiceKey,
@@ -143,10 +143,10 @@ pub(crate) trait Hands: Send {
     ) -> impl Future<Output = Result<()>> + Send;
 
     /// Takes the first pending tasks of a service in hand that nobody has, and does not write to them.
-    fn take_in_hand(&mut self, service: ServiceKey, taker: &Taker) -> impl Future<Output = Result<TakenInHand>> + Send;
+    fn lease_tasks(&mut self, service: ServiceKey, taker: &Taker) -> impl Future<Output = Result<Leased>> + Send;
 
     /// Lists tasks as being in hand.
-    fn insert_hand(
+    fn insert_lease(
         &mut self,
         service: ServiceKey,
         instance: InstanceKey,
@@ -160,10 +160,10 @@ pub(crate) trait Hands: Send {
     fn in_hand(&mut self, service: ServiceKey) -> impl Future<Output = Result<HashSet<i64>>> + Send;
 
     /// Those of the tasks that are in hand, and the names of the processes that have them.
-    fn those_in_hand(&mut self, tasks: &[i64]) -> impl Future<Output = Result<HashMap<i64, String>>> + Send;
+    fn leased_among(&mut self, tasks: &[i64]) -> impl Future<Output = Result<HashMap<i64, String>>> + Send;
 
     /// Locks the tasks that a process has in hand.
-    fn lock_in_hand(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;
+    fn lock_leased(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;
 
     /// Writes that tasks were done, those that nobody else has changed; tells how many.
     fn write_done(&mut self, tasks: &[DoneTask]) -> impl Future<Output = Result<usize>> + Send;

@@ -6,7 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use relais_core::{CarrierError, DeadLetter, Mailbox, Rejected, TaskId, Timestamp};
+use relais_core::{DeadLetter, Mailbox, Rejected, TaskBrokerError, TaskId, Timestamp};
 use relais_messaging::rabbitmq::{Broker, Delivery, Publish, Queue, QueueKind};
 
 use crate::error::{consumed, published};
@@ -21,7 +21,11 @@ const DATE: &str = "relais-date";
 const MAX_REASON: usize = 1000;
 
 /// Sets messages aside.
-pub(crate) async fn set_aside(broker: &Broker, mailbox: &Mailbox, rejected: Vec<Rejected>) -> Result<(), CarrierError> {
+pub(crate) async fn set_aside(
+    broker: &Broker,
+    mailbox: &Mailbox,
+    rejected: Vec<Rejected>,
+) -> Result<(), TaskBrokerError> {
     let queue = Queue { name: mailbox.rejected(), kind: QueueKind::Classic };
     // Whatever kind the service's queues are of, this one is classic unless it is there: to look at a letter is to be handed it,
     // and a quorum queue of RabbitMQ 4 drops what it has handed out twenty times.
@@ -41,7 +45,7 @@ pub(crate) async fn set_aside(broker: &Broker, mailbox: &Mailbox, rejected: Vec<
 }
 
 /// Looks at them, the oldest first. They stay where they are.
-pub(crate) async fn list(broker: &Broker, mailbox: &Mailbox, limit: usize) -> Result<Vec<DeadLetter>, CarrierError> {
+pub(crate) async fn list(broker: &Broker, mailbox: &Mailbox, limit: usize) -> Result<Vec<DeadLetter>, TaskBrokerError> {
     let mut letters = Vec::new();
     if broker.find(&mailbox.rejected()).await.map_err(consumed)?.is_none() {
         return Ok(letters);
@@ -58,7 +62,7 @@ pub(crate) async fn list(broker: &Broker, mailbox: &Mailbox, limit: usize) -> Re
 
 /// What becomes of letters that are taken out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum Disposition {
     /// Back to where they came from.
     Replayed,
     /// Forgotten.
@@ -70,8 +74,8 @@ pub(crate) async fn take_out(
     (broker, publisher): (&Broker, &Broker),
     mailbox: &Mailbox,
     ids: Option<Vec<String>>,
-    fate: Fate,
-) -> Result<u64, CarrierError> {
+    fate: Disposition,
+) -> Result<u64, TaskBrokerError> {
     let Some(found) = broker.find(&mailbox.rejected()).await.map_err(consumed)? else { return Ok(0) };
     let mut wanted: Option<HashSet<String>> = ids.map(|ids| ids.into_iter().collect());
     let mut browser = broker.browse(&mailbox.rejected()).await.map_err(consumed)?;
@@ -87,7 +91,7 @@ pub(crate) async fn take_out(
             continue;
         }
         let tag = delivery.tag;
-        if fate == Fate::Replayed {
+        if fate == Disposition::Replayed {
             // Confirmed first: a letter may be replayed twice, and is never lost.
             let back =
                 Publish::new("", mailbox.reports(), delivery.body).message_id(id).content_type("application/json");

@@ -6,13 +6,13 @@ use relais_core::TaskId;
 
 use super::session::SqliteSession;
 use crate::{
-    inbox::{Inbox, Locked, inbox_entry},
     row::{Columns as _, in_millis, wide},
     session::Result,
+    stored_submissions::{Locked, SubmissionRows, inbox_entry},
 };
 
-impl Inbox for SqliteSession {
-    async fn lock_inbox(&mut self, limit: usize) -> Result<Vec<Locked>> {
+impl SubmissionRows for SqliteSession {
+    async fn lock_submissions(&mut self, limit: usize) -> Result<Vec<Locked>> {
         let rows = sqlx::query("SELECT * FROM inbox WHERE refused IS NULL ORDER BY id LIMIT ?1")
             .bind(wide(limit))
             .fetch_all(&mut *self.tx)
@@ -28,11 +28,11 @@ impl Inbox for SqliteSession {
         rows.iter().map(|row| row.task_id("task_id")).collect()
     }
 
-    async fn empty_inbox(&mut self, ids: &[i64]) -> Result<()> {
+    async fn delete_submissions(&mut self, ids: &[i64]) -> Result<()> {
         self.execute("DELETE FROM inbox WHERE id IN (SELECT value FROM json_each(?1))", ids).await
     }
 
-    async fn refuse_inbox(&mut self, refused: &[(i64, String)]) -> Result<()> {
+    async fn refuse_submissions(&mut self, refused: &[(i64, String)]) -> Result<()> {
         self.execute(
             "UPDATE inbox SET refused = w.why FROM (SELECT value->>0 AS id, value->>1 AS why FROM json_each(?1)) AS w
              WHERE inbox.id = w.id",
@@ -41,7 +41,7 @@ impl Inbox for SqliteSession {
         .await
     }
 
-    async fn forget_inbox(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
+    async fn purge_submissions(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
         let done = sqlx::query(concat!(
             "DELETE FROM inbox WHERE id IN (
                  SELECT id FROM inbox WHERE refused IS NOT NULL AND created < ",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use relais_core::{
-    CallbackAttempt, CallbackFilter, CallbackRecord, DueCallback, LaneChange, Lanes, NotificationStatus, Resend,
+    CallbackAttempt, CallbackFilter, CallbackRecord, CallbackStatus, DueCallback, LaneChange, Lanes, Resend,
     Settlement, Timestamp, Verdict,
 };
 
@@ -17,7 +17,7 @@ use super::{
     write::written_rows,
 };
 use crate::{
-    outbox::{Floor, NewCallback, Outbox, Told, callback_columns, past_columns},
+    callback_queue::{CallbackQueue, CallbackReader, Floor, NewCallback, callback_columns, past_columns},
     row::{
         Columns, attempt_of, callback_record, due_batch_callback, due_callback, floor_of, in_millis, lane_head,
         settled, signed, wide,
@@ -41,7 +41,7 @@ macro_rules! given_up {
     };
 }
 
-impl Outbox for PgSession {
+impl CallbackQueue for PgSession {
     async fn supersede_progress(&mut self, tasks: &[i64]) -> Result<Vec<(i64, Option<Timestamp>)>> {
         let rows = sqlx::query(
             "WITH gone AS (
@@ -92,7 +92,7 @@ impl Outbox for PgSession {
         Ok(())
     }
 
-    async fn hold_callbacks(&mut self, lanes: &[i64], each: usize, lease: Duration) -> Result<Vec<DueCallback>> {
+    async fn claim_callbacks(&mut self, lanes: &[i64], each: usize, lease: Duration) -> Result<Vec<DueCallback>> {
         let rows = sqlx::query(concat!(
             "WITH taken AS (
                  SELECT d.id FROM unnest($1::bigint[]) AS w (lane)
@@ -165,7 +165,7 @@ impl Outbox for PgSession {
         Ok(())
     }
 
-    async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<i64>> {
+    async fn complete_callbacks(&mut self, settlements: &[Settlement]) -> Result<Vec<i64>> {
         let tried: Vec<_> = settlements.iter().filter_map(|one| Some((one.row, one.tried.as_ref()?))).collect();
         sqlx::query_scalar(concat!(
             "WITH settled AS (
@@ -309,7 +309,7 @@ impl Outbox for PgSession {
         .map_err(error)
     }
 
-    async fn give_up(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
+    async fn expire_callbacks(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
         sqlx::query(given_up!("id = ANY($1) AND due IS NOT NULL AND due <= statement_timestamp()"))
             .bind(callbacks)
             .bind(why)
@@ -319,7 +319,7 @@ impl Outbox for PgSession {
         Ok(())
     }
 
-    async fn resend(&mut self, resend: &Resend, limit: usize) -> Result<Vec<(i64, i64)>> {
+    async fn resend_callbacks(&mut self, resend: &Resend, limit: usize) -> Result<Vec<(i64, i64)>> {
         macro_rules! again {
             ($which:literal) => {
                 concat!(
@@ -398,8 +398,8 @@ macro_rules! floor {
     };
 }
 
-impl Told for Postgres {
-    async fn callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<Lanes> {
+impl CallbackReader for Postgres {
+    async fn list_callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<Lanes> {
         // From one lane to the next by the index: the cost is that of the lanes, not of what waits in them.
         let rows = sqlx::query(
             "WITH RECURSIVE heads (lane, due) AS (
@@ -424,7 +424,7 @@ impl Told for Postgres {
     }
 
     async fn callback_floor(&self, filter: &CallbackFilter, look: usize) -> Result<Option<Floor>> {
-        let failed = filter.status == Some(NotificationStatus::Failure);
+        let failed = filter.status == Some(CallbackStatus::Failure);
         let row = sqlx::query(if failed { floor!("AND status = 2") } else { floor!("") })
             .bind(filter.before.unwrap_or(i64::MAX))
             .bind(wide(look))
@@ -435,7 +435,7 @@ impl Told for Postgres {
     }
 
     async fn list_callbacks(&self, filter: &CallbackFilter, floor: i64) -> Result<Vec<CallbackRecord>> {
-        let failed = filter.status == Some(NotificationStatus::Failure);
+        let failed = filter.status == Some(CallbackStatus::Failure);
         let rows = sqlx::query(match filter.task {
             Some(_) => listing!(
                 "b.id = ANY(ARRAY(
@@ -448,7 +448,7 @@ impl Told for Postgres {
         })
         .bind(filter.before.unwrap_or(i64::MAX))
         .bind(floor)
-        .bind(filter.status.map(NotificationStatus::code))
+        .bind(filter.status.map(CallbackStatus::code))
         .bind(filter.service.map(|service| service.0))
         .bind(filter.client.map(|client| client.0))
         .bind(filter.from.map(to_sql))
@@ -461,7 +461,7 @@ impl Told for Postgres {
         rows.iter().map(callback_record).collect()
     }
 
-    async fn callback_attempts(&self, rows: &[i64]) -> Result<Vec<(i64, CallbackAttempt)>> {
+    async fn list_callback_attempts(&self, rows: &[i64]) -> Result<Vec<(i64, CallbackAttempt)>> {
         let rows =
             sqlx::query("SELECT * FROM relais.callback_attempt WHERE callback = ANY($1) ORDER BY callback + 0, number")
                 .bind(rows)

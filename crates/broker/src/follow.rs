@@ -1,7 +1,7 @@
 //! Following one queue.
 
 use async_trait::async_trait;
-use relais_core::{CarrierError, Follower, Incoming};
+use relais_core::{Incoming, TaskBrokerError, TaskConsumer};
 use relais_messaging::rabbitmq::{Consumer, Delivery};
 
 use crate::error::consumed;
@@ -11,13 +11,13 @@ use crate::error::consumed;
 pub(crate) struct Queue(pub(crate) Consumer);
 
 #[async_trait]
-impl Follower for Queue {
-    async fn next(&mut self, max: usize) -> Result<Vec<Incoming>, CarrierError> {
+impl TaskConsumer for Queue {
+    async fn next(&mut self, max: usize) -> Result<Vec<Incoming>, TaskBrokerError> {
         let deliveries = self.0.next_batch(max).await.map_err(consumed)?;
         Ok(deliveries.into_iter().map(incoming).collect())
     }
 
-    async fn done(&mut self, through: u64) -> Result<(), CarrierError> {
+    async fn done(&mut self, through: u64) -> Result<(), TaskBrokerError> {
         self.0.ack_through(through).map_err(consumed)
     }
 }

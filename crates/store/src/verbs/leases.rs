@@ -10,15 +10,15 @@ use relais_core::{Event, InstanceKey, ServiceKey, State, Status, StoreError, Tas
 
 use super::change::Changes;
 use crate::{
-    hand::{Onward, Taker},
+    instances::{Onward, Taker},
     session::LockedTask,
 };
 
 /// What this process has in hand, as far as it knows.
 #[derive(Debug, Default)]
-pub(super) struct InHand {
+pub(super) struct InstanceLeases {
     pub(super) tasks: HashMap<TaskId, Arc<Held>>,
-    hands: HashMap<i64, Hand>,
+    hands: HashMap<i64, LeasedTasks>,
     /// All of whose tasks have ended. Whoever writes next removes them.
     pub(super) done_with: BTreeSet<i64>,
     /// Where it is not known whether a claim was made or not.
@@ -47,7 +47,7 @@ struct Place {
 
 /// A list of tasks.
 #[derive(Debug)]
-pub(super) struct Hand {
+pub(super) struct LeasedTasks {
     pub(super) instance: InstanceKey,
     pub(super) service: ServiceKey,
     /// So many of them have not ended.
@@ -92,7 +92,7 @@ impl Held {
     }
 }
 
-impl InHand {
+impl InstanceLeases {
     /// A claim begins. It is in doubt until it is known that it was made: a call may be given up half-way.
     pub(super) fn begin_claim(&mut self, instance: InstanceKey, service: ServiceKey, limit: usize) -> Taker {
         self.doubtful.insert((instance, service));
@@ -112,8 +112,12 @@ impl InHand {
     }
 
     /// The hands of a process that list tasks of a service.
-    pub(super) fn hands_of(&self, instance: InstanceKey, service: ServiceKey) -> impl Iterator<Item = (i64, &Hand)> {
-        let mine = move |hand: &Hand| hand.instance == instance && hand.service == service;
+    pub(super) fn hands_of(
+        &self,
+        instance: InstanceKey,
+        service: ServiceKey,
+    ) -> impl Iterator<Item = (i64, &LeasedTasks)> {
+        let mine = move |hand: &LeasedTasks| hand.instance == instance && hand.service == service;
         self.hands.iter().filter(move |(_, hand)| mine(hand)).map(|(&id, hand)| (id, hand))
     }
 
@@ -142,7 +146,7 @@ impl InHand {
         }
     }
 
-    pub(super) fn take(&mut self, hand: i64, listed: Hand, held: Vec<Held>) {
+    pub(super) fn take(&mut self, hand: i64, listed: LeasedTasks, held: Vec<Held>) {
         self.hands.insert(hand, listed);
         for held in held {
             // It may be known from another list: it was taken away, and is there again.

@@ -10,7 +10,8 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    Carrier, CarrierError, CarrierState, Consignment, DeadLetter, Follower, Mailbox, QueueSight, Rejected, Side,
+    DeadLetter, Mailbox, OutgoingMessage, QueueSight, Rejected, Side, TaskBroker, TaskBrokerError, TaskBrokerState,
+    TaskConsumer,
 };
 use relais_messaging::rabbitmq::{
     Broker, BrokerError, BrokerOptions, BrokerState, ConsumeOptions, Management, ManagementError, Publish,
@@ -20,7 +21,7 @@ use relais_messaging::rabbitmq::{
 use crate::{
     error::{consumed, published},
     follow, letters,
-    letters::{Fate, kind},
+    letters::{Disposition, kind},
     policy,
 };
 
@@ -99,14 +100,14 @@ impl RabbitMq {
 
     /// Makes the exchange at which workers are told something, if this process has not yet. That it may not keeps nobody from
     /// working.
-    async fn make_control(&self, mailbox: &Mailbox) -> Result<(), CarrierError> {
+    async fn make_control(&self, mailbox: &Mailbox) -> Result<(), TaskBrokerError> {
         let known = || self.controls.lock().unwrap_or_else(PoisonError::into_inner);
         if known().contains(&mailbox.name) {
             return Ok(());
         }
         match self.reader.declare_fanout(&mailbox.control()).await.map_err(consumed) {
             Ok(()) => {}
-            Err(CarrierError::Refused(why)) => {
+            Err(TaskBrokerError::Refused(why)) => {
                 tracing::warn!(exchange = mailbox.control(), why, "workers hear of no cancel while they run a task");
             }
             Err(error) => return Err(error),
@@ -116,12 +117,12 @@ impl RabbitMq {
     }
 
     /// Has the broker remember the queue of tasks. That it may not keeps nobody from working.
-    async fn place_witness(&self, mailbox: &Mailbox) -> Result<(), CarrierError> {
+    async fn place_witness(&self, mailbox: &Mailbox) -> Result<(), TaskBrokerError> {
         if self.unwitnessed.load(Ordering::Relaxed) {
             return Ok(());
         }
         match self.reader.place_witness(&witness(mailbox), &mailbox.tasks()).await.map_err(consumed) {
-            Err(CarrierError::Refused(why)) => {
+            Err(TaskBrokerError::Refused(why)) => {
                 self.unwitnessed.store(true, Ordering::Relaxed);
                 tracing::warn!(queue = mailbox.tasks(), why, "if it is deleted and made again, that is not noticed");
                 Ok(())
@@ -137,13 +138,13 @@ fn witness(mailbox: &Mailbox) -> String {
 }
 
 #[async_trait]
-impl Carrier for RabbitMq {
-    fn state(&self) -> CarrierState {
+impl TaskBroker for RabbitMq {
+    fn state(&self) -> TaskBrokerState {
         match self.publisher.state() {
-            BrokerState::Connected { .. } => CarrierState::Up,
-            BrokerState::Blocked { why, .. } => CarrierState::Blocked(why),
-            BrokerState::Away { why, .. } => CarrierState::Away(why),
-            BrokerState::Idle => CarrierState::Away("not connected yet".to_owned()),
+            BrokerState::Connected { .. } => TaskBrokerState::Up,
+            BrokerState::Blocked { why, .. } => TaskBrokerState::Blocked(why),
+            BrokerState::Away { why, .. } => TaskBrokerState::Away(why),
+            BrokerState::Idle => TaskBrokerState::Away("not connected yet".to_owned()),
         }
     }
 
@@ -155,7 +156,7 @@ impl Carrier for RabbitMq {
         self.publisher.until(|state| !state.is_connected()).await;
     }
 
-    async fn look(&self, mailbox: &Mailbox) -> Result<QueueSight, CarrierError> {
+    async fn look(&self, mailbox: &Mailbox) -> Result<QueueSight, TaskBrokerError> {
         let Some(found) = self.reader.find(&mailbox.tasks()).await.map_err(consumed)? else {
             return Ok(QueueSight::Missing);
         };
@@ -173,7 +174,7 @@ impl Carrier for RabbitMq {
         Ok(QueueSight::There { waiting: found.messages.into(), handed_out, workers: found.consumers.into() })
     }
 
-    async fn prepare(&self, mailbox: &Mailbox, missing: bool) -> Result<(), CarrierError> {
+    async fn prepare(&self, mailbox: &Mailbox, missing: bool) -> Result<(), TaskBrokerError> {
         let mut queues = vec![mailbox.reports()];
         if missing {
             queues.push(mailbox.tasks());
@@ -189,8 +190,8 @@ impl Carrier for RabbitMq {
         if missing { self.place_witness(mailbox).await } else { Ok(()) }
     }
 
-    async fn send(&self, consignments: Vec<Consignment>) -> Vec<Result<(), CarrierError>> {
-        let message = |consignment: Consignment| {
+    async fn send(&self, consignments: Vec<OutgoingMessage>) -> Vec<Result<(), TaskBrokerError>> {
+        let message = |consignment: OutgoingMessage| {
             let mut message = Publish::new("", consignment.queue, consignment.body)
                 .message_id(consignment.task_id.to_string())
                 .content_type("application/json");
@@ -208,7 +209,7 @@ impl Carrier for RabbitMq {
         answers.into_iter().map(|answer| answer.map_err(published)).collect()
     }
 
-    async fn announce(&self, mailbox: &Mailbox, body: Vec<u8>) -> Result<(), CarrierError> {
+    async fn announce(&self, mailbox: &Mailbox, body: Vec<u8>) -> Result<(), TaskBrokerError> {
         let message = Publish::new(mailbox.control(), "", body).content_type("application/json").mandatory(false);
         match self.publisher.publish(message).await {
             Err(PublishError::NoExchange { .. }) => {
@@ -225,7 +226,7 @@ impl Carrier for RabbitMq {
         mailbox: &Mailbox,
         side: Side,
         ahead: u16,
-    ) -> Result<Option<Box<dyn Follower>>, CarrierError> {
+    ) -> Result<Option<Box<dyn TaskConsumer>>, TaskBrokerError> {
         let queue = match side {
             Side::Reports => mailbox.reports(),
             // Nothing goes there without a policy.
@@ -238,19 +239,19 @@ impl Carrier for RabbitMq {
         Ok(Some(Box::new(follow::Queue(consumer))))
     }
 
-    async fn set_aside(&self, mailbox: &Mailbox, rejected: Vec<Rejected>) -> Result<(), CarrierError> {
+    async fn set_aside(&self, mailbox: &Mailbox, rejected: Vec<Rejected>) -> Result<(), TaskBrokerError> {
         letters::set_aside(&self.publisher, mailbox, rejected).await
     }
 
-    async fn dead_letters(&self, mailbox: &Mailbox, limit: usize) -> Result<Vec<DeadLetter>, CarrierError> {
+    async fn dead_letters(&self, mailbox: &Mailbox, limit: usize) -> Result<Vec<DeadLetter>, TaskBrokerError> {
         letters::list(&self.reader, mailbox, limit).await
     }
 
-    async fn replay(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, CarrierError> {
-        letters::take_out((&self.reader, &self.publisher), mailbox, ids, Fate::Replayed).await
+    async fn replay(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, TaskBrokerError> {
+        letters::take_out((&self.reader, &self.publisher), mailbox, ids, Disposition::Replayed).await
     }
 
-    async fn discard(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, CarrierError> {
-        letters::take_out((&self.reader, &self.publisher), mailbox, ids, Fate::Discarded).await
+    async fn discard(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, TaskBrokerError> {
+        letters::take_out((&self.reader, &self.publisher), mailbox, ids, Disposition::Discarded).await
     }
 }

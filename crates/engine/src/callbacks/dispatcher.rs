@@ -11,8 +11,8 @@ use std::{
 
 use futures::FutureExt as _;
 use relais_core::{
-    About, CallbackAttempt, CallbackRecord, Courier, LaneChange, Letter, Reply, ReplyOutcome, Settlement, StoreError,
-    Verdict,
+    About, CallbackAttempt, CallbackDelivery, CallbackRecord, CallbackSender, LaneChange, Reply, ReplyOutcome,
+    Settlement, StoreError, Verdict,
 };
 use relais_handler::trace;
 use tokio::{
@@ -57,8 +57,8 @@ const PER_ENDPOINT: usize = 64;
 
 /// A letter, who carries it, and how many may carry to its endpoint at once.
 struct Errand {
-    letter: Letter,
-    courier: Arc<dyn Courier>,
+    letter: CallbackDelivery,
+    courier: Arc<dyn CallbackSender>,
     places: Arc<Semaphore>,
 }
 
@@ -71,7 +71,7 @@ struct Back {
     reached: bool,
 }
 
-struct Post {
+struct CallbackDispatcher {
     engine: Engine,
     options: Arc<CallbackOptions>,
     lanes: Lanes,
@@ -89,7 +89,7 @@ struct Post {
 /// Sends callbacks until the engine stops; then what is on its way is waited for, and the rest is given back.
 pub(crate) async fn run(engine: Engine) {
     let stopping = engine.stopping();
-    let mut post = Post {
+    let mut post = CallbackDispatcher {
         lanes: Lanes::default(),
         couriers: JoinSet::new(),
         endpoints: HashMap::new(),
@@ -129,7 +129,7 @@ pub(crate) async fn run(engine: Engine) {
     post.stop().await;
 }
 
-impl Post {
+impl CallbackDispatcher {
     /// Notes what the store says has come to be due.
     fn hear(&mut self) {
         let (hints, everything) = self.engine.0.hub.take_callbacks();
@@ -167,7 +167,7 @@ impl Post {
         let (mut after, mut wait, mut oldest, mut parked) = (None, self.look_by_itself(), Duration::ZERO, 0_u32);
         let mut known = std::collections::HashSet::new();
         loop {
-            let page = store.callback_lanes(after, PAGE).await?;
+            let page = store.list_callback_lanes(after, PAGE).await?;
             let Some(now) = page.now else { break };
             for head in &page.heads {
                 known.insert(head.lane);
@@ -322,7 +322,7 @@ impl Post {
         // The courier says itself why it refuses; here it is only asked what shares an endpoint.
         let endpoint = courier.judge(callback.kind, &callback.target, client).unwrap_or_default();
         let places = self.endpoints.entry(endpoint).or_insert_with(|| Arc::new(Semaphore::new(PER_ENDPOINT)));
-        let letter = Letter {
+        let letter = CallbackDelivery {
             id: record.id.to_string(),
             kind: callback.kind,
             target: callback.target.clone(),
@@ -388,7 +388,7 @@ impl Post {
             return;
         }
         let changes: Vec<(i64, LaneChange)> = self.changes.iter().map(|(lane, change)| (*lane, *change)).collect();
-        match self.engine.0.store.settle_callbacks(self.settlements.clone(), changes).await {
+        match self.engine.0.store.complete_callbacks(self.settlements.clone(), changes).await {
             Ok(()) => {
                 self.settlements.clear();
                 self.changes.clear();
@@ -432,7 +432,7 @@ impl Post {
 }
 
 async fn give_up(store: &dyn relais_core::Store, lane: i64, older_than: Duration) -> Result<(), StoreError> {
-    let given_up = store.give_up_callbacks(lane, older_than, GIVE_UP).await?;
+    let given_up = store.expire_callbacks(lane, older_than, GIVE_UP).await?;
     if given_up > 0 {
         metrics::counter!("relais_callbacks_total", "outcome" => "expired").increment(given_up);
         tracing::warn!(callbacks = given_up, "callbacks given up: their endpoint did not answer for too long");

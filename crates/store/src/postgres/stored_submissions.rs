@@ -10,13 +10,13 @@ use super::{
     write::written_rows,
 };
 use crate::{
-    inbox::{Inbox, Locked, inbox_entry},
     row::wide,
     session::Result,
+    stored_submissions::{Locked, SubmissionRows, inbox_entry},
 };
 
-impl Inbox for PgSession {
-    async fn lock_inbox(&mut self, limit: usize) -> Result<Vec<Locked>> {
+impl SubmissionRows for PgSession {
+    async fn lock_submissions(&mut self, limit: usize) -> Result<Vec<Locked>> {
         let rows = sqlx::query(
             "SELECT id, task_id, service, client, request::text AS request FROM relais.inbox
              WHERE refused IS NULL ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED",
@@ -35,12 +35,12 @@ impl Inbox for PgSession {
         Ok(known.into_iter().map(TaskId).collect())
     }
 
-    async fn empty_inbox(&mut self, ids: &[i64]) -> Result<()> {
+    async fn delete_submissions(&mut self, ids: &[i64]) -> Result<()> {
         let statement = sqlx::query("DELETE FROM relais.inbox WHERE id = ANY($1)").bind(ids);
         statement.execute(&mut *self.tx).await.map(drop).map_err(error)
     }
 
-    async fn refuse_inbox(&mut self, refused: &[(i64, String)]) -> Result<()> {
+    async fn refuse_submissions(&mut self, refused: &[(i64, String)]) -> Result<()> {
         sqlx::query(concat!(
             "UPDATE relais.inbox i SET refused = w.why FROM ",
             written_rows!("$1::bigint[], $2::text[]"),
@@ -54,7 +54,7 @@ impl Inbox for PgSession {
         .map_err(error)
     }
 
-    async fn forget_inbox(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
+    async fn purge_submissions(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
         let done = sqlx::query(
             "DELETE FROM relais.inbox WHERE id = ANY(ARRAY(
                  SELECT id FROM relais.inbox WHERE refused IS NOT NULL

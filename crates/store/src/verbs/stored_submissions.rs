@@ -1,28 +1,32 @@
 //! Taking in what programs put into the inbox.
 
-use relais_core::{Clerk, StoreError, TakenIn, TaskId};
+use relais_core::{CollectedSubmissions, StoreError, SubmissionValidator, TaskId};
 
 use super::{Verbs, plain, schedule::clipped, submit::Taken};
 use crate::{
-    inbox::Inbox as _,
     schedule::Schedules as _,
     session::{Database, Session as _},
+    stored_submissions::SubmissionRows as _,
 };
 
 impl<D: Database> Verbs<D> {
     /// Makes tasks of entries, in one transaction with their removal.
-    pub(super) async fn take_in_inbox(&self, limit: usize, clerk: &dyn Clerk) -> Result<TakenIn, StoreError> {
+    pub(super) async fn collect_submissions(
+        &self,
+        limit: usize,
+        clerk: &dyn SubmissionValidator,
+    ) -> Result<CollectedSubmissions, StoreError> {
         let mut session = self.database.begin().await?;
-        let entries = session.lock_inbox(limit).await?;
+        let entries = session.lock_submissions(limit).await?;
         if entries.is_empty() {
             session.commit().await?;
-            return Ok(TakenIn::default());
+            return Ok(CollectedSubmissions::default());
         }
         if session.hold_declared().await? != clerk.version() {
             session.commit().await?;
-            return Ok(TakenIn { stale: true, ..TakenIn::default() });
+            return Ok(CollectedSubmissions { stale: true, ..CollectedSubmissions::default() });
         }
-        let mut report = TakenIn { more: entries.len() == limit, ..TakenIn::default() };
+        let mut report = CollectedSubmissions { more: entries.len() == limit, ..CollectedSubmissions::default() };
         let names: Vec<TaskId> =
             entries.iter().filter_map(|(_, entry)| entry.as_ref().ok()).map(|entry| entry.task_id).collect();
         let known = session.known_tasks(&names).await?;
@@ -59,10 +63,10 @@ impl<D: Database> Verbs<D> {
             }
         }
         report.taken = gone.len();
-        session.empty_inbox(&gone).await?;
+        session.delete_submissions(&gone).await?;
         let reasons: Vec<(i64, String)> = refused.iter().map(|(id, _, why)| (*id, why.clone())).collect();
         if !reasons.is_empty() {
-            session.refuse_inbox(&reasons).await?;
+            session.refuse_submissions(&reasons).await?;
         }
         report.refused = refused.into_iter().map(|(_, task_id, why)| (task_id, why)).collect();
         self.finish_taken(session, made).await?;

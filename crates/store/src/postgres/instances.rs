@@ -17,7 +17,7 @@ use super::{
     write::{Statement, written_rows},
 };
 use crate::{
-    hand::{DoneTask, Hands, LockedInstance, Onward, TakenInHand, Taker, instance_record, locked_instance},
+    instances::{DoneTask, InstanceRows, Leased, LockedInstance, Onward, Taker, instance_record, locked_instance},
     row::{Columns as _, locked, locked_pending, locked_task, named_pending, service_name, signed, wide},
     session::{Locked, LockedPending, LockedTask, Result},
 };
@@ -58,7 +58,7 @@ pub(super) async fn pending(
     locked(&in_order(rows), |row| named_pending(row, service.clone(), |client| names.of(client)))
 }
 
-impl Hands for PgSession {
+impl InstanceRows for PgSession {
     async fn insert_instance(&mut self, instance: &NewInstance) -> Result<InstanceKey> {
         let id = sqlx::query_scalar(
             "INSERT INTO relais.instance (name, host, version, policy, until)
@@ -138,7 +138,12 @@ impl Hands for PgSession {
         Ok(())
     }
 
-    async fn prolong_instance(&mut self, instance: InstanceKey, silence: Duration, done_with: &[i64]) -> Result<bool> {
+    async fn heartbeat_instance(
+        &mut self,
+        instance: InstanceKey,
+        silence: Duration,
+        done_with: &[i64],
+    ) -> Result<bool> {
         let done = sqlx::query(
             "WITH gone AS (DELETE FROM relais.hand WHERE id = ANY($3))
              UPDATE relais.instance SET seen = clock_timestamp(), until = clock_timestamp() + make_interval(secs => $2)
@@ -236,22 +241,22 @@ impl Hands for PgSession {
         Ok(())
     }
 
-    async fn take_in_hand(&mut self, service: ServiceKey, taker: &Taker) -> Result<TakenInHand> {
+    async fn lease_tasks(&mut self, service: ServiceKey, taker: &Taker) -> Result<Leased> {
         let rows = next_in_line(service, taker).fetch_all(&mut *self.tx).await.map_err(error)?;
         let locked = pending(&rows, &self.names, &mut self.tx).await?;
         if locked.rows.is_empty() {
-            return Ok(TakenInHand { hand: None, locked });
+            return Ok(Leased { hand: None, locked });
         }
         sqlx::query("UPDATE relais.flow SET taken = taken + 1 WHERE service_id = $1")
             .bind(service.0)
             .execute(&mut *self.tx)
             .await
             .map_err(error)?;
-        let hand = self.insert_hand(service, taker.instance, &ids(&locked)).await?;
-        Ok(TakenInHand { hand: Some(hand), locked })
+        let hand = self.insert_lease(service, taker.instance, &ids(&locked)).await?;
+        Ok(Leased { hand: Some(hand), locked })
     }
 
-    async fn insert_hand(&mut self, service: ServiceKey, instance: InstanceKey, tasks: &[i64]) -> Result<i64> {
+    async fn insert_lease(&mut self, service: ServiceKey, instance: InstanceKey, tasks: &[i64]) -> Result<i64> {
         let made = "INSERT INTO relais.hand (instance_id, service_id, tasks) VALUES ($1, $2, $3) RETURNING id";
         let made = sqlx::query_scalar(made).bind(instance.0).bind(service.0).bind(tasks);
         made.fetch_one(&mut *self.tx).await.map_err(error)
@@ -283,7 +288,7 @@ impl Hands for PgSession {
         Ok(ids.into_iter().collect())
     }
 
-    async fn those_in_hand(&mut self, tasks: &[i64]) -> Result<HashMap<i64, String>> {
+    async fn leased_among(&mut self, tasks: &[i64]) -> Result<HashMap<i64, String>> {
         let ids: Vec<(i64, String)> = sqlx::query_as(
             "SELECT w.id, i.name FROM relais.hand h CROSS JOIN LATERAL unnest(h.tasks) AS w (id)
              JOIN relais.instance i ON i.id = h.instance_id WHERE w.id = ANY($1)",
@@ -295,7 +300,7 @@ impl Hands for PgSession {
         Ok(ids.into_iter().collect())
     }
 
-    async fn lock_in_hand(&mut self, instance: InstanceKey) -> Result<Locked<LockedTask>> {
+    async fn lock_leased(&mut self, instance: InstanceKey) -> Result<Locked<LockedTask>> {
         let rows = sqlx::query(concat!(
             "SELECT clock_timestamp() AS now, ",
             locked_columns!(),
@@ -344,7 +349,7 @@ impl Hands for PgSession {
 
 impl Postgres {
     /// Takes tasks in hand, unless somebody else does: they are read, and then listed if nobody has handed out any in between.
-    pub(super) async fn take_unlocked(&self, service: ServiceKey, taker: &Taker) -> Result<Option<TakenInHand>> {
+    pub(super) async fn take_unlocked(&self, service: ServiceKey, taker: &Taker) -> Result<Option<Leased>> {
         let mut lent = self.lend().await?;
         let rows = next_in_line(service, taker).fetch_all(&mut *lent).await.map_err(error)?;
         let Some(taken) = rows.first().map(|row| row.big("taken")).transpose()? else {
@@ -375,7 +380,7 @@ impl Postgres {
         .await
         .map_err(error)?;
         lent.keep();
-        Ok(hand.map(|hand| TakenInHand { hand: Some(hand), locked }))
+        Ok(hand.map(|hand| Leased { hand: Some(hand), locked }))
     }
 
     /// The processes, in the order of their names.

@@ -7,7 +7,7 @@ use crate::{Json, NewTask, TaskId};
 
 /// A task that is to be taken in.
 #[derive(Debug, Clone)]
-pub struct InboxEntry {
+pub struct StoredSubmission {
     /// Its public name.
     pub task_id: TaskId,
     /// The service.
@@ -19,17 +19,17 @@ pub struct InboxEntry {
 }
 
 /// Who judges entries, by what is declared at one moment.
-pub trait Clerk: Send + Sync {
+pub trait SubmissionValidator: Send + Sync {
     /// The version of what is declared by which it judges.
     fn version(&self) -> i64;
 
     /// The task that an entry asks for, or why it is refused.
-    fn judge(&self, entry: &InboxEntry) -> Result<NewTask, String>;
+    fn judge(&self, entry: &StoredSubmission) -> Result<NewTask, String>;
 }
 
 /// What became of entries.
 #[derive(Debug, Clone, Default)]
-pub struct TakenIn {
+pub struct CollectedSubmissions {
     /// Nothing, because something else is declared by now.
     pub stale: bool,
     /// So many are tasks now.

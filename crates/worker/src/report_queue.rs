@@ -37,7 +37,7 @@ fn size(verdict: &Verdict) -> usize {
 
 /// A result on its way.
 #[derive(Debug, Clone)]
-pub(crate) struct Parcel {
+pub(crate) struct Report {
     pub key: TaskKey,
     pub verdict: Verdict,
     /// How far the task came, if it failed and nobody was told, as far as is known. To be told just before.
@@ -59,7 +59,7 @@ pub(crate) struct Note {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    results: VecDeque<Parcel>,
+    results: VecDeque<Report>,
     notes: HashMap<TaskKey, Note>,
     /// Since when there are notes that say that a task was started. Some of these may be gone.
     starts: VecDeque<(Instant, TaskKey)>,
@@ -97,7 +97,7 @@ impl Waiting {
 
 /// What waits to be told.
 #[derive(Debug, Default)]
-pub(crate) struct Outbox {
+pub(crate) struct ReportQueue {
     /// Locked for moments only, never across an await.
     waiting: Mutex<Waiting>,
     results_came: Notify,
@@ -106,7 +106,7 @@ pub(crate) struct Outbox {
     closing: CancellationToken,
 }
 
-impl Outbox {
+impl ReportQueue {
     /// A task was started.
     pub fn put_started(&self, key: &TaskKey) {
         let mut waiting = self.lock();
@@ -129,7 +129,7 @@ impl Outbox {
             Verdict::Failure(_) => waits.progress.or(being_told.progress),
             Verdict::Success(_) => None,
         };
-        waiting.results.push_back(Parcel { key, verdict, progress, untold, sent_before: false, substitute: false });
+        waiting.results.push_back(Report { key, verdict, progress, untold, sent_before: false, substitute: false });
         drop(waiting);
         self.results_came.notify_one();
     }
@@ -148,7 +148,7 @@ impl Outbox {
     }
 
     /// Waits for results and takes as many as go into one call, at most `limit`. None once there are no more to come.
-    pub async fn take_results(&self, limit: usize) -> Option<Vec<Parcel>> {
+    pub async fn take_results(&self, limit: usize) -> Option<Vec<Report>> {
         loop {
             let came = self.results_came.notified();
             let batch = self.take_batch(limit);
@@ -166,7 +166,7 @@ impl Outbox {
     }
 
     /// Results that could not be told go back to the front.
-    pub fn put_back_results(&self, batch: Vec<Parcel>) {
+    pub fn put_back_results(&self, batch: Vec<Report>) {
         let mut waiting = self.lock();
         for parcel in batch.into_iter().rev() {
             waiting.results.push_front(parcel);
@@ -225,7 +225,7 @@ impl Outbox {
         &self.closing
     }
 
-    fn take_batch(&self, limit: usize) -> Vec<Parcel> {
+    fn take_batch(&self, limit: usize) -> Vec<Report> {
         let mut waiting = self.lock();
         let (mut bytes, mut messages, mut count) = (0, 0, 0);
         for parcel in waiting.results.iter().take(limit) {
@@ -276,7 +276,7 @@ mod tests {
     }
 
     /// What is to be told of each task, by its name.
-    async fn notes(outbox: &Outbox) -> Vec<(String, Note)> {
+    async fn notes(outbox: &ReportQueue) -> Vec<(String, Note)> {
         let mut notes: Vec<_> = outbox.take_notes(Instant::now()).await;
         notes.sort_by(|a, b| a.0.task_id.cmp(&b.0.task_id));
         notes.into_iter().map(|(key, note)| (key.task_id.to_string(), note)).collect()
@@ -286,13 +286,13 @@ mod tests {
         (name.to_owned(), Note { started: false, progress: Some(percent) })
     }
 
-    fn names(batch: &[Parcel]) -> Vec<&str> {
+    fn names(batch: &[Report]) -> Vec<&str> {
         batch.iter().map(|parcel| &*parcel.key.task_id).collect()
     }
 
     #[tokio::test]
     async fn only_the_newest_progress_of_a_task_is_taken() {
-        let outbox = Outbox::default();
+        let outbox = ReportQueue::default();
         for percent in 0..=1000 {
             outbox.put_progress(&key("a"), f64::from(percent) / 10.0);
         }
@@ -308,7 +308,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_success_replaces_the_progress_that_waits_and_a_failure_takes_it_along() {
-        let outbox = Outbox::default();
+        let outbox = ReportQueue::default();
         outbox.put_progress(&key("a"), 10.0);
         outbox.put_progress(&key("b"), f64::INFINITY);
         outbox.put_progress(&key("c"), 30.0);
@@ -322,7 +322,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_failure_takes_along_progress_that_it_may_overtake() {
-        let outbox = Outbox::default();
+        let outbox = ReportQueue::default();
         outbox.put_progress(&key("under way"), 10.0);
         outbox.put_progress(&key("newer"), 20.0);
         let under_way = outbox.take_notes(Instant::now()).await;
@@ -339,7 +339,7 @@ mod tests {
 
     #[tokio::test]
     async fn failures_with_progress_are_two_messages_each() {
-        let outbox = Outbox::default();
+        let outbox = ReportQueue::default();
         for n in 0..MAX_MESSAGES {
             outbox.put_progress(&key(&n.to_string()), 1.0);
             outbox.put_result(key(&n.to_string()), failure("no"));
@@ -350,7 +350,7 @@ mod tests {
 
     #[tokio::test]
     async fn progress_that_was_not_told_gives_way_to_newer() {
-        let outbox = Outbox::default();
+        let outbox = ReportQueue::default();
         outbox.put_progress(&key("a"), 10.0);
         outbox.put_progress(&key("b"), 20.0);
         outbox.put_progress(&key("c"), 30.0);
@@ -362,7 +362,7 @@ mod tests {
 
     #[tokio::test]
     async fn one_call_carries_at_most_what_the_server_takes() {
-        let outbox = Outbox::default();
+        let outbox = ReportQueue::default();
         for n in 0..MAX_MESSAGES + 1 {
             outbox.put_progress(&key(&n.to_string()), 1.0);
             outbox.put_result(key(&format!("r{n}")), failure("no"));
@@ -376,7 +376,7 @@ mod tests {
 
     #[tokio::test]
     async fn large_results_go_in_calls_of_their_own() {
-        let outbox = Outbox::default();
+        let outbox = ReportQueue::default();
         for name in ["small", "large", "larger"] {
             outbox.put_result(key(name), failure(&"x".repeat(if name == "small" { 1 } else { BATCH_BYTES })));
         }
@@ -387,7 +387,7 @@ mod tests {
 
     #[tokio::test]
     async fn results_keep_their_order_and_are_all_taken_before_the_end() {
-        let outbox = Outbox::default();
+        let outbox = ReportQueue::default();
         outbox.put_result(key("a"), failure("1"));
         outbox.put_result(key("b"), failure("2"));
         let batch = outbox.take_results(9).await.unwrap();
@@ -401,7 +401,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_start_waits_for_a_moment_and_takes_the_progress_along() {
-        let outbox = Outbox::default();
+        let outbox = ReportQueue::default();
         let much_later = Instant::now() + std::time::Duration::from_secs(3600);
         outbox.put_progress(&key("a"), 10.0);
         assert!(outbox.take_notes(much_later).now_or_never().is_none());
@@ -413,7 +413,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_result_tells_the_start_that_nobody_was_told_of() {
-        let outbox = Outbox::default();
+        let outbox = ReportQueue::default();
         for name in ["told", "untold", "failed to tell"] {
             outbox.put_started(&key(name));
             if name == "told" {

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{Clerk, InboxEntry, NewTask, Publisher, Role, TaskId};
+use relais_core::{NewTask, Publisher, Role, StoredSubmission, SubmissionValidator, TaskId};
 use relais_protocol::consumer::SubmitRequest;
 
 use crate::{Access, Engine, EngineError, registry::Snapshot, schedule::explained, submit::new_task};
@@ -16,12 +16,12 @@ struct Judge {
     snapshot: Arc<Snapshot>,
 }
 
-impl Clerk for Judge {
+impl SubmissionValidator for Judge {
     fn version(&self) -> i64 {
         self.snapshot.declared.version
     }
 
-    fn judge(&self, entry: &InboxEntry) -> Result<NewTask, String> {
+    fn judge(&self, entry: &StoredSubmission) -> Result<NewTask, String> {
         let request = serde_json::from_str(entry.request.get()).map_err(|error| error.to_string())?;
         let judged = self.engine.entry_task(&self.snapshot, &entry.service, &entry.client, request);
         judged.map(|task| NewTask { task_id: entry.task_id, ..task }).map_err(|error| explained(&error))
@@ -35,14 +35,14 @@ impl Engine {
     }
 
     /// Judges a submission now, and makes of it what a program can put into the inbox in a transaction of its own.
-    pub fn prepare(&self, access: &Access, request: &SubmitRequest) -> Result<InboxEntry, EngineError> {
+    pub fn prepare(&self, access: &Access, request: &SubmitRequest) -> Result<StoredSubmission, EngineError> {
         let text = serde_json::to_string(request).map_err(|error| EngineError::Conflict(error.to_string()))?;
         let (service, client) = (access.service.name.to_string(), access.client.client_id.to_string());
         let again = serde_json::from_str(&text).map_err(|error| EngineError::Conflict(error.to_string()))?;
         let snapshot = self.snapshot()?;
         self.entry_task(&snapshot, &service, &client, again)?;
         let request = relais_core::Json::parse(text).map_err(|error| EngineError::Conflict(error.to_string()))?;
-        Ok(InboxEntry { task_id: TaskId::generate(), service, client, request })
+        Ok(StoredSubmission { task_id: TaskId::generate(), service, client, request })
     }
 
     fn entry_task(
@@ -70,7 +70,7 @@ impl Engine {
         loop {
             let Ok(snapshot) = self.snapshot() else { return Ok(()) };
             let clerk = Judge { engine: self.clone(), snapshot };
-            let report = self.0.store.take_in(BATCH, Arc::new(clerk)).await?;
+            let report = self.0.store.collect_submissions(BATCH, Arc::new(clerk)).await?;
             if report.stale {
                 self.refresh().await?;
                 continue;

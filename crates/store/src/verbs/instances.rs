@@ -12,18 +12,19 @@ use std::{
 };
 
 use relais_core::{
-    Buried, ClaimRequest, Claimed, CrashPolicy, Decision, Event, Failure, Ignored, InstanceKey, Joined, NewInstance,
-    NewTask, Outcome, ServiceKey, Status, StoreError, Submission, Task, TaskEvent, TaskId, Timestamp, apply,
+    ClaimRequest, Claimed, CrashPolicy, Decision, Event, Failure, Ignored, InstanceKey, NewInstance, NewTask, Outcome,
+    ReapedInstances, Registration, ServiceKey, Status, StoreError, Submission, Task, TaskEvent, TaskId, Timestamp,
+    apply,
 };
 
 use super::{
     Verbs,
     change::Changes,
-    held::{Hand, Held, InHand},
+    leases::{Held, InstanceLeases, LeasedTasks},
     plain,
 };
 use crate::{
-    hand::{DoneTask, Hands as _, LockedInstance, Onward, TakenInHand, Taker},
+    instances::{DoneTask, InstanceRows as _, Leased, LockedInstance, Onward, Taker},
     session::{Database, LockedPending, LockedTask, Session as _, WrittenTask},
 };
 
@@ -39,11 +40,11 @@ fn fate(decision: Decision, task: &LockedTask) -> Event {
 }
 
 impl<D: Database> Verbs<D> {
-    fn in_hand(&self) -> MutexGuard<'_, InHand> {
+    fn in_hand(&self) -> MutexGuard<'_, InstanceLeases> {
         self.in_hand.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands out tasks to a process on this store.
+    /// InstanceRows out tasks to a process on this store.
     pub(super) async fn claim_in_hand(
         &self,
         request: ClaimRequest,
@@ -63,7 +64,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Takes tasks in while a process waits for some, and has them in its hand if that can be.
-    pub(super) async fn submit_and_take_in_hand(
+    pub(super) async fn submit_and_lease(
         &self,
         tasks: Vec<NewTask>,
         request: ClaimRequest,
@@ -121,10 +122,10 @@ impl<D: Database> Verbs<D> {
             if let Some(known) = known {
                 session.drop_unknown(service, instance, known).await?;
             }
-            let mut taken = session.take_in_hand(service, taker).await?;
+            let mut taken = session.lease_tasks(service, taker).await?;
             if taken.hand.is_none() && !taker.onward.is_start() {
                 taker.onward = Onward::START;
-                taken = session.take_in_hand(service, taker).await?;
+                taken = session.lease_tasks(service, taker).await?;
             }
             session.commit().await?;
             return Ok(self.hold_claimed(taken, taker, service, worker_host));
@@ -143,12 +144,12 @@ impl<D: Database> Verbs<D> {
             true => None,
             false => {
                 let ids: Vec<i64> = held.iter().map(|task| task.id).collect();
-                Some(session.insert_hand(service, instance, &ids).await?)
+                Some(session.insert_lease(service, instance, &ids).await?)
             }
         };
         self.write(session, changes).await?;
         if let Some(hand) = hand {
-            let listed = Hand { instance, service, left: held.len(), last: (i64::MAX, i64::MAX) };
+            let listed = LeasedTasks { instance, service, left: held.len(), last: (i64::MAX, i64::MAX) };
             let held = held.into_iter().map(|task| Held { instance, hand, task, taken: None });
             self.in_hand().take(hand, listed, held.collect());
         }
@@ -177,7 +178,7 @@ impl<D: Database> Verbs<D> {
         instance: InstanceKey,
         known: &[i64],
     ) -> Result<D::Session, StoreError> {
-        let locked = session.lock_in_hand(instance).await?;
+        let locked = session.lock_leased(instance).await?;
         let mut changes = Changes::new(self.wants_changes(), self.limited());
         for mut task in locked.rows {
             let unknown = task.service == service && !self.in_hand().tasks.contains_key(&task.task_id);
@@ -191,13 +192,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Remembers what a claim took in hand, and how far it has come.
-    fn hold_claimed(
-        &self,
-        taken: TakenInHand,
-        taker: &Taker,
-        service: ServiceKey,
-        worker_host: Option<String>,
-    ) -> Claimed {
+    fn hold_claimed(&self, taken: Leased, taker: &Taker, service: ServiceKey, worker_host: Option<String>) -> Claimed {
         let (number, last) = (taken.locked.rows.len(), taken.locked.last());
         let claimed = self.hold_taken(taken, taker.instance, service, worker_host);
         self.in_hand().went_on(service, taker, number, last);
@@ -207,7 +202,7 @@ impl<D: Database> Verbs<D> {
     /// Remembers what was taken in hand, and hands it out.
     fn hold_taken(
         &self,
-        taken: TakenInHand,
+        taken: Leased,
         instance: InstanceKey,
         service: ServiceKey,
         worker_host: Option<String>,
@@ -226,7 +221,7 @@ impl<D: Database> Verbs<D> {
             tasks.push(Task { state, position: None, ..pending.task });
             held.push(Held { instance, hand, task: pending.locked, taken: Some((at, worker_host.clone())) });
         }
-        self.in_hand().take(hand, Hand { instance, service, left: held.len(), last }, held);
+        self.in_hand().take(hand, LeasedTasks { instance, service, left: held.len(), last }, held);
         Claimed { tasks: vec![tasks], again: None }
     }
 
@@ -313,7 +308,7 @@ impl<D: Database> Verbs<D> {
         if pending.is_empty() {
             return Ok(HashMap::new());
         }
-        let in_hand = session.those_in_hand(&pending.iter().map(|task| task.id).collect::<Vec<_>>()).await?;
+        let in_hand = session.leased_among(&pending.iter().map(|task| task.id).collect::<Vec<_>>()).await?;
         for task in pending {
             if let Some(name) = in_hand.get(&task.id).filter(|_| task.state.status == Status::Pending) {
                 changes.apply(task, Event::Taken { worker_host: Some(name.clone()) }, now)?;
@@ -338,7 +333,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// A process begins.
-    pub(super) async fn let_join(&self, mut instance: NewInstance) -> Result<Joined, StoreError> {
+    pub(super) async fn register_instance(&self, mut instance: NewInstance) -> Result<Registration, StoreError> {
         plain::without_nul(&mut instance.name);
         instance.host.iter_mut().for_each(plain::without_nul);
         // In a transaction of its own: it waits for those of others.
@@ -354,20 +349,24 @@ impl<D: Database> Verbs<D> {
             let Some(tasks) = self.lay_to_rest(&mut session, &before, None, &mut changes).await? else {
                 let tasks = Self::unfinished(&mut session, &before).await?;
                 session.commit().await?;
-                return Ok(Joined::Refused { tasks });
+                return Ok(Registration::Refused { tasks });
             };
             recovered = tasks;
         }
         let key = session.insert_instance(&instance).await?;
         self.write(session, changes).await?;
-        Ok(Joined::In { key, recovered })
+        Ok(Registration::In { key, recovered })
     }
 
     /// A process says that it is alive.
-    pub(super) async fn prolong(&self, instance: InstanceKey, silence: Duration) -> Result<bool, StoreError> {
+    pub(super) async fn heartbeat_instance(
+        &self,
+        instance: InstanceKey,
+        silence: Duration,
+    ) -> Result<bool, StoreError> {
         let done_with: Vec<i64> = self.in_hand().done_with.iter().copied().collect();
         let mut session = self.database.begin().await?;
-        let alive = session.prolong_instance(instance, silence, &done_with).await?;
+        let alive = session.heartbeat_instance(instance, silence, &done_with).await?;
         session.commit().await?;
         let mut own = self.in_hand();
         own.done_with.retain(|hand| !done_with.contains(hand));
@@ -378,7 +377,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// A process ends.
-    pub(super) async fn let_leave(&self, instance: InstanceKey) -> Result<(), StoreError> {
+    pub(super) async fn deregister_instance(&self, instance: InstanceKey) -> Result<(), StoreError> {
         let mut session = self.database.begin().await?;
         let mut changes = Changes::new(self.wants_changes(), self.limited());
         // First of all: whatever it is still being given, it has then or never gets.
@@ -387,7 +386,7 @@ impl<D: Database> Verbs<D> {
             self.in_hand().forget(instance);
             return Ok(());
         }
-        let locked = session.lock_in_hand(instance).await?;
+        let locked = session.lock_leased(instance).await?;
         for mut task in locked.rows {
             if task.state.status == Status::InProgress {
                 changes.apply(&mut task, Event::Returned { attempt: None }, locked.now)?;
@@ -402,13 +401,13 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Takes care of those that died.
-    pub(super) async fn bury_the_dead(&self) -> Result<Buried, StoreError> {
+    pub(super) async fn reap_instances(&self) -> Result<ReapedInstances, StoreError> {
         let mut session = self.database.begin().await?;
         let mut changes = Changes::new(self.wants_changes(), self.limited());
-        let mut buried = Buried::default();
+        let mut buried = ReapedInstances::default();
         if let Some(dead) = session.lock_dead().await? {
             if self.was_set_meanwhile(&mut session).await? {
-                return Ok(Buried { next: Some(Duration::ZERO), ..buried });
+                return Ok(ReapedInstances { next: Some(Duration::ZERO), ..buried });
             }
             tracing::warn!(instance = dead.name, policy = dead.policy.as_str(), "an instance was silent for too long");
             if let Some(tasks) = self.lay_to_rest(&mut session, &dead, None, &mut changes).await? {
@@ -422,7 +421,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Does what an operator has decided.
-    pub(super) async fn decide_about(&self, name: &str, decision: Decision) -> Result<Option<usize>, StoreError> {
+    pub(super) async fn resolve_instance(&self, name: &str, decision: Decision) -> Result<Option<usize>, StoreError> {
         let mut session = self.database.begin().await?;
         let mut changes = Changes::new(self.wants_changes(), self.limited());
         let undecided = session.lock_instance(name).await?.filter(|instance| instance.undecided);
@@ -453,7 +452,7 @@ impl<D: Database> Verbs<D> {
             }
             (None, CrashPolicy::Refuse) => Decision::Restart,
         };
-        let locked = session.lock_in_hand(dead.key).await?;
+        let locked = session.lock_leased(dead.key).await?;
         let mut tasks = 0;
         for mut task in locked.rows {
             if task.state.status == Status::Pending {
@@ -471,7 +470,7 @@ impl<D: Database> Verbs<D> {
 
     /// How many tasks a process has in hand that have not ended.
     async fn unfinished(session: &mut D::Session, instance: &LockedInstance) -> Result<usize, StoreError> {
-        let locked = session.lock_in_hand(instance.key).await?;
+        let locked = session.lock_leased(instance.key).await?;
         Ok(locked.rows.iter().filter(|task| !task.state.status.is_final()).count())
     }
 }

@@ -65,7 +65,7 @@ struct Entry {
 }
 
 /// The workers that this process has heard of.
-pub(crate) struct RollCall {
+pub(crate) struct WorkerRegistry {
     book: Mutex<HashMap<(ServiceKey, String), Entry>>,
     /// What this process is called among those who tell each other.
     process: String,
@@ -73,13 +73,13 @@ pub(crate) struct RollCall {
     has_told: AtomicBool,
 }
 
-impl Default for RollCall {
+impl Default for WorkerRegistry {
     fn default() -> Self {
         Self { book: Mutex::default(), process: TaskId::generate().to_string(), has_told: AtomicBool::new(false) }
     }
 }
 
-impl RollCall {
+impl WorkerRegistry {
     /// A worker asks for tasks, until what is returned is dropped.
     pub(crate) fn asks(
         self: &Arc<Self>,
@@ -148,7 +148,7 @@ impl RollCall {
 
 /// A claim that waits.
 pub(crate) struct Asking {
-    roll_call: Arc<RollCall>,
+    roll_call: Arc<WorkerRegistry>,
     key: (ServiceKey, String),
 }
 
@@ -231,7 +231,7 @@ impl Engine {
 
     /// What other processes told of workers, as of now.
     async fn told_elsewhere(&self) -> Result<Vec<Told>, EngineError> {
-        let told = self.0.store.told_workers(self.0.roll_call.process.clone(), BELIEVED).await?;
+        let told = self.0.store.list_published_workers(self.0.roll_call.process.clone(), BELIEVED).await?;
         let told = told.into_iter().flat_map(|(text, ago)| {
             // A process of another version may say what is not understood here.
             let workers: Vec<Told> = serde_json::from_str(&text).unwrap_or_default();
@@ -242,14 +242,14 @@ impl Engine {
     }
 
     /// Tells other processes which workers this one has heard of; nothing while that is none.
-    pub(crate) async fn tell_workers(&self) -> Result<(), EngineError> {
+    pub(crate) async fn publish_workers(&self) -> Result<(), EngineError> {
         let roll_call = &self.0.roll_call;
         let mut told = roll_call.told();
         told.truncate(TOLD);
         let text = if told.is_empty() { None } else { serde_json::to_string(&told).ok() };
         if text.is_some() || roll_call.has_told.load(Ordering::Relaxed) {
             let tells = text.is_some();
-            self.0.store.tell_workers(roll_call.process.clone(), text).await?;
+            self.0.store.publish_workers(roll_call.process.clone(), text).await?;
             roll_call.has_told.store(tells, Ordering::Relaxed);
         }
         Ok(())
@@ -272,7 +272,7 @@ mod tests {
     #[test]
     fn a_worker_waits_for_as_long_as_it_asks_and_no_more_are_kept_than_there_is_room_for() {
         const LEASE: Duration = Duration::from_secs(60);
-        let (roll_call, service) = (Arc::new(RollCall::default()), ServiceKey(1));
+        let (roll_call, service) = (Arc::new(WorkerRegistry::default()), ServiceKey(1));
         let waiting = |host: &str| roll_call.book().get(&(service, host.to_owned())).map(|entry| entry.waiting);
         let (one, two) = (
             roll_call.asks(service, Some("a"), Some("v1"), 4, LEASE),
@@ -305,7 +305,7 @@ mod tests {
         assert!(!other.heard_of_worker(service, lately).await.unwrap());
 
         let _asking = one.0.roll_call.asks(service, Some("w1"), Some("v1"), 4, lately);
-        one.tell_workers().await.unwrap();
+        one.publish_workers().await.unwrap();
         assert!(other.heard_of_worker(service, lately).await.unwrap());
         for engine in [&one, &other] {
             let seen = engine.workers().await.unwrap();
@@ -314,7 +314,7 @@ mod tests {
             assert_eq!((seen[0].activity, seen[0].asks_for), (WorkerActivity::Waiting, 4));
         }
         one.0.roll_call.book().clear();
-        one.tell_workers().await.unwrap();
+        one.publish_workers().await.unwrap();
         assert!(other.workers().await.unwrap().is_empty(), "nor is one that nobody knows any more");
     }
 }

@@ -1,4 +1,4 @@
-//! What a driver says in SQL about callbacks: [`Outbox`] within a transaction, [`Told`] without one.
+//! What a driver says in SQL about callbacks: [`CallbackQueue`] within a transaction, [`CallbackReader`] without one.
 //!
 //! What is due is found by lane, never by date alone: ten thousand callbacks to an endpoint that does not answer are one
 //! lane that is passed over. A callback that is being sent is not due until its sender has been silent for too long, so
@@ -44,7 +44,7 @@ pub(crate) struct Floor {
 }
 
 /// Callbacks within a transaction.
-pub(crate) trait Outbox: Send {
+pub(crate) trait CallbackQueue: Send {
     /// Takes back the progress of these tasks that was not told yet and that nobody is telling; tells when each was due.
     fn supersede_progress(
         &mut self,
@@ -55,7 +55,7 @@ pub(crate) trait Outbox: Send {
     fn insert_callbacks(&mut self, callbacks: &[NewCallback]) -> impl Future<Output = Result<()>> + Send;
 
     /// Takes what is due in lanes that are not parked, at most `each` a lane.
-    fn hold_callbacks(
+    fn claim_callbacks(
         &mut self,
         lanes: &[i64],
         each: usize,
@@ -66,7 +66,7 @@ pub(crate) trait Outbox: Send {
     fn lock_chains(&mut self, callbacks: &[i64]) -> impl Future<Output = Result<()>> + Send;
 
     /// Writes what became of tries; tells which callbacks were still theirs.
-    fn settle(&mut self, settlements: &[Settlement]) -> impl Future<Output = Result<Vec<i64>>> + Send;
+    fn complete_callbacks(&mut self, settlements: &[Settlement]) -> impl Future<Output = Result<Vec<i64>>> + Send;
 
     /// Makes what comes after these callbacks due, progress not before it is `progress_after` old; tells in which lanes.
     fn release_next(
@@ -95,16 +95,20 @@ pub(crate) trait Outbox: Send {
     ) -> impl Future<Output = Result<Vec<i64>>> + Send;
 
     /// Gives up those of these callbacks that are still due, and says why.
-    fn give_up(&mut self, callbacks: &[i64], why: &str) -> impl Future<Output = Result<()>> + Send;
+    fn expire_callbacks(&mut self, callbacks: &[i64], why: &str) -> impl Future<Output = Result<()>> + Send;
 
     /// Makes callbacks due again, whatever became of them; tells their rows and lanes in the order of the rows.
-    fn resend(&mut self, resend: &Resend, limit: usize) -> impl Future<Output = Result<Vec<(i64, i64)>>> + Send;
+    fn resend_callbacks(
+        &mut self,
+        resend: &Resend,
+        limit: usize,
+    ) -> impl Future<Output = Result<Vec<(i64, i64)>>> + Send;
 }
 
 /// Callbacks, without a transaction.
-pub(crate) trait Told: Send + Sync {
+pub(crate) trait CallbackReader: Send + Sync {
     /// Lanes in which something waits, in the order of their names, after this one.
-    fn callback_lanes(&self, after: Option<i64>, limit: usize) -> impl Future<Output = Result<Lanes>> + Send;
+    fn list_callback_lanes(&self, after: Option<i64>, limit: usize) -> impl Future<Output = Result<Lanes>> + Send;
 
     /// How far a page looks that looks at so many rows, going back from the cursor.
     fn callback_floor(
@@ -121,7 +125,7 @@ pub(crate) trait Told: Send + Sync {
     ) -> impl Future<Output = Result<Vec<CallbackRecord>>> + Send;
 
     /// The tries of these callbacks, in their order.
-    fn callback_attempts(&self, rows: &[i64]) -> impl Future<Output = Result<Vec<(i64, CallbackAttempt)>>> + Send;
+    fn list_callback_attempts(&self, rows: &[i64]) -> impl Future<Output = Result<Vec<(i64, CallbackAttempt)>>> + Send;
 }
 
 /// The columns of a callback `b`, besides those of the task. `$due` says when it is due.

@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use relais_core::{
-    CallbackAttempt, CallbackFilter, CallbackRecord, DueCallback, LaneChange, Lanes, NotificationStatus, Resend,
+    CallbackAttempt, CallbackFilter, CallbackRecord, CallbackStatus, DueCallback, LaneChange, Lanes, Resend,
     Settlement, TaskId, Timestamp, Verdict,
 };
 use sqlx::sqlite::SqliteRow;
 
 use super::{Sqlite, batch::array, batches::batch_columns, error, read::task_columns, session::SqliteSession};
 use crate::{
-    outbox::{Floor, NewCallback, Outbox, Told, callback_columns, past_columns},
+    callback_queue::{CallbackQueue, CallbackReader, Floor, NewCallback, callback_columns, past_columns},
     row::{
         Columns, attempt_of, callback_record, due_batch_callback, due_callback, floor_of, in_millis, lane_head,
         settled, wide,
@@ -109,7 +109,7 @@ impl SqliteSession {
     }
 }
 
-impl Outbox for SqliteSession {
+impl CallbackQueue for SqliteSession {
     async fn supersede_progress(&mut self, tasks: &[i64]) -> Result<Vec<(i64, Option<Timestamp>)>> {
         let rows = self
             .fetch(
@@ -161,7 +161,7 @@ impl Outbox for SqliteSession {
         .await
     }
 
-    async fn hold_callbacks(&mut self, lanes: &[i64], each: usize, lease: Duration) -> Result<Vec<DueCallback>> {
+    async fn claim_callbacks(&mut self, lanes: &[i64], each: usize, lease: Duration) -> Result<Vec<DueCallback>> {
         let rows = sqlx::query(TAKE)
             .bind(array(lanes)?)
             .bind(wide(each))
@@ -189,7 +189,7 @@ impl Outbox for SqliteSession {
         Ok(())
     }
 
-    async fn settle(&mut self, settlements: &[Settlement]) -> Result<Vec<i64>> {
+    async fn complete_callbacks(&mut self, settlements: &[Settlement]) -> Result<Vec<i64>> {
         let rows: Vec<_> = settlements
             .iter()
             .map(|one| {
@@ -338,7 +338,7 @@ impl Outbox for SqliteSession {
         .map_err(|failure| self.failed(failure))
     }
 
-    async fn give_up(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
+    async fn expire_callbacks(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
         let which = concat!(
             given_up!(@before "id IN (SELECT value FROM json_each(?1)) AND due IS NOT NULL AND due <= "),
             now!(),
@@ -348,7 +348,7 @@ impl Outbox for SqliteSession {
         self.say_why(&rows, why).await
     }
 
-    async fn resend(&mut self, resend: &Resend, limit: usize) -> Result<Vec<(i64, i64)>> {
+    async fn resend_callbacks(&mut self, resend: &Resend, limit: usize) -> Result<Vec<(i64, i64)>> {
         macro_rules! again {
             ($which:literal) => {
                 concat!(
@@ -414,8 +414,8 @@ pub(super) const OF_BATCH: &str = listing!("callback b INDEXED BY callback_by_ba
 pub(super) const FAILED: &str = listing!("callback b INDEXED BY callback_failed", "b.status = 2 AND ?8 IS NULL");
 pub(super) const ANY: &str = listing!("callback b", "?8 IS NULL");
 
-impl Told for Sqlite {
-    async fn callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<Lanes> {
+impl CallbackReader for Sqlite {
+    async fn list_callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<Lanes> {
         let rows = sqlx::query(LANES)
             .bind(after.unwrap_or(i64::MIN))
             .bind(wide(limit))
@@ -427,7 +427,7 @@ impl Told for Sqlite {
     }
 
     async fn callback_floor(&self, filter: &CallbackFilter, look: usize) -> Result<Option<Floor>> {
-        let failed = filter.status == Some(NotificationStatus::Failure);
+        let failed = filter.status == Some(CallbackStatus::Failure);
         let row = sqlx::query(if failed {
             "SELECT id, created, count(*) OVER () AS looked
              FROM (SELECT id, created FROM callback INDEXED BY callback_failed
@@ -445,7 +445,7 @@ impl Told for Sqlite {
     }
 
     async fn list_callbacks(&self, filter: &CallbackFilter, floor: i64) -> Result<Vec<CallbackRecord>> {
-        let failed = filter.status == Some(NotificationStatus::Failure);
+        let failed = filter.status == Some(CallbackStatus::Failure);
         match filter.task {
             Some(_) => {
                 let found = self.callbacks(OF_TASK, filter, floor).await?;
@@ -457,7 +457,7 @@ impl Told for Sqlite {
         }
     }
 
-    async fn callback_attempts(&self, rows: &[i64]) -> Result<Vec<(i64, CallbackAttempt)>> {
+    async fn list_callback_attempts(&self, rows: &[i64]) -> Result<Vec<(i64, CallbackAttempt)>> {
         let rows = sqlx::query(
             "SELECT a.* FROM json_each(?1) AS w CROSS JOIN callback_attempt a ON a.callback = w.value
              ORDER BY a.callback, a.number",
@@ -480,7 +480,7 @@ impl Sqlite {
         let rows = sqlx::query(statement)
             .bind(filter.before.unwrap_or(i64::MAX))
             .bind(floor)
-            .bind(filter.status.map(NotificationStatus::code))
+            .bind(filter.status.map(CallbackStatus::code))
             .bind(filter.service.map(|service| service.0))
             .bind(filter.client.map(|client| client.0))
             .bind(filter.from.map(Timestamp::as_millis))

@@ -16,7 +16,7 @@ use super::{
     session::{SqliteSession, locked_columns},
 };
 use crate::{
-    hand::{DoneTask, Hands, LockedInstance, TakenInHand, Taker, instance_record, locked_instance},
+    instances::{DoneTask, InstanceRows, Leased, LockedInstance, Taker, instance_record, locked_instance},
     row::{Columns as _, in_millis, locked, locked_pending, locked_task, unsigned, wide},
     session::{Locked, LockedTask, Result},
 };
@@ -60,7 +60,7 @@ impl SqliteSession {
     }
 }
 
-impl Hands for SqliteSession {
+impl InstanceRows for SqliteSession {
     async fn insert_instance(&mut self, instance: &NewInstance) -> Result<InstanceKey> {
         let id = sqlx::query_scalar(concat!(
             "INSERT INTO instance (name, host, version, policy, started, seen, until)
@@ -122,7 +122,12 @@ impl Hands for SqliteSession {
         self.change(sqlx::query("DELETE FROM instance WHERE id = ?1").bind(instance.0)).await.map(drop)
     }
 
-    async fn prolong_instance(&mut self, instance: InstanceKey, silence: Duration, done_with: &[i64]) -> Result<bool> {
+    async fn heartbeat_instance(
+        &mut self,
+        instance: InstanceKey,
+        silence: Duration,
+        done_with: &[i64],
+    ) -> Result<bool> {
         self.drop_hands(done_with).await?;
         let statement = sqlx::query(concat!(
             "UPDATE instance SET seen = ",
@@ -190,7 +195,7 @@ impl Hands for SqliteSession {
         self.change(statement.bind(instance.0).bind(service.0).bind(array(known)?)).await.map(drop)
     }
 
-    async fn take_in_hand(&mut self, service: ServiceKey, taker: &Taker) -> Result<TakenInHand> {
+    async fn lease_tasks(&mut self, service: ServiceKey, taker: &Taker) -> Result<Leased> {
         let rows = sqlx::query(TAKE)
             .bind(service.0)
             .bind(wide(taker.limit))
@@ -201,11 +206,11 @@ impl Hands for SqliteSession {
             .await
             .map_err(|failure| self.failed(failure))?;
         let ids: Vec<i64> = rows.iter().map(|row| row.big("id")).collect::<Result<_>>()?;
-        let hand = if ids.is_empty() { None } else { Some(self.insert_hand(service, taker.instance, &ids).await?) };
-        Ok(TakenInHand { hand, locked: locked(&rows, locked_pending)? })
+        let hand = if ids.is_empty() { None } else { Some(self.insert_lease(service, taker.instance, &ids).await?) };
+        Ok(Leased { hand, locked: locked(&rows, locked_pending)? })
     }
 
-    async fn insert_hand(&mut self, service: ServiceKey, instance: InstanceKey, tasks: &[i64]) -> Result<i64> {
+    async fn insert_lease(&mut self, service: ServiceKey, instance: InstanceKey, tasks: &[i64]) -> Result<i64> {
         let tasks = array(tasks)?;
         sqlx::query_scalar("INSERT INTO hand (instance_id, service_id, tasks) VALUES (?1, ?2, ?3) RETURNING id")
             .bind(instance.0)
@@ -237,7 +242,7 @@ impl Hands for SqliteSession {
         Ok(ids.into_iter().collect())
     }
 
-    async fn those_in_hand(&mut self, tasks: &[i64]) -> Result<HashMap<i64, String>> {
+    async fn leased_among(&mut self, tasks: &[i64]) -> Result<HashMap<i64, String>> {
         let ids: Vec<(i64, String)> = sqlx::query_as(
             "SELECT w.value, i.name FROM hand h CROSS JOIN json_each(h.tasks) AS w JOIN instance i ON i.id = h.instance_id
              WHERE w.value IN (SELECT value FROM json_each(?1))",
@@ -249,7 +254,7 @@ impl Hands for SqliteSession {
         Ok(ids.into_iter().collect())
     }
 
-    async fn lock_in_hand(&mut self, instance: InstanceKey) -> Result<Locked<LockedTask>> {
+    async fn lock_leased(&mut self, instance: InstanceKey) -> Result<Locked<LockedTask>> {
         let rows = sqlx::query(LOCK_IN_HAND)
             .bind(instance.0)
             .fetch_all(&mut *self.tx)

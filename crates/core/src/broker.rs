@@ -9,7 +9,7 @@ use crate::{Priority, QueueSettings, TaskId, TraceContext};
 
 /// Why something could not be carried.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CarrierError {
+pub enum TaskBrokerError {
     /// The broker is away, blocked or too slow. Nobody knows whether it was carried.
     #[error("the broker is away: {0}")]
     Away(String),
@@ -26,7 +26,7 @@ pub enum CarrierError {
 
 /// How the broker is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CarrierState {
+pub enum TaskBrokerState {
     /// It takes messages.
     Up,
     /// It takes none for now.
@@ -109,7 +109,7 @@ impl QueueSight {
 
 /// A task on its way to a worker.
 #[derive(Debug, Clone)]
-pub struct Consignment {
+pub struct OutgoingMessage {
     /// The task's public name.
     pub task_id: TaskId,
     /// The queue.
@@ -148,12 +148,12 @@ pub struct Incoming {
 
 /// Follows one queue. Dropped, it gives back what was not done.
 #[async_trait]
-pub trait Follower: Send {
+pub trait TaskConsumer: Send {
     /// Waits for messages, and takes what else is there, at most `max`.
-    async fn next(&mut self, max: usize) -> Result<Vec<Incoming>, CarrierError>;
+    async fn next(&mut self, max: usize) -> Result<Vec<Incoming>, TaskBrokerError>;
 
     /// All messages up to this one are done with.
-    async fn done(&mut self, through: u64) -> Result<(), CarrierError>;
+    async fn done(&mut self, through: u64) -> Result<(), TaskBrokerError>;
 }
 
 /// A message that can not be understood, and why.
@@ -180,9 +180,9 @@ pub struct DeadLetter {
 
 /// Carries tasks to workers, and brings back what they say.
 #[async_trait]
-pub trait Carrier: Send + Sync + 'static {
+pub trait TaskBroker: Send + Sync + 'static {
     /// How the broker is.
-    fn state(&self) -> CarrierState;
+    fn state(&self) -> TaskBrokerState;
 
     /// Returns when the broker takes messages.
     async fn until_up(&self);
@@ -191,17 +191,17 @@ pub trait Carrier: Send + Sync + 'static {
     async fn until_down(&self);
 
     /// Looks at the queue of a service's tasks.
-    async fn look(&self, mailbox: &Mailbox) -> Result<QueueSight, CarrierError>;
+    async fn look(&self, mailbox: &Mailbox) -> Result<QueueSight, TaskBrokerError>;
 
     /// Makes sure that a service's queues are there: the one for tasks only if it is `missing`, since whoever makes it must know
     /// what was in it.
-    async fn prepare(&self, mailbox: &Mailbox, missing: bool) -> Result<(), CarrierError>;
+    async fn prepare(&self, mailbox: &Mailbox, missing: bool) -> Result<(), TaskBrokerError>;
 
     /// Sends tasks, in their order, and tells what became of each.
-    async fn send(&self, consignments: Vec<Consignment>) -> Vec<Result<(), CarrierError>>;
+    async fn send(&self, consignments: Vec<OutgoingMessage>) -> Vec<Result<(), TaskBrokerError>>;
 
     /// Tells all workers of a service something at once: those who listen now, and nobody later.
-    async fn announce(&self, mailbox: &Mailbox, body: Vec<u8>) -> Result<(), CarrierError>;
+    async fn announce(&self, mailbox: &Mailbox, body: Vec<u8>) -> Result<(), TaskBrokerError>;
 
     /// Follows a queue, which is made if need be, with at most `ahead` messages in hand; none if this broker has no such
     /// queue. Makes no other: a queue of tasks that is gone must be found missing, or nobody knows what was in it.
@@ -210,19 +210,19 @@ pub trait Carrier: Send + Sync + 'static {
         mailbox: &Mailbox,
         side: Side,
         ahead: u16,
-    ) -> Result<Option<Box<dyn Follower>>, CarrierError>;
+    ) -> Result<Option<Box<dyn TaskConsumer>>, TaskBrokerError>;
 
     /// Sets messages aside where an operator can see them.
-    async fn set_aside(&self, mailbox: &Mailbox, rejected: Vec<Rejected>) -> Result<(), CarrierError>;
+    async fn set_aside(&self, mailbox: &Mailbox, rejected: Vec<Rejected>) -> Result<(), TaskBrokerError>;
 
     /// The messages that were set aside, the oldest first, at most `limit`.
-    async fn dead_letters(&self, mailbox: &Mailbox, limit: usize) -> Result<Vec<DeadLetter>, CarrierError>;
+    async fn dead_letters(&self, mailbox: &Mailbox, limit: usize) -> Result<Vec<DeadLetter>, TaskBrokerError>;
 
     /// Puts messages that were set aside back where they came from: those with these names, or all. Tells how many.
-    async fn replay(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, CarrierError>;
+    async fn replay(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, TaskBrokerError>;
 
     /// Forgets messages that were set aside: those with these names, or all. Tells how many.
-    async fn discard(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, CarrierError>;
+    async fn discard(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, TaskBrokerError>;
 }
 
 #[cfg(test)]
