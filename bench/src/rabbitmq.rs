@@ -85,23 +85,23 @@ pub async fn run(plan: &Plan) -> Result<Section> {
     row_of_idle(&mut section, "Relais, idle", &idle);
 
     let mut rates = Vec::new();
-    for telling in [Telling::OneByOne, Telling::Lists, Telling::Library] {
+    for send_callbacks in [Telling::OneByOne, Telling::Lists, Telling::Library] {
         for filled in [false, true] {
             let mut rounds = Vec::new();
             for round in 0..=plan.rounds {
-                let sample = if filled { place.drain(telling).await? } else { place.whole_way(telling).await? };
+                let sample = if filled { place.drain(send_callbacks).await? } else { place.whole_way(send_callbacks).await? };
                 if round > 0 {
                     rounds.push(sample);
                 }
             }
             rounds.sort_by(|(a, _), (b, _)| a.rate.total_cmp(&b.rate));
             let (sample, broker) = rounds.swap_remove(rounds.len() / 2);
-            let what = format!("Relais, {}{}", scope(filled), telling.name());
+            let what = format!("Relais, {}{}", scope(filled), send_callbacks.name());
             let mut row = vec![what, number(plan.tasks as f64), number(sample.rate), String::new(), String::new()];
             row.extend(Split::columns(sample.split));
             row.push(format!("{:.0}", broker.as_secs_f64() * 1e6));
             section.row(row);
-            rates.push((telling, filled, sample.rate));
+            rates.push((send_callbacks, filled, sample.rate));
         }
     }
     if plan.alone {
@@ -128,11 +128,11 @@ pub async fn run(plan: &Plan) -> Result<Section> {
     if let Some(idle) = &celery_idle {
         row_of_idle(&mut section, "Celery, idle", idle);
     }
-    for (telling, filled, rate) in rates {
+    for (send_callbacks, filled, rate) in rates {
         let beside = |started| rate / celery_best.get(&(filled, started)).copied().unwrap_or(f64::NAN);
-        section.at_least(&format!("the best of Celery: {}{}", scope(filled), telling.name()), beside(false), BAR);
-        if telling == Telling::OneByOne {
-            let what = format!("Celery that stores starts too: {}{}", scope(filled), telling.name());
+        section.at_least(&format!("the best of Celery: {}{}", scope(filled), send_callbacks.name()), beside(false), BAR);
+        if send_callbacks == Telling::OneByOne {
+            let what = format!("Celery that stores starts too: {}{}", scope(filled), send_callbacks.name());
             section.at_least(&what, beside(true), BAR);
         }
     }
@@ -168,10 +168,10 @@ struct Place<'a> {
 
 impl Place<'_> {
     /// From the first submission until all results are stored; and the broker's processor time for one task.
-    async fn whole_way(&self, telling: Telling) -> Result<(Sample, Duration)> {
-        let worker = self.worker(telling).await?;
+    async fn whole_way(&self, send_callbacks: Telling) -> Result<(Sample, Duration)> {
+        let worker = self.worker(send_callbacks).await?;
         let tasks = self.plan.tasks;
-        let name = format!("whole way, {}", telling.name());
+        let name = format!("whole way, {}", send_callbacks.name());
         let measured = self.measure(&name, async |address| on_one_thread(move || submit_all(address, tasks)).await);
         let sample = measured.await?;
         worker.stop().await?;
@@ -179,7 +179,7 @@ impl Place<'_> {
     }
 
     /// From when a worker begins until all results are stored.
-    async fn drain(&self, telling: Telling) -> Result<(Sample, Duration)> {
+    async fn drain(&self, send_callbacks: Telling) -> Result<(Sample, Duration)> {
         let mut connection = Connection::open(self.world.address()).await?;
         let mut left = self.plan.tasks;
         while left > 0 {
@@ -194,9 +194,9 @@ impl Place<'_> {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         let mut worker = None;
-        let name = format!("queue full, {}", telling.name());
+        let name = format!("queue full, {}", send_callbacks.name());
         let sample = self.measure(&name, async |_| {
-            worker = Some(self.worker(telling).await?);
+            worker = Some(self.worker(send_callbacks).await?);
             Ok(())
         });
         let sample = sample.await?;
@@ -239,8 +239,8 @@ impl Place<'_> {
         cpu::of_family(self.node.id().context("the node does not run")?)
     }
 
-    async fn worker(&self, telling: Telling) -> Result<Working> {
-        Working::start(self.vhost.url(), telling, None).await
+    async fn worker(&self, send_callbacks: Telling) -> Result<Working> {
+        Working::start(self.vhost.url(), send_callbacks, None).await
     }
 
     /// How long it takes from a submission to an idle worker.
@@ -297,16 +297,16 @@ struct Working {
 
 impl Working {
     /// Starts one, and waits until it is handed tasks. It tells `arrivals` of each.
-    async fn start(url: &str, telling: Telling, arrivals: Option<mpsc::UnboundedSender<Instant>>) -> Result<Self> {
+    async fn start(url: &str, send_callbacks: Telling, arrivals: Option<mpsc::UnboundedSender<Instant>>) -> Result<Self> {
         let stop = CancellationToken::new();
         let (url, stopped) = (url.to_owned(), stop.clone());
         let (ready, is_ready) = tokio::sync::oneshot::channel();
         let working = on_one_thread(move || async move {
-            if telling == Telling::Library {
+            if send_callbacks == Telling::Library {
                 let _ = ready.send(());
                 return work_with_library(&url, arrivals, stopped).await;
             }
-            stopped.run_until_cancelled(work(&url, telling, arrivals, ready)).await.unwrap_or(Ok(()))
+            stopped.run_until_cancelled(work(&url, send_callbacks, arrivals, ready)).await.unwrap_or(Ok(()))
         });
         let thread = tokio::spawn(working);
         is_ready.await.context("the worker did not start")?;
@@ -337,7 +337,7 @@ async fn work_with_library(
 
 async fn work(
     url: &str,
-    telling: Telling,
+    send_callbacks: Telling,
     arrivals: Option<mpsc::UnboundedSender<Instant>>,
     ready: tokio::sync::oneshot::Sender<()>,
 ) -> Result<()> {
@@ -363,7 +363,7 @@ async fn work(
             Publish::new("", queue("out"), body).message_id(told.to_string()).content_type("application/json")
         };
         let mut messages = Vec::new();
-        match telling {
+        match send_callbacks {
             Telling::OneByOne | Telling::Library => {
                 for task in tasks {
                     messages.push(message(format!(

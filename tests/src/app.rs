@@ -94,7 +94,7 @@ impl TestApp {
             backend,
             api: ApiOptions::default(),
             http: ServeOptions::default(),
-            engine: Options { auth, couriers: couriers(), sweep: NEVER, ..Options::default() },
+            engine: Options { auth, callback_senders: callback_senders(), sweep: NEVER, ..Options::default() },
             declaration: world(),
             migrate: true,
             render_metrics: Arc::new(String::new),
@@ -263,9 +263,9 @@ pub fn secret(client_id: &str) -> String {
 }
 
 /// Callbacks go out as they do by default: to public addresses only, over https.
-fn couriers() -> CallbackSenders {
+fn callback_senders() -> CallbackSenders {
     match HttpSender::new(HttpOptions::default()) {
-        Ok(courier) => CallbackSenders::default().with(CallbackType::Https, Arc::new(courier)),
+        Ok(callback_sender) => CallbackSenders::default().with(CallbackType::Https, Arc::new(callback_sender)),
         Err(error) => panic!("callbacks could not be set up: {error}"),
     }
 }

@@ -1,4 +1,4 @@
-//! RabbitMQ as a carrier.
+//! RabbitMQ as a task broker.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -63,7 +63,7 @@ pub struct RabbitMq {
 }
 
 impl RabbitMq {
-    /// A carrier at `amqp://user:password@host:port/vhost`. Does not connect yet.
+    /// A task broker at `amqp://user:password@host:port/vhost`. Does not connect yet.
     pub fn new(url: &str, options: RabbitMqOptions) -> Result<Self, RabbitMqError> {
         let named = |name: &str| BrokerOptions {
             connection_name: format!("{} {name}", options.broker.connection_name),

@@ -62,7 +62,7 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     fn features(&self) -> Features;
 
     /// Connects, and delivers what comes in to `inbox` until it is stopped or dropped. A connection that is lost later is
-    /// the transport's to restore, for ever; it tells the inbox of both.
+    /// the transport's to restore, for ever; it tells the stored submissions of both.
     async fn start(&self, inbox: Inbox) -> Result<(), BusError>;
 
     /// Disconnects. Nothing is delivered after it returns.

@@ -1,8 +1,8 @@
-//! Messages: one for each letter, to the exchange or the queue that the operator declared for the client.
+//! Messages: one for each delivery, to the exchange or the queue that the operator declared for the client.
 //!
-//! A client names a destination and never an exchange, so it reaches nothing that was not meant for it. A letter is
+//! A client names a destination and never an exchange, so it reaches nothing that was not meant for it. A delivery is
 //! delivered once the broker has it on disk. It is written and signed like a webhook, with the same names for the headers,
-//! so that a receiver checks either kind the same way; the message's id is the letter's, for those who drop doubles.
+//! so that a receiver checks either kind the same way; the message's id is the delivery's, for those who drop doubles.
 //!
 //! Nothing is declared here: a queue that is missing is the operator's business, and is said so.
 
@@ -21,7 +21,7 @@ pub struct AmqpSender {
 }
 
 impl AmqpSender {
-    /// A courier that publishes to this broker. How long a try may take is the broker's setting.
+    /// A callback sender that publishes to this broker. How long a try may take is the broker's setting.
     pub fn new(broker: Broker) -> Self {
         Self { broker }
     }
@@ -34,8 +34,8 @@ impl CallbackSender for AmqpSender {
         Ok(format!("amqp:{}", destination.name))
     }
 
-    async fn carry(&self, letter: &CallbackDelivery) -> Reply {
-        let message = match message(letter).await {
+    async fn send(&self, delivery: &CallbackDelivery) -> Reply {
+        let message = match message(delivery).await {
             Ok(message) => message,
             Err(NotAllowed(why)) => return reply(ReplyOutcome::Forbidden, Some(why)),
         };
@@ -55,31 +55,31 @@ fn destination<'a>(kind: CallbackType, target: &str, client: &'a Client) -> Resu
 }
 
 /// What is published; or why nothing is.
-async fn message(letter: &CallbackDelivery) -> Result<Publish, NotAllowed> {
-    let Destination { exchange, routing_key, .. } = destination(letter.kind, &letter.target, &letter.client)?;
-    let signed = signature::sign_all(&letter.client.signing_secrets, &letter.id, letter.now, letter.body.as_bytes());
+async fn message(delivery: &CallbackDelivery) -> Result<Publish, NotAllowed> {
+    let Destination { exchange, routing_key, .. } = destination(delivery.kind, &delivery.target, &delivery.client)?;
+    let signed = signature::sign_all(&delivery.client.signing_secrets, &delivery.id, delivery.now, delivery.body.as_bytes());
     let signature = signed.map_err(|error| NotAllowed(format!("the callback can not be signed: {error}")))?;
     let mut message = Publish::new(exchange, routing_key, Vec::new())
-        .message_id(&letter.id)
+        .message_id(&delivery.id)
         .content_type("application/json")
-        .header("webhook-id", &letter.id)
-        .header("webhook-timestamp", signature::seconds(letter.now).to_string());
+        .header("webhook-id", &delivery.id)
+        .header("webhook-timestamp", signature::seconds(delivery.now).to_string());
     if let Some(signature) = signature {
         message = message.header("webhook-signature", signature);
     }
-    if let Some(trace) = &letter.trace {
+    if let Some(trace) = &delivery.trace {
         message = message.header("traceparent", trace.traceparent());
         if let Some(state) = trace.tracestate() {
             message = message.header("tracestate", state);
         }
     }
-    if letter.gzip {
+    if delivery.gzip {
         // Writing to memory does not fail.
-        let compressed = gzip(&letter.body).await;
+        let compressed = gzip(&delivery.body).await;
         message.body = compressed.map_err(|_| NotAllowed("the body could not be compressed".to_owned()))?;
         message = message.content_encoding("gzip");
     } else {
-        message.body = letter.body.clone().into_bytes();
+        message.body = delivery.body.clone().into_bytes();
     }
     Ok(message)
 }

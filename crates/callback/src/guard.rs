@@ -1,4 +1,4 @@
-//! Where a callback may go. Not a way in: clients write the targets, and the courier stands inside the operator's network.
+//! Where a callback may go. Not a way in: clients write the targets, and the callback sender stands inside the operator's network.
 //!
 //! Two questions, both answered without I/O: may this URL be called, and may this address be connected to? The first is
 //! asked when a callback is taken and before each try, the second for every address that a name resolves to. A URL is

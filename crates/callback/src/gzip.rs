@@ -1,4 +1,4 @@
-//! Compression of bodies, for couriers of all kinds.
+//! Compression of bodies, for callback senders of all kinds.
 
 use std::io::{self, Write};
 

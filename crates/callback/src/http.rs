@@ -1,4 +1,4 @@
-//! Webhooks: one `POST` for each letter, to wherever a client asked for it.
+//! Webhooks: one `POST` for each delivery, to wherever a client asked for it.
 //!
 //! One deadline covers everything, from the lookup of the name to the last byte of the answer that is read. Once there is
 //! a status, it decides: a body that is slow, endless or cut off changes nothing, because nobody acts on it. Nothing is
@@ -32,7 +32,7 @@ const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// How long a connection is kept for the next letter. Shorter than common servers keep theirs (5 s and more): a letter
+/// How long a connection is kept for the next delivery. Shorter than common servers keep theirs (5 s and more): a delivery
 /// that meets a closing connection would look like a failure of the endpoint.
 const IDLE: Duration = Duration::from_secs(4);
 
@@ -61,7 +61,7 @@ pub struct HttpOptions {
     pub ports: Vec<u16>,
     /// A PEM file with certificates of authorities that are trusted besides those of the system.
     pub root_certificates: Option<PathBuf>,
-    /// What the courier calls itself.
+    /// What the callback sender calls itself.
     pub user_agent: String,
 }
 
@@ -81,7 +81,7 @@ impl Default for HttpOptions {
     }
 }
 
-/// Why there can be no courier.
+/// Why there can be no callback sender.
 #[derive(Debug, thiserror::Error)]
 pub enum CourierError {
     /// What is allowed can not be read.
@@ -104,7 +104,7 @@ pub enum CourierError {
         /// The file.
         path: PathBuf,
     },
-    /// The HTTP client can not be set up: a certificate or the name of the courier is not acceptable.
+    /// The HTTP client can not be set up: a certificate or the name of the callback sender is not acceptable.
     #[error("failed to set up the HTTP client")]
     Setup(#[source] reqwest::Error),
 }
@@ -120,12 +120,12 @@ pub struct HttpSender {
 }
 
 impl HttpSender {
-    /// A courier that asks the system's resolver.
+    /// A callback sender that asks the system's resolver.
     pub fn new(options: HttpOptions) -> Result<Self, CourierError> {
         Self::with_resolver(options, Arc::new(SystemResolver::default()))
     }
 
-    /// A courier that asks this resolver. Its answers are judged like those of any other.
+    /// A callback sender that asks this resolver. Its answers are judged like those of any other.
     pub fn with_resolver(options: HttpOptions, resolver: Arc<dyn Resolver>) -> Result<Self, CourierError> {
         if options.timeout.is_zero() || options.timeout > MAX_TIMEOUT {
             return Err(CourierError::Timeout(options.timeout));
@@ -145,15 +145,15 @@ impl HttpSender {
         Ok(url)
     }
 
-    async fn send(&self, letter: &CallbackDelivery, deadline: Instant) -> Result<Response, Reply> {
-        let url = self.judge_target(letter.kind, &letter.target).map_err(|NotAllowed(why)| forbidden(why))?;
-        let headers = headers(letter).map_err(forbidden)?;
+    async fn send(&self, delivery: &CallbackDelivery, deadline: Instant) -> Result<Response, Reply> {
+        let url = self.judge_target(delivery.kind, &delivery.target).map_err(|NotAllowed(why)| forbidden(why))?;
+        let headers = headers(delivery).map_err(forbidden)?;
         let sent = timeout_at(deadline, async {
-            let body = match letter.gzip {
-                true => gzip(&letter.body)
+            let body = match delivery.gzip {
+                true => gzip(&delivery.body)
                     .await
                     .map_err(|_| Trouble::Unwell("the body could not be compressed".to_owned()))?,
-                false => letter.body.clone().into_bytes(),
+                false => delivery.body.clone().into_bytes(),
             };
             self.client.post(url).headers(headers).body(body).send().await.map_err(|error| trouble(&error))
         });
@@ -188,39 +188,39 @@ impl CallbackSender for HttpSender {
         Ok(format!("{}://{}:{port}", url.scheme(), url.host_str().unwrap_or_default()))
     }
 
-    async fn carry(&self, letter: &CallbackDelivery) -> Reply {
+    async fn send(&self, delivery: &CallbackDelivery) -> Reply {
         let deadline = Instant::now() + self.timeout;
-        let response = match self.send(letter, deadline).await {
+        let response = match self.send(delivery, deadline).await {
             Ok(response) => response,
             Err(reply) => return reply,
         };
         let status = response.status();
-        let (outcome, error) = answer::outcome(status, response.headers(), letter.now);
+        let (outcome, error) = answer::outcome(status, response.headers(), delivery.now);
         let text = self.read(response, deadline).await;
         let answer = Some(text).filter(|text| !text.is_empty());
         Reply { outcome, status: Some(status.as_u16()), error, answer }
     }
 }
 
-/// What goes with a letter; or why it can not be sent.
-fn headers(letter: &CallbackDelivery) -> Result<HeaderMap, String> {
-    let signed = signature::sign_all(&letter.client.signing_secrets, &letter.id, letter.now, letter.body.as_bytes());
+/// What goes with a delivery; or why it can not be sent.
+fn headers(delivery: &CallbackDelivery) -> Result<HeaderMap, String> {
+    let signed = signature::sign_all(&delivery.client.signing_secrets, &delivery.id, delivery.now, delivery.body.as_bytes());
     let signature = signed.map_err(|error| format!("the callback can not be signed: {error}"))?;
     let value = |text: &str| HeaderValue::from_str(text).map_err(|_| "the callback's id can not be sent".to_owned());
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    headers.insert(WEBHOOK_ID, value(&letter.id)?);
-    headers.insert(WEBHOOK_TIMESTAMP, signature::seconds(letter.now).into());
+    headers.insert(WEBHOOK_ID, value(&delivery.id)?);
+    headers.insert(WEBHOOK_TIMESTAMP, signature::seconds(delivery.now).into());
     if let Some(signature) = signature {
         headers.insert(WEBHOOK_SIGNATURE, value(&signature)?);
     }
-    if let Some(trace) = &letter.trace {
+    if let Some(trace) = &delivery.trace {
         headers.insert(TRACEPARENT, value(trace.traceparent())?);
         if let Some(state) = trace.tracestate() {
             headers.insert(TRACESTATE, value(state)?);
         }
     }
-    if letter.gzip {
+    if delivery.gzip {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
     }
     Ok(headers)

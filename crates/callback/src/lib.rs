@@ -1,10 +1,10 @@
 //! CallbackSenders: they carry callbacks to those who wait, so that nobody has to ask.
 //!
-//! A [`relais_core::CallbackSender`] judges where a callback may go and carries one letter there, once. [`HttpSender`] is the one
+//! A [`relais_core::CallbackSender`] judges where a callback may go and carries one delivery there, once. [`HttpSender`] is the one
 //! for webhooks: a signed `POST` of JSON, with one deadline over everything and a cap on what is read back. When to try
-//! again, what shares an endpoint and what is kept of a try is the engine's, for couriers of all kinds alike.
+//! again, what shares an endpoint and what is kept of a try is the engine's, for callback senders of all kinds alike.
 //!
-//! Targets are written by clients, so a courier must not become a way into the operator's network. [`guard`] holds the
+//! Targets are written by clients, so a callback sender must not become a way into the operator's network. [`guard`] holds the
 //! rules; they are applied when a callback is asked for, before each try, and to every address that a name resolves to, on
 //! the way to the connection: what was checked is what is connected to.
 //!

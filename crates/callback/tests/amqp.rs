@@ -1,4 +1,4 @@
-//! The courier for messages, with a real broker.
+//! The callback sender for messages, with a real broker.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -42,7 +42,7 @@ fn client(secrets: &[&str]) -> Client {
     }
 }
 
-fn letter(target: &str, client: Client) -> CallbackDelivery {
+fn delivery(target: &str, client: Client) -> CallbackDelivery {
     CallbackDelivery {
         id: "01a1e14b-7".to_owned(),
         kind: CallbackType::Amqp,
@@ -58,7 +58,7 @@ fn letter(target: &str, client: Client) -> CallbackDelivery {
 /// Longer than anything here takes on a busy machine.
 const SOON: Duration = Duration::from_secs(60);
 
-fn courier(url: &str) -> AmqpSender {
+fn callback_sender(url: &str) -> AmqpSender {
     let options = BrokerOptions { publish_timeout: SOON, patience: SOON, ..BrokerOptions::default() };
     AmqpSender::new(Broker::new(url, options).unwrap())
 }
@@ -95,8 +95,8 @@ fn outcome(reply: &Reply) -> ReplyOutcome {
 
 #[test]
 fn a_client_names_its_own_destinations_and_nothing_else() {
-    let (courier, client) = (courier("amqp://localhost"), client(&[]));
-    assert_eq!(courier.judge(CallbackType::Amqp, "results", &client).unwrap(), "amqp:results");
+    let (callback_sender, client) = (callback_sender("amqp://localhost"), client(&[]));
+    assert_eq!(callback_sender.judge(CallbackType::Amqp, "results", &client).unwrap(), "amqp:results");
     for (kind, target) in [
         (CallbackType::Amqp, "Results"),
         (CallbackType::Amqp, ""),
@@ -104,7 +104,7 @@ fn a_client_names_its_own_destinations_and_nothing_else() {
         (CallbackType::Amqp, "amqp:results"),
         (CallbackType::Https, "results"),
     ] {
-        assert!(courier.judge(kind, target, &client).is_err(), "{kind:?} {target}");
+        assert!(callback_sender.judge(kind, target, &client).is_err(), "{kind:?} {target}");
     }
 }
 
@@ -113,7 +113,7 @@ async fn a_letter_is_a_signed_persistent_message() {
     let vhost = vhost().await;
     let secrets = [generate_secret().unwrap(), generate_secret().unwrap()];
     let client = client(&[&secrets[0], &secrets[1]]);
-    let reply = courier(vhost.url()).carry(&letter("results", client)).await;
+    let reply = callback_sender(vhost.url()).send(&delivery("results", client)).await;
     assert_eq!(outcome(&reply), ReplyOutcome::Delivered, "{reply:?}");
 
     let message = only_message(&vhost).await;
@@ -137,8 +137,8 @@ async fn a_compressed_letter_is_signed_as_it_was_before() {
     let secret = generate_secret().unwrap();
     // Large enough to be compressed elsewhere.
     let body = format!("{{\"text\":\"{}\"}}", "long ".repeat(40_000));
-    let letter = CallbackDelivery { gzip: true, body: body.clone(), ..letter("results", client(&[&secret])) };
-    assert_eq!(outcome(&courier(vhost.url()).carry(&letter).await), ReplyOutcome::Delivered);
+    let delivery = CallbackDelivery { gzip: true, body: body.clone(), ..delivery("results", client(&[&secret])) };
+    assert_eq!(outcome(&callback_sender(vhost.url()).send(&delivery).await), ReplyOutcome::Delivered);
 
     let message = only_message(&vhost).await;
     assert_eq!(message.properties["content_encoding"], "gzip");
@@ -148,19 +148,19 @@ async fn a_compressed_letter_is_signed_as_it_was_before() {
     assert_eq!(read, body);
     let signature = header(&message, "webhook-signature");
     let tolerance = Duration::from_secs(1);
-    verify(&secret, &letter.id, "1769848200", read.as_bytes(), signature, tolerance, NOW).unwrap();
+    verify(&secret, &delivery.id, "1769848200", read.as_bytes(), signature, tolerance, NOW).unwrap();
 }
 
 #[tokio::test]
 async fn who_has_no_secret_gets_no_signature() {
     let vhost = vhost().await;
-    let courier = courier(vhost.url());
-    assert_eq!(outcome(&courier.carry(&letter("results", client(&[]))).await), ReplyOutcome::Delivered);
+    let callback_sender = callback_sender(vhost.url());
+    assert_eq!(outcome(&callback_sender.send(&delivery("results", client(&[]))).await), ReplyOutcome::Delivered);
     let message = only_message(&vhost).await;
     assert_eq!(message.properties["headers"].get("webhook-signature"), None);
 
     // One that can not be used is no reason to send something unsigned.
-    let reply = courier.carry(&letter("results", client(&["hush"]))).await;
+    let reply = callback_sender.send(&delivery("results", client(&["hush"]))).await;
     assert_eq!(outcome(&reply), ReplyOutcome::Forbidden);
     assert!(vhost.take("shop", 10).await.unwrap().is_empty());
 }
@@ -168,12 +168,12 @@ async fn who_has_no_secret_gets_no_signature() {
 #[tokio::test]
 async fn a_destination_that_leads_nowhere_refuses_and_others_do_not_mind() {
     let vhost = vhost().await;
-    let courier = courier(vhost.url());
+    let callback_sender = callback_sender(vhost.url());
     for (target, word) in [("unbound", "no-such-queue"), ("missing", "no-such-exchange")] {
-        let reply = courier.carry(&letter(target, client(&[]))).await;
+        let reply = callback_sender.send(&delivery(target, client(&[]))).await;
         assert_eq!(outcome(&reply), ReplyOutcome::Refused { retry_after: None }, "{reply:?}");
         assert!(reply.error.unwrap().contains(word));
-        let fine = courier.carry(&letter("results", client(&[]))).await;
+        let fine = callback_sender.send(&delivery("results", client(&[]))).await;
         assert_eq!(outcome(&fine), ReplyOutcome::Delivered, "{fine:?}");
     }
 }
@@ -181,7 +181,7 @@ async fn a_destination_that_leads_nowhere_refuses_and_others_do_not_mind() {
 #[tokio::test]
 async fn a_destination_that_was_taken_away_is_forbidden() {
     let vhost = vhost().await;
-    let reply = courier(vhost.url()).carry(&letter("results", Client { destinations: vec![], ..client(&[]) })).await;
+    let reply = callback_sender(vhost.url()).send(&delivery("results", Client { destinations: vec![], ..client(&[]) })).await;
     assert_eq!(outcome(&reply), ReplyOutcome::Forbidden);
     assert!(vhost.take("shop", 10).await.unwrap().is_empty());
 }
@@ -189,16 +189,16 @@ async fn a_destination_that_was_taken_away_is_forbidden() {
 #[tokio::test]
 async fn a_broker_that_is_away_is_unwell() {
     let nobody = AmqpSender::new(impatient(&format!("amqp://127.0.0.1:{}", free_port().unwrap())));
-    let reply = nobody.carry(&letter("results", client(&[]))).await;
+    let reply = nobody.send(&delivery("results", client(&[]))).await;
     assert_eq!(outcome(&reply), ReplyOutcome::Unwell { retry_after: None }, "{reply:?}");
 
     let vhost = vhost().await;
     let proxy = TcpProxy::start(vhost.server_addr().unwrap()).await.unwrap();
     let broker = impatient(&vhost.url_via(proxy.addr()).unwrap());
     tokio::time::timeout(SOON, broker.until(BrokerState::is_connected)).await.unwrap();
-    let courier = AmqpSender::new(broker);
-    assert_eq!(outcome(&courier.carry(&letter("results", client(&[]))).await), ReplyOutcome::Delivered);
+    let callback_sender = AmqpSender::new(broker);
+    assert_eq!(outcome(&callback_sender.send(&delivery("results", client(&[]))).await), ReplyOutcome::Delivered);
     proxy.cut().await.unwrap();
-    let reply = courier.carry(&letter("results", client(&[]))).await;
+    let reply = callback_sender.send(&delivery("results", client(&[]))).await;
     assert_eq!(outcome(&reply), ReplyOutcome::Unwell { retry_after: None }, "{reply:?}");
 }

@@ -211,8 +211,8 @@ async fn receivers_take_what_a_courier_brings_and_drop_doubles() {
             ports: vec![running.port],
             ..HttpOptions::default()
         };
-        let courier = HttpSender::new(options).unwrap();
-        let letter = |id: &str, secret: &str, gzip| CallbackDelivery {
+        let callback_sender = HttpSender::new(options).unwrap();
+        let delivery = |id: &str, secret: &str, gzip| CallbackDelivery {
             id: id.to_owned(),
             kind: CallbackType::Http,
             target: format!("http://127.0.0.1:{}/done", running.port),
@@ -229,16 +229,16 @@ async fn receivers_take_what_a_courier_brings_and_drop_doubles() {
             now: now(),
         };
         let (first, second, forged) = (
-            letter("t-1", &secret, false),
-            letter("t-2", &secret, true),
-            letter("t-3", &generate_secret().unwrap(), false),
+            delivery("t-1", &secret, false),
+            delivery("t-2", &secret, true),
+            delivery("t-3", &generate_secret().unwrap(), false),
         );
 
-        for (letter, status) in [(&first, 204), (&first, 204), (&forged, 401), (&second, 204)] {
-            let reply = courier.carry(letter).await;
+        for (delivery, status) in [(&first, 204), (&first, 204), (&forged, 401), (&second, 204)] {
+            let reply = callback_sender.send(delivery).await;
             assert_eq!(reply.status, Some(status), "{receiver:?}: {reply:?}");
         }
-        assert!(matches!(courier.carry(&forged).await, Reply { outcome: ReplyOutcome::Refused { .. }, .. }));
+        assert!(matches!(callback_sender.send(&forged).await, Reply { outcome: ReplyOutcome::Refused { .. }, .. }));
         assert_eq!([running.line(), running.line()], ["taken t-1 SUCCESS", "taken t-2 SUCCESS"], "{receiver:?}");
     }
 }

@@ -1,6 +1,6 @@
 //! The port to a message broker that carries tasks to workers and brings back what they say.
 //!
-//! A carrier knows queues and bytes. What is to be carried, when, and what a message means is decided above it; what is
+//! A task broker knows queues and bytes. What is to be carried, when, and what a message means is decided above it; what is
 //! carried may arrive twice, and what comes back may be anything.
 
 use async_trait::async_trait;

@@ -421,7 +421,7 @@ pub struct Resent {
     pub next_after: Option<i64>,
 }
 
-/// Something to be carried to an endpoint.
+/// A callback that is to be sent to an endpoint.
 #[derive(Debug, Clone)]
 pub struct CallbackDelivery {
     /// Its name: the same each time it is sent.
@@ -442,7 +442,7 @@ pub struct CallbackDelivery {
     pub now: Timestamp,
 }
 
-/// What an endpoint made of a letter.
+/// What an endpoint answered.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
     /// Whether it was taken.
@@ -455,7 +455,7 @@ pub struct Reply {
     pub answer: Option<String>,
 }
 
-/// Whether a letter was taken.
+/// Whether a callback was delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyOutcome {
     /// It was.
@@ -481,13 +481,13 @@ pub enum ReplyOutcome {
 #[error("{0}")]
 pub struct NotAllowed(pub String);
 
-/// Carries one kind of callback, or several.
+/// Sends one kind of callback, or several.
 #[async_trait]
 pub trait CallbackSender: Send + Sync + 'static {
     /// Judges where a callback is to go, when it is asked for: whatever can be seen to be wrong is refused here. Tells the
     /// endpoint, e.g. `https://example.org:443`. Does no I/O.
     fn judge(&self, kind: CallbackType, target: &str, client: &Client) -> Result<String, NotAllowed>;
 
-    /// Carries a letter, within a time of its own. Judges again: what is allowed may have changed.
-    async fn carry(&self, letter: &CallbackDelivery) -> Reply;
+    /// Sends it, within a time of its own. Judges again: what is allowed may have changed.
+    async fn send(&self, delivery: &CallbackDelivery) -> Reply;
 }

@@ -41,7 +41,7 @@ pub struct DueDispatch {
     pub priority: Priority,
     /// How long an attempt may take, if the task says so itself.
     pub timeout: Option<Duration>,
-    /// The task's revision: what was [withdrawn](crate::Revocation) before it is not meant by that.
+    /// The task's revision: what was [revoked](crate::Revocation) before it is not meant by that.
     pub revision: u64,
 }
 

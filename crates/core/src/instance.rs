@@ -141,7 +141,7 @@ pub struct InstanceRecord {
     /// Its last sign of life.
     pub seen: Timestamp,
     /// How many tasks it has in hand, about: those that it has just finished may be among them.
-    pub in_hand: u64,
+    pub leased: u64,
 }
 
 /// What was done about processes that died.

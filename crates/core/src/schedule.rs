@@ -198,7 +198,7 @@ pub trait ScheduleValidator: Send + Sync {
 /// What became of the runs that were due.
 #[derive(Debug, Clone, Default)]
 pub struct FiredSchedules {
-    /// Whether nothing was done because the referee does not know what is declared by now.
+    /// Whether nothing was done because the validator does not know what is declared by now.
     pub stale: bool,
     /// The schedules that had runs.
     pub schedules: Vec<FiredSchedule>,

@@ -90,7 +90,7 @@ pub(crate) fn start(engine: &Engine) {
             every(&strays, "watch strays", STRAYS, std::future::pending::<()>, || strays.watch_strays()).await;
         });
     }
-    if engine.0.options.telling {
+    if engine.0.options.send_callbacks {
         engine.spawn(callbacks::run(engine.clone()));
     }
     if engine.0.options.scheduling {
@@ -267,16 +267,16 @@ impl Engine {
         if failed.swap(false, Ordering::Relaxed) {
             return Ok(DEATHS);
         }
-        let buried = self.0.store.reap_instances().await.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
-        if buried.instances > 0 {
-            metrics::counter!("relais_instances_lost_total").increment(buried.instances as u64);
+        let reaped = self.0.store.reap_instances().await.inspect_err(|_| failed.store(true, Ordering::Relaxed))?;
+        if reaped.instances > 0 {
+            metrics::counter!("relais_instances_lost_total").increment(reaped.instances as u64);
             tracing::warn!(
-                instances = buried.instances,
-                tasks = buried.tasks,
+                instances = reaped.instances,
+                tasks = reaped.tasks,
                 "instances died; their tasks were taken care of"
             );
         }
-        Ok(buried.next.map_or(DEATHS, |next| next.clamp(Duration::from_millis(100), DEATHS)))
+        Ok(reaped.next.map_or(DEATHS, |next| next.clamp(Duration::from_millis(100), DEATHS)))
     }
 
     /// Purges, if it is this process's turn.

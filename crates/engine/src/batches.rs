@@ -122,7 +122,7 @@ impl Engine {
         }
         let access = self.allow(Arc::clone(client), &service, |roles| roles.has(Role::Consume))?;
         let reference = request.reference.clone();
-        let mut task = unjudged_task(&self.0.options.couriers, &access, request, Some(references))?;
+        let mut task = unjudged_task(&self.0.options.callback_senders, &access, request, Some(references))?;
         self.adopt(client, &mut task).await?;
         task.correlation_id = task.correlation_id.take().or_else(|| batch.correlation_id.clone());
         task.links.trace = task.links.trace.take().or_else(|| batch.trace.clone());
@@ -140,7 +140,7 @@ impl Engine {
             let message = "is not for a batch: its end is told, and nothing else";
             return Err(EngineError::Invalid(vec![Problem::at("/callback/events", message)]));
         }
-        let judged = callback(&self.0.options.couriers, client, asked)?;
+        let judged = callback(&self.0.options.callback_senders, client, asked)?;
         Ok(Callback { events: vec![CallbackEvent::BatchEnded], ..judged })
     }
 

@@ -1,4 +1,4 @@
-//! The claims desk: workers queue here for tasks, and the store is asked once for all who wait.
+//! The claim coordinator: workers queue here for tasks, and the store is asked once for all who wait.
 //!
 //! One actor holds the queues, a service at a time has at most one claim under way, and a worker that waits costs nothing
 //! until there is work. Tasks claimed for a worker that went away in the meantime are given back at once.
@@ -35,7 +35,7 @@ struct Waiter {
     reply: oneshot::Sender<Result<Vec<Task>, EngineError>>,
 }
 
-/// For so long after it gained nothing, no wish is lent to those who submit tasks of the service.
+/// For so long after it gained nothing, no waiter is lent to those who submit tasks of the service.
 const FRUITLESS: Duration = Duration::from_secs(1);
 
 /// Somebody is about to submit so many tasks of a service: who waits for them?
@@ -49,7 +49,7 @@ struct Asked {
 #[derive(Clone)]
 pub(crate) struct ClaimCoordinator {
     store: Arc<dyn Store>,
-    wishes: mpsc::Sender<Waiter>,
+    waiters: mpsc::Sender<Waiter>,
     asked: mpsc::Sender<Asked>,
     finished: mpsc::UnboundedSender<Answered>,
     /// Whether anybody has ever waited here.
@@ -64,7 +64,7 @@ impl ClaimCoordinator {
         stopping: CancellationToken,
         tracker: &TaskTracker,
     ) -> Self {
-        let (wishes, queue) = mpsc::channel(1024);
+        let (waiters, queue) = mpsc::channel(1024);
         // A service has one claim under way: there are never more answers than services.
         let (finished, claimed) = mpsc::unbounded_channel();
         let (asked, questions) = mpsc::channel(64);
@@ -83,23 +83,23 @@ impl ClaimCoordinator {
             fruitless: HashMap::new(),
         };
         tracker.spawn(desk.run(queue, claimed, questions));
-        Self { store, wishes, asked, finished, in_use: Arc::default() }
+        Self { store, waiters, asked, finished, in_use: Arc::default() }
     }
 
     /// Waits for tasks until there is one, or the time is up; then there may be none.
     pub(crate) async fn claim(&self, request: ClaimRequest, wait: Duration) -> Result<Vec<Task>, EngineError> {
         let (reply, answer) = oneshot::channel();
         self.in_use.store(true, Ordering::Relaxed);
-        let wish = Waiter { request, deadline: Instant::now() + wait, asked: false, reply };
-        self.wishes.send(wish).await.map_err(|_| EngineError::Stopping)?;
+        let waiter = Waiter { request, deadline: Instant::now() + wait, asked: false, reply };
+        self.waiters.send(waiter).await.map_err(|_| EngineError::Stopping)?;
         answer.await.map_err(|_| EngineError::Stopping)?
     }
 
     /// Takes tasks in. If somebody waits here for such tasks and for nothing else, it has them with the same commit.
     pub(crate) async fn submit(&self, tasks: Vec<NewTask>) -> Result<Vec<Submission>, StoreError> {
-        let Some(wish) = self.who_waits_for(&tasks).await else { return self.store.submit_many(tasks).await };
-        let request = wish.request.clone();
-        let mut under_way = UnderWay::new(request.service, vec![wish], &self.finished);
+        let Some(waiter) = self.who_waits_for(&tasks).await else { return self.store.submit_many(tasks).await };
+        let request = waiter.request.clone();
+        let mut under_way = UnderWay::new(request.service, vec![waiter], &self.finished);
         match self.store.submit_and_claim(tasks, request).await {
             Ok((answers, taken)) => {
                 under_way.answer(Ok(Claimed { tasks: vec![taken], again: None }), true);
@@ -107,10 +107,10 @@ impl ClaimCoordinator {
             }
             Err(error) => {
                 // Whether it has any, its next claim finds out.
-                let wishes = std::mem::take(&mut under_way.wishes);
+                let waiters = std::mem::take(&mut under_way.waiters);
                 under_way.answer(Ok(Claimed { tasks: Vec::new(), again: None }), false);
-                for wish in wishes {
-                    let _ = self.wishes.send(wish).await;
+                for waiter in waiters {
+                    let _ = self.waiters.send(waiter).await;
                 }
                 Err(error)
             }
@@ -129,33 +129,33 @@ impl ClaimCoordinator {
     }
 }
 
-/// The wishes of one service that one claim was made for, and what the store said.
+/// The waiters of one service that one claim was made for, and what the store said.
 struct Answered {
     service: ServiceKey,
-    wishes: Vec<Waiter>,
+    waiters: Vec<Waiter>,
     result: Result<Claimed, StoreError>,
     /// Whether it was made together with a submission.
     lent: bool,
 }
 
-/// A claim under way. However it ends, the desk hears of it: until then nobody else claims for its service.
+/// A claim under way. However it ends, the coordinator hears of it: until then nobody else claims for its service.
 struct UnderWay {
     service: ServiceKey,
-    wishes: Vec<Waiter>,
+    waiters: Vec<Waiter>,
     finished: mpsc::UnboundedSender<Answered>,
     answered: bool,
 }
 
 impl UnderWay {
-    fn new(service: ServiceKey, wishes: Vec<Waiter>, finished: &mpsc::UnboundedSender<Answered>) -> Self {
-        Self { service, wishes, finished: finished.clone(), answered: false }
+    fn new(service: ServiceKey, waiters: Vec<Waiter>, finished: &mpsc::UnboundedSender<Answered>) -> Self {
+        Self { service, waiters, finished: finished.clone(), answered: false }
     }
 
     fn answer(&mut self, result: Result<Claimed, StoreError>, lent: bool) {
         self.answered = true;
-        let wishes = std::mem::take(&mut self.wishes);
+        let waiters = std::mem::take(&mut self.waiters);
         // The desk outlives all claims; when it is gone, nobody waits.
-        let _ = self.finished.send(Answered { service: self.service, wishes, result, lent });
+        let _ = self.finished.send(Answered { service: self.service, waiters, result, lent });
     }
 }
 
@@ -183,7 +183,7 @@ struct Desk {
     fresh: HashSet<ServiceKey>,
     /// Services whose rate holds tasks back that workers wait for, and when to look again.
     again: HashMap<ServiceKey, Instant>,
-    /// Services of which a wish was lent in vain, and when.
+    /// Services of which a waiter was lent in vain, and when.
     fruitless: HashMap<ServiceKey, Instant>,
 }
 
@@ -200,8 +200,8 @@ impl Desk {
         loop {
             let next_deadline = self.next_deadline();
             tokio::select! {
-                wish = queue.recv() => match wish {
-                    Some(wish) => self.arrive(wish),
+                waiter = queue.recv() => match waiter {
+                    Some(waiter) => self.arrive(waiter),
                     None => break,
                 },
                 Some(done) = claimed.recv() => self.hand_out(done),
@@ -224,27 +224,27 @@ impl Desk {
             self.hand_out(done);
         }
         queue.close();
-        while let Some(wish) = queue.recv().await {
-            let _ = wish.reply.send(Ok(Vec::new()));
+        while let Some(waiter) = queue.recv().await {
+            let _ = waiter.reply.send(Ok(Vec::new()));
         }
-        for wish in self.waiting.into_values().flatten() {
-            let _ = wish.reply.send(Ok(Vec::new()));
+        for waiter in self.waiting.into_values().flatten() {
+            let _ = waiter.reply.send(Ok(Vec::new()));
         }
     }
 
-    fn arrive(&mut self, wish: Waiter) {
+    fn arrive(&mut self, waiter: Waiter) {
         if self.waiting_count >= MAX_WAITING {
-            let _ = wish.reply.send(Err(EngineError::Overloaded));
+            let _ = waiter.reply.send(Err(EngineError::Overloaded));
             return;
         }
-        let service = wish.request.service;
+        let service = waiter.request.service;
         self.waiting_count += 1;
-        self.waiting.entry(service).or_default().push_back(wish);
+        self.waiting.entry(service).or_default().push_back(waiter);
         // Nobody has looked on behalf of this one yet.
         self.fresh.insert(service);
     }
 
-    /// Lends the wish that has waited the longest for a claim that is made together with a submission; it is as if it were under way.
+    /// Lends the waiter that has waited the longest for a claim that is made together with a submission; it is as if it were under way.
     /// Not where tasks may be there already: those are first. And a claim under a lease, which writes to its tasks, makes a submission longer:
     /// that is for one task alone, not for a crowd, of which all would wait.
     fn lend(&mut self, Asked { service, tasks, reply }: Asked) {
@@ -256,16 +256,16 @@ impl Desk {
             return;
         }
         let Some(waiting) = self.waiting.get_mut(&service) else { return };
-        while waiting.pop_front_if(|wish| wish.reply.is_closed()).is_some() {
+        while waiting.pop_front_if(|waiter| waiter.reply.is_closed()).is_some() {
             self.waiting_count -= 1;
         }
-        let Some(wish) = waiting.pop_front_if(|wish| tasks == 1 || wish.request.instance.is_some()) else { return };
-        match reply.send(wish) {
+        let Some(waiter) = waiting.pop_front_if(|waiter| tasks == 1 || waiter.request.instance.is_some()) else { return };
+        match reply.send(waiter) {
             Ok(()) => {
                 self.waiting_count -= 1;
                 self.busy.insert(service);
             }
-            Err(wish) => waiting.push_front(wish),
+            Err(waiter) => waiting.push_front(waiter),
         }
         if waiting.is_empty() {
             self.waiting.remove(&service);
@@ -279,8 +279,8 @@ impl Desk {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        let wishes = self.waiting.values().flatten().filter(|wish| wish.asked).map(|wish| wish.deadline);
-        wishes.chain(self.again.values().copied()).min()
+        let waiters = self.waiting.values().flatten().filter(|waiter| waiter.asked).map(|waiter| waiter.deadline);
+        waiters.chain(self.again.values().copied()).min()
     }
 
     /// What a rate has held back so far may start now.
@@ -289,17 +289,17 @@ impl Desk {
     }
 
     fn answer_the_late(&mut self, now: Instant) {
-        for wishes in self.waiting.values_mut() {
-            let (late, rest): (VecDeque<Waiter>, VecDeque<Waiter>) = std::mem::take(wishes)
+        for waiters in self.waiting.values_mut() {
+            let (late, rest): (VecDeque<Waiter>, VecDeque<Waiter>) = std::mem::take(waiters)
                 .into_iter()
-                .partition(|wish| wish.asked && wish.deadline <= now || wish.reply.is_closed());
-            *wishes = rest;
+                .partition(|waiter| waiter.asked && waiter.deadline <= now || waiter.reply.is_closed());
+            *waiters = rest;
             self.waiting_count -= late.len();
-            for wish in late {
-                let _ = wish.reply.send(Ok(Vec::new()));
+            for waiter in late {
+                let _ = waiter.reply.send(Ok(Vec::new()));
             }
         }
-        self.waiting.retain(|_, wishes| !wishes.is_empty());
+        self.waiting.retain(|_, waiters| !waiters.is_empty());
     }
 
     /// Begins a claim for each service that has both: tasks, perhaps, and workers who wait.
@@ -309,34 +309,34 @@ impl Desk {
         for service in ready {
             self.fresh.remove(&service);
             let Some(waiting) = self.waiting.get_mut(&service) else { continue };
-            let (mut wishes, mut wished) = (Vec::new(), 0);
-            while let Some(wish) = waiting.pop_front() {
+            let (mut waiters, mut wished) = (Vec::new(), 0);
+            while let Some(waiter) = waiting.pop_front() {
                 self.waiting_count -= 1;
-                if wish.reply.is_closed() {
+                if waiter.reply.is_closed() {
                     continue;
                 }
                 // What a process takes in hand is a claim of its own: it must know what became of it.
-                let alone = wish.request.instance.is_some()
-                    || wishes.iter().any(|wish: &Waiter| wish.request.instance.is_some());
-                if wished > 0 && (alone || wished + wish.request.max > MAX_CLAIM) {
-                    // It has its turn if these get all that they wish for.
-                    waiting.push_front(wish);
+                let alone = waiter.request.instance.is_some()
+                    || waiters.iter().any(|waiter: &Waiter| waiter.request.instance.is_some());
+                if wished > 0 && (alone || wished + waiter.request.max > MAX_CLAIM) {
+                    // It has its turn if these get all that they waiter for.
+                    waiting.push_front(waiter);
                     self.waiting_count += 1;
                     break;
                 }
-                wished += wish.request.max;
-                wishes.push(wish);
+                wished += waiter.request.max;
+                waiters.push(waiter);
             }
             if waiting.is_empty() {
                 self.waiting.remove(&service);
             }
-            if wishes.is_empty() {
+            if waiters.is_empty() {
                 continue;
             }
             self.busy.insert(service);
             self.again.remove(&service);
-            let requests = wishes.iter().map(|wish| wish.request.clone()).collect();
-            let (store, mut under_way) = (Arc::clone(&self.store), UnderWay::new(service, wishes, &self.finished));
+            let requests = waiters.iter().map(|waiter| waiter.request.clone()).collect();
+            let (store, mut under_way) = (Arc::clone(&self.store), UnderWay::new(service, waiters, &self.finished));
             self.tracker.spawn(async move { under_way.answer(store.claim_tasks(requests).await, false) });
         }
     }
@@ -350,13 +350,13 @@ impl Desk {
                 // Those who came in the meantime would only wait for the same answer.
                 let waiting = self.waiting.remove(&done.service).unwrap_or_default();
                 self.waiting_count -= waiting.len();
-                for wish in done.wishes.into_iter().chain(waiting) {
-                    let _ = wish.reply.send(Err(error.clone()));
+                for waiter in done.waiters.into_iter().chain(waiting) {
+                    let _ = waiter.reply.send(Err(error.clone()));
                 }
                 return;
             }
         };
-        let wished: usize = done.wishes.iter().map(|wish| wish.request.max).sum();
+        let wished: usize = done.waiters.iter().map(|waiter| waiter.request.max).sum();
         let got = claimed.tasks.iter().map(Vec::len).sum::<usize>();
         if done.lent && got == 0 {
             self.fruitless.insert(done.service, Instant::now());
@@ -364,11 +364,11 @@ impl Desk {
         let exhausted = got < wished;
         let mut unanswered = VecDeque::new();
         let now = Instant::now();
-        for (mut wish, tasks) in done.wishes.into_iter().zip(claimed.tasks) {
-            wish.asked = true;
-            if tasks.is_empty() && wish.deadline > now && !self.stopping.is_cancelled() {
-                unanswered.push_back(wish);
-            } else if let Err(Ok(tasks)) = wish.reply.send(Ok(tasks)) {
+        for (mut waiter, tasks) in done.waiters.into_iter().zip(claimed.tasks) {
+            waiter.asked = true;
+            if tasks.is_empty() && waiter.deadline > now && !self.stopping.is_cancelled() {
+                unanswered.push_back(waiter);
+            } else if let Err(Ok(tasks)) = waiter.reply.send(Ok(tasks)) {
                 self.give_back(done.service, tasks);
             }
         }
@@ -381,7 +381,7 @@ impl Desk {
             self.fresh.insert(done.service);
         } else if !self.fresh.contains(&done.service) {
             // There is nothing left for the others either.
-            waiting.iter_mut().for_each(|wish| wish.asked = true);
+            waiting.iter_mut().for_each(|waiter| waiter.asked = true);
         }
         if waiting.is_empty() {
             self.waiting.remove(&done.service);

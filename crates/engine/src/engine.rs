@@ -59,11 +59,11 @@ pub struct Options {
     /// Whether this process purges.
     pub purging: bool,
     /// Whether this process sends callbacks.
-    pub telling: bool,
+    pub send_callbacks: bool,
     /// Whether this process makes the runs of schedules.
     pub scheduling: bool,
     /// Who carries callbacks; a kind that nobody carries is refused.
-    pub couriers: CallbackSenders,
+    pub callback_senders: CallbackSenders,
     /// How callbacks are sent.
     pub callbacks: CallbackOptions,
     /// How tasks are carried to workers by a broker.
@@ -87,9 +87,9 @@ impl Default for Options {
             sweep: Duration::from_secs(5),
             rescue: true,
             purging: true,
-            telling: true,
+            send_callbacks: true,
             scheduling: true,
-            couriers: CallbackSenders::default(),
+            callback_senders: CallbackSenders::default(),
             callbacks: CallbackOptions::default(),
             dispatch: DispatchOptions::default(),
             bus: BusOptions::default(),
@@ -115,7 +115,7 @@ pub(crate) struct Inner {
     pub(crate) bus: EventBus,
     pub(crate) pace: Pace,
     pub(crate) trends: Trends,
-    pub(crate) roll_call: Arc<WorkerRegistry>,
+    pub(crate) worker_registry: Arc<WorkerRegistry>,
     pub(crate) readiness: Arc<Readiness>,
     /// Whether this process took the turn to purge and has not done it yet.
     pub(crate) purge_owed: AtomicBool,
@@ -190,7 +190,7 @@ impl Engine {
             bus: EventBus::new(&options.bus)?,
             pace: Pace::default(),
             trends: Trends::default(),
-            roll_call: Arc::default(),
+            worker_registry: Arc::default(),
             readiness: Arc::default(),
             purge_owed: AtomicBool::new(false),
             submissions,

@@ -37,7 +37,7 @@ pub(crate) struct Pulse {
 pub(crate) struct Hub {
     /// Tasks that somebody watches, by `id`.
     watched: Mutex<HashMap<i64, watch::Sender<u64>>>,
-    /// Services that have had new work since the claims desk last looked. Bounded by the number of services.
+    /// Services that have had new work since the claim coordinator last looked. Bounded by the number of services.
     work: Mutex<HashSet<ServiceKey>>,
     /// Rings when `work` has something.
     pub(crate) work_bell: Notify,
@@ -55,7 +55,7 @@ pub(crate) struct Hub {
     pub(crate) queues_bell: Notify,
     /// Rings when something happens to a task by itself sooner than was known.
     pub(crate) timer_bell: Notify,
-    /// Rings when there may be something in the inbox.
+    /// Rings when there may be something in the stored submissions.
     pub(crate) inbox_bell: Notify,
     /// Rings when what is declared has changed.
     pub(crate) declared_bell: Notify,

@@ -112,7 +112,7 @@ impl Engine {
         }
         let access = Access { client: Arc::clone(client), service: Arc::clone(service) };
         let request = submission(schedule, Some(due))?;
-        let task = new_task(snapshot, &self.0.options.couriers, &access, request)?;
+        let task = new_task(snapshot, &self.0.options.callback_senders, &access, request)?;
         // Whoever publishes is told at once.
         let dispatch = self.dispatch_of(&access.service).map(|ours| Publisher { held: Duration::ZERO, ..ours });
         Ok((access, NewTask { dispatch, ..task }))

@@ -29,12 +29,12 @@ impl SubmissionValidator for Judge {
 }
 
 impl Engine {
-    /// Looks into the inbox now: something was put there, and the transaction was committed. PostgreSQL rings by itself.
+    /// Looks into the stored submissions now: something was put there, and the transaction was committed. PostgreSQL rings by itself.
     pub fn look_into_inbox(&self) {
         self.0.hub.inbox_bell.notify_one();
     }
 
-    /// Judges a submission now, and makes of it what a program can put into the inbox in a transaction of its own.
+    /// Judges a submission now, and makes of it what a program can put into the stored submissions in a transaction of its own.
     pub fn prepare(&self, access: &Access, request: &SubmitRequest) -> Result<StoredSubmission, EngineError> {
         let text = serde_json::to_string(request).map_err(|error| EngineError::Conflict(error.to_string()))?;
         let (service, client) = (access.service.name.to_string(), access.client.client_id.to_string());
@@ -59,18 +59,18 @@ impl Engine {
             return Err(EngineError::Forbidden);
         }
         let access = Access { client: Arc::clone(client), service: Arc::clone(service) };
-        let task = new_task(snapshot, &self.0.options.couriers, &access, request)?;
+        let task = new_task(snapshot, &self.0.options.callback_senders, &access, request)?;
         // Whoever publishes is told at once.
         let dispatch = self.dispatch_of(&access.service).map(|ours| Publisher { held: Duration::ZERO, ..ours });
         Ok(NewTask { dispatch, ..task })
     }
 
-    /// Takes in all that is in the inbox.
+    /// Takes in all that is in the stored submissions.
     pub(crate) async fn take_in(&self) -> Result<(), EngineError> {
         loop {
             let Ok(snapshot) = self.snapshot() else { return Ok(()) };
-            let clerk = Judge { engine: self.clone(), snapshot };
-            let report = self.0.store.collect_submissions(BATCH, Arc::new(clerk)).await?;
+            let validator = Judge { engine: self.clone(), snapshot };
+            let report = self.0.store.collect_submissions(BATCH, Arc::new(validator)).await?;
             if report.stale {
                 self.refresh().await?;
                 continue;

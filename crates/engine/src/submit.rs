@@ -62,7 +62,7 @@ impl Engine {
         idempotency: Option<Idempotency>,
     ) -> Result<Submitted, EngineError> {
         let snapshot = self.snapshot()?;
-        let mut task = unjudged_task(&self.0.options.couriers, access, request, None)?;
+        let mut task = unjudged_task(&self.0.options.callback_senders, access, request, None)?;
         task.idempotency = idempotency.map(Idempotency::into_key);
         self.judge_one(&snapshot, &access.client, task.service, &task.request).await?;
         self.adopt(&access.client, &mut task).await?;
@@ -78,13 +78,13 @@ impl Engine {
         requests: Vec<SubmitRequest>,
     ) -> Result<Vec<Result<Accepted, EngineError>>, EngineError> {
         let snapshot = self.snapshot()?;
-        let couriers = &self.0.options.couriers;
+        let callback_senders = &self.0.options.callback_senders;
         let dispatch = self.dispatch_of(&access.service);
         let conforms = self.judge_requests(&snapshot, access, &requests).await?;
         let (mut references, mut judged) = (References::default(), Vec::with_capacity(requests.len()));
         for (request, conforms) in requests.into_iter().zip(conforms) {
             let reference = request.reference.clone();
-            let task = unjudged_task(couriers, access, request, Some(&references));
+            let task = unjudged_task(callback_senders, access, request, Some(&references));
             let task = match task.and_then(|task| conforms.map(|()| task)) {
                 Ok(mut task) => self.adopt(&access.client, &mut task).await.map(|()| task),
                 Err(error) => Err(error),
@@ -214,11 +214,11 @@ fn reason(error: &EngineError) -> &'static str {
 /// outside is an [`unjudged_task`] first, and its body is judged by [`Engine::judge`].
 pub(crate) fn new_task(
     snapshot: &Snapshot,
-    couriers: &CallbackSenders,
+    callback_senders: &CallbackSenders,
     access: &Access,
     request: SubmitRequest,
 ) -> Result<NewTask, EngineError> {
-    let task = unjudged_task(couriers, access, request, None)?;
+    let task = unjudged_task(callback_senders, access, request, None)?;
     match snapshot.schemas.get(&task.service) {
         Some(schema) => schema.check(&task.request).map(|()| task),
         None => Ok(task),
@@ -227,7 +227,7 @@ pub(crate) fn new_task(
 
 /// The same, by everything but the service's schema. One among many of the same call may wait for those before it.
 pub(crate) fn unjudged_task(
-    couriers: &CallbackSenders,
+    callback_senders: &CallbackSenders,
     access: &Access,
     request: SubmitRequest,
     references: Option<&References>,
@@ -242,7 +242,7 @@ pub(crate) fn unjudged_task(
         return Err(EngineError::Invalid(vec![Problem::at("/body", "must be a JSON object")]));
     }
     let terms = terms?;
-    let callback = request.callback.map(|asked| callback(couriers, &access.client, asked)).transpose()?;
+    let callback = request.callback.map(|asked| callback(callback_senders, &access.client, asked)).transpose()?;
     let correlation_id = correlation(request.correlation_id)?;
     Ok(NewTask {
         task_id: TaskId::generate(),
@@ -279,13 +279,13 @@ pub(crate) fn payload(raw: Box<RawValue>, path: &str) -> Result<Json, EngineErro
 
 /// Checks what can be seen of a callback when it is asked for.
 pub(crate) fn callback(
-    couriers: &CallbackSenders,
+    callback_senders: &CallbackSenders,
     client: &Client,
     request: CallbackRequest,
 ) -> Result<Callback, EngineError> {
     let unknown = || EngineError::UnknownCallbackType(request.kind.chars().take(50).collect());
     let kind = CallbackType::parse(&request.kind).ok_or_else(unknown)?;
-    let courier = couriers.get(kind).ok_or_else(unknown)?;
+    let callback_sender = callback_senders.get(kind).ok_or_else(unknown)?;
     let wrong =
         |field: &str, message: String| EngineError::Invalid(vec![Problem::at(format!("/callback/{field}"), message)]);
     let (field, other) = if kind == CallbackType::Amqp { ("destination", "url") } else { ("url", "destination") };
@@ -325,6 +325,6 @@ pub(crate) fn callback(
             events
         }
     };
-    let endpoint = courier.judge(kind, &target, client).map_err(|why| EngineError::CallbackUrlNotAllowed(why.0))?;
+    let endpoint = callback_sender.judge(kind, &target, client).map_err(|why| EngineError::CallbackUrlNotAllowed(why.0))?;
     Ok(Callback { kind, target, events, gzip, lane: lane(client.key, &endpoint) })
 }

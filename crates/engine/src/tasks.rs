@@ -22,7 +22,7 @@ use tokio::{sync::Mutex, time::Instant};
 
 use crate::{Access, Engine, EngineError, Handlers, Instance, InstanceReport, Options, Problem};
 
-/// How long to wait before it is looked again for a task that was just put into the inbox.
+/// How long to wait before it is looked again for a task that was just put into the stored submissions.
 const SOON: Duration = Duration::from_millis(20);
 
 /// Tasks of this program. Cheap to clone.
@@ -163,7 +163,7 @@ impl Tasks {
         Ok(accepted.submitted.task_id)
     }
 
-    /// Judges a task now, for a transaction of your own: put what this returns into the inbox (`relais_store::enqueue`).
+    /// Judges a task now, for a transaction of your own: put what this returns into the stored submissions (`relais_store::enqueue`).
     pub fn prepare(&self, service: &str, body: &impl Serialize) -> Result<StoredSubmission, EngineError> {
         self.prepare_request(service, &request(body)?)
     }
@@ -173,7 +173,7 @@ impl Tasks {
         self.engine().prepare(&self.access(service)?, request)
     }
 
-    /// A transaction in which something was put into the inbox is committed. PostgreSQL says so by itself.
+    /// A transaction in which something was put into the stored submissions is committed. PostgreSQL says so by itself.
     pub fn look_into_inbox(&self) {
         self.engine().look_into_inbox();
     }
@@ -186,7 +186,7 @@ impl Tasks {
                 let access = self.access(task.service.as_str())?;
                 return self.engine().wait(&access, task_id, deadline.saturating_duration_since(Instant::now())).await;
             }
-            // It may be in the inbox.
+            // It may be in the stored submissions.
             self.look_into_inbox();
             if Instant::now() >= deadline {
                 return Err(EngineError::TaskNotFound);

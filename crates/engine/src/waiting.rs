@@ -91,7 +91,7 @@ impl Engine {
             reasons.push(WaitReason::Paused);
         }
         if service.transport == Transport::RabbitMq {
-            match self.0.options.dispatch.carrier.as_ref().map(|carrier| carrier.state()) {
+            match self.0.options.dispatch.task_broker.as_ref().map(|task_broker| task_broker.state()) {
                 Some(TaskBrokerState::Away(why) | TaskBrokerState::Blocked(why)) => {
                     reasons.push(WaitReason::Broker(why))
                 }

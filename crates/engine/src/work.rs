@@ -68,7 +68,7 @@ impl Engine {
             host => host,
         };
         let patience = lease.unwrap_or(access.service.limits.lease);
-        let asking = self.0.roll_call.asks(access.service.key, worker_host.as_deref(), version, max, patience);
+        let asking = self.0.worker_registry.asks(access.service.key, worker_host.as_deref(), version, max, patience);
         let claim = ClaimRequest { service: access.service.key, max, lease, worker_host, instance: None };
         let tasks = self.0.claims.claim(claim, wait).await?;
         drop(asking);
@@ -104,7 +104,7 @@ impl Engine {
         let judged = messages.into_iter().map(|message| {
             let message = message.map_err(|Misunderstood(why)| (None, why))?;
             if let Some(host) = message.host_name.as_deref().filter(|host| host.len() <= MAX_HOST_NAME) {
-                self.0.roll_call.hears(access.service.key, host);
+                self.0.worker_registry.hears(access.service.key, host);
             }
             let task_id = message.task_id.clone();
             wording::event(message, Some(access.service.limits.lease)).map_err(|why| (Some(task_id), why))

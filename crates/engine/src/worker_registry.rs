@@ -98,7 +98,7 @@ impl WorkerRegistry {
                 entry.version = version.map(Into::into);
             }
         }
-        Asking { roll_call: Arc::clone(self), key }
+        Asking { worker_registry: Arc::clone(self), key }
     }
 
     /// A worker said something.
@@ -148,13 +148,13 @@ impl WorkerRegistry {
 
 /// A claim that waits.
 pub(crate) struct Asking {
-    roll_call: Arc<WorkerRegistry>,
+    worker_registry: Arc<WorkerRegistry>,
     key: (ServiceKey, String),
 }
 
 impl Drop for Asking {
     fn drop(&mut self) {
-        if let Some(entry) = self.roll_call.book().get_mut(&self.key) {
+        if let Some(entry) = self.worker_registry.book().get_mut(&self.key) {
             entry.waiting = entry.waiting.saturating_sub(1);
             entry.seen = Instant::now();
         }
@@ -186,7 +186,7 @@ impl Engine {
             running: 0,
             tasks: Vec::new(),
         };
-        for told in self.0.roll_call.told().into_iter().chain(self.told_elsewhere().await?) {
+        for told in self.0.worker_registry.told().into_iter().chain(self.told_elsewhere().await?) {
             let Some(service) = declared.service_by_key(ServiceKey(told.service)) else { continue };
             let key = (service.name.to_string(), told.host.clone());
             leases.extend(told.lease_ms.map(|lease| (key.clone(), Duration::from_millis(lease))));
@@ -226,12 +226,12 @@ impl Engine {
         let heard = |told: &[Told]| {
             told.iter().any(|told| told.service == service.0 && Duration::from_millis(told.seen_ms) < within)
         };
-        Ok(heard(&self.0.roll_call.told()) || heard(&self.told_elsewhere().await?))
+        Ok(heard(&self.0.worker_registry.told()) || heard(&self.told_elsewhere().await?))
     }
 
     /// What other processes told of workers, as of now.
     async fn told_elsewhere(&self) -> Result<Vec<Told>, EngineError> {
-        let told = self.0.store.list_published_workers(self.0.roll_call.process.clone(), BELIEVED).await?;
+        let told = self.0.store.list_published_workers(self.0.worker_registry.process.clone(), BELIEVED).await?;
         let told = told.into_iter().flat_map(|(text, ago)| {
             // A process of another version may say what is not understood here.
             let workers: Vec<Told> = serde_json::from_str(&text).unwrap_or_default();
@@ -243,14 +243,14 @@ impl Engine {
 
     /// Tells other processes which workers this one has heard of; nothing while that is none.
     pub(crate) async fn publish_workers(&self) -> Result<(), EngineError> {
-        let roll_call = &self.0.roll_call;
-        let mut told = roll_call.told();
+        let worker_registry = &self.0.worker_registry;
+        let mut told = worker_registry.told();
         told.truncate(TOLD);
         let text = if told.is_empty() { None } else { serde_json::to_string(&told).ok() };
-        if text.is_some() || roll_call.has_told.load(Ordering::Relaxed) {
+        if text.is_some() || worker_registry.has_told.load(Ordering::Relaxed) {
             let tells = text.is_some();
-            self.0.store.publish_workers(roll_call.process.clone(), text).await?;
-            roll_call.has_told.store(tells, Ordering::Relaxed);
+            self.0.store.publish_workers(worker_registry.process.clone(), text).await?;
+            worker_registry.has_told.store(tells, Ordering::Relaxed);
         }
         Ok(())
     }
@@ -272,11 +272,11 @@ mod tests {
     #[test]
     fn a_worker_waits_for_as_long_as_it_asks_and_no_more_are_kept_than_there_is_room_for() {
         const LEASE: Duration = Duration::from_secs(60);
-        let (roll_call, service) = (Arc::new(WorkerRegistry::default()), ServiceKey(1));
-        let waiting = |host: &str| roll_call.book().get(&(service, host.to_owned())).map(|entry| entry.waiting);
+        let (worker_registry, service) = (Arc::new(WorkerRegistry::default()), ServiceKey(1));
+        let waiting = |host: &str| worker_registry.book().get(&(service, host.to_owned())).map(|entry| entry.waiting);
         let (one, two) = (
-            roll_call.asks(service, Some("a"), Some("v1"), 4, LEASE),
-            roll_call.asks(service, Some("a"), Some("v1"), 4, LEASE),
+            worker_registry.asks(service, Some("a"), Some("v1"), 4, LEASE),
+            worker_registry.asks(service, Some("a"), Some("v1"), 4, LEASE),
         );
         assert_eq!(waiting("a"), Some(2));
         drop(one);
@@ -284,9 +284,9 @@ mod tests {
         drop(two);
         assert_eq!(waiting("a"), Some(0));
         for host in 0..MOST + 10 {
-            roll_call.hears(service, &format!("h{host}"));
+            worker_registry.hears(service, &format!("h{host}"));
         }
-        assert_eq!(roll_call.book().len(), MOST);
+        assert_eq!(worker_registry.book().len(), MOST);
     }
 
     #[tokio::test]
@@ -304,7 +304,7 @@ mod tests {
         let lately = Duration::from_secs(60);
         assert!(!other.heard_of_worker(service, lately).await.unwrap());
 
-        let _asking = one.0.roll_call.asks(service, Some("w1"), Some("v1"), 4, lately);
+        let _asking = one.0.worker_registry.asks(service, Some("w1"), Some("v1"), 4, lately);
         one.publish_workers().await.unwrap();
         assert!(other.heard_of_worker(service, lately).await.unwrap());
         for engine in [&one, &other] {
@@ -313,7 +313,7 @@ mod tests {
             assert_eq!((seen[0].host_name.as_deref(), seen[0].version.as_deref()), (Some("w1"), Some("v1")));
             assert_eq!((seen[0].activity, seen[0].asks_for), (WorkerActivity::Waiting, 4));
         }
-        one.0.roll_call.book().clear();
+        one.0.worker_registry.book().clear();
         one.publish_workers().await.unwrap();
         assert!(other.workers().await.unwrap().is_empty(), "nor is one that nobody knows any more");
     }

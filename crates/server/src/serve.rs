@@ -76,7 +76,7 @@ impl Server {
         let render = install_metrics()?;
         // Before the engine, whose background services would find no tables.
         let prepared = prepare(&store, &config.database).await?;
-        let mut options = engine_options(config, couriers(config)?, carrier(config)?);
+        let mut options = engine_options(config, callback_senders(config)?, task_broker(config)?);
         options.bus = events::bus_options(config, &store)?;
         let engine = Engine::start(Arc::clone(&store), options)?;
         if prepared {
@@ -202,7 +202,7 @@ async fn prepare_when_there(store: Arc<dyn Store>, migrate: bool, stopping: Canc
     }
 }
 
-fn engine_options(config: &Config, couriers: CallbackSenders, carrier: Option<Arc<dyn TaskBroker>>) -> Options {
+fn engine_options(config: &Config, callback_senders: CallbackSenders, task_broker: Option<Arc<dyn TaskBroker>>) -> Options {
     Options {
         batching: BatchOptions {
             max_batch: config.batching.max_batch,
@@ -232,13 +232,13 @@ fn engine_options(config: &Config, couriers: CallbackSenders, carrier: Option<Ar
         audit_age: config.admin.audit_age.0,
         rescue: config.server.has(Role::Rescue),
         purging: config.server.has(Role::Purge),
-        telling: config.server.has(Role::Notify),
+        send_callbacks: config.server.has(Role::Notify),
         scheduling: config.server.has(Role::Schedule),
         presence: Some(InstanceOptions {
             name: (!config.server.name.is_empty()).then(|| config.server.name.clone()),
             ..InstanceOptions::default()
         }),
-        couriers,
+        callback_senders,
         callbacks: CallbackOptions {
             retries: config.callbacks.retries.iter().map(|wait| wait.0).collect(),
             timeout: config.callbacks.timeout.0,
@@ -250,7 +250,7 @@ fn engine_options(config: &Config, couriers: CallbackSenders, carrier: Option<Ar
             give_up_after: config.callbacks.give_up_after.0,
         },
         dispatch: DispatchOptions {
-            carrier,
+            task_broker,
             publish: config.server.has(Role::Dispatch),
             track: config.server.has(Role::Track),
             ahead: config.broker.prefetch,
@@ -261,7 +261,7 @@ fn engine_options(config: &Config, couriers: CallbackSenders, carrier: Option<Ar
 }
 
 /// Who carries callbacks.
-fn couriers(config: &Config) -> anyhow::Result<CallbackSenders> {
+fn callback_senders(config: &Config) -> anyhow::Result<CallbackSenders> {
     let callbacks = &config.callbacks;
     let http = HttpSender::new(relais_callback::HttpOptions {
         timeout: callbacks.timeout.0,
@@ -275,30 +275,30 @@ fn couriers(config: &Config) -> anyhow::Result<CallbackSenders> {
     })
     .context("callbacks can not be sent")?;
     let http: Arc<dyn CallbackSender> = Arc::new(http);
-    let mut couriers = CallbackSenders::default().with(CallbackType::Https, Arc::clone(&http));
+    let mut callback_senders = CallbackSenders::default().with(CallbackType::Https, Arc::clone(&http));
     if callbacks.allow_http {
-        couriers = couriers.with(CallbackType::Http, http);
+        callback_senders = callback_senders.with(CallbackType::Http, http);
     }
     if !config.broker.url.is_empty() {
         let options = BrokerOptions { publish_timeout: callbacks.timeout.0, ..broker_options(config) };
         let broker = Broker::new(config.broker.url.expose(), options)
             .with_context(|| format!("the broker {} can not be used", config.broker.url))?;
-        couriers = couriers.with(CallbackType::Amqp, Arc::new(AmqpSender::new(broker)));
+        callback_senders = callback_senders.with(CallbackType::Amqp, Arc::new(AmqpSender::new(broker)));
     }
-    Ok(couriers)
+    Ok(callback_senders)
 }
 
 /// Who carries tasks to workers, if there is a broker.
-fn carrier(config: &Config) -> anyhow::Result<Option<Arc<dyn TaskBroker>>> {
+fn task_broker(config: &Config) -> anyhow::Result<Option<Arc<dyn TaskBroker>>> {
     let broker = &config.broker;
     if broker.url.is_empty() {
         return Ok(None);
     }
     let management_url = (!broker.management_url.is_empty()).then(|| broker.management_url.expose().to_owned());
     let options = RabbitMqOptions { broker: broker_options(config), management_url };
-    let carrier = RabbitMq::new(broker.url.expose(), options)
+    let task_broker = RabbitMq::new(broker.url.expose(), options)
         .with_context(|| format!("the broker {} can not be used", broker.url))?;
-    Ok(Some(Arc::new(carrier)))
+    Ok(Some(Arc::new(task_broker)))
 }
 
 fn broker_options(config: &Config) -> BrokerOptions {

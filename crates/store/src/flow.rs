@@ -41,7 +41,7 @@ pub(crate) trait Flows: Send {
     ) -> impl Future<Output = Result<Option<(FlowFacts, bool)>>> + Send;
 
     /// How many of these tasks, which are in hand, wait as far as the counters know, by client.
-    fn waiting_in_hand(&mut self, in_hand: &[i64]) -> impl Future<Output = Result<HashMap<ClientKey, u64>>> + Send;
+    fn waiting_leased(&mut self, leased: &[i64]) -> impl Future<Output = Result<HashMap<ClientKey, u64>>> + Send;
 
     /// The places in the queue of the first pending tasks of these clients, rank and `id`, at most so many of each; without
     /// those that are in hand.
@@ -49,7 +49,7 @@ pub(crate) trait Flows: Send {
         &mut self,
         service: ServiceKey,
         most: &[(ClientKey, usize)],
-        in_hand: &[i64],
+        leased: &[i64],
     ) -> impl Future<Output = Result<Vec<(ClientKey, (i64, i64))>>> + Send;
 
     /// Locks the first pending tasks of these clients, so many of each, passing over those that others have locked, and those
@@ -58,7 +58,7 @@ pub(crate) trait Flows: Send {
         &mut self,
         service: ServiceKey,
         shares: &[(ClientKey, usize)],
-        in_hand: &[i64],
+        leased: &[i64],
     ) -> impl Future<Output = Result<Locked<LockedPending>>> + Send;
 
     /// Writes what a flow is to remember, and where clients stand that have had a turn.

@@ -117,12 +117,12 @@ pub(crate) trait InstanceRows: Send {
     fn hold_instance(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Option<Timestamp>>> + Send;
 
     /// A process gives up whatever it has under way: once this is committed, what was begun before takes nothing, unless it has
-    /// locked the desk already. Tells how often the process has done so; none if it is not alive.
+    /// locked the coordinator already. Tells how often the process has done so; none if it is not alive.
     fn renew(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Option<i64>>> + Send;
 
     /// Notes that tasks of these services may be in hand from now on. When it returns, no claim is under way that knows
     /// nothing of it.
-    fn note_handed(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<()>> + Send;
+    fn note_leased(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<()>> + Send;
 
     /// Locks the service against other claims, and holds the process; tells whether nothing limits the service's flow. None
     /// if the process is not alive, or never said that it does tasks of this service. InstanceRows that it is done with go.
@@ -157,7 +157,7 @@ pub(crate) trait InstanceRows: Send {
     fn let_go(&mut self, services: &[ServiceKey], tasks: &[i64]) -> impl Future<Output = Result<()>> + Send;
 
     /// The tasks of a service that are in hand.
-    fn in_hand(&mut self, service: ServiceKey) -> impl Future<Output = Result<HashSet<i64>>> + Send;
+    fn leased(&mut self, service: ServiceKey) -> impl Future<Output = Result<HashSet<i64>>> + Send;
 
     /// Those of the tasks that are in hand, and the names of the processes that have them.
     fn leased_among(&mut self, tasks: &[i64]) -> impl Future<Output = Result<HashMap<i64, String>>> + Send;
@@ -193,7 +193,7 @@ pub(crate) fn instance_record(row: &impl Columns) -> Result<InstanceRecord> {
         status,
         started: row.moment("started")?,
         seen: row.moment("seen")?,
-        in_hand: unsigned(row.big("in_hand")?),
+        leased: unsigned(row.big("leased")?),
     })
 }
 

@@ -9,14 +9,14 @@ use crate::{row::Columns, session::Result};
 
 /// A connection of a program's own, to the database that the store is on. Transactions are dereferenced to one.
 pub trait Enqueue {
-    /// Puts an entry into the inbox. It becomes a task when the transaction commits.
+    /// Puts an entry into the stored submissions. It becomes a task when the transaction commits.
     fn enqueue(
         &mut self,
         entry: &StoredSubmission,
     ) -> impl Future<Output = std::result::Result<(), sqlx::Error>> + Send;
 }
 
-/// Puts an entry into the inbox, in the caller's own transaction: a task is made of it if and only if that commits.
+/// Puts an entry into the stored submissions, in the caller's own transaction: a task is made of it if and only if that commits.
 ///
 /// On PostgreSQL whoever runs an engine on the database is told by the commit itself. On SQLite nobody is: ring the engine's
 /// bell after the commit (`Engine::look_into_inbox`), or it looks by itself within seconds.
@@ -74,7 +74,7 @@ pub(crate) trait SubmissionRows: Send {
     fn purge_submissions(&mut self, older_than: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
 }
 
-/// A row of the inbox: an entry, or why it is none.
+/// A row of the stored submissions: an entry, or why it is none.
 pub(crate) type Locked = (i64, std::result::Result<StoredSubmission, String>);
 
 /// Anybody may have written it.

@@ -15,7 +15,7 @@ use tracing::Span;
 
 use crate::{report_queue::ReportQueue, slots::TaskKey, transport::Delivery};
 
-/// Puts a task's progress into the outbox.
+/// Puts a task's progress into the callback queue.
 struct IntoOutbox {
     key: TaskKey,
     outbox: Arc<ReportQueue>,

@@ -22,7 +22,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
     match shared.transport.keeping() {
         Keeping::Lease(period) => keep_leases(&shared, period).await,
         Keeping::Connection => loop {
-            for (key, outcome) in shared.transport.withdrawn().await {
+            for (key, outcome) in shared.transport.revoked().await {
                 withdraw(&shared, &key, outcome);
                 shared.outbox.forget(&key);
             }

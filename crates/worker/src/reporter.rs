@@ -1,4 +1,4 @@
-//! Tells the server what waits in the outbox: results in one lane, starts and progress in another.
+//! Tells the server what waits in the callback queue: results in one lane, starts and progress in another.
 //!
 //! Two lanes, so that a result never waits for a call that only carries progress. In each there is one call at a time, and
 //! what comes meanwhile goes together in the next. Results are told until the server has them, or the process ends; they
@@ -23,7 +23,7 @@ use crate::{
 /// At most ten calls in a second that only carry progress; people who watch see no difference.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(100);
 
-/// Tells results, until the outbox is closed and empty.
+/// Tells results, until the callback queue is closed and empty.
 pub(crate) async fn tell_results(shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     // How many of the next results go alone, because one of them made the server refuse the whole call.

@@ -42,7 +42,7 @@ async fn app(on: Backend) -> TestApp {
 }
 
 async fn app_with(on: Backend, change: impl FnOnce(&mut CallbackOptions)) -> TestApp {
-    let courier: Arc<dyn CallbackSender> = Arc::new(
+    let callback_sender: Arc<dyn CallbackSender> = Arc::new(
         HttpSender::new(HttpOptions {
             timeout: DEADLINE,
             allow_http: true,
@@ -52,8 +52,8 @@ async fn app_with(on: Backend, change: impl FnOnce(&mut CallbackOptions)) -> Tes
         })
         .unwrap(),
     );
-    let couriers =
-        CallbackSenders::default().with(CallbackType::Https, Arc::clone(&courier)).with(CallbackType::Http, courier);
+    let callback_senders =
+        CallbackSenders::default().with(CallbackType::Https, Arc::clone(&callback_sender)).with(CallbackType::Http, callback_sender);
     let mut callbacks = CallbackOptions {
         retries: vec![Duration::from_millis(20), Duration::from_millis(40), Duration::from_millis(80)],
         timeout: DEADLINE,
@@ -64,7 +64,7 @@ async fn app_with(on: Backend, change: impl FnOnce(&mut CallbackOptions)) -> Tes
     change(&mut callbacks);
     TestApp::builder(on)
         .engine(|options| {
-            options.couriers = couriers;
+            options.callback_senders = callback_senders;
             options.callbacks = callbacks;
         })
         .start()
@@ -334,8 +334,8 @@ async fn all_that_failed_are_sent_again_at_once(on: Backend) {
 async fn what_can_be_seen_to_be_wrong_is_refused_at_submission(on: Backend) {
     let app = TestApp::builder(on)
         .engine(|options| {
-            let courier: Arc<dyn CallbackSender> = Arc::new(HttpSender::new(HttpOptions::default()).unwrap());
-            options.couriers = CallbackSenders::default().with(CallbackType::Https, courier);
+            let callback_sender: Arc<dyn CallbackSender> = Arc::new(HttpSender::new(HttpOptions::default()).unwrap());
+            options.callback_senders = CallbackSenders::default().with(CallbackType::Https, callback_sender);
         })
         .start()
         .await;

@@ -32,7 +32,7 @@ const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-
 
 /// A Relais that may call this machine.
 async fn app(on: Backend) -> TestApp {
-    let courier: Arc<dyn CallbackSender> = Arc::new(
+    let callback_sender: Arc<dyn CallbackSender> = Arc::new(
         HttpSender::new(HttpOptions {
             timeout: Duration::from_secs(5),
             allow_http: true,
@@ -42,8 +42,8 @@ async fn app(on: Backend) -> TestApp {
         })
         .unwrap(),
     );
-    let couriers = CallbackSenders::default().with(CallbackType::Http, courier);
-    TestApp::builder(on).engine(|options| options.couriers = couriers).start().await
+    let callback_senders = CallbackSenders::default().with(CallbackType::Http, callback_sender);
+    TestApp::builder(on).engine(|options| options.callback_senders = callback_senders).start().await
 }
 
 fn id(data: &Value) -> String {

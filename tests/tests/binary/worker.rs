@@ -100,7 +100,7 @@ impl Scene {
         let stat = format!("/proc/{}/stat", self.written(name).await?);
         until(&format!("the process {name} is gone"), async || {
             let stat = fs::read_to_string(&stat).unwrap_or_default();
-            // Dead, and only not buried yet.
+            // Dead, and only not reaped yet.
             Ok(stat.is_empty() || stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z')))
         })
         .await

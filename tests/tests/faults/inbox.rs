@@ -1,4 +1,4 @@
-//! Programs that put tasks into the inbox in transactions of their own: some commit, some do not, some are not sure.
+//! Programs that put tasks into the stored submissions in transactions of their own: some commit, some do not, some are not sure.
 
 use std::sync::Arc;
 
@@ -45,7 +45,7 @@ impl Depositor {
             let request: SubmitRequest = serde_json::from_str(&request)?;
             let entry = self.engine.prepare(&self.access, &request)?;
             if self.random.once_in(4) {
-                self.ledger.book().withdrawn.insert(entry.task_id);
+                self.ledger.book().revoked.insert(entry.task_id);
                 let mut transaction = connection.begin().await?;
                 put::<D>(&mut transaction, &entry).await?;
                 transaction.rollback().await?;

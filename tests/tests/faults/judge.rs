@@ -61,7 +61,7 @@ async fn keys(store: &dyn Store) -> Result<Vec<ServiceKey>> {
     Ok(store.declared().await?.services.values().map(|service| service.key).collect())
 }
 
-/// Waits until all that was taken in is there: what was put into the inbox is some time later.
+/// Waits until all that was taken in is there: what was put into the stored submissions is some time later.
 pub async fn arrived(store: &dyn Store, ledger: &Ledger, most: Duration) -> Result<()> {
     let all_there = async || -> Result<bool> {
         let there: HashSet<TaskId> = list_all(store).await?.iter().map(|task| task.task_id).collect();
@@ -111,7 +111,7 @@ pub async fn told(store: &dyn Store, most: Duration) -> Result<()> {
     Ok(())
 }
 
-/// What becomes of telling a task's end.
+/// What becomes of send_callbacks a task's end.
 fn told_how(task: &Task) -> CallbackStatus {
     let nobody = task.callback.as_ref().is_some_and(|callback| callback.target == NOBODY);
     if nobody { CallbackStatus::Failure } else { CallbackStatus::Success }
@@ -197,7 +197,7 @@ fn judge_task(task: &Task, past: &[Attempt], book: &Book, verdict: &mut Verdict)
         verdict.doubled += 1;
         verdict.findings.push(format!("task {task_id} has more results that count than attempts: {told:?}"));
     }
-    if book.withdrawn.contains(&task_id) {
+    if book.revoked.contains(&task_id) {
         verdict.doubled += 1;
         verdict.findings.push(format!("task {task_id} was rolled back and is there"));
     }

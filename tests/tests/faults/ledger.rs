@@ -19,7 +19,7 @@ pub struct Book {
     /// Marks of submissions that have no key, and may be there although nobody was told.
     pub unkeyed: HashSet<String>,
     /// Tasks of transactions that were rolled back.
-    pub withdrawn: HashSet<TaskId>,
+    pub revoked: HashSet<TaskId>,
     /// Attempts that a worker was given, or that a handler has begun.
     pub claimed: HashSet<(TaskId, u32)>,
     /// Tasks of the service with a window that a broker has handed out.

@@ -93,7 +93,7 @@ impl Stage {
             faulty.push(Arc::clone(&store));
             let mut options = engine_options(ledger);
             if let Some(url) = broker {
-                options.dispatch.carrier = Some(Arc::new(RabbitMq::new(url, RabbitMqOptions::default())?));
+                options.dispatch.task_broker = Some(Arc::new(RabbitMq::new(url, RabbitMqOptions::default())?));
             }
             engines.push(Engine::start(store, options)?);
         }
@@ -152,10 +152,10 @@ where
 }
 
 fn engine_options(ledger: &Arc<Ledger>) -> Options {
-    let courier = Arc::new(Noting(Arc::clone(ledger)));
+    let callback_sender = Arc::new(Noting(Arc::clone(ledger)));
     Options {
         auth: AuthOptions { bcrypt_cost: 4, ..AuthOptions::default() },
-        couriers: CallbackSenders::default().with(CallbackType::Https, courier),
+        callback_senders: CallbackSenders::default().with(CallbackType::Https, callback_sender),
         callbacks: CallbackOptions {
             // What a sender does not settle is sent again after three times this and a little more.
             timeout: Duration::from_millis(100),
@@ -179,7 +179,7 @@ impl CallbackSender for Noting {
         Ok(target.to_owned())
     }
 
-    async fn carry(&self, letter: &CallbackDelivery) -> Reply {
+    async fn send(&self, letter: &CallbackDelivery) -> Reply {
         let body: Value = serde_json::from_str(&letter.body).unwrap_or_default();
         let task_id = body["taskId"].as_str().or(body["batchId"].as_str()).and_then(TaskId::parse);
         if letter.target == NOBODY {

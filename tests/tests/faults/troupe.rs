@@ -23,7 +23,7 @@ use super::{
     world::{self, SERVICES},
 };
 
-/// How many tasks each consumer wants done, and each program puts into the inbox.
+/// How many tasks each consumer wants done, and each program puts into the stored submissions.
 const TASKS: usize = 14;
 const OWN_TASKS: usize = 8;
 

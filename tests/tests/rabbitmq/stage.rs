@@ -157,8 +157,8 @@ pub fn builder(on: Backend, url: &str, management_url: Option<String>) -> Builde
         longest_pause: Duration::from_millis(200),
         ..BrokerOptions::default()
     };
-    let carrier = RabbitMq::new(url, RabbitMqOptions { broker, management_url }).unwrap();
-    TestApp::builder(on).engine(|engine| engine.dispatch.carrier = Some(Arc::new(carrier)))
+    let task_broker = RabbitMq::new(url, RabbitMqOptions { broker, management_url }).unwrap();
+    TestApp::builder(on).engine(|engine| engine.dispatch.task_broker = Some(Arc::new(task_broker)))
 }
 
 /// Asks until it is so.

@@ -42,9 +42,9 @@ async fn set_aside(app: &TestApp) -> usize {
 async fn messages_that_nobody_understood_are_grouped_replayed_and_discarded() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let options = RabbitMqOptions { broker: BrokerOptions::default(), management_url: None };
-    let carrier = RabbitMq::new(vhost.url(), options)?;
+    let task_broker = RabbitMq::new(vhost.url(), options)?;
     let app = TestApp::builder(Backend::Sqlite)
-        .engine(|engine| engine.dispatch.carrier = Some(Arc::new(carrier)))
+        .engine(|engine| engine.dispatch.task_broker = Some(Arc::new(task_broker)))
         .start()
         .await;
     until("the queue is there", async || Ok(vhost.queue("resize-out").await.is_ok())).await?;

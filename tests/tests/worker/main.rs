@@ -116,8 +116,8 @@ impl World {
             for queue in ["resize-in", "resize-out"] {
                 vhost.declare_queue_with(queue, json!({"x-queue-type": kind})).await?;
             }
-            let carrier = RabbitMq::new(vhost.url(), RabbitMqOptions::default())?;
-            builder = builder.engine(|options| options.dispatch.carrier = Some(Arc::new(carrier)));
+            let task_broker = RabbitMq::new(vhost.url(), RabbitMqOptions::default())?;
+            builder = builder.engine(|options| options.dispatch.task_broker = Some(Arc::new(task_broker)));
         }
         Ok(Self { app: builder.start().await, way, language: None, vhost })
     }

@@ -24,8 +24,8 @@ fn secret(secret: &str, lasts: Option<Duration>) -> SigningSecret {
 #[tokio::test]
 async fn a_letter_arrives_as_it_was_written() {
     let mut receiver = Receiver::answering(OK).await;
-    let courier = courier(options(receiver.port()));
-    let reply = carry(&courier, &receiver.url()).await;
+    let callback_sender = callback_sender(options(receiver.port()));
+    let reply = send(&callback_sender, &receiver.url()).await;
     assert_eq!(reply.outcome, ReplyOutcome::Delivered);
     assert_eq!((reply.status, reply.error, reply.answer.as_deref()), (Some(200), None, Some("thanks")));
 
@@ -45,12 +45,12 @@ async fn a_letter_arrives_as_it_was_written() {
 #[tokio::test]
 async fn a_compressed_letter_is_signed_as_it_was_written() {
     let mut receiver = Receiver::answering(OK).await;
-    let courier = courier(options(receiver.port()));
+    let callback_sender = callback_sender(options(receiver.port()));
     let key = generate_secret().unwrap();
     for body in [BODY.to_owned(), format!("[{}0]", "123456789,".repeat(20_000))] {
         let client = Arc::new(client(vec![secret(&key, None)]));
-        let letter = CallbackDelivery { gzip: true, body: body.clone(), client, ..letter(&receiver.url()) };
-        assert_eq!(soon(courier.carry(&letter)).await.outcome, ReplyOutcome::Delivered);
+        let delivery = CallbackDelivery { gzip: true, body: body.clone(), client, ..delivery(&receiver.url()) };
+        assert_eq!(soon(callback_sender.send(&delivery)).await.outcome, ReplyOutcome::Delivered);
 
         let request = receiver.request().await;
         assert_eq!(request.header("content-encoding"), "gzip");
@@ -65,12 +65,12 @@ async fn a_compressed_letter_is_signed_as_it_was_written() {
 #[tokio::test]
 async fn two_secrets_sign_while_one_replaces_the_other() {
     let mut receiver = Receiver::answering(OK).await;
-    let courier = courier(options(receiver.port()));
+    let callback_sender = callback_sender(options(receiver.port()));
     let [new, old, older] = std::array::from_fn(|_| generate_secret().unwrap());
     let secrets =
         vec![secret(&new, None), secret(&old, Some(Duration::from_secs(1))), secret(&older, Some(Duration::ZERO))];
-    let letter = CallbackDelivery { client: Arc::new(client(secrets)), ..letter(&receiver.url()) };
-    assert_eq!(soon(courier.carry(&letter)).await.outcome, ReplyOutcome::Delivered);
+    let delivery = CallbackDelivery { client: Arc::new(client(secrets)), ..delivery(&receiver.url()) };
+    assert_eq!(soon(callback_sender.send(&delivery)).await.outcome, ReplyOutcome::Delivered);
 
     let request = receiver.request().await;
     let signature = request.header("webhook-signature");
@@ -85,13 +85,13 @@ async fn two_secrets_sign_while_one_replaces_the_other() {
 #[tokio::test]
 async fn who_has_secrets_gets_nothing_unsigned() {
     let receiver = Receiver::answering(OK).await;
-    let courier = courier(options(receiver.port()));
+    let callback_sender = callback_sender(options(receiver.port()));
     for (secrets, error) in [
         (vec![secret(&generate_secret().unwrap(), Some(Duration::ZERO))], "all signing secrets have expired"),
         (vec![secret("hush", None)], "a signing secret begins with whsec_"),
     ] {
-        let letter = CallbackDelivery { client: Arc::new(client(secrets)), ..letter(&receiver.url()) };
-        let reply = soon(courier.carry(&letter)).await;
+        let delivery = CallbackDelivery { client: Arc::new(client(secrets)), ..delivery(&receiver.url()) };
+        let reply = soon(callback_sender.send(&delivery)).await;
         assert_eq!(reply.outcome, ReplyOutcome::Forbidden);
         assert_eq!(why(&reply), format!("the callback can not be signed: {error}"));
     }
@@ -132,7 +132,7 @@ async fn the_status_of_an_answer_decides() {
     ] {
         let answer = if line.starts_with("204") { format!("HTTP/1.1 {line}\r\n\r\n") } else { status(line, headers) };
         let receiver = Receiver::answering(answer).await;
-        let reply = carry(&courier(options(receiver.port())), &receiver.url()).await;
+        let reply = send(&callback_sender(options(receiver.port())), &receiver.url()).await;
         let expected_status = line[..3].parse().ok();
         assert_eq!((reply.outcome, why(&reply), reply.status), (outcome, error, expected_status), "{line} {headers}");
         assert_eq!(reply.answer, None, "{line}");
@@ -147,7 +147,7 @@ async fn a_redirect_is_told_and_not_followed() {
         let public = Receiver::answering(answer).await;
         // Both may be called, so that nothing but the redirect stands between them.
         let options = HttpOptions { ports: vec![public.port(), private.port()], ..options(0) };
-        let reply = carry(&courier(options), &public.url()).await;
+        let reply = send(&callback_sender(options), &public.url()).await;
         assert_eq!((reply.outcome, reply.status), (REFUSED, Some(code)));
         // What follows the path may be a secret of somebody's.
         let end = format!(": redirects are not followed (to {})", private.url().split('?').next().unwrap());
@@ -160,7 +160,7 @@ async fn a_redirect_is_told_and_not_followed() {
 async fn a_redirect_to_a_long_place_is_told_in_short() {
     let location = format!("location: https://example.org/{}\r\n", "a".repeat(5000));
     let receiver = Receiver::answering(status("302 Found", &location)).await;
-    let reply = carry(&courier(options(receiver.port())), &receiver.url()).await;
+    let reply = send(&callback_sender(options(receiver.port())), &receiver.url()).await;
     assert!(why(&reply).starts_with("answered 302 Found: redirects are not followed (to https://example.org/aaa"));
     assert!(why(&reply).len() < 200, "{}", why(&reply));
 }
@@ -170,7 +170,7 @@ async fn the_answer_is_kept_in_short_and_does_no_harm() {
     let body = format!("a\0b\u{1b}[31m\r\n{}", "é".repeat(2000));
     let answer = format!("HTTP/1.1 500 Oh\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     let receiver = Receiver::answering(answer).await;
-    let kept = carry(&courier(options(receiver.port())), &receiver.url()).await.answer.unwrap();
+    let kept = send(&callback_sender(options(receiver.port())), &receiver.url()).await.answer.unwrap();
     assert!(kept.starts_with("ab\u{fffd}[31m  éé"), "{kept}");
     assert!((1000..=1024).contains(&kept.len()), "{}", kept.len());
 }
@@ -182,7 +182,7 @@ async fn a_compressed_answer_is_not_decompressed() {
     encoder.read_to_end(&mut body).unwrap();
     let head = format!("HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: {}\r\n\r\n", body.len());
     let receiver = Receiver::answering([head.as_bytes(), &body].concat()).await;
-    let reply = carry(&courier(options(receiver.port())), &receiver.url()).await;
+    let reply = send(&callback_sender(options(receiver.port())), &receiver.url()).await;
     assert_eq!(reply.outcome, ReplyOutcome::Delivered);
     let kept = reply.answer.unwrap();
     assert!(kept.starts_with("\u{fffd}\u{fffd}") && !kept.contains("xxx"), "{kept:?}");
@@ -196,9 +196,9 @@ async fn a_connection_is_used_again() {
         }
     })
     .await;
-    let courier = courier(options(receiver.port()));
+    let callback_sender = callback_sender(options(receiver.port()));
     for _ in 0..3 {
-        assert_eq!(carry(&courier, &receiver.url()).await.outcome, ReplyOutcome::Delivered);
+        assert_eq!(send(&callback_sender, &receiver.url()).await.outcome, ReplyOutcome::Delivered);
         assert_eq!(receiver.request().await.connection, 1);
     }
 }
@@ -206,8 +206,8 @@ async fn a_connection_is_used_again() {
 #[test]
 fn where_a_callback_goes_is_judged_without_asking_anybody() {
     let options = HttpOptions { allow_http: true, ports: vec![80, 443, 8443], ..HttpOptions::default() };
-    let (courier, client) = (courier(options), client(Vec::new()));
-    let judge = |kind, target: &str| courier.judge(kind, target, &client).map_err(|refusal| refusal.0);
+    let (callback_sender, client) = (callback_sender(options), client(Vec::new()));
+    let judge = |kind, target: &str| callback_sender.judge(kind, target, &client).map_err(|refusal| refusal.0);
     for (kind, target, endpoint) in [
         (CallbackType::Https, "https://Example.org/a?b", "https://example.org:443"),
         (CallbackType::Https, "https://example.org.:8443/", "https://example.org:8443"),
@@ -232,13 +232,13 @@ fn where_a_callback_goes_is_judged_without_asking_anybody() {
 #[tokio::test]
 async fn whatever_is_allowed_can_be_called() {
     let receiver = Receiver::answering(OK).await;
-    let courier = courier(options(receiver.port()));
+    let callback_sender = callback_sender(options(receiver.port()));
     let mut called = 0;
     for c in (' '..='~').chain(['é', '\u{202e}', '😀']) {
         for place in ["path/", "path?query="] {
             let target = format!("http://{}/{place}{c}x", receiver.address);
-            if courier.judge(CallbackType::Http, &target, &client(Vec::new())).is_ok() {
-                assert_eq!(carry(&courier, &target).await.outcome, ReplyOutcome::Delivered, "{target}");
+            if callback_sender.judge(CallbackType::Http, &target, &client(Vec::new())).is_ok() {
+                assert_eq!(send(&callback_sender, &target).await.outcome, ReplyOutcome::Delivered, "{target}");
                 called += 1;
             }
         }
@@ -254,14 +254,14 @@ async fn a_letter_is_judged_again_when_it_is_carried() {
         HttpOptions { allow_http: false, ..options(receiver.port()) },
         HttpOptions { ports: Vec::new(), ..options(receiver.port()) },
     ] {
-        let reply = carry(&courier(options), &receiver.url()).await;
+        let reply = send(&callback_sender(options), &receiver.url()).await;
         assert_eq!((reply.outcome, reply.status), (ReplyOutcome::Forbidden, None));
         assert!(!why(&reply).is_empty());
     }
-    let courier = courier(options(receiver.port()));
-    let amqp = CallbackDelivery { kind: CallbackType::Amqp, ..letter(&receiver.url()) };
-    assert_eq!(soon(courier.carry(&amqp)).await.outcome, ReplyOutcome::Forbidden);
-    let named = CallbackDelivery { id: "a\r\nb".to_owned(), ..letter(&receiver.url()) };
-    assert_eq!(soon(courier.carry(&named)).await.outcome, ReplyOutcome::Forbidden);
+    let callback_sender = callback_sender(options(receiver.port()));
+    let amqp = CallbackDelivery { kind: CallbackType::Amqp, ..delivery(&receiver.url()) };
+    assert_eq!(soon(callback_sender.send(&amqp)).await.outcome, ReplyOutcome::Forbidden);
+    let named = CallbackDelivery { id: "a\r\nb".to_owned(), ..delivery(&receiver.url()) };
+    assert_eq!(soon(callback_sender.send(&named)).await.outcome, ReplyOutcome::Forbidden);
     assert_eq!(receiver.connections(), 0);
 }

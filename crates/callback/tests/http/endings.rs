@@ -1,4 +1,4 @@
-//! Receivers that do not answer as they should: what becomes of the letter, and how long it may take.
+//! Receivers that do not answer as they should: what becomes of the delivery, and how long it may take.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ async fn a_receiver_that_never_answers_is_left_at_the_deadline() {
         }
     })
     .await;
-    let (reply, took) = timed(&courier(hurried(receiver.port())), &receiver.url()).await;
+    let (reply, took) = timed(&callback_sender(hurried(receiver.port())), &receiver.url()).await;
     assert_eq!((reply.outcome, why(&reply), reply.status), (UNWELL, "no answer within 300ms", None));
     assert!((SHORT..AT_MOST).contains(&took), "{took:?}");
     soon(leaves.recv()).await.expect("the connection is closed, not kept");
@@ -39,7 +39,7 @@ async fn slow_headers_do_not_move_the_deadline() {
         }
     })
     .await;
-    let (reply, took) = timed(&courier(hurried(receiver.port())), &receiver.url()).await;
+    let (reply, took) = timed(&callback_sender(hurried(receiver.port())), &receiver.url()).await;
     assert_eq!((reply.outcome, why(&reply), reply.status), (UNWELL, "no answer within 300ms", None));
     assert!((SHORT..AT_MOST).contains(&took), "{took:?}");
 }
@@ -62,7 +62,7 @@ async fn a_slow_body_does_not_move_the_deadline_and_the_status_counts() {
         .await;
         // Enough for the status to arrive on a busy machine.
         let options = HttpOptions { timeout: 10 * SHORT, ..options(receiver.port()) };
-        let (reply, took) = timed(&courier(options), &receiver.url()).await;
+        let (reply, took) = timed(&callback_sender(options), &receiver.url()).await;
         assert_eq!((reply.outcome, reply.status), (outcome, line[..3].parse().ok()));
         assert!((10 * SHORT..AT_MOST).contains(&took), "{took:?}");
         assert!(reply.answer.is_some_and(|answer| answer.starts_with('x') && answer.len() < 1000));
@@ -90,7 +90,7 @@ async fn an_endless_or_huge_body_is_read_up_to_the_cap() {
         })
         .await;
         // The deadline is far: what ends this is the cap.
-        let (reply, took) = timed(&courier(options(receiver.port())), &receiver.url()).await;
+        let (reply, took) = timed(&callback_sender(options(receiver.port())), &receiver.url()).await;
         assert_eq!((reply.outcome, reply.status), (ReplyOutcome::Delivered, Some(200)), "{head}");
         assert_eq!(reply.answer, Some("x".repeat(1024)), "{head}");
         assert!(took < AT_MOST, "{head}: {took:?}");
@@ -104,13 +104,13 @@ async fn an_endless_or_huge_body_is_read_up_to_the_cap() {
 async fn the_cap_and_the_excerpt_are_the_operators() {
     let receiver = Receiver::answering("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n0123456789").await;
     let options = HttpOptions { answer_limit: 4, excerpt_limit: 3, ..options(receiver.port()) };
-    assert_eq!(carry(&courier(options), &receiver.url()).await.answer.as_deref(), Some("012"));
+    assert_eq!(send(&callback_sender(options), &receiver.url()).await.answer.as_deref(), Some("012"));
 }
 
 #[tokio::test]
 async fn a_body_that_is_cut_off_changes_nothing() {
     let receiver = Receiver::answering("HTTP/1.1 201 Created\r\ncontent-length: 100\r\n\r\nhalf of i").await;
-    let reply = carry(&courier(options(receiver.port())), &receiver.url()).await;
+    let reply = send(&callback_sender(options(receiver.port())), &receiver.url()).await;
     assert_eq!((reply.outcome, reply.answer.as_deref()), (ReplyOutcome::Delivered, Some("half of i")));
 }
 
@@ -124,19 +124,19 @@ async fn a_connection_that_is_cut_is_told() {
         stream.read_exact(&mut some).await.unwrap();
         stream.set_zero_linger().unwrap();
     });
-    let reply = carry(&courier(options(address.port())), &format!("http://{address}/")).await;
+    let reply = send(&callback_sender(options(address.port())), &format!("http://{address}/")).await;
     assert_eq!((reply.outcome, why(&reply), reply.status), (UNWELL, "the connection was cut", None));
 }
 
 #[tokio::test]
 async fn a_connection_that_is_closed_without_an_answer_is_told() {
     let receiver = Receiver::answering("").await;
-    let reply = carry(&courier(options(receiver.port())), &receiver.url()).await;
+    let reply = send(&callback_sender(options(receiver.port())), &receiver.url()).await;
     let error = "the connection was closed before there was an answer";
     assert_eq!((reply.outcome, why(&reply), reply.status), (UNWELL, error, None));
 
     let receiver = Receiver::answering("HTTP/1.1 200 OK\r\ncontent-le").await;
-    let reply = carry(&courier(options(receiver.port())), &receiver.url()).await;
+    let reply = send(&callback_sender(options(receiver.port())), &receiver.url()).await;
     assert_eq!((reply.outcome, why(&reply), reply.status), (UNWELL, error, None));
 }
 
@@ -149,7 +149,7 @@ async fn garbage_is_not_an_answer() {
         "HTTP/9.9 200 OK\r\n\r\n",
     ] {
         let receiver = Receiver::answering(garbage).await;
-        let reply = carry(&courier(options(receiver.port())), &receiver.url()).await;
+        let reply = send(&callback_sender(options(receiver.port())), &receiver.url()).await;
         assert_eq!((reply.outcome, why(&reply), reply.status), (UNWELL, "the answer is not HTTP", None), "{garbage:?}");
     }
 }
@@ -166,7 +166,7 @@ async fn headers_that_are_too_large_are_not_taken() {
             }
         })
         .await;
-        let (reply, took) = timed(&courier(options(receiver.port())), &receiver.url()).await;
+        let (reply, took) = timed(&callback_sender(options(receiver.port())), &receiver.url()).await;
         let error = "the headers of the answer are too large";
         assert_eq!((reply.outcome, why(&reply), reply.status), (UNWELL, error, None));
         assert!(took < AT_MOST, "{took:?}");
@@ -178,7 +178,7 @@ async fn a_port_where_nobody_listens_is_told() {
     let listener = TcpListener::bind((LOOPBACK, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
-    let reply = carry(&courier(options(address.port())), &format!("http://{address}/")).await;
+    let reply = send(&callback_sender(options(address.port())), &format!("http://{address}/")).await;
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, "connection refused"));
 }
 
@@ -186,7 +186,7 @@ async fn a_port_where_nobody_listens_is_told() {
 async fn a_host_that_does_not_take_connections_is_left_at_the_deadline() {
     let (listener, _queue) = full((LOOPBACK, 0).into()).await;
     let address = listener.local_addr().unwrap();
-    let (reply, took) = timed(&courier(hurried(address.port())), &format!("http://{address}/")).await;
+    let (reply, took) = timed(&callback_sender(hurried(address.port())), &format!("http://{address}/")).await;
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, "no answer within 300ms"));
     assert!((SHORT..AT_MOST).contains(&took), "{took:?}");
 }
@@ -194,7 +194,7 @@ async fn a_host_that_does_not_take_connections_is_left_at_the_deadline() {
 #[test]
 fn a_courier_without_a_deadline_is_refused() {
     for timeout in [Duration::ZERO, Duration::from_secs(3601), Duration::MAX] {
-        let courier = HttpSender::new(HttpOptions { timeout, ..HttpOptions::default() });
-        assert!(matches!(courier, Err(CourierError::Timeout(_))), "{timeout:?}");
+        let callback_sender = HttpSender::new(HttpOptions { timeout, ..HttpOptions::default() });
+        assert!(matches!(callback_sender, Err(CourierError::Timeout(_))), "{timeout:?}");
     }
 }

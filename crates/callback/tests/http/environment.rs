@@ -1,4 +1,4 @@
-//! What the environment of the process says. Each test here carries a letter in a process of its own, because changing the
+//! What the environment of the process says. Each test here carries a delivery in a process of its own, because changing the
 //! environment would change it for all tests.
 
 use std::process::Stdio;
@@ -12,7 +12,7 @@ use crate::{receiver::Receiver, support::*};
 const TARGET: &str = "RELAIS_TEST_CALLBACK_TARGET";
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
-/// Another process, which carries one letter there.
+/// Another process, which carries one delivery there.
 fn another(target: &str) -> Command {
     let mut child = Command::new(std::env::current_exe().unwrap());
     child.args(["--exact", "environment::carries_one_letter_for_its_parent", "--ignored"]).env(TARGET, target);
@@ -62,5 +62,5 @@ async fn carries_one_letter_for_its_parent() {
     // Whoever runs all that is ignored did not mean this one.
     let Ok(target) = std::env::var(TARGET) else { return };
     let port = url::Url::parse(&target).unwrap().port().unwrap();
-    assert_eq!(carry(&courier(options(port)), &target).await.outcome, ReplyOutcome::Delivered);
+    assert_eq!(send(&callback_sender(options(port)), &target).await.outcome, ReplyOutcome::Delivered);
 }

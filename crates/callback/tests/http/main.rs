@@ -1,4 +1,4 @@
-//! The HTTP courier against real receivers on loopback: friendly, rude, slow, lying, and out of bounds.
+//! The HTTP callback sender against real receivers on loopback: friendly, rude, slow, lying, and out of bounds.
 
 #![expect(clippy::unwrap_used, reason = "a test may panic")]
 

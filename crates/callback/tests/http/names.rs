@@ -33,11 +33,11 @@ async fn private_and_public() -> (Receiver, Receiver) {
 async fn a_name_that_changes_its_answer_is_refused() {
     let (private, public) = private_and_public().await;
     let script = Script::new(&[&["127.0.0.2"], &["127.0.0.1"]]);
-    let courier = courier_with(only_other(public.port()), &script);
+    let callback_sender = courier_with(only_other(public.port()), &script);
     let target = format!("http://rebind.test:{}/", public.port());
 
-    assert_eq!(carry(&courier, &target).await.outcome, ReplyOutcome::Delivered);
-    let reply = carry(&courier, &target).await;
+    assert_eq!(send(&callback_sender, &target).await.outcome, ReplyOutcome::Delivered);
+    let reply = send(&callback_sender, &target).await;
     assert_eq!((reply.outcome, why(&reply)), (ReplyOutcome::Forbidden, "the address 127.0.0.1 is not allowed"));
     assert_eq!((public.connections(), private.connections()), (1, 0));
     assert_eq!(script.asked(), ["rebind.test", "rebind.test"], "once for each connection, and never in between");
@@ -47,8 +47,8 @@ async fn a_name_that_changes_its_answer_is_refused() {
 async fn a_name_with_one_bad_address_is_refused() {
     let (private, public) = private_and_public().await;
     for answer in [["127.0.0.2", "127.0.0.1"], ["127.0.0.1", "127.0.0.2"], ["127.0.0.2", "10.0.0.1"]] {
-        let courier = courier_with(only_other(public.port()), &Script::new(&[&answer]));
-        let reply = carry(&courier, &format!("http://mixed.test:{}/", public.port())).await;
+        let callback_sender = courier_with(only_other(public.port()), &Script::new(&[&answer]));
+        let reply = send(&callback_sender, &format!("http://mixed.test:{}/", public.port())).await;
         assert_eq!(reply.outcome, ReplyOutcome::Forbidden, "{answer:?}");
     }
     assert_eq!((public.connections(), private.connections()), (0, 0));
@@ -72,7 +72,7 @@ async fn bad_addresses_are_known_in_any_clothes() {
     ] {
         let script = Script::new(&[&[address]]);
         let options = HttpOptions { allow_networks: Vec::new(), ..options(8080) };
-        let reply = carry(&courier_with(options, &script), "http://hidden.test:8080/").await;
+        let reply = send(&courier_with(options, &script), "http://hidden.test:8080/").await;
         assert_eq!(reply.outcome, ReplyOutcome::Forbidden, "{address}");
         assert!(why(&reply).ends_with("is not allowed"), "{address}: {}", why(&reply));
         assert_eq!(script.asked(), ["hidden.test"]);
@@ -89,9 +89,9 @@ async fn a_kept_connection_goes_on_to_the_address_that_was_checked() {
         }
     });
     let script = Script::new(&[&["127.0.0.2"], &["127.0.0.1"]]);
-    let courier = courier_with(only_other(public.port()), &script);
+    let callback_sender = courier_with(only_other(public.port()), &script);
     for _ in 0..3 {
-        let reply = carry(&courier, &format!("http://kept.test:{}/", public.port())).await;
+        let reply = send(&callback_sender, &format!("http://kept.test:{}/", public.port())).await;
         assert_eq!(reply.outcome, ReplyOutcome::Delivered);
         assert_eq!(public.request().await.header("host"), format!("kept.test:{}", public.port()));
     }
@@ -106,7 +106,7 @@ async fn an_allowed_host_may_resolve_to_anything() {
         allow_hosts: vec!["inside".to_owned(), "*.svc.cluster.local".to_owned()],
         ..options(receiver.port())
     };
-    let courier = courier_with(options, &Script::new(&[&["127.0.0.1"]]));
+    let callback_sender = courier_with(options, &Script::new(&[&["127.0.0.1"]]));
     for (host, outcome) in [
         ("inside", ReplyOutcome::Delivered),
         ("INSIDE.", ReplyOutcome::Delivered),
@@ -114,7 +114,7 @@ async fn an_allowed_host_may_resolve_to_anything() {
         ("hook.example.org", ReplyOutcome::Forbidden),
         ("127.0.0.1", ReplyOutcome::Forbidden),
     ] {
-        let reply = carry(&courier, &format!("http://{host}:{}/", receiver.port())).await;
+        let reply = send(&callback_sender, &format!("http://{host}:{}/", receiver.port())).await;
         assert_eq!(reply.outcome, outcome, "{host}");
     }
     assert_eq!(receiver.connections(), 3);
@@ -124,7 +124,7 @@ async fn an_allowed_host_may_resolve_to_anything() {
 async fn the_systems_resolver_is_asked_unless_there_is_another() {
     let receiver = Receiver::answering(OK).await;
     let options = HttpOptions { allow_hosts: vec!["localhost".to_owned()], ..options(receiver.port()) };
-    let reply = carry(&courier(options), &format!("http://localhost:{}/", receiver.port())).await;
+    let reply = send(&callback_sender(options), &format!("http://localhost:{}/", receiver.port())).await;
     assert_eq!(reply.outcome, ReplyOutcome::Delivered);
 }
 
@@ -134,24 +134,24 @@ async fn a_dead_address_leaves_time_for_the_next() {
     let public = TcpListener::bind((OTHER, dead.local_addr().unwrap().port())).await.unwrap();
     let public = Receiver::on(public, None, |it| answer_once(it, OK.into()));
     let options = HttpOptions { timeout: 10 * SHORT, ..options(public.port()) };
-    let courier = courier_with(options, &Script::new(&[&["127.0.0.1", "127.0.0.2"]]));
-    let (reply, took) = timed(&courier, &format!("http://two.test:{}/", public.port())).await;
+    let callback_sender = courier_with(options, &Script::new(&[&["127.0.0.1", "127.0.0.2"]]));
+    let (reply, took) = timed(&callback_sender, &format!("http://two.test:{}/", public.port())).await;
     assert_eq!((reply.outcome, why(&reply)), (ReplyOutcome::Delivered, ""));
     assert!(took >= 5 * SHORT, "{took:?}");
 }
 
 #[tokio::test]
 async fn a_name_that_does_not_resolve_is_told() {
-    let reply = carry(&courier_with(options(8080), &Script::new(&[])), "http://nowhere.test:8080/").await;
+    let reply = send(&courier_with(options(8080), &Script::new(&[])), "http://nowhere.test:8080/").await;
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, "the name nowhere.test does not resolve"));
-    let reply = carry(&courier_with(options(8080), &Script::new(&[&[]])), "http://empty.test:8080/").await;
+    let reply = send(&courier_with(options(8080), &Script::new(&[&[]])), "http://empty.test:8080/").await;
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, "the name empty.test does not resolve"));
 }
 
 #[tokio::test]
 async fn the_deadline_covers_the_lookup() {
-    let courier = HttpSender::with_resolver(hurried(8080), Arc::new(Silence)).unwrap();
-    let (reply, took) = timed(&courier, "http://silent.test:8080/").await;
+    let callback_sender = HttpSender::with_resolver(hurried(8080), Arc::new(Silence)).unwrap();
+    let (reply, took) = timed(&callback_sender, "http://silent.test:8080/").await;
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, "no answer within 300ms"));
     assert!((SHORT..AT_MOST).contains(&took), "{took:?}");
 }
@@ -160,9 +160,9 @@ async fn the_deadline_covers_the_lookup() {
 async fn addresses_never_reach_the_resolver() {
     let script = Script::new(&[&["127.0.0.2"]]);
     let receiver = Receiver::answering(OK).await;
-    let courier = courier_with(only_other(receiver.port()), &script);
+    let callback_sender = courier_with(only_other(receiver.port()), &script);
     for host in ["127.0.0.1", "127.1", "0x7f.1", "2130706433", "[::1]", "[::ffff:127.0.0.1]"] {
-        let reply = carry(&courier, &format!("http://{host}:{}/", receiver.port())).await;
+        let reply = send(&callback_sender, &format!("http://{host}:{}/", receiver.port())).await;
         assert_eq!(reply.outcome, ReplyOutcome::Forbidden, "{host}");
     }
     assert_eq!((script.asked().len(), receiver.connections()), (0, 0));

@@ -44,7 +44,7 @@ impl Request {
 trait Wire: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<T: AsyncRead + AsyncWrite + Unpin + Send> Wire for T {}
 
-/// A connection from the courier.
+/// A connection from the callback sender.
 pub struct Connection {
     wire: Box<dyn Wire>,
     number: usize,
@@ -52,7 +52,7 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Reads a request; false if the courier hung up instead.
+    /// Reads a request; false if the callback sender hung up instead.
     pub async fn request(&mut self) -> bool {
         let mut bytes = Vec::new();
         let end = loop {
@@ -79,7 +79,7 @@ impl Connection {
         self.requests.send(Request { line, headers, body, connection: self.number }).is_ok()
     }
 
-    /// Sends something; false if the courier hung up.
+    /// Sends something; false if the callback sender hung up.
     pub async fn say(&mut self, bytes: impl AsRef<[u8]>) -> bool {
         self.wire.write_all(bytes.as_ref()).await.is_ok() && self.wire.flush().await.is_ok()
     }
@@ -89,7 +89,7 @@ impl Connection {
         let _ = self.wire.shutdown().await;
     }
 
-    /// Waits until the courier hangs up.
+    /// Waits until the callback sender hangs up.
     pub async fn left_alone(&mut self) {
         let mut waste = [0; 1024];
         while matches!(self.wire.read(&mut waste).await, Ok(1..)) {}
@@ -148,7 +148,7 @@ impl Receiver {
         Self::start(move |connection| answer_once(connection, answer.clone())).await
     }
 
-    /// Where to send a letter.
+    /// Where to send a delivery.
     pub fn url(&self) -> String {
         format!("http://{}/hook?a=1", self.address)
     }

@@ -1,4 +1,4 @@
-//! CallbackSenders, letters, and resolvers that say what a test wants.
+//! CallbackSenders, deliveries, and resolvers that say what a test wants.
 
 use std::{
     collections::VecDeque,
@@ -20,11 +20,11 @@ pub const NOW: Timestamp = Timestamp::from_millis(784_111_777_500);
 pub const BODY: &str = r#"{"taskId":"t","status":"SUCCESS"}"#;
 pub const ID: &str = "01a1e14b-7";
 
-/// The deadline of couriers in tests that wait for it.
+/// The deadline of callback senders in tests that wait for it.
 pub const SHORT: Duration = Duration::from_millis(300);
 /// What nothing in these tests takes, even on a busy machine, unless it hangs.
 const LONG: Duration = Duration::from_secs(20);
-/// What a courier with a short deadline must not take, with some room for a busy machine.
+/// What a callback sender with a short deadline must not take, with some room for a busy machine.
 pub const AT_MOST: Duration = Duration::from_secs(9);
 
 pub const UNWELL: ReplyOutcome = ReplyOutcome::Unwell { retry_after: None };
@@ -50,7 +50,7 @@ pub fn hurried(port: u16) -> HttpOptions {
     HttpOptions { timeout: SHORT, ..options(port) }
 }
 
-pub fn courier(options: HttpOptions) -> HttpSender {
+pub fn callback_sender(options: HttpOptions) -> HttpSender {
     HttpSender::new(options).unwrap()
 }
 
@@ -64,7 +64,7 @@ pub fn client(signing_secrets: Vec<SigningSecret>) -> Client {
     }
 }
 
-pub fn letter(target: &str) -> CallbackDelivery {
+pub fn delivery(target: &str) -> CallbackDelivery {
     let kind = if target.starts_with("https") { CallbackType::Https } else { CallbackType::Http };
     let client = Arc::new(client(Vec::new()));
     CallbackDelivery {
@@ -79,15 +79,15 @@ pub fn letter(target: &str) -> CallbackDelivery {
     }
 }
 
-/// Carries a letter, and tells how long it took.
-pub async fn timed(courier: &HttpSender, target: &str) -> (Reply, Duration) {
+/// Carries a delivery, and tells how long it took.
+pub async fn timed(callback_sender: &HttpSender, target: &str) -> (Reply, Duration) {
     let begin = Instant::now();
-    let reply = soon(courier.carry(&letter(target))).await;
+    let reply = soon(callback_sender.send(&delivery(target))).await;
     (reply, begin.elapsed())
 }
 
-pub async fn carry(courier: &HttpSender, target: &str) -> Reply {
-    timed(courier, target).await.0
+pub async fn send(callback_sender: &HttpSender, target: &str) -> Reply {
+    timed(callback_sender, target).await.0
 }
 
 /// Why it was not taken.

@@ -76,8 +76,8 @@ fn target(port: u16) -> String {
 async fn an_authority_that_the_operator_trusts_is_trusted() {
     let authority = Authority::new("ours");
     let mut receiver = authority.receiver(NAME, |_| {}).await;
-    let courier = courier_for(receiver.port(), Some(authority.file()));
-    let reply = carry(&courier, &target(receiver.port())).await;
+    let callback_sender = courier_for(receiver.port(), Some(authority.file()));
+    let reply = send(&callback_sender, &target(receiver.port())).await;
     assert_eq!((reply.outcome, why(&reply)), (ReplyOutcome::Delivered, ""));
     assert_eq!(receiver.request().await.body, BODY.as_bytes());
 }
@@ -87,7 +87,7 @@ async fn an_authority_that_nobody_knows_is_not() {
     let (authority, other) = (Authority::new("ours"), Authority::new("theirs"));
     let receiver = authority.receiver(NAME, |_| {}).await;
     for roots in [None, Some(other.file())] {
-        let reply = carry(&courier_for(receiver.port(), roots), &target(receiver.port())).await;
+        let reply = send(&courier_for(receiver.port(), roots), &target(receiver.port())).await;
         let error = "the certificate is not trusted: its issuer is unknown";
         assert_eq!((reply.outcome, why(&reply), reply.status), (UNWELL, error, None));
     }
@@ -97,7 +97,7 @@ async fn an_authority_that_nobody_knows_is_not() {
 async fn a_certificate_for_another_name_is_not_trusted() {
     let authority = Authority::new("ours");
     let receiver = authority.receiver("other.test", |_| {}).await;
-    let reply = carry(&courier_for(receiver.port(), Some(authority.file())), &target(receiver.port())).await;
+    let reply = send(&courier_for(receiver.port(), Some(authority.file())), &target(receiver.port())).await;
     let error = "the certificate is not trusted: it is for another name";
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, error));
 }
@@ -108,7 +108,7 @@ async fn a_certificate_out_of_its_time_is_not_trusted() {
     let expired = authority.receiver(NAME, |params| params.not_after = date_time_ymd(2001, 1, 1)).await;
     let early = authority.receiver(NAME, |params| params.not_before = date_time_ymd(3000, 1, 1)).await;
     for (receiver, error) in [(expired, "it has expired"), (early, "it is not valid yet")] {
-        let reply = carry(&courier_for(receiver.port(), Some(authority.file())), &target(receiver.port())).await;
+        let reply = send(&courier_for(receiver.port(), Some(authority.file())), &target(receiver.port())).await;
         assert_eq!(reply.outcome, UNWELL);
         assert_eq!(why(&reply), format!("the certificate is not trusted: {error}"));
     }
@@ -121,7 +121,7 @@ async fn an_endpoint_that_does_not_speak_tls_is_told() {
         connection.left_alone().await;
     })
     .await;
-    let reply = carry(&courier_for(receiver.port(), None), &target(receiver.port())).await;
+    let reply = send(&courier_for(receiver.port(), None), &target(receiver.port())).await;
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, "the endpoint does not speak TLS"));
 }
 
@@ -129,8 +129,8 @@ async fn an_endpoint_that_does_not_speak_tls_is_told() {
 async fn the_deadline_covers_the_handshake() {
     let receiver = Receiver::start(|mut connection| async move { connection.left_alone().await }).await;
     let options = hurried(receiver.port());
-    let courier = HttpSender::with_resolver(options, Script::new(&[&["127.0.0.1"]])).unwrap();
-    let (reply, took) = timed(&courier, &target(receiver.port())).await;
+    let callback_sender = HttpSender::with_resolver(options, Script::new(&[&["127.0.0.1"]])).unwrap();
+    let (reply, took) = timed(&callback_sender, &target(receiver.port())).await;
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, "no answer within 300ms"));
     assert!((SHORT..AT_MOST).contains(&took), "{took:?}");
 }

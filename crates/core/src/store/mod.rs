@@ -221,7 +221,7 @@ pub struct Wakeup {
     pub dispatch: Vec<ServiceKey>,
     /// Something happens to a task at this moment, by itself.
     pub timer: Option<Timestamp>,
-    /// There is something in the inbox.
+    /// There is something in the stored submissions.
     pub inbox: bool,
 }
 
@@ -283,7 +283,7 @@ pub trait WakeupListener: Send + Sync {
 
     /// This process has committed that workers are to leave these tasks alone, or has found one that does not know. Whoever
     /// is told may lose it: a worker that says more of such a task is told of again.
-    fn withdrawn(&self, tasks: &[Revocation]) {
+    fn revoked(&self, tasks: &[Revocation]) {
         let _ = tasks;
     }
 

@@ -39,7 +39,7 @@ fn view(instance: InstanceRecord) -> InstanceView {
         host_name: instance.host,
         version: instance.version,
         crash_policy: instance.policy.as_str().to_owned(),
-        in_hand: instance.in_hand,
+        in_hand: instance.leased,
         start_date: text(instance.started),
         last_seen_date: text(instance.seen),
     }

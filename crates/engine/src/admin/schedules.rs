@@ -215,7 +215,7 @@ impl Engine {
         };
         let judged = submission(&schedule, None)
             .map(|request| SubmitRequest { priority: declared.priority, ..request })
-            .and_then(|request| new_task(&alone, &self.0.options.couriers, &Access { client, service }, request));
+            .and_then(|request| new_task(&alone, &self.0.options.callback_senders, &Access { client, service }, request));
         if let Err(error) = judged {
             problems.extend(problems_of(&error, path));
         }

@@ -72,7 +72,7 @@ pub(crate) struct EventBus {
     bus: relais_bus::Bus,
     options: BusOptions,
     /// None if the bus is not used.
-    speaker: Option<Arc<EventPublisher>>,
+    event_publisher: Option<Arc<EventPublisher>>,
     elsewhere: Arc<RemoteInterest>,
     /// Told when nothing will be published any more.
     quiet: CancellationToken,
@@ -83,20 +83,20 @@ impl EventBus {
     pub(crate) fn new(options: &BusOptions) -> Result<Self, EngineError> {
         let bus = options.bus.clone();
         let elsewhere = Arc::new(RemoteInterest::new(options.shared));
-        let speaker = match options.enabled {
+        let event_publisher = match options.enabled {
             true => Some(Arc::new(EventPublisher::new(&bus, options, Arc::clone(&elsewhere))?)),
             false => None,
         };
         let (quiet, tasks) = (CancellationToken::new(), std::sync::Mutex::default());
-        Ok(Self { bus, options: options.clone(), speaker, elsewhere, quiet, tasks })
+        Ok(Self { bus, options: options.clone(), event_publisher, elsewhere, quiet, tasks })
     }
 
     /// Begins to speak and to listen. A transport that is away is tried until it is there.
     pub(crate) fn start(engine: &Engine) {
         let this = &engine.0.bus;
-        let Some(speaker) = &this.speaker else { return };
-        engine.0.store.listen(Arc::clone(speaker) as _);
-        let running = tokio::spawn(run(Arc::downgrade(&engine.0), Arc::clone(speaker), this.quiet.clone()));
+        let Some(event_publisher) = &this.event_publisher else { return };
+        engine.0.store.listen(Arc::clone(event_publisher) as _);
+        let running = tokio::spawn(run(Arc::downgrade(&engine.0), Arc::clone(event_publisher), this.quiet.clone()));
         this.tasks.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(running);
     }
 
@@ -113,7 +113,7 @@ impl EventBus {
 }
 
 /// Starts the bus, then speaks until all is quiet.
-async fn run(engine: std::sync::Weak<Inner>, speaker: Arc<EventPublisher>, quiet: CancellationToken) {
+async fn run(engine: std::sync::Weak<Inner>, event_publisher: Arc<EventPublisher>, quiet: CancellationToken) {
     let Some(inner) = engine.upgrade() else { return };
     let (bus, hub) = (inner.bus.bus.clone(), Arc::clone(&inner.hub));
     let (elsewhere, options) = (Arc::clone(&inner.bus.elsewhere), inner.bus.options.clone());
@@ -121,7 +121,7 @@ async fn run(engine: std::sync::Weak<Inner>, speaker: Arc<EventPublisher>, quiet
     let prepared = async {
         // Before the bus is started: what comes first must find somebody.
         let worker = match options.wakeups {
-            true => Some(hear_wakeups(&bus, &hub, speaker.origin()).await?),
+            true => Some(hear_wakeups(&bus, &hub, event_publisher.origin()).await?),
             false => None,
         };
         let interest = match options.shared {
@@ -145,7 +145,7 @@ async fn run(engine: std::sync::Weak<Inner>, speaker: Arc<EventPublisher>, quiet
     }
     let listening = async {
         if let Some(heard) = interest {
-            remote_interest::listen(&elsewhere, &bus, &speaker, heard, &quiet, || {
+            remote_interest::listen(&elsewhere, &bus, &event_publisher, heard, &quiet, || {
                 if options.wakeups {
                     hub.wake(&Wakeup::anything());
                 }
@@ -153,7 +153,7 @@ async fn run(engine: std::sync::Weak<Inner>, speaker: Arc<EventPublisher>, quiet
             .await;
         }
     };
-    tokio::join!(listening, speaker.run(&bus, &engine, &quiet));
+    tokio::join!(listening, event_publisher.run(&bus, &engine, &quiet));
 }
 
 /// Starts the bus, however long it takes. Whether it runs.
@@ -215,12 +215,12 @@ impl Engine {
             failed: stats.failed,
             dropped: stats.dropped,
             dead_lettered: stats.dead_lettered,
-            unpublished: bus.speaker.as_ref().map_or(0, |speaker| speaker.unpublished()),
+            unpublished: bus.event_publisher.as_ref().map_or(0, |event_publisher| event_publisher.unpublished()),
             subscriptions: stats.subscriptions,
             channels: stats.channels,
             queue_size: stats.queue_size,
             queue_capacity: stats.queue_capacity,
-            followed: bus.speaker.as_ref().is_some_and(|speaker| speaker.wants_changes()),
+            followed: bus.event_publisher.as_ref().is_some_and(|event_publisher| event_publisher.wants_changes()),
         }
     }
 
@@ -290,8 +290,8 @@ impl Engine {
             .stream()
             .await
             .map_err(|error| refused(error, "channel"))?;
-        if let Some(speaker) = &bus.speaker {
-            bus.elsewhere.until_told(speaker.followed_here()).await;
+        if let Some(event_publisher) = &bus.event_publisher {
+            bus.elsewhere.until_told(event_publisher.followed_here()).await;
         }
         Ok(subscription)
     }

@@ -107,7 +107,7 @@ impl RemoteInterest {
 pub(super) async fn listen(
     elsewhere: &RemoteInterest,
     bus: &Bus,
-    speaker: &EventPublisher,
+    event_publisher: &EventPublisher,
     mut heard: Subscription,
     quiet: &CancellationToken,
     reconnected: impl Fn(),
@@ -118,7 +118,7 @@ pub(super) async fn listen(
     loop {
         let (wants, mut untold) = (here.any(), false);
         if asks || again || wants != *elsewhere.told.borrow() {
-            let said = Said { origin: speaker.origin().to_owned(), wants, asks };
+            let said = Said { origin: event_publisher.origin().to_owned(), wants, asks };
             match bus.publish(CHANNEL, said).await {
                 Ok(_) => {
                     (asks, again) = (false, false);
@@ -138,7 +138,7 @@ pub(super) async fn listen(
                     asks = true;
                     reconnected();
                 } else if let Ok(said) = event.payload.get::<Said>()
-                    && said.origin != speaker.origin()
+                    && said.origin != event_publisher.origin()
                 {
                     again |= said.asks && wants;
                     let said = Said { origin: said.origin.clone(), ..*said };

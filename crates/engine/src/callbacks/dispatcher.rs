@@ -1,6 +1,6 @@
-//! The round that sends callbacks: one actor takes what is due, starts couriers, and writes down what came of it.
+//! The round that sends callbacks: one actor takes what is due, starts callback senders, and writes down what came of it.
 //!
-//! It is woken by the store when something is to be told, by a courier that comes back, and by the clock when something
+//! It is woken by the store when something is to be told, by a callback sender that comes back, and by the clock when something
 //! becomes due. Results that come in while others are written are written together.
 
 use std::{
@@ -52,17 +52,17 @@ const LANES_AT_ONCE: usize = 16;
 /// So many overdue callbacks are given up in one call.
 const GIVE_UP: usize = 500;
 
-/// One endpoint gets so many letters at once, of all clients together.
+/// One endpoint gets so many deliveries at once, of all clients together.
 const PER_ENDPOINT: usize = 64;
 
-/// A letter, who carries it, and how many may carry to its endpoint at once.
+/// A delivery, who carries it, and how many may carry to its endpoint at once.
 struct Errand {
-    letter: CallbackDelivery,
-    courier: Arc<dyn CallbackSender>,
+    delivery: CallbackDelivery,
+    callback_sender: Arc<dyn CallbackSender>,
     places: Arc<Semaphore>,
 }
 
-/// What a courier came back with.
+/// What a callback sender came back with.
 struct Back {
     record: CallbackRecord,
     tries: u32,
@@ -75,7 +75,7 @@ struct CallbackDispatcher {
     engine: Engine,
     options: Arc<CallbackOptions>,
     lanes: Lanes,
-    couriers: JoinSet<Back>,
+    callback_senders: JoinSet<Back>,
     endpoints: HashMap<String, Arc<Semaphore>>,
     /// Written with the next transaction.
     settlements: Vec<Settlement>,
@@ -91,7 +91,7 @@ pub(crate) async fn run(engine: Engine) {
     let stopping = engine.stopping();
     let mut post = CallbackDispatcher {
         lanes: Lanes::default(),
-        couriers: JoinSet::new(),
+        callback_senders: JoinSet::new(),
         endpoints: HashMap::new(),
         settlements: Vec::new(),
         changes: BTreeMap::new(),
@@ -105,13 +105,13 @@ pub(crate) async fn run(engine: Engine) {
         tokio::select! {
             () = stopping.cancelled() => break,
             () = post.engine.0.hub.callbacks_bell.notified() => post.hear(),
-            Some(back) = post.couriers.join_next() => post.came_back(back),
+            Some(back) = post.callback_senders.join_next() => post.came_back(back),
             () = sleep_until(post.next_look.max(post.earliest_look)) => post.look().await,
         }
-        while let Some(back) = post.couriers.try_join_next() {
+        while let Some(back) = post.callback_senders.try_join_next() {
             post.came_back(back);
         }
-        // First what is here already: couriers need not wait for what is written of others.
+        // First what is here already: callback senders need not wait for what is written of others.
         post.send();
         loop {
             post.write().await;
@@ -121,7 +121,7 @@ pub(crate) async fn run(engine: Engine) {
             if !more || stopping.is_cancelled() {
                 break;
             }
-            while let Some(back) = post.couriers.try_join_next() {
+            while let Some(back) = post.callback_senders.try_join_next() {
                 post.came_back(back);
             }
         }
@@ -237,7 +237,7 @@ impl CallbackDispatcher {
         found
     }
 
-    /// Starts couriers while there is something to be carried and somebody to carry it.
+    /// Starts callback senders while there is something to be carried and somebody to carry it.
     fn send(&mut self) {
         let options = Arc::clone(&self.options);
         // What waited here for too long may be another process's by now.
@@ -249,8 +249,8 @@ impl CallbackDispatcher {
                 self.lanes.ended(lane, None, &options);
                 continue;
             }
-            match self.letter(&taken) {
-                Ok(Errand { mut letter, courier, places }) => {
+            match self.delivery(&taken) {
+                Ok(Errand { mut delivery, callback_sender, places }) => {
                     let Ok(place) = places.try_acquire_owned() else {
                         self.lanes.put_back(taken);
                         continue;
@@ -260,18 +260,18 @@ impl CallbackDispatcher {
                         "callback", callback_id = %due.record.id, attempt = due.record.attempts, endpoint = %endpoint(&due.record),
                         otel.kind = "client", otel.status_code = Empty, status = Empty,
                     );
-                    // Whoever takes the letter goes on from here.
-                    if let Some(from) = &letter.trace {
-                        letter.trace = as_context(trace::go_on(&span, as_trail(from)));
+                    // Whoever takes the delivery goes on from here.
+                    if let Some(from) = &delivery.trace {
+                        delivery.trace = as_context(trace::go_on(&span, as_trail(from)));
                     }
                     let carried = async move {
                         let _place = place;
                         let (record, tries) = (due.record, due.tries);
                         let begun = Instant::now();
-                        // A courier that panics has lost its way, not the place it took.
-                        let reply = std::panic::AssertUnwindSafe(courier.carry(&letter)).catch_unwind().await;
+                        // A callback sender that panics has lost its way, not the place it took.
+                        let reply = std::panic::AssertUnwindSafe(callback_sender.send(&delivery)).catch_unwind().await;
                         let Ok(Reply { outcome, status, error, answer }) = reply else {
-                            tracing::error!(callback = %record.id, "a courier panicked: its callback is sent again");
+                            tracing::error!(callback = %record.id, "a callback_sender panicked: its callback is sent again");
                             return Back { record, tries, tried: None, reached: false };
                         };
                         tracing::Span::current().record("status", status);
@@ -281,7 +281,7 @@ impl CallbackDispatcher {
                         let number = record.attempts;
                         let attempt = CallbackAttempt {
                             number,
-                            at: letter.now,
+                            at: delivery.now,
                             duration: begun.elapsed(),
                             status,
                             error,
@@ -289,7 +289,7 @@ impl CallbackDispatcher {
                         };
                         Back { record, tries, tried: Some((attempt, outcome)), reached: true }
                     };
-                    self.couriers.spawn(carried.instrument(span));
+                    self.callback_senders.spawn(carried.instrument(span));
                 }
                 Err(why) => {
                     // It can not even be tried: that is a try too, so that somebody sees why.
@@ -303,7 +303,7 @@ impl CallbackDispatcher {
                     };
                     let (record, tries) = (taken.due.record, taken.due.tries);
                     let outcome = ReplyOutcome::Refused { retry_after: None };
-                    self.couriers
+                    self.callback_senders
                         .spawn(async move { Back { record, tries, tried: Some((attempt, outcome)), reached: false } });
                 }
             }
@@ -311,18 +311,18 @@ impl CallbackDispatcher {
     }
 
     /// What is to be carried, and how many may carry to its endpoint at once; or why it can not be.
-    fn letter(&mut self, taken: &Taken) -> Result<Errand, String> {
+    fn delivery(&mut self, taken: &Taken) -> Result<Errand, String> {
         let (record, about) = (&taken.due.record, &taken.due.about);
         let callback = &record.callback;
         let snapshot = self.engine.snapshot().map_err(|error| error.to_string())?;
         let client = snapshot.declared.client_by_key(record.client).ok_or("the client is gone")?;
-        let courier = self.engine.0.options.couriers.get(callback.kind).cloned();
-        let courier =
-            courier.ok_or_else(|| format!("callbacks of the type {} are not enabled", callback.kind.as_str()))?;
-        // The courier says itself why it refuses; here it is only asked what shares an endpoint.
-        let endpoint = courier.judge(callback.kind, &callback.target, client).unwrap_or_default();
+        let callback_sender = self.engine.0.options.callback_senders.get(callback.kind).cloned();
+        let callback_sender =
+            callback_sender.ok_or_else(|| format!("callbacks of the type {} are not enabled", callback.kind.as_str()))?;
+        // The callback sender says itself why it refuses; here it is only asked what shares an endpoint.
+        let endpoint = callback_sender.judge(callback.kind, &callback.target, client).unwrap_or_default();
         let places = self.endpoints.entry(endpoint).or_insert_with(|| Arc::new(Semaphore::new(PER_ENDPOINT)));
-        let letter = CallbackDelivery {
+        let delivery = CallbackDelivery {
             id: record.id.to_string(),
             kind: callback.kind,
             target: callback.target.clone(),
@@ -336,13 +336,13 @@ impl CallbackDispatcher {
             trace: about.trace().cloned(),
             now: taken.due.now.after(taken.at.elapsed()),
         };
-        Ok(Errand { letter, courier, places: Arc::clone(places) })
+        Ok(Errand { delivery, callback_sender, places: Arc::clone(places) })
     }
 
-    /// Notes what a courier came back with.
+    /// Notes what a callback sender came back with.
     fn came_back(&mut self, back: Result<Back, tokio::task::JoinError>) {
         let Ok(Back { record, tries, tried, reached }) = back else {
-            tracing::error!("a courier was lost: its callback is sent again later");
+            tracing::error!("a callback_sender was lost: its callback is sent again later");
             return;
         };
         let options = Arc::clone(&self.options);
@@ -422,7 +422,7 @@ impl CallbackDispatcher {
         self.write().await;
         let limit = self.options.timeout + PAUSE;
         let _ = timeout(limit, async {
-            while let Some(back) = self.couriers.join_next().await {
+            while let Some(back) = self.callback_senders.join_next().await {
                 self.came_back(back);
             }
         })

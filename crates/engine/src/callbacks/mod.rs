@@ -21,10 +21,10 @@ pub use self::{admin::CallbackQuery, schedule::MAX_RETRIES};
 pub struct CallbackSenders(HashMap<CallbackType, Arc<dyn CallbackSender>>);
 
 impl CallbackSenders {
-    /// From now on `courier` carries callbacks of this kind.
+    /// From now on `callback_sender` carries callbacks of this kind.
     #[must_use]
-    pub fn with(mut self, kind: CallbackType, courier: Arc<dyn CallbackSender>) -> Self {
-        self.0.insert(kind, courier);
+    pub fn with(mut self, kind: CallbackType, callback_sender: Arc<dyn CallbackSender>) -> Self {
+        self.0.insert(kind, callback_sender);
         self
     }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for CallbackSenders {
 pub struct CallbackOptions {
     /// How long to wait before each new try, unless the service says otherwise.
     pub retries: Vec<Duration>,
-    /// A courier's own limit for one try; what is not settled within a few of these is sent again.
+    /// A callback sender's own limit for one try; what is not settled within a few of these is sent again.
     pub timeout: Duration,
     /// So many are sent at once.
     pub at_once: usize,

@@ -18,7 +18,7 @@ impl Engine {
     /// How the broker is, and what it carries.
     pub fn broker(&self) -> Result<BrokerView, EngineError> {
         self.snapshot()?;
-        let (state, reason) = match self.0.options.dispatch.carrier.as_ref().map(|carrier| carrier.state()) {
+        let (state, reason) = match self.0.options.dispatch.task_broker.as_ref().map(|task_broker| task_broker.state()) {
             None => ("none", None),
             Some(TaskBrokerState::Up) => ("up", None),
             Some(TaskBrokerState::Blocked(why)) => ("blocked", Some(why)),
@@ -42,9 +42,9 @@ impl Engine {
         };
         let mut shown = Vec::new();
         for service in services {
-            let Some((carrier, mailbox)) = self.letterbox(&service).await? else { continue };
+            let Some((task_broker, mailbox)) = self.letterbox(&service).await? else { continue };
             let left = limit.min(MOST_LETTERS) - shown.len();
-            let letters = carrier.dead_letters(&mailbox, left).await.map_err(EngineError::Broker)?;
+            let letters = task_broker.dead_letters(&mailbox, left).await.map_err(EngineError::Broker)?;
             shown.extend(letters.into_iter().map(|letter| view(&service, letter, SHOWN)));
             if shown.len() == limit {
                 break;
@@ -55,10 +55,10 @@ impl Engine {
 
     /// One of them, whole.
     pub async fn dead_letter(&self, service: &str, id: &str) -> Result<DeadLetterView, EngineError> {
-        let Some((carrier, mailbox)) = self.letterbox(service).await? else {
+        let Some((task_broker, mailbox)) = self.letterbox(service).await? else {
             return Err(EngineError::DeadLetterNotFound);
         };
-        let letters = carrier.dead_letters(&mailbox, MOST_LETTERS).await.map_err(EngineError::Broker)?;
+        let letters = task_broker.dead_letters(&mailbox, MOST_LETTERS).await.map_err(EngineError::Broker)?;
         let letter = letters.into_iter().find(|letter| letter.id == id).ok_or(EngineError::DeadLetterNotFound)?;
         Ok(view(service, letter, usize::MAX))
     }
@@ -66,8 +66,8 @@ impl Engine {
     /// Puts messages back to be understood once more: those with these names, or all. Tells how many.
     pub async fn replay_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
         judge(ids.as_deref())?;
-        let Some((carrier, mailbox)) = self.letterbox(service).await? else { return Ok(0) };
-        let count = carrier.replay(&mailbox, ids).await.map_err(EngineError::Broker)?;
+        let Some((task_broker, mailbox)) = self.letterbox(service).await? else { return Ok(0) };
+        let count = task_broker.replay(&mailbox, ids).await.map_err(EngineError::Broker)?;
         self.settled(service, count);
         Ok(count)
     }
@@ -75,8 +75,8 @@ impl Engine {
     /// Forgets messages: those with these names, or all. Tells how many.
     pub async fn discard_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
         judge(ids.as_deref())?;
-        let Some((carrier, mailbox)) = self.letterbox(service).await? else { return Ok(0) };
-        let count = carrier.discard(&mailbox, ids).await.map_err(EngineError::Broker)?;
+        let Some((task_broker, mailbox)) = self.letterbox(service).await? else { return Ok(0) };
+        let count = task_broker.discard(&mailbox, ids).await.map_err(EngineError::Broker)?;
         self.settled(service, count);
         Ok(count)
     }
@@ -94,8 +94,8 @@ impl Engine {
             return Ok(None);
         }
         let none = || EngineError::Broker(TaskBrokerError::Away("this server has none".to_owned()));
-        let carrier = self.0.options.dispatch.carrier.clone().ok_or_else(none)?;
-        Ok(Some((carrier, mailbox(&service))))
+        let task_broker = self.0.options.dispatch.task_broker.clone().ok_or_else(none)?;
+        Ok(Some((task_broker, mailbox(&service))))
     }
 }
 

@@ -49,7 +49,7 @@ const MOST_KIB: usize = 64 * 1024;
 #[derive(Clone)]
 pub struct DispatchOptions {
     /// Who carries them; none if there is no broker.
-    pub carrier: Option<Arc<dyn TaskBroker>>,
+    pub task_broker: Option<Arc<dyn TaskBroker>>,
     /// Whether this process publishes.
     pub publish: bool,
     /// Whether this process follows what workers say.
@@ -62,14 +62,14 @@ pub struct DispatchOptions {
 
 impl Default for DispatchOptions {
     fn default() -> Self {
-        Self { carrier: None, publish: true, track: true, ahead: 1000, patience: Duration::from_secs(60) }
+        Self { task_broker: None, publish: true, track: true, ahead: 1000, patience: Duration::from_secs(60) }
     }
 }
 
 impl std::fmt::Debug for DispatchOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("DispatchOptions")
-            .field("carrier", &self.carrier.as_ref().map(|carrier| carrier.state()))
+            .field("task_broker", &self.task_broker.as_ref().map(|task_broker| task_broker.state()))
             .field("publish", &self.publish)
             .field("track", &self.track)
             .field("ahead", &self.ahead)
@@ -275,31 +275,31 @@ pub(crate) fn mailbox(service: &Service) -> Mailbox {
 /// Starts what the options ask for.
 pub(crate) fn start(engine: &Engine, parcels: mpsc::Receiver<Publication>) {
     let options = &engine.0.options.dispatch;
-    let Some(carrier) = &options.carrier else { return };
+    let Some(task_broker) = &options.task_broker else { return };
     if options.publish {
         let (settled, to_settle) = mpsc::channel(64);
-        engine.spawn(publisher::run(engine.clone(), Arc::clone(carrier), parcels, settled.clone()));
+        engine.spawn(publisher::run(engine.clone(), Arc::clone(task_broker), parcels, settled.clone()));
         engine.spawn(publisher::settle(engine.clone(), to_settle));
-        engine.spawn(sweep::run(engine.clone(), Arc::clone(carrier), settled));
-        engine.spawn(queues::run(engine.clone(), Arc::clone(carrier)));
+        engine.spawn(sweep::run(engine.clone(), Arc::clone(task_broker), settled));
+        engine.spawn(queues::run(engine.clone(), Arc::clone(task_broker)));
     }
     if options.track {
-        engine.spawn(track::run(engine.clone(), Arc::clone(carrier)));
+        engine.spawn(track::run(engine.clone(), Arc::clone(task_broker)));
     }
-    revocations::start(engine, carrier);
-    engine.spawn(watch(engine.clone(), Arc::clone(carrier)));
+    revocations::start(engine, task_broker);
+    engine.spawn(watch(engine.clone(), Arc::clone(task_broker)));
 }
 
 /// Keeps the broker in sight, whatever this process does for it: what it tells of the broker is so.
-async fn watch(engine: Engine, carrier: Arc<dyn TaskBroker>) {
+async fn watch(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
     let stopping = &engine.0.stopping;
     loop {
         metrics::gauge!("relais_broker_up").set(0.0);
-        if stopping.run_until_cancelled(carrier.until_up()).await.is_none() {
+        if stopping.run_until_cancelled(task_broker.until_up()).await.is_none() {
             return;
         }
         metrics::gauge!("relais_broker_up").set(1.0);
-        if stopping.run_until_cancelled(carrier.until_down()).await.is_none() {
+        if stopping.run_until_cancelled(task_broker.until_down()).await.is_none() {
             return;
         }
     }
@@ -308,7 +308,7 @@ async fn watch(engine: Engine, carrier: Arc<dyn TaskBroker>) {
 impl Engine {
     /// How tasks of a service that does not say reach its workers.
     pub(crate) fn default_transport(&self) -> Transport {
-        if self.0.options.dispatch.carrier.is_some() { Transport::RabbitMq } else { Transport::Builtin }
+        if self.0.options.dispatch.task_broker.is_some() { Transport::RabbitMq } else { Transport::Builtin }
     }
 
     /// Who publishes a new task of this service, and how long that is left to us.
@@ -320,7 +320,7 @@ impl Engine {
         // What goes through a window is counted in the store.
         let ours = options.publish
             && service.limits.flow.dispatch_window.is_none()
-            && options.carrier.as_ref().is_some_and(|carrier| carrier.state() == TaskBrokerState::Up)
+            && options.task_broker.as_ref().is_some_and(|task_broker| task_broker.state() == TaskBrokerState::Up)
             && !self.0.hub.behind.is_behind(service.key)
             && self.0.dispatcher.keeps_up()
             && !self.0.dispatcher.is_parked(service.key);

@@ -40,7 +40,7 @@ pub(super) type Settled = mpsc::Sender<Vec<DispatchName>>;
 /// Publishes what was just taken in, until the engine closes; then what is left.
 pub(super) async fn run(
     engine: Engine,
-    carrier: Arc<dyn TaskBroker>,
+    task_broker: Arc<dyn TaskBroker>,
     mut parcels: mpsc::Receiver<Publication>,
     settled: Settled,
 ) {
@@ -70,7 +70,7 @@ pub(super) async fn run(
             // Their room is free when they are published.
             let (tasks, _rooms): (Vec<_>, Vec<_>) =
                 part.into_iter().map(|Publication { task, _room }| (task, _room)).unzip();
-            post(&engine, carrier.as_ref(), tasks, &settled).await;
+            post(&engine, task_broker.as_ref(), tasks, &settled).await;
         }
     }
 }
@@ -78,7 +78,7 @@ pub(super) async fn run(
 /// Publishes tasks; tells whether the broker took all that it was given.
 pub(super) async fn post(
     engine: &Engine,
-    carrier: &dyn TaskBroker,
+    task_broker: &dyn TaskBroker,
     tasks: Vec<DueDispatch>,
     settled: &Settled,
 ) -> bool {
@@ -111,7 +111,7 @@ pub(super) async fn post(
         });
         named.push(name);
     }
-    let results = if consignments.is_empty() { Vec::new() } else { carrier.send(consignments).await };
+    let results = if consignments.is_empty() { Vec::new() } else { task_broker.send(consignments).await };
     let mut all = again.is_empty();
     let mut sent: HashMap<ServiceKey, u64> = HashMap::new();
     let mut hopeless = Vec::new();

@@ -21,17 +21,17 @@ const TURN: Duration = Duration::from_secs(5);
 const EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// Keeps queues until the engine stops.
-pub(super) async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>) {
+pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
     let mut declared = engine.0.registry.changes();
     loop {
         tokio::select! {
-            () = carrier.until_up() => {}
+            () = task_broker.until_up() => {}
             () = engine.0.stopping.cancelled() => return,
         }
         let mut period = PERIOD.min(engine.0.options.dispatch.patience / 2);
         for service in engine.brokered() {
             let kept = tokio::select! {
-                kept = keep(&engine, carrier.as_ref(), &service) => kept,
+                kept = keep(&engine, task_broker.as_ref(), &service) => kept,
                 () = engine.0.stopping.cancelled() => return,
             };
             match kept {
@@ -47,7 +47,7 @@ pub(super) async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>) {
             () = engine.0.dispatcher.queues_bell.notified() => {}
             // The other end is the engine's.
             _ = declared.changed() => {}
-            () = carrier.until_down() => {}
+            () = task_broker.until_down() => {}
             () = tokio::time::sleep(period) => {}
             () = engine.0.stopping.cancelled() => return,
         }
@@ -63,11 +63,11 @@ enum Kept {
 
 /// Makes sure that a service's queues are there. What was in one that is gone is dispatched again: that is noted before there
 /// is a queue again, so that a process that dies in between leaves the trace for the next one.
-async fn keep(engine: &Engine, carrier: &dyn TaskBroker, service: &Service) -> Result<Kept, String> {
+async fn keep(engine: &Engine, task_broker: &dyn TaskBroker, service: &Service) -> Result<Kept, String> {
     let words = |error: TaskBrokerError| error.to_string();
     let store = |error: EngineError| chain(&error);
     let mailbox = mailbox(service);
-    let sight = carrier.look(&mailbox).await.map_err(words)?;
+    let sight = task_broker.look(&mailbox).await.map_err(words)?;
     let missing = sight == QueueSight::Missing;
     // Not made without its turn: if it was another process that did so, the queue is there when one looks again, and if it is
     // gone for the second time, what was in it is still to be noted.
@@ -84,7 +84,7 @@ async fn keep(engine: &Engine, carrier: &dyn TaskBroker, service: &Service) -> R
         engine.0.dispatcher.park(service.key, TURN, true);
         engine.0.store.redispatch_service(service.key).await.map_err(|error| store(error.into()))?;
     }
-    carrier.prepare(&mailbox, missing).await.map_err(words)?;
+    task_broker.prepare(&mailbox, missing).await.map_err(words)?;
     // It may be there because somebody else made it.
     if engine.0.dispatcher.is_found(service.key) || missing {
         engine.0.hub.dispatch_bell.notify_one();

@@ -1,7 +1,7 @@
 //! Tells workers to leave tasks alone that they may have at hand: cancelled, taken away because they ran for too long, or ended
 //! otherwise.
 //!
-//! The store says which, after its commit, to the process that did it ([`WakeupListener::withdrawn`]): nothing is asked for, and
+//! The store says which, after its commit, to the process that did it ([`WakeupListener::revoked`]): nothing is asked for, and
 //! nothing is done where no task is given up. What is told here may be lost, with the broker or before a worker listens. It is
 //! told again when that worker says something of the task that shows that it does not know.
 
@@ -41,22 +41,22 @@ struct Ear(mpsc::Sender<Vec<Revocation>>);
 impl WakeupListener for Ear {
     fn wake(&self, _: &Wakeup) {}
 
-    fn withdrawn(&self, tasks: &[Revocation]) {
+    fn revoked(&self, tasks: &[Revocation]) {
         let _ = self.0.try_send(tasks.to_vec());
     }
 }
 
 /// Tells them from now on.
-pub(super) fn start(engine: &Engine, carrier: &Arc<dyn TaskBroker>) {
-    let (tell, withdrawn) = mpsc::channel(MOST_WAITING);
+pub(super) fn start(engine: &Engine, task_broker: &Arc<dyn TaskBroker>) {
+    let (tell, revoked) = mpsc::channel(MOST_WAITING);
     engine.0.store.listen(Arc::new(Ear(tell)));
-    engine.spawn(run(engine.clone(), Arc::clone(carrier), withdrawn));
+    engine.spawn(run(engine.clone(), Arc::clone(task_broker), revoked));
 }
 
-async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>, mut withdrawn: mpsc::Receiver<Vec<Revocation>>) {
+async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>, mut revoked: mpsc::Receiver<Vec<Revocation>>) {
     let mut reminders = Reminders::default();
     let mut gathered = Vec::new();
-    while let Some(1..) = engine.0.closing.run_until_cancelled(withdrawn.recv_many(&mut gathered, MOST_WAITING)).await {
+    while let Some(1..) = engine.0.closing.run_until_cancelled(revoked.recv_many(&mut gathered, MOST_WAITING)).await {
         let mut of_services: BTreeMap<ServiceKey, HashSet<Revocation>> = BTreeMap::new();
         for task in gathered.drain(..).flatten() {
             of_services.entry(task.service).or_default().insert(task);
@@ -69,7 +69,7 @@ async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>, mut withdrawn: mpsc::
                 continue;
             }
             let tasks = tasks.into_iter().filter(|task| task.fresh || reminders.is_due(task)).map(outcome);
-            tell(&engine, carrier.as_ref(), deadline, service, &tasks.collect::<Vec<_>>()).await;
+            tell(&engine, task_broker.as_ref(), deadline, service, &tasks.collect::<Vec<_>>()).await;
         }
     }
 }
@@ -77,7 +77,7 @@ async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>, mut withdrawn: mpsc::
 /// Tells the workers of a service.
 async fn tell(
     engine: &Engine,
-    carrier: &dyn TaskBroker,
+    task_broker: &dyn TaskBroker,
     deadline: Instant,
     service: &Service,
     outcomes: &[StopOutcome],
@@ -85,13 +85,13 @@ async fn tell(
     for outcomes in outcomes.chunks(MAX_MESSAGES) {
         // It may be this process alone that has lost its connection. If it is the broker that is away, whoever has its tasks by it
         // is losing them.
-        if carrier.state() != TaskBrokerState::Up {
-            let back = timeout_at(deadline, carrier.until_up());
+        if task_broker.state() != TaskBrokerState::Up {
+            let back = timeout_at(deadline, task_broker.until_up());
             let Some(Ok(())) = engine.0.closing.run_until_cancelled(back).await else { return };
         }
         // Texts and numbers always can be written.
         let body = serde_json::to_vec(&StopMessage { outcomes: outcomes.to_vec() }).unwrap_or_default();
-        match carrier.announce(&mailbox(service), body).await {
+        match task_broker.announce(&mailbox(service), body).await {
             Ok(()) => {
                 let told = metrics::counter!("relais_stops_told_total", "service" => service.name.to_string());
                 told.increment(outcomes.len() as u64);
@@ -146,7 +146,7 @@ impl Reminders {
 mod tests {
     use super::*;
 
-    fn withdrawal(revision: u64) -> Revocation {
+    fn revocation(revision: u64) -> Revocation {
         let task_id = TaskId::parse("019a0000-0000-7000-8000-000000000001").unwrap();
         Revocation { task_id, service: ServiceKey(1), status: Status::Cancelled, revision, fresh: false }
     }
@@ -154,12 +154,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_does_not_listen_is_told_now_and_then() {
         let mut reminders = Reminders::default();
-        assert!(reminders.is_due(&withdrawal(1)) && !reminders.is_due(&withdrawal(1)));
-        assert!(reminders.is_due(&withdrawal(2)), "it was given up once more");
+        assert!(reminders.is_due(&revocation(1)) && !reminders.is_due(&revocation(1)));
+        assert!(reminders.is_due(&revocation(2)), "it was given up once more");
         tokio::time::advance(AGAIN).await;
-        assert!(!reminders.is_due(&withdrawal(1)));
+        assert!(!reminders.is_due(&revocation(1)));
         tokio::time::advance(AGAIN).await;
-        assert!(reminders.is_due(&withdrawal(1)));
+        assert!(reminders.is_due(&revocation(1)));
     }
 
     #[test]
@@ -170,7 +170,7 @@ mod tests {
             (Status::Success, OutcomeKind::Ended),
             (Status::Waiting, OutcomeKind::Lost),
         ] {
-            assert_eq!(outcome(Revocation { status, ..withdrawal(1) }).outcome, kind);
+            assert_eq!(outcome(Revocation { status, ..revocation(1) }).outcome, kind);
         }
     }
 }

@@ -18,7 +18,7 @@ const LEASE: Duration = Duration::from_secs(20);
 const REFILL: usize = 2000;
 
 /// Sweeps until the engine stops.
-pub(super) async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>, settled: Settled) {
+pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>, settled: Settled) {
     let declared = tokio::sync::Mutex::new(engine.0.registry.changes());
     let bell = || async {
         let mut declared = declared.lock().await;
@@ -26,28 +26,28 @@ pub(super) async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>, settled: S
             () = engine.0.hub.dispatch_bell.notified() => {}
             // A service may go on that was paused. The other end is the engine's.
             _ = declared.changed() => {}
-            () = back(carrier.as_ref()) => {}
+            () = back(task_broker.as_ref()) => {}
         }
     };
-    background::paced(&engine, "dispatch", bell, || sweep(&engine, carrier.as_ref(), &settled)).await;
+    background::paced(&engine, "dispatch", bell, || sweep(&engine, task_broker.as_ref(), &settled)).await;
 }
 
 /// Returns when the broker is back, if it is away.
-async fn back(carrier: &dyn TaskBroker) {
-    if carrier.state() == TaskBrokerState::Up {
-        carrier.until_down().await;
+async fn back(task_broker: &dyn TaskBroker) {
+    if task_broker.state() == TaskBrokerState::Up {
+        task_broker.until_down().await;
     }
-    carrier.until_up().await;
+    task_broker.until_up().await;
 }
 
 /// Tells when to look again: also when a rate lets the next ones out, or a service was left alone for long enough.
-async fn sweep(engine: &Engine, carrier: &dyn TaskBroker, settled: &Settled) -> Result<Duration, EngineError> {
+async fn sweep(engine: &Engine, task_broker: &dyn TaskBroker, settled: &Settled) -> Result<Duration, EngineError> {
     let behind = &engine.0.hub.behind;
     loop {
         let look = behind.look();
         let parked = engine.0.dispatcher.parked_for();
         let period = engine.0.options.sweep.min(parked.unwrap_or(Duration::MAX));
-        if carrier.state() != TaskBrokerState::Up {
+        if task_broker.state() != TaskBrokerState::Up {
             behind.note_all();
             return Ok(period);
         }
@@ -71,6 +71,6 @@ async fn sweep(engine: &Engine, carrier: &dyn TaskBroker, settled: &Settled) -> 
             return Ok(claimed.again.map_or(period, |again| again.min(period)));
         }
         behind.note(found);
-        post(engine, carrier, claimed.tasks, settled).await;
+        post(engine, task_broker, claimed.tasks, settled).await;
     }
 }

@@ -44,7 +44,7 @@ const DOZEN: usize = 8;
 const MOST_IN_ONE: usize = 1000;
 
 /// Follows all services that use the broker, whichever these are.
-pub(super) async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>) {
+pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
     let mut declared = engine.0.registry.changes();
     let mut running: BTreeMap<ServiceKey, (Mailbox, CancellationToken)> = BTreeMap::new();
     let mut followers = JoinSet::new();
@@ -64,7 +64,7 @@ pub(super) async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>) {
                 for side in [Side::Reports, Side::RefusedTasks] {
                     let follower = Track {
                         engine: engine.clone(),
-                        carrier: Arc::clone(&carrier),
+                        task_broker: Arc::clone(&task_broker),
                         service: Arc::clone(&service),
                         mailbox: mailbox.clone(),
                         side,
@@ -101,7 +101,7 @@ pub(super) async fn run(engine: Engine, carrier: Arc<dyn TaskBroker>) {
 /// Follows one queue of one service.
 struct Track {
     engine: Engine,
-    carrier: Arc<dyn TaskBroker>,
+    task_broker: Arc<dyn TaskBroker>,
     service: Arc<Service>,
     mailbox: Mailbox,
     side: Side,
@@ -114,7 +114,7 @@ impl Track {
     async fn follow(&self) {
         let mut reported = None;
         loop {
-            self.carrier.until_up().await;
+            self.task_broker.until_up().await;
             let Err(error) = self.follow_once().await else { return };
             // Said once, not at every attempt.
             if reported.as_ref() != Some(&error) {
@@ -128,7 +128,7 @@ impl Track {
     /// Follows until something breaks. A side that the broker does not have ends without an error.
     async fn follow_once(&self) -> Result<(), TaskBrokerError> {
         let ahead = self.engine.0.options.dispatch.ahead;
-        let Some(mut follower) = self.carrier.follow(&self.mailbox, self.side, ahead).await? else { return Ok(()) };
+        let Some(mut follower) = self.task_broker.follow(&self.mailbox, self.side, ahead).await? else { return Ok(()) };
         // The broker hands out more while these are recorded.
         let most = usize::from(ahead / 2).max(1);
         let mut flowing = false;
@@ -204,7 +204,7 @@ impl Track {
         metrics::counter!("relais_worker_messages_total", "service" => service.to_owned(), "outcome" => "rejected")
             .increment(rejected.len() as u64);
         self.engine.0.dispatcher.count_letters(self.service.key, rejected.len() as u64);
-        self.carrier.set_aside(&self.mailbox, rejected).await?;
+        self.task_broker.set_aside(&self.mailbox, rejected).await?;
         Ok(said)
     }
 
@@ -280,7 +280,7 @@ impl Track {
         let delivery_limit = self.service.limits.delivery_limit;
         let worker_host = message.host_name.clone().map(wording::host);
         if let Some(host) = &worker_host {
-            self.engine.0.roll_call.hears(self.service.key, host);
+            self.engine.0.worker_registry.hears(self.service.key, host);
         }
         match &message.report {
             Report::Started => {

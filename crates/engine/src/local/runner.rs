@@ -161,7 +161,7 @@ impl Runner {
             };
             let claimed = tokio::select! {
                 claimed = self.engine.0.claims.claim(request, CLAIM_WAIT) => claimed,
-                // What is being claimed is given back by the desk.
+                // What is being claimed is given back by the coordinator.
                 () = self.stop.cancelled() => break,
                 // It was given up, and may have begun anew.
                 () = self.life.changed(instance) => continue,

@@ -46,7 +46,7 @@ pub struct Enqueued {
 
 impl Tasks {
     /// Does all that is due now, one after the other, and what comes of that, until nothing is due: runs of schedules, what
-    /// is in the inbox, what waited until now or for others to end. Tells what was done, in that order. For tests, see
+    /// is in the stored submissions, what waited until now or for others to end. Tells what was done, in that order. For tests, see
     /// [`TasksBuilder::by_hand`](super::TasksBuilder::by_hand).
     pub async fn run_due(&self) -> Result<Vec<Ran>, EngineError> {
         let engine = self.engine();

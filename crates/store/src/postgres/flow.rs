@@ -90,12 +90,12 @@ impl Flows for PgSession {
         Ok(Some((facts, row.flag("handed")?)))
     }
 
-    async fn waiting_in_hand(&mut self, in_hand: &[i64]) -> Result<HashMap<ClientKey, u64>> {
+    async fn waiting_leased(&mut self, leased: &[i64]) -> Result<HashMap<ClientKey, u64>> {
         // What is sorted out by is no column, so that no index seems to help but the one that finds each task.
         let rows: Vec<(i32, i64)> = sqlx::query_as(
             "SELECT client_id, count(*) FROM relais.task WHERE id = ANY($1) AND status + 0 = 0 GROUP BY client_id",
         )
-        .bind(in_hand)
+        .bind(leased)
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;
@@ -106,7 +106,7 @@ impl Flows for PgSession {
         &mut self,
         service: ServiceKey,
         most: &[(ClientKey, usize)],
-        in_hand: &[i64],
+        leased: &[i64],
     ) -> Result<Vec<(ClientKey, (i64, i64))>> {
         let rows = sqlx::query(concat!(
             "SELECT w.client_id, t.rank, t.id FROM unnest($2::integer[], $3::bigint[]) AS w (client_id, most) CROSS JOIN LATERAL (",
@@ -116,7 +116,7 @@ impl Flows for PgSession {
         .bind(service.0)
         .bind(column(most, |(client, _)| client.0))
         .bind(column(most, |&(_, most)| wide(most)))
-        .bind(in_hand)
+        .bind(leased)
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;
@@ -127,7 +127,7 @@ impl Flows for PgSession {
         &mut self,
         service: ServiceKey,
         shares: &[(ClientKey, usize)],
-        in_hand: &[i64],
+        leased: &[i64],
     ) -> Result<Locked<LockedPending>> {
         // A few more are looked at, for those that others have locked. What is compared and sorted by is no column, so that no
         // index seems to help but the one that finds each task.
@@ -144,7 +144,7 @@ impl Flows for PgSession {
         .bind(service.0)
         .bind(column(shares, |(client, _)| client.0))
         .bind(column(shares, |&(_, most)| wide(most)))
-        .bind(in_hand)
+        .bind(leased)
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;

@@ -174,7 +174,7 @@ impl InstanceRows for PgSession {
         sqlx::query_scalar(renewed).bind(instance.0).fetch_optional(&mut *self.tx).await.map_err(error)
     }
 
-    async fn note_handed(&mut self, services: &[ServiceKey]) -> Result<()> {
+    async fn note_leased(&mut self, services: &[ServiceKey]) -> Result<()> {
         let new: bool =
             sqlx::query_scalar("SELECT EXISTS (SELECT FROM relais.service WHERE id = ANY($1) AND NOT handed)")
                 .bind(column(services, |service| service.0))
@@ -275,7 +275,7 @@ impl InstanceRows for PgSession {
         Ok(())
     }
 
-    async fn in_hand(&mut self, service: ServiceKey) -> Result<HashSet<i64>> {
+    async fn leased(&mut self, service: ServiceKey) -> Result<HashSet<i64>> {
         // Whoever asks is about to hand out others.
         let ids: Vec<i64> = sqlx::query_scalar(
             "WITH noted AS (UPDATE relais.flow SET taken = taken + 1 WHERE service_id = $1)
@@ -388,7 +388,7 @@ impl Postgres {
         let mut lent = self.lend().await?;
         let rows = sqlx::query(
             "SELECT i.id, i.name, i.host, i.version, i.policy, i.undecided, i.until < clock_timestamp() AS silent, i.started,
-                    i.seen, h.n AS in_hand
+                    i.seen, h.n AS leased
              FROM relais.instance i CROSS JOIN LATERAL (
                  SELECT coalesce(sum(cardinality(tasks)), 0)::bigint AS n FROM relais.hand WHERE instance_id = i.id
              ) h

@@ -110,12 +110,12 @@ impl Flows for SqliteSession {
         Ok(Some((facts, row.flag("handed")?)))
     }
 
-    async fn waiting_in_hand(&mut self, in_hand: &[i64]) -> Result<HashMap<ClientKey, u64>> {
+    async fn waiting_leased(&mut self, leased: &[i64]) -> Result<HashMap<ClientKey, u64>> {
         let rows: Vec<(i32, i64)> = sqlx::query_as(
             "SELECT t.client_id, count(*) FROM json_each(?1) AS w CROSS JOIN task t ON t.id = w.value
              WHERE t.status = 0 GROUP BY t.client_id",
         )
-        .bind(array(in_hand)?)
+        .bind(array(leased)?)
         .fetch_all(&mut *self.tx)
         .await
         .map_err(|failure| self.failed(failure))?;
@@ -126,15 +126,15 @@ impl Flows for SqliteSession {
         &mut self,
         service: ServiceKey,
         most: &[(ClientKey, usize)],
-        in_hand: &[i64],
+        leased: &[i64],
     ) -> Result<Vec<(ClientKey, (i64, i64))>> {
-        let (mut places, in_hand) = (Vec::new(), array(in_hand)?);
+        let (mut places, leased) = (Vec::new(), array(leased)?);
         for &(client, most) in most {
             let rows: Vec<(i64, i64)> = sqlx::query_as(PLACES)
                 .bind(service.0)
                 .bind(client.0)
                 .bind(wide(most))
-                .bind(&in_hand)
+                .bind(&leased)
                 .fetch_all(&mut *self.tx)
                 .await
                 .map_err(|failure| self.failed(failure))?;
@@ -147,15 +147,15 @@ impl Flows for SqliteSession {
         &mut self,
         service: ServiceKey,
         shares: &[(ClientKey, usize)],
-        in_hand: &[i64],
+        leased: &[i64],
     ) -> Result<Locked<LockedPending>> {
-        let (mut all, in_hand) = (Vec::new(), array(in_hand)?);
+        let (mut all, leased) = (Vec::new(), array(leased)?);
         for &(client, most) in shares {
             let rows = sqlx::query(LOCK_SHARE)
                 .bind(service.0)
                 .bind(client.0)
                 .bind(wide(most))
-                .bind(&in_hand)
+                .bind(&leased)
                 .fetch_all(&mut *self.tx)
                 .await
                 .map_err(|failure| self.failed(failure))?;

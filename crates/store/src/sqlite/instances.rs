@@ -153,7 +153,7 @@ impl InstanceRows for SqliteSession {
         Ok(self.lock_own(instance).await?.then_some(0))
     }
 
-    async fn note_handed(&mut self, services: &[ServiceKey]) -> Result<()> {
+    async fn note_leased(&mut self, services: &[ServiceKey]) -> Result<()> {
         let keys: Vec<i32> = services.iter().map(|service| service.0).collect();
         self.execute(
             "INSERT INTO flow (service_id) SELECT value FROM json_each(?1) WHERE true ON CONFLICT DO NOTHING",
@@ -232,7 +232,7 @@ impl InstanceRows for SqliteSession {
         self.change(statement.bind(array(&keys)?).bind(array(tasks)?)).await.map(drop)
     }
 
-    async fn in_hand(&mut self, service: ServiceKey) -> Result<HashSet<i64>> {
+    async fn leased(&mut self, service: ServiceKey) -> Result<HashSet<i64>> {
         let ids: Vec<i64> =
             sqlx::query_scalar("SELECT w.value FROM hand h CROSS JOIN json_each(h.tasks) AS w WHERE h.service_id = ?1")
                 .bind(service.0)
@@ -285,7 +285,7 @@ impl Sqlite {
         let rows = sqlx::query(concat!(
             "SELECT i.*, i.until < ",
             now!(),
-            " AS silent, (SELECT coalesce(sum(json_array_length(h.tasks)), 0) FROM hand h WHERE h.instance_id = i.id) AS in_hand
+            " AS silent, (SELECT coalesce(sum(json_array_length(h.tasks)), 0) FROM hand h WHERE h.instance_id = i.id) AS leased
              FROM instance i ORDER BY i.name"
         ))
         .fetch_all(&self.read)

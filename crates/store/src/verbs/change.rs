@@ -52,7 +52,7 @@ pub(super) struct Changes {
     /// Every change, where somebody in this process wants to hear of each.
     heard: Option<Vec<TaskChange>>,
     /// Workers are to leave them alone.
-    withdrawn: Vec<Revocation>,
+    revoked: Vec<Revocation>,
     /// Services that somebody waits for to make room.
     limited: Arc<Limited>,
     /// Those of them whose window has room now.
@@ -105,7 +105,7 @@ impl Changes {
                 return Ok(Outcome::Ignored(ignored));
             }
         };
-        let withdrawn = Revocation::follows(&task.state, &event, &state);
+        let revoked = Revocation::follows(&task.state, &event, &state);
         if matches!(event, Event::Kept { .. }) {
             return Ok(Outcome::Applied(state));
         }
@@ -203,7 +203,7 @@ impl Changes {
         }
         self.attempts.extend(over.map(|attempt| (task.id, attempt)));
         task.state = state.clone();
-        if withdrawn {
+        if revoked {
             self.withdraw(task, true);
         }
         self.written.insert(task.id, WrittenTask { id: task.id, state: state.clone(), response, failure });
@@ -213,7 +213,7 @@ impl Changes {
     /// Whoever has a task at hand is to be told to leave it alone.
     fn withdraw(&mut self, task: &LockedTask, fresh: bool) {
         let (status, revision) = (task.state.status, task.state.revision);
-        self.withdrawn.push(Revocation { task_id: task.task_id, service: task.service, status, revision, fresh });
+        self.revoked.push(Revocation { task_id: task.task_id, service: task.service, status, revision, fresh });
     }
 
     /// What the tasks became, the counters and who is to be woken, if that is all that is to be written.
@@ -226,7 +226,7 @@ impl Changes {
             && self.settled.is_empty()
             && self.told.is_empty()
             && self.opened.is_empty()
-            && self.withdrawn.is_empty()
+            && self.revoked.is_empty()
             && self.back.is_empty();
         let accounts = self.ledger.close();
         if !nothing_else || !accounts.batches.is_empty() {
@@ -375,7 +375,7 @@ impl<D: Database> Verbs<D> {
         let wakeup = Wakeup { work, tasks, declared: false, callbacks, dispatch, timer: changes.timer, inbox: false };
         self.finish_telling(session, changes.ledger, wakeup, &changes.settled).await?;
         self.changed(&changes.heard.unwrap_or_default());
-        self.withdrawn(&changes.withdrawn);
+        self.revoked(&changes.revoked);
         Ok(())
     }
 

@@ -54,11 +54,11 @@ impl<D: Database> Verbs<D> {
         // A second statement on purpose: it sees what was committed while the first one waited for the lock. What ends
         // meanwhile only makes room.
         let Some((mut facts, handed)) = session.flow_facts(service, state).await? else { return Ok(Flowing::NOTHING) };
-        let in_hand = if handed { session.in_hand(service).await? } else { HashSet::new() };
-        let passed_over: Vec<i64> = in_hand.iter().copied().collect();
-        if let Some(clients) = facts.clients.as_mut().filter(|_| !in_hand.is_empty()) {
+        let leased = if handed { session.leased(service).await? } else { HashSet::new() };
+        let passed_over: Vec<i64> = leased.iter().copied().collect();
+        if let Some(clients) = facts.clients.as_mut().filter(|_| !leased.is_empty()) {
             // What is in hand waits for nobody, though it may not be written that it has begun: nobody's turn is spent on it.
-            let held = session.waiting_in_hand(&passed_over).await?;
+            let held = session.waiting_leased(&passed_over).await?;
             for client in clients {
                 client.pending = client.pending.saturating_sub(held.get(&client.client).copied().unwrap_or(0));
             }
@@ -70,10 +70,10 @@ impl<D: Database> Verbs<D> {
         let asked = match flow.pick(wanted) {
             Pick::Any(most) => {
                 if most > 0
-                    && let Some(locked) = session.lock_pending(service, most + in_hand.len(), true).await?
+                    && let Some(locked) = session.lock_pending(service, most + leased.len(), true).await?
                 {
                     // What is in hand may be the first of the queue.
-                    rows = locked.rows.into_iter().filter(|row| !in_hand.contains(&row.locked.id)).take(most).collect();
+                    rows = locked.rows.into_iter().filter(|row| !leased.contains(&row.locked.id)).take(most).collect();
                     flow.took_any(rows.len());
                 }
                 Vec::new()

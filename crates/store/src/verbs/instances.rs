@@ -40,8 +40,8 @@ fn fate(decision: Decision, task: &LockedTask) -> Event {
 }
 
 impl<D: Database> Verbs<D> {
-    fn in_hand(&self) -> MutexGuard<'_, InstanceLeases> {
-        self.in_hand.lock().unwrap_or_else(PoisonError::into_inner)
+    fn leased(&self) -> MutexGuard<'_, InstanceLeases> {
+        self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// InstanceRows out tasks to a process on this store.
@@ -52,14 +52,14 @@ impl<D: Database> Verbs<D> {
     ) -> Result<Claimed, StoreError> {
         let service = request.service;
         let (known, mut taker) = {
-            let mut own = self.in_hand();
+            let mut own = self.leased();
             let known = || own.hands_of(instance, service).map(|(id, _)| id).collect::<Vec<_>>();
             let known = own.doubtful.contains(&(instance, service)).then(known);
             let onward = if known.is_none() { own.onward(instance, service) } else { Onward::START };
             (known, Taker { onward, ..own.begin_claim(instance, service, request.max) })
         };
         let claimed = self.try_claim_in_hand(&request, &mut taker, known.as_deref()).await?;
-        self.in_hand().end_claim(instance, service, &taker.done_with);
+        self.leased().end_claim(instance, service, &taker.done_with);
         Ok(claimed)
     }
 
@@ -72,7 +72,7 @@ impl<D: Database> Verbs<D> {
     ) -> Result<(Vec<Submission>, Vec<Task>), StoreError> {
         let service = request.service;
         let taker = {
-            let mut own = self.in_hand();
+            let mut own = self.leased();
             // What it may have in hand and does not know of is for its next claim to find out.
             let certain = !own.doubtful.contains(&(instance, service));
             certain.then(|| own.begin_claim(instance, service, request.max))
@@ -84,7 +84,7 @@ impl<D: Database> Verbs<D> {
         let mut worker_host = request.worker_host;
         worker_host.iter_mut().for_each(plain::without_nul);
         let claimed = taken.map(|taken| self.hold_taken(taken, instance, service, worker_host));
-        self.in_hand().end_claim(instance, service, gone);
+        self.leased().end_claim(instance, service, gone);
         Ok((answers, claimed.into_iter().flat_map(|claimed| claimed.tasks.into_iter().flatten()).collect()))
     }
 
@@ -151,19 +151,19 @@ impl<D: Database> Verbs<D> {
         if let Some(hand) = hand {
             let listed = LeasedTasks { instance, service, left: held.len(), last: (i64::MAX, i64::MAX) };
             let held = held.into_iter().map(|task| Held { instance, hand, task, taken: None });
-            self.in_hand().take(hand, listed, held.collect());
+            self.leased().take(hand, listed, held.collect());
         }
         Ok(Claimed { tasks: vec![tasks], again: flowing.again })
     }
 
-    /// Sees to it that what a process has under way takes nothing any more, unless it has the desk: whoever locks that afterwards finds what
+    /// Sees to it that what a process has under way takes nothing any more, unless it has the coordinator: whoever locks that afterwards finds what
     /// there is to find. By a transaction of its own, since nobody is to wait for the process's row meanwhile. False if it is not alive.
     async fn renew(&self, instance: InstanceKey) -> Result<bool, StoreError> {
         let mut session = self.database.begin().await?;
         let renewed = session.renew(instance).await?;
         session.commit().await?;
         let Some(epoch) = renewed else { return Ok(false) };
-        let mut own = self.in_hand();
+        let mut own = self.leased();
         let known = own.epochs.entry(instance).or_default();
         *known = epoch.max(*known);
         Ok(true)
@@ -181,7 +181,7 @@ impl<D: Database> Verbs<D> {
         let locked = session.lock_leased(instance).await?;
         let mut changes = Changes::new(self.wants_changes(), self.limited());
         for mut task in locked.rows {
-            let unknown = task.service == service && !self.in_hand().tasks.contains_key(&task.task_id);
+            let unknown = task.service == service && !self.leased().tasks.contains_key(&task.task_id);
             if unknown && task.state.status == Status::InProgress {
                 changes.apply(&mut task, Event::Returned { attempt: None }, locked.now)?;
             }
@@ -195,7 +195,7 @@ impl<D: Database> Verbs<D> {
     fn hold_claimed(&self, taken: Leased, taker: &Taker, service: ServiceKey, worker_host: Option<String>) -> Claimed {
         let (number, last) = (taken.locked.rows.len(), taken.locked.last());
         let claimed = self.hold_taken(taken, taker.instance, service, worker_host);
-        self.in_hand().went_on(service, taker, number, last);
+        self.leased().went_on(service, taker, number, last);
         claimed
     }
 
@@ -221,7 +221,7 @@ impl<D: Database> Verbs<D> {
             tasks.push(Task { state, position: None, ..pending.task });
             held.push(Held { instance, hand, task: pending.locked, taken: Some((at, worker_host.clone())) });
         }
-        self.in_hand().take(hand, LeasedTasks { instance, service, left: held.len(), last }, held);
+        self.leased().take(hand, LeasedTasks { instance, service, left: held.len(), last }, held);
         Claimed { tasks: vec![tasks], again: None }
     }
 
@@ -232,7 +232,7 @@ impl<D: Database> Verbs<D> {
         let mut session = self.database.begin().await?;
         let Some(now) = session.hold_instance(instance).await? else {
             session.commit().await?;
-            self.in_hand().forget(instance);
+            self.leased().forget(instance);
             return Ok(Some(vec![Outcome::Ignored(Ignored::NotHeld); events.len()]));
         };
         let mut changes = Changes::new(self.wants_changes(), self.limited());
@@ -252,14 +252,14 @@ impl<D: Database> Verbs<D> {
             return Ok(None);
         }
         self.write(session, changes).await?;
-        let mut own = self.in_hand();
+        let mut own = self.leased();
         held.iter().for_each(|held| own.end(held.task.task_id, held.hand));
         Ok(Some(outcomes))
     }
 
     /// The tasks of these events, if all are results of what one process has in hand.
     fn done_in_hand(&self, events: &[TaskEvent]) -> Option<(InstanceKey, Vec<Arc<Held>>)> {
-        let own = self.in_hand();
+        let own = self.leased();
         if own.tasks.is_empty() {
             return None;
         }
@@ -282,14 +282,14 @@ impl<D: Database> Verbs<D> {
         tasks: &[TaskId],
     ) -> Result<HashMap<TaskId, Arc<Held>>, StoreError> {
         let mut held: HashMap<TaskId, Arc<Held>> = {
-            let own = self.in_hand();
+            let own = self.leased();
             tasks.iter().filter_map(|task_id| Some((*task_id, Arc::clone(own.tasks.get(task_id)?)))).collect()
         };
         let instances: BTreeSet<InstanceKey> = held.values().map(|held| held.instance).collect();
         for instance in instances {
             if session.hold_instance(instance).await?.is_none() {
                 held.retain(|_, held| held.instance != instance);
-                self.in_hand().forget(instance);
+                self.leased().forget(instance);
             }
         }
         Ok(held)
@@ -308,18 +308,18 @@ impl<D: Database> Verbs<D> {
         if pending.is_empty() {
             return Ok(HashMap::new());
         }
-        let in_hand = session.leased_among(&pending.iter().map(|task| task.id).collect::<Vec<_>>()).await?;
+        let leased = session.leased_among(&pending.iter().map(|task| task.id).collect::<Vec<_>>()).await?;
         for task in pending {
-            if let Some(name) = in_hand.get(&task.id).filter(|_| task.state.status == Status::Pending) {
+            if let Some(name) = leased.get(&task.id).filter(|_| task.state.status == Status::Pending) {
                 changes.apply(task, Event::Taken { worker_host: Some(name.clone()) }, now)?;
             }
         }
-        Ok(in_hand)
+        Ok(leased)
     }
 
     /// Remembers what became of tasks in hand.
     pub(super) fn note_in_hand(&self, held: HashMap<TaskId, Arc<Held>>, mut tasks: HashMap<TaskId, LockedTask>) {
-        let mut own = self.in_hand();
+        let mut own = self.leased();
         for (task_id, held) in held {
             match tasks.remove(&task_id) {
                 Some(task) if task.state.status == Status::InProgress && task.state.attempt == held.attempt() => {
@@ -339,7 +339,7 @@ impl<D: Database> Verbs<D> {
         // In a transaction of its own: it waits for those of others.
         if !instance.services.is_empty() {
             let mut session = self.database.begin().await?;
-            session.note_handed(&instance.services).await?;
+            session.note_leased(&instance.services).await?;
             session.commit().await?;
         }
         let mut session = self.database.begin().await?;
@@ -364,11 +364,11 @@ impl<D: Database> Verbs<D> {
         instance: InstanceKey,
         silence: Duration,
     ) -> Result<bool, StoreError> {
-        let done_with: Vec<i64> = self.in_hand().done_with.iter().copied().collect();
+        let done_with: Vec<i64> = self.leased().done_with.iter().copied().collect();
         let mut session = self.database.begin().await?;
         let alive = session.heartbeat_instance(instance, silence, &done_with).await?;
         session.commit().await?;
-        let mut own = self.in_hand();
+        let mut own = self.leased();
         own.done_with.retain(|hand| !done_with.contains(hand));
         if !alive {
             own.forget(instance);
@@ -383,7 +383,7 @@ impl<D: Database> Verbs<D> {
         // First of all: whatever it is still being given, it has then or never gets.
         if !session.lock_own(instance).await? {
             session.commit().await?;
-            self.in_hand().forget(instance);
+            self.leased().forget(instance);
             return Ok(());
         }
         let locked = session.lock_leased(instance).await?;
@@ -396,7 +396,7 @@ impl<D: Database> Verbs<D> {
         }
         session.delete_instance(instance).await?;
         self.write(session, changes).await?;
-        self.in_hand().forget(instance);
+        self.leased().forget(instance);
         Ok(())
     }
 
@@ -404,20 +404,20 @@ impl<D: Database> Verbs<D> {
     pub(super) async fn reap_instances(&self) -> Result<ReapedInstances, StoreError> {
         let mut session = self.database.begin().await?;
         let mut changes = Changes::new(self.wants_changes(), self.limited());
-        let mut buried = ReapedInstances::default();
+        let mut reaped = ReapedInstances::default();
         if let Some(dead) = session.lock_dead().await? {
             if self.was_set_meanwhile(&mut session).await? {
-                return Ok(ReapedInstances { next: Some(Duration::ZERO), ..buried });
+                return Ok(ReapedInstances { next: Some(Duration::ZERO), ..reaped });
             }
             tracing::warn!(instance = dead.name, policy = dead.policy.as_str(), "an instance was silent for too long");
             if let Some(tasks) = self.lay_to_rest(&mut session, &dead, None, &mut changes).await? {
-                buried.instances += 1;
-                buried.tasks += tasks;
+                reaped.instances += 1;
+                reaped.tasks += tasks;
             }
         }
-        buried.next = session.next_death().await?;
+        reaped.next = session.next_death().await?;
         self.write(session, changes).await?;
-        Ok(buried)
+        Ok(reaped)
     }
 
     /// Does what an operator has decided.

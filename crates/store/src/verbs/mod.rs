@@ -49,7 +49,7 @@ pub(crate) struct Verbs<D> {
     /// Services that somebody waits for to make room, as far as this process knows.
     limited: RwLock<Arc<Limited>>,
     /// What this process has in hand.
-    in_hand: Mutex<InstanceLeases>,
+    leased: Mutex<InstanceLeases>,
     /// Services of which somebody else has claimed tasks in the same moment, and when.
     crowded: Mutex<HashMap<ServiceKey, Instant>>,
     clock: ClockWatch,
@@ -62,7 +62,7 @@ impl<D: Database> Verbs<D> {
             keys,
             listeners: RwLock::default(),
             limited: RwLock::default(),
-            in_hand: Mutex::default(),
+            leased: Mutex::default(),
             crowded: Mutex::default(),
             clock: ClockWatch::default(),
         }
@@ -86,9 +86,9 @@ impl<D: Database> Verbs<D> {
     }
 
     /// The same, of tasks that workers are to leave alone.
-    fn withdrawn(&self, tasks: &[Revocation]) {
+    fn revoked(&self, tasks: &[Revocation]) {
         if !tasks.is_empty() {
-            self.each_listener(|listener| listener.withdrawn(tasks));
+            self.each_listener(|listener| listener.revoked(tasks));
         }
     }
 

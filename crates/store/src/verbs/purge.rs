@@ -22,7 +22,7 @@ const KEYS: usize = 2_000;
 /// An endpoint that was left alone, and that nothing has been sent to since, is forgotten after this.
 const FORGET_LANES: Duration = Duration::from_secs(7 * 86_400);
 
-/// What was put into the inbox and refused is kept for so long.
+/// What was put into the stored submissions and refused is kept for so long.
 const REFUSED: Duration = Duration::from_secs(30 * 86_400);
 
 /// Statuses are gone through in this order; a cursor says where in it the last call stopped.

@@ -1,4 +1,4 @@
-//! Taking in what programs put into the inbox.
+//! Taking in what programs put into the stored submissions.
 
 use relais_core::{CollectedSubmissions, StoreError, SubmissionValidator, TaskId};
 
@@ -14,7 +14,7 @@ impl<D: Database> Verbs<D> {
     pub(super) async fn collect_submissions(
         &self,
         limit: usize,
-        clerk: &dyn SubmissionValidator,
+        validator: &dyn SubmissionValidator,
     ) -> Result<CollectedSubmissions, StoreError> {
         let mut session = self.database.begin().await?;
         let entries = session.lock_submissions(limit).await?;
@@ -22,7 +22,7 @@ impl<D: Database> Verbs<D> {
             session.commit().await?;
             return Ok(CollectedSubmissions::default());
         }
-        if session.hold_declared().await? != clerk.version() {
+        if session.hold_declared().await? != validator.version() {
             session.commit().await?;
             return Ok(CollectedSubmissions { stale: true, ..CollectedSubmissions::default() });
         }
@@ -44,7 +44,7 @@ impl<D: Database> Verbs<D> {
                     continue;
                 }
             };
-            match clerk.judge(&entry) {
+            match validator.judge(&entry) {
                 Ok(mut task) => {
                     // Whoever committed it was promised that it would be done.
                     task.terms.promised = true;

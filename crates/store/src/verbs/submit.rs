@@ -70,18 +70,18 @@ impl<D: Database> Verbs<D> {
         let mut session = self.database.begin().await?;
         let mut taken = Self::take_in(&mut session, tasks).await?;
         let answers = std::mem::take(&mut taken.answers);
-        let mut in_hand = None;
+        let mut leased = None;
         if !taken.inserted.is_empty() {
             // Others lock what a process answers for before queues.
             if let Some(taker) = taker.filter(|_| D::ONE_WRITER)
                 && session.lock_desk(service, taker.instance, &taker.done_with).await? == Some(true)
             {
-                in_hand = Some(session.lease_tasks(service, taker).await?);
+                leased = Some(session.lease_tasks(service, taker).await?);
             }
             self.finish_taken(session, taken).await?;
         }
         // Where nothing was written, a commit would only cost time.
-        Ok((answers, in_hand))
+        Ok((answers, leased))
     }
 
     /// Takes tasks in, within a transaction.

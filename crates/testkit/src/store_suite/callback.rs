@@ -444,7 +444,7 @@ pub async fn what_has_been_due_for_too_long_is_given_up(harness: &Harness) -> Re
     Ok(())
 }
 
-/// Purge waits for the outbox, and takes its rows along.
+/// Purge waits for the callback queue, and takes its rows along.
 pub async fn a_task_whose_end_is_still_to_be_told_is_not_purged(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;

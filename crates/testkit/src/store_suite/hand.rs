@@ -309,14 +309,14 @@ pub async fn a_dead_process_is_replaced_and_can_do_no_harm(harness: &Harness) ->
     ensure!(all_done(store, &tasks[..1], service).await?.iter().all(is_success));
     record(store, tasks[1].task_id, service, Event::Kept { attempt: 1 }).await?;
     let other = harness.handles.last().context("there is a handle")?;
-    let buried = loop {
-        let buried = other.reap_instances().await?;
-        if buried.instances > 0 {
-            break buried;
+    let reaped = loop {
+        let reaped = other.reap_instances().await?;
+        if reaped.instances > 0 {
+            break reaped;
         }
         tokio::task::yield_now().await;
     };
-    ensure!((buried.instances, buried.tasks) == (1, 5), "{buried:?}");
+    ensure!((reaped.instances, reaped.tasks) == (1, 5), "{reaped:?}");
     ensure!(store.list_instances().await?.is_empty());
     ensure!(!store.heartbeat_instance(key, LONG).await?, "it learns that it was given up");
     let key = join(&**other, instance("two", service)).await?;
@@ -385,7 +385,7 @@ pub async fn a_strict_process_waits_for_a_decision(harness: &Harness) -> Result<
     while store.list_instances().await?[0].status != InstanceStatus::Undecided {
         store.reap_instances().await?;
     }
-    ensure!(store.list_instances().await?[0].in_hand == 2);
+    ensure!(store.list_instances().await?[0].leased == 2);
     ensure!(store.register_instance(strict.clone()).await? == Registration::Refused { tasks: 2 });
     let other = join(store, instance("two", service)).await?;
     ensure!(take(store, service, 2, other).await?.is_empty(), "nobody else gets them");

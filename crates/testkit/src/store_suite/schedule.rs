@@ -256,7 +256,7 @@ pub async fn a_paused_schedule_rests_and_goes_on_from_now(harness: &Harness) -> 
     Ok(())
 }
 
-/// Whether the referee refuses, or there is no room, or no service: it is noted, and the schedule goes on.
+/// Whether the validator refuses, or there is no room, or no service: it is noted, and the schedule goes on.
 pub async fn a_run_that_is_refused_is_noted_and_over(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;

@@ -115,7 +115,7 @@ struct Curious {
     wants: std::sync::atomic::AtomicBool,
     changes: std::sync::Mutex<Vec<TaskChange>>,
     texts: std::sync::Mutex<Vec<String>>,
-    withdrawn: std::sync::Mutex<Vec<Revocation>>,
+    revoked: std::sync::Mutex<Vec<Revocation>>,
     bell: tokio::sync::Notify,
 }
 
@@ -130,8 +130,8 @@ impl WakeupListener for Curious {
         self.changes.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend_from_slice(changes);
     }
 
-    fn withdrawn(&self, tasks: &[Revocation]) {
-        self.withdrawn.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend_from_slice(tasks);
+    fn revoked(&self, tasks: &[Revocation]) {
+        self.revoked.lock().unwrap_or_else(std::sync::PoisonError::into_inner).extend_from_slice(tasks);
     }
 
     fn told(&self, text: &str) {
@@ -201,7 +201,7 @@ pub async fn who_may_have_a_task_that_is_given_up_is_told(harness: &Harness) -> 
     let (service, client) = one_of_each(store).await?;
     let ear = Arc::new(Curious::default());
     store.listen(Arc::clone(&ear) as _);
-    let heard = || std::mem::take(&mut *ear.withdrawn.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+    let heard = || std::mem::take(&mut *ear.revoked.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     let began = Event::Delivered { worker_host: Some("pod-1".to_owned()), again: false, delivery_limit: 20 };
     let progress = Event::Progressed { attempt: None, progress: 1.0, lease: None };
 

@@ -46,7 +46,7 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
     async fn renew(&self, keys: &[TaskKey]) -> Result<Vec<TaskOutcome>, CallError>;
 
     /// Waits until tasks are no longer this worker's, where a [connection](Keeping::Connection) keeps them, and tells why.
-    async fn withdrawn(&self) -> Vec<(TaskKey, OutcomeKind)> {
+    async fn revoked(&self) -> Vec<(TaskKey, OutcomeKind)> {
         std::future::pending().await
     }
 
@@ -55,7 +55,7 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
         true
     }
 
-    /// Nobody works any more on these tasks, which were withdrawn.
+    /// Nobody works any more on these tasks, which were revoked.
     fn let_go(&self, _: &[TaskKey]) {}
 
     /// Whether the other side has to be told that a task was started. Over HTTP the claim says it.

@@ -160,8 +160,8 @@ impl Transport for OverRabbitMq {
         Ok(accepted(keys))
     }
 
-    async fn withdrawn(&self) -> Vec<(TaskKey, OutcomeKind)> {
-        self.intake.withdrawn().await
+    async fn revoked(&self) -> Vec<(TaskKey, OutcomeKind)> {
+        self.intake.revoked().await
     }
 
     fn is_wanted(&self, key: &TaskKey) -> bool {

@@ -27,7 +27,7 @@ pub(super) struct Intake {
     prefetch: u16,
     desk: Arc<Desk>,
     arrived: AsyncMutex<mpsc::UnboundedReceiver<Delivery>>,
-    withdrawn: AsyncMutex<mpsc::UnboundedReceiver<Vec<(TaskKey, OutcomeKind)>>>,
+    revoked: AsyncMutex<mpsc::UnboundedReceiver<Vec<(TaskKey, OutcomeKind)>>>,
     consuming: OnceLock<AbortOnDropHandle<()>>,
 }
 
@@ -76,7 +76,7 @@ impl Intake {
     /// Consumes the first of the queues, once both are there.
     pub fn new(broker: Broker, queues: [Queue; 2], control: Control, prefetch: u16) -> Self {
         let (arrive, arrived) = mpsc::unbounded_channel();
-        let (withdraw, withdrawn) = mpsc::unbounded_channel();
+        let (withdraw, revoked) = mpsc::unbounded_channel();
         let desk = Desk {
             held: Mutex::default(),
             deliveries: AtomicU64::new(0),
@@ -96,7 +96,7 @@ impl Intake {
             prefetch,
             desk: Arc::new(desk),
             arrived: AsyncMutex::new(arrived),
-            withdrawn: AsyncMutex::new(withdrawn),
+            revoked: AsyncMutex::new(revoked),
             consuming: OnceLock::new(),
         }
     }
@@ -152,8 +152,8 @@ impl Intake {
     }
 
     /// Waits until tasks are lost or given up, and tells which.
-    pub async fn withdrawn(&self) -> Vec<(TaskKey, OutcomeKind)> {
-        match self.withdrawn.lock().await.recv().await {
+    pub async fn revoked(&self) -> Vec<(TaskKey, OutcomeKind)> {
+        match self.revoked.lock().await.recv().await {
             Some(tasks) => tasks,
             None => std::future::pending().await,
         }
