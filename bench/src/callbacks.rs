@@ -1,7 +1,7 @@
 //! Callbacks over HTTP: how many a second, how soon after the end of a task, and how much endpoints that do not answer hold
 //! up the others.
 //!
-//! So that sending is measured and not the end of tasks, all tasks end while no process has the role `notify`. Then a
+//! So that sending is measured and not the end of tasks, all tasks end while no process has the role `callbacks`. Then a
 //! process is started that has it. Every callback has to arrive: one that is lost fails the benchmark.
 
 use std::{
@@ -39,7 +39,7 @@ const AT_ONCE: usize = 256;
 
 const ROLES: &str = "RELAIS_SERVER_ROLES";
 const QUIET: &str = "api,rescue,purge";
-const ALL: &str = "api,rescue,purge,notify";
+const ALL: &str = "api,rescue,purge,callbacks";
 
 /// An idle server's callbacks arrive within so many milliseconds, at p99.
 const BAR_LATENCY: f64 = 50.0;

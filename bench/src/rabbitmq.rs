@@ -89,7 +89,8 @@ pub async fn run(plan: &Plan) -> Result<Section> {
         for filled in [false, true] {
             let mut rounds = Vec::new();
             for round in 0..=plan.rounds {
-                let sample = if filled { place.drain(send_callbacks).await? } else { place.whole_way(send_callbacks).await? };
+                let sample =
+                    if filled { place.drain(send_callbacks).await? } else { place.whole_way(send_callbacks).await? };
                 if round > 0 {
                     rounds.push(sample);
                 }
@@ -130,7 +131,11 @@ pub async fn run(plan: &Plan) -> Result<Section> {
     }
     for (send_callbacks, filled, rate) in rates {
         let beside = |started| rate / celery_best.get(&(filled, started)).copied().unwrap_or(f64::NAN);
-        section.at_least(&format!("the best of Celery: {}{}", scope(filled), send_callbacks.name()), beside(false), BAR);
+        section.at_least(
+            &format!("the best of Celery: {}{}", scope(filled), send_callbacks.name()),
+            beside(false),
+            BAR,
+        );
         if send_callbacks == Telling::OneByOne {
             let what = format!("Celery that stores starts too: {}{}", scope(filled), send_callbacks.name());
             section.at_least(&what, beside(true), BAR);
@@ -297,7 +302,11 @@ struct Working {
 
 impl Working {
     /// Starts one, and waits until it is handed tasks. It tells `arrivals` of each.
-    async fn start(url: &str, send_callbacks: Telling, arrivals: Option<mpsc::UnboundedSender<Instant>>) -> Result<Self> {
+    async fn start(
+        url: &str,
+        send_callbacks: Telling,
+        arrivals: Option<mpsc::UnboundedSender<Instant>>,
+    ) -> Result<Self> {
         let stop = CancellationToken::new();
         let (url, stopped) = (url.to_owned(), stop.clone());
         let (ready, is_ready) = tokio::sync::oneshot::channel();

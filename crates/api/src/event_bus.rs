@@ -1,19 +1,14 @@
 //! The event bus for operators: what goes on in it, following it, publishing on it.
 
-use std::{convert::Infallible, time::Duration};
-
 use axum::{
     Json,
     extract::{RawQuery, Request, State},
-    http::HeaderValue,
-    response::{
-        IntoResponse, Response,
-        sse::{Event, KeepAlive, Sse},
-    },
+    response::Response,
 };
 use futures::{Stream, stream};
 use relais_bus::Subscription;
 use relais_engine::{Engine, EngineError};
+use relais_http::sse::{Event, event_stream};
 use relais_protocol::{
     ErrorNumber, Success,
     events::{
@@ -24,9 +19,6 @@ use relais_protocol::{
 use crate::{App, admin_guard::By, error::ApiError, openapi::Refusals, query::Query};
 
 type Answer<T> = Result<Json<Success<T>>, ApiError>;
-
-/// A comment is sent this often, so that proxies do not take a quiet connection for a dead one.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// What is followed unless the request says otherwise.
 const ALL_TASKS: &str = "task.>";
@@ -90,24 +82,18 @@ pub(crate) async fn follow(State(app): State<App>, RawQuery(query): RawQuery) ->
         }
         error => error.into(),
     })?;
-    let stream = events(&app.engine, followed);
-    let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
-    // Proxies that gather answers before passing them on would gather this one for ever.
-    response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
-    Ok(response)
+    Ok(event_stream(events(&app.engine, followed)))
 }
 
-fn events(engine: &Engine, followed: Subscription) -> impl Stream<Item = Result<Event, Infallible>> + use<> {
+fn events(engine: &Engine, followed: Subscription) -> impl Stream<Item = Event> + use<> {
     let stopping = engine.stopping();
-    // The first line at once: whoever follows knows from then on that it does.
-    let begun = stream::iter([Ok(Event::default().comment("following"))]);
-    let events = stream::unfold((followed, 0), move |(mut followed, told)| {
+    stream::unfold((followed, 0), move |(mut followed, told)| {
         let stopping = stopping.clone();
         async move {
             let dropped = followed.dropped();
             if dropped > told {
                 let event = Event::default().event("dropped").data(format!(r#"{{"dropped":{}}}"#, dropped - told));
-                return Some((Ok(event), (followed, dropped)));
+                return Some((event, (followed, dropped)));
             }
             let event = tokio::select! {
                 event = followed.recv() => event?,
@@ -120,8 +106,7 @@ fn events(engine: &Engine, followed: Subscription) -> impl Stream<Item = Result<
                 Ok(text) => shown.data(text),
                 Err(error) => shown.event("unreadable").data(error.to_string()),
             };
-            Some((Ok(shown), (followed, told)))
+            Some((shown, (followed, told)))
         }
-    });
-    futures::StreamExt::chain(begun, events)
+    })
 }

@@ -3,25 +3,18 @@
 //! Each event carries the whole view, so that a reader that missed some needs only the newest: `id` is the task's
 //! revision, and whoever comes back with `Last-Event-ID` gets the present state if it is newer than that.
 
-use std::{convert::Infallible, time::Duration};
-
 use axum::{
     extract::State,
     http::{HeaderMap, StatusCode},
-    response::{
-        IntoResponse, Response,
-        sse::{Event, KeepAlive, Sse},
-    },
+    response::{IntoResponse, Response},
 };
 use futures::{Stream, stream};
 use relais_core::{Role, Status, Task};
 use relais_engine::{Engine, Following};
+use relais_http::sse::{Event, event_stream};
 use utoipa::ToSchema;
 
 use crate::{App, access::Caller, consumer::parse_task_id, error::ApiError, openapi::Refusals, path::Path};
-
-/// A comment is sent this often, so that proxies do not take a quiet connection for a dead one.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// One event of the stream.
 #[derive(ToSchema)]
@@ -65,11 +58,7 @@ pub(crate) async fn follow_task(
         // Nothing will ever follow; an empty stream would make a browser ask again and again.
         return Ok(StatusCode::NO_CONTENT.into_response());
     }
-    let stream = events(app.engine, following, seen);
-    let mut response = Sse::new(stream).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();
-    // Proxies that gather answers before passing them on would gather this one for ever.
-    response.headers_mut().insert("x-accel-buffering", axum::http::HeaderValue::from_static("no"));
-    Ok(response)
+    Ok(event_stream(events(app.engine, following, seen)))
 }
 
 /// What was sent last.
@@ -78,7 +67,7 @@ struct Sent {
     revision: Option<u64>,
 }
 
-fn events(engine: Engine, following: Following, seen: Option<u64>) -> impl Stream<Item = Result<Event, Infallible>> {
+fn events(engine: Engine, following: Following, seen: Option<u64>) -> impl Stream<Item = Event> {
     // Who has seen the present state knows its status, and waits for the next change.
     let known = (seen == Some(following.task.state.revision)).then_some(following.task.state.status);
     let sent = Sent { status: known, revision: seen };
@@ -94,7 +83,7 @@ fn events(engine: Engine, following: Following, seen: Option<u64>) -> impl Strea
         let event = event(&engine, &following.task, &sent);
         sent = Sent { status: Some(following.task.state.status), revision: Some(following.task.state.revision) };
         let going_on = (!following.task.state.status.is_final()).then_some(following);
-        Some((Ok(event), (engine, going_on, sent)))
+        Some((event, (engine, going_on, sent)))
     })
 }
 

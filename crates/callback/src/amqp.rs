@@ -57,7 +57,8 @@ fn destination<'a>(kind: CallbackType, target: &str, client: &'a Client) -> Resu
 /// What is published; or why nothing is.
 async fn message(delivery: &CallbackDelivery) -> Result<Publish, NotAllowed> {
     let Destination { exchange, routing_key, .. } = destination(delivery.kind, &delivery.target, &delivery.client)?;
-    let signed = signature::sign_all(&delivery.client.signing_secrets, &delivery.id, delivery.now, delivery.body.as_bytes());
+    let signed =
+        signature::sign_all(&delivery.client.signing_secrets, &delivery.id, delivery.now, delivery.body.as_bytes());
     let signature = signed.map_err(|error| NotAllowed(format!("the callback can not be signed: {error}")))?;
     let mut message = Publish::new(exchange, routing_key, Vec::new())
         .message_id(&delivery.id)

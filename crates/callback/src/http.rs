@@ -204,7 +204,8 @@ impl CallbackSender for HttpSender {
 
 /// What goes with a delivery; or why it can not be sent.
 fn headers(delivery: &CallbackDelivery) -> Result<HeaderMap, String> {
-    let signed = signature::sign_all(&delivery.client.signing_secrets, &delivery.id, delivery.now, delivery.body.as_bytes());
+    let signed =
+        signature::sign_all(&delivery.client.signing_secrets, &delivery.id, delivery.now, delivery.body.as_bytes());
     let signature = signed.map_err(|error| format!("the callback can not be signed: {error}"))?;
     let value = |text: &str| HeaderValue::from_str(text).map_err(|_| "the callback's id can not be sent".to_owned());
     let mut headers = HeaderMap::new();

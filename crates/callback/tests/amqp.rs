@@ -181,7 +181,8 @@ async fn a_destination_that_leads_nowhere_refuses_and_others_do_not_mind() {
 #[tokio::test]
 async fn a_destination_that_was_taken_away_is_forbidden() {
     let vhost = vhost().await;
-    let reply = callback_sender(vhost.url()).send(&delivery("results", Client { destinations: vec![], ..client(&[]) })).await;
+    let reply =
+        callback_sender(vhost.url()).send(&delivery("results", Client { destinations: vec![], ..client(&[]) })).await;
     assert_eq!(outcome(&reply), ReplyOutcome::Forbidden);
     assert!(vhost.take("shop", 10).await.unwrap().is_empty());
 }

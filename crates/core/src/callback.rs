@@ -140,7 +140,7 @@ impl Callback {
     }
 }
 
-/// Names a lane: the deliveries of one client to one endpoint. Lanes do not wait for each other.
+/// Names a lane: the deliveries of one client to one endpoint. CallbackLanePage do not wait for each other.
 pub fn lane(client: ClientKey, endpoint: &str) -> i64 {
     use sha2::{Digest, Sha256};
     let digest = Sha256::new_with_prefix(client.0.to_be_bytes()).chain_update(endpoint).finalize();
@@ -306,14 +306,14 @@ pub struct Settlement {
     /// Whether more is told of the task ([`Callback::is_chain`]).
     pub chain: bool,
     /// What follows from it.
-    pub verdict: Verdict,
+    pub verdict: CallbackVerdict,
     /// What is kept of it; nothing if it was given back untried.
     pub tried: Option<CallbackAttempt>,
 }
 
 /// What follows from a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum CallbackVerdict {
     /// It was told.
     Delivered,
     /// It is not to be tried again.
@@ -357,7 +357,7 @@ pub struct LaneHead {
 
 /// Some lanes, in the order of their names.
 #[derive(Debug, Clone, Default)]
-pub struct Lanes {
+pub struct CallbackLanePage {
     /// The lanes.
     pub heads: Vec<LaneHead>,
     /// The database's time.

@@ -75,7 +75,7 @@ pub struct Retention {
 
 /// How a service's tasks reach its workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Transport {
+pub enum TaskTransport {
     /// Workers take them from the built-in queue, over HTTP.
     #[default]
     Builtin,
@@ -83,7 +83,15 @@ pub enum Transport {
     RabbitMq,
 }
 
-impl Transport {
+impl TaskTransport {
+    /// Whether tasks go to a broker, whichever it is, and not to the built-in queue.
+    pub const fn is_brokered(self) -> bool {
+        match self {
+            Self::Builtin => false,
+            Self::RabbitMq => true,
+        }
+    }
+
     /// The name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -207,7 +215,7 @@ pub struct Service {
     /// Prefix of its queues on a broker.
     pub queue_name: String,
     /// How its tasks reach its workers.
-    pub transport: Transport,
+    pub transport: TaskTransport,
     /// Its queues on a broker.
     pub queue: QueueSettings,
     /// A request that does not conform is refused at once.

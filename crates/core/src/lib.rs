@@ -56,15 +56,15 @@ pub use broker::{
     TaskBrokerState, TaskConsumer,
 };
 pub use callback::{
-    About, Callback, CallbackAttempt, CallbackDelivery, CallbackEvent, CallbackFilter, CallbackId, CallbackPage,
-    CallbackRecord, CallbackSender, CallbackStatus, CallbackType, DueCallback, LaneChange, LaneHead, Lanes, NotAllowed,
-    Reply, ReplyOutcome, Resend, Resent, Settlement, Verdict, lane,
+    About, Callback, CallbackAttempt, CallbackDelivery, CallbackEvent, CallbackFilter, CallbackId, CallbackLanePage,
+    CallbackPage, CallbackRecord, CallbackSender, CallbackStatus, CallbackType, CallbackVerdict, DueCallback,
+    LaneChange, LaneHead, NotAllowed, Reply, ReplyOutcome, Resend, Resent, Settlement, lane,
 };
 pub use change::{Milestone, Revocation, TaskChange};
 pub use cron::{Cron, CronError};
 pub use declared::{
     Authorization, Client, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, Declared, Destination, QueueKind, QueueSettings,
-    Retention, Role, Roles, Service, ServiceLimits, SigningSecret, Transport,
+    Retention, Role, Roles, Service, ServiceLimits, SigningSecret, TaskTransport,
 };
 pub use dependency::{
     After, Condition, DependenciesResolved, Gate, MOST_PREREQUISITES, Prerequisite, TaskLink, barred,

@@ -11,7 +11,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use relais_core::{
     Backlog, Change, Event, PurgeRule, QueueKind, QueueSettings, QueueShare, Role, Service, ServiceKey, Status, Task,
-    TaskEvent, TaskFilter, TaskId, TaskLink, Transport,
+    TaskEvent, TaskFilter, TaskId, TaskLink, TaskTransport,
 };
 use relais_protocol::{
     HumanDuration,
@@ -310,8 +310,8 @@ fn service_declaration(service: &Service) -> ServiceDeclaration {
         service_name: service.name.to_string(),
         queue_name: Some(service.queue_name.clone()),
         transport: Some(match service.transport {
-            Transport::Builtin => TransportName::Builtin,
-            Transport::RabbitMq => TransportName::Rabbitmq,
+            TaskTransport::Builtin => TransportName::Builtin,
+            TaskTransport::RabbitMq => TransportName::Rabbitmq,
         }),
         queue: (service.queue != QueueSettings::default()).then(|| QueueDeclaration {
             kind: match service.queue.kind {

@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{EngineError, hub::Hub};
+use crate::{EngineError, hub::WakeupHub};
 
 /// The most tasks that one transaction hands out.
 const MAX_CLAIM: usize = 1000;
@@ -59,7 +59,7 @@ pub(crate) struct ClaimCoordinator {
 impl ClaimCoordinator {
     pub(crate) fn start(
         store: Arc<dyn Store>,
-        hub: Arc<Hub>,
+        hub: Arc<WakeupHub>,
         sweep: Duration,
         stopping: CancellationToken,
         tracker: &TaskTracker,
@@ -169,7 +169,7 @@ impl Drop for UnderWay {
 
 struct Desk {
     store: Arc<dyn Store>,
-    hub: Arc<Hub>,
+    hub: Arc<WakeupHub>,
     /// How often those who wait look by themselves.
     sweep: Duration,
     stopping: CancellationToken,
@@ -259,7 +259,9 @@ impl Desk {
         while waiting.pop_front_if(|waiter| waiter.reply.is_closed()).is_some() {
             self.waiting_count -= 1;
         }
-        let Some(waiter) = waiting.pop_front_if(|waiter| tasks == 1 || waiter.request.instance.is_some()) else { return };
+        let Some(waiter) = waiting.pop_front_if(|waiter| tasks == 1 || waiter.request.instance.is_some()) else {
+            return;
+        };
         match reply.send(waiter) {
             Ok(()) => {
                 self.waiting_count -= 1;

@@ -22,7 +22,7 @@ use crate::{
     callbacks::{CallbackOptions, CallbackSenders},
     claims::ClaimCoordinator,
     dispatch::{self, DispatchOptions, Dispatcher, give_back},
-    hub::Hub,
+    hub::WakeupHub,
     local::{InstanceOptions, presence},
     measured::Measured,
     pace::Pace,
@@ -111,7 +111,7 @@ pub(crate) struct Inner {
     pub(crate) store: Arc<dyn Store>,
     pub(crate) options: Options,
     pub(crate) registry: Registry,
-    pub(crate) hub: Arc<Hub>,
+    pub(crate) hub: Arc<WakeupHub>,
     pub(crate) bus: EventBus,
     pub(crate) pace: Pace,
     pub(crate) trends: Trends,
@@ -140,7 +140,7 @@ impl Engine {
         options.sweep = options.sweep.clamp(Duration::from_millis(100), Duration::from_secs(86_400));
         let store: Arc<dyn Store> = Arc::new(Measured(store));
         let (tracker, stopping, closing) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
-        let hub = Arc::new(Hub::default());
+        let hub = Arc::new(WakeupHub::default());
         store.listen(Arc::clone(&hub) as _);
         let (dispatcher, parcels) = Dispatcher::new();
         let dispatcher = Arc::new(dispatcher);

@@ -34,7 +34,7 @@ pub(crate) struct Pulse {
 
 /// Hears the store's wake-ups and passes them on.
 #[derive(Default)]
-pub(crate) struct Hub {
+pub(crate) struct WakeupHub {
     /// Tasks that somebody watches, by `id`.
     watched: Mutex<HashMap<i64, watch::Sender<u64>>>,
     /// Services that have had new work since the claim coordinator last looked. Bounded by the number of services.
@@ -67,7 +67,7 @@ pub(crate) struct Hub {
     looked: AtomicU64,
 }
 
-impl Hub {
+impl WakeupHub {
     /// Watches a task. Whatever changes it from now on is noticed.
     pub(crate) fn watch(self: &Arc<Self>, id: i64) -> Watch {
         let receiver = lock(&self.watched).entry(id).or_insert_with(|| watch::channel(0).0).subscribe();
@@ -176,7 +176,7 @@ impl Queues {
     }
 }
 
-impl WakeupListener for Hub {
+impl WakeupListener for WakeupHub {
     fn wake(&self, wakeup: &Wakeup) {
         let mut queues = lock(&self.queues);
         if !queues.watched.is_empty() {
@@ -253,7 +253,7 @@ impl WakeupListener for Hub {
 
 /// Watches one task until it is dropped.
 pub(crate) struct Watch {
-    hub: Arc<Hub>,
+    hub: Arc<WakeupHub>,
     id: i64,
     receiver: Option<watch::Receiver<u64>>,
 }
@@ -294,7 +294,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_change_before_the_wait_is_not_missed_and_nothing_is_kept_afterwards() {
-        let hub = Arc::new(Hub::default());
+        let hub = Arc::new(WakeupHub::default());
         let (mut one, mut same) = (hub.watch(7), hub.watch(7));
         hub.wake(&changed(vec![6, 7]));
         one.changed().await;
@@ -310,7 +310,7 @@ mod tests {
 
     #[test]
     fn what_was_found_by_looking_is_told_only_where_no_wakeup_has() {
-        let hub = Hub::default();
+        let hub = WakeupHub::default();
         let told = || hub.pulse.borrow().tasks;
         hub.wake(&changed(vec![7]));
         assert_eq!(told(), 1);
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_watched_is_looked_at_when_it_may_have_changed() {
-        let (hub, service, other) = (Hub::default(), ServiceKey(1), ServiceKey(2));
+        let (hub, service, other) = (WakeupHub::default(), ServiceKey(1), ServiceKey(2));
         let depth = |pending| QueueDepth { service, pending, in_progress: 0, oldest_pending: None };
         let work = |service| Wakeup { work: vec![service], ..Wakeup::default() };
         let mut seen = hub.watch_queue(service);

@@ -325,6 +325,7 @@ pub(crate) fn callback(
             events
         }
     };
-    let endpoint = callback_sender.judge(kind, &target, client).map_err(|why| EngineError::CallbackUrlNotAllowed(why.0))?;
+    let endpoint =
+        callback_sender.judge(kind, &target, client).map_err(|why| EngineError::CallbackUrlNotAllowed(why.0))?;
     Ok(Callback { kind, target, events, gzip, lane: lane(client.key, &endpoint) })
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{Condition, Status, TaskBrokerState, TaskId, Timestamp, Transport};
+use relais_core::{Condition, Status, TaskBrokerState, TaskId, Timestamp};
 
 use crate::{Engine, EngineError};
 
@@ -90,7 +90,7 @@ impl Engine {
         if service.paused {
             reasons.push(WaitReason::Paused);
         }
-        if service.transport == Transport::RabbitMq {
+        if service.transport.is_brokered() {
             match self.0.options.dispatch.task_broker.as_ref().map(|task_broker| task_broker.state()) {
                 Some(TaskBrokerState::Away(why) | TaskBrokerState::Blocked(why)) => {
                     reasons.push(WaitReason::Broker(why))

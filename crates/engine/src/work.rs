@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{
-    ClaimRequest, Event, Ignored, Outcome, ServiceKey, Status, TaskEvent, TaskId, TraceContext, Transport,
-};
+use relais_core::{ClaimRequest, Event, Ignored, Outcome, ServiceKey, Status, TaskEvent, TaskId, TraceContext};
 use relais_protocol::worker::{
     self, HeldTask, Misunderstood, OutcomeKind, SubmissionMessage, TaskOutcome, WorkerMessage,
 };
@@ -44,7 +42,7 @@ impl Engine {
         max_wait: Duration,
         version: Option<&str>,
     ) -> Result<Vec<SubmissionMessage>, EngineError> {
-        if access.service.transport == Transport::RabbitMq {
+        if access.service.transport.is_brokered() {
             let message = format!("the tasks of {} are handed out by the broker", access.service.name);
             return Err(EngineError::Conflict(message));
         }

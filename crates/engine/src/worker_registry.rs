@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use relais_core::{ServiceKey, Status, Task, TaskFilter, TaskId, Transport};
+use relais_core::{ServiceKey, Status, Task, TaskFilter, TaskId, TaskTransport};
 use relais_protocol::worker_state::{HeldTaskView, WorkerActivity, WorkerStateView};
 use serde::{Deserialize, Serialize};
 
@@ -175,7 +175,7 @@ impl Engine {
             host_name: Some(host.to_owned()).filter(|host| !host.is_empty()),
             service: service.to_owned(),
             transport: match declared.services.get(service).map(|service| service.transport) {
-                Some(Transport::RabbitMq) => "rabbitmq",
+                Some(TaskTransport::RabbitMq) => "rabbitmq",
                 _ => "builtin",
             }
             .to_owned(),

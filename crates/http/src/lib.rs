@@ -13,6 +13,7 @@ mod connection;
 mod connections;
 mod peer;
 mod serve;
+pub mod sse;
 mod state;
 
 pub use body::{BodyError, carrying, read_body};

@@ -202,7 +202,11 @@ async fn prepare_when_there(store: Arc<dyn Store>, migrate: bool, stopping: Canc
     }
 }
 
-fn engine_options(config: &Config, callback_senders: CallbackSenders, task_broker: Option<Arc<dyn TaskBroker>>) -> Options {
+fn engine_options(
+    config: &Config,
+    callback_senders: CallbackSenders,
+    task_broker: Option<Arc<dyn TaskBroker>>,
+) -> Options {
     Options {
         batching: BatchOptions {
             max_batch: config.batching.max_batch,
@@ -232,7 +236,7 @@ fn engine_options(config: &Config, callback_senders: CallbackSenders, task_broke
         audit_age: config.admin.audit_age.0,
         rescue: config.server.has(Role::Rescue),
         purging: config.server.has(Role::Purge),
-        send_callbacks: config.server.has(Role::Notify),
+        send_callbacks: config.server.has(Role::Callbacks),
         scheduling: config.server.has(Role::Schedule),
         presence: Some(InstanceOptions {
             name: (!config.server.name.is_empty()).then(|| config.server.name.clone()),

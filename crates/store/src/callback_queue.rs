@@ -7,8 +7,8 @@
 use std::{future::Future, time::Duration};
 
 use relais_core::{
-    CallbackAttempt, CallbackEvent, CallbackFilter, CallbackRecord, ClientKey, DueCallback, LaneChange, Lanes, Resend,
-    ServiceKey, Settlement, Timestamp,
+    CallbackAttempt, CallbackEvent, CallbackFilter, CallbackLanePage, CallbackRecord, ClientKey, DueCallback,
+    LaneChange, Resend, ServiceKey, Settlement, Timestamp,
 };
 
 use crate::session::Result;
@@ -107,8 +107,12 @@ pub(crate) trait CallbackQueue: Send {
 
 /// Callbacks, without a transaction.
 pub(crate) trait CallbackReader: Send + Sync {
-    /// Lanes in which something waits, in the order of their names, after this one.
-    fn list_callback_lanes(&self, after: Option<i64>, limit: usize) -> impl Future<Output = Result<Lanes>> + Send;
+    /// CallbackLanePage in which something waits, in the order of their names, after this one.
+    fn list_callback_lanes(
+        &self,
+        after: Option<i64>,
+        limit: usize,
+    ) -> impl Future<Output = Result<CallbackLanePage>> + Send;
 
     /// How far a page looks that looks at so many rows, going back from the cursor.
     fn callback_floor(

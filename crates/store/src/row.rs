@@ -15,7 +15,7 @@ use relais_core::{
     Attempt, AttemptOutcome, Authorization, Callback, CallbackStatus, Client, ClientId, ClientKey, Condition,
     DispatchName, DueDispatch, Failure, Json, Links, Priority, QueueDepth, QueueKind, QueueSettings, QueueShare,
     Retention, RetryPolicy, Roles, Room, Service, ServiceKey, ServiceLimits, ServiceName, SigningSecret, State, Status,
-    StoreError, Tally, Task, TaskId, Timestamp, Transport,
+    StoreError, Tally, Task, TaskId, TaskTransport, Timestamp,
 };
 
 use crate::dependency::{batch_of, links, trace};
@@ -378,7 +378,7 @@ pub(crate) fn service(row: &impl Columns) -> Result<Service> {
         key: ServiceKey(row.int("id")?),
         name: ServiceName::new(row.text("name")?).map_err(corrupt)?,
         queue_name: row.text("queue_name")?,
-        transport: Transport::from_code(row.small("transport")?).ok_or_else(|| corrupt("an unknown transport"))?,
+        transport: TaskTransport::from_code(row.small("transport")?).ok_or_else(|| corrupt("an unknown transport"))?,
         queue: QueueSettings {
             kind: QueueKind::from_code(row.small("queue_kind")?).ok_or_else(|| corrupt("an unknown kind of queue"))?,
             message_ttl: row.big_if_any("message_ttl_ms")?.map(millis),

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
     Change, ClaimRequest, ClientId, ClientKey, CrashPolicy, FlowLimits, Json, NewInstance, NewTask, QueueSettings,
-    Registration, ServiceKey, ServiceLimits, ServiceName, Status, Store, TaskId, Terms, Transport,
+    Registration, ServiceKey, ServiceLimits, ServiceName, Status, Store, TaskId, TaskTransport, Terms,
 };
 use relais_store::Options;
 use relais_testkit::TestDatabase;
@@ -28,7 +28,7 @@ impl World {
         let mut changes = vec![Change::PutService {
             name: ServiceName::new("resize")?,
             queue_name: "resize".to_owned(),
-            transport: Transport::Builtin,
+            transport: TaskTransport::Builtin,
             queue: QueueSettings::default(),
             json_schema: None,
             paused: None,

@@ -8,10 +8,11 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
-    After, BatchId, Callback, CallbackEvent, CallbackFilter, CallbackType, Change, ClaimRequest, ClientId, ClientKey,
-    Condition, CrashPolicy, Dispatched, Event, FlowLimits, IdempotencyKey, InstanceKey, Json, NewBatch, NewInstance,
-    NewLinks, NewTask, PurgeRule, QueueSettings, Registration, Resend, ServiceKey, ServiceLimits, ServiceName,
-    Settlement, Status, Store, TaskEvent, TaskFilter, TaskId, TaskLink, Terms, Transport, UniqueKey, Verdict,
+    After, BatchId, Callback, CallbackEvent, CallbackFilter, CallbackType, CallbackVerdict, Change, ClaimRequest,
+    ClientId, ClientKey, Condition, CrashPolicy, Dispatched, Event, FlowLimits, IdempotencyKey, InstanceKey, Json,
+    NewBatch, NewInstance, NewLinks, NewTask, PurgeRule, QueueSettings, Registration, Resend, ServiceKey,
+    ServiceLimits, ServiceName, Settlement, Status, Store, TaskEvent, TaskFilter, TaskId, TaskLink, TaskTransport,
+    Terms, UniqueKey,
 };
 use relais_store::Options;
 use relais_testkit::TestDatabase;
@@ -241,7 +242,7 @@ impl World {
             changes.push(Change::PutService {
                 name: ServiceName::new(name)?,
                 queue_name: name.to_owned(),
-                transport: if brokered { Transport::RabbitMq } else { Transport::Builtin },
+                transport: if brokered { TaskTransport::RabbitMq } else { TaskTransport::Builtin },
                 queue: QueueSettings::default(),
                 json_schema: None,
                 paused: None,
@@ -376,7 +377,7 @@ impl World {
         let due = measured!("claim callbacks", store.claim_callbacks(vec![LANE], 3, LONG));
         ensure!(due.len() == 3, "{} are due", due.len());
         let settled =
-            |row, attempt| Settlement { row, attempt, chain: false, verdict: Verdict::Delivered, tried: None };
+            |row, attempt| Settlement { row, attempt, chain: false, verdict: CallbackVerdict::Delivered, tried: None };
         let settled = due.iter().map(|due| settled(due.record.row, due.record.attempts)).collect();
         measured!("settle callbacks", store.complete_callbacks(settled, Vec::new()));
         measured!("lanes", store.list_callback_lanes(None, 10));

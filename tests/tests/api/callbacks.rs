@@ -52,8 +52,9 @@ async fn app_with(on: Backend, change: impl FnOnce(&mut CallbackOptions)) -> Tes
         })
         .unwrap(),
     );
-    let callback_senders =
-        CallbackSenders::default().with(CallbackType::Https, Arc::clone(&callback_sender)).with(CallbackType::Http, callback_sender);
+    let callback_senders = CallbackSenders::default()
+        .with(CallbackType::Https, Arc::clone(&callback_sender))
+        .with(CallbackType::Http, callback_sender);
     let mut callbacks = CallbackOptions {
         retries: vec![Duration::from_millis(20), Duration::from_millis(40), Duration::from_millis(80)],
         timeout: DEADLINE,

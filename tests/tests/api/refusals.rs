@@ -153,7 +153,8 @@ async fn conditions(on: Backend, met: &mut BTreeSet<u64>) {
     // Nobody listens there, and the port is nobody's to use.
     let task_broker = RabbitMq::new("amqp://127.0.0.1:1", RabbitMqOptions::default());
     let task_broker = task_broker.unwrap_or_else(|error| panic!("{error}"));
-    let alone = TestApp::builder(on).engine(|engine| engine.dispatch.task_broker = Some(Arc::new(task_broker))).start().await;
+    let alone =
+        TestApp::builder(on).engine(|engine| engine.dispatch.task_broker = Some(Arc::new(task_broker))).start().await;
     keep(met, 503_004, &alone.caller().get("/admin/deadletters/resize/nothing").await);
 
     let silent = TestApp::builder(on).engine(|engine| engine.bus.enabled = false).start().await;

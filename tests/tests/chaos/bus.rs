@@ -35,7 +35,7 @@ impl Pair {
         let receiver = Receiver::start().await?;
         let port = receiver.address().port();
         let here = options(&database, redis.as_ref(), port).arg("--role").arg("api,rescue,purge").start().await?;
-        let there = options(&database, redis.as_ref(), port).arg("--role").arg("api,notify").start().await?;
+        let there = options(&database, redis.as_ref(), port).arg("--role").arg("api,callbacks").start().await?;
         declare(&here.url(), "60s").await?;
         declare(&there.url(), "60s").await?;
         let pair = Self { database, redis, receiver, here, there };

@@ -63,7 +63,7 @@ const ACCEPTED: [(&str, &str); 21] = [
     ),
     (
         "rabbitmq-by-amqp",
-        "broker: {enabled: true, existingSecret: bunny}\nworkers: [{name: a, {W}, transport: rabbitmq, queueName: images, timeoutSeconds: 60, scale: {trigger: rabbitmq}}, {name: b, {W}, transport: rabbitmq, kind: job, timeoutSeconds: 1800, scale: {trigger: rabbitmq}}]\nserver: {roles: [api, dispatch, track, rescue], split: [{name: rest, roles: [purge, notify]}]}",
+        "broker: {enabled: true, existingSecret: bunny}\nworkers: [{name: a, {W}, transport: rabbitmq, queueName: images, timeoutSeconds: 60, scale: {trigger: rabbitmq}}, {name: b, {W}, transport: rabbitmq, kind: job, timeoutSeconds: 1800, scale: {trigger: rabbitmq}}]\nserver: {roles: [api, dispatch, track, rescue], split: [{name: rest, roles: [purge, callbacks]}]}",
     ),
     (
         "rabbitmq-by-http",
@@ -99,8 +99,8 @@ const REFUSED: [(&str, &str); 28] = [
     ("server: {settings: {admin: {token: hush}}}", "would put a secret into a ConfigMap"),
     ("server: {settings: {database: {encryption_keys: [hush]}}}", "database.encryption.existingSecret"),
     ("server: {settings: {server: {listen: '0.0.0.0:1'}}}", "decided by another value"),
-    ("server: {roles: [notify]}", "must have api"),
-    ("server: {split: [{name: post, roles: [notify]}]}", "what is left"),
+    ("server: {roles: [callbacks]}", "must have api"),
+    ("server: {split: [{name: post, roles: [callbacks]}]}", "what is left"),
     ("server: {ingress: {enabled: true}}", "host is missing"),
     ("server: {replica: 3}", "replica"),
     ("broker: {enabled: true}", "the broker is missing"),

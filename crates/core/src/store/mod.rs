@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use crate::{
     ClientFlow, ClientId, ClientKey, Destination, Ignored, InstanceKey, Json, QueueSettings, Revocation, Role,
-    ScheduleChange, ServiceKey, ServiceLimits, ServiceName, State, Status, Task, TaskChange, TaskId, Timestamp,
-    Transport,
+    ScheduleChange, ServiceKey, ServiceLimits, ServiceName, State, Status, Task, TaskChange, TaskId, TaskTransport,
+    Timestamp,
 };
 
 pub use ports::*;
@@ -132,7 +132,7 @@ pub enum Change {
         /// Prefix of its queues on a broker.
         queue_name: String,
         /// How its tasks reach its workers.
-        transport: Transport,
+        transport: TaskTransport,
         /// Its queues on a broker.
         queue: QueueSettings,
         /// What a request must conform to.

@@ -13,9 +13,9 @@ use super::{
 };
 use crate::{
     Attempt, AuditEntry, AuditOutcome, AuditPage, Backlog, Batch, BatchCreated, BatchId, CallbackAttempt,
-    CallbackFilter, CallbackPage, ClaimedDispatches, ClientKey, CollectedSubmissions, Decision, Declared,
-    DependenciesResolved, DispatchName, Dispatched, DueCallback, FiredSchedules, InstanceKey, InstanceRecord,
-    LaneChange, Lanes, NewBatch, NewInstance, NewTask, Page, PublishedTask, QueueDepth, QueueShare, ReapedInstances,
+    CallbackFilter, CallbackLanePage, CallbackPage, ClaimedDispatches, ClientKey, CollectedSubmissions, Decision,
+    Declared, DependenciesResolved, DispatchName, Dispatched, DueCallback, FiredSchedules, InstanceKey, InstanceRecord,
+    LaneChange, NewBatch, NewInstance, NewTask, Page, PublishedTask, QueueDepth, QueueShare, ReapedInstances,
     Registration, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ScheduleValidator, ServiceKey, SessionsOf,
     Settlement, Submission, SubmissionValidator, Task, TaskFilter, TaskId, Timestamp,
 };
@@ -161,9 +161,9 @@ macro_rules! store_ports {
 
             /// Callbacks: the queue of what is to be sent, by lanes, and every try.
             CallbackStore {
-                /// Lanes in which callbacks wait, in the order of their names, after this one. The cost is that of the
+                /// CallbackLanePage in which callbacks wait, in the order of their names, after this one. The cost is that of the
                 /// lanes, not of what waits in them.
-                list_callback_lanes(after: Option<i64>, limit: usize) -> Lanes;
+                list_callback_lanes(after: Option<i64>, limit: usize) -> CallbackLanePage;
 
                 /// Hands out callbacks that are due, at most `each` of each of these lanes, each to one caller only; a lane
                 /// that is parked has none. What is not completed within `lease` is handed out again.

@@ -7,7 +7,7 @@ use std::{
 
 use relais_core::{
     Change, ClientId, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, DEFAULT_PRIORITY_STEP, Declared, Json, QueueKind,
-    QueueSettings, Retention, RetryPolicy, Role, Roles, ServiceLimits, ServiceName, Transport,
+    QueueSettings, Retention, RetryPolicy, Role, Roles, ServiceLimits, ServiceName, TaskTransport,
 };
 use relais_protocol::admin::{
     AppliedAction, AppliedEntry, ApplyReport, AuthorizationDeclaration, Declaration, QueueTypeName, RoleName,
@@ -151,7 +151,7 @@ pub(super) fn deleted(kind: &str, name: String) -> ApplyReport {
 /// Checks a service's declaration, and fills in the defaults.
 fn service_change(
     service: &ServiceDeclaration,
-    default: Transport,
+    default: TaskTransport,
     path: &str,
     problems: &mut Vec<Problem>,
 ) -> Option<Change> {
@@ -189,8 +189,8 @@ fn service_change(
         wrong("capacity", format!("must be at most {}", i32::MAX));
     }
     let transport = match service.transport {
-        Some(TransportName::Builtin) => Transport::Builtin,
-        Some(TransportName::Rabbitmq) => Transport::RabbitMq,
+        Some(TransportName::Builtin) => TaskTransport::Builtin,
+        Some(TransportName::Rabbitmq) => TaskTransport::RabbitMq,
         None => default,
     };
     let retention = service.retention.unwrap_or_default();
@@ -254,14 +254,14 @@ fn shared_queues(declared: &Declared, changes: &[Change], problems: &mut Vec<Pro
     for change in changes {
         let Change::PutService { name, queue_name, transport, .. } = change else { continue };
         put.insert(name);
-        if *transport == Transport::RabbitMq
+        if transport.is_brokered()
             && let Some(other) = queues.insert(queue_name, name)
         {
             problems.push(shared(name, other, queue_name));
         }
     }
     for service in declared.services.values().filter(|service| !put.contains(&service.name)) {
-        if service.transport == Transport::RabbitMq
+        if service.transport.is_brokered()
             && let Some(name) = queues.get(service.queue_name.as_str())
         {
             problems.push(shared(name, &service.name, &service.queue_name));

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use relais_core::{Change, ClientFlow, Declared, FlowLimits, MAX_SHARE, RateLimit, Transport};
+use relais_core::{Change, ClientFlow, Declared, FlowLimits, MAX_SHARE, RateLimit, TaskTransport};
 use relais_protocol::{
     HumanDuration,
     admin::{AuthorizationDeclaration, RateLimitDeclaration, ServiceDeclaration},
@@ -28,10 +28,10 @@ const NO_WINDOW: &str = "needs a dispatchWindow where tasks go to a broker (tran
 /// Reads the limits of a service; what is wrong with them is said by field.
 pub(super) fn limits(
     service: &ServiceDeclaration,
-    transport: Transport,
+    transport: TaskTransport,
     mut wrong: impl FnMut(&str, String),
 ) -> FlowLimits {
-    let brokered = transport == Transport::RabbitMq;
+    let brokered = transport.is_brokered();
     // What a broker was given is out of our hands; what waits for a place in a window is not.
     let given_away = brokered && service.dispatch_window.is_none();
     for (field, most) in [("maxRunning", service.max_running), ("maxRunningPerClient", service.max_running_per_client)]
@@ -149,7 +149,7 @@ pub(super) fn without_a_window(
     }
     for ((client, service), _) in limited.into_iter().filter(|(_, limited)| *limited) {
         let known = || declared.services.get(service).map(|it| (it.transport, it.limits.flow.dispatch_window));
-        if put(service).or_else(known) == Some((Transport::RabbitMq, None)) {
+        if put(service).or_else(known) == Some((TaskTransport::RabbitMq, None)) {
             problems.push(Problem::at("/authorizations", format!("maxRunning of {client} on {service} {NO_WINDOW}")));
         }
     }

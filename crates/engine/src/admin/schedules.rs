@@ -8,7 +8,7 @@ use std::{
 use relais_core::{
     Change, Client, ClientId, ClientKey, Cron, CronError, Declared, Destination, Json, Missed, Overlap, Priority,
     QueueSettings, Role, RunByHand, RunTerms, Schedule, ScheduleChange, ScheduleName, ScheduleRecord, Service,
-    ServiceKey, ServiceLimits, ServiceName, Transport,
+    ServiceKey, ServiceLimits, ServiceName, TaskTransport,
 };
 use relais_protocol::{
     HumanDuration,
@@ -215,7 +215,9 @@ impl Engine {
         };
         let judged = submission(&schedule, None)
             .map(|request| SubmitRequest { priority: declared.priority, ..request })
-            .and_then(|request| new_task(&alone, &self.0.options.callback_senders, &Access { client, service }, request));
+            .and_then(|request| {
+                new_task(&alone, &self.0.options.callback_senders, &Access { client, service }, request)
+            });
         if let Err(error) = judged {
             problems.extend(problems_of(&error, path));
         }
@@ -267,7 +269,7 @@ impl Outlook<'_> {
                 key: ServiceKey(0),
                 name: ServiceName::new(name).ok()?,
                 queue_name: name.to_owned(),
-                transport: Transport::default(),
+                transport: TaskTransport::default(),
                 queue: QueueSettings::default(),
                 json_schema: None,
                 paused: false,

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::over_store::StoreTransport;
 use self::{publisher::EventPublisher, remote_interest::RemoteInterest};
-use crate::{Engine, EngineError, Problem, background::chain, engine::Inner, hub::Hub};
+use crate::{Engine, EngineError, Problem, background::chain, engine::Inner, hub::WakeupHub};
 
 /// What the channels of tasks begin with.
 pub const TASKS: &str = "task";
@@ -183,7 +183,7 @@ async fn connect(bus: &relais_bus::Bus, quiet: &CancellationToken) -> bool {
 }
 
 /// Wakes whoever waits here for what happens elsewhere.
-async fn hear_wakeups(bus: &relais_bus::Bus, hub: &Arc<Hub>, origin: &str) -> Result<PushWorker, BusError> {
+async fn hear_wakeups(bus: &relais_bus::Bus, hub: &Arc<WakeupHub>, origin: &str) -> Result<PushWorker, BusError> {
     let (hub, origin): (_, Arc<str>) = (Arc::clone(hub), origin.into());
     let worker = PushWorker::builder("wakeups").channel(WAKEUPS).retries(0);
     worker

@@ -11,8 +11,8 @@ use std::{
 
 use futures::FutureExt as _;
 use relais_core::{
-    About, CallbackAttempt, CallbackDelivery, CallbackRecord, CallbackSender, LaneChange, Reply, ReplyOutcome,
-    Settlement, StoreError, Verdict,
+    About, CallbackAttempt, CallbackDelivery, CallbackRecord, CallbackSender, CallbackVerdict, LaneChange, Reply,
+    ReplyOutcome, Settlement, StoreError,
 };
 use relais_handler::trace;
 use tokio::{
@@ -24,7 +24,7 @@ use tracing::{Instrument as _, field::Empty};
 
 use super::{
     CallbackOptions,
-    lanes::{Lanes, Taken},
+    lanes::{LaneScheduler, Taken},
     schedule,
 };
 use crate::{
@@ -74,7 +74,7 @@ struct Back {
 struct CallbackDispatcher {
     engine: Engine,
     options: Arc<CallbackOptions>,
-    lanes: Lanes,
+    lanes: LaneScheduler,
     callback_senders: JoinSet<Back>,
     endpoints: HashMap<String, Arc<Semaphore>>,
     /// Written with the next transaction.
@@ -90,7 +90,7 @@ struct CallbackDispatcher {
 pub(crate) async fn run(engine: Engine) {
     let stopping = engine.stopping();
     let mut post = CallbackDispatcher {
-        lanes: Lanes::default(),
+        lanes: LaneScheduler::default(),
         callback_senders: JoinSet::new(),
         endpoints: HashMap::new(),
         settlements: Vec::new(),
@@ -317,8 +317,8 @@ impl CallbackDispatcher {
         let snapshot = self.engine.snapshot().map_err(|error| error.to_string())?;
         let client = snapshot.declared.client_by_key(record.client).ok_or("the client is gone")?;
         let callback_sender = self.engine.0.options.callback_senders.get(callback.kind).cloned();
-        let callback_sender =
-            callback_sender.ok_or_else(|| format!("callbacks of the type {} are not enabled", callback.kind.as_str()))?;
+        let callback_sender = callback_sender
+            .ok_or_else(|| format!("callbacks of the type {} are not enabled", callback.kind.as_str()))?;
         // The callback sender says itself why it refuses; here it is only asked what shares an endpoint.
         let endpoint = callback_sender.judge(callback.kind, &callback.target, client).unwrap_or_default();
         let places = self.endpoints.entry(endpoint).or_insert_with(|| Arc::new(Semaphore::new(PER_ENDPOINT)));
@@ -373,7 +373,7 @@ impl CallbackDispatcher {
         let retries = service.and_then(|service| service.limits.callback_retries.as_deref());
         let retries = retries.unwrap_or(&options.retries);
         let verdict = schedule::verdict(outcome, retries, tries, schedule::random());
-        if let Verdict::Again(wait) = verdict {
+        if let CallbackVerdict::Again(wait) = verdict {
             self.next_look = self.next_look.min(tokio::time::Instant::now() + wait);
         }
         account(&record, &attempt, verdict);
@@ -451,24 +451,24 @@ fn endpoint(record: &CallbackRecord) -> String {
 /// A callback that was taken and not tried.
 fn given_back(record: &CallbackRecord) -> Settlement {
     let (row, attempt, chain) = (record.row, record.attempts, record.callback.is_chain());
-    Settlement { row, attempt, chain, verdict: Verdict::Returned, tried: None }
+    Settlement { row, attempt, chain, verdict: CallbackVerdict::Returned, tried: None }
 }
 
 /// Counts and logs one try.
-fn account(record: &CallbackRecord, attempt: &CallbackAttempt, verdict: Verdict) {
+fn account(record: &CallbackRecord, attempt: &CallbackAttempt, verdict: CallbackVerdict) {
     let outcome = match verdict {
-        Verdict::Delivered => "delivered",
-        Verdict::GivenUp => "failed",
-        Verdict::Gone => "gone",
-        Verdict::Again(_) => "retried",
-        Verdict::Returned => "returned",
+        CallbackVerdict::Delivered => "delivered",
+        CallbackVerdict::GivenUp => "failed",
+        CallbackVerdict::Gone => "gone",
+        CallbackVerdict::Again(_) => "retried",
+        CallbackVerdict::Returned => "returned",
     };
     let kind = record.callback.kind.as_str();
     metrics::counter!("relais_callbacks_total", "outcome" => outcome, "type" => kind).increment(1);
     metrics::histogram!("relais_callback_seconds", "type" => kind).record(attempt.duration.as_secs_f64());
     let id = record.id;
     match (&attempt.error, verdict) {
-        (Some(error), Verdict::GivenUp | Verdict::Gone) => {
+        (Some(error), CallbackVerdict::GivenUp | CallbackVerdict::Gone) => {
             tracing::warn!(callback = %id, task_id = %id.task_id, attempt = attempt.number, error, "callback failed");
         }
         (Some(error), _) => {

@@ -79,19 +79,19 @@ struct Share {
 
 /// The lanes that this process is busy with.
 #[derive(Debug, Default)]
-pub(super) struct Lanes {
+pub(super) struct LaneScheduler {
     lanes: HashMap<i64, Lane>,
     clients: HashMap<ClientKey, Share>,
     /// Clients that have lanes that are ready, each once, in turn.
     turns: VecDeque<ClientKey>,
-    /// Lanes that may go on when something else has ended.
+    /// LaneScheduler that may go on when something else has ended.
     held_up: Vec<i64>,
     running: usize,
     waiting: usize,
     round: u64,
 }
 
-impl Lanes {
+impl LaneScheduler {
     pub(super) fn running(&self) -> usize {
         self.running
     }
@@ -319,7 +319,7 @@ impl Lanes {
         }
     }
 
-    /// Lanes that the store has nothing in any more, as it said after a whole round.
+    /// LaneScheduler that the store has nothing in any more, as it said after a whole round.
     pub(super) fn retain(&mut self, known: impl Fn(i64) -> bool) {
         self.lanes.retain(|&name, lane| {
             known(name) || lane.more && !lane.parked || lane.running > 0 || !lane.waiting.is_empty()
@@ -391,7 +391,7 @@ mod tests {
         }
     }
 
-    fn fill(lanes: &mut Lanes, lane: i64, rows: i64) {
+    fn fill(lanes: &mut LaneScheduler, lane: i64, rows: i64) {
         lanes.hint(lane);
         lanes.took(&[lane], 8, (0..rows).map(|row| due(lane, row)).collect(), Instant::now());
     }
@@ -401,7 +401,7 @@ mod tests {
 
     #[test]
     fn lanes_take_turns_whatever_waits_in_them() {
-        let (mut lanes, options) = (Lanes::default(), CallbackOptions::default());
+        let (mut lanes, options) = (LaneScheduler::default(), CallbackOptions::default());
         fill(&mut lanes, 1, 8);
         fill(&mut lanes, 2, 1);
         fill(&mut lanes, 3, 2);
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn clients_take_turns_whatever_they_have_and_nobody_has_all_places() {
-        let mut lanes = Lanes::default();
+        let mut lanes = LaneScheduler::default();
         let options = CallbackOptions { at_once: 8, ..CallbackOptions::default() };
         for lane in 0..20 {
             lanes.hint(lane);
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn what_its_endpoint_can_not_take_now_is_next_when_something_has_ended() {
-        let (mut lanes, options) = (Lanes::default(), CallbackOptions::default());
+        let (mut lanes, options) = (LaneScheduler::default(), CallbackOptions::default());
         fill(&mut lanes, 1, 1);
         fill(&mut lanes, 2, 2);
         let (first, second) = (lanes.next(&options).unwrap(), lanes.next(&options).unwrap());
@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn no_more_is_taken_than_there_is_room_for() {
-        let mut lanes = Lanes::default();
+        let mut lanes = LaneScheduler::default();
         let options = CallbackOptions { at_once: 2, per_lane: 2, ..CallbackOptions::default() };
         for lane in 0..10 {
             lanes.hint(lane);
@@ -458,7 +458,7 @@ mod tests {
 
     #[test]
     fn a_lane_sends_so_many_at_once_and_all_together_so_many() {
-        let mut lanes = Lanes::default();
+        let mut lanes = LaneScheduler::default();
         let options = CallbackOptions { per_lane: 2, at_once: 6, ..CallbackOptions::default() };
         fill(&mut lanes, 1, 8);
         fill(&mut lanes, 2, 8);
@@ -470,7 +470,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_that_does_not_answer_is_left_alone_tried_once_and_opened_when_it_answers() {
-        let (mut lanes, options) = (Lanes::default(), CallbackOptions::default());
+        let (mut lanes, options) = (LaneScheduler::default(), CallbackOptions::default());
         fill(&mut lanes, 1, 8);
         let mut change = None;
         for n in 0..options.park_after {
@@ -499,7 +499,7 @@ mod tests {
 
     #[test]
     fn an_endpoint_that_asks_for_time_gets_it() {
-        let (mut lanes, options) = (Lanes::default(), CallbackOptions::default());
+        let (mut lanes, options) = (LaneScheduler::default(), CallbackOptions::default());
         fill(&mut lanes, 1, 3);
         lanes.next(&options).unwrap();
         let wish = Some(Duration::from_secs(7));
@@ -510,7 +510,7 @@ mod tests {
 
     #[test]
     fn more_is_taken_where_there_was_more_and_less_where_it_is_large() {
-        let (mut lanes, options) = (Lanes::default(), CallbackOptions::default());
+        let (mut lanes, options) = (LaneScheduler::default(), CallbackOptions::default());
         fill(&mut lanes, 1, 8);
         for _ in 0..8 {
             lanes.next(&options).unwrap();
@@ -527,7 +527,7 @@ mod tests {
 
     #[test]
     fn a_lane_without_a_story_is_forgotten() {
-        let (mut lanes, options) = (Lanes::default(), CallbackOptions::default());
+        let (mut lanes, options) = (LaneScheduler::default(), CallbackOptions::default());
         fill(&mut lanes, 1, 1);
         lanes.next(&options).unwrap();
         lanes.ended(1, WELL, &options);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{ReplyOutcome, Verdict};
+use relais_core::{CallbackVerdict, ReplyOutcome};
 
 /// A service may ask for so many new tries at most.
 pub const MAX_RETRIES: usize = 20;
@@ -11,18 +11,18 @@ pub const MAX_RETRIES: usize = 20;
 const LONGEST_WISH: Duration = Duration::from_secs(24 * 3600);
 
 /// What follows from a reply: `retries` is how long to wait before each new try, `tries` how many there were before this one.
-pub(super) fn verdict(outcome: ReplyOutcome, retries: &[Duration], tries: u32, random: f64) -> Verdict {
+pub(super) fn verdict(outcome: ReplyOutcome, retries: &[Duration], tries: u32, random: f64) -> CallbackVerdict {
     match outcome {
-        ReplyOutcome::Delivered => Verdict::Delivered,
-        ReplyOutcome::Gone => Verdict::Gone,
-        ReplyOutcome::Forbidden => Verdict::GivenUp,
+        ReplyOutcome::Delivered => CallbackVerdict::Delivered,
+        ReplyOutcome::Gone => CallbackVerdict::Gone,
+        ReplyOutcome::Forbidden => CallbackVerdict::GivenUp,
         ReplyOutcome::Refused { retry_after } | ReplyOutcome::Unwell { retry_after } => {
             match usize::try_from(tries).ok().and_then(|tries| retries.get(tries)) {
                 Some(&wait) => {
                     let wished = retry_after.unwrap_or_default().min(LONGEST_WISH);
-                    Verdict::Again(jittered(wait, random).max(wished))
+                    CallbackVerdict::Again(jittered(wait, random).max(wished))
                 }
-                None => Verdict::GivenUp,
+                None => CallbackVerdict::GivenUp,
             }
         }
     }
@@ -49,23 +49,23 @@ mod tests {
         let unwell = ReplyOutcome::Unwell { retry_after: None };
         for (tries, seconds) in [(0, 10), (1, 60), (2, 360)] {
             for random in [0.0, 0.3, 1.0] {
-                let Verdict::Again(wait) = verdict(unwell, &RETRIES, tries, random) else { panic!("again") };
+                let CallbackVerdict::Again(wait) = verdict(unwell, &RETRIES, tries, random) else { panic!("again") };
                 let ratio = wait.as_secs_f64() / f64::from(seconds);
                 assert!((0.79..=1.21).contains(&ratio), "{wait:?} after {tries} tries");
             }
         }
-        assert_eq!(verdict(unwell, &RETRIES, 3, 0.5), Verdict::GivenUp);
-        assert_eq!(verdict(unwell, &[], 0, 0.5), Verdict::GivenUp);
+        assert_eq!(verdict(unwell, &RETRIES, 3, 0.5), CallbackVerdict::GivenUp);
+        assert_eq!(verdict(unwell, &[], 0, 0.5), CallbackVerdict::GivenUp);
     }
 
     #[test]
     fn what_an_endpoint_wishes_counts_within_reason() {
         let wish = |seconds| ReplyOutcome::Refused { retry_after: Some(Duration::from_secs(seconds)) };
-        assert_eq!(verdict(wish(100), &RETRIES, 0, 0.5), Verdict::Again(Duration::from_secs(100)));
-        assert_eq!(verdict(wish(1), &RETRIES, 0, 0.5), Verdict::Again(Duration::from_secs(10)));
-        assert_eq!(verdict(wish(u64::MAX), &RETRIES, 0, 0.5), Verdict::Again(LONGEST_WISH));
-        assert_eq!(verdict(wish(100), &RETRIES, 3, 0.5), Verdict::GivenUp, "no more tries are no more tries");
-        assert_eq!(verdict(ReplyOutcome::Gone, &RETRIES, 0, 0.5), Verdict::Gone);
-        assert_eq!(verdict(ReplyOutcome::Forbidden, &RETRIES, 0, 0.5), Verdict::GivenUp);
+        assert_eq!(verdict(wish(100), &RETRIES, 0, 0.5), CallbackVerdict::Again(Duration::from_secs(100)));
+        assert_eq!(verdict(wish(1), &RETRIES, 0, 0.5), CallbackVerdict::Again(Duration::from_secs(10)));
+        assert_eq!(verdict(wish(u64::MAX), &RETRIES, 0, 0.5), CallbackVerdict::Again(LONGEST_WISH));
+        assert_eq!(verdict(wish(100), &RETRIES, 3, 0.5), CallbackVerdict::GivenUp, "no more tries are no more tries");
+        assert_eq!(verdict(ReplyOutcome::Gone, &RETRIES, 0, 0.5), CallbackVerdict::Gone);
+        assert_eq!(verdict(ReplyOutcome::Forbidden, &RETRIES, 0, 0.5), CallbackVerdict::GivenUp);
     }
 }

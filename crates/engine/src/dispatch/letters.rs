@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use relais_core::{DeadLetter, Mailbox, Service, TaskBroker, TaskBrokerError, TaskBrokerState, Transport};
+use relais_core::{DeadLetter, Mailbox, Service, TaskBroker, TaskBrokerError, TaskBrokerState};
 use relais_protocol::broker::{BrokerView, DeadLetterView};
 
 use super::mailbox;
@@ -18,7 +18,8 @@ impl Engine {
     /// How the broker is, and what it carries.
     pub fn broker(&self) -> Result<BrokerView, EngineError> {
         self.snapshot()?;
-        let (state, reason) = match self.0.options.dispatch.task_broker.as_ref().map(|task_broker| task_broker.state()) {
+        let (state, reason) = match self.0.options.dispatch.task_broker.as_ref().map(|task_broker| task_broker.state())
+        {
             None => ("none", None),
             Some(TaskBrokerState::Up) => ("up", None),
             Some(TaskBrokerState::Blocked(why)) => ("blocked", Some(why)),
@@ -90,7 +91,7 @@ impl Engine {
     /// Where a service's letters are; none if it has no broker, and so no letters.
     async fn letterbox(&self, service: &str) -> Result<Option<(Arc<dyn TaskBroker>, Mailbox)>, EngineError> {
         let service = self.declared_service(service).await?;
-        if service.transport == Transport::Builtin {
+        if !service.transport.is_brokered() {
             return Ok(None);
         }
         let none = || EngineError::Broker(TaskBrokerError::Away("this server has none".to_owned()));

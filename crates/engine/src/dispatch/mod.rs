@@ -23,7 +23,7 @@ use std::{
 
 use relais_core::{
     DispatchName, DueDispatch, Mailbox, NewTask, Publisher, Service, ServiceKey, Submission, TaskBroker,
-    TaskBrokerState, TaskId, Transport,
+    TaskBrokerState, TaskId, TaskTransport,
 };
 use tokio::{
     sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc},
@@ -307,13 +307,13 @@ async fn watch(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
 
 impl Engine {
     /// How tasks of a service that does not say reach its workers.
-    pub(crate) fn default_transport(&self) -> Transport {
-        if self.0.options.dispatch.task_broker.is_some() { Transport::RabbitMq } else { Transport::Builtin }
+    pub(crate) fn default_transport(&self) -> TaskTransport {
+        if self.0.options.dispatch.task_broker.is_some() { TaskTransport::RabbitMq } else { TaskTransport::Builtin }
     }
 
     /// Who publishes a new task of this service, and how long that is left to us.
     pub(crate) fn dispatch_of(&self, service: &Service) -> Option<Publisher> {
-        if service.transport != Transport::RabbitMq || service.paused {
+        if !service.transport.is_brokered() || service.paused {
             return None;
         }
         let options = &self.0.options.dispatch;
@@ -335,7 +335,7 @@ impl Engine {
             .declared
             .services_by_name()
             .into_iter()
-            .filter(|service| service.transport == Transport::RabbitMq)
+            .filter(|service| service.transport.is_brokered())
             .cloned()
             .collect()
     }

@@ -14,7 +14,7 @@ use relais_protocol::worker::SubmissionMessage;
 use tokio::sync::mpsc;
 
 use super::Publication;
-use crate::{Engine, EngineError, background::chain, hub::Hub};
+use crate::{Engine, EngineError, background::chain, hub::WakeupHub};
 
 /// So many tasks are published together...
 const BATCH: usize = 500;
@@ -154,7 +154,7 @@ pub(super) async fn post(
 }
 
 /// Leaves tasks to the sweep that this process was to publish.
-pub(crate) async fn give_back(store: &dyn Store, hub: &Hub, tasks: Vec<DispatchName>) {
+pub(crate) async fn give_back(store: &dyn Store, hub: &WakeupHub, tasks: Vec<DispatchName>) {
     let services: HashSet<ServiceKey> = tasks.iter().map(|name| name.service).collect();
     if let Err(error) = store.complete_dispatches(tasks, Dispatched::Again).await {
         // They are found when their lease is over.

@@ -134,7 +134,7 @@ impl Engine {
     /// Has all unfinished tasks of a service published again, for an operator who knows that the broker has lost them.
     pub async fn redispatch(&self, service: &str) -> Result<(), EngineError> {
         let service = self.declared_service(service).await?;
-        if service.transport != relais_core::Transport::RabbitMq {
+        if !service.transport.is_brokered() {
             return Err(EngineError::Conflict(format!("service {} does not use a broker", service.name)));
         }
         self.0.store.redispatch_service(service.key).await?;

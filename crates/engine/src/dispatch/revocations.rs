@@ -12,7 +12,7 @@ use std::{
 };
 
 use relais_core::{
-    Revocation, Service, ServiceKey, Status, TaskBroker, TaskBrokerState, TaskId, Transport, Wakeup, WakeupListener,
+    Revocation, Service, ServiceKey, Status, TaskBroker, TaskBrokerState, TaskId, Wakeup, WakeupListener,
 };
 use relais_protocol::worker::{MAX_MESSAGES, OutcomeKind, StopMessage, StopOutcome};
 use tokio::{
@@ -65,7 +65,7 @@ async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>, mut revoked: mpsc
         let deadline = Instant::now() + PATIENCE;
         for (service, tasks) in of_services {
             let Some(service) = snapshot.declared.service_by_key(service) else { continue };
-            if service.transport != Transport::RabbitMq {
+            if !service.transport.is_brokered() {
                 continue;
             }
             let tasks = tasks.into_iter().filter(|task| task.fresh || reminders.is_due(task)).map(outcome);

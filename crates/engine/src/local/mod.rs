@@ -20,7 +20,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use relais_core::{CrashPolicy, InstanceKey, Service, Transport};
+use relais_core::{CrashPolicy, InstanceKey, Service};
 use relais_handler::{Context, Handler, Verdict, erase};
 use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -230,7 +230,7 @@ pub(crate) fn services(engine: &Engine, handlers: &Handlers) -> Result<Vec<(Arc<
     let snapshot = engine.snapshot()?;
     let find = |(name, registered): (&String, &Registered)| {
         let service = snapshot.declared.services.get(name.as_str()).ok_or(EngineError::ServiceNotFound)?;
-        if service.transport != Transport::Builtin {
+        if service.transport.is_brokered() {
             return Err(EngineError::Conflict(format!("the tasks of {name} are handed out by the broker")));
         }
         Ok((Arc::clone(service), registered.clone()))

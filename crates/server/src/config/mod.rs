@@ -106,7 +106,7 @@ pub struct ServerConfig {
 impl ServerConfig {
     /// Whether this process has the role.
     pub fn has(&self, role: Role) -> bool {
-        self.roles.contains(&role)
+        self.roles.contains(&role) || role == Role::Callbacks && self.roles.contains(&Role::Notify)
     }
 }
 

@@ -308,19 +308,22 @@ pub enum Role {
     /// Removes what is too old.
     Purge,
     /// Sends callbacks.
-    Notify,
+    Callbacks,
     /// Publishes tasks to the broker.
     Dispatch,
     /// Follows what workers say by way of the broker.
     Track,
     /// Makes the runs of schedules.
     Schedule,
+    /// The old name of `callbacks`: accepted, with a warning.
+    #[value(hide = true)]
+    Notify,
 }
 
 impl Role {
     /// All of them.
     pub const ALL: [Self; 7] =
-        [Self::Api, Self::Rescue, Self::Purge, Self::Notify, Self::Dispatch, Self::Track, Self::Schedule];
+        [Self::Api, Self::Rescue, Self::Purge, Self::Callbacks, Self::Dispatch, Self::Track, Self::Schedule];
 
     /// As it stands in the configuration.
     pub const fn name(self) -> &'static str {
@@ -328,6 +331,7 @@ impl Role {
             Self::Api => "api",
             Self::Rescue => "rescue",
             Self::Purge => "purge",
+            Self::Callbacks => "callbacks",
             Self::Notify => "notify",
             Self::Dispatch => "dispatch",
             Self::Track => "track",

@@ -47,6 +47,9 @@ fn reachability(config: &Config, found: &mut Vec<String>) {
 fn store(config: &Config, found: &mut Vec<String>) {
     let Config { server, database, declarations, .. } = config;
     let missing: Vec<&str> = Role::ALL.into_iter().filter(|role| !server.has(*role)).map(Role::name).collect();
+    if server.roles.contains(&Role::Notify) {
+        found.push("server.roles has notify, the old name of the role callbacks: write callbacks".to_owned());
+    }
     if database.url.is_sqlite() && !missing.is_empty() {
         found.push(format!(
             "server.roles leaves out {}, and no other process can take it on: SQLite is for one process; use \
@@ -162,6 +165,7 @@ mod tests {
             (&[("RELAIS_SERVER_LISTEN", "0.0.0.0:80")][..], "this machine only"),
             (&[("RELAIS_ADMIN_TOKEN", "short")], "can be guessed"),
             (&[("RELAIS_SERVER_ROLES", "api,purge")], "leaves out rescue"),
+            (&[("RELAIS_SERVER_ROLES", "api,rescue,purge,notify,dispatch,track,schedule")], "write callbacks"),
             (&[("RELAIS_PURGE_ANY", "7d")], "purge.finished is 30d, longer than purge.any, 7d"),
             (&[("RELAIS_PURGE_EVERY", "40d")], "up to that much longer"),
             (&[("RELAIS_TASKS_IDEMPOTENCY_AGE", "60d")], "a task that is gone"),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use relais_core::{
-    CallbackAttempt, CallbackFilter, CallbackRecord, CallbackStatus, DueCallback, LaneChange, Lanes, Resend,
-    Settlement, Timestamp, Verdict,
+    CallbackAttempt, CallbackFilter, CallbackLanePage, CallbackRecord, CallbackStatus, CallbackVerdict, DueCallback,
+    LaneChange, Resend, Settlement, Timestamp,
 };
 
 use super::{
@@ -200,7 +200,7 @@ impl CallbackQueue for PgSession {
         .bind(column(&tried, |(_, attempt)| attempt.status.map(i32::from)))
         .bind(column(&tried, |(_, attempt)| attempt.error.as_deref()))
         .bind(column(&tried, |(_, attempt)| attempt.answer.as_deref()))
-        .bind(column(settlements, |one| one.verdict == Verdict::Gone))
+        .bind(column(settlements, |one| one.verdict == CallbackVerdict::Gone))
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)
@@ -399,7 +399,7 @@ macro_rules! floor {
 }
 
 impl CallbackReader for Postgres {
-    async fn list_callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<Lanes> {
+    async fn list_callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<CallbackLanePage> {
         // From one lane to the next by the index: the cost is that of the lanes, not of what waits in them.
         let rows = sqlx::query(
             "WITH RECURSIVE heads (lane, due) AS (
@@ -420,7 +420,7 @@ impl CallbackReader for Postgres {
         .await
         .map_err(error)?;
         let now = rows.last().map(|row| row.moment("now")).transpose()?;
-        Ok(Lanes { heads: rows.iter().map(lane_head).collect::<Result<_>>()?, now })
+        Ok(CallbackLanePage { heads: rows.iter().map(lane_head).collect::<Result<_>>()?, now })
     }
 
     async fn callback_floor(&self, filter: &CallbackFilter, look: usize) -> Result<Option<Floor>> {

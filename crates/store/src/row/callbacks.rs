@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use relais_core::{
-    About, CallbackAttempt, CallbackEvent, CallbackId, CallbackRecord, CallbackStatus, DueCallback, LaneHead, Status,
-    Verdict,
+    About, CallbackAttempt, CallbackEvent, CallbackId, CallbackRecord, CallbackStatus, CallbackVerdict, DueCallback,
+    LaneHead, Status,
 };
 
 use super::{Columns, callback, client_key, corrupt, millis, narrow, notification, service_key, task, unsigned};
@@ -93,12 +93,12 @@ pub(crate) struct Settled {
     pub wait: Duration,
 }
 
-pub(crate) fn settled(verdict: Verdict) -> Settled {
+pub(crate) fn settled(verdict: CallbackVerdict) -> Settled {
     let (status, wait) = match verdict {
-        Verdict::Delivered => (CallbackStatus::Success, Duration::ZERO),
-        Verdict::GivenUp | Verdict::Gone => (CallbackStatus::Failure, Duration::ZERO),
-        Verdict::Again(wait) => (CallbackStatus::Pending, wait),
-        Verdict::Returned => (CallbackStatus::Pending, Duration::ZERO),
+        CallbackVerdict::Delivered => (CallbackStatus::Success, Duration::ZERO),
+        CallbackVerdict::GivenUp | CallbackVerdict::Gone => (CallbackStatus::Failure, Duration::ZERO),
+        CallbackVerdict::Again(wait) => (CallbackStatus::Pending, wait),
+        CallbackVerdict::Returned => (CallbackStatus::Pending, Duration::ZERO),
     };
     Settled { status, wait }
 }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use relais_core::{
-    CallbackAttempt, CallbackFilter, CallbackRecord, CallbackStatus, DueCallback, LaneChange, Lanes, Resend,
-    Settlement, TaskId, Timestamp, Verdict,
+    CallbackAttempt, CallbackFilter, CallbackLanePage, CallbackRecord, CallbackStatus, CallbackVerdict, DueCallback,
+    LaneChange, Resend, Settlement, TaskId, Timestamp,
 };
 use sqlx::sqlite::SqliteRow;
 
@@ -195,7 +195,7 @@ impl CallbackQueue for SqliteSession {
             .map(|one| {
                 let settled = settled(one.verdict);
                 let untried = i16::from(one.tried.is_none());
-                let gone = one.verdict == Verdict::Gone;
+                let gone = one.verdict == CallbackVerdict::Gone;
                 (one.row, one.attempt, settled.status.code(), in_millis(settled.wait), untried, gone)
             })
             .collect();
@@ -415,7 +415,7 @@ pub(super) const FAILED: &str = listing!("callback b INDEXED BY callback_failed"
 pub(super) const ANY: &str = listing!("callback b", "?8 IS NULL");
 
 impl CallbackReader for Sqlite {
-    async fn list_callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<Lanes> {
+    async fn list_callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<CallbackLanePage> {
         let rows = sqlx::query(LANES)
             .bind(after.unwrap_or(i64::MIN))
             .bind(wide(limit))
@@ -423,7 +423,7 @@ impl CallbackReader for Sqlite {
             .await
             .map_err(error)?;
         let now = rows.last().map(|row| row.moment("now")).transpose()?;
-        Ok(Lanes { heads: rows.iter().map(lane_head).collect::<Result<_>>()?, now })
+        Ok(CallbackLanePage { heads: rows.iter().map(lane_head).collect::<Result<_>>()?, now })
     }
 
     async fn callback_floor(&self, filter: &CallbackFilter, look: usize) -> Result<Option<Floor>> {

@@ -29,7 +29,7 @@ fn put_service(name: &str, schema: Option<String>) -> Vec<Change> {
     vec![Change::PutService {
         name: ServiceName::new(name).unwrap(),
         queue_name: name.to_owned(),
-        transport: relais_core::Transport::Builtin,
+        transport: relais_core::TaskTransport::Builtin,
         queue: relais_core::QueueSettings::default(),
         json_schema: schema.map(|text| relais_core::Json::parse(text).unwrap()),
         paused: None,

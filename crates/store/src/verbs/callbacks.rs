@@ -6,8 +6,8 @@ use std::{
 };
 
 use relais_core::{
-    CallbackEvent, CallbackFilter, CallbackPage, IdsChanged, LaneChange, Resend, Resent, Settlement, StoreError,
-    Verdict, Wakeup,
+    CallbackEvent, CallbackFilter, CallbackPage, CallbackVerdict, IdsChanged, LaneChange, Resend, Resent, Settlement,
+    StoreError, Wakeup,
 };
 
 use super::{Verbs, ledger::Ledger};
@@ -57,15 +57,15 @@ impl<D: Database> Verbs<D> {
         let mut wakeup = Wakeup::default();
         if !settlements.is_empty() {
             let settled: HashSet<i64> = session.complete_callbacks(&settlements).await?.into_iter().collect();
-            let ours = |wanted: fn(Verdict) -> bool| -> Vec<i64> {
+            let ours = |wanted: fn(CallbackVerdict) -> bool| -> Vec<i64> {
                 let wanted = settlements.iter().filter(|one| one.chain && wanted(one.verdict));
                 wanted.map(|one| one.row).filter(|row| settled.contains(row)).collect()
             };
-            let gone = ours(|verdict| verdict == Verdict::Gone);
+            let gone = ours(|verdict| verdict == CallbackVerdict::Gone);
             if !gone.is_empty() {
                 session.stop_chains(&gone, "nothing else is told: nobody lives there any more (410)").await?;
             }
-            let ended = ours(|verdict| matches!(verdict, Verdict::Delivered | Verdict::GivenUp));
+            let ended = ours(|verdict| matches!(verdict, CallbackVerdict::Delivered | CallbackVerdict::GivenUp));
             if !ended.is_empty() {
                 wakeup.callbacks = session.release_next(&ended, PROGRESS_EVERY).await?;
             }

@@ -173,7 +173,7 @@ impl<D: Database> DispatchStore for Verbs<D> {
 
 #[async_trait]
 impl<D: Database> CallbackStore for Verbs<D> {
-    async fn list_callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<Lanes, StoreError> {
+    async fn list_callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<CallbackLanePage, StoreError> {
         self.database.list_callback_lanes(after, limit).await
     }
 

@@ -3,9 +3,9 @@
 use anyhow::{Context, Result, ensure};
 use relais_core::{
     About, Batch, BatchCreated, BatchId, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId,
-    CallbackStatus, CallbackType, ClientKey, Condition, Event, IdempotencyKey, NewBatch, NewLinks, NewTask, PurgeRule,
-    Refusal, Resend, ServiceKey, Settlement, Status, Store, Submitted, TaskFilter, TaskId, TaskLink, Terms, UniqueKey,
-    Verdict,
+    CallbackStatus, CallbackType, CallbackVerdict, ClientKey, Condition, Event, IdempotencyKey, NewBatch, NewLinks,
+    NewTask, PurgeRule, Refusal, Resend, ServiceKey, Settlement, Status, Store, Submitted, TaskFilter, TaskId,
+    TaskLink, Terms, UniqueKey,
 };
 use std::{sync::Arc, time::Duration};
 
@@ -85,7 +85,8 @@ async fn told(store: &dyn Store) -> Result<Vec<Batch>> {
             answer: None,
         };
         let (row, attempt) = (due.record.row, due.record.attempts);
-        let settlement = Settlement { row, attempt, chain: false, verdict: Verdict::Delivered, tried: Some(tried) };
+        let settlement =
+            Settlement { row, attempt, chain: false, verdict: CallbackVerdict::Delivered, tried: Some(tried) };
         store.complete_callbacks(vec![settlement], Vec::new()).await?;
         told.push(*batch);
     }

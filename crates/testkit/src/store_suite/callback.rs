@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Context, Result, ensure};
 use relais_core::{
     About, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackRecord, CallbackStatus, CallbackType,
-    Change, ClientId, ClientKey, Destination, DueCallback, Event, LaneChange, PurgeRule, Resend, ServiceKey,
-    Settlement, Status, Store, Task, TaskId, Timestamp, Verdict,
+    CallbackVerdict, Change, ClientId, ClientKey, Destination, DueCallback, Event, LaneChange, PurgeRule, Resend,
+    ServiceKey, Settlement, Status, Store, Task, TaskId, Timestamp,
 };
 
 use super::{
@@ -63,13 +63,13 @@ fn of_task(due: &DueCallback) -> Result<&Task> {
     }
 }
 
-fn settlement(due: &DueCallback, verdict: Verdict) -> Settlement {
+fn settlement(due: &DueCallback, verdict: CallbackVerdict) -> Settlement {
     Settlement {
         row: due.record.row,
         attempt: due.record.attempts,
         chain: due.record.callback.is_chain(),
         verdict,
-        tried: (verdict != Verdict::Returned).then(|| CallbackAttempt {
+        tried: (verdict != CallbackVerdict::Returned).then(|| CallbackAttempt {
             number: due.record.attempts,
             at: due.now,
             duration: Duration::from_millis(12),
@@ -80,7 +80,7 @@ fn settlement(due: &DueCallback, verdict: Verdict) -> Settlement {
     }
 }
 
-async fn settle(store: &dyn Store, due: &DueCallback, verdict: Verdict) -> Result<()> {
+async fn settle(store: &dyn Store, due: &DueCallback, verdict: CallbackVerdict) -> Result<()> {
     Ok(store.complete_callbacks(vec![settlement(due, verdict)], Vec::new()).await?)
 }
 
@@ -163,9 +163,9 @@ pub async fn what_a_sender_does_not_settle_is_handed_out_again(harness: &Harness
     let second = one_due(store, LANE).await?;
     ensure!(second.record.id == first.record.id && second.record.attempts == 2 && second.tries == 1);
     // The first sender was only slow: what it says does not undo the second one.
-    settle(store, &first, Verdict::GivenUp).await?;
+    settle(store, &first, CallbackVerdict::GivenUp).await?;
     ensure!(record_of(store, id).await?.status == CallbackStatus::Pending);
-    settle(store, &second, Verdict::Delivered).await?;
+    settle(store, &second, CallbackVerdict::Delivered).await?;
     ensure!(record_of(store, id).await?.status == CallbackStatus::Success);
     ensure!(find(store, id).await?.notification == Some(CallbackStatus::Success));
     Ok(())
@@ -178,14 +178,14 @@ pub async fn every_try_is_kept_and_decides_what_follows(harness: &Harness) -> Re
     let id = ended(store, whose, LANE).await?;
     ensure!(find(store, id).await?.notification == Some(CallbackStatus::Pending));
     let first = one_due(store, LANE).await?;
-    settle(store, &first, Verdict::Returned).await?;
+    settle(store, &first, CallbackVerdict::Returned).await?;
     let again = one_due(store, LANE).await?;
     ensure!(again.tries == 0 && again.record.attempts == 2, "what was given back untried does not count as a try");
-    settle(store, &again, Verdict::Again(Duration::ZERO)).await?;
+    settle(store, &again, CallbackVerdict::Again(Duration::ZERO)).await?;
     a_moment(store).await?;
     let third = one_due(store, LANE).await?;
     ensure!(third.tries == 1);
-    settle(store, &third, Verdict::Again(LONG)).await?;
+    settle(store, &third, CallbackVerdict::Again(LONG)).await?;
     ensure!(due(store, LANE, 10).await?.is_empty(), "not due for an hour");
     let record = record_of(store, id).await?;
     let attempts =
@@ -199,7 +199,7 @@ pub async fn every_try_is_kept_and_decides_what_follows(harness: &Harness) -> Re
     ensure!(store.resend_callbacks(Resend::One(record.id)).await?.count == 1);
     let resent = one_due(store, LANE).await?;
     ensure!(resent.tries == 0 && resent.record.attempts == 4 && resent.record.id == record.id, "under the same name");
-    settle(store, &resent, Verdict::GivenUp).await?;
+    settle(store, &resent, CallbackVerdict::GivenUp).await?;
     ensure!(find(store, id).await?.notification == Some(CallbackStatus::Failure));
     Ok(())
 }
@@ -282,7 +282,7 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
     ensure!(started.record.event == CallbackEvent::Started && of_task(&started)?.state.progress == 0.0);
     change(store, id, service, progress(30.0)).await?;
     ensure!(due(store, LANE, 10).await?.is_empty(), "the rest waits for the first");
-    settle(store, &started, Verdict::Delivered).await?;
+    settle(store, &started, CallbackVerdict::Delivered).await?;
     let middle = loop {
         // Not at once: a second after it was heard of.
         let mut found = due(store, LANE, 10).await?;
@@ -303,10 +303,10 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
     }
     change(store, id, service, succeeded()?).await?;
     ensure!(due(store, LANE, 10).await?.is_empty());
-    settle(store, &middle, Verdict::GivenUp).await?;
+    settle(store, &middle, CallbackVerdict::GivenUp).await?;
     let end = one_due(store, LANE).await?;
     ensure!(end.record.event == CallbackEvent::Success, "progress that was overtaken is not told");
-    settle(store, &end, Verdict::Delivered).await?;
+    settle(store, &end, CallbackVerdict::Delivered).await?;
     ensure!(due(store, LANE, 10).await?.is_empty());
 
     // Where nobody lives any more, nothing else is told.
@@ -314,7 +314,7 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
     claim(store, service, 1).await?;
     let started = one_due(store, LANE).await?;
     change(store, id, service, succeeded()?).await?;
-    settle(store, &started, Verdict::Gone).await?;
+    settle(store, &started, CallbackVerdict::Gone).await?;
     ensure!(due(store, LANE, 10).await?.is_empty());
     ensure!(find(store, id).await?.notification == Some(CallbackStatus::Failure));
     let record = record_of(store, id).await?;
@@ -325,7 +325,7 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
     let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;
     claim(store, service, 1).await?;
     let started = one_due(store, LANE).await?;
-    settle(store, &started, Verdict::Gone).await?;
+    settle(store, &started, CallbackVerdict::Gone).await?;
     change(store, id, service, succeeded()?).await?;
     ensure!(due(store, LANE, 10).await?.is_empty());
     ensure!(find(store, id).await?.notification == Some(CallbackStatus::Failure));
@@ -334,7 +334,7 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
     let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;
     let attempt = Some(claim(store, service, 1).await?[0].state.attempt);
     let started = one_due(store, LANE).await?;
-    settle(store, &started, Verdict::Delivered).await?;
+    settle(store, &started, CallbackVerdict::Delivered).await?;
     change(store, id, service, progress(10.0)).await?;
     change(store, id, service, Event::Returned { attempt }).await?;
     claim(store, service, 1).await?;
@@ -342,7 +342,7 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
     for event in [CallbackEvent::Started, CallbackEvent::Success] {
         let next = one_due(store, LANE).await?;
         ensure!(next.record.event == event, "{:?} instead of {event:?}", next.record.event);
-        settle(store, &next, Verdict::Delivered).await?;
+        settle(store, &next, CallbackVerdict::Delivered).await?;
     }
 
     // All in one transaction.
@@ -353,7 +353,7 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
     for event in [CallbackEvent::Started, CallbackEvent::Success] {
         let next = one_due(store, LANE).await?;
         ensure!(next.record.event == event, "{:?} instead of {event:?}", next.record.event);
-        settle(store, &next, Verdict::Delivered).await?;
+        settle(store, &next, CallbackVerdict::Delivered).await?;
     }
     Ok(())
 }
@@ -393,7 +393,7 @@ pub async fn lists_and_resends_find_what_they_are_asked_for(harness: &Harness) -
         ids.push(ended(store, (whose.0, client), n).await?);
     }
     for due in store.claim_callbacks((0..6).collect(), 1, LONG).await? {
-        let verdict = if due.record.callback.lane < 4 { Verdict::GivenUp } else { Verdict::Delivered };
+        let verdict = if due.record.callback.lane < 4 { CallbackVerdict::GivenUp } else { CallbackVerdict::Delivered };
         settle(store, &due, verdict).await?;
     }
     let all = async |filter: CallbackFilter| -> Result<Vec<TaskId>> {
@@ -471,7 +471,7 @@ pub async fn a_task_whose_end_is_still_to_be_told_is_not_purged(harness: &Harnes
     };
     ensure!(purge().await? == 0);
     let due = one_due(store, LANE).await?;
-    settle(store, &due, Verdict::Delivered).await?;
+    settle(store, &due, CallbackVerdict::Delivered).await?;
     let row = record_of(store, id).await?.row;
     ensure!(purge().await? == 1);
     ensure!(store.list_callback_attempts(vec![row]).await?.is_empty(), "its callbacks go with it");
@@ -494,7 +494,7 @@ pub async fn an_end_is_told_as_it_was_when_the_task_is_done_once_more(harness: &
         of_task(&told)?.error_message.as_deref() == Some("no ink") && of_task(&told)?.state.ended == failed.state.ended
     );
     ensure!(of_task(&told)?.state.started == failed.state.started && of_task(&told)?.response.is_none());
-    settle(store, &told, Verdict::Again(Duration::ZERO)).await?;
+    settle(store, &told, CallbackVerdict::Again(Duration::ZERO)).await?;
 
     // Done at last, and both are told as they were.
     change(store, id, whose.0, succeeded()?).await?;

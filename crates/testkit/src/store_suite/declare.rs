@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context, Result, ensure};
 use relais_core::{
     Change, ClientFlow, ClientId, Event, FlowLimits, QueueKind, QueueSettings, RateLimit, Refusal, Retention,
-    RetryPolicy, Role, Roles, ServiceLimits, Status, Store, StoreError, Transport,
+    RetryPolicy, Role, Roles, ServiceLimits, Status, Store, StoreError, TaskTransport,
 };
 
 use super::{
@@ -83,7 +83,7 @@ pub async fn what_is_declared_is_read_back(harness: &Harness) -> Result<()> {
             name: name("resize")?,
             queue_name: queue.to_owned(),
             transport,
-            queue: if transport == Transport::RabbitMq { queues } else { QueueSettings::default() },
+            queue: if transport == TaskTransport::RabbitMq { queues } else { QueueSettings::default() },
             json_schema: schema,
             paused,
             limits,
@@ -91,20 +91,20 @@ pub async fn what_is_declared_is_read_back(harness: &Harness) -> Result<()> {
     };
     store
         .declare(vec![
-            put("images", Transport::RabbitMq, Some(schema.clone()), Some(true), full.clone())?,
+            put("images", TaskTransport::RabbitMq, Some(schema.clone()), Some(true), full.clone())?,
             put_client("alice")?,
         ])
         .await?;
     let first = store.declared().await?.services["resize"].clone();
     ensure!(first.queue_name == "images" && first.json_schema == Some(schema) && first.paused && first.limits == full);
-    ensure!(first.transport == Transport::RabbitMq && first.queue == queues);
+    ensure!(first.transport == TaskTransport::RabbitMq && first.queue == queues);
 
-    store.declare(vec![put("pictures", Transport::Builtin, None, None, limits(None))?]).await?;
+    store.declare(vec![put("pictures", TaskTransport::Builtin, None, None, limits(None))?]).await?;
     let second = store.declared().await?.services["resize"].clone();
     ensure!(second.key == first.key && second.queue_name == "pictures" && second.json_schema.is_none());
     ensure!(second.paused, "what was not said stays");
     ensure!(second.limits == ServiceLimits::default());
-    ensure!(second.transport == Transport::Builtin && second.queue == QueueSettings::default());
+    ensure!(second.transport == TaskTransport::Builtin && second.queue == QueueSettings::default());
 
     let alice = ClientId::new("alice")?;
     let roles = vec![Role::Work, Role::Consume];

@@ -9,8 +9,8 @@ use std::{
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
     Change, ClaimRequest, ClientFlow, ClientId, ClientKey, Event, Json, NewTask, Outcome, QueueSettings, Role,
-    ServiceKey, ServiceLimits, ServiceName, Store, Submission, Submitted, Task, TaskEvent, TaskFilter, TaskId, Terms,
-    Timestamp, Transport,
+    ServiceKey, ServiceLimits, ServiceName, Store, Submission, Submitted, Task, TaskEvent, TaskFilter, TaskId,
+    TaskTransport, Terms, Timestamp,
 };
 use tokio::task::JoinSet;
 
@@ -34,7 +34,7 @@ pub(super) fn put_service(service: &str, limits: ServiceLimits) -> Result<Change
     Ok(Change::PutService {
         name: name(service)?,
         queue_name: service.to_owned(),
-        transport: Transport::Builtin,
+        transport: TaskTransport::Builtin,
         queue: QueueSettings::default(),
         json_schema: None,
         paused: None,
@@ -48,7 +48,7 @@ pub(super) fn put_brokered(service: &str, limits: ServiceLimits) -> Result<Chang
     else {
         bail!("a service is put");
     };
-    Ok(Change::PutService { name, queue_name, transport: Transport::RabbitMq, queue, json_schema, paused, limits })
+    Ok(Change::PutService { name, queue_name, transport: TaskTransport::RabbitMq, queue, json_schema, paused, limits })
 }
 
 pub(super) fn put_client(client: &str) -> Result<Change> {
