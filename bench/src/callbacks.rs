@@ -86,7 +86,7 @@ pub async fn run(plan: &Plan) -> Result<Section> {
         "database",
         "load",
     ];
-    let mut section = Section::new("callbacks", "send_callbacks others of the end of a task, over HTTP", &header);
+    let mut section = Section::new("callbacks", "telling others of the end of a task, over HTTP", &header);
     for &kind in &plan.databases {
         let endpoints = Endpoints::start()?;
         let mut told = deliveries(plan, &mut section, kind, &endpoints).await?;

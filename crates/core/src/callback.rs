@@ -140,7 +140,7 @@ impl Callback {
     }
 }
 
-/// Names a lane: the deliveries of one client to one endpoint. CallbackLanePage do not wait for each other.
+/// Names a lane: the deliveries of one client to one endpoint. Lanes do not wait for each other.
 pub fn lane(client: ClientKey, endpoint: &str) -> i64 {
     use sha2::{Digest, Sha256};
     let digest = Sha256::new_with_prefix(client.0.to_be_bytes()).chain_update(endpoint).finalize();

@@ -28,6 +28,7 @@ mod cron;
 mod declared;
 mod dependency;
 mod dispatch;
+mod effects;
 mod flow;
 mod instance;
 mod json;
@@ -70,6 +71,7 @@ pub use dependency::{
     After, Condition, DependenciesResolved, Gate, MOST_PREREQUISITES, Prerequisite, TaskLink, barred,
 };
 pub use dispatch::{ClaimedDispatches, DispatchName, Dispatched, DueDispatch, PublishedTask};
+pub use effects::{Effects, KeyEffect, Subject};
 pub use flow::{ClientFlow, Flow, FlowClient, FlowFacts, FlowLimits, FlowState, MAX_SHARE, Pick, RateLimit, Standing};
 pub use instance::{
     CrashPolicy, Decision, InstanceKey, InstanceRecord, InstanceStatus, NewInstance, ReapedInstances, Registration,

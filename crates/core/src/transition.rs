@@ -293,7 +293,7 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
         }
         Event::Started { worker_host, lease, .. } => {
             started(state, &mut next, event, worker_host, now)?;
-            next.heartbeat_instance(*lease, now);
+            next.extend_lease(*lease, now);
         }
         Event::Delivered { worker_host, again, delivery_limit } => {
             let same = worker_host.is_none() || *worker_host == state.worker_host;
@@ -330,7 +330,7 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
                 next.attempt += 1;
                 next.begin(None, now);
             }
-            next.heartbeat_instance(*lease, now);
+            next.extend_lease(*lease, now);
             next.progress = if progress.is_nan() { state.progress } else { progress.clamp(0.0, 100.0) };
         }
         Event::Succeeded { .. } => {
@@ -489,7 +489,7 @@ impl State {
     }
 
     /// Whoever says something is alive. A longer lease, as a claim may have asked for, stays as long.
-    fn heartbeat_instance(&mut self, lease: Option<Duration>, now: Timestamp) {
+    fn extend_lease(&mut self, lease: Option<Duration>, now: Timestamp) {
         if let Some(lease) = lease {
             self.lease_until = self.lease_until.max(Some(now.after(lease)));
         }

@@ -33,7 +33,7 @@ pub fn encode(origin: &str, wakeup: &Wakeup) -> String {
         base36(&mut head, timer.as_millis());
     }
     if !wakeup.callbacks.is_empty() {
-        // CallbackLanePage are spread over all 64 bits: sixteen digits each, whatever the base.
+        // Lanes are spread over all 64 bits: sixteen digits each, whatever the base.
         head.push_str(";c");
         for (i, lane) in wakeup.callbacks.iter().enumerate() {
             let _ = write!(head, "{}{lane:x}", if i == 0 { "" } else { "," });

@@ -321,7 +321,7 @@ impl Desk {
                 let alone = waiter.request.instance.is_some()
                     || waiters.iter().any(|waiter: &Waiter| waiter.request.instance.is_some());
                 if wished > 0 && (alone || wished + waiter.request.max > MAX_CLAIM) {
-                    // It has its turn if these get all that they waiter for.
+                    // It has its turn if these get all that they asked for.
                     waiting.push_front(waiter);
                     self.waiting_count += 1;
                     break;

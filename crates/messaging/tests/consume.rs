@@ -285,7 +285,7 @@ async fn what_is_settled_twice_ends_the_channel_and_says_so() -> Result<()> {
     assert!(why.contains("PRECONDITION_FAILED"), "{why}");
     assert!(closed.is_away(), "worth another try");
     assert!(consumer.ack(2).unwrap_err().is_away());
-    // RemoteInterest: what was on its way in the closed channel may have cost the connection.
+    // Elsewhere: what was on its way in the closed channel may have cost the connection.
     let mut consumer = Broker::new(vhost.url(), options())?.consume("tasks", prefetch(0)).await?;
     assert_eq!(bodies(&take(&mut consumer, 2).await?), ["1", "2"]);
     Ok(())

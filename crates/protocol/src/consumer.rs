@@ -68,7 +68,7 @@ pub struct SubmitRequest {
     #[serde(default, rename = "ref")]
     #[schema(min_length = 1, max_length = 100)]
     pub reference: Option<String>,
-    /// In a batch: the service. RemoteInterest the address says it.
+    /// In a batch: the service. Elsewhere the address says it.
     #[serde(default)]
     pub service: Option<String>,
     /// Whose trace it is part of, as the headers say it.

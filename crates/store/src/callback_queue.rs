@@ -107,7 +107,7 @@ pub(crate) trait CallbackQueue: Send {
 
 /// Callbacks, without a transaction.
 pub(crate) trait CallbackReader: Send + Sync {
-    /// CallbackLanePage in which something waits, in the order of their names, after this one.
+    /// Lanes in which something waits, in the order of their names, after this one.
     fn list_callback_lanes(
         &self,
         after: Option<i64>,

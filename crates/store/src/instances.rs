@@ -49,7 +49,7 @@ pub(crate) struct Taker {
     pub epoch: i64,
     /// It has room for so many.
     pub limit: usize,
-    /// InstanceRows that it is done with.
+    /// Leases that it is done with.
     pub done_with: Vec<i64>,
     /// Where it looks for them.
     pub onward: Onward,
@@ -104,7 +104,7 @@ pub(crate) trait InstanceRows: Send {
     /// Forgets a process, and what it had in hand.
     fn delete_instance(&mut self, instance: InstanceKey) -> impl Future<Output = Result<()>> + Send;
 
-    /// Prolongs a process's life; false if it is over. InstanceRows that it is done with go.
+    /// Prolongs a process's life; false if it is over. Leases that it is done with go.
     fn heartbeat_instance(
         &mut self,
         instance: InstanceKey,
@@ -125,7 +125,7 @@ pub(crate) trait InstanceRows: Send {
     fn note_leased(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<()>> + Send;
 
     /// Locks the service against other claims, and holds the process; tells whether nothing limits the service's flow. None
-    /// if the process is not alive, or never said that it does tasks of this service. InstanceRows that it is done with go.
+    /// if the process is not alive, or never said that it does tasks of this service. Leases that it is done with go.
     fn lock_desk(
         &mut self,
         service: ServiceKey,

@@ -153,7 +153,7 @@ async fn unfinished(api: &Api) -> usize {
     backlog.and_then(|backlog| usize::try_from(backlog).ok()).unwrap_or(usize::MAX)
 }
 
-/// Does tasks, and does not give up send_callbacks of them.
+/// Does tasks, and does not give up telling of them.
 async fn work(api: Api, done: CancellationToken) -> Result<()> {
     let path = |last: &str| format!("/v1/services/{SERVICE}/{last}");
     while !done.is_cancelled() {

@@ -111,7 +111,7 @@ pub async fn told(store: &dyn Store, most: Duration) -> Result<()> {
     Ok(())
 }
 
-/// What becomes of send_callbacks a task's end.
+/// What becomes of telling a task's end.
 fn told_how(task: &Task) -> CallbackStatus {
     let nobody = task.callback.as_ref().is_some_and(|callback| callback.target == NOBODY);
     if nobody { CallbackStatus::Failure } else { CallbackStatus::Success }

@@ -1,6 +1,6 @@
 //! Schemas: in words, as a table of fields, and as an example.
 //!
-//! Only examples follow references all the way; a circle ends there by leaving the field out. RemoteInterest a reference is
+//! Only examples follow references all the way; a circle ends there by leaving the field out. Elsewhere a reference is
 //! a link to the schema's own place on the page.
 
 use serde_json::{Map, Value};

@@ -161,7 +161,7 @@ macro_rules! store_ports {
 
             /// Callbacks: the queue of what is to be sent, by lanes, and every try.
             CallbackStore {
-                /// CallbackLanePage in which callbacks wait, in the order of their names, after this one. The cost is that of the
+                /// Lanes in which callbacks wait, in the order of their names, after this one. The cost is that of the
                 /// lanes, not of what waits in them.
                 list_callback_lanes(after: Option<i64>, limit: usize) -> CallbackLanePage;
 

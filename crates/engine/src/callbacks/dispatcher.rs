@@ -271,7 +271,7 @@ impl CallbackDispatcher {
                         // A callback sender that panics has lost its way, not the place it took.
                         let reply = std::panic::AssertUnwindSafe(callback_sender.send(&delivery)).catch_unwind().await;
                         let Ok(Reply { outcome, status, error, answer }) = reply else {
-                            tracing::error!(callback = %record.id, "a callback_sender panicked: its callback is sent again");
+                            tracing::error!(callback = %record.id, "a callback sender panicked: its callback is sent again");
                             return Back { record, tries, tried: None, reached: false };
                         };
                         tracing::Span::current().record("status", status);
@@ -342,7 +342,7 @@ impl CallbackDispatcher {
     /// Notes what a callback sender came back with.
     fn came_back(&mut self, back: Result<Back, tokio::task::JoinError>) {
         let Ok(Back { record, tries, tried, reached }) = back else {
-            tracing::error!("a callback_sender was lost: its callback is sent again later");
+            tracing::error!("a callback sender was lost: its callback is sent again later");
             return;
         };
         let options = Arc::clone(&self.options);

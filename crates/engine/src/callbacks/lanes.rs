@@ -84,7 +84,7 @@ pub(super) struct LaneScheduler {
     clients: HashMap<ClientKey, Share>,
     /// Clients that have lanes that are ready, each once, in turn.
     turns: VecDeque<ClientKey>,
-    /// LaneScheduler that may go on when something else has ended.
+    /// Lanes that may go on when something else has ended.
     held_up: Vec<i64>,
     running: usize,
     waiting: usize,
@@ -319,7 +319,7 @@ impl LaneScheduler {
         }
     }
 
-    /// LaneScheduler that the store has nothing in any more, as it said after a whole round.
+    /// Lanes that the store has nothing in any more, as it said after a whole round.
     pub(super) fn retain(&mut self, known: impl Fn(i64) -> bool) {
         self.lanes.retain(|&name, lane| {
             known(name) || lane.more && !lane.parked || lane.running > 0 || !lane.waiting.is_empty()

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::{EngineError, Problem};
 
-/// As many problems as are worth send_callbacks.
+/// As many problems as are worth telling.
 const MAX_PROBLEMS: usize = 20;
 
 /// A schema ready to judge.

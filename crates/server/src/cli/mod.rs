@@ -236,7 +236,7 @@ mod tests {
             "callback redeliver",
             "deadletter replay s",
             "deadletter replay s a --all",
-            "service put s --transport task_broker-pigeon",
+            "service put s --transport carrier-pigeon",
             "callback redeliver 01890a5d-ac96-774b-bcce-b302099a8057-3 --failed-since 2h",
             "client signing-secret c --overlap 2d",
             "schedule put nightly --service s --client c",

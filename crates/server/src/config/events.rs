@@ -27,7 +27,7 @@ pub const ALIASES: [(&str, &str); 11] = [
 /// What a variable says in our words; none if it is not meant for us.
 pub fn alias_value(key: &str, text: &str) -> Option<String> {
     match key {
-        // RemoteInterest a number is in milliseconds.
+        // Elsewhere a number is in milliseconds.
         "events.offer_timeout" if text.trim().parse::<u64>().is_ok() => Some(format!("{}ms", text.trim())),
         _ if is_service_link(key, text) => None,
         _ => Some(text.to_owned()),

@@ -7,9 +7,9 @@ use std::{
 };
 
 use relais_core::{
-    Attempt, AttemptOutcome, CallbackEvent, ClaimRequest, Claimed, Event, Failure, IdsChanged, Milestone, Outcome,
-    Revocation, ServiceKey, State, Status, StoreError, Task, TaskChange, TaskEvent, TaskId, TimersFired, Timestamp,
-    Wakeup, apply,
+    Attempt, AttemptOutcome, ClaimRequest, Claimed, Effects, Event, IdsChanged, KeyEffect, Milestone, Outcome,
+    Revocation, ServiceKey, State, Status, StoreError, Subject, Task, TaskChange, TaskEvent, TaskId, TimersFired,
+    Timestamp, Wakeup, apply,
 };
 
 use super::{Verbs, flow::Limited, ledger::Ledger, plain};
@@ -100,60 +100,57 @@ impl Changes {
             Ok(state) => state,
             Err(ignored) => {
                 if Revocation::is_unknown_to_whoever_says(&event, &task.state) {
-                    self.withdraw(task, false);
+                    self.revoke(task, false);
                 }
                 return Ok(Outcome::Ignored(ignored));
             }
         };
-        let revoked = Revocation::follows(&task.state, &event, &state);
-        if matches!(event, Event::Kept { .. }) {
-            return Ok(Outcome::Applied(state));
+        if !matches!(event, Event::Kept { .. }) {
+            self.follow(task, &event, state.clone(), now);
         }
+        Ok(Outcome::Applied(state))
+    }
+
+    /// Collects what follows from a change, as [`Effects`] says.
+    fn follow(&mut self, task: &mut LockedTask, event: &Event, state: State, now: Timestamp) {
+        let subject = Subject {
+            callback: task.callback.as_ref(),
+            has_unique_key: task.unique_key.is_some(),
+            has_dependents: task.followed,
+            may_be_leased: task.handed,
+            limits_running: self.limited.running.contains(&task.service),
+            has_window: self.limited.windows.contains(&task.service),
+        };
+        let effects = Effects::of(subject, &task.state, event, &state, now);
         self.ledger.moved(task.service, task.client, task.seq, task.state.status, state.status);
         self.ledger.moved_in_batch(task.batch, Some(task.state.status), state.status);
-        if task.followed && state.status.is_final() && !task.state.status.is_final() {
-            // Those who wait for it are told by whoever does what time does, and now is the time.
+        if effects.ends_for_dependents {
             self.endings.insert(task.id, state.status);
-            self.timer = Some(self.timer.map_or(now, |timer| timer.min(now)));
         }
-        if state.revision != task.state.revision {
+        if effects.is_visible {
             self.changed.push(task.id);
         }
-        if state.status == Status::Pending {
+        if effects.wakes_claims {
             self.work.insert(task.service);
-            if !matches!(event, Event::GivenBack { .. }) {
-                self.back.insert((task.service, task.task_id));
-            }
         }
-        if task.handed && matches!(state.status, Status::Pending | Status::Waiting) {
+        if effects.returns_to_queue {
+            self.back.insert((task.service, task.task_id));
+        }
+        if effects.ends_lease {
             self.let_go.insert(task.id, task.service);
         }
-        if state.status == Status::Waiting {
-            self.timer = self.timer.into_iter().chain(state.timer()).min();
-        }
-        if matches!(event, Event::Revived) {
+        if effects.is_revived {
             self.revived.push(task.id);
         }
-        let over = over(&task.state, &state, &event, now);
-        if task.state.status.is_final() != state.status.is_final()
-            && let Some(key) = task.unique_key.clone()
-        {
-            let (service, client, task_id) = (task.service, task.client, task.task_id);
-            self.keys.insert(FreedKey { service, client, key, task_id }, !state.status.is_final());
-        }
-        let stopped = task.state.status == Status::InProgress && state.status != Status::InProgress;
-        if stopped && self.limited.running.contains(&task.service) {
-            self.work.insert(task.service);
-        }
-        // One that waits for its time is not at the broker either.
-        if (state.status.is_final() || state.status == Status::Waiting) && self.limited.windows.contains(&task.service)
-        {
+        if effects.opens_window {
             self.opened.insert(task.service);
         }
-        if let Some(callback) = &task.callback
-            && let Some(event) = what_to_tell(&task.state, &state)
-            && callback.asks_for(event)
-        {
+        self.timer = self.timer.into_iter().chain(effects.timer).min();
+        if let (Some(effect), Some(key)) = (effects.unique_key, task.unique_key.clone()) {
+            let key = FreedKey { service: task.service, client: task.client, key, task_id: task.task_id };
+            self.keys.insert(key, effect == KeyEffect::Retaken);
+        }
+        if let (Some(event), Some(callback)) = (effects.callback, &task.callback) {
             self.told.push(NewCallback {
                 task: task.id,
                 service: task.service,
@@ -167,51 +164,20 @@ impl Changes {
                 progress: (!event.is_end()).then_some(state.progress),
             });
         }
-        let (response, failure) = match event {
-            Event::Succeeded { response, .. } => (Some(response), None),
-            Event::Failed { failure, .. } if state.status == Status::Failure => (None, Some(failure)),
-            Event::Barred(failure) => (None, Some(failure)),
-            Event::Expired => (None, Some(Failure::new("Nobody started it in time.").of_kind("expired"))),
-            Event::LeaseExpired { .. } | Event::Abandoned { .. } | Event::Delivered { .. }
-                if state.status == Status::Failure =>
-            {
-                (None, Some(Failure::new(lost(state.losses)).of_kind("lost")))
-            }
-            _ => (None, None),
-        };
-        if let Some(heard) = &mut self.heard
-            && let Some(milestone) = Milestone::of(&task.state, &state)
-        {
-            let why = failure.as_ref().or(over.as_ref().and_then(|attempt| attempt.failure.as_ref()));
-            let told = |attempt: &Attempt| Attempt {
-                worker_host: attempt.worker_host.clone(),
-                failure: None,
-                response: None,
-                ..*attempt
-            };
-            heard.push(TaskChange {
-                task_id: task.task_id,
-                service: task.service,
-                client: task.client,
-                milestone,
-                state: state.clone(),
-                submitted: Some(task.submitted),
-                correlation_id: task.correlation_id.clone(),
-                over: over.as_ref().map(told),
-                failure: why.map(TaskChange::in_brief),
-            });
+        if let (Some(heard), Some(milestone)) = (&mut self.heard, effects.milestone) {
+            heard.push(task_change(task, milestone, &state, &effects));
         }
-        self.attempts.extend(over.map(|attempt| (task.id, attempt)));
+        self.attempts.extend(effects.ended_attempt.map(|attempt| (task.id, attempt)));
         task.state = state.clone();
-        if revoked {
-            self.withdraw(task, true);
+        if effects.revokes {
+            self.revoke(task, true);
         }
-        self.written.insert(task.id, WrittenTask { id: task.id, state: state.clone(), response, failure });
-        Ok(Outcome::Applied(state))
+        let (response, failure) = (effects.response, effects.failure);
+        self.written.insert(task.id, WrittenTask { id: task.id, state, response, failure });
     }
 
     /// Whoever has a task at hand is to be told to leave it alone.
-    fn withdraw(&mut self, task: &LockedTask, fresh: bool) {
+    fn revoke(&mut self, task: &LockedTask, fresh: bool) {
         let (status, revision) = (task.state.status, task.state.revision);
         self.revoked.push(Revocation { task_id: task.task_id, service: task.service, status, revision, fresh });
     }
@@ -267,7 +233,7 @@ struct Plain {
 /// Pending tasks that a claim has found, by the order in which they are handed out.
 pub(super) type Found = HashMap<ServiceKey, (Timestamp, std::vec::IntoIter<LockedPending>)>;
 
-/// InstanceRows out what was found to those who asked for it.
+/// Hands out what was found to those who asked for it.
 pub(super) fn hand_out(
     requests: &[ClaimRequest],
     found: &mut Found,
@@ -292,45 +258,27 @@ pub(super) fn hand_out(
     Ok(answers)
 }
 
-/// The attempt that this change ended, if the task goes on without it.
-fn over(before: &State, after: &State, event: &Event, now: Timestamp) -> Option<Attempt> {
-    let outcome = match event {
-        Event::Failed { .. } if after.status == Status::Waiting => AttemptOutcome::Failure,
-        _ if before.status != Status::InProgress || after.status.is_final() || after.attempt == 0 => return None,
-        Event::Returned { .. } | Event::GivenBack { .. } => AttemptOutcome::Returned,
-        Event::LeaseExpired { .. } | Event::Abandoned { .. } => AttemptOutcome::Lost,
-        _ if before.attempt != after.attempt => AttemptOutcome::Lost,
-        _ => return None,
-    };
-    Some(Attempt {
-        number: if before.status == Status::InProgress { before.attempt } else { after.attempt },
-        started: before.started.or(Some(now)),
-        ended: Some(now),
-        outcome,
-        worker_host: before.worker_host.clone(),
-        failure: match event {
-            Event::Failed { failure, .. } => Some(failure.clone()),
-            _ => None,
-        },
+/// A change as those hear it who follow every one.
+fn task_change(task: &LockedTask, milestone: Milestone, state: &State, effects: &Effects) -> TaskChange {
+    let ended = effects.ended_attempt.as_ref();
+    let why = effects.failure.as_ref().or(ended.and_then(|attempt| attempt.failure.as_ref()));
+    let without_result = |attempt: &Attempt| Attempt {
+        worker_host: attempt.worker_host.clone(),
+        failure: None,
         response: None,
-    })
-}
-
-/// What whoever waits may want to be told of a change.
-fn what_to_tell(before: &State, after: &State) -> Option<CallbackEvent> {
-    if after.status != Status::InProgress {
-        return CallbackEvent::of_end(after.status);
+        ..*attempt
+    };
+    TaskChange {
+        task_id: task.task_id,
+        service: task.service,
+        client: task.client,
+        milestone,
+        state: state.clone(),
+        submitted: Some(task.submitted),
+        correlation_id: task.correlation_id.clone(),
+        over: ended.map(without_result),
+        failure: why.map(TaskChange::in_brief),
     }
-    if before.status != Status::InProgress || before.started != after.started {
-        return Some(CallbackEvent::Started);
-    }
-    (before.progress != after.progress).then_some(CallbackEvent::Progress)
-}
-
-/// Why a task failed whose workers fell silent.
-fn lost(losses: u32) -> String {
-    let times = if losses == 1 { "once".to_owned() } else { format!("{losses} times") };
-    format!("Taken by a worker that was not heard of again, {times}.")
 }
 
 impl<D: Database> Verbs<D> {
@@ -379,7 +327,7 @@ impl<D: Database> Verbs<D> {
         Ok(())
     }
 
-    /// InstanceRows out pending tasks. Each service is asked once, for all who wish.
+    /// Hands out pending tasks. Each service is asked once, for all who wish.
     pub(super) async fn claim_tasks(&self, mut requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
         if requests.iter().any(|request| request.instance.is_some()) {
             let mut all = Claimed::default();
@@ -424,7 +372,7 @@ impl<D: Database> Verbs<D> {
         Ok(Claimed { tasks: answers, again })
     }
 
-    /// InstanceRows out a few pending tasks of a service without locking them first: they are read, and written if they still are
+    /// Hands out a few pending tasks of a service without locking them first: they are read, and written if they still are
     /// what they were. Two round trips instead of five, where nobody else claims at the same time. None if somebody does, or if
     /// more than the tasks is to be written; then nothing was done.
     async fn claim_unlocked(
@@ -535,7 +483,7 @@ impl<D: Database> Verbs<D> {
             let too_long = matches!(event, Event::Failed { .. });
             changes.apply(&mut task, event, locked.now)?;
             if too_long {
-                changes.withdraw(&task, true);
+                changes.revoke(&task, true);
             }
             lost += usize::from(task.state.losses > losses);
         }

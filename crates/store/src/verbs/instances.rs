@@ -44,7 +44,7 @@ impl<D: Database> Verbs<D> {
         self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// InstanceRows out tasks to a process on this store.
+    /// Hands out tasks to a process on this store.
     pub(super) async fn claim_in_hand(
         &self,
         request: ClaimRequest,
