@@ -86,9 +86,9 @@ pub use schedule::{
     RunTerms, Schedule, ScheduleChange, ScheduleRecord, ScheduleValidator, run_id,
 };
 pub use store::{
-    BatchStore, CallbackStore, Change, ClaimRequest, ClaimStore, Claimed, DeclarationStore, DispatchStore, IdsChanged,
+    BatchStore, CallbackStore, Change, ClaimRequest, ClaimStore, Claimed, DeclarationStore, DispatchStore,
     InstanceStore, MaintenanceStore, OperatorStore, Outcome, PurgeReport, PurgeRule, ScheduleStore, Store, StoreError,
-    TaskEvent, TaskStore, TimersFired, Wakeup, WakeupListener,
+    TaskEvent, TaskStore, TimersFired, WakeupListener,
 };
 pub use stored_submission::{CollectedSubmissions, StoredSubmission, SubmissionValidator};
 pub use submission::{IdempotencyKey, NewLinks, NewTask, Publisher, Submission, Submitted, Terms, UniqueKey, When};
@@ -96,3 +96,4 @@ pub use task::{Links, Status, Task};
 pub use time::Timestamp;
 pub use trace::TraceContext;
 pub use transition::{Event, GRACE, Ignored, State, apply};
+pub use wakeup::{IdsChanged, Wakeup};

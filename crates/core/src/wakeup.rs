@@ -1,68 +1,126 @@
-//! Wake-ups as a short text, for whatever carries them between processes: `origin;w1,2;t1a,1b;d`.
+//! Wake-ups: hints that something changed. They make things fast; a slow sweep makes them certain.
 //!
-//! Numbers are written in base 36, tasks as differences, so that a batch of hundreds fits where PostgreSQL allows 8,000
-//! bytes. What does not fit becomes "perhaps any": a hint may always be vaguer than the truth.
+//! A wake-up has topics. Each topic is one line of [`topics!`]: a name, what it carries, and the letter under which it travels
+//! between processes (`origin;w1,2;d;t1a,1b`). Numbers are written in base 36, tasks as differences, so that a batch of
+//! hundreds fits where PostgreSQL allows 8,000 bytes. What does not fit becomes "perhaps any": a hint may always be vaguer than
+//! the truth.
 
 use std::fmt::Write;
 
-use crate::{IdsChanged, ServiceKey, Timestamp, Wakeup};
+use crate::{ServiceKey, Timestamp};
 
 /// PostgreSQL takes payloads shorter than 8,000 bytes.
 pub const MAX_TEXT: usize = 7_900;
 
+/// What a topic carries.
+trait Topic: PartialEq + Sized {
+    /// Nothing to say.
+    fn nothing() -> Self;
+
+    /// What is said of it when anything may have happened.
+    fn anything() -> Self;
+
+    /// Says what another one says, too. May be vaguer than both.
+    fn merge(&mut self, other: &Self);
+
+    /// Writes it.
+    fn write(&self, text: &mut String);
+
+    /// Reads it; none if it is not understood.
+    fn read(text: &str) -> Option<Self>;
+}
+
+macro_rules! topics {
+    ($($(#[$doc:meta])* $topic:ident: $carries:ty = $letter:literal;)*) => {
+        /// A hint that something changed.
+        #[derive(Debug, Clone, PartialEq, Eq)]
+        pub struct Wakeup {
+            $($(#[$doc])* pub $topic: $carries,)*
+        }
+
+        impl Default for Wakeup {
+            /// Nothing to say.
+            fn default() -> Self {
+                Self { $($topic: Topic::nothing(),)* }
+            }
+        }
+
+        impl Wakeup {
+            /// Anything may have happened.
+            pub fn anything() -> Self {
+                Self { $($topic: Topic::anything(),)* }
+            }
+
+            /// Whether there is nothing to say.
+            pub fn is_empty(&self) -> bool {
+                *self == Self::default()
+            }
+
+            /// Says what another one says, too.
+            pub fn merge(&mut self, other: &Self) {
+                $(self.$topic.merge(&other.$topic);)*
+            }
+
+            /// Its topics, in their order.
+            fn write(&self, text: &mut String) {
+                $(if self.$topic != <$carries as Topic>::nothing() {
+                    text.push(';');
+                    text.push($letter);
+                    self.$topic.write(text);
+                })*
+            }
+
+            /// Reads one topic; none if it is not understood.
+            fn read(&mut self, letter: char, text: &str) -> Option<()> {
+                match letter {
+                    $($letter => self.$topic = Topic::read(text)?,)*
+                    _ => return None,
+                }
+                Some(())
+            }
+        }
+    };
+}
+
+topics! {
+    /// These services have tasks to be claimed.
+    work: Vec<ServiceKey> = 'w';
+    /// These services have tasks to be published that no process is publishing.
+    dispatch: Vec<ServiceKey> = 'p';
+    /// What is declared has changed.
+    declared: bool = 'd';
+    /// There are stored submissions to be collected.
+    submissions: bool = 'i';
+    /// Something happens to a task at this moment, by itself.
+    timer: Option<Timestamp> = 's';
+    /// These lanes have callbacks to be sent.
+    callbacks: Vec<i64> = 'c';
+    /// These tasks changed.
+    tasks: IdsChanged = 't';
+}
+
+/// Which tasks changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum IdsChanged {
+    /// Those with these `id`s.
+    These(Vec<i64>),
+    /// Too many to name, or unknown because messages may have been missed.
+    Perhaps,
+}
+
 /// Writes a wake-up as text; `origin` names the process, so that it can pass over its own.
 pub fn encode(origin: &str, wakeup: &Wakeup) -> String {
-    let mut head = String::from(origin);
-    for (kind, services) in [(";w", &wakeup.work), (";p", &wakeup.dispatch)] {
-        if !services.is_empty() {
-            head.push_str(kind);
-            for (i, service) in services.iter().enumerate() {
-                head.push_str(if i == 0 { "" } else { "," });
-                base36(&mut head, i64::from(service.0));
-            }
-        }
+    let mut text = String::from(origin);
+    wakeup.write(&mut text);
+    if text.len() > MAX_TEXT {
+        text.truncate(origin.len());
+        Wakeup { tasks: IdsChanged::Perhaps, ..wakeup.clone() }.write(&mut text);
     }
-    if wakeup.declared {
-        head.push_str(";d");
-    }
-    if wakeup.inbox {
-        head.push_str(";i");
-    }
-    if let Some(timer) = wakeup.timer {
-        head.push_str(";s");
-        base36(&mut head, timer.as_millis());
-    }
-    if !wakeup.callbacks.is_empty() {
-        // Lanes are spread over all 64 bits: sixteen digits each, whatever the base.
-        head.push_str(";c");
-        for (i, lane) in wakeup.callbacks.iter().enumerate() {
-            let _ = write!(head, "{}{lane:x}", if i == 0 { "" } else { "," });
-        }
-    }
-    let mut tasks = String::new();
-    match &wakeup.tasks {
-        IdsChanged::Perhaps => tasks.push_str(";t*"),
-        IdsChanged::These(ids) if !ids.is_empty() => {
-            let mut ids = ids.clone();
-            ids.sort_unstable();
-            tasks.push_str(";t");
-            let mut last = 0;
-            for (i, id) in ids.iter().enumerate() {
-                tasks.push_str(if i == 0 { "" } else { "," });
-                base36(&mut tasks, id - last);
-                last = *id;
-            }
-        }
-        IdsChanged::These(_) => {}
-    }
-    if head.len() + tasks.len() > MAX_TEXT {
-        tasks = ";t*".to_owned();
-    }
-    if head.len() + tasks.len() > MAX_TEXT {
+    if text.len() > MAX_TEXT {
         // Thousands of services at once: say only that anything may have happened.
         return format!("{origin};*");
     }
-    head + &tasks
+    text
 }
 
 /// Reads a wake-up; none if it is the process's own.
@@ -73,38 +131,157 @@ pub fn decode(origin: &str, payload: &str) -> Option<Wakeup> {
     }
     let mut wakeup = Wakeup::default();
     for part in parts {
-        let (kind, list) = part.split_at(usize::from(!part.is_empty()));
-        match (kind, list) {
-            ("d", _) => wakeup.declared = true,
-            ("i", _) => wakeup.inbox = true,
-            ("t", "*") => wakeup.tasks = IdsChanged::Perhaps,
-            ("t", list) => {
-                let mut last = 0;
-                wakeup.tasks = IdsChanged::These(
-                    numbers(list)
-                        .map(|step| {
-                            last += step;
-                            last
-                        })
-                        .collect(),
-                );
-            }
-            ("s", moment) => wakeup.timer = numbers(moment).next().map(Timestamp::from_millis),
-            ("w", list) => wakeup.work = services(list),
-            ("p", list) => wakeup.dispatch = services(list),
-            ("c", list) => {
-                let lanes = list.split(',').filter_map(|lane| u64::from_str_radix(lane, 16).ok());
-                wakeup.callbacks = lanes.map(u64::cast_signed).collect();
-            }
+        let mut text = part.chars();
+        let letter = text.next().unwrap_or_default();
+        if wakeup.read(letter, text.as_str()).is_none() {
             // Of a version that says more than we understand.
-            _ => return Some(Wakeup::anything()),
+            return Some(Wakeup::anything());
         }
     }
     Some(wakeup)
 }
 
-fn services(list: &str) -> Vec<ServiceKey> {
-    numbers(list).filter_map(|key| i32::try_from(key).ok()).map(ServiceKey).collect()
+impl Topic for bool {
+    fn nothing() -> Self {
+        false
+    }
+
+    fn anything() -> Self {
+        true
+    }
+
+    fn merge(&mut self, other: &Self) {
+        *self |= other;
+    }
+
+    fn write(&self, _: &mut String) {}
+
+    fn read(_: &str) -> Option<Self> {
+        Some(true)
+    }
+}
+
+/// A process that missed something looks at everything: that any moment may count is understood.
+impl Topic for Option<Timestamp> {
+    fn nothing() -> Self {
+        None
+    }
+
+    fn anything() -> Self {
+        None
+    }
+
+    fn merge(&mut self, other: &Self) {
+        *self = self.iter().chain(other).min().copied();
+    }
+
+    fn write(&self, text: &mut String) {
+        if let Some(moment) = self {
+            base36(text, moment.as_millis());
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        Some(numbers(text).next().map(Timestamp::from_millis))
+    }
+}
+
+impl Topic for Vec<ServiceKey> {
+    fn nothing() -> Self {
+        Self::new()
+    }
+
+    fn anything() -> Self {
+        Self::new()
+    }
+
+    fn merge(&mut self, other: &Self) {
+        union(self, other);
+    }
+
+    fn write(&self, text: &mut String) {
+        for (i, service) in self.iter().enumerate() {
+            text.push_str(if i == 0 { "" } else { "," });
+            base36(text, i64::from(service.0));
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        Some(numbers(text).filter_map(|key| i32::try_from(key).ok()).map(ServiceKey).collect())
+    }
+}
+
+/// Lanes are spread over all 64 bits: sixteen digits each, whatever the base.
+impl Topic for Vec<i64> {
+    fn nothing() -> Self {
+        Self::new()
+    }
+
+    fn anything() -> Self {
+        Self::new()
+    }
+
+    fn merge(&mut self, other: &Self) {
+        union(self, other);
+    }
+
+    fn write(&self, text: &mut String) {
+        for (i, lane) in self.iter().enumerate() {
+            let _ = write!(text, "{}{lane:x}", if i == 0 { "" } else { "," });
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        let lanes = text.split(',').filter_map(|lane| u64::from_str_radix(lane, 16).ok());
+        Some(lanes.map(u64::cast_signed).collect())
+    }
+}
+
+impl Topic for IdsChanged {
+    fn nothing() -> Self {
+        Self::These(Vec::new())
+    }
+
+    fn anything() -> Self {
+        Self::Perhaps
+    }
+
+    fn merge(&mut self, other: &Self) {
+        match (&mut *self, other) {
+            (Self::These(ids), Self::These(more)) => ids.extend(more),
+            _ => *self = Self::Perhaps,
+        }
+    }
+
+    fn write(&self, text: &mut String) {
+        let Self::These(ids) = self else { return text.push('*') };
+        let mut ids = ids.clone();
+        ids.sort_unstable();
+        let mut last = 0;
+        for (i, id) in ids.iter().enumerate() {
+            text.push_str(if i == 0 { "" } else { "," });
+            base36(text, id - last);
+            last = *id;
+        }
+    }
+
+    fn read(text: &str) -> Option<Self> {
+        if text == "*" {
+            return Some(Self::Perhaps);
+        }
+        let mut last = 0;
+        let ids = numbers(text).map(|step| {
+            last += step;
+            last
+        });
+        Some(Self::These(ids.collect()))
+    }
+}
+
+fn union<T: Ord + Copy>(into: &mut Vec<T>, more: &[T]) {
+    into.extend(more);
+    into.sort_unstable();
+    into.dedup();
 }
 
 fn numbers(list: &str) -> impl Iterator<Item = i64> {
@@ -141,7 +318,7 @@ mod tests {
             callbacks: vec![1, -1, i64::MIN, i64::MAX],
             dispatch: vec![ServiceKey(2)],
             timer: Some(Timestamp::from_millis(1_769_848_200_125)),
-            inbox: true,
+            submissions: true,
         }
     }
 

@@ -73,7 +73,7 @@ pub(crate) fn start(engine: &Engine) {
             if !until_declared(&inbox).await {
                 return;
             }
-            every(&inbox, "inbox", inbox.0.options.sweep, || hub.inbox_bell.notified(), || inbox.take_in()).await;
+            every(&inbox, "inbox", inbox.0.options.sweep, || hub.submissions_bell.notified(), || inbox.take_in()).await;
         });
         let dead = engine.clone();
         engine.spawn(async move {

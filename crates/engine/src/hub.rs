@@ -56,7 +56,7 @@ pub(crate) struct WakeupHub {
     /// Rings when something happens to a task by itself sooner than was known.
     pub(crate) timer_bell: Notify,
     /// Rings when there may be something in the stored submissions.
-    pub(crate) inbox_bell: Notify,
+    pub(crate) submissions_bell: Notify,
     /// Rings when what is declared has changed.
     pub(crate) declared_bell: Notify,
     /// Rings when anything may have happened and everything should be looked at.
@@ -221,8 +221,8 @@ impl WakeupListener for WakeupHub {
         if wakeup.timer.is_some() || wakeup.tasks == IdsChanged::Perhaps {
             self.timer_bell.notify_one();
         }
-        if wakeup.inbox {
-            self.inbox_bell.notify_one();
+        if wakeup.submissions {
+            self.submissions_bell.notify_one();
         }
         match &wakeup.tasks {
             IdsChanged::These(ids) if ids.is_empty() => {}

@@ -31,7 +31,7 @@ impl SubmissionValidator for Judge {
 impl Engine {
     /// Looks into the stored submissions now: something was put there, and the transaction was committed. PostgreSQL rings by itself.
     pub fn look_into_inbox(&self) {
-        self.0.hub.inbox_bell.notify_one();
+        self.0.hub.submissions_bell.notify_one();
     }
 
     /// Judges a submission now, and makes of it what a program can put into the stored submissions in a transaction of its own.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::{
     ClientFlow, ClientId, ClientKey, Destination, Ignored, InstanceKey, Json, QueueSettings, Revocation, Role,
     ScheduleChange, ServiceKey, ServiceLimits, ServiceName, State, Status, Task, TaskChange, TaskId, TaskTransport,
-    Timestamp,
+    Wakeup,
 };
 
 pub use ports::*;
@@ -195,75 +195,6 @@ pub enum Change {
     },
     /// A schedule.
     Schedule(ScheduleChange),
-}
-
-/// Which tasks changed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum IdsChanged {
-    /// Those with these `id`s.
-    These(Vec<i64>),
-    /// Too many to name, or unknown because messages may have been missed.
-    Perhaps,
-}
-
-/// A hint that something changed. It makes things fast; a slow sweep makes them certain.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wakeup {
-    /// These services have tasks to be claimed; none in the list means none.
-    pub work: Vec<ServiceKey>,
-    /// These tasks changed.
-    pub tasks: IdsChanged,
-    /// What is declared has changed.
-    pub declared: bool,
-    /// These lanes have callbacks to be sent.
-    pub callbacks: Vec<i64>,
-    /// These services have tasks to be dispatched that nobody has in hand.
-    pub dispatch: Vec<ServiceKey>,
-    /// Something happens to a task at this moment, by itself.
-    pub timer: Option<Timestamp>,
-    /// There is something in the stored submissions.
-    pub inbox: bool,
-}
-
-impl Default for Wakeup {
-    /// Nothing to tell.
-    fn default() -> Self {
-        Self {
-            work: Vec::new(),
-            tasks: IdsChanged::These(Vec::new()),
-            declared: false,
-            callbacks: Vec::new(),
-            dispatch: Vec::new(),
-            timer: None,
-            inbox: false,
-        }
-    }
-}
-
-impl Wakeup {
-    /// Anything may have happened.
-    pub const fn anything() -> Self {
-        Self {
-            tasks: IdsChanged::Perhaps,
-            declared: true,
-            work: Vec::new(),
-            callbacks: Vec::new(),
-            dispatch: Vec::new(),
-            timer: None,
-            inbox: true,
-        }
-    }
-
-    /// Whether there is nothing to tell.
-    pub fn is_empty(&self) -> bool {
-        self.work.is_empty()
-            && !self.declared
-            && self.callbacks.is_empty()
-            && self.dispatch.is_empty()
-            && self.timer.is_none()
-            && !self.inbox
-            && self.tasks == IdsChanged::These(Vec::new())
-    }
 }
 
 /// Somebody who wants to be woken. Called after the commit, from any thread; must return at once.

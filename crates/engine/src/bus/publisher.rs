@@ -172,31 +172,17 @@ impl WakeupListener for EventPublisher {
     }
 }
 
-/// Two hints as one, which may be vaguer.
+/// Two hints as one. What names too much becomes vaguer.
 fn merge(into: &mut Wakeup, other: &Wakeup) {
-    for (into, more) in [(&mut into.work, &other.work), (&mut into.dispatch, &other.dispatch)] {
-        into.extend(more);
-        into.sort_unstable();
-        into.dedup();
-    }
-    into.declared |= other.declared;
-    into.inbox |= other.inbox;
-    into.timer = into.timer.into_iter().chain(other.timer).min();
-    into.callbacks.extend(&other.callbacks);
-    into.callbacks.sort_unstable();
-    into.callbacks.dedup();
-    let vague = into.callbacks.len() > MOST_NAMED;
-    if vague {
+    into.merge(other);
+    let many = |ids: &IdsChanged| matches!(ids, IdsChanged::These(ids) if ids.len() > MOST_NAMED);
+    if into.callbacks.len() > MOST_NAMED {
         // That any task may have changed says that any callback may be due.
         into.callbacks.clear();
+        into.tasks = IdsChanged::Perhaps;
+    } else if many(&into.tasks) {
+        into.tasks = IdsChanged::Perhaps;
     }
-    into.tasks = match (std::mem::replace(&mut into.tasks, IdsChanged::Perhaps), &other.tasks) {
-        (IdsChanged::These(mut ids), IdsChanged::These(more)) if !vague && ids.len() + more.len() <= MOST_NAMED => {
-            ids.extend(more);
-            IdsChanged::These(ids)
-        }
-        _ => IdsChanged::Perhaps,
-    };
 }
 
 /// The names of services and clients that some changes are about.
@@ -301,7 +287,7 @@ mod tests {
             declared: false,
             callbacks: vec![7],
             dispatch: vec![ServiceKey(3)],
-            inbox: false,
+            submissions: false,
         };
         let mut merged = hint(vec![1]);
         merge(&mut merged, &Wakeup { work: vec![ServiceKey(2)], declared: true, ..hint(vec![2, 3]) });

@@ -143,7 +143,7 @@ async fn what_a_dead_instance_had_is_done_when_it_has_been_silent_for_too_long(s
 
 async fn an_error_leaves_nothing_in_hand(stage: Stage) {
     // By this plan the first result is not taken, and the first one to leave does.
-    let plan = FaultPlan { seed: 1, refused: 500, unanswered: 0, broken_off: 0, only: None };
+    let plan = FaultPlan { seed: 5, refused: 500, unanswered: 0, broken_off: 0, only: None };
     let faulty = Faulty::new(stage.store, plan);
     let fails = Arc::clone(&faulty);
     let handler = move |_: Value, _: Context| {

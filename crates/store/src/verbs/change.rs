@@ -320,7 +320,7 @@ impl<D: Database> Verbs<D> {
         let dispatch = dispatch.into_iter().collect();
         let tasks = IdsChanged::These(changes.changed);
         let work = changes.work.into_iter().collect();
-        let wakeup = Wakeup { work, tasks, declared: false, callbacks, dispatch, timer: changes.timer, inbox: false };
+        let wakeup = Wakeup { work, tasks, callbacks, dispatch, timer: changes.timer, ..Wakeup::default() };
         self.finish_telling(session, changes.ledger, wakeup, &changes.settled).await?;
         self.changed(&changes.heard.unwrap_or_default());
         self.revoked(&changes.revoked);
