@@ -21,6 +21,7 @@ mod python;
 mod rabbitmq;
 mod sdk_javascript;
 mod sdk_python;
+mod select;
 mod test;
 
 use std::{env, process::ExitCode};
@@ -34,7 +35,8 @@ Commands:
   test [FILTER…]    Build everything, start a private PostgreSQL and a private RabbitMQ, and run all
                     tests and documentation examples; beside them the API fuzzing, the Python and
                     JavaScript libraries' tests, the chart and the graphs. With FILTER, only Rust
-                    tests whose name contains one.
+                    tests whose name contains one, or those of the test file FILTER; only what
+                    they need is built and started.
   check             Everything that needs no server: formatting, clippy, the rule of which crate
                     may know which, licences, committed contracts, tidiness.
   gen [--check]     Write the committed contracts (docs/) anew from the binary; with --check, only

@@ -16,12 +16,13 @@ use crate::{
     browser,
     cargo::{self, cargo, run as execute},
     chart, fuzz_api, graphs, packages, postgres, rabbitmq, sdk_javascript, sdk_python,
+    select::{self, Selection, Target},
 };
 
 /// Runs all tests, or those whose name contains one of `filters`, and says how long it took.
 pub fn run(filters: &[String]) -> Result<()> {
     let start = Instant::now();
-    let result = test(filters);
+    let result = if filters.is_empty() { all() } else { some(filters) };
     let verdict = if result.is_ok() { "passed" } else { "FAILED" };
     println!("test: {verdict} in {:.0} s", start.elapsed().as_secs_f64());
     result
@@ -70,7 +71,66 @@ pub fn beside() -> Result<()> {
     graphs::run_built()
 }
 
-fn test(filters: &[String]) -> Result<()> {
+/// Runs the tests that some words mean, with what those need and nothing else.
+fn some(words: &[String]) -> Result<()> {
+    let Selection { whole, some, words, needs } = select::select(words)?;
+    if needs.postgres {
+        postgres::ensure_installed()?;
+    }
+    if needs.rabbitmq {
+        rabbitmq::ensure_installed()?;
+    }
+    if needs.redis {
+        packages::ensure(&["redis-server"])?;
+    }
+    if needs.binary {
+        packages::ensure(&["curl", "faketime", "jq", "openssl", "python3"])?;
+    }
+    let axe = if needs.browser { Some(browser::ensure_installed()?) } else { None };
+    let languages = match needs.languages {
+        true => {
+            sdk_javascript::ensure_installed()?;
+            Some((sdk_python::prepare()?.join("python"), sdk_javascript::prepare()?))
+        }
+        false => None,
+    };
+    let targets: Vec<&str> = whole.iter().chain(&some).flat_map(Target::arguments).collect();
+    let mut programs = Vec::new();
+    for (is_needed, program) in [
+        (needs.postgres, "relais-testkit-postgres"),
+        (needs.rabbitmq, "relais-testkit-rabbitmq"),
+        (needs.binary, "relais"),
+    ] {
+        programs.extend(is_needed.then_some(["--bin", program]).into_iter().flatten());
+    }
+    if !programs.is_empty() {
+        execute(cargo(["build", "--workspace"]).args(&targets).args(&programs).args(FEATURES))?;
+    }
+    let database = needs.postgres.then(postgres::Server::start).transpose()?;
+    let mut broker = needs.rabbitmq.then(rabbitmq::Server::begin).transpose()?;
+    let broker = broker.as_mut().map(rabbitmq::Server::url).transpose()?;
+    let run = |targets: Vec<&str>, words: &[String]| -> Result<()> {
+        let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
+        tests.args(FEATURES).args(targets).arg("--").args(words);
+        tests.envs(database.as_ref().map(|server| (postgres::VARIABLE, server.url().to_owned())));
+        tests.envs(broker.as_ref().map(|url| (rabbitmq::VARIABLE, url)));
+        tests.envs(axe.as_ref().map(|axe| (browser::AXE, axe)));
+        if let Some((python, javascript)) = &languages {
+            tests.env(sdk_python::VARIABLE, python).env(sdk_javascript::VARIABLE, javascript);
+        }
+        if needs.binary {
+            tests.env("RELAIS_BIN", cargo::binary("debug", "relais")?);
+        }
+        execute(&mut tests)
+    };
+    let (whole, some): (Vec<&str>, Vec<&str>) =
+        (whole.iter().flat_map(Target::arguments).collect(), some.iter().flat_map(Target::arguments).collect());
+    let named = if whole.is_empty() { Ok(()) } else { run(whole, &[]) };
+    let matching = if some.is_empty() { Ok(()) } else { run(some, &words) };
+    named.and(matching)
+}
+
+fn all() -> Result<()> {
     postgres::ensure_installed()?;
     rabbitmq::ensure_installed()?;
     // The examples are workers in Python and in shell, and are run as they are.
@@ -94,24 +154,18 @@ fn test(filters: &[String]) -> Result<()> {
 
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
     tests.args(FEATURES);
-    if !filters.is_empty() {
-        tests.arg("--").args(filters);
-    }
     tests.env(postgres::VARIABLE, server.url()).env(rabbitmq::VARIABLE, broker.url()?);
     let relais = cargo::binary("debug", "relais")?;
     tests.env("RELAIS_BIN", &relais).env(browser::AXE, &axe);
     tests.env(sdk_python::VARIABLE, &python).env(sdk_javascript::VARIABLE, &javascript);
-    let beside = if filters.is_empty() { Some(Beside::start(&broker.url()?)?) } else { None };
+    let beside = Beside::start(&broker.url()?)?;
     let tested = execute(&mut tests);
-    let beside = beside.map(Beside::finish);
+    let beside = beside.finish();
     tested?;
-    beside.transpose()?;
+    beside?;
 
-    if filters.is_empty() {
-        // Last, since it replaces the binary by one with traces and KEDA's scaler, which nobody else needs. The whole workspace is
-        // named so that dependencies stay as they are.
-        let more = "test --workspace --features relais-server/otlp,relais-server/keda --test otlp --test scaler";
-        execute(cargo(more.split(' ')).args(FEATURES))?;
-    }
-    Ok(())
+    // Last, since it replaces the binary by one with traces and KEDA's scaler, which nobody else needs. The whole workspace is
+    // named so that dependencies stay as they are.
+    let more = "test --workspace --features relais-server/otlp,relais-server/keda --test otlp --test scaler";
+    execute(cargo(more.split(' ')).args(FEATURES))
 }
