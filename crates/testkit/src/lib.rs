@@ -26,6 +26,7 @@
 //! # }
 //! ```
 
+pub mod broker_suite;
 mod database;
 mod faked_clock;
 pub mod faulty;
