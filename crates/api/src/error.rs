@@ -10,7 +10,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use relais_engine::{EngineError, Problem, background::chain};
+use relais_engine::{EngineError, Problem, chain};
 use relais_protocol::{ErrorDetail, ErrorNumber, Failure};
 
 /// A refusal on its way out.

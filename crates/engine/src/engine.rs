@@ -14,23 +14,23 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     EngineError,
-    admin::PurgeDefaults,
     auth::{AuthOptions, Authenticator, ClientCredentials},
-    background,
-    batch::{BatchOptions, Batcher},
     bus::{BusOptions, EventBus},
     callbacks::{CallbackOptions, CallbackSenders},
     claims::ClaimCoordinator,
+    claims::pace::Pace,
     dispatch::{self, DispatchOptions, Dispatcher, give_back},
-    hub::WakeupHub,
+    follow::hub::WakeupHub,
     local::{InstanceOptions, presence},
     measured::Measured,
-    pace::Pace,
+    operate::admin::PurgeDefaults,
+    operate::trend::Trends,
+    operate::worker_registry::WorkerRegistry,
     readiness::Readiness,
     registry::{Registry, Snapshot},
-    schema::check::{Validation, ValidationOptions},
-    trend::Trends,
-    worker_registry::WorkerRegistry,
+    submit::batcher::{BatchOptions, Batcher},
+    submit::schema::check::{Validation, ValidationOptions},
+    timers,
 };
 
 /// How long it may take to leave tasks to others that there is no room for here.
@@ -205,7 +205,7 @@ impl Engine {
             tracker,
         }));
         EventBus::start(&engine);
-        background::start(&engine);
+        timers::start(&engine);
         dispatch::start(&engine, parcels);
         if let Some(options) = engine.0.options.presence.clone() {
             engine.spawn(presence(engine.clone(), options));

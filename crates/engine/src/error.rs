@@ -143,3 +143,15 @@ impl From<StoreError> for EngineError {
         }
     }
 }
+
+/// An error with all that caused it, for a log.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
+}

@@ -14,7 +14,7 @@ use arc_swap::ArcSwap;
 use relais_core::{Declared, ServiceKey, Store};
 use tokio::sync::{Mutex, watch};
 
-use crate::{EngineError, schema::Schema};
+use crate::{EngineError, submit::schema::Schema};
 
 /// What is declared at one moment, ready to judge.
 #[derive(Default)]

@@ -129,7 +129,7 @@ fn refusal(error: &EngineError, question: &Question) -> Status {
             Status::unavailable("the store of Relais is away")
         }
         other => {
-            tracing::error!(error = %relais_engine::background::chain(other), service = question.service, "KEDA could not be answered");
+            tracing::error!(error = %relais_engine::chain(other), service = question.service, "KEDA could not be answered");
             Status::internal("Relais could not do it; its log says why")
         }
     }

@@ -62,7 +62,7 @@ mod with {
             match tokio::time::timeout(grace, &mut serving).await {
                 Ok(Ok(Ok(()))) => {}
                 Ok(Ok(Err(error))) => {
-                    tracing::error!(error = %relais_engine::background::chain(&error), "the scaler ended badly");
+                    tracing::error!(error = %relais_engine::chain(&error), "the scaler ended badly");
                 }
                 Ok(Err(error)) => tracing::error!(error = %error, "the scaler ended badly"),
                 Err(_) => {

@@ -10,7 +10,7 @@ use relais_callback::{AmqpSender, HttpSender};
 use relais_core::{CallbackSender, CallbackType, Store, StoreError, TaskBroker};
 use relais_engine::{
     AuthOptions, BatchOptions, CallbackOptions, CallbackSenders, DispatchOptions, Engine, EngineError, InstanceOptions,
-    Options, PurgeDefaults, ValidationOptions, background::chain,
+    Options, PurgeDefaults, ValidationOptions, chain,
 };
 use relais_http::{HttpOptions, TrustedProxies};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use relais_engine::{Actor, Engine, EngineError, NotReady, OperatorRole, background::chain};
+use relais_engine::{Actor, Engine, EngineError, NotReady, OperatorRole, chain};
 use relais_protocol::admin::AppliedAction;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;

@@ -5,7 +5,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use relais_core::StoreError;
-use relais_engine::{EngineError, background::chain};
+use relais_engine::{EngineError, chain};
 
 use crate::{
     gate::{Taste, Visitor},

@@ -17,7 +17,7 @@ use axum::{
 };
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use maud::html;
-use relais_engine::{Actor, Operator, background::chain};
+use relais_engine::{Actor, Operator, chain};
 
 use crate::{
     Ui,

@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use self::over_store::StoreTransport;
 use self::{publisher::EventPublisher, remote_interest::RemoteInterest};
-use crate::{Engine, EngineError, Problem, background::chain, engine::Inner, hub::WakeupHub};
+use crate::{Engine, EngineError, Problem, engine::Inner, error::chain, follow::hub::WakeupHub};
 
 /// What the channels of tasks begin with.
 pub const TASKS: &str = "task";

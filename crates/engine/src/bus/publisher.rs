@@ -19,7 +19,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use super::{BusOptions, TASKS, WAKEUPS, refused, remote_interest::RemoteInterest};
-use crate::{Engine, EngineError, background::chain, engine::Inner, registry::Snapshot, views::text};
+use crate::{Engine, EngineError, engine::Inner, error::chain, follow::views::text, registry::Snapshot};
 
 /// The most events that are published at once.
 const AT_ONCE: usize = 500;

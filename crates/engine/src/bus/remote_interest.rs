@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{TASKS, publisher::EventPublisher};
-use crate::background::chain;
+use crate::error::chain;
 
 /// Where processes say what they want.
 pub(super) const CHANNEL: &str = "relais.interest";

@@ -6,7 +6,7 @@ use relais_core::{
 };
 use relais_protocol::callback::{CallbackAttemptView, CallbackPageView, CallbackView};
 
-use crate::{Access, Engine, EngineError, Problem, follow::base36, views::text};
+use crate::{Access, Engine, EngineError, Problem, follow::base36, follow::views::text};
 
 /// The callbacks of one task that are shown with their tries: the newest.
 const SHOWN_WITH_TRIES: usize = 50;

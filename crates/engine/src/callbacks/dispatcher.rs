@@ -29,9 +29,9 @@ use super::{
 };
 use crate::{
     Engine,
-    batches::batch_view,
-    links::{as_context, as_trail},
-    views::task_view,
+    follow::views::task_view,
+    submit::batches::batch_view,
+    submit::links::{as_context, as_trail},
 };
 
 /// At least so long from one look to the next.

@@ -14,7 +14,7 @@ use relais_protocol::worker::SubmissionMessage;
 use tokio::sync::mpsc;
 
 use super::Publication;
-use crate::{Engine, EngineError, background::chain, hub::WakeupHub};
+use crate::{Engine, EngineError, error::chain, follow::hub::WakeupHub};
 
 /// So many tasks are published together...
 const BATCH: usize = 500;

@@ -6,7 +6,7 @@ use std::{sync::Arc, time::Duration};
 use relais_core::{QueueSight, Service, StoreError, TaskBroker, TaskBrokerError};
 
 use super::mailbox;
-use crate::{Engine, EngineError, background::chain};
+use crate::{Engine, EngineError, error::chain};
 
 /// How often it looks by itself.
 const PERIOD: Duration = Duration::from_secs(10);

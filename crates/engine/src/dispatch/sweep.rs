@@ -6,7 +6,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 use relais_core::{ServiceKey, TaskBroker, TaskBrokerState};
 
 use super::publisher::{Settled, post};
-use crate::{Engine, EngineError, background};
+use crate::{Engine, EngineError, timers};
 
 /// At most about so many at a time, as many of each service, so that a long queue does not hold up a short one.
 const MOST: usize = 200;
@@ -29,7 +29,7 @@ pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>, settle
             () = back(task_broker.as_ref()) => {}
         }
     };
-    background::paced(&engine, "dispatch", bell, || sweep(&engine, task_broker.as_ref(), &settled)).await;
+    timers::paced(&engine, "dispatch", bell, || sweep(&engine, task_broker.as_ref(), &settled)).await;
 }
 
 /// Returns when the broker is back, if it is away.

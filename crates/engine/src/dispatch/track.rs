@@ -22,7 +22,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::mailbox;
-use crate::{Engine, EngineError, background::chain, work::wording};
+use crate::{Engine, EngineError, claims::work::wording, error::chain};
 
 /// How long to wait before something that did not work is tried again.
 const PAUSE: Duration = Duration::from_secs(1);

@@ -13,7 +13,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{InstanceOptions, InstanceReport, Key, Tallies};
-use crate::{Engine, EngineError, background::chain};
+use crate::{Engine, EngineError, error::chain};
 
 /// How long after a sign of life that was not heard the next one is given.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -29,7 +29,7 @@ use self::{
     life::Life,
     running::{Running, Tallies},
 };
-use crate::{Engine, EngineError, background::chain};
+use crate::{Engine, EngineError, error::chain};
 
 /// Called before a task is done.
 pub type Before = Arc<dyn Fn(Context) -> BoxFuture<'static, ()> + Send + Sync>;

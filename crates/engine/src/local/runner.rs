@@ -30,7 +30,7 @@ use super::{
     life::Life,
     running::{Run, Running},
 };
-use crate::{Engine, EngineError, background::chain, links::as_trail, work::wording};
+use crate::{Engine, EngineError, claims::work::wording, error::chain, submit::links::as_trail};
 
 /// A claim waits so long for a first task, and then asks again.
 const CLAIM_WAIT: Duration = Duration::from_secs(30);

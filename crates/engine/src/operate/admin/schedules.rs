@@ -20,12 +20,12 @@ use relais_protocol::{
 use super::declare::{Plan, deleted};
 use crate::{
     Accepted, Access, Engine, EngineError, Problem,
+    follow::views::text,
     registry::Snapshot,
-    schedule::submission,
-    schema::Schema,
+    submit::schema::Schema,
+    submit::terms,
     submit::{new_task, refused},
-    terms,
-    views::text,
+    timers::schedule::submission,
 };
 
 impl Engine {

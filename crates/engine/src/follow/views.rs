@@ -8,7 +8,7 @@ use relais_protocol::{
     consumer::{TaskStatus, TaskView},
 };
 
-use crate::{Engine, links::after_view};
+use crate::{Engine, submit::links::after_view};
 
 impl Engine {
     /// A task as its consumer sees it, with an estimate of when it may start.

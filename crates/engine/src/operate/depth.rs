@@ -8,7 +8,7 @@ use std::time::Duration;
 use relais_core::{QueueDepth, ServiceKey};
 use tokio::{sync::watch, time::Instant};
 
-use crate::{Engine, EngineError, background::chain};
+use crate::{Engine, EngineError, error::chain};
 
 /// Changes that come faster than this are seen as one.
 const MIN_INTERVAL: Duration = Duration::from_millis(50);

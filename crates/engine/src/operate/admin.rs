@@ -27,8 +27,8 @@ use crate::{
     Engine, EngineError, ListQuery,
     auth::hash_secret,
     follow::paged,
-    terms,
-    views::{admin_task_view, attempt_views, task_status, text},
+    follow::views::{admin_task_view, attempt_views, task_status, text},
+    submit::terms,
 };
 
 /// So many tasks that have to do with one are shown with it.

@@ -15,10 +15,10 @@ use relais_protocol::{
 use crate::{
     Accepted, Access, Engine, EngineError, Idempotency, ListQuery, Problem,
     dispatch::{Dispatcher, give_back},
+    follow::views::text,
     follow::{filter, paged},
-    links::{self, References},
+    submit::links::{self, References},
     submit::{callback, correlation, dispatched, refused, unjudged_task},
-    views::text,
 };
 
 /// So many tasks of a batch are given up at once.

@@ -7,7 +7,7 @@ use relais_protocol::worker::{
     self, HeldTask, Misunderstood, OutcomeKind, SubmissionMessage, TaskOutcome, WorkerMessage,
 };
 
-use crate::{Access, Engine, EngineError, Problem, submit::payload, views::text};
+use crate::{Access, Engine, EngineError, Problem, follow::views::text, submit::payload};
 
 /// The longest lease that makes sense: beyond it, nobody would notice a worker's death.
 const MAX_LEASE: Duration = Duration::from_secs(24 * 3600);

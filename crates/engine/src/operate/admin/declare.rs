@@ -17,8 +17,8 @@ use relais_protocol::admin::{
 use super::flow;
 use crate::{
     Engine, EngineError, MAX_RETRIES, Problem,
-    schema::Schema,
-    terms::{LONGEST_TIMEOUT, policy},
+    submit::schema::Schema,
+    submit::terms::{LONGEST_TIMEOUT, policy},
 };
 
 /// So long may it be until a callback is tried again.

@@ -1,4 +1,11 @@
-//! Taking tasks in.
+//! Submitting tasks: alone, many at once, in batches, and from submissions that programs stored in their own transactions.
+
+pub(crate) mod batcher;
+pub(crate) mod batches;
+pub(crate) mod links;
+pub(crate) mod schema;
+pub(crate) mod stored_submissions;
+pub(crate) mod terms;
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +16,8 @@ use relais_core::{
 use relais_protocol::{callback::CallbackRequest, consumer::SubmitRequest};
 use serde_json::value::RawValue;
 
-use crate::{
-    Access, CallbackSenders, Engine, EngineError, Problem,
-    links::{self, References},
-    registry::Snapshot,
-    schema::check::Judged,
-    terms,
-};
+use self::{links::References, schema::check::Judged};
+use crate::{Access, CallbackSenders, Engine, EngineError, Problem, registry::Snapshot};
 
 const MAX_CORRELATION_ID: usize = 200;
 const MAX_TARGET: usize = 2000;

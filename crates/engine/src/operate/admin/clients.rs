@@ -13,7 +13,7 @@ use super::declare::Plan;
 use crate::{
     Engine, EngineError, Problem,
     auth::{check_signing_secret, generate_secret, generate_signing_secret},
-    views::text,
+    follow::views::text,
 };
 
 /// How long a signing secret that was replaced is used as well, unless it is said otherwise.

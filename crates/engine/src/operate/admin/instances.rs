@@ -3,7 +3,7 @@
 use relais_core::{Decision, InstanceRecord};
 use relais_protocol::instance::{DecisionName, InstanceView, Instances, ResolveAnswer};
 
-use crate::{Engine, EngineError, views::text};
+use crate::{Engine, EngineError, follow::views::text};
 
 impl Engine {
     /// The processes on the store, in the order of their names.

@@ -1,5 +1,9 @@
 //! Following tasks: one's own, one at a time or in a list; waiting for them; giving them up.
 
+pub(crate) mod hub;
+pub(crate) mod live;
+pub(crate) mod views;
+
 use std::time::Duration;
 
 use relais_core::{
@@ -7,7 +11,7 @@ use relais_core::{
 };
 use tokio::time::Instant;
 
-use crate::{Access, Engine, EngineError, Problem, hub::Watch};
+use crate::{Access, Engine, EngineError, Problem, follow::hub::Watch};
 
 /// How often those who wait look by themselves: nobody says that a place in a queue has moved.
 const SWEEP: Duration = Duration::from_secs(5);

@@ -16,7 +16,7 @@ use relais_core::{ServiceKey, Status, Task, TaskFilter, TaskId, TaskTransport};
 use relais_protocol::worker_state::{HeldTaskView, WorkerActivity, WorkerStateView};
 use serde::{Deserialize, Serialize};
 
-use crate::{Engine, EngineError, views::text};
+use crate::{Engine, EngineError, follow::views::text};
 
 /// So many are remembered.
 const MOST: usize = 10_000;

@@ -17,7 +17,7 @@ use relais_core::{AuditEntry, AuditOutcome, SessionsOf};
 use relais_protocol::audit::{AuditLine, AuditLog, AuditOutcomeName};
 
 pub use self::credentials::{Credentials, CredentialsError, SessionKey};
-use crate::{Engine, EngineError, Problem, background::chain, follow::base36, views::text};
+use crate::{Engine, EngineError, Problem, error::chain, follow::base36, follow::views::text};
 
 /// What somebody may do, each all that the one before may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

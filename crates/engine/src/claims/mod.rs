@@ -3,6 +3,9 @@
 //! One actor holds the queues, a service at a time has at most one claim under way, and a worker that waits costs nothing
 //! until there is work. Tasks claimed for a worker that went away in the meantime are given back at once.
 
+pub(crate) mod pace;
+pub(crate) mod work;
+
 use std::{
     collections::{HashMap, HashSet, VecDeque},
     sync::{
@@ -19,7 +22,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::{EngineError, hub::WakeupHub};
+use crate::{EngineError, follow::hub::WakeupHub};
 
 /// The most tasks that one transaction hands out.
 const MAX_CLAIM: usize = 1000;

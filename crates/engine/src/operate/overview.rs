@@ -10,7 +10,7 @@ use relais_protocol::{
     worker_state::{WorkerActivity, WorkerStateView},
 };
 
-use crate::{Engine, EngineError, Trend, admin::service_state};
+use crate::{Engine, EngineError, Trend, operate::admin::service_state};
 
 /// A queue whose oldest task has waited for so long is slow.
 const SLOW: Duration = Duration::from_secs(5 * 60);

@@ -1,6 +1,8 @@
 //! What runs in the background. Each service is one loop of one shape: wait for its reason to act or for the end, act,
 //! say once when it can not and once when it can again.
 
+pub(crate) mod schedule;
+
 use std::{
     future::Future,
     sync::atomic::{AtomicBool, Ordering},
@@ -10,7 +12,7 @@ use std::{
 use relais_core::{ServiceKey, Status};
 use tokio::time::Instant;
 
-use crate::{Engine, EngineError, callbacks, depth, schedule};
+use crate::{Engine, EngineError, callbacks, error::chain, operate::depth};
 
 /// How often it is looked for what time has done: nobody says when a lease begins, and a clock may be set.
 const TIME: Duration = Duration::from_secs(1);
@@ -164,18 +166,6 @@ where
             () = engine.0.stopping.cancelled() => return,
         }
     }
-}
-
-/// An error with all that caused it, for a log.
-pub fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 impl Engine {

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use relais_core::{NewTask, Publisher, Role, StoredSubmission, SubmissionValidator, TaskId};
 use relais_protocol::consumer::SubmitRequest;
 
-use crate::{Access, Engine, EngineError, registry::Snapshot, schedule::explained, submit::new_task};
+use crate::{Access, Engine, EngineError, registry::Snapshot, submit::new_task, timers::schedule::explained};
 
 /// So many are taken in at once.
 const BATCH: usize = 500;

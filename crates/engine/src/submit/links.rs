@@ -8,7 +8,7 @@ use relais_core::{
 use relais_handler::trace::{self, Trail};
 use relais_protocol::consumer::{AfterRequest, AfterView, AfterWhen, PrerequisiteView, SubmitRequest, TraceHeaders};
 
-use crate::{Engine, EngineError, Problem, views::task_status};
+use crate::{Engine, EngineError, Problem, follow::views::task_status};
 
 const MAX_REF: usize = 100;
 

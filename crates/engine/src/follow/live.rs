@@ -7,7 +7,7 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{
     Engine, EngineError,
-    hub::{Pulse, Watch},
+    follow::hub::{Pulse, Watch},
 };
 
 /// Changes that come faster than this are told as one.

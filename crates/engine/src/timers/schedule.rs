@@ -12,7 +12,7 @@ use relais_core::{
 use relais_protocol::{HumanDuration, consumer::SubmitRequest};
 use tokio::time::Instant;
 
-use crate::{Access, Engine, EngineError, Problem, background::chain, registry::Snapshot, submit::new_task, terms};
+use crate::{Access, Engine, EngineError, Problem, error::chain, registry::Snapshot, submit::new_task, submit::terms};
 
 /// How long to wait where another process has in hand what is due.
 const IN_OTHER_HANDS: Duration = Duration::from_millis(20);

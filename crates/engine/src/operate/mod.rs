@@ -1,0 +1,12 @@
+//! What operators do and see: declaring, looking, acting. Whoever acts does so through [`operator::Operator`], which checks the
+//! role and writes the audit log.
+
+pub(crate) mod admin;
+pub(crate) mod depth;
+pub(crate) mod operator;
+pub(crate) mod overview;
+pub(crate) mod retry;
+pub(crate) mod select;
+pub(crate) mod trend;
+pub(crate) mod waiting;
+pub(crate) mod worker_registry;
