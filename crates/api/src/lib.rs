@@ -23,6 +23,7 @@ mod openapi;
 mod operations;
 mod path;
 mod query;
+pub mod reference;
 mod schedules;
 mod worker;
 

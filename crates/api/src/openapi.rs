@@ -74,13 +74,13 @@ pub(crate) fn described(app: &App) -> Router<App> {
 
 /// The document as it is served and committed.
 pub fn document() -> String {
-    as_text(&as_value(&whole()))
+    as_text(&document_value())
 }
 
 /// The document and a page to read it. Made when somebody asks: few servers are ever asked, and it takes megabytes.
 pub(crate) fn published() -> &'static Published {
     static PUBLISHED: LazyLock<Published> = LazyLock::new(|| {
-        let value = as_value(&whole());
+        let value = document_value();
         Published { document: as_text(&value), page: docs::page(&value) }
     });
     &PUBLISHED
@@ -89,6 +89,11 @@ pub(crate) fn published() -> &'static Published {
 pub(crate) struct Published {
     pub document: String,
     pub page: String,
+}
+
+/// The document, for whoever renders it.
+pub(crate) fn document_value() -> serde_json::Value {
+    as_value(&whole())
 }
 
 fn whole() -> utoipa::openapi::OpenApi {
@@ -102,6 +107,7 @@ fn as_value(document: &utoipa::openapi::OpenApi) -> serde_json::Value {
     let numbers = ErrorNumber::ALL.iter().map(|number| {
         serde_json::json!({
             "number": number.number(), "status": number.status(), "description": number.description(),
+            "cause": number.cause(), "remedy": number.remedy(),
         })
     });
     if let Some(fields) = value.as_object_mut() {

@@ -22,7 +22,7 @@ mod watcher;
 use std::process::ExitCode;
 
 use clap::Parser as _;
-use cli::{Cli, Command};
+use cli::{Cli, Command, ReferencePage};
 
 fn main() -> ExitCode {
     let command = Cli::parse().command;
@@ -52,6 +52,9 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Err(Command::Demo(args)) => demo::run(args).await?,
         Err(Command::Migrate(args)) => migrate::run(args).await?,
         Err(Command::Openapi) => output::data(&relais_api::openapi_document())?,
+        Err(Command::Reference(args)) => output::data(&match args.page {
+            ReferencePage::Errors => relais_api::reference::errors(),
+        })?,
         Err(other) => anyhow::bail!("{other:?} is nobody's command"),
     }
     Ok(ExitCode::SUCCESS)

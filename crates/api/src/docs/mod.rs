@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use document::{Document, Group, list_of, text_of};
 use schema::{plain, schema_anchor, shape};
-use text::{anchor, escape, path, prose, table};
+use text::{anchor, escape, inline, path, prose, table};
 
 const STYLE: &str = include_str!("style.css");
 
@@ -81,14 +81,20 @@ fn error_numbers(openapi: &Value) -> String {
     let rows: Vec<[String; 3]> = list_of(openapi, "x-error-numbers")
         .iter()
         .map(|error| {
-            let cell = |name: &str| escape(&plain(&error[name]));
-            [format!("<code>{}</code>", cell("number")), cell("status"), cell("description")]
+            let number = plain(&error["number"]);
+            let code = format!("<code id=\"{}\">{}</code>", anchor(&format!("error-{number}")), escape(&number));
+            let words: String = ["description", "cause", "remedy"]
+                .into_iter()
+                .filter(|part| !text_of(error, part).is_empty())
+                .map(|part| format!("<p class=\"{part}\">{}</p>", inline(text_of(error, part))))
+                .collect();
+            [code, escape(&plain(&error["status"])), words]
         })
         .collect();
     if rows.is_empty() {
         return String::new();
     }
-    let table = table("errors", ["Number", "Status", "Description"], &rows);
+    let table = table("errors", ["Number", "Status", "Description, cause and remedy"], &rows);
     format!("<section id=\"errors\">\n<h2>Error numbers</h2>\n{table}</section>\n")
 }
 

@@ -11,7 +11,10 @@ fn sample() -> Value {
         "openapi": "3.1.0",
         "info": { "title": "Relais", "version": "1.2.3", "description": "Tasks.\n\nSent to `workers`." },
         "tags": [{ "name": "Consumer", "description": "Submit and follow." }],
-        "x-error-numbers": [{ "number": 404002, "status": 404, "description": "Task not found." }],
+        "x-error-numbers": [{
+            "number": 404002, "status": 404, "description": "Task not found.",
+            "cause": "It was purged.", "remedy": "Raise `purge.finished`.",
+        }],
         "paths": {
             "/v1/tasks": {
                 "get": { "tags": ["Consumer"], "responses": { "200": { "description": "A page." } } },
@@ -85,7 +88,8 @@ fn what_the_document_says_is_shown() {
     let page = page(&sample());
     for shown in [
         "<h1>Relais <small>1.2.3</small></h1>\n<p>Tasks.</p>\n<p>Sent to <code>workers</code>.</p>",
-        "<td><code>404002</code></td><td>404</td><td>Task not found.</td>",
+        "<td><code id=\"error-404002\">404002</code></td><td>404</td><td><p class=\"description\">Task not found.</p>",
+        "<p class=\"cause\">It was purged.</p><p class=\"remedy\">Raise <code>purge.finished</code>.</p></td>",
         "<h2>Consumer</h2>\n<p>Submit and follow.</p>",
         "<p class=\"summary\">Submit a task</p>",
         "At most 200 characters.",

@@ -36,6 +36,7 @@ use clap::{Parser, Subcommand};
 pub use self::{
     args::{DemoArgs, MigrateArgs, ServeArgs},
     connection::install_tls_provider,
+    reference::ReferencePage,
 };
 
 const AFTER_HELP: &str = "\
@@ -108,6 +109,8 @@ pub enum Command {
     Health(health::HealthArgs),
     /// Print the description of the HTTP API (OpenAPI, JSON)
     Openapi,
+    /// Print a reference page (Markdown)
+    Reference(reference::ReferenceArgs),
     /// Print a completion script for a shell
     Completions(reference::CompletionsArgs),
     /// Print the help of every command as one Markdown document
@@ -116,7 +119,7 @@ pub enum Command {
 
 /// Runs a command that needs no server of its own.
 ///
-/// The commands that the binary wires itself (`serve`, `demo`, `migrate`, `openapi`) are handed back.
+/// The commands that the binary wires itself (`serve`, `demo`, `migrate`, `openapi`, `reference`) are handed back.
 pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> {
     match command {
         #[cfg(unix)]
@@ -215,6 +218,7 @@ mod tests {
             "events tail task.resize.* task.*.failure --json",
             "events publish orders.created {\"number\":7}",
             "events stats --json",
+            "reference errors",
             "completions bash",
             "help-all",
         ] {

@@ -1,9 +1,10 @@
-//! `relais completions` and `relais help-all`: the command line, described by itself.
+//! `relais completions` and `relais help-all`: the command line, described by itself. And which pages there are for
+//! `relais reference`; their words are not here.
 
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use clap::{Args, Command, CommandFactory as _};
+use clap::{Args, Command, CommandFactory as _, ValueEnum};
 use clap_complete::Shell;
 
 use super::Cli;
@@ -17,6 +18,21 @@ use crate::output;
 pub struct CompletionsArgs {
     /// The shell
     shell: Shell,
+}
+
+/// `relais reference`
+#[derive(Debug, Args)]
+pub struct ReferenceArgs {
+    /// The page
+    #[arg(value_enum)]
+    pub page: ReferencePage,
+}
+
+/// A page of `docs/` that is made from the code.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReferencePage {
+    /// Every error number: when it happens, and what to do
+    Errors,
 }
 
 /// Prints a completion script.
@@ -54,6 +70,8 @@ fn describe(command: &Command, text: &mut String) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
@@ -71,5 +89,30 @@ mod tests {
         let mut script = Vec::new();
         clap_complete::generate(Shell::Bash, &mut Cli::command(), "relais", &mut script);
         assert!(String::from_utf8(script).unwrap().contains("authorization"));
+    }
+
+    #[test]
+    fn the_settings_that_remedies_name_exist() {
+        let mut settings = BTreeSet::new();
+        let mut section = "";
+        for line in include_str!("../config/relais.default.toml").lines() {
+            if let Some(name) = line.strip_prefix('[').and_then(|line| line.strip_suffix(']')) {
+                section = name;
+            } else if let Some((key, _)) = line.split_once(" = ").filter(|_| !line.starts_with('#')) {
+                settings.insert(format!("{section}.{key}"));
+            }
+        }
+        let sections: BTreeSet<&str> = settings.iter().filter_map(|name| name.split('.').next()).collect();
+        let mut named = 0;
+        for number in relais_protocol::ErrorNumber::ALL {
+            // Every second piece stands between backticks.
+            let pieces =
+                [number.cause(), number.remedy()].into_iter().flat_map(|text| text.split('`').skip(1).step_by(2));
+            for code in pieces.filter(|code| code.split_once('.').is_some_and(|(first, _)| sections.contains(first))) {
+                assert!(settings.contains(code), "{number:?} names {code}, which is no setting");
+                named += 1;
+            }
+        }
+        assert!(named > 20, "{named}");
     }
 }
