@@ -29,14 +29,16 @@ pub(crate) fn same(path: &str, body: &str, field: &str) -> Result<(), ApiError> 
 }
 
 /// The services with their counters
-#[utoipa::path(get, path = "/admin/services", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/services", operation_id = "listServiceStates",
+    tag = "Operators", security(("admin" = []), ()),
     responses((status = 200, description = "In the order of their names", body = Success<ServiceStates>), Refusals))]
 pub(crate) async fn list_services(State(app): State<App>) -> Answer<ServiceStates> {
     answer(ServiceStates { services: app.engine.service_states().await? })
 }
 
 /// One service with its counters
-#[utoipa::path(get, path = "/admin/services/{service}", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/services/{service}", operation_id = "getServiceState",
+    tag = "Operators", security(("admin" = []), ()),
     params(("service" = String, Path, description = "The service's name")),
     responses((status = 200, description = "The service", body = Success<ServiceState>), Refusals))]
 pub(crate) async fn show_service(State(app): State<App>, Path(service): Path<String>) -> Answer<ServiceState> {
@@ -46,7 +48,8 @@ pub(crate) async fn show_service(State(app): State<App>, Path(service): Path<Str
 /// Declare a service
 ///
 /// Creates it, or makes it like this: what is absent gets its default, but for `paused`.
-#[utoipa::path(put, path = "/admin/services/{service}", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(put, path = "/admin/services/{service}", operation_id = "putService",
+    tag = "Operators", security(("admin" = []), ()),
     params(("service" = String, Path, description = "The service's name")),
     request_body = ServiceDeclaration,
     responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
@@ -65,7 +68,8 @@ pub(crate) async fn put_service(
 /// Remove a service
 ///
 /// With its authorizations. Refused while it has tasks that are not finished; those that are stay until they are purged.
-#[utoipa::path(delete, path = "/admin/services/{service}", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(delete, path = "/admin/services/{service}", operation_id = "deleteService",
+    tag = "Operators", security(("admin" = []), ()),
     params(("service" = String, Path, description = "The service's name")),
     responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
 pub(crate) async fn delete_service(By(operator): By, Path(service): Path<String>) -> Answer<ApplyReport> {
@@ -75,7 +79,8 @@ pub(crate) async fn delete_service(By(operator): By, Path(service): Path<String>
 /// Pause a service
 ///
 /// Tasks are still taken in, but not handed out. Running ones go on.
-#[utoipa::path(post, path = "/admin/services/{service}/pause", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/services/{service}/pause", operation_id = "pauseService",
+    tag = "Operators", security(("admin" = []), ()),
     params(("service" = String, Path, description = "The service's name")),
     responses((status = 200, description = "The service", body = Success<ServiceState>), Refusals))]
 pub(crate) async fn pause_service(By(operator): By, Path(service): Path<String>) -> Answer<ServiceState> {
@@ -83,7 +88,8 @@ pub(crate) async fn pause_service(By(operator): By, Path(service): Path<String>)
 }
 
 /// Let a service go on
-#[utoipa::path(post, path = "/admin/services/{service}/resume", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/services/{service}/resume", operation_id = "resumeService",
+    tag = "Operators", security(("admin" = []), ()),
     params(("service" = String, Path, description = "The service's name")),
     responses((status = 200, description = "The service", body = Success<ServiceState>), Refusals))]
 pub(crate) async fn resume_service(By(operator): By, Path(service): Path<String>) -> Answer<ServiceState> {
@@ -93,7 +99,8 @@ pub(crate) async fn resume_service(By(operator): By, Path(service): Path<String>
 /// Change a service's limits
 ///
 /// Those that are named, and nothing else of it.
-#[utoipa::path(post, path = "/admin/services/{service}/limits", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/services/{service}/limits", operation_id = "changeServiceLimits",
+    tag = "Operators", security(("admin" = []), ()),
     params(("service" = String, Path, description = "The service's name")),
     request_body = LimitsChange,
     responses((status = 200, description = "The service", body = Success<ServiceState>), Refusals))]
@@ -108,7 +115,8 @@ pub(crate) async fn change_limits(
 }
 
 /// The clients
-#[utoipa::path(get, path = "/admin/clients", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/clients", operation_id = "listClients",
+    tag = "Operators", security(("admin" = []), ()),
     responses((status = 200, description = "In the order of their names", body = Success<ClientStates>), Refusals))]
 pub(crate) async fn list_clients(State(app): State<App>) -> Answer<ClientStates> {
     answer(ClientStates { clients: app.engine.client_states().await? })
@@ -117,7 +125,8 @@ pub(crate) async fn list_clients(State(app): State<App>) -> Answer<ClientStates>
 /// Declare a client
 ///
 /// A new client without a `clientSecret` gets one that is shown in this answer, once.
-#[utoipa::path(put, path = "/admin/clients/{clientId}", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(put, path = "/admin/clients/{clientId}", operation_id = "putClient",
+    tag = "Operators", security(("admin" = []), ()),
     params(("clientId" = String, Path, description = "The client's name")),
     request_body = ClientDeclaration,
     responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
@@ -136,7 +145,8 @@ pub(crate) async fn put_client(
 /// Remove a client
 ///
 /// With its authorizations. Its tasks stay until they are purged.
-#[utoipa::path(delete, path = "/admin/clients/{clientId}", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(delete, path = "/admin/clients/{clientId}", operation_id = "deleteClient",
+    tag = "Operators", security(("admin" = []), ()),
     params(("clientId" = String, Path, description = "The client's name")),
     responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]
 pub(crate) async fn delete_client(By(operator): By, Path(client_id): Path<String>) -> Answer<ApplyReport> {
@@ -146,7 +156,8 @@ pub(crate) async fn delete_client(By(operator): By, Path(client_id): Path<String
 /// Give a client another secret
 ///
 /// The old one is worth nothing from now on.
-#[utoipa::path(post, path = "/admin/clients/{clientId}/secret", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/clients/{clientId}/secret", operation_id = "rotateClientSecret",
+    tag = "Operators", security(("admin" = []), ()),
     params(("clientId" = String, Path, description = "The client's name")),
     responses((status = 200, description = "The secret, shown this once", body = Success<ClientSecret>), Refusals))]
 pub(crate) async fn rotate_secret(By(operator): By, Path(client_id): Path<String>) -> Answer<ClientSecret> {
@@ -154,7 +165,8 @@ pub(crate) async fn rotate_secret(By(operator): By, Path(client_id): Path<String
 }
 
 /// Who may do what
-#[utoipa::path(get, path = "/admin/authorizations", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/authorizations", operation_id = "listAuthorizations",
+    tag = "Operators", security(("admin" = []), ()),
     params(
         ("clientId" = Option<String>, Query, description = "Only of this client"),
         ("service" = Option<String>, Query, description = "Only on this service"),
@@ -175,7 +187,8 @@ pub(crate) async fn list_authorizations(
 }
 
 /// Let a client use a service
-#[utoipa::path(put, path = "/admin/authorizations/{clientId}/{service}", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(put, path = "/admin/authorizations/{clientId}/{service}", operation_id = "putAuthorization",
+    tag = "Operators", security(("admin" = []), ()),
     params(
         ("clientId" = String, Path, description = "The client's name"),
         ("service" = String, Path, description = "The service's name"),
@@ -196,7 +209,8 @@ pub(crate) async fn put_authorization(
 }
 
 /// Take a service away from a client
-#[utoipa::path(delete, path = "/admin/authorizations/{clientId}/{service}", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(delete, path = "/admin/authorizations/{clientId}/{service}", operation_id = "deleteAuthorization",
+    tag = "Operators", security(("admin" = []), ()),
     params(
         ("clientId" = String, Path, description = "The client's name"),
         ("service" = String, Path, description = "The service's name"),
@@ -212,7 +226,8 @@ pub(crate) async fn delete_authorization(
 /// Apply a declaration
 ///
 /// All of it or nothing. With `dryRun`, only tells what would be done. With `prune`, what it does not name is removed.
-#[utoipa::path(post, path = "/admin/apply", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/apply", operation_id = "applyDeclaration",
+    tag = "Operators", security(("admin" = []), ()),
     params(
         ("dryRun" = Option<bool>, Query, description = "Only tell what would be done"),
         ("prune" = Option<bool>, Query, description = "Remove what the declaration does not name"),
@@ -234,7 +249,8 @@ pub(crate) async fn apply(
 /// Everything that is declared
 ///
 /// As a declaration file would say it, without secrets.
-#[utoipa::path(get, path = "/admin/declaration", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/declaration", operation_id = "exportDeclaration",
+    tag = "Operators", security(("admin" = []), ()),
     responses((status = 200, description = "The declaration", body = Success<Declaration>), Refusals))]
 pub(crate) async fn export(State(app): State<App>) -> Answer<Declaration> {
     answer(app.engine.declaration().await?)
@@ -243,7 +259,8 @@ pub(crate) async fn export(State(app): State<App>) -> Answer<Declaration> {
 /// Purge now
 ///
 /// Removes what is older than its service, or the server, keeps. With `dryRun`, only counts.
-#[utoipa::path(post, path = "/admin/purge", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/purge", operation_id = "purgeTasks",
+    tag = "Operators", security(("admin" = []), ()),
     request_body = PurgeRequest,
     responses((status = 200, description = "What was removed, or would be", body = Success<PurgeAnswer>), Refusals))]
 pub(crate) async fn purge(State(app): State<App>, By(operator): By, request: Request) -> Answer<PurgeAnswer> {

@@ -22,7 +22,8 @@ use crate::{
 /// Tasks
 ///
 /// The newest first, without requests and responses. `nextCursor` of one page is `cursor` of the next.
-#[utoipa::path(get, path = "/admin/tasks", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/tasks", operation_id = "listAllTasks",
+    tag = "Operators", security(("admin" = []), ()),
     params(
         ("service" = Option<String>, Query, description = "Only of this service"),
         ("clientId" = Option<String>, Query, description = "Only of this client"),
@@ -46,7 +47,8 @@ pub(crate) async fn list_tasks(State(app): State<App>, RawQuery(query): RawQuery
 }
 
 /// One task
-#[utoipa::path(get, path = "/admin/tasks/{taskId}", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/tasks/{taskId}", operation_id = "getAnyTask",
+    tag = "Operators", security(("admin" = []), ()),
     params(("taskId" = String, Path, description = "The task's public name", format = "uuid")),
     responses((status = 200, description = "The task", body = Success<AdminTaskView>), Refusals))]
 pub(crate) async fn show_task(State(app): State<App>, Path(task_id): Path<String>) -> Answer<AdminTaskView> {
@@ -54,7 +56,8 @@ pub(crate) async fn show_task(State(app): State<App>, Path(task_id): Path<String
 }
 
 /// Cancel a task
-#[utoipa::path(delete, path = "/admin/tasks/{taskId}", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(delete, path = "/admin/tasks/{taskId}", operation_id = "cancelAnyTask",
+    tag = "Operators", security(("admin" = []), ()),
     params(("taskId" = String, Path, description = "The task's public name", format = "uuid")),
     responses((status = 200, description = "The task, CANCELLED", body = Success<AdminTaskView>), Refusals))]
 pub(crate) async fn cancel_task(By(operator): By, Path(task_id): Path<String>) -> Answer<AdminTaskView> {
@@ -64,7 +67,8 @@ pub(crate) async fn cancel_task(By(operator): By, Path(task_id): Path<String>) -
 /// Do a task once more
 ///
 /// One that has ended begins anew, with all its retries; one that is to start later comes into its queue now.
-#[utoipa::path(post, path = "/admin/tasks/{taskId}/retry", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/tasks/{taskId}/retry", operation_id = "retryAnyTask",
+    tag = "Operators", security(("admin" = []), ()),
     params(("taskId" = String, Path, description = "The task's public name", format = "uuid")),
     responses((status = 200, description = "The task, PENDING", body = Success<AdminTaskView>), Refusals))]
 pub(crate) async fn retry_task(By(operator): By, Path(task_id): Path<String>) -> Answer<AdminTaskView> {
@@ -75,7 +79,8 @@ pub(crate) async fn retry_task(By(operator): By, Path(task_id): Path<String>) ->
 ///
 /// Those that are named, or those that match, a batch of 500 at a time: `nextCursor` of one answer is `cursor` of the next.
 /// With `dryRun`, only counts.
-#[utoipa::path(post, path = "/admin/tasks/retry", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/tasks/retry", operation_id = "retryTasks",
+    tag = "Operators", security(("admin" = []), ()),
     request_body = TasksRequest,
     responses((status = 200, description = "How many", body = Success<RetryAnswer>), Refusals))]
 pub(crate) async fn retry_tasks(State(app): State<App>, By(operator): By, request: Request) -> Answer<RetryAnswer> {
@@ -88,7 +93,8 @@ pub(crate) async fn retry_tasks(State(app): State<App>, By(operator): By, reques
 ///
 /// Those that are named, or those that match, a batch of 500 at a time: `nextCursor` of one answer is `cursor` of the next.
 /// With `dryRun`, only counts.
-#[utoipa::path(post, path = "/admin/tasks/cancel", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/tasks/cancel", operation_id = "cancelTasks",
+    tag = "Operators", security(("admin" = []), ()),
     request_body = TasksRequest,
     responses((status = 200, description = "How many", body = Success<CancelAnswer>), Refusals))]
 pub(crate) async fn cancel_tasks(State(app): State<App>, By(operator): By, request: Request) -> Answer<CancelAnswer> {
@@ -101,7 +107,8 @@ pub(crate) async fn cancel_tasks(State(app): State<App>, By(operator): By, reque
 ///
 /// Those that have tasks, and those that wait for some, or did lately, at whatever process; those of other processes as these
 /// told of them in the last seconds.
-#[utoipa::path(get, path = "/admin/workers", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/workers", operation_id = "listWorkers",
+    tag = "Operators", security(("admin" = []), ()),
     responses((status = 200, description = "In the order of services and hosts", body = Success<WorkerStates>), Refusals))]
 pub(crate) async fn list_workers(State(app): State<App>) -> Answer<WorkerStates> {
     answer(WorkerStates { workers: app.engine.workers().await? })
@@ -110,7 +117,8 @@ pub(crate) async fn list_workers(State(app): State<App>) -> Answer<WorkerStates>
 /// Who did what
 ///
 /// All that operators did, over this API, in the dashboard or by a file, the newest first.
-#[utoipa::path(get, path = "/admin/audit", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/audit", operation_id = "listAuditEntries",
+    tag = "Operators", security(("admin" = []), ()),
     params(
         ("limit" = Option<u32>, Query, description = "At most so many; 50 if absent", minimum = 1, maximum = 200),
         ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before"),

@@ -31,7 +31,7 @@ use crate::{
 /// Tasks of any services that you may use, followed as one: all of them are taken, or none if one is refused, and the answer says
 /// which (`/tasks/3`). When all have ended, and the batch was closed if it was made open, its callback tells so once. With an
 /// `Idempotency-Key`, repeating the same request within 24 hours gives the same batch.
-#[utoipa::path(post, path = "/v1/batches", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(post, path = "/v1/batches", operation_id = "createBatch", tag = "Consumers", security(("basic" = [])),
     params(
         ("Idempotency-Key" = Option<String>, Header, description = "A word of yours for this request, at most 200 visible ASCII characters", min_length = 1, max_length = 200, pattern = "^[!-~]+$"),
         ("traceparent" = Option<String>, Header, description = "W3C trace context of its tasks; ignored if it is malformed"),
@@ -67,7 +67,7 @@ pub(crate) async fn make(
 /// Your batches
 ///
 /// The newest first. `nextCursor` of one page is `cursor` of the next.
-#[utoipa::path(get, path = "/v1/batches", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(get, path = "/v1/batches", operation_id = "listBatches", tag = "Consumers", security(("basic" = [])),
     params(
         ("limit" = Option<u32>, Query, description = "At most so many; 50 if absent", minimum = 1, maximum = 200),
         ("cursor" = Option<String>, Query, description = "`nextCursor` of the page before"),
@@ -85,7 +85,8 @@ pub(crate) async fn list(
 }
 
 /// Poll a batch
-#[utoipa::path(get, path = "/v1/batches/{batchId}", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(get, path = "/v1/batches/{batchId}", operation_id = "getBatch",
+    tag = "Consumers", security(("basic" = [])),
     params(("batchId" = String, Path, description = "The batch's public name", format = "uuid")),
     responses((status = 200, description = "The batch", body = Success<BatchView>), Refusals))]
 pub(crate) async fn show(
@@ -100,7 +101,8 @@ pub(crate) async fn show(
 /// The tasks of a batch
 ///
 /// The newest first, without their responses. A page may have fewer tasks than asked for, or none, and yet a `nextCursor`.
-#[utoipa::path(get, path = "/v1/batches/{batchId}/tasks", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(get, path = "/v1/batches/{batchId}/tasks", operation_id = "listBatchTasks",
+    tag = "Consumers", security(("basic" = [])),
     params(
         ("batchId" = String, Path, description = "The batch's public name", format = "uuid"),
         ("status" = Option<String>, Query, description = "Only in these, separated by commas", pattern = "^(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED)(,(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED))*$"),
@@ -124,7 +126,8 @@ pub(crate) async fn tasks(
 /// Close a batch
 ///
 /// It takes no more tasks, and ends when all of them have. Doing it again changes nothing.
-#[utoipa::path(post, path = "/v1/batches/{batchId}/close", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(post, path = "/v1/batches/{batchId}/close", operation_id = "closeBatch",
+    tag = "Consumers", security(("basic" = [])),
     params(("batchId" = String, Path, description = "The batch's public name", format = "uuid")),
     responses((status = 200, description = "The batch", body = Success<BatchView>), Refusals))]
 pub(crate) async fn close(
@@ -139,7 +142,8 @@ pub(crate) async fn close(
 /// Cancel a batch
 ///
 /// Closes it, and cancels all of its tasks that have not ended. Doing it again changes nothing.
-#[utoipa::path(post, path = "/v1/batches/{batchId}/cancel", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(post, path = "/v1/batches/{batchId}/cancel", operation_id = "cancelBatch",
+    tag = "Consumers", security(("basic" = [])),
     params(("batchId" = String, Path, description = "The batch's public name", format = "uuid")),
     responses((status = 200, description = "The batch", body = Success<BatchView>), Refusals))]
 pub(crate) async fn cancel(
@@ -154,7 +158,8 @@ pub(crate) async fn cancel(
 /// Batches
 ///
 /// The newest first. `nextCursor` of one page is `cursor` of the next.
-#[utoipa::path(get, path = "/admin/batches", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/batches", operation_id = "listAllBatches",
+    tag = "Operators", security(("admin" = []), ()),
     params(
         ("clientId" = Option<String>, Query, description = "Only of this client"),
         ("limit" = Option<u32>, Query, description = "At most so many; 50 if absent", minimum = 1, maximum = 200),
@@ -171,7 +176,8 @@ pub(crate) async fn admin_list(
 }
 
 /// One batch
-#[utoipa::path(get, path = "/admin/batches/{batchId}", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/batches/{batchId}", operation_id = "getAnyBatch",
+    tag = "Operators", security(("admin" = []), ()),
     params(("batchId" = String, Path, description = "The batch's public name", format = "uuid")),
     responses((status = 200, description = "The batch", body = Success<AdminBatchView>), Refusals))]
 pub(crate) async fn admin_show(
@@ -182,7 +188,8 @@ pub(crate) async fn admin_show(
 }
 
 /// Close a batch
-#[utoipa::path(post, path = "/admin/batches/{batchId}/close", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/batches/{batchId}/close", operation_id = "closeAnyBatch",
+    tag = "Operators", security(("admin" = []), ()),
     params(("batchId" = String, Path, description = "The batch's public name", format = "uuid")),
     responses((status = 200, description = "The batch", body = Success<AdminBatchView>), Refusals))]
 pub(crate) async fn admin_close(
@@ -195,7 +202,8 @@ pub(crate) async fn admin_close(
 /// Cancel a batch
 ///
 /// Closes it, and cancels all of its tasks that have not ended.
-#[utoipa::path(post, path = "/admin/batches/{batchId}/cancel", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/batches/{batchId}/cancel", operation_id = "cancelAnyBatch",
+    tag = "Operators", security(("admin" = []), ()),
     params(("batchId" = String, Path, description = "The batch's public name", format = "uuid")),
     responses((status = 200, description = "The batch", body = Success<AdminBatchView>), Refusals))]
 pub(crate) async fn admin_cancel(

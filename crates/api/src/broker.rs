@@ -19,7 +19,8 @@ fn answer<T>(data: T) -> Answer<T> {
 }
 
 /// How the broker is
-#[utoipa::path(get, path = "/admin/broker", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/broker", operation_id = "getBrokerState",
+    tag = "Operators", security(("admin" = []), ()),
     responses((status = 200, description = "Its state, and the services whose tasks it carries", body = Success<BrokerView>), Refusals))]
 pub(crate) async fn show(State(app): State<App>) -> Answer<BrokerView> {
     answer(app.engine.broker()?)
@@ -28,7 +29,8 @@ pub(crate) async fn show(State(app): State<App>) -> Answer<BrokerView> {
 /// Messages of workers that could not be understood
 ///
 /// They lie in `<queueName>-out.rejected`, the oldest first, until they are replayed or discarded.
-#[utoipa::path(get, path = "/admin/deadletters", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/deadletters", operation_id = "listDeadLetters",
+    tag = "Operators", security(("admin" = []), ()),
     params(
         ("service" = Option<String>, Query, description = "Only of this service"),
         ("limit" = Option<u32>, Query, description = "At most so many; 50 if absent", minimum = 1, maximum = 200),
@@ -41,7 +43,8 @@ pub(crate) async fn letters(State(app): State<App>, RawQuery(query): RawQuery) -
 }
 
 /// One message that could not be understood, whole
-#[utoipa::path(get, path = "/admin/deadletters/{service}/{letterId}", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/deadletters/{service}/{letterId}", operation_id = "getDeadLetter",
+    tag = "Operators", security(("admin" = []), ()),
     params(
         ("service" = String, Path, description = "The service's name"),
         ("letterId" = String, Path, description = "The message's name"),
@@ -55,7 +58,8 @@ pub(crate) async fn letter(
 }
 
 /// Put messages back into `<queueName>-out`, to be understood once more
-#[utoipa::path(post, path = "/admin/deadletters/{service}/replay", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/deadletters/{service}/replay", operation_id = "replayDeadLetters",
+    tag = "Operators", security(("admin" = []), ()),
     params(("service" = String, Path, description = "The service's name")),
     request_body = LettersRequest,
     responses((status = 200, description = "How many", body = Success<LettersAnswer>), Refusals))]
@@ -70,7 +74,8 @@ pub(crate) async fn replay(
 }
 
 /// Forget messages that could not be understood
-#[utoipa::path(post, path = "/admin/deadletters/{service}/discard", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/deadletters/{service}/discard", operation_id = "discardDeadLetters",
+    tag = "Operators", security(("admin" = []), ()),
     params(("service" = String, Path, description = "The service's name")),
     request_body = LettersRequest,
     responses((status = 200, description = "How many", body = Success<LettersAnswer>), Refusals))]
@@ -88,7 +93,8 @@ pub(crate) async fn discard(
 ///
 /// For a broker that has lost them without a trace, e.g. because its queue was purged. Relais notices by itself when a queue
 /// is gone. What a worker has is run twice then; at most one result counts.
-#[utoipa::path(post, path = "/admin/services/{service}/redispatch", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/services/{service}/redispatch", operation_id = "redispatchTasks",
+    tag = "Operators", security(("admin" = []), ()),
     params(("service" = String, Path, description = "The service's name")),
     responses((status = 200, description = "The service", body = Success<ServiceState>), Refusals))]
 pub(crate) async fn redispatch(By(operator): By, Path(service): Path<String>) -> Answer<ServiceState> {

@@ -27,7 +27,8 @@ fn answer<T>(data: T) -> Answer<T> {
 /// What was told of a task
 ///
 /// Its callbacks, the newest first, each with its tries: when, how long, what the receiver answered. At most 50.
-#[utoipa::path(get, path = "/v1/services/{service}/tasks/{taskId}/callbacks", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(get, path = "/v1/services/{service}/tasks/{taskId}/callbacks", operation_id = "listTaskCallbacks",
+    tag = "Consumers", security(("basic" = [])),
     params(
         ("service" = String, Path, description = "The service's name"),
         ("taskId" = String, Path, description = "The task's public name", format = "uuid"),
@@ -46,7 +47,8 @@ pub(crate) async fn of_task(
 /// What your callbacks are signed with
 ///
 /// By the convention of Standard Webhooks. Two while one replaces the other: accept either.
-#[utoipa::path(get, path = "/v1/signing-secrets", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(get, path = "/v1/signing-secrets", operation_id = "listSigningSecrets",
+    tag = "Consumers", security(("basic" = [])),
     responses((status = 200, description = "The newest first", body = Success<SigningSecrets>), Refusals))]
 pub(crate) async fn own_signing_secrets(State(app): State<App>, caller: Caller) -> Answer<SigningSecrets> {
     answer(signing_secrets(&*app.client(&caller).await?))
@@ -56,7 +58,8 @@ pub(crate) async fn own_signing_secrets(State(app): State<App>, caller: Caller) 
 ///
 /// The newest first, without their tries. `nextCursor` of one page is `cursor` of the next; a page may be short, or empty,
 /// and not be the last.
-#[utoipa::path(get, path = "/admin/callbacks", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/callbacks", operation_id = "listCallbacks",
+    tag = "Operators", security(("admin" = []), ()),
     params(
         ("service" = Option<String>, Query, description = "Only of this service"),
         ("clientId" = Option<String>, Query, description = "Only of this client"),
@@ -90,7 +93,8 @@ pub(crate) async fn list(State(app): State<App>, RawQuery(query): RawQuery) -> A
 /// One callback
 ///
 /// With its tries.
-#[utoipa::path(get, path = "/admin/callbacks/{callbackId}", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/callbacks/{callbackId}", operation_id = "getCallback",
+    tag = "Operators", security(("admin" = []), ()),
     params(("callbackId" = String, Path, description = "Its `webhook-id`")),
     responses((status = 200, description = "The callback", body = Success<CallbackView>), Refusals))]
 pub(crate) async fn show(State(app): State<App>, Path(id): Path<String>) -> Answer<CallbackView> {
@@ -100,7 +104,8 @@ pub(crate) async fn show(State(app): State<App>, Path(id): Path<String>) -> Answ
 /// Send a callback again
 ///
 /// Whatever became of it, at once, under the same `webhook-id`, with the whole schedule of retries before it.
-#[utoipa::path(post, path = "/admin/callbacks/{callbackId}/redeliver", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/callbacks/{callbackId}/redeliver", operation_id = "redeliverCallback",
+    tag = "Operators", security(("admin" = []), ()),
     params(("callbackId" = String, Path, description = "Its `webhook-id`")),
     responses((status = 200, description = "The callback, PENDING", body = Success<CallbackView>), Refusals))]
 pub(crate) async fn redeliver(By(operator): By, Path(id): Path<String>) -> Answer<CallbackView> {
@@ -108,7 +113,8 @@ pub(crate) async fn redeliver(By(operator): By, Path(id): Path<String>) -> Answe
 }
 
 /// Send all callbacks again that failed since then
-#[utoipa::path(post, path = "/admin/callbacks/redeliver", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/callbacks/redeliver", operation_id = "redeliverFailedCallbacks",
+    tag = "Operators", security(("admin" = []), ()),
     request_body = RedeliverRequest,
     responses((status = 200, description = "How many", body = Success<RedeliverAnswer>), Refusals))]
 pub(crate) async fn redeliver_failed(
@@ -126,7 +132,8 @@ pub(crate) async fn redeliver_failed(
 }
 
 /// What a client's callbacks are signed with
-#[utoipa::path(get, path = "/admin/clients/{clientId}/signing-secrets", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/clients/{clientId}/signing-secrets", operation_id = "listClientSigningSecrets",
+    tag = "Operators", security(("admin" = []), ()),
     params(("clientId" = String, Path, description = "The client's name")),
     responses((status = 200, description = "The newest first", body = Success<SigningSecrets>), Refusals))]
 pub(crate) async fn client_signing_secrets(By(operator): By, Path(client_id): Path<String>) -> Answer<SigningSecrets> {
@@ -136,7 +143,8 @@ pub(crate) async fn client_signing_secrets(By(operator): By, Path(client_id): Pa
 /// Sign a client's callbacks with another secret
 ///
 /// Callbacks are signed with both for a while; one that was on its way out already goes at once.
-#[utoipa::path(post, path = "/admin/clients/{clientId}/signing-secrets", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/clients/{clientId}/signing-secrets", operation_id = "rotateClientSigningSecret",
+    tag = "Operators", security(("admin" = []), ()),
     params(("clientId" = String, Path, description = "The client's name")),
     request_body = RotateSigningRequest,
     responses((status = 200, description = "The newest first", body = Success<SigningSecrets>), Refusals))]

@@ -28,7 +28,7 @@ const MAX_BATCH: usize = 1000;
 /// The services that you may use
 ///
 /// With what each takes, as JSON Schema.
-#[utoipa::path(get, path = "/v1/services", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(get, path = "/v1/services", operation_id = "listServices", tag = "Consumers", security(("basic" = [])),
     responses((status = 200, description = "In the order of their names", body = Success<ServiceList>), Refusals))]
 pub(crate) async fn list_services(
     State(app): State<App>,
@@ -39,7 +39,8 @@ pub(crate) async fn list_services(
 }
 
 /// One service that you may use
-#[utoipa::path(get, path = "/v1/services/{service}", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(get, path = "/v1/services/{service}", operation_id = "getService",
+    tag = "Consumers", security(("basic" = [])),
     params(("service" = String, Path, description = "The service's name")),
     responses((status = 200, description = "The service", body = Success<ServiceView>), Refusals))]
 pub(crate) async fn show_service(
@@ -57,7 +58,8 @@ pub(crate) async fn show_service(
 ///
 /// For consumers and workers of the service, and for whatever scales the workers: `backlog` is what waits and what is being
 /// worked on, so that a worker that is busy is not taken away. Costs the same however many tasks there are.
-#[utoipa::path(get, path = "/v1/services/{service}/backlog", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(get, path = "/v1/services/{service}/backlog", operation_id = "getServiceBacklog",
+    tag = "Consumers", security(("basic" = [])),
     params(("service" = String, Path, description = "The service's name")),
     responses((status = 200, description = "Now", body = Success<BacklogView>), Refusals))]
 pub(crate) async fn show_backlog(
@@ -80,7 +82,8 @@ pub(crate) async fn show_backlog(
 /// The answer comes once the task is stored for good. With an `Idempotency-Key`, repeating the same request within 24
 /// hours gives the same answer and makes no second task. With a `uniqueKey`, the answer is the task that you have already
 /// under that key, if there is one, and `duplicate` says so.
-#[utoipa::path(post, path = "/v1/services/{service}/tasks", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(post, path = "/v1/services/{service}/tasks", operation_id = "submitTask",
+    tag = "Consumers", security(("basic" = [])),
     params(
         ("service" = String, Path, description = "The service's name"),
         ("Idempotency-Key" = Option<String>, Header, description = "A word of yours for this request, at most 200 visible ASCII characters", min_length = 1, max_length = 200, pattern = "^[!-~]+$"),
@@ -107,7 +110,8 @@ pub(crate) async fn submit(
 ///
 /// At most 1000, each with its own answer, in the same order: one that is refused does not hold up the others, but for those
 /// that are to wait for it. A task can wait for one before it in the same call (`after.refs`) that has a word of its own (`ref`).
-#[utoipa::path(post, path = "/v1/services/{service}/tasks/batch", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(post, path = "/v1/services/{service}/tasks/batch", operation_id = "submitTasks",
+    tag = "Consumers", security(("basic" = [])),
     params(
         ("service" = String, Path, description = "The service's name"),
         ("traceparent" = Option<String>, Header, description = "W3C trace context of the tasks; ignored if it is malformed"),
@@ -150,7 +154,8 @@ pub(crate) async fn submit_batch(
 ///
 /// The newest first, without their responses. `nextCursor` of one page is `cursor` of the next. With `correlationId` or
 /// `parentId`, a page may have fewer tasks than asked for, or none, and yet a `nextCursor`.
-#[utoipa::path(get, path = "/v1/services/{service}/tasks", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(get, path = "/v1/services/{service}/tasks", operation_id = "listTasks",
+    tag = "Consumers", security(("basic" = [])),
     params(
         ("service" = String, Path, description = "The service's name"),
         ("status" = Option<String>, Query, description = "Only in these, separated by commas", pattern = "^(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED)(,(PENDING|IN_PROGRESS|SUCCESS|FAILURE|CANCELLED))*$"),
@@ -177,7 +182,8 @@ pub(crate) async fn list_tasks(
 /// Poll a task
 ///
 /// With `wait`, the answer comes the moment the task ends, or when the time is up.
-#[utoipa::path(get, path = "/v1/services/{service}/tasks/{taskId}", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(get, path = "/v1/services/{service}/tasks/{taskId}", operation_id = "getTask",
+    tag = "Consumers", security(("basic" = [])),
     params(
         ("service" = String, Path, description = "The service's name"),
         ("taskId" = String, Path, description = "The task's public name", format = "uuid"),
@@ -204,7 +210,8 @@ pub(crate) async fn show_task(
 ///
 /// A pending task is never started; the worker of a running one is told at its next heartbeat. Doing it again changes
 /// nothing.
-#[utoipa::path(delete, path = "/v1/services/{service}/tasks/{taskId}", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(delete, path = "/v1/services/{service}/tasks/{taskId}", operation_id = "cancelTask",
+    tag = "Consumers", security(("basic" = [])),
     params(
         ("service" = String, Path, description = "The service's name"),
         ("taskId" = String, Path, description = "The task's public name", format = "uuid"),
@@ -224,7 +231,8 @@ pub(crate) async fn cancel_task(
 ///
 /// One that has ended begins anew, with all its retries; one that is to start later comes into its queue now. Refused while
 /// it waits for a worker, or runs.
-#[utoipa::path(post, path = "/v1/services/{service}/tasks/{taskId}/retry", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(post, path = "/v1/services/{service}/tasks/{taskId}/retry", operation_id = "retryTask",
+    tag = "Consumers", security(("basic" = [])),
     params(
         ("service" = String, Path, description = "The service's name"),
         ("taskId" = String, Path, description = "The task's public name", format = "uuid"),

@@ -27,7 +27,8 @@ const ALL_TASKS: &str = "task.>";
 const MOST_PATTERNS: usize = 100;
 
 /// The event bus of this process
-#[utoipa::path(get, path = "/admin/eventbus/stats", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/eventbus/stats", operation_id = "getEventBusStats",
+    tag = "Operators", security(("admin" = []), ()),
     responses((status = 200, description = "Its state and its counts", body = Success<EventBusStats>), Refusals))]
 pub(crate) async fn stats(State(app): State<App>) -> Answer<EventBusStats> {
     Ok(Json(Success::new(app.engine.event_bus_stats())))
@@ -36,14 +37,16 @@ pub(crate) async fn stats(State(app): State<App>) -> Answer<EventBusStats> {
 /// The channels of the event bus
 ///
 /// As this process has seen them: published to by it, or followed in it.
-#[utoipa::path(get, path = "/admin/eventbus/channels", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/eventbus/channels", operation_id = "listEventChannels",
+    tag = "Operators", security(("admin" = []), ()),
     responses((status = 200, description = "In the order of their names", body = Success<EventChannels>), Refusals))]
 pub(crate) async fn channels(State(app): State<App>) -> Answer<EventChannels> {
     Ok(Json(Success::new(EventChannels { channels: app.engine.event_channels() })))
 }
 
 /// The subscriptions of the event bus in this process
-#[utoipa::path(get, path = "/admin/eventbus/subscriptions", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/eventbus/subscriptions", operation_id = "listEventSubscriptions",
+    tag = "Operators", security(("admin" = []), ()),
     responses((status = 200, description = "The oldest first", body = Success<EventSubscriptions>), Refusals))]
 pub(crate) async fn subscriptions(State(app): State<App>) -> Answer<EventSubscriptions> {
     Ok(Json(Success::new(EventSubscriptions { subscriptions: app.engine.event_subscriptions() })))
@@ -52,7 +55,8 @@ pub(crate) async fn subscriptions(State(app): State<App>) -> Answer<EventSubscri
 /// Publish an event
 ///
 /// On any channel but those that begin with `relais.`, `dlq.` or `$`. Answered when it is known what became of it.
-#[utoipa::path(post, path = "/admin/eventbus/publish", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/eventbus/publish", operation_id = "publishEvent",
+    tag = "Operators", security(("admin" = []), ()),
     request_body = PublishRequest,
     responses((status = 200, description = "What became of it", body = Success<PublishAnswer>), Refusals))]
 pub(crate) async fn publish(State(app): State<App>, By(operator): By, request: Request) -> Answer<PublishAnswer> {
@@ -68,7 +72,8 @@ pub(crate) async fn publish(State(app): State<App>, By(operator): By, request: R
 ///
 /// A reader that does not keep up loses events, and is told how many by an event `dropped` (`{"dropped":3}`). When the
 /// server loses its connection to the other processes, and when it has it back, an event `bus` says so.
-#[utoipa::path(get, path = "/admin/events", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/events", operation_id = "followEvents",
+    tag = "Operators", security(("admin" = []), ()),
     params(("channel" = Option<Vec<String>>, Query, explode, description = "Channels or patterns, one each time; `task.>` if absent", max_items = 100)),
     responses((status = 200, description = "Events", content_type = "text/event-stream", body = FollowedEvent), Refusals))]
 pub(crate) async fn follow(State(app): State<App>, RawQuery(query): RawQuery) -> Result<Response, ApiError> {

@@ -35,7 +35,8 @@ pub(crate) struct StreamedEvent {
 /// Server-sent events: `status` when the status changes, `progress` when only the progress does, `position` when only the
 /// place in the queue does. Each has the poll's `data` as its data. The stream ends with the final status. Changes that
 /// come faster than they can be sent are sent as one.
-#[utoipa::path(get, path = "/v1/services/{service}/tasks/{taskId}/events", tag = "Consumers", security(("basic" = [])),
+#[utoipa::path(get, path = "/v1/services/{service}/tasks/{taskId}/events", operation_id = "followTask",
+    tag = "Consumers", security(("basic" = [])),
     params(
         ("service" = String, Path, description = "The service's name"),
         ("taskId" = String, Path, description = "The task's public name", format = "uuid"),

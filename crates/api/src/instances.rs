@@ -15,7 +15,8 @@ use crate::{
 };
 
 /// The processes on the store
-#[utoipa::path(get, path = "/admin/instances", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(get, path = "/admin/instances", operation_id = "listInstances",
+    tag = "Operators", security(("admin" = []), ()),
     responses((status = 200, description = "In the order of their names", body = Success<Instances>), Refusals))]
 pub(crate) async fn list(State(app): State<App>) -> Answer<Instances> {
     answer(app.engine.instances().await?)
@@ -24,7 +25,8 @@ pub(crate) async fn list(State(app): State<App>) -> Answer<Instances> {
 /// Decide what becomes of the tasks of an instance that died
 ///
 /// For one whose crash policy is `refuse`: until then its tasks stay as they are, and no instance of its name begins.
-#[utoipa::path(post, path = "/admin/instances/{instance}/resolve", tag = "Operators", security(("admin" = []), ()),
+#[utoipa::path(post, path = "/admin/instances/{instance}/resolve", operation_id = "resolveInstance",
+    tag = "Operators", security(("admin" = []), ()),
     params(("instance" = String, Path, description = "The instance's name")),
     request_body = ResolveRequest,
     responses((status = 200, description = "What was done", body = Success<ResolveAnswer>), Refusals))]

@@ -233,3 +233,32 @@ fn admin_routes() -> OpenApiRouter<App> {
         .routes(routes!(event_bus::publish))
         .routes(routes!(event_bus::follow))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// What the name of a method in a generated client may begin with.
+    const VERBS: &str = "apply cancel change check claim close create delete discard export follow get list pause publish \
+                         purge put redeliver redispatch replay report resolve resume retry return rotate run send submit";
+
+    #[test]
+    fn every_operation_has_a_name_of_its_own_that_begins_with_a_verb() {
+        let document = document_value();
+        let paths = document["paths"].as_object().unwrap();
+        let operations: Vec<&serde_json::Value> =
+            paths.values().flat_map(|methods| methods.as_object().unwrap().values()).collect();
+        let names: Vec<&str> = operations.iter().map(|one| one["operationId"].as_str().unwrap()).collect();
+        let distinct: BTreeSet<&str> = names.iter().copied().collect();
+        assert_eq!(distinct.len(), operations.len(), "a name is used twice: {names:?}");
+        for name in names {
+            let after_verb = |verb: &str| {
+                name.strip_prefix(verb).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_uppercase()))
+            };
+            let verb = VERBS.split(' ').any(after_verb);
+            assert!(verb && name.chars().all(|c| c.is_ascii_alphanumeric()), "{name}");
+        }
+    }
+}

@@ -32,7 +32,8 @@ pub(crate) struct Health {
 }
 
 /// Is the process alive?
-#[utoipa::path(get, path = "/healthz", tag = "Operations", responses((status = 200, description = "It is", body = Health)))]
+#[utoipa::path(get, path = "/healthz", operation_id = "checkHealth",
+    tag = "Operations", responses((status = 200, description = "It is", body = Health)))]
 pub(crate) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok" })
 }
@@ -41,14 +42,15 @@ pub(crate) async fn healthz() -> Json<Health> {
 ///
 /// Not while the store is away, nor before the declarations file, if there is one, was applied once, nor once the server
 /// is told to stop.
-#[utoipa::path(get, path = "/readyz", tag = "Operations", responses((status = 200, description = "It can", body = Health), Refusals))]
+#[utoipa::path(get, path = "/readyz", operation_id = "checkReadiness",
+    tag = "Operations", responses((status = 200, description = "It can", body = Health), Refusals))]
 pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Health>, ApiError> {
     app.engine.ready().await?;
     Ok(Json(Health { status: "ok" }))
 }
 
 /// Metrics, as Prometheus reads them
-#[utoipa::path(get, path = "/metrics", tag = "Operations",
+#[utoipa::path(get, path = "/metrics", operation_id = "getMetrics", tag = "Operations",
     responses((status = 200, description = "Metrics", content_type = "text/plain", body = String)))]
 pub(crate) async fn render_metrics(State(app): State<App>) -> Response {
     // With the store away the gauges stay as they were, and the rest is still worth reading.

@@ -25,7 +25,8 @@ const MOST_VERSION: usize = 100;
 /// Hands out up to `max` pending tasks, the oldest first, each under a lease: say something about a task (a heartbeat or
 /// a message) before its lease expires, or it is given to another worker. With `wait`, the answer comes when there is
 /// work, or empty when the time is up.
-#[utoipa::path(post, path = "/v1/services/{service}/claims", tag = "Workers", security(("basic" = [])),
+#[utoipa::path(post, path = "/v1/services/{service}/claims", operation_id = "claimTasks",
+    tag = "Workers", security(("basic" = [])),
     params(("service" = String, Path, description = "The service's name")),
     request_body = ClaimRequest,
     responses((status = 200, description = "The tasks; none if none came in time", body = Success<ClaimAnswer>), Refusals))]
@@ -48,7 +49,8 @@ pub(crate) async fn claim(
 ///
 /// One message, or many as `{"messages": […]}`; each has its own outcome, in the same order. A message that carries its
 /// `attempt` counts only while that attempt is the current one.
-#[utoipa::path(post, path = "/v1/services/{service}/messages", tag = "Workers", security(("basic" = [])),
+#[utoipa::path(post, path = "/v1/services/{service}/messages", operation_id = "reportMessages",
+    tag = "Workers", security(("basic" = [])),
     params(("service" = String, Path, description = "The service's name")),
     request_body = MessagesRequest,
     responses((status = 200, description = "What became of each", body = Success<OutcomesAnswer>), Refusals))]
@@ -67,7 +69,8 @@ pub(crate) async fn report(
 ///
 /// Tells that the worker is alive and still has these tasks; their leases begin anew. An outcome other than `accepted`
 /// means: stop working on it.
-#[utoipa::path(post, path = "/v1/services/{service}/heartbeats", tag = "Workers", security(("basic" = [])),
+#[utoipa::path(post, path = "/v1/services/{service}/heartbeats", operation_id = "sendHeartbeats",
+    tag = "Workers", security(("basic" = [])),
     params(("service" = String, Path, description = "The service's name")),
     request_body = HeartbeatRequest,
     responses((status = 200, description = "What became of each", body = Success<OutcomesAnswer>), Refusals))]
@@ -87,7 +90,8 @@ pub(crate) async fn heartbeat(
 ///
 /// Unfinished, e.g. because the worker is told to stop: another worker gets them at once, and nothing is held against
 /// them.
-#[utoipa::path(post, path = "/v1/services/{service}/returns", tag = "Workers", security(("basic" = [])),
+#[utoipa::path(post, path = "/v1/services/{service}/returns", operation_id = "returnTasks",
+    tag = "Workers", security(("basic" = [])),
     params(("service" = String, Path, description = "The service's name")),
     request_body = ReturnRequest,
     responses((status = 200, description = "What became of each", body = Success<OutcomesAnswer>), Refusals))]
