@@ -10,10 +10,11 @@ use anyhow::{Context, Result, bail};
 use crate::cargo::{self, cargo, output, root, run};
 
 /// What `relais` prints when called with these arguments is the content of this file.
-const CONTRACTS: [(&[&str], &str); 4] = [
+const CONTRACTS: [(&[&str], &str); 5] = [
     (&["openapi"], "docs/openapi.json"),
     (&["config", "default"], "docs/relais.default.toml"),
     (&["help-all"], "docs/cli.md"),
+    (&["reference", "declarations"], "docs/declarations.md"),
     (&["reference", "errors"], "docs/guides/errors.md"),
 ];
 

@@ -10,17 +10,17 @@ pub use self::tasks::{
 };
 use crate::{HumanDuration, retry::RetryDeclaration, schedule::ScheduleDeclaration};
 
-/// How long tasks are kept; what is absent is the server's setting.
+/// How long tasks are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RetentionDeclaration {
-    /// After their end, e.g. `7d`.
+    /// How long a task is kept after it ended. Default: the setting `purge.finished`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "7d")]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]+(d|h|m|s|ms))+$", example = "7d")]
     pub finished: Option<HumanDuration>,
-    /// After their submission, whatever their status, e.g. `90d`.
+    /// How long a task is kept after it was submitted, whatever its status. Default: the setting `purge.any`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "90d")]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]+(d|h|m|s|ms))+$", example = "90d")]
     pub any: Option<HumanDuration>,
 }
 
@@ -28,9 +28,9 @@ pub struct RetentionDeclaration {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum TransportName {
-    /// Workers take them from the built-in queue, over HTTP.
+    /// Workers claim tasks from the built-in queue, over HTTP.
     Builtin,
-    /// They are published to `<queueName>-in` of the broker, and followed from `<queueName>-out`.
+    /// The server publishes tasks to the queue `<queueName>-in` and reads what workers report from `<queueName>-out`.
     Rabbitmq,
 }
 
@@ -38,111 +38,139 @@ pub enum TransportName {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum QueueTypeName {
-    /// On one node; what workers find who assert plain durable queues.
+    /// On one node. Workers that declare plain durable queues find this kind.
     #[default]
     Classic,
-    /// Replicated, and counts deliveries.
+    /// Replicated over several nodes, and counts deliveries.
     Quorum,
 }
 
-/// The queues of a service on the broker. A queue that is there is used as it is.
+/// The queues of a service on the broker. A queue that exists already is used as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct QueueDeclaration {
-    /// Which kind; `classic` if absent.
+    /// The kind of queue. `classic`: on one node, what workers that declare plain durable queues expect. `quorum`:
+    /// replicated over several nodes, and counts deliveries. Default: `classic`.
     #[serde(rename = "type", default)]
     pub kind: QueueTypeName,
-    /// How long a task may wait in the queue before it fails; for ever if absent. Needs the broker's management API.
+    /// How long a task may wait in the queue before it fails. More than `0s`, at most `30d`. Needs
+    /// `broker.management_url`. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "1h")]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]+(d|h|m|s|ms))+$", example = "1h")]
     pub message_ttl: Option<HumanDuration>,
-    /// How many tasks may wait in the queue; the others wait in the database. Needs the broker's management API.
+    /// How many tasks may wait in the queue; the others wait in the database. Needs `broker.management_url`. Default:
+    /// no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 2_147_483_647)]
     pub max_length: Option<u32>,
 }
 
-/// How many tasks may start in a time.
+/// How many tasks may start within a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RateLimitDeclaration {
-    /// So many...
+    /// How many tasks may start within the time `per`. At most 1,000,000 a second.
+    #[schema(minimum = 1, maximum = 2_147_483_647)]
     pub count: u32,
-    /// ...in this time, e.g. `1s`.
-    #[schema(value_type = String, example = "1s")]
+    /// The time within which `count` tasks may start. More than `0s`, at most `30d`.
+    #[schema(value_type = String, pattern = "^([0-9]+(d|h|m|s|ms))+$", example = "1s")]
     pub per: HumanDuration,
-    /// So many at once, after a pause; `count` if absent.
+    /// How many tasks may start at the same moment after a pause. Default: the value of `count`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 2_147_483_647)]
     pub burst: Option<u32>,
 }
 
-/// A service.
+/// A service: one kind of task.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ServiceDeclaration {
-    /// Its name, as it stands in URLs.
+    /// The name of the service, as it appears in URLs.
     pub service_name: String,
-    /// Prefix of its queues on a broker; its name if absent.
+    /// The prefix of the service's queues on the broker, `<queueName>-in` and `<queueName>-out`. It follows the rules
+    /// of names. Two services of the broker can not share one. Default: the value of `serviceName`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue_name: Option<String>,
-    /// How its tasks reach its workers; if absent, by the broker where the server has one.
+    /// How tasks reach the workers. `builtin`: workers claim tasks from the built-in queue, over HTTP. `rabbitmq`: the
+    /// server publishes tasks to the queue `<queueName>-in` and reads what workers report from `<queueName>-out`.
+    /// Default: `rabbitmq` if `broker.url` is set, else `builtin`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub transport: Option<TransportName>,
-    /// Its queues on the broker.
+    /// The settings of the queues on the broker (`transport: rabbitmq`). A queue that exists already is used as it is.
+    /// Default: a classic queue without limits.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queue: Option<QueueDeclaration>,
-    /// A new task is taken only while there are fewer pending ones than this; no limit if absent.
+    /// How many tasks of the service may wait for a worker, including those that are due later. A submission beyond that
+    /// is refused with 429001. With 0, every submission is refused. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 2_147_483_647)]
     pub capacity: Option<u32>,
-    /// A request that does not conform is refused at once; anything is taken if absent.
+    /// A JSON Schema for the `body` of tasks. A submission that does not conform is refused with 400001. Default: every
+    /// body is accepted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub json_schema: Option<serde_json::Value>,
-    /// Whether it is paused: tasks are taken in but not handed out. Left as it is if absent.
+    /// Whether the service is paused: it accepts tasks, but does not hand them to workers. Default: a new service is
+    /// not paused, an existing one keeps its state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
-    /// How long a worker may keep silent before its task is given to another; `60s` if absent.
+    /// How long a task stays with its worker after the last sign of life (claim, message or heartbeat). Then the task
+    /// is handed to another worker. Between `1s` and `1d`. Default: `60s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "60s")]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]+(d|h|m|s|ms))+$", example = "60s")]
     pub lease: Option<HumanDuration>,
-    /// How many workers a task may lose before it fails; 20 if absent.
+    /// A task fails after it has lost this many workers: a lease expired, a worker died, or the broker delivered the
+    /// task again. Default: 20.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1)]
     pub delivery_limit: Option<u32>,
-    /// How long its tasks are kept.
+    /// How long tasks are kept before they are purged. Default: the settings in `[purge]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retention: Option<RetentionDeclaration>,
-    /// How long to wait before each new try of a callback, e.g. `[10s, 1m, 1h, 1d]`; the server's setting if absent, none
-    /// at all if empty.
+    /// How long to wait before each retry of a callback that was not delivered: durations like `[10s, 1m, 6m]`, at most
+    /// 20, of at most `7d` each. An empty list means no retries. Default: the setting `callbacks.retries`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Vec<String>>, example = json!(["10s", "1m", "6m"]))]
     pub callback_retries: Option<Vec<HumanDuration>>,
-    /// How often a task that failed is tried again: `none`, `never` (nor if a task asks for it), `classic` or a rule; `none` if absent.
+    /// How often a failed task is retried, unless the task has its own policy. `none`: not at all. `never`: not at all,
+    /// even if the task asks for it. `classic`: 10 retries, after 1, 2, 4, … 512 minutes. Or a rule of your own, an
+    /// object. Default: `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryDeclaration>,
-    /// How long an attempt may take before it is taken away from its worker and fails; for ever if absent.
+    /// How long one attempt may take. After that the attempt fails and is taken from its worker. Between `1s` and
+    /// `30d`. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "10m")]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]+(d|h|m|s|ms))+$", example = "10m")]
     pub timeout: Option<HumanDuration>,
-    /// How much earlier a task goes for each level of its priority; `1m` if absent.
+    /// How much each level of `priority` counts. A task is handed out as if it had been submitted this much earlier for
+    /// each level above 4, or later for each level below. At most `7d`. Default: `1m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "1m")]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]+(d|h|m|s|ms))+$", example = "1m")]
     pub priority_step: Option<HumanDuration>,
-    /// At most so many of its tasks run at once, over all workers; no limit if absent. With a broker it needs a `dispatchWindow`, and
-    /// holds for what is published and unfinished.
+    /// How many tasks of the service may run at once, over all workers. With a broker it needs a `dispatchWindow`, and
+    /// counts tasks that are published and unfinished. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 2_147_483_647)]
     pub max_running: Option<u32>,
-    /// At most so many of one client's, unless its authorization says otherwise; no limit if absent. With a broker like `maxRunning`.
+    /// How many tasks of one client may run at once, unless the client's authorization has its own `maxRunning`. With a
+    /// broker it works like `maxRunning`. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 2_147_483_647)]
     pub max_running_per_client: Option<u32>,
-    /// At most so many start in a time; no limit if absent. With a broker it needs a `dispatchWindow`, and so many are published.
+    /// How many tasks may start within a time. With a broker it needs a `dispatchWindow`, and limits how many tasks are
+    /// published. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rate_limit: Option<RateLimitDeclaration>,
-    /// Whether clients with tasks that wait take turns; if not, the oldest task is next, whosever it is. With a broker it needs a
-    /// `dispatchWindow`, and is about which task is published next.
+    /// Whether clients with waiting tasks take turns. If not, the oldest task is next (see `priorityStep`), whichever
+    /// client it belongs to. With a broker it needs a `dispatchWindow`, and decides which task is published next.
+    /// Default: `false`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fair_share: Option<bool>,
-    /// With a broker: at most so many of its tasks are published and unfinished at once, the others wait in the database; no
-    /// limit if absent. The limits above can be set only with it.
+    /// How many tasks may be published to the broker and unfinished at once; the others wait in the database. Only with
+    /// `transport: rabbitmq`, where `maxRunning`, `maxRunningPerClient`, `rateLimit` and `fairShare` need it. Default:
+    /// no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 100_000)]
     pub dispatch_window: Option<u32>,
 }
 
@@ -173,47 +201,52 @@ impl ServiceDeclaration {
     }
 }
 
-/// A secret: the text itself, or the environment variable of whoever reads the file.
+/// A secret: the text itself, or the name of an environment variable. Only files may name variables: the program that
+/// reads the file (`relais apply`, or the server) looks them up in its own environment.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum SecretDeclaration {
-    /// The text itself.
+    /// The secret itself.
     Plain(String),
-    /// The name of an environment variable of whoever reads the declaration.
+    /// The name of an environment variable.
     Env {
-        /// The variable's name.
+        /// The name of the variable, in the environment of the program that reads the file.
         env: String,
     },
 }
 
-/// A client.
+/// A client: a program that submits tasks or works on them.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ClientDeclaration {
-    /// Its name: the user part of its Basic credentials.
+    /// The name of the client: the user name of its Basic credentials.
     pub client_id: String,
-    /// Its secret. If absent, a new client gets one that is shown once, and an old one keeps its own.
+    /// The secret of the client: the password of its Basic credentials, of 1 to 72 bytes. Either the text itself, or
+    /// `{env: NAME}` for an environment variable. Default: a new client gets a generated secret that is shown once, an
+    /// existing one keeps its secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_secret: Option<SecretDeclaration>,
-    /// What its callbacks are signed with: `whsec_` and base64. If absent, a new client gets one, and an old one keeps its
-    /// own. Another one than before is used at once; the old one is used as well for a day.
+    /// The secret that signs the client's callbacks: `whsec_` and the base64 of 24 to 64 bytes. Either the text itself,
+    /// or `{env: NAME}`. After a change, the old secret also signs for one more day. Default: a new client gets a
+    /// generated secret, an existing one keeps its secret.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signing_secret: Option<SecretDeclaration>,
-    /// Where on the broker it may be told; left as it is if absent.
+    /// Exchanges and queues on the broker that callbacks of the type `amqp` may name; at most 100. Default: an existing
+    /// client keeps its destinations, a new one has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destinations: Option<Vec<DestinationDeclaration>>,
 }
 
-/// An exchange or a queue of the broker, under a name of its own.
+/// An exchange or a queue on the broker, for callbacks of the type `amqp`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct DestinationDeclaration {
-    /// The name that callbacks use.
+    /// The name that callbacks use for it.
     pub name: String,
-    /// The exchange; absent for the default one, which reaches queues by their names.
+    /// The exchange, of at most 255 bytes. Default: the default exchange, which reaches queues by their names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub exchange: Option<String>,
-    /// The routing key, or the name of the queue.
+    /// The routing key, of at most 255 bytes; with the default exchange, the name of the queue.
     pub routing_key: String,
 }
 
@@ -221,22 +254,27 @@ pub struct DestinationDeclaration {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct AuthorizationDeclaration {
-    /// The client.
+    /// The name of the client.
     pub client_id: String,
-    /// The service.
+    /// The name of the service.
     pub service_name: String,
-    /// `consume`, `work` or both; `consume` if absent.
+    /// What the client may do. `consume`: submit tasks and follow its own. `work`: take tasks and report on them. At
+    /// least one. Default: `[consume]`.
     #[serde(default = "consume_only")]
     pub roles: Vec<RoleName>,
-    /// A new task of this client is taken only while it has fewer pending ones there than this; no limit if absent.
+    /// How many tasks of this client may wait for a worker on this service. A submission beyond that is refused with
+    /// 429002. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(maximum = 2_147_483_647)]
     pub capacity: Option<u32>,
-    /// At most so many of its tasks run there at once; the service's `maxRunningPerClient` if absent.
+    /// How many tasks of this client may run on this service at once. Default: the service's `maxRunningPerClient`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 2_147_483_647)]
     pub max_running: Option<u32>,
-    /// How much it weighs where clients take turns (`fairShare`): one with 3 starts three tasks for each one of a client
-    /// with 1, which is what holds if absent.
+    /// The weight of the client where clients take turns (`fairShare`). A client with 3 starts three tasks for each one
+    /// of a client with 1. Default: 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1, maximum = 1000)]
     pub share: Option<u32>,
 }
 
@@ -248,26 +286,26 @@ fn consume_only() -> Vec<RoleName> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RoleName {
-    /// Submit tasks and follow one's own.
+    /// Submit tasks and follow its own.
     Consume,
     /// Take tasks and report on them.
     Work,
 }
 
-/// A declaration file: what is in it is to be there, as it says.
+/// A declaration file: the services, clients, authorizations and schedules that a server has.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Declaration {
-    /// The services.
+    /// The kinds of tasks that there are. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<ServiceDeclaration>,
-    /// The clients.
+    /// The programs that submit tasks or work on them. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub clients: Vec<ClientDeclaration>,
-    /// Who may do what.
+    /// Which client may do what on which service. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub authorizations: Vec<AuthorizationDeclaration>,
-    /// The schedules.
+    /// Tasks that are submitted again and again, at the times of a cron expression. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedules: Vec<ScheduleDeclaration>,
 }

@@ -5,25 +5,27 @@ use utoipa::ToSchema;
 
 use crate::HumanDuration;
 
-/// Where to tell what becomes of a task.
+/// Where the server reports what happens with a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct CallbackRequest {
-    /// The kind of callback: `https`; `http` where the operator allows it; `amqp`.
+    /// The type of callback: `https`, `http` (if the setting `callbacks.allow_http` is on) or `amqp` (if the server has
+    /// a broker).
     #[serde(rename = "type")]
     #[schema(example = "https")]
     pub kind: String,
-    /// `https`, `http`: where to.
+    /// The URL of the receiver. For the types `https` and `http`, which need it. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "https://example.org/done")]
     pub url: Option<String>,
-    /// `amqp`: the name of a destination that the operator declared for the client.
+    /// The name of one of the client's `destinations`. For the type `amqp`, which needs it. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<String>,
-    /// What is to be told: `started`, `progress`, `success`, `failure`, `cancelled`; the end, whichever it is, if absent.
+    /// Which events are reported: any of `started`, `progress`, `success`, `failure`, `cancelled`. Default: `[success,
+    /// failure, cancelled]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub events: Option<Vec<String>>,
-    /// `gzip` to have the body compressed; it is sent as it is if absent.
+    /// `gzip` to compress the body. Default: the body is sent uncompressed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<String>,
 }

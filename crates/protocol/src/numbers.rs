@@ -142,10 +142,10 @@ numbers! {
         cause: "The request has a body, and its `Content-Type` is missing or not `application/json`.",
         remedy: "Send `Content-Type: application/json`.";
     ServiceFull = 429001, "Too many service requests",
-        cause: "The service has as many tasks that wait for a worker as its `capacity` allows.",
+        cause: "The service has as many tasks that wait for a worker as its `capacity` allows. Tasks that are due later count.",
         remedy: "Wait as long as `Retry-After` says, then submit again with the same `Idempotency-Key`. The operator adds workers or raises the `capacity` of the service.";
     ClientFull = 429002, "Too many service requests for the clientId.",
-        cause: "The client has as many tasks that wait for a worker on this service as the `capacity` of its authorization allows.",
+        cause: "The client has as many tasks that wait for a worker on this service as the `capacity` of its authorization allows. Tasks that are due later count.",
         remedy: "Wait as long as `Retry-After` says, then submit again with the same `Idempotency-Key`. The operator adds workers or raises the `capacity` of the authorization.";
     TooManyRequests = 429003, "Too many requests at once for the clientId.",
         cause: "This process is answering `server.max_requests_per_client` requests of the client already. Long-polls and event streams count.",

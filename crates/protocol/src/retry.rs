@@ -1,4 +1,4 @@
-//! How often a task that failed is tried again, as services and tasks say it.
+//! How often a failed task is retried, as services and tasks declare it.
 
 use std::fmt;
 
@@ -10,13 +10,13 @@ use utoipa::ToSchema;
 
 use crate::HumanDuration;
 
-/// How often a task that failed is tried again: by name, or by a rule of one's own.
+/// How often a failed task is retried: a policy that has a name, or a rule.
 #[derive(Debug, Clone, PartialEq, Serialize, ToSchema)]
 #[serde(untagged)]
 pub enum RetryDeclaration {
-    /// By name.
+    /// A policy that has a name.
     Named(RetryName),
-    /// By a rule of one's own.
+    /// A rule.
     Rule(RetryRule),
 }
 
@@ -57,46 +57,48 @@ impl<'de> Deserialize<'de> for RetryDeclaration {
     }
 }
 
-/// A policy that has a name.
+/// A retry policy that has a name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum RetryName {
-    /// A failure is the end.
+    /// A failed task is not retried.
     None,
-    /// 10 retries, 1, 2, 4, … 512 minutes apart.
+    /// 10 retries, after 1, 2, 4, … 512 minutes.
     Classic,
-    /// A failure is the end, whatever a task asks for, if a service says so.
+    /// A failed task of the service is not retried, even if the task asks for it.
     Never,
 }
 
-/// A rule of one's own.
+/// A rule: how many retries, and how long to wait before each.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct RetryRule {
-    /// At most so many retries.
+    /// How many retries there are at most.
     #[schema(minimum = 0, maximum = 1000)]
     pub limit: u32,
-    /// How long to wait before the first one; `1m` if absent.
+    /// How long to wait before the first retry. At most `30d`. Default: `1m`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "10s")]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]+(d|h|m|s|ms))+$", example = "10s")]
     pub base: Option<HumanDuration>,
-    /// Each wait is so many times as long as the one before; 2 if absent.
+    /// Each wait is this many times as long as the one before. Default: 2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 100)]
     pub factor: Option<f64>,
-    /// No wait is longer than this.
+    /// The longest wait. At most `30d`. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "1h")]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]+(d|h|m|s|ms))+$", example = "1h")]
     pub cap: Option<HumanDuration>,
-    /// The share of each wait that is left to chance, from 0 to 1; 0 if absent.
+    /// How much of each wait is random: with 0.2, a wait is shortened by up to a fifth. Default: 0.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 1)]
     pub jitter: Option<f64>,
-    /// No retry begins later than this after the task was submitted, was to begin, or was retried by hand.
+    /// The time for all retries. No retry begins later than this after the task was submitted, was due, or was retried
+    /// by hand. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>, example = "1d")]
+    #[schema(value_type = Option<String>, pattern = "^([0-9]+(d|h|m|s|ms))+$", example = "1d")]
     pub within: Option<HumanDuration>,
-    /// Failures of these kinds are not tried again.
+    /// The kinds of failures that are not retried, as workers name them. At most 100 words of 1 to 100 bytes. Default:
+    /// every failure is retried.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub except_kinds: Vec<String>,
 }

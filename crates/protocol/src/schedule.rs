@@ -5,81 +5,86 @@ use utoipa::ToSchema;
 
 use crate::{HumanDuration, callback::CallbackRequest, retry::RetryDeclaration};
 
-/// What becomes of runs that were missed while no process ran.
+/// What happens with runs that were missed while no server process ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum MissedPolicy {
-    /// They are left out.
+    /// No run is made up for.
     Skip,
-    /// One run stands for all of them.
+    /// One run stands for all that were missed.
     #[default]
     Once,
-    /// Each is made up for, up to the newest 1000.
+    /// Every missed run is made up for, up to the newest 1000.
     All,
 }
 
-/// What becomes of a run while the task of the run before is unfinished.
+/// What happens with a run while the task of the run before is unfinished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum OverlapPolicy {
-    /// It happens all the same.
+    /// The run takes place.
     #[default]
     Allow,
-    /// It is left out, and counted.
+    /// The run is skipped, and counted.
     Skip,
 }
 
-/// A schedule: tasks that are submitted at the times which a cron expression names.
+/// A schedule: tasks that are submitted at the times of a cron expression.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct ScheduleDeclaration {
-    /// Its name, as it stands in URLs.
+    /// The name of the schedule, as it appears in URLs.
     pub schedule_name: String,
-    /// The service that its tasks are for.
+    /// The service that the tasks are submitted to.
     pub service_name: String,
-    /// The consumer on whose behalf they are submitted. It needs the role `consume` on the service.
+    /// The client that the tasks belong to. It needs the role `consume` on the service, and its `capacity` counts.
     pub client_id: String,
-    /// When: five fields (minute, hour, day of the month, month, day of the week), six with seconds first, or `@hourly`,
-    /// `@daily`, `@weekly`, `@monthly`, `@yearly`.
+    /// When the schedule runs: a cron expression with five fields (minute, hour, day of the month, month, day of the
+    /// week), with six (seconds first), or `@hourly`, `@daily`, `@weekly`, `@monthly`, `@yearly`.
     #[schema(example = "30 2 * * MON-FRI")]
     pub cron: String,
-    /// Where the clocks are that it goes by, a name of the IANA database; `UTC` if absent.
+    /// The time zone of the cron expression, a name of the IANA database. Default: `UTC`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(example = "Europe/Paris")]
     pub time_zone: Option<String>,
-    /// The arguments of each task, a JSON object; an empty one if absent.
+    /// The `body` of each task, a JSON object that conforms to the service's `jsonSchema`. Default: `{}`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Object>)]
     pub body: Option<serde_json::Value>,
-    /// One id for all of its tasks; if absent, each gets one of its own, `<scheduleName>@<the date it was due>`.
+    /// One correlation id for all tasks of the schedule. Default: each task has its own, `<scheduleName>@<the date it
+    /// was due>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(max_length = 200)]
     pub correlation_id: Option<String>,
-    /// Where to tell what becomes of each task.
+    /// Where the server reports the end of each task. Default: no callback.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub callback: Option<CallbackRequest>,
-    /// How urgent they are, from 0 to 9; 4 if absent.
+    /// The priority of the tasks; a higher number is more urgent. Default: 4.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 0, maximum = 9)]
     pub priority: Option<u8>,
-    /// If no worker has started one so long after its run, it fails; e.g. `1h`.
+    /// A task fails if no worker has started it this long after its run. Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, pattern = "^([0-9]{1,6}(d|h|m|s|ms))+$", example = "1h")]
     pub expires_after: Option<HumanDuration>,
-    /// How long an attempt may take; the service's setting if absent.
+    /// How long one attempt may take. At most `30d`. Default: the service's `timeout`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<String>, pattern = "^([0-9]{1,6}(d|h|m|s|ms))+$", example = "5m")]
     pub timeout: Option<HumanDuration>,
-    /// How often to try again what fails: `none`, `classic` or a rule; the service's setting if absent.
+    /// How often a failed task is retried: `none`, `classic` or a rule. Default: the service's `retry`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryDeclaration>,
-    /// What becomes of runs that were missed while no process ran; `once` if absent.
+    /// What happens with runs that were missed while no server process ran. `skip`: no run is made up for. `once`: one
+    /// run stands for all that were missed. `all`: every missed run is made up for, up to the newest 1000. Default:
+    /// `once`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub missed: Option<MissedPolicy>,
-    /// What becomes of a run while the task of the run before is unfinished; `allow` if absent.
+    /// What happens with a run while the task of the run before is unfinished. `allow`: the run takes place. `skip`:
+    /// the run is skipped, and counted. Default: `allow`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overlap: Option<OverlapPolicy>,
-    /// Whether it is paused: there are no runs, and none are missed. Left as it is if absent.
+    /// Whether the schedule is paused: it does not run, and no runs count as missed. Default: a new schedule is not
+    /// paused, an existing one keeps its state.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
 }

@@ -132,6 +132,15 @@ authorizations:
         parse_with(text, "services.yaml", |name| (name == "WEB_SECRET").then(|| "hidden".to_owned()))
     }
 
+    #[test]
+    fn the_example_of_the_reference_is_read() {
+        let page = relais_api::reference::declarations();
+        let example = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+        let read = parse_with(example, "services.yaml", |_| Some("hidden".to_owned())).unwrap();
+        let counts = [read.services.len(), read.clients.len(), read.authorizations.len(), read.schedules.len()];
+        assert_eq!(counts, [1, 2, 2, 1]);
+    }
+
     fn refusal(text: &str) -> String {
         format!("{:#}", parse(text).expect_err("should have been refused"))
     }

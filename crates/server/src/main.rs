@@ -53,6 +53,7 @@ async fn run(command: Command) -> anyhow::Result<ExitCode> {
         Err(Command::Migrate(args)) => migrate::run(args).await?,
         Err(Command::Openapi) => output::data(&relais_api::openapi_document())?,
         Err(Command::Reference(args)) => output::data(&match args.page {
+            ReferencePage::Declarations => relais_api::reference::declarations(),
             ReferencePage::Errors => relais_api::reference::errors(),
         })?,
         Err(other) => anyhow::bail!("{other:?} is nobody's command"),

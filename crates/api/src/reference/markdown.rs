@@ -23,6 +23,11 @@ pub(super) fn paragraph(text: &str) -> String {
     out
 }
 
+/// The text of a cell in a table: on one line, and no end of the cell in it.
+pub(super) fn cell(text: &str) -> String {
+    words(text).join(" ").replace('|', "\\|")
+}
+
 /// The words of a text; a piece of code with spaces in it is one.
 fn words(text: &str) -> Vec<String> {
     let mut words = vec![String::new()];
@@ -30,7 +35,8 @@ fn words(text: &str) -> Vec<String> {
     for c in text.chars() {
         code ^= c == '`';
         match words.last_mut() {
-            Some(word) if code || !c.is_whitespace() => word.push(c),
+            Some(word) if !c.is_whitespace() => word.push(c),
+            Some(word) if code => word.push(' '),
             _ => words.push(String::new()),
         }
     }
@@ -45,6 +51,7 @@ mod tests {
     #[test]
     fn lines_are_short_and_code_is_whole() {
         assert_eq!(paragraph("a  b\nc"), "a b c\n");
+        assert_eq!(cell("a |\n`b\nc`"), "a \\| `b c`");
         let code = format!("`{}`", "x ".repeat(30));
         let text = format!("{code} and {code} and {code}.");
         let wrapped = paragraph(&text);

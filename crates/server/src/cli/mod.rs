@@ -219,6 +219,7 @@ mod tests {
             "events publish orders.created {\"number\":7}",
             "events stats --json",
             "reference errors",
+            "reference declarations",
             "completions bash",
             "help-all",
         ] {

@@ -31,6 +31,8 @@ pub struct ReferenceArgs {
 /// A page of `docs/` that is made from the code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum ReferencePage {
+    /// Every key of a declaration file: its type, default and meaning
+    Declarations,
     /// Every error number: when it happens, and what to do
     Errors,
 }
