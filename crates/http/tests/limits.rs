@@ -1,5 +1,7 @@
 //! Whoever keeps the server waiting is given up; whoever waits for the server is not.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::{
     net::{IpAddr, SocketAddr},
     pin::Pin,

@@ -5,6 +5,8 @@
 //! as long as without. A busy machine adds its own pauses, so a test fails only above [`NOISE`] too: what these attacks did
 //! before they were met took seconds and minutes.
 
+#![expect(clippy::print_stdout, reason = "a test tells what it measured")]
+
 mod connections;
 mod methods;
 mod numbers;
