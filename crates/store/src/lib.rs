@@ -1,9 +1,11 @@
 //! The store, on SQLite and on PostgreSQL.
 //!
-//! What a store does is written once, in `verbs/`: lock some rows, ask `relais-core` what they become, write them back,
-//! keep the counters. How that is said in SQL is written twice, as a [`session::Database`] and a [`session::Session`]:
-//! `postgres/` and `sqlite/`, each with its migrations. A driver decides nothing; where there
-//! is nothing to decide it may do a verb in one statement (`postgres/submit.rs`).
+//! A feature is a folder: `callbacks/`, `schedules/`, `instances/`, `batches/`, `dispatch/`, `flow/`, `operators/`, … Its `mod.rs`
+//! has what it does, once for all databases: lock some rows, ask `relais-core` what they become, write them back, keep the
+//! counters. Its `statements.rs` says what it needs of a database, and `postgres.rs` and `sqlite.rs` say that in SQL. Tasks and
+//! claims, which all others build on, are in `verbs/` and in the two drivers, `postgres/` and `sqlite/`, with connections and
+//! migrations. A driver decides nothing; where there is nothing to decide it may do a verb in one statement
+//! (`postgres/submit.rs`).
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -15,29 +17,29 @@
 //! # });
 //! ```
 
-mod audit;
+#[macro_use]
+mod sqlite;
 mod batches;
-mod callback_queue;
+mod callbacks;
 mod clock;
-mod dependency;
+mod dependencies;
 mod dispatch;
-mod encryption;
 mod flow;
 mod history;
 mod instances;
 mod migrations;
+mod operators;
 mod place;
 mod postgres;
 mod row;
-mod schedule;
-mod secret;
+mod schedules;
+mod secrets;
 mod session;
-mod sqlite;
-mod stored_submissions;
+mod submissions;
 mod verbs;
 
-pub use encryption::{EncryptionKey, EncryptionKeyError};
-pub use stored_submissions::{Enqueue, enqueue};
+pub use secrets::encryption::{EncryptionKey, EncryptionKeyError};
+pub use submissions::statements::{Enqueue, enqueue};
 
 use std::{sync::Arc, time::Duration};
 
@@ -66,7 +68,7 @@ impl Default for Options {
 /// Opens the store that a URL names: `sqlite:path/to/file.db` or `postgres://…`. Its tables are made by
 /// [`Store::migrate`]. PostgreSQL need not be up yet.
 pub async fn open(url: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
-    let keys = encryption::Keys::new(&options.encryption_keys);
+    let keys = secrets::encryption::Keys::new(&options.encryption_keys);
     match url.split_once(':').map(|(scheme, _)| scheme) {
         Some("sqlite") => Ok(Arc::new(verbs::Verbs::new(sqlite::Sqlite::open(url, options).await?, keys))),
         Some("postgres" | "postgresql") => {

@@ -3,9 +3,7 @@
 //! A driver says how a column of its rows is read ([`Columns`]); what the columns add up to is the same for both and
 //! written here. Nothing here knows SQL.
 
-mod callbacks;
-
-pub(crate) use callbacks::{
+pub(crate) use crate::callbacks::rows::{
     attempt_of, callback_record, due_batch_callback, due_callback, floor_of, lane_head, settled,
 };
 
@@ -18,9 +16,9 @@ use relais_core::{
     StoreError, Tally, Task, TaskId, TaskTransport, Timestamp,
 };
 
-use crate::dependency::{batch_of, links, trace};
-use crate::flow::{FlowKind, client_flow, flow_kind, flow_limits};
-use crate::history::FreedKey;
+use crate::dependencies::statements::{batch_of, links, trace};
+use crate::flow::statements::{FlowKind, client_flow, flow_kind, flow_limits};
+use crate::history::statements::FreedKey;
 use crate::session::{KnownKey, Locked, LockedPending, LockedQueue, LockedTask, PurgeCandidate, QueueFacts, Result};
 
 /// The columns of one row, by name. `small`, `int` and `big` are numbers of 16, 32 and 64 bits.

@@ -12,18 +12,18 @@ use relais_core::{
 };
 
 use crate::{
-    audit::{OperatorReader, OperatorRows},
-    batches::{BatchList, BatchMoves, Batches},
-    callback_queue::{CallbackQueue, CallbackReader},
-    clock::{Clock, Reading},
-    dependency::{Dependencies, Linked},
-    dispatch::{Dispatch, Dispatches},
-    flow::Flows,
-    history::History,
-    instances::{InstanceRows, Leased, Taker},
-    schedule::{Schedules, Timetable},
-    secret::Secrets,
-    stored_submissions::SubmissionRows,
+    batches::statements::{BatchList, BatchMoves, Batches},
+    callbacks::statements::{CallbackQueue, CallbackReader},
+    clock::statements::{Clock, Reading},
+    dependencies::statements::{Dependencies, Linked},
+    dispatch::statements::{Dispatch, Dispatches},
+    flow::statements::Flows,
+    history::statements::History,
+    instances::statements::{InstanceRows, Leased, Taker},
+    operators::statements::{OperatorReader, OperatorRows},
+    schedules::statements::{Schedules, Timetable},
+    secrets::statements::Secrets,
+    submissions::statements::SubmissionRows,
 };
 
 /// What a driver answers.
@@ -92,7 +92,7 @@ pub(crate) struct LockedTask {
     /// For when it was asked, if not for at once; or when somebody asked for it once more.
     pub scheduled: Option<Timestamp>,
     pub correlation_id: Option<String>,
-    /// How often to try again, as it is written; see [`crate::history::policy_of_task`].
+    /// How often to try again, as it is written; see [`crate::history::statements::policy_of_task`].
     pub retry: Option<String>,
     pub unique_key: Option<String>,
     /// Whether tasks of its service may be in hand.

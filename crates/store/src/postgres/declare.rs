@@ -3,13 +3,14 @@
 use relais_core::{Change, Role, Roles};
 use sqlx::PgConnection;
 
-use super::{error, flow};
+use super::error;
 use crate::{
+    flow::postgres as flow,
     row::{corrupt, found, in_millis, no_client, retry_text, signed, unfinished, waits},
     session::Result,
 };
 
-pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()> {
+pub(crate) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()> {
     match change {
         Change::PutService { name, queue_name, transport, queue, json_schema, paused, limits } => {
             sqlx::query(
@@ -183,7 +184,7 @@ pub(super) async fn declare(tx: &mut PgConnection, change: &Change) -> Result<()
 
 /// A queue's row says whether its tasks go to a broker. It is limited if its service has a capacity, or any client has one there. What is gone is limited too, so that its
 /// absence is noticed.
-pub(super) async fn note_limits(tx: &mut PgConnection) -> Result<()> {
+pub(crate) async fn note_limits(tx: &mut PgConnection) -> Result<()> {
     sqlx::query(
         "UPDATE relais.tally t SET limited = w.limited, brokered = w.brokered
          FROM (SELECT s.id, s.transport = 1 AS brokered, s.deleted OR s.capacity IS NOT NULL OR EXISTS (

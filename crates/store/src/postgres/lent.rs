@@ -32,11 +32,11 @@ const SILENCE: Duration = Duration::from_secs(10);
 
 /// Which connections of the pool can be used without asking.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Trust(Arc<Mutex<Option<Instant>>>);
+pub(crate) struct Trust(Arc<Mutex<Option<Instant>>>);
 
 impl Trust {
     /// Whether a connection of this age can be used.
-    pub(super) fn covers(&self, age: Duration) -> bool {
+    pub(crate) fn covers(&self, age: Duration) -> bool {
         let lost = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         lost.is_none_or(|lost| lost.elapsed() > age)
     }
@@ -50,7 +50,7 @@ impl Trust {
 /// Connections that did their last call well, ready for the next one. Going back to the pool would cost a round trip, since
 /// it asks whether they are alive; they just said so.
 #[derive(Debug, Clone)]
-pub(super) struct Kept {
+pub(crate) struct Kept {
     shelf: Arc<Mutex<Shelf>>,
     /// One for each connection that may be open. Calls queue here and not at the pool, which does not see what is kept.
     turns: Arc<Semaphore>,
@@ -65,7 +65,7 @@ struct Shelf {
 
 impl Kept {
     /// For a pool of so many connections, whose callers wait so long for one.
-    pub(super) fn new(connections: u32, patience: Duration) -> Self {
+    pub(crate) fn new(connections: u32, patience: Duration) -> Self {
         Self { shelf: Arc::default(), turns: Arc::new(Semaphore::new(connections as usize)), patience }
     }
 
@@ -100,7 +100,7 @@ impl Kept {
     }
 
     /// Gives all back, and keeps none from now on.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut shelf = self.shelf();
         shelf.closed = true;
         shelf.connections.clear();
@@ -109,7 +109,7 @@ impl Kept {
 }
 
 /// A connection; it goes back when this is dropped, and what was begun on it and not committed never was.
-pub(super) struct Lent {
+pub(crate) struct Lent {
     /// There until this is dropped.
     connection: Option<PoolConnection<Postgres>>,
     trust: Trust,
@@ -121,7 +121,7 @@ pub(super) struct Lent {
 }
 
 impl Lent {
-    pub(super) async fn take(pool: &PgPool, trust: &Trust, kept: &Kept) -> Result<Self> {
+    pub(crate) async fn take(pool: &PgPool, trust: &Trust, kept: &Kept) -> Result<Self> {
         let turn = kept.turn().await?;
         let connection = match kept.pop(trust) {
             Some(connection) => connection,
@@ -139,21 +139,21 @@ impl Lent {
     }
 
     /// The call went well: the connection is ready for the next one as it is.
-    pub(super) fn keep(mut self) {
+    pub(crate) fn keep(mut self) {
         if let Some(connection) = self.connection.take() {
             self.kept.push(connection);
         }
     }
 
     /// Begins a transaction, with `BEGIN` or a statement that says more.
-    pub(super) async fn begin(&mut self, statement: &'static str) -> Result<()> {
+    pub(crate) async fn begin(&mut self, statement: &'static str) -> Result<()> {
         // Before it is sent: it may be given up while the answer is under way.
         self.in_transaction = true;
         sqlx::raw_sql(statement).execute(&mut **self).await.map_err(error)?;
         Ok(())
     }
 
-    pub(super) async fn commit(mut self) -> Result<()> {
+    pub(crate) async fn commit(mut self) -> Result<()> {
         sqlx::raw_sql("COMMIT").execute(&mut *self).await.map_err(error)?;
         self.in_transaction = false;
         self.keep();

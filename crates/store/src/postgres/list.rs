@@ -96,7 +96,7 @@ const NEWEST: (&str, &str) = (
 );
 
 impl Postgres {
-    pub(super) async fn list(&self, filter: &TaskFilter, from_id: i64) -> Result<Page> {
+    pub(crate) async fn list(&self, filter: &TaskFilter, from_id: i64) -> Result<Page> {
         let rows: Vec<PgRow> =
             bound(statements(filter).0, filter, from_id).fetch_all(&mut *self.lend().await?).await.map_err(error)?;
         let tasks: Vec<Task> = rows.iter().map(task).collect::<Result<_>>()?;
@@ -104,7 +104,7 @@ impl Postgres {
         Ok(Page { tasks, next_before_id })
     }
 
-    pub(super) async fn count(&self, filter: &TaskFilter, from_id: i64) -> Result<u64> {
+    pub(crate) async fn count(&self, filter: &TaskFilter, from_id: i64) -> Result<u64> {
         let row =
             bound(statements(filter).1, filter, from_id).fetch_one(&mut *self.lend().await?).await.map_err(error)?;
         let counted: i64 = sqlx::Row::try_get(&row, 0).map_err(error)?;

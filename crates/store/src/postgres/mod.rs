@@ -1,26 +1,14 @@
 //! PostgreSQL: for many processes. UNNEST for batches, SKIP LOCKED for claims, LISTEN/NOTIFY for wake-ups.
 
-mod audit;
-mod batches;
-mod callback_queue;
-mod clock;
-mod declare;
-mod dependency;
-mod dispatch;
-mod flow;
-mod history;
-mod instances;
-mod lent;
-mod list;
-mod names;
-mod read;
-mod schedule;
-mod secret;
-mod session;
-mod stored_submissions;
-mod submit;
-mod warm;
-mod write;
+pub(crate) mod declare;
+pub(crate) mod lent;
+pub(crate) mod list;
+pub(crate) mod names;
+pub(crate) mod read;
+pub(crate) mod session;
+pub(crate) mod submit;
+pub(crate) mod warm;
+pub(crate) mod write;
 
 use std::{str::FromStr, time::Duration};
 
@@ -107,7 +95,7 @@ pub(crate) struct Postgres {
     trust: Trust,
     kept: Kept,
     options: PgConnectOptions,
-    names: names::Names,
+    pub(crate) names: names::Names,
     /// Names this process in wake-ups.
     origin: String,
     /// Whether other processes are told of what changes, and heard.
@@ -161,7 +149,7 @@ impl Postgres {
     }
 
     /// A connection for one call.
-    async fn lend(&self) -> Result<Lent> {
+    pub(crate) async fn lend(&self) -> Result<Lent> {
         Lent::take(&self.pool, &self.trust, &self.kept).await
     }
 
@@ -269,7 +257,7 @@ async fn in_time<T>(
 }
 
 /// What a failure of the database means to the caller.
-fn error(error: sqlx::Error) -> StoreError {
+pub(crate) fn error(error: sqlx::Error) -> StoreError {
     let passing = match &error {
         sqlx::Error::Io(_)
         | sqlx::Error::Tls(_)
@@ -291,11 +279,11 @@ fn is_passing(refusal: &dyn DatabaseError) -> bool {
     code == "25006" || ["08", "40", "53", "55", "57", "58"].iter().any(|class| code.starts_with(class))
 }
 
-fn from_sql(moment: jiff_sqlx::Timestamp) -> Timestamp {
+pub(crate) fn from_sql(moment: jiff_sqlx::Timestamp) -> Timestamp {
     Timestamp::from_millis(moment.to_jiff().as_millisecond())
 }
 
-fn to_sql(moment: Timestamp) -> jiff_sqlx::Timestamp {
+pub(crate) fn to_sql(moment: Timestamp) -> jiff_sqlx::Timestamp {
     let moment = jiff::Timestamp::from_millisecond(moment.as_millis()).unwrap_or(jiff::Timestamp::MAX);
     jiff_sqlx::ToSqlx::to_sqlx(moment)
 }

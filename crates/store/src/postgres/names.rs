@@ -18,11 +18,11 @@ use crate::{
 
 /// The names that are known. Clones share them.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Names(Arc<RwLock<HashMap<ClientKey, ClientId>>>);
+pub(crate) struct Names(Arc<RwLock<HashMap<ClientKey, ClientId>>>);
 
 impl Names {
     /// Makes sure that these are known.
-    pub(super) async fn learn(
+    pub(crate) async fn learn(
         &self,
         clients: impl Iterator<Item = ClientKey>,
         connection: &mut PgConnection,
@@ -47,7 +47,7 @@ impl Names {
     }
 
     /// The name of one that was learned.
-    pub(super) fn of(&self, client: ClientKey) -> Result<ClientId> {
+    pub(crate) fn of(&self, client: ClientKey) -> Result<ClientId> {
         let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
         known.get(&client).cloned().ok_or_else(|| corrupt(format!("a task of client {client:?}, which is not there")))
     }

@@ -10,8 +10,8 @@ use sqlx::{Column as _, ColumnIndex as _, Row as _, postgres::PgRow};
 
 use super::{Postgres, TEXTS, error, from_sql, session::PgSession};
 use crate::{
-    clock::Reading,
-    instances::{Leased, Taker},
+    clock::statements::Reading,
+    instances::statements::{Leased, Taker},
     place::place_column,
     row::{
         Columns, attempt, authorization, clients as clients_of, found_task, plain_columns, queue_depth, queue_share,
@@ -29,7 +29,7 @@ macro_rules! state_columns {
         )
     };
 }
-pub(super) use state_columns;
+pub(crate) use state_columns;
 
 /// The service of a task `t`, as `s`: looked up for each of the tasks. Registration in any other way, a plan may begin with the services,
 /// and go through all tasks of each.
@@ -38,18 +38,18 @@ macro_rules! with_service {
         " CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s "
     };
 }
-pub(super) use with_service;
+pub(crate) use with_service;
 
 /// The service of a task `t` as `s`, and its client as `c`.
 macro_rules! with_names {
     () => {
         concat!(
-            super::read::with_service!(),
+            crate::postgres::read::with_service!(),
             "CROSS JOIN LATERAL (SELECT * FROM relais.client WHERE id = t.client_id OFFSET 0) c "
         )
     };
 }
-pub(super) use with_names;
+pub(crate) use with_names;
 
 /// The columns that [`crate::row::named_pending`] reads but for `now`, in the order in which it reads them, with the service
 /// joined as `s`. What has not ended has no result.
@@ -57,7 +57,7 @@ macro_rules! pending_columns {
     ($retry:literal) => {
         concat!(
             "s.name AS service, s.lease_ms, t.rank, t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, ",
-            super::read::state_columns!(),
+            crate::postgres::read::state_columns!(),
             ", t.callback::text AS callback, t.submitted, t.scheduled, t.correlation_id, ",
             $retry,
             " AS retry, t.unique_key, s.handed, t.batch_id, ",
@@ -65,7 +65,7 @@ macro_rules! pending_columns {
         )
     };
 }
-pub(super) use pending_columns;
+pub(crate) use pending_columns;
 
 /// The columns that [`task`] reads, with the names of service and client joined as `s` and `c`.
 macro_rules! task_columns {
@@ -79,12 +79,12 @@ macro_rules! task_columns {
             "::text AS request, ",
             $response,
             "::text AS response, ",
-            super::read::state_columns!(),
+            crate::postgres::read::state_columns!(),
             ", t.parent_id, t.batch_id, t.trace, t.after_when"
         )
     };
 }
-pub(super) use task_columns;
+pub(crate) use task_columns;
 
 impl Database for Postgres {
     type Session = PgSession;
@@ -355,18 +355,18 @@ impl Named for PgRow {
 
 /// A row of which each column is asked for after the one before it, as a rule: then no name has to be looked up. Of a thousand
 /// rows with forty columns, that is a good part of what it takes to read them.
-pub(super) struct InOrder<'a> {
+pub(crate) struct InOrder<'a> {
     row: &'a PgRow,
     next: Cell<usize>,
 }
 
 /// The same rows, to be read in the order of their columns.
-pub(super) fn in_order(rows: &[PgRow]) -> Vec<InOrder<'_>> {
+pub(crate) fn in_order(rows: &[PgRow]) -> Vec<InOrder<'_>> {
     rows.iter().map(|row| InOrder { row, next: Cell::new(0) }).collect()
 }
 
 /// One column of rows that are alike.
-pub(super) fn ints(rows: &[PgRow], column: &str) -> Result<Vec<i32>> {
+pub(crate) fn ints(rows: &[PgRow], column: &str) -> Result<Vec<i32>> {
     let Some(first) = rows.first() else { return Ok(Vec::new()) };
     let at = column.index(first).map_err(error)?;
     rows.iter().map(|row| row.try_get(at).map_err(error)).collect()

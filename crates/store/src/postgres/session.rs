@@ -17,7 +17,7 @@ use super::{
     to_sql, write,
 };
 use crate::{
-    history::History as _,
+    history::statements::History as _,
     row::{
         Columns, freed_keys, in_millis, known_key, locked, locked_queue, locked_task, locked_unless_limited,
         purge_candidates, queue_facts, retry_text, service_key, waited_for_others, wide,
@@ -35,26 +35,26 @@ use sqlx::PgConnection;
 /// transaction another connection.
 const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
-/// What [`crate::history::policy_of_task`] reads: a task's own policy and its service's, or the one that there is.
+/// What [`crate::history::statements::policy_of_task`] reads: a task's own policy and its service's, or the one that there is.
 macro_rules! task_retry {
     () => {
         "CASE WHEN t.retry IS NULL OR s.retry IS NULL THEN coalesce(t.retry, s.retry) ELSE '[' || t.retry || ',' || s.retry || ']' END"
     };
 }
-pub(super) use task_retry;
+pub(crate) use task_retry;
 
 /// The columns that [`locked_task`] reads, with the service joined as `s`.
 macro_rules! locked_columns {
     () => {
         concat!(
             "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, s.handed, t.callback::text AS callback, t.submitted, ",
-            "greatest(t.scheduled, t.revived) AS scheduled, t.correlation_id, t.unique_key, ", super::session::task_retry!(), " AS retry, ",
-            super::read::state_columns!(),
+            "greatest(t.scheduled, t.revived) AS scheduled, t.correlation_id, t.unique_key, ", crate::postgres::session::task_retry!(), " AS retry, ",
+            crate::postgres::read::state_columns!(),
             ", t.batch_id, t.followed, t.after_when"
         )
     };
 }
-pub(super) use locked_columns;
+pub(crate) use locked_columns;
 
 /// Pending tasks ($2 of the service $1, in the order in which they are handed out) with all that their workers get; beside them whether the
 /// service's flow is limited, and if it is, none unless $3. Whether it is limited is told in any case: asking for it first would cost those who have no limits a statement.
@@ -63,7 +63,7 @@ macro_rules! pending_tasks {
         concat!(
             "SELECT f.flow, t.* FROM relais.service f LEFT JOIN LATERAL (
               SELECT clock_timestamp() AS now, c.client_id AS client, ",
-            super::read::pending_columns!("NULL"),
+            crate::postgres::read::pending_columns!("NULL"),
             " FROM (
                   SELECT * FROM relais.task
                   WHERE queue_id = $1 AND (
@@ -74,23 +74,23 @@ macro_rules! pending_tasks {
             $lock,
             "
               ) t",
-            super::read::with_names!(),
+            crate::postgres::read::with_names!(),
             ") t ON true WHERE f.id = $1 ORDER BY t.rank, t.id"
         )
     };
 }
-pub(super) use pending_tasks;
+pub(crate) use pending_tasks;
 
 /// One transaction.
 pub(crate) struct PgSession {
-    pub(super) tx: Lent,
+    pub(crate) tx: Lent,
     /// Names this process in wake-ups; none where others are not told.
     origin: Option<String>,
-    pub(super) names: Names,
+    pub(crate) names: Names,
 }
 
 impl PgSession {
-    pub(super) async fn begin(mut tx: Lent, origin: Option<&str>, names: Names) -> Result<Self> {
+    pub(crate) async fn begin(mut tx: Lent, origin: Option<&str>, names: Names) -> Result<Self> {
         tx.begin(BEGIN).await?;
         Ok(Self { tx, origin: origin.map(str::to_owned), names })
     }
@@ -471,22 +471,22 @@ impl PgSession {
 }
 
 /// How long a new task is left to its caller to publish, in seconds.
-pub(super) fn held(task: &NewTask) -> f64 {
+pub(crate) fn held(task: &NewTask) -> f64 {
     task.dispatch.as_ref().map_or(0.0, |publisher| publisher.held.as_secs_f64())
 }
 
 /// The task that it is a part of.
-pub(super) fn parent(task: &NewTask) -> Option<uuid::Uuid> {
+pub(crate) fn parent(task: &NewTask) -> Option<uuid::Uuid> {
     task.links.parent.map(|parent| parent.0)
 }
 
 /// Whose trace it is part of, as it is kept.
-pub(super) fn trace(task: &NewTask) -> Option<String> {
+pub(crate) fn trace(task: &NewTask) -> Option<String> {
     task.links.trace.as_ref().map(relais_core::TraceContext::to_text)
 }
 
 /// Locks tasks, without their payloads.
-pub(super) async fn lock_tasks(connection: &mut PgConnection, task_ids: &[TaskId]) -> Result<Locked<LockedTask>> {
+pub(crate) async fn lock_tasks(connection: &mut PgConnection, task_ids: &[TaskId]) -> Result<Locked<LockedTask>> {
     let rows = sqlx::query(concat!(
         "SELECT clock_timestamp() AS now, ",
         locked_columns!(),
@@ -502,7 +502,7 @@ pub(super) async fn lock_tasks(connection: &mut PgConnection, task_ids: &[TaskId
 }
 
 /// Locks pending tasks, passing over what others have locked.
-pub(super) async fn pending(
+pub(crate) async fn pending(
     connection: &mut PgConnection,
     service: ServiceKey,
     limit: usize,
@@ -519,18 +519,18 @@ pub(super) async fn pending(
 }
 
 /// One column of a batch, for UNNEST.
-pub(super) fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
+pub(crate) fn column<'a, R, T>(rows: &'a [R], value: impl Fn(&'a R) -> T) -> Vec<T> {
     rows.iter().map(value).collect()
 }
 
 /// The column of callbacks.
-pub(super) fn callbacks<'a>(tasks: impl Iterator<Item = &'a NewTask>) -> Result<Vec<Option<String>>> {
+pub(crate) fn callbacks<'a>(tasks: impl Iterator<Item = &'a NewTask>) -> Result<Vec<Option<String>>> {
     let text = |task: &NewTask| task.callback.as_ref().map(serde_json::to_string).transpose();
     tasks.map(text).collect::<std::result::Result<_, _>>().map_err(|failure| StoreError::Failed(failure.into()))
 }
 
 /// The column of retry policies.
-pub(super) fn retries<'a>(tasks: impl Iterator<Item = &'a NewTask>) -> Result<Vec<Option<String>>> {
+pub(crate) fn retries<'a>(tasks: impl Iterator<Item = &'a NewTask>) -> Result<Vec<Option<String>>> {
     tasks.map(|task| task.terms.retry.as_ref().map(retry_text).transpose()).collect()
 }
 

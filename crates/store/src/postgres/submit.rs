@@ -5,15 +5,16 @@ use std::collections::BTreeMap;
 use relais_core::{NewTask, Wakeup, wakeup};
 use sqlx::{PgConnection, postgres::PgRow};
 
+use crate::instances::postgres::pending;
+
 use super::{
     CHANNEL, Postgres, error,
-    instances::pending,
     read::pending_columns,
     session::{callbacks, column, held, parent, retries, trace},
     write::Statement,
 };
 use crate::{
-    instances::{Leased, Taker},
+    instances::statements::{Leased, Taker},
     row::{Columns, in_millis, wide},
     session::Result,
 };
@@ -131,14 +132,14 @@ fn place(row: &PgRow) -> Result<u64> {
 }
 
 /// Takes a batch for one service, within a transaction.
-pub(super) async fn insert(connection: &mut PgConnection, tasks: &[NewTask]) -> Result<Option<u64>> {
+pub(crate) async fn insert(connection: &mut PgConnection, tasks: &[NewTask]) -> Result<Option<u64>> {
     let row = bind(SUBMIT, tasks, None)?.fetch_optional(connection).await.map_err(error)?;
     row.as_ref().map(place).transpose()
 }
 
 impl Postgres {
     /// Takes a batch for one service, unless its queue is limited; tells where the first one stands, and what the taker has in hand.
-    pub(super) async fn submit_in_one_statement(
+    pub(crate) async fn submit_in_one_statement(
         &self,
         tasks: &[NewTask],
         wakeup: &Wakeup,

@@ -14,7 +14,7 @@ const NONE: ServiceKey = ServiceKey(0);
 
 /// Runs them. They fail where there are no tables yet, on a standby, or while somebody has locked a table; whoever needs them hears of
 /// it, or waits.
-pub(super) async fn up(connection: &mut PgConnection) -> sqlx::Result<()> {
+pub(crate) async fn up(connection: &mut PgConnection) -> sqlx::Result<()> {
     connection.execute("SET lock_timeout = '100ms'").await?;
     if let Err(failure) = run(connection).await {
         tracing::debug!(%failure, "a connection to the database could not be warmed up");

@@ -19,7 +19,7 @@ use crate::{
     session::{Accounts, Locked, LockedPending, Result, UnlockedTask, WrittenTask},
 };
 
-pub(super) type Statement<'q> = Query<'q, sqlx::Postgres, PgArguments>;
+pub(crate) type Statement<'q> = Query<'q, sqlx::Postgres, PgArguments>;
 
 /// Rows `w` of which a table is to be written, from arrays as they are bound; `$1` are their keys. To whom their number is
 /// unknown, an array is ten rows, few enough to go through all of them for each row of the table, and a series is a thousand.
@@ -28,7 +28,7 @@ macro_rules! written_rows {
         concat!("ROWS FROM (unnest(", $($arrays,)* "), generate_series(1, cardinality($1)))")
     };
 }
-pub(super) use written_rows;
+pub(crate) use written_rows;
 
 /// What tasks become: $1 to $19 are the columns of [`bind_tasks`]. `also` is a further condition on a task `t` and its new row `w`.
 macro_rules! update_tasks {
@@ -117,7 +117,7 @@ fn bind_accounts<'q>(statement: Statement<'q>, accounts: &Accounts, payload: Opt
 }
 
 /// Writes what tasks become that are locked.
-pub(super) async fn tasks(connection: &mut PgConnection, tasks: &[WrittenTask]) -> Result<()> {
+pub(crate) async fn tasks(connection: &mut PgConnection, tasks: &[WrittenTask]) -> Result<()> {
     let tasks: Vec<&WrittenTask> = tasks.iter().collect();
     let statement = bind_tasks(sqlx::query(update_tasks!("", "", "")), &tasks);
     statement.execute(connection).await.map_err(error)?;
@@ -126,7 +126,7 @@ pub(super) async fn tasks(connection: &mut PgConnection, tasks: &[WrittenTask]) 
 
 /// Adds to the counters, and tells other processes. All in one statement: it is one round trip, made while others wait for
 /// these rows.
-pub(super) async fn accounts(
+pub(crate) async fn accounts(
     connection: &mut PgConnection,
     accounts: &Accounts,
     payload: Option<String>,
@@ -144,7 +144,7 @@ pub(super) async fn accounts(
 }
 
 /// Pending tasks of a service as a claim would lock them.
-pub(super) async fn pending_unlocked(
+pub(crate) async fn pending_unlocked(
     connection: &mut PgConnection,
     service: ServiceKey,
     limit: usize,
@@ -158,7 +158,7 @@ const DIVISION_BY_ZERO: &str = "22012";
 
 /// Writes what tasks become that are not locked, and the counters. A statement can not take itself back but by failing: where a task
 /// has changed, it divides by nothing.
-pub(super) async fn unlocked(
+pub(crate) async fn unlocked(
     connection: &mut PgConnection,
     service: ServiceKey,
     tasks: &[UnlockedTask],
@@ -191,7 +191,7 @@ pub(super) async fn unlocked(
 
 impl Postgres {
     /// Pending tasks as a claim would lock them.
-    pub(super) async fn read_pending(
+    pub(crate) async fn read_pending(
         &self,
         service: ServiceKey,
         limit: usize,
@@ -204,7 +204,7 @@ impl Postgres {
 
     /// Writes what tasks become that are not locked, if all of them are what they were, and the flow of their service is not
     /// limited.
-    pub(super) async fn write_in_one_statement(
+    pub(crate) async fn write_in_one_statement(
         &self,
         service: ServiceKey,
         tasks: &[UnlockedTask],

@@ -16,22 +16,22 @@ use crate::{row::corrupt, session::Result};
 const MOST_ROWS: usize = 64;
 
 /// A statement that values are being bound to.
-pub(super) type Statement<'q> = Query<'q, Sqlite, SqliteArguments>;
+pub(crate) type Statement<'q> = Query<'q, Sqlite, SqliteArguments>;
 
 /// A batch of small values: a JSON array.
-pub(super) fn array<T: serde::Serialize>(rows: &[T]) -> Result<String> {
+pub(crate) fn array<T: serde::Serialize>(rows: &[T]) -> Result<String> {
     serde_json::to_string(rows).map_err(corrupt)
 }
 
 /// A statement over many rows of VALUES.
 #[derive(Debug)]
-pub(super) struct Values {
+pub(crate) struct Values {
     before: &'static str,
     row: &'static str,
     after: &'static str,
 }
 
-pub(super) const INSERT_TASKS: Values = Values {
+pub(crate) const INSERT_TASKS: Values = Values {
     before: "INSERT INTO task (task_id, service_id, client_id, seq, request, callback, correlation_id, priority, rank, status,
                                scheduled, due, expires, timer, timeout_ms, retry, unique_key, parent_id, batch_id, trace,
                                after_when, submitted) VALUES ",
@@ -45,13 +45,13 @@ pub(super) const INSERT_TASKS: Values = Values {
     after: "",
 };
 
-pub(super) const INSERT_KEYS: Values = Values {
+pub(crate) const INSERT_KEYS: Values = Values {
     before: "INSERT INTO idempotency (service_id, client_id, key, fingerprint, task_id, position, created) VALUES ",
     row: concat!("(?, ?, ?, ?, ?, ?, ", now!(), ")"),
     after: "",
 };
 
-pub(super) const WRITE_TASKS: Values = Values {
+pub(crate) const WRITE_TASKS: Values = Values {
     before: "UPDATE task SET status = w.column2, attempt = w.column3, losses = w.column4, revision = w.column5,
                  progress = w.column6, worker_host = w.column7, started = w.column8, ended = w.column9,
                  lease_until = w.column10, response = w.column11, error_message = w.column12, error_kind = w.column13,
@@ -63,7 +63,7 @@ pub(super) const WRITE_TASKS: Values = Values {
 };
 
 /// Only where nobody else has changed the task.
-pub(super) const WRITE_DONE: Values = Values {
+pub(crate) const WRITE_DONE: Values = Values {
     before:
         "UPDATE task SET status = 2, revision = w.column3, attempt = w.column4, progress = 100, worker_host = w.column5,
                  started = w.column6, ended = w.column7, response = w.column8, error_message = NULL, error_kind = NULL,
@@ -75,7 +75,7 @@ pub(super) const WRITE_DONE: Values = Values {
 
 impl Values {
     /// The statement's text for so many rows.
-    pub(super) fn text(&self, rows: usize) -> String {
+    pub(crate) fn text(&self, rows: usize) -> String {
         let mut text = String::from(self.before);
         for i in 0..rows {
             text.push_str(if i == 0 { "" } else { ", " });
@@ -85,7 +85,7 @@ impl Values {
     }
 
     /// Executes it over the rows; `bind` adds the values of one. Tells how many rows it changed.
-    pub(super) async fn execute<'q, T>(
+    pub(crate) async fn execute<'q, T>(
         &self,
         connection: &mut SqliteConnection,
         mut rows: &'q [T],

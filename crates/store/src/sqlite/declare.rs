@@ -3,13 +3,14 @@
 use relais_core::{Change, ClientId, Destination, Json, Role, Roles, ServiceName};
 use sqlx::SqliteTransaction;
 
-use super::{batch::array, error, flow};
+use super::{batch::array, error};
 use crate::{
+    flow::sqlite as flow,
     row::{found, in_millis, no_client, retry_text, signed, unfinished, waits},
     session::Result,
 };
 
-pub(super) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change) -> Result<()> {
+pub(crate) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change) -> Result<()> {
     match change {
         Change::PutService { name, queue_name, transport, queue, json_schema, paused, limits } => {
             sqlx::query(

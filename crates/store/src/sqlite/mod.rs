@@ -10,24 +10,12 @@ macro_rules! now {
     };
 }
 
-mod audit;
-mod batch;
-mod batches;
-mod callback_queue;
-mod clock;
-mod declare;
-mod dependency;
-mod dispatch;
-mod flow;
-mod history;
-mod instances;
-mod private;
-mod proof;
-mod read;
-mod schedule;
-mod secret;
-mod session;
-mod stored_submissions;
+pub(crate) mod batch;
+pub(crate) mod declare;
+pub(crate) mod private;
+pub(crate) mod proof;
+pub(crate) mod read;
+pub(crate) mod session;
 
 #[cfg(test)]
 mod tests;
@@ -105,9 +93,9 @@ const MOVE_BACK: &[&str] = &[
 /// A SQLite database.
 pub(crate) struct Sqlite {
     /// Exactly one connection: who has it is the one who writes.
-    write: SqlitePool,
+    pub(crate) write: SqlitePool,
     /// Connections that cannot write.
-    read: SqlitePool,
+    pub(crate) read: SqlitePool,
     /// Holds the lock that keeps other processes out; gone once the database was closed.
     lock: Mutex<Option<File>>,
     proof: Arc<Proof>,
@@ -224,7 +212,7 @@ fn lock_out_others(file: &Path) -> Result<File> {
 }
 
 /// What a failure of the database means to the caller.
-fn error(error: sqlx::Error) -> StoreError {
+pub(crate) fn error(error: sqlx::Error) -> StoreError {
     let passing = match &error {
         sqlx::Error::Io(_)
         | sqlx::Error::PoolTimedOut

@@ -13,7 +13,7 @@ use std::{
 };
 
 /// How to open a file that is to be written, and is made for its owner alone if there is none.
-pub(super) fn options() -> OpenOptions {
+pub(crate) fn options() -> OpenOptions {
     let mut options = File::options();
     options.create(true).truncate(false).write(true);
     #[cfg(unix)]
@@ -22,7 +22,7 @@ pub(super) fn options() -> OpenOptions {
 }
 
 /// Makes an empty database, unless there is one. Links are followed, as SQLite follows them.
-pub(super) fn create(file: &Path) -> io::Result<()> {
+pub(crate) fn create(file: &Path) -> io::Result<()> {
     if file.try_exists()? {
         // Not even opened: when a file is closed, POSIX drops all locks that the process has on it.
         return Ok(());
@@ -31,7 +31,7 @@ pub(super) fn create(file: &Path) -> io::Result<()> {
 }
 
 /// What to tell the operator if others can read the database, with the command that ends it.
-pub(super) fn warning(file: &Path) -> Option<String> {
+pub(crate) fn warning(file: &Path) -> Option<String> {
     let beside = ["-wal", "-shm"].map(|suffix| with_suffix(file, suffix));
     let open: Vec<String> = std::iter::once(file.to_owned())
         .chain(beside)
@@ -47,7 +47,7 @@ pub(super) fn warning(file: &Path) -> Option<String> {
 }
 
 /// The path of a file beside another: the same name, with a suffix.
-pub(super) fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
+pub(crate) fn with_suffix(file: &Path, suffix: &str) -> PathBuf {
     let mut name = OsString::from(file);
     name.push(suffix);
     name.into()

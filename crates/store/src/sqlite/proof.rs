@@ -10,16 +10,16 @@ const FRESH: Duration = Duration::from_secs(1);
 
 /// The last sign of how writing goes.
 #[derive(Debug, Default)]
-pub(super) struct Proof(Mutex<Option<Instant>>);
+pub(crate) struct Proof(Mutex<Option<Instant>>);
 
 impl Proof {
     /// A commit was taken, or something failed.
-    pub(super) fn note(&self, taken: bool) {
+    pub(crate) fn note(&self, taken: bool) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = taken.then(Instant::now);
     }
 
     /// Whether a commit was taken a moment ago, and nothing failed since.
-    pub(super) fn is_fresh(&self) -> bool {
+    pub(crate) fn is_fresh(&self) -> bool {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_some_and(|taken| taken.elapsed() < FRESH)
     }
 }

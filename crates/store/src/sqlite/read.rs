@@ -15,7 +15,7 @@ use super::{
     session::SqliteSession,
 };
 use crate::{
-    clock::Reading,
+    clock::statements::Reading,
     place::place_column,
     row::{
         Columns, attempt, authorization, clients as clients_of, corrupt, found_task, plain_columns, queue_depth,
@@ -24,7 +24,7 @@ use crate::{
     session::{Database, Heard, Result, Session},
 };
 
-/// The columns that [`crate::row::state`] and [`crate::dependency::links`] read, with the service joined as `s`.
+/// The columns that [`crate::row::state`] and [`crate::dependencies::statements::links`] read, with the service joined as `s`.
 macro_rules! state_columns {
     () => {
         concat!(
@@ -34,7 +34,7 @@ macro_rules! state_columns {
         )
     };
 }
-pub(super) use state_columns;
+pub(crate) use state_columns;
 
 /// The columns that [`crate::row::locked_pending`] reads but for `now` and `retry`, with service and client joined as `s` and
 /// `c`. What has not ended has no result.
@@ -44,11 +44,11 @@ macro_rules! pending_columns {
             "s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, t.id, t.task_id, t.seq, t.service_id, t.client_id, ",
             "s.name AS service, c.client_id AS client, t.submitted, t.scheduled, t.priority, t.correlation_id, t.callback, ",
             "t.request, ",
-            super::read::state_columns!()
+            crate::sqlite::read::state_columns!()
         )
     };
 }
-pub(super) use pending_columns;
+pub(crate) use pending_columns;
 
 /// The columns that [`task`] reads, with the names of service and client joined as `s` and `c`.
 macro_rules! task_columns {
@@ -62,11 +62,11 @@ macro_rules! task_columns {
             " AS request, ",
             $response,
             " AS response, ",
-            super::read::state_columns!()
+            crate::sqlite::read::state_columns!()
         )
     };
 }
-pub(super) use task_columns;
+pub(crate) use task_columns;
 
 /// The ids of a listing: one index range for each service and status, each no longer than the page.
 macro_rules! ranges {
@@ -117,9 +117,9 @@ macro_rules! newest {
     };
 }
 
-pub(super) const LIST_BY_SERVICE: &str = listing!("task_by_service WHERE ?8 IS NULL");
-pub(super) const LIST_BY_CLIENT: &str = listing!("task_by_client WHERE client_id = ?8");
-pub(super) const LIST_NEWEST: &str = concat!(
+pub(crate) const LIST_BY_SERVICE: &str = listing!("task_by_service WHERE ?8 IS NULL");
+pub(crate) const LIST_BY_CLIENT: &str = listing!("task_by_client WHERE client_id = ?8");
+pub(crate) const LIST_NEWEST: &str = concat!(
     "SELECT ",
     task_columns!("'null'", "NULL"),
     " FROM task t CROSS JOIN service s ON s.id = t.service_id CROSS JOIN client c ON c.id = t.client_id
@@ -127,11 +127,11 @@ pub(super) const LIST_NEWEST: &str = concat!(
     newest!(),
     ") ORDER BY t.id DESC"
 );
-pub(super) const COUNT_NEWEST: &str = concat!("SELECT count(*) AS counted FROM (", newest!(), ")");
-pub(super) const COUNT_BY_SERVICE: &str = counting!("task_by_service WHERE ?8 IS NULL");
-pub(super) const COUNT_BY_CLIENT: &str = counting!("task_by_client WHERE client_id = ?8");
+pub(crate) const COUNT_NEWEST: &str = concat!("SELECT count(*) AS counted FROM (", newest!(), ")");
+pub(crate) const COUNT_BY_SERVICE: &str = counting!("task_by_service WHERE ?8 IS NULL");
+pub(crate) const COUNT_BY_CLIENT: &str = counting!("task_by_client WHERE client_id = ?8");
 
-pub(super) const FIND_TASK: &str = concat!(
+pub(crate) const FIND_TASK: &str = concat!(
     "SELECT ",
     task_columns!("t.request", "t.response"),
     ", ",
@@ -142,11 +142,11 @@ pub(super) const FIND_TASK: &str = concat!(
     " FROM task t JOIN service s ON s.id = t.service_id JOIN client c ON c.id = t.client_id WHERE t.task_id = ?1"
 );
 
-pub(super) const OLDEST_PENDING: &str = "
+pub(crate) const OLDEST_PENDING: &str = "
     SELECT s.id, t.submitted FROM service s CROSS JOIN task t
         ON t.id = (SELECT id FROM task WHERE service_id = s.id AND status = 0 ORDER BY id LIMIT 1)";
 
-pub(super) const QUEUE_DEPTHS: &str = concat!(
+pub(crate) const QUEUE_DEPTHS: &str = concat!(
     "SELECT s.value AS service_id,
             (SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0) FROM tally
              WHERE service_id = s.value AND client_id = 0 AND status = 0) AS pending,

@@ -12,7 +12,7 @@ use super::{
     read::pending_columns,
 };
 use crate::{
-    history::History as _,
+    history::statements::History as _,
     row::{
         Columns, corrupt, freed_keys, in_millis, known_key, locked, locked_pending, locked_queue, locked_task,
         purge_candidates, queue_facts, retry_text, service_key, unsigned, waited_for_others, wide,
@@ -25,33 +25,33 @@ use crate::{
 
 /// One transaction.
 pub(crate) struct SqliteSession {
-    pub(super) tx: SqliteTransaction<'static>,
+    pub(crate) tx: SqliteTransaction<'static>,
     proof: Arc<Proof>,
     /// Whether it has written something: only that shows that writes are taken.
     wrote: bool,
 }
 
-/// What [`crate::history::policy_of_task`] reads: a task's own policy and its service's, or the one that there is.
+/// What [`crate::history::statements::policy_of_task`] reads: a task's own policy and its service's, or the one that there is.
 macro_rules! task_retry {
     () => {
         "CASE WHEN t.retry IS NULL OR s.retry IS NULL THEN coalesce(t.retry, s.retry) ELSE '[' || t.retry || ',' || s.retry || ']' END"
     };
 }
-pub(super) use task_retry;
+pub(crate) use task_retry;
 
 /// The columns that [`locked_task`] reads, with the service joined as `s`.
 macro_rules! locked_columns {
     () => {
         concat!(
             "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, s.handed, t.callback, t.submitted, ",
-            "coalesce(max(t.scheduled, t.revived), t.scheduled, t.revived) AS scheduled, t.correlation_id, t.unique_key, ", super::session::task_retry!(), " AS retry, ",
-            super::read::state_columns!()
+            "coalesce(max(t.scheduled, t.revived), t.scheduled, t.revived) AS scheduled, t.correlation_id, t.unique_key, ", crate::sqlite::session::task_retry!(), " AS retry, ",
+            crate::sqlite::read::state_columns!()
         )
     };
 }
-pub(super) use locked_columns;
+pub(crate) use locked_columns;
 
-pub(super) const LOCK_PENDING: &str = concat!(
+pub(crate) const LOCK_PENDING: &str = concat!(
     "SELECT ",
     now!(),
     " AS now, NULL AS retry, ",
@@ -61,7 +61,7 @@ pub(super) const LOCK_PENDING: &str = concat!(
       ORDER BY t.rank, t.id LIMIT ?2"
 );
 
-pub(super) const LOCK_TASKS: &str = concat!(
+pub(crate) const LOCK_TASKS: &str = concat!(
     "SELECT ",
     now!(),
     " AS now, ",
@@ -69,7 +69,7 @@ pub(super) const LOCK_TASKS: &str = concat!(
     " FROM json_each(?1) AS w CROSS JOIN task t ON t.task_id = w.value CROSS JOIN service s ON s.id = t.service_id"
 );
 
-pub(super) const LOCK_OVERDUE: &str = concat!(
+pub(crate) const LOCK_OVERDUE: &str = concat!(
     "SELECT ",
     now!(),
     " AS now, ",
@@ -80,7 +80,7 @@ pub(super) const LOCK_OVERDUE: &str = concat!(
     " ORDER BY t.timer LIMIT ?1"
 );
 
-pub(super) const SCAN_FOR_PURGE: &str = concat!(
+pub(crate) const SCAN_FOR_PURGE: &str = concat!(
     "SELECT id, client_id, seq, batch_id, max(submitted, coalesce(scheduled, 0)) < now - ?5 OR ended < now - ?4 AS too_old,
             submitted < now - min(?4, ?5) AS matters
      FROM (SELECT ",
@@ -88,7 +88,7 @@ pub(super) const SCAN_FOR_PURGE: &str = concat!(
     " AS now) CROSS JOIN task WHERE service_id = ?1 AND status = ?2 AND id > ?3 ORDER BY id LIMIT ?6"
 );
 
-pub(super) const QUEUE_FLOORS: &str = "
+pub(crate) const QUEUE_FLOORS: &str = "
     SELECT a.service_id, min(
         coalesce((SELECT seq FROM task WHERE service_id = a.service_id AND status = 0 ORDER BY id LIMIT 1), a.n),
         coalesce((SELECT seq FROM task WHERE service_id = a.service_id AND status = 1 ORDER BY id LIMIT 1), a.n),
@@ -97,7 +97,7 @@ pub(super) const QUEUE_FLOORS: &str = "
     FROM tally a WHERE a.client_id = 0 AND a.status = 0 AND NOT a.departed";
 
 impl SqliteSession {
-    pub(super) async fn begin(pool: &SqlitePool, proof: &Arc<Proof>) -> Result<Self> {
+    pub(crate) async fn begin(pool: &SqlitePool, proof: &Arc<Proof>) -> Result<Self> {
         let tx = pool.begin_with("BEGIN IMMEDIATE").await.map_err(|failure| {
             proof.note(false);
             error(failure)
@@ -106,7 +106,7 @@ impl SqliteSession {
     }
 
     /// Writes something that nobody reads.
-    pub(super) async fn touch(&mut self) -> Result<()> {
+    pub(crate) async fn touch(&mut self) -> Result<()> {
         self.wrote = true;
         sqlx::query(concat!(
             "INSERT INTO chore (name, begun) VALUES ('ping', ",
@@ -120,19 +120,19 @@ impl SqliteSession {
     }
 
     /// What a failure means; and that from now on only a write shows that writes are taken.
-    pub(super) fn failed(&self, failure: sqlx::Error) -> StoreError {
+    pub(crate) fn failed(&self, failure: sqlx::Error) -> StoreError {
         self.proof.note(false);
         error(failure)
     }
 
     /// Executes a statement over a batch.
-    pub(super) async fn execute<T: serde::Serialize>(&mut self, statement: &'static str, batch: &[T]) -> Result<()> {
+    pub(crate) async fn execute<T: serde::Serialize>(&mut self, statement: &'static str, batch: &[T]) -> Result<()> {
         let done = sqlx::query(statement).bind(array(batch)?).execute(&mut *self.tx).await;
         done.map(drop).map_err(|failure| self.failed(failure))
     }
 
     /// Reads rows over a batch.
-    pub(super) async fn fetch<T: serde::Serialize>(
+    pub(crate) async fn fetch<T: serde::Serialize>(
         &mut self,
         statement: &'static str,
         batch: &[T],

@@ -6,11 +6,17 @@ use relais_core::{
 use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
 
-use super::{Sqlite, audit, batch, callback_queue, dependency, dispatch, flow, private, read, schedule, session};
+use super::{Sqlite, batch, private, read, session};
 use crate::{
     Options,
-    encryption::Keys,
-    secret::Secrets as _,
+    callbacks::sqlite as callback_queue,
+    dependencies::sqlite as dependency,
+    dispatch::sqlite as dispatch,
+    flow::sqlite as flow,
+    operators::sqlite as audit,
+    schedules::sqlite as schedule,
+    secrets::encryption::Keys,
+    secrets::statements::Secrets as _,
     session::{Database, Session as _},
     verbs::Verbs,
 };

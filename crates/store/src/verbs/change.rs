@@ -12,13 +12,14 @@ use relais_core::{
     Timestamp, Wakeup, apply,
 };
 
-use super::{Verbs, flow::Limited, ledger::Ledger, plain};
+use super::{Verbs, ledger::Ledger, plain};
 use crate::{
-    callback_queue::NewCallback,
-    dependency::Dependencies as _,
-    dispatch::Dispatch as _,
-    history::{FreedKey, History as _, policy_of_task},
-    instances::InstanceRows as _,
+    callbacks::statements::NewCallback,
+    dependencies::statements::Dependencies as _,
+    dispatch::statements::Dispatch as _,
+    flow::Limited,
+    history::statements::{FreedKey, History as _, policy_of_task},
+    instances::statements::InstanceRows as _,
     session::{Accounts, Database, LockedPending, LockedTask, Session, UnlockedTask, WrittenTask},
 };
 
@@ -30,9 +31,9 @@ const CROWDED: Duration = Duration::from_secs(1);
 
 /// The tasks that one transaction changes, and what follows from it.
 #[derive(Default)]
-pub(super) struct Changes {
+pub(crate) struct Changes {
     ledger: Ledger,
-    pub(super) written: BTreeMap<i64, WrittenTask>,
+    pub(crate) written: BTreeMap<i64, WrittenTask>,
     changed: Vec<i64>,
     work: BTreeSet<ServiceKey>,
     /// Came back to their queue, and not by way of a broker.
@@ -60,16 +61,16 @@ pub(super) struct Changes {
     /// Have ended while others wait for them.
     endings: BTreeMap<i64, Status>,
     /// Ends of which all were told who wait for them.
-    pub(super) settled: Vec<i64>,
+    pub(crate) settled: Vec<i64>,
 }
 
 impl Changes {
-    pub(super) fn new(wanted: bool, limited: Arc<Limited>) -> Self {
+    pub(crate) fn new(wanted: bool, limited: Arc<Limited>) -> Self {
         Self { heard: wanted.then(Vec::new), limited, ..Self::default() }
     }
 
     /// Tasks came in by this transaction, before anything else happened in it.
-    pub(super) fn arrived(&mut self, ledger: Ledger, wakeup: Wakeup, tasks: impl Iterator<Item = TaskChange>) {
+    pub(crate) fn arrived(&mut self, ledger: Ledger, wakeup: Wakeup, tasks: impl Iterator<Item = TaskChange>) {
         self.ledger = ledger;
         self.work.extend(wakeup.work);
         self.opened.extend(wakeup.dispatch);
@@ -80,7 +81,7 @@ impl Changes {
     }
 
     /// Applies an event to a locked task, which may have changed in this transaction before.
-    pub(super) fn apply(
+    pub(crate) fn apply(
         &mut self,
         task: &mut LockedTask,
         mut event: Event,
@@ -204,19 +205,19 @@ impl Changes {
     }
 
     /// Whether an attempt of the task ended so at this host, in this transaction.
-    pub(super) fn ended_at(&self, id: i64, host: &str, outcome: AttemptOutcome) -> bool {
+    pub(crate) fn ended_at(&self, id: i64, host: &str, outcome: AttemptOutcome) -> bool {
         self.attempts.iter().any(|(task, attempt)| {
             *task == id && attempt.outcome == outcome && attempt.worker_host.as_deref() == Some(host)
         })
     }
 
     /// What the tasks became, for whoever writes it otherwise.
-    pub(super) fn take_written(&mut self) -> impl Iterator<Item = WrittenTask> {
+    pub(crate) fn take_written(&mut self) -> impl Iterator<Item = WrittenTask> {
         std::mem::take(&mut self.written).into_values()
     }
 
     /// A task that nobody else knew to be in hand is anybody's.
-    pub(super) fn came_back(&mut self, task: &LockedTask) {
+    pub(crate) fn came_back(&mut self, task: &LockedTask) {
         self.work.insert(task.service);
         self.back.insert((task.service, task.task_id));
     }
@@ -231,10 +232,10 @@ struct Plain {
 }
 
 /// Pending tasks that a claim has found, by the order in which they are handed out.
-pub(super) type Found = HashMap<ServiceKey, (Timestamp, std::vec::IntoIter<LockedPending>)>;
+pub(crate) type Found = HashMap<ServiceKey, (Timestamp, std::vec::IntoIter<LockedPending>)>;
 
 /// Hands out what was found to those who asked for it.
-pub(super) fn hand_out(
+pub(crate) fn hand_out(
     requests: &[ClaimRequest],
     found: &mut Found,
     changes: &mut Changes,
@@ -283,7 +284,7 @@ fn task_change(task: &LockedTask, milestone: Milestone, state: &State, effects: 
 
 impl<D: Database> Verbs<D> {
     /// Writes what was changed, with all that follows from it.
-    pub(super) async fn write(&self, mut session: D::Session, changes: Changes) -> Result<(), StoreError> {
+    pub(crate) async fn write(&self, mut session: D::Session, changes: Changes) -> Result<(), StoreError> {
         if !changes.revived.is_empty() {
             session.keep_last_attempts(&changes.revived).await?;
             session.note_revivals(&changes.revived).await?;
@@ -328,7 +329,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Hands out pending tasks. Each service is asked once, for all who wish.
-    pub(super) async fn claim_tasks(&self, mut requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
+    pub(crate) async fn claim_tasks(&self, mut requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
         if requests.iter().any(|request| request.instance.is_some()) {
             let mut all = Claimed::default();
             for request in requests.drain(..) {
@@ -418,7 +419,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Applies events in their order.
-    pub(super) async fn record_events(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, StoreError> {
+    pub(crate) async fn record_events(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, StoreError> {
         if events.is_empty() {
             return Ok(Vec::new());
         }
@@ -467,7 +468,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Does what time does.
-    pub(super) async fn fire_timers(&self, limit: usize) -> Result<TimersFired, StoreError> {
+    pub(crate) async fn fire_timers(&self, limit: usize) -> Result<TimersFired, StoreError> {
         let mut session = self.database.begin().await?;
         let locked = session.lock_overdue(limit).await?;
         if !locked.rows.is_empty() && self.was_set_meanwhile(&mut session).await? {

@@ -6,13 +6,13 @@ use relais_core::{AttemptOutcome, Event, Ignored, StoreError, TaskEvent, TaskId}
 
 use super::{Verbs, change::Changes};
 use crate::{
-    history::{FreedKey, History as _},
+    history::statements::{FreedKey, History as _},
     session::{Database, LockedTask},
 };
 
 /// What is known besides of some tasks.
 #[derive(Debug, Default)]
-pub(super) struct Known {
+pub(crate) struct Known {
     /// Hosts that had a task before, and how it ended there.
     hosts: BTreeSet<(i64, String, i16)>,
     /// Tasks whose unique keys belong to others that have not ended.
@@ -21,13 +21,13 @@ pub(super) struct Known {
 
 impl Known {
     /// Why an event can not be: a task that is done once more would be the second of its key.
-    pub(super) fn forbids(&self, event: &Event, task: &LockedTask) -> Option<Ignored> {
+    pub(crate) fn forbids(&self, event: &Event, task: &LockedTask) -> Option<Ignored> {
         let revived = matches!(event, Event::Revived) && task.state.status.is_final();
         (revived && self.keyless.contains(&task.task_id)).then_some(Ignored::KeyTaken)
     }
 
     /// Says of a failure whether it is of a worker that was replaced.
-    pub(super) fn complete(&self, event: &mut Event, task: &LockedTask, changes: &Changes) {
+    pub(crate) fn complete(&self, event: &mut Event, task: &LockedTask, changes: &Changes) {
         let Some(host) = event.other_host(&task.state).map(str::to_owned) else { return };
         let Event::Failed { again, replaced, .. } = event else { return };
         let had_it = |outcome: AttemptOutcome| {
@@ -40,7 +40,7 @@ impl Known {
 
 impl<D: Database> Verbs<D> {
     /// Looks up what these events depend on.
-    pub(super) async fn look_up(
+    pub(crate) async fn look_up(
         session: &mut D::Session,
         events: &[TaskEvent],
         tasks: &HashMap<TaskId, LockedTask>,

@@ -8,13 +8,13 @@ use relais_core::{
 };
 
 use crate::{
-    batches::BatchMoves,
+    batches::statements::BatchMoves,
     session::{ALL_CLIENTS, Accounts, Counter},
 };
 
 /// What one transaction adds to the counters. Sorted, so that rows are always locked in the same order.
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(crate) struct Ledger {
     counts: BTreeMap<Counter, i64>,
     departures: BTreeMap<(ServiceKey, Node), i64>,
     batches: BTreeMap<BatchId, BatchMoves>,
@@ -22,12 +22,12 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// A task came into being, pending.
-    pub(super) fn arrived(&mut self, service: ServiceKey, client: ClientKey) {
+    pub(crate) fn arrived(&mut self, service: ServiceKey, client: ClientKey) {
         self.add(service, client, Status::Pending, false, 1);
     }
 
     /// A task moved. Where both are the same, nothing is counted.
-    pub(super) fn moved(&mut self, service: ServiceKey, client: ClientKey, seq: i64, from: Status, to: Status) {
+    pub(crate) fn moved(&mut self, service: ServiceKey, client: ClientKey, seq: i64, from: Status, to: Status) {
         if from == to {
             return;
         }
@@ -45,7 +45,7 @@ impl Ledger {
     }
 
     /// A task of a batch moved; one that is new comes from nowhere.
-    pub(super) fn moved_in_batch(&mut self, batch: Option<BatchId>, from: Option<Status>, to: Status) {
+    pub(crate) fn moved_in_batch(&mut self, batch: Option<BatchId>, from: Option<Status>, to: Status) {
         let (from, to) = (from.map(BatchCounts::slot), BatchCounts::slot(to));
         let Some(batch) = batch.filter(|_| from != Some(to)) else { return };
         let moves = self.batches.entry(batch).or_default();
@@ -56,7 +56,7 @@ impl Ledger {
     }
 
     /// A task was removed, whatever it was.
-    pub(super) fn removed(&mut self, service: ServiceKey, client: ClientKey, seq: i64, from: Status) {
+    pub(crate) fn removed(&mut self, service: ServiceKey, client: ClientKey, seq: i64, from: Status) {
         // Totals of finished tasks are kept: they say how many there were, ever.
         if !from.is_final() {
             self.add(service, client, from, true, 1);
@@ -67,7 +67,7 @@ impl Ledger {
     }
 
     /// What is to be written. What cancels out is left out.
-    pub(super) fn close(self) -> Accounts {
+    pub(crate) fn close(self) -> Accounts {
         let departures = self.departures.into_iter().filter(|&(_, n)| n != 0);
         Accounts {
             counts: self.counts.into_iter().filter(|&(_, n)| n != 0).collect(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use relais_core::{Page, StoreError, TaskFilter, TaskLink, Timestamp};
 
 use super::Verbs;
-use crate::{dependency::LinkedTask, session::Database};
+use crate::{dependencies::statements::LinkedTask, session::Database};
 
 /// A page of tasks that have something in common looks at so many of them at most.
 const LOOK: usize = 2_000;
@@ -15,7 +15,7 @@ const SAME_TIME: Duration = Duration::from_secs(60);
 
 impl<D: Database> Verbs<D> {
     /// Dates become bounds on `id`, found by bisection, so that an index does the rest.
-    pub(super) async fn list_tasks(&self, mut filter: TaskFilter) -> Result<Page, StoreError> {
+    pub(crate) async fn list_tasks(&self, mut filter: TaskFilter) -> Result<Page, StoreError> {
         let from_id = self.bounds(&mut filter).await?;
         match &filter.link {
             Some(link) => self.list_linked(link, &filter, from_id).await,
@@ -24,7 +24,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// How many there are, up to the filter's limit.
-    pub(super) async fn count_tasks(&self, mut filter: TaskFilter) -> Result<u64, StoreError> {
+    pub(crate) async fn count_tasks(&self, mut filter: TaskFilter) -> Result<u64, StoreError> {
         let from_id = self.bounds(&mut filter).await?;
         match filter.link.clone() {
             Some(link) => self.count_linked(&link, &filter, from_id).await,

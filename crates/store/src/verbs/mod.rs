@@ -3,26 +3,14 @@
 //! Every verb that writes is one transaction of the same shape: lock rows, ask `relais-core` what they become, write them
 //! back with the counters, commit, then wake whoever waits. No transaction spans anything but the database.
 
-mod audit;
-mod batches;
-mod callbacks;
-mod change;
-mod clock;
-mod dependency;
-mod dispatch;
-mod flow;
-mod instances;
-mod known;
-mod leases;
-mod ledger;
-mod list;
-mod plain;
-mod ports;
-mod purge;
-mod schedule;
-mod secrets;
-mod stored_submissions;
-mod submit;
+pub(crate) mod change;
+pub(crate) mod known;
+pub(crate) mod ledger;
+pub(crate) mod list;
+pub(crate) mod plain;
+pub(crate) mod ports;
+pub(crate) mod purge;
+pub(crate) mod submit;
 
 use std::{
     collections::HashMap,
@@ -32,27 +20,29 @@ use std::{
 
 use relais_core::{Revocation, ServiceKey, StoreError, TaskChange, Wakeup, WakeupListener};
 
-use self::{flow::Limited, leases::InstanceLeases, ledger::Ledger};
+use self::ledger::Ledger;
 use crate::{
-    clock::ClockWatch,
-    dependency::Dependencies as _,
-    encryption::Keys,
+    clock::statements::ClockWatch,
+    dependencies::statements::Dependencies as _,
+    flow::Limited,
+    instances::leases::InstanceLeases,
+    secrets::encryption::Keys,
     session::{Database, Session},
 };
 
 /// A store, over any database.
 pub(crate) struct Verbs<D> {
-    database: D,
+    pub(crate) database: D,
     /// What signing secrets are encrypted with.
-    keys: Keys,
+    pub(crate) keys: Keys,
     listeners: RwLock<Vec<Arc<dyn WakeupListener>>>,
     /// Services that somebody waits for to make room, as far as this process knows.
-    limited: RwLock<Arc<Limited>>,
+    pub(crate) limited: RwLock<Arc<Limited>>,
     /// What this process has in hand.
-    leased: Mutex<InstanceLeases>,
+    pub(crate) leased: Mutex<InstanceLeases>,
     /// Services of which somebody else has claimed tasks in the same moment, and when.
     crowded: Mutex<HashMap<ServiceKey, Instant>>,
-    clock: ClockWatch,
+    pub(crate) clock: ClockWatch,
 }
 
 impl<D: Database> Verbs<D> {
@@ -74,7 +64,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Whether somebody in this process wants to hear of every change.
-    fn wants_changes(&self) -> bool {
+    pub(crate) fn wants_changes(&self) -> bool {
         self.listeners.read().unwrap_or_else(PoisonError::into_inner).iter().any(|listener| listener.wants_changes())
     }
 
@@ -100,7 +90,7 @@ impl<D: Database> Verbs<D> {
 
     /// Adds to the counters, tells other processes, commits, wakes this one. Also where nothing was written: a session that is dropped instead
     /// keeps its locks for a moment more, and whoever passes over locked rows would not find them.
-    async fn finish(&self, session: D::Session, ledger: Ledger, wakeup: Wakeup) -> Result<(), StoreError> {
+    pub(crate) async fn finish(&self, session: D::Session, ledger: Ledger, wakeup: Wakeup) -> Result<(), StoreError> {
         self.finish_telling(session, ledger, wakeup, &[]).await
     }
 

@@ -3,21 +3,21 @@
 use relais_core::{Event, NewTask};
 
 /// PostgreSQL has no room for U+0000 in a text, and one such text would fail the whole batch it came with.
-pub(super) fn without_nul(text: &mut String) {
+pub(crate) fn without_nul(text: &mut String) {
     if text.contains('\0') {
         *text = text.replace('\0', "\u{fffd}");
     }
 }
 
 /// The texts of a submission; its request is JSON, where U+0000 is written as an escape.
-pub(super) fn submission(task: &mut NewTask) {
+pub(crate) fn submission(task: &mut NewTask) {
     task.correlation_id.iter_mut().for_each(without_nul);
     task.idempotency.iter_mut().for_each(|given| without_nul(&mut given.key));
     task.terms.unique.iter_mut().for_each(|unique| without_nul(&mut unique.key));
 }
 
 /// The texts of an event.
-pub(super) fn event(event: &mut Event) {
+pub(crate) fn event(event: &mut Event) {
     match event {
         Event::Claimed { worker_host, .. }
         | Event::Taken { worker_host }

@@ -12,9 +12,9 @@ use relais_core::*;
 
 use super::{Verbs, ledger::Ledger};
 use crate::{
-    batches::Batches as _,
-    callback_queue::CallbackQueue as _,
-    flow::Flows as _,
+    batches::statements::Batches as _,
+    callbacks::statements::CallbackQueue as _,
+    flow::statements::Flows as _,
     session::{Database, Heard, Session},
 };
 

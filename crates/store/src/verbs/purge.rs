@@ -9,11 +9,11 @@ use relais_core::{PurgeReport, PurgeRule, ServiceKey, Status, StoreError, Wakeup
 
 use super::{Verbs, ledger::Ledger};
 use crate::{
-    batches::Batches as _,
-    callback_queue::CallbackQueue as _,
-    history::History as _,
+    batches::statements::Batches as _,
+    callbacks::statements::CallbackQueue as _,
+    history::statements::History as _,
     session::{Database, PurgeCandidate, PurgeScan, Session},
-    stored_submissions::SubmissionRows as _,
+    submissions::statements::SubmissionRows as _,
 };
 
 /// So many idempotency keys are forgotten at once: short enough for those who submit meanwhile.
@@ -31,7 +31,7 @@ const ORDER: [Status; 6] =
 
 impl<D: Database> Verbs<D> {
     /// Looks at one batch of one status of one service.
-    pub(super) async fn purge_tasks(&self, rule: PurgeRule) -> Result<PurgeReport, StoreError> {
+    pub(crate) async fn purge_tasks(&self, rule: PurgeRule) -> Result<PurgeReport, StoreError> {
         let (status, after_id) = rule.cursor.unwrap_or((ORDER[0], 0));
         let mut session = self.database.begin().await?;
         let scan = PurgeScan {
@@ -79,7 +79,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Forgets old idempotency keys, and nodes of trees that no place depends on.
-    pub(super) async fn purge_keys(&self, idempotency_age: Duration) -> Result<u64, StoreError> {
+    pub(crate) async fn purge_keys(&self, idempotency_age: Duration) -> Result<u64, StoreError> {
         let mut forgotten = 0;
         loop {
             let mut session = self.database.begin().await?;

@@ -14,28 +14,28 @@ use super::{
     plain,
 };
 use crate::{
-    history::History as _,
-    instances::{InstanceRows as _, Leased, Taker},
+    history::statements::History as _,
+    instances::statements::{InstanceRows as _, Leased, Taker},
     row::unsigned,
     session::{Database, InsertedTask, KnownKey, Session},
 };
 
 /// Tasks that were taken in, within a transaction that is not over.
 #[derive(Default)]
-pub(super) struct Taken {
+pub(crate) struct Taken {
     /// One for each task.
-    pub(super) answers: Vec<Submission>,
+    pub(crate) answers: Vec<Submission>,
     inserted: Vec<InsertedTask>,
     ledger: Ledger,
     /// When something is to happen to one of them by itself.
     timer: Option<Timestamp>,
     /// In which lanes there is something to be told.
-    pub(super) callbacks: Vec<i64>,
+    pub(crate) callbacks: Vec<i64>,
 }
 
 impl Taken {
     /// The first that was refused, and why.
-    pub(super) fn refusal(&self) -> Option<(usize, Refusal)> {
+    pub(crate) fn refusal(&self) -> Option<(usize, Refusal)> {
         let refused = |(place, answer): (usize, &Submission)| Some((place, (*answer).err()?));
         self.answers.iter().enumerate().find_map(refused)
     }
@@ -57,7 +57,7 @@ impl InsertedTask {
 impl<D: Database> Verbs<D> {
     /// One transaction for the whole batch: lock the queues, count the room, insert, count.
     /// Also what the one who waits for them has in hand of it.
-    pub(super) async fn submit(
+    pub(crate) async fn submit(
         &self,
         mut tasks: Vec<NewTask>,
         taker: Option<&Taker>,
@@ -85,7 +85,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Takes tasks in, within a transaction.
-    pub(super) async fn take_in(session: &mut D::Session, tasks: Vec<NewTask>) -> Result<Taken, StoreError> {
+    pub(crate) async fn take_in(session: &mut D::Session, tasks: Vec<NewTask>) -> Result<Taken, StoreError> {
         // First, as everybody locks: tasks, batches, queues.
         let mut ties = Self::lock_ties(session, &tasks).await?;
         let services: Vec<ServiceKey> =
@@ -160,7 +160,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Ends a transaction in which tasks may have been taken in: counts them, commits, wakes and tells.
-    pub(super) async fn finish_taken(&self, session: D::Session, taken: Taken) -> Result<(), StoreError> {
+    pub(crate) async fn finish_taken(&self, session: D::Session, taken: Taken) -> Result<(), StoreError> {
         let wakeup = taken.wakeup();
         self.finish(session, taken.ledger, wakeup).await?;
         if self.wants_changes() {
@@ -192,7 +192,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Takes tasks in while a worker waits for some. What a claim right afterwards would give it, it has with the same commit.
-    pub(super) async fn submit_and_claim(
+    pub(crate) async fn submit_and_claim(
         &self,
         mut tasks: Vec<NewTask>,
         request: ClaimRequest,

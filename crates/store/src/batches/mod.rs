@@ -1,0 +1,80 @@
+//! Batches: making them, closing them, and noticing that they have ended.
+
+pub(crate) mod postgres;
+pub(crate) mod sqlite;
+pub(crate) mod statements;
+
+use relais_core::{BatchCreated, BatchId, NewBatch, NewTask, StoreError, Submitted, Wakeup};
+
+use crate::verbs::{Verbs, ledger::Ledger, plain};
+use crate::{
+    batches::statements::{BatchMoves, Batches as _},
+    session::Database,
+};
+
+impl<D: Database> Verbs<D> {
+    /// Makes a batch with its tasks, in a transaction of its own: all or nothing.
+    pub(crate) async fn create_batch(
+        &self,
+        mut batch: NewBatch,
+        mut tasks: Vec<NewTask>,
+    ) -> Result<BatchCreated, StoreError> {
+        batch.correlation_id.iter_mut().for_each(plain::without_nul);
+        batch.idempotency.iter_mut().for_each(|given| plain::without_nul(&mut given.key));
+        tasks.iter_mut().for_each(plain::submission);
+        let mut session = self.database.begin().await?;
+        if let Some(given) = &batch.idempotency
+            // First: whoever waits here has nothing that anybody waits for.
+            && let Some(known) = session.note_batch_key(batch.client, given, batch.batch_id).await?
+        {
+            return Ok(match known.fingerprint == given.fingerprint {
+                true => BatchCreated::Replayed(known.batch_id, known.answers),
+                false => BatchCreated::KeyReused,
+            });
+        }
+        // Open at first, whatever it is to be: its tasks are still to be added.
+        session.insert_batch(&batch).await?;
+        let mut taken = if tasks.is_empty() {
+            crate::verbs::submit::Taken::default()
+        } else {
+            Self::take_in(&mut session, tasks).await?
+        };
+        if let Some((place, refusal)) = taken.refusal() {
+            // The transaction is dropped, and never was.
+            return Ok(BatchCreated::Refused(place, refusal));
+        }
+        let answers = taken.answers.clone();
+        let taken_in = answers.iter().flatten().any(|submitted| submitted.is_new());
+        if !batch.open {
+            session.close_batch(batch.batch_id).await?;
+            if !taken_in {
+                // All its tasks were there before, under keys of theirs: none of them is its own.
+                taken.callbacks = session.end_batches(&[batch.batch_id]).await?;
+            }
+        }
+        if let Some(given) = &batch.idempotency {
+            let answers: Vec<Submitted> = answers.iter().flatten().copied().collect();
+            session.keep_batch_answers(batch.client, &given.key, &answers).await?;
+        }
+        self.finish_taken(session, taken).await?;
+        Ok(BatchCreated::Taken(answers))
+    }
+
+    /// Takes no more tasks into a batch.
+    pub(crate) async fn close_batch(&self, batch: BatchId) -> Result<(), StoreError> {
+        let mut session = self.database.begin().await?;
+        session.lock_batches(&[batch]).await?;
+        session.close_batch(batch).await?;
+        let callbacks = session.end_batches(&[batch]).await?;
+        self.finish(session, Ledger::default(), Wakeup { callbacks, ..Wakeup::default() }).await
+    }
+
+    /// Adds to the counters of batches; tells in which lanes there is something to be told.
+    pub(crate) async fn count_batches(
+        session: &mut D::Session,
+        moves: &[(BatchId, BatchMoves)],
+    ) -> Result<Vec<i64>, StoreError> {
+        let complete = session.count_batches(moves).await?;
+        if complete.is_empty() { Ok(Vec::new()) } else { session.end_batches(&complete).await }
+    }
+}
