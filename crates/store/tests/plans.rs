@@ -193,6 +193,8 @@ impl Watch {
                  WHERE t.seq > 1000000 AND t.status = 0 AND s.transport = 1",
             )
             .await?;
+        // What this connection has read itself is counted now, and not while somebody else is watched.
+        self.connection.execute("SELECT pg_stat_force_next_flush()").await?;
         Ok(())
     }
 }

@@ -93,7 +93,7 @@ async fn metrics_say_what_happened() -> Result<()> {
         ("relais_tasks_watched", &[], 0.0),
         ("relais_task_wait_seconds_count", &[service], 3.0),
         ("relais_task_run_seconds_count", &[service, ("status", "SUCCESS")], 1.0),
-        ("relais_store_seconds_count", &[("verb", "claim")], 1.0),
+        ("relais_store_seconds_count", &[("verb", "claim_tasks")], 1.0),
         ("relais_batch_size_sum", &[("batch", "submissions")], 7.0),
         ("relais_http_request_seconds_count", &[("route", "/v1/services/{service}/claims"), ("status", "200")], 1.0),
     ] {
