@@ -173,7 +173,7 @@ impl Hub {
         }
         if subscriber.backpressure == Backpressure::DeadLetter && !channel.reserved {
             let error = format!("the queue of {:?} was full for {:?}", subscriber.name, subscriber.patience);
-            if self.bury(channel, &event, &error, &subscriber.name).await {
+            if self.dead_letter(channel, &event, &error, &subscriber.name).await {
                 waiting.done = true;
                 subscriber.counts.dead_lettered.fetch_add(1, Ordering::Relaxed);
             }
@@ -186,14 +186,14 @@ impl Hub {
     }
 
     /// Keeps an event as a dead letter and tells those who listen to them. Whether it is kept.
-    pub(crate) fn bury<'a>(
+    pub(crate) fn dead_letter<'a>(
         &'a self,
         channel: &'a Channel,
         event: &'a Event,
         error: &'a str,
         failed_by: &'a str,
     ) -> BoxFuture<'a, bool> {
-        // Boxed because telling of a dead letter delivers an event, which may bury one.
+        // Boxed because telling of a dead letter delivers an event, which may become a dead letter itself.
         async move {
             let letter = DeadLetter::of(event, error, failed_by, Arc::clone(&self.settings.source));
             if let Err(error) = self.dead_letters.put(&letter).await {

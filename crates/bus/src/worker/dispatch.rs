@@ -61,7 +61,7 @@ enum Ended {
     /// To be tried again.
     Failed,
     /// In the dead letters.
-    Buried,
+    DeadLettered,
     /// It failed for good, and could not even be kept as a dead letter.
     Lost,
 }
@@ -152,7 +152,7 @@ impl Dispatcher {
         let Some(mut job) = self.jobs.remove(&id) else { return };
         match ended {
             Ended::Well => job.what.settle(true),
-            Ended::Buried => job.what.settle(false),
+            Ended::DeadLettered => job.what.settle(false),
             Ended::Lost => self.context.lost(&job.what.event),
             Ended::Failed => {
                 // Waits again, and counts as waiting, so that a failing handler can not fill the memory.
@@ -194,7 +194,7 @@ impl Dispatcher {
         let report = WorkerReport {
             executed: progress.executions.load(Ordering::Relaxed),
             errors: progress.errors.load(Ordering::Relaxed),
-            dead_lettered: progress.buried.load(Ordering::Relaxed),
+            dead_lettered: progress.dead_lettered.load(Ordering::Relaxed),
             // Their receipts go with the items, unsettled: a transport that keeps events delivers these again.
             left: left.into_iter().map(|item| item.event).collect(),
         };
@@ -241,13 +241,13 @@ async fn execute(context: Arc<Shared>, event: Arc<Event>, retries: u32) -> Ended
     hub.count_failed(subscriber, &event);
     tracing::warn!(worker, id = %event.id, channel = %event.channel, %error, retries, "a handler failed for good");
     let Ok(channel) = hub.channels.get(&event.channel, &hub.telemetry) else { return Ended::Lost };
-    // A dead letter that fails again is not buried twice: it is where it was.
-    if !channel.reserved && hub.bury(&channel, &event, &error.to_string(), worker).await {
-        context.progress.buried.fetch_add(1, Ordering::Relaxed);
+    // A dead letter that fails again does not become one twice: it is where it was.
+    if !channel.reserved && hub.dead_letter(&channel, &event, &error.to_string(), worker).await {
+        context.progress.dead_lettered.fetch_add(1, Ordering::Relaxed);
         subscriber.counts.dead_lettered.fetch_add(1, Ordering::Relaxed);
-        return Ended::Buried;
+        return Ended::DeadLettered;
     }
-    if channel.reserved { Ended::Buried } else { Ended::Lost }
+    if channel.reserved { Ended::DeadLettered } else { Ended::Lost }
 }
 
 /// 2^n units, where n is how often it was tried again before.

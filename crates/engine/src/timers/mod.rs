@@ -21,7 +21,7 @@ const TIME: Duration = Duration::from_secs(1);
 const DEATHS: Duration = Duration::from_secs(5);
 
 /// How often tasks that nobody watches are looked for.
-const STRAYS: Duration = Duration::from_secs(10);
+const ORPHANS: Duration = Duration::from_secs(10);
 
 /// The most tasks that time changes in one transaction.
 const TIME_BATCH: usize = 500;
@@ -80,16 +80,16 @@ pub(crate) fn start(engine: &Engine) {
         let dead = engine.clone();
         engine.spawn(async move {
             let failed = AtomicBool::new(false);
-            paced(&dead, "bury", std::future::pending::<()>, || dead.bury(&failed)).await;
+            paced(&dead, "reap", std::future::pending::<()>, || dead.reap(&failed)).await;
         });
         let recheck = engine.clone();
         engine.spawn(async move {
             let every_one = || recheck.recheck_dependencies();
             every(&recheck, "dependencies", RECHECK, std::future::pending::<()>, every_one).await;
         });
-        let strays = engine.clone();
+        let orphans = engine.clone();
         engine.spawn(async move {
-            every(&strays, "watch strays", STRAYS, std::future::pending::<()>, || strays.watch_strays()).await;
+            every(&orphans, "lease orphans", ORPHANS, std::future::pending::<()>, || orphans.lease_orphans()).await;
         });
     }
     if engine.0.options.send_callbacks {
@@ -213,7 +213,7 @@ impl Engine {
     }
 
     /// Has what services that left the broker had running watched like all else.
-    async fn watch_strays(&self) -> Result<(), EngineError> {
+    async fn lease_orphans(&self) -> Result<(), EngineError> {
         while self.0.store.lease_orphans(TIME_BATCH).await? == TIME_BATCH {}
         Ok(())
     }
@@ -252,7 +252,7 @@ impl Engine {
     }
 
     /// Takes care of what instances had that died, and tells when to look again.
-    async fn bury(&self, failed: &AtomicBool) -> Result<Duration, EngineError> {
+    async fn reap(&self, failed: &AtomicBool) -> Result<Duration, EngineError> {
         // After an outage all have been silent for too long: they speak first.
         if failed.swap(false, Ordering::Relaxed) {
             return Ok(DEATHS);

@@ -28,13 +28,13 @@ pub(crate) const FORGET_SESSIONS: &str = concat!(
 pub(crate) const SESSION_IS_OPEN: &str =
     concat!("SELECT EXISTS (SELECT 1 FROM session WHERE id = ?1 AND expires > ", now!(), ")");
 
-pub(crate) const FORGET_ROLL_CALLS: &str = concat!(
+pub(crate) const PURGE_PUBLISHED_WORKERS: &str = concat!(
     "DELETE FROM roll_call WHERE process IN (SELECT process FROM roll_call INDEXED BY roll_call_by_age WHERE at < ",
     now!(),
     " - ?1 ORDER BY at LIMIT ?2)"
 );
 
-pub(crate) const ROLL_CALLS: &str = concat!(
+pub(crate) const PUBLISHED_WORKERS: &str = concat!(
     "SELECT workers, ",
     now!(),
     " - at FROM roll_call INDEXED BY roll_call_by_age WHERE at > ",
@@ -149,7 +149,7 @@ impl OperatorRows for SqliteSession {
     }
 
     async fn purge_published_workers(&mut self, older_than: Duration, limit: usize) -> Result<()> {
-        sqlx::query(FORGET_ROLL_CALLS)
+        sqlx::query(PURGE_PUBLISHED_WORKERS)
             .bind(millis(older_than))
             .bind(wide(limit))
             .execute(&mut *self.tx)
@@ -176,7 +176,7 @@ impl OperatorReader for Sqlite {
     }
 
     async fn published_workers(&self, but: &str, within: Duration, limit: usize) -> Result<Vec<(String, i64)>> {
-        sqlx::query_as(ROLL_CALLS)
+        sqlx::query_as(PUBLISHED_WORKERS)
             .bind(but)
             .bind(millis(within))
             .bind(wide(limit))
