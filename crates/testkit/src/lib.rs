@@ -32,6 +32,7 @@ mod faked_clock;
 pub mod faulty;
 mod group;
 mod guardian;
+mod lifecycle;
 mod port;
 pub mod postgres;
 pub mod process;

@@ -8,24 +8,17 @@ mod programs;
 mod template;
 
 use std::{
-    fs::{self, File},
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-    process::{Command, Stdio},
-    time::{Duration, Instant},
+    process::Command,
+    time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::process::Signal;
 use sqlx::{Connection, PgConnection};
-use tokio::time::timeout;
 
 use self::programs::Programs;
-use crate::{
-    free_port,
-    group::{Group, POLL},
-    guardian::Scratch,
-};
+use crate::{free_port, lifecycle::Lifecycle};
 
 /// A start takes 0.1 s; recovery after a crash, on a busy machine, some seconds.
 const READY: Duration = Duration::from_secs(60);
@@ -33,9 +26,7 @@ const READY: Duration = Duration::from_secs(60);
 /// A server that runs until it is stopped, killed or dropped.
 #[derive(Debug)]
 pub struct PostgresServer {
-    // Declared before the directory: the processes must be gone when that is deleted.
-    group: Option<Group>,
-    directory: Scratch,
+    life: Lifecycle,
     programs: Programs,
     options: PostgresOptions,
     port: u16,
@@ -81,8 +72,7 @@ impl PostgresOptions {
         let programs = Programs::find()?;
         let directory = template::copy(&programs).await?;
         let mut server = PostgresServer {
-            group: None,
-            directory,
+            life: Lifecycle::new("PostgreSQL", Signal::INT, READY, directory),
             programs,
             options: self,
             port: free_port().context("find a port for PostgreSQL")?,
@@ -120,21 +110,12 @@ impl PostgresServer {
 
     /// Kills every process of the server with SIGKILL, and waits until they are gone.
     pub fn kill9(&mut self) -> Result<()> {
-        match &mut self.group {
-            Some(group) => group.kill(),
-            None => Ok(()),
-        }
+        self.life.kill9()
     }
 
     /// Stops the server in good order, closing its clients' connections ("fast" shutdown).
     pub async fn stop(&mut self) -> Result<()> {
-        if let Some(group) = &mut self.group
-            && group.try_wait()?.is_none()
-        {
-            group.signal_leader(Signal::INT)?;
-            group.wait(READY).await.context("stop PostgreSQL")?;
-        }
-        Ok(())
+        self.life.stop().await
     }
 
     /// Starts it again after [`kill9`](Self::kill9) or [`stop`](Self::stop), on the same port with
@@ -146,33 +127,17 @@ impl PostgresServer {
 
     /// Freezes every process of the server: connections stay open and nothing answers.
     pub fn pause(&mut self) -> Result<()> {
-        self.running()?.signal_all(Signal::STOP).map(drop)
+        self.life.pause()
     }
 
     /// Ends a [`pause`](Self::pause).
     pub fn resume(&mut self) -> Result<()> {
-        self.running()?.signal_all(Signal::CONT).map(drop)
-    }
-
-    fn running(&mut self) -> Result<&mut Group> {
-        self.group.as_mut().context("PostgreSQL is not running")
-    }
-
-    fn log(&self) -> PathBuf {
-        self.directory.path().join("log")
+        self.life.resume()
     }
 
     async fn launch(&mut self) -> Result<()> {
-        let log = File::options().create(true).append(true).open(self.log())?;
         let mut command = Command::new(self.programs.postgres());
-        command
-            .arg("-D")
-            .arg(template::data(&self.directory))
-            .args(["-p", &self.port.to_string()])
-            .current_dir(self.directory.path())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
+        command.arg("-D").arg(template::data(self.life.directory())).args(["-p", &self.port.to_string()]);
         let on_off = |on| if on { "on" } else { "off" };
         for (name, value) in [
             ("listen_addresses", "127.0.0.1"),
@@ -189,33 +154,12 @@ impl PostgresServer {
         }
         command.envs(self.options.environment.iter().cloned());
         programs::as_server_user(&mut command);
-        self.group = Some(Group::spawn(command, &self.directory)?);
-        self.wait_until_ready().await
-    }
-
-    /// Ready is when a client is let in; the port opens well before that.
-    async fn wait_until_ready(&mut self) -> Result<()> {
-        let start = Instant::now();
+        // Ready is when a client is let in; the port opens well before that.
         let url = self.url("postgres");
-        loop {
-            if let Some(status) = self.running()?.try_wait()? {
-                bail!("PostgreSQL ended ({status}) instead of starting\n{}", self.log_tail());
-            }
-            let last = match timeout(READY, PgConnection::connect(&url)).await {
-                Ok(Ok(connection)) => return Ok(connection.close().await?),
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "no answer".to_owned(),
-            };
-            if start.elapsed() > READY {
-                bail!("PostgreSQL not ready after {READY:?} (last: {last})\n{}", self.log_tail());
-            }
-            tokio::time::sleep(POLL).await;
-        }
-    }
-
-    fn log_tail(&self) -> String {
-        let log = fs::read_to_string(self.log()).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(30)..].join("\n")
+        let is_ready = async || {
+            let connection = PgConnection::connect(&url).await.map_err(|error| error.to_string())?;
+            connection.close().await.map_err(|error| error.to_string())
+        };
+        self.life.launch(command, is_ready).await
     }
 }

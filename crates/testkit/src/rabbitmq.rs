@@ -11,11 +11,11 @@ mod programs;
 mod vhost;
 
 use std::{
-    fs::{self, File, OpenOptions},
+    fs::{self, OpenOptions},
     io::Write,
     net::{Ipv4Addr, SocketAddr, TcpStream},
     os::unix::fs::{OpenOptionsExt, chown},
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -28,11 +28,7 @@ pub use self::{
     management::TakenMessage,
     vhost::{RABBITMQ_VARIABLE, TestVhost},
 };
-use crate::{
-    free_port,
-    group::{Group, POLL},
-    guardian::Scratch,
-};
+use crate::{free_port, group::Group, guardian::Scratch, lifecycle::Lifecycle};
 
 /// A start takes 4 s on a quiet machine; on a busy one, or after a crash, several times that.
 const READY: Duration = Duration::from_secs(120);
@@ -54,9 +50,7 @@ const SCRIPT: &str = r#"
 /// A node that runs until it is stopped, killed or dropped.
 #[derive(Debug)]
 pub struct RabbitMqServer {
-    // Declared before the directory: the processes must be gone when that is deleted.
-    group: Option<Group>,
-    directory: Scratch,
+    life: Lifecycle,
     programs: Programs,
     ports: Ports,
 }
@@ -90,7 +84,8 @@ impl RabbitMqOptions {
         let ports = Ports { amqp: port()?, management: port()?, distribution: port()?, epmd: port()? };
         let directory = Scratch::create(&std::env::temp_dir(), "relais-test-rabbitmq-")?;
         prepare(directory.path(), ports, &self.settings).context("prepare a directory for RabbitMQ")?;
-        let mut server = RabbitMqServer { group: None, directory, programs, ports };
+        let life = Lifecycle::new("RabbitMQ", Signal::TERM, READY, directory);
+        let mut server = RabbitMqServer { life, programs, ports };
         server.launch().await?;
         Ok(server)
     }
@@ -119,7 +114,7 @@ impl RabbitMqServer {
 
     /// The first of its processes, and the parent of the others, while it runs.
     pub fn id(&self) -> Option<u32> {
-        self.group.as_ref().map(Group::id)
+        self.life.group().map(Group::id)
     }
 
     /// The management API, with its credentials.
@@ -139,9 +134,7 @@ impl RabbitMqServer {
 
     /// Kills every process of the node with SIGKILL, and waits until they are gone.
     pub fn kill9(&mut self) -> Result<()> {
-        if let Some(group) = &mut self.group {
-            group.kill()?;
-        }
+        self.life.kill9()?;
         // Erlang has many threads, and a process whose first one has ended looks as if it were gone.
         let start = Instant::now();
         while [self.ports.amqp, self.ports.epmd].into_iter().any(answers) {
@@ -155,13 +148,7 @@ impl RabbitMqServer {
 
     /// Stops the node in good order.
     pub async fn stop(&mut self) -> Result<()> {
-        if let Some(group) = &mut self.group
-            && group.try_wait()?.is_none()
-        {
-            group.signal_leader(Signal::TERM)?;
-            group.wait(READY).await.context("stop RabbitMQ")?;
-        }
-        Ok(())
+        self.life.stop().await
     }
 
     /// Starts it again after [`kill9`](Self::kill9) or [`stop`](Self::stop), on the same ports with
@@ -174,7 +161,7 @@ impl RabbitMqServer {
     /// Kills it and starts it again on the same ports, with nothing of what it had: a node that lost its disk.
     pub async fn start_anew(&mut self) -> Result<()> {
         self.kill9()?;
-        fs::remove_dir_all(self.directory.path().join("data")).context("remove RabbitMQ's data")?;
+        fs::remove_dir_all(self.life.directory().join("data")).context("remove RabbitMQ's data")?;
         self.launch().await
     }
 
@@ -204,10 +191,6 @@ impl RabbitMqServer {
         Ok(())
     }
 
-    fn running(&mut self) -> Result<&mut Group> {
-        self.group.as_mut().context("RabbitMQ is not running")
-    }
-
     fn management(&self) -> Management {
         Management::new(loopback(self.ports.management).to_string(), USER, USER)
     }
@@ -216,27 +199,24 @@ impl RabbitMqServer {
         format!("t{}@localhost", self.ports.amqp)
     }
 
-    fn log(&self) -> PathBuf {
-        self.directory.path().join("log")
-    }
-
     async fn launch(&mut self) -> Result<()> {
-        let log = File::options().create(true).append(true).open(self.log())?;
         let mut command = self.command(Path::new("/bin/sh"));
-        command
-            .args(["-c", SCRIPT])
-            .arg(self.programs.server())
-            .arg(self.programs.epmd())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        self.group = Some(Group::spawn(command, &self.directory)?);
-        self.wait_until_ready().await
+        command.args(["-c", SCRIPT]).arg(self.programs.server()).arg(self.programs.epmd());
+        // Ready is when the management API answers, and says that the node listens; that comes last.
+        let (management, port) = (self.management(), self.ports.amqp);
+        let is_ready = async || {
+            let checks = async {
+                management.get("health/checks/local-alarms").await?;
+                management.get(&format!("health/checks/port-listener/{port}")).await
+            };
+            checks.await.map(drop).map_err(|error| format!("{error:#}"))
+        };
+        self.life.launch(command, is_ready).await
     }
 
     /// A program that knows this node and nothing of the machine's own.
     fn command(&self, program: &Path) -> Command {
-        let directory = self.directory.path();
+        let directory = self.life.directory();
         let mut command = Command::new(program);
         command.current_dir(directory).env_clear();
         // As it is in the shell that runs the tests: both programs are scripts.
@@ -272,35 +252,6 @@ impl RabbitMqServer {
         }
         programs::as_server_user(&mut command);
         command
-    }
-
-    /// Ready is when the management API answers, and says that the node listens; that comes last.
-    async fn wait_until_ready(&mut self) -> Result<()> {
-        let management = self.management();
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.running()?.try_wait()? {
-                bail!("RabbitMQ ended ({status}) instead of starting\n{}", self.log_tail());
-            }
-            let checks = async {
-                management.get("health/checks/local-alarms").await?;
-                management.get(&format!("health/checks/port-listener/{}", self.ports.amqp)).await
-            };
-            let last = match checks.await {
-                Ok(_) => return Ok(()),
-                Err(error) => format!("{error:#}"),
-            };
-            if start.elapsed() > READY {
-                bail!("RabbitMQ not ready after {READY:?} (last: {last})\n{}", self.log_tail());
-            }
-            tokio::time::sleep(POLL).await;
-        }
-    }
-
-    fn log_tail(&self) -> String {
-        let log = fs::read_to_string(self.log()).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(30)..].join("\n")
     }
 }
 

@@ -5,26 +5,19 @@
 //! it (package `redis-server`). Does not speak Redis beyond "is it ready".
 
 use std::{
-    fs::{self, File},
     net::{Ipv4Addr, SocketAddr},
-    path::PathBuf,
-    process::{Command, Stdio},
-    time::{Duration, Instant},
+    process::Command,
+    time::Duration,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use rustix::process::Signal;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    time::timeout,
 };
 
-use crate::{
-    free_port,
-    group::{Group, POLL},
-    guardian::Scratch,
-};
+use crate::{free_port, guardian::Scratch, lifecycle::Lifecycle};
 
 /// A start takes 0.05 s; the reading of much data, on a busy machine, some seconds.
 const READY: Duration = Duration::from_secs(30);
@@ -32,20 +25,16 @@ const READY: Duration = Duration::from_secs(30);
 /// A server that runs until it is stopped, killed or dropped.
 #[derive(Debug)]
 pub struct RedisServer {
-    // Declared before the directory: the process must be gone when that is deleted.
-    group: Option<Group>,
-    directory: Scratch,
+    life: Lifecycle,
     port: u16,
 }
 
 impl RedisServer {
     /// Starts a server and waits until it answers.
     pub async fn start() -> Result<Self> {
-        let mut server = Self {
-            group: None,
-            directory: Scratch::create(&std::env::temp_dir(), "relais-test-redis-")?,
-            port: free_port().context("find a port for Redis")?,
-        };
+        let directory = Scratch::create(&std::env::temp_dir(), "relais-test-redis-")?;
+        let life = Lifecycle::new("Redis", Signal::TERM, READY, directory);
+        let mut server = Self { life, port: free_port().context("find a port for Redis")? };
         server.launch().await?;
         Ok(server)
     }
@@ -67,21 +56,12 @@ impl RedisServer {
 
     /// Kills it with SIGKILL, and waits until it is gone.
     pub fn kill9(&mut self) -> Result<()> {
-        match &mut self.group {
-            Some(group) => group.kill(),
-            None => Ok(()),
-        }
+        self.life.kill9()
     }
 
     /// Stops it in good order.
     pub async fn stop(&mut self) -> Result<()> {
-        if let Some(group) = &mut self.group
-            && group.try_wait()?.is_none()
-        {
-            group.signal_leader(Signal::TERM)?;
-            group.wait(READY).await.context("stop Redis")?;
-        }
-        Ok(())
+        self.life.stop().await
     }
 
     /// Starts it again after [`kill9`](Self::kill9) or [`stop`](Self::stop), on the same port with the same data; stops it
@@ -93,64 +73,31 @@ impl RedisServer {
 
     /// Freezes it: connections stay open and nothing answers.
     pub fn pause(&mut self) -> Result<()> {
-        self.running()?.signal_all(Signal::STOP).map(drop)
+        self.life.pause()
     }
 
     /// Ends a [`pause`](Self::pause).
     pub fn resume(&mut self) -> Result<()> {
-        self.running()?.signal_all(Signal::CONT).map(drop)
-    }
-
-    fn running(&mut self) -> Result<&mut Group> {
-        self.group.as_mut().context("Redis is not running")
-    }
-
-    fn log(&self) -> PathBuf {
-        self.directory.path().join("log")
+        self.life.resume()
     }
 
     async fn launch(&mut self) -> Result<()> {
-        let log = File::options().create(true).append(true).open(self.log())?;
         let mut command = Command::new("redis-server");
         command
             .args(["--port", &self.port.to_string()])
             .args(["--bind", "127.0.0.1"])
             .arg("--dir")
-            .arg(self.directory.path())
-            .args(["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--daemonize", "no"])
-            .current_dir(self.directory.path())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone()?)
-            .stderr(log);
-        let started = Group::spawn(command, &self.directory);
-        self.group = Some(started.context("is redis-server installed? (apt-get install redis-server)")?);
-        self.wait_until_ready().await
-    }
-
-    /// Ready is when it answers a PING with a PONG: while it reads its data, it answers with an error.
-    async fn wait_until_ready(&mut self) -> Result<()> {
-        let (start, address) = (Instant::now(), self.addr());
-        loop {
-            if let Some(status) = self.running()?.try_wait()? {
-                bail!("Redis ended ({status}) instead of starting\n{}", self.log_tail());
-            }
-            let last = match timeout(READY, ping(address)).await {
-                Ok(Ok(answer)) if answer.starts_with("+PONG") => return Ok(()),
-                Ok(Ok(answer)) => answer,
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "no answer".to_owned(),
-            };
-            if start.elapsed() > READY {
-                bail!("Redis not ready after {READY:?} (last: {last})\n{}", self.log_tail());
-            }
-            tokio::time::sleep(POLL).await;
-        }
-    }
-
-    fn log_tail(&self) -> String {
-        let log = fs::read_to_string(self.log()).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        lines[lines.len().saturating_sub(30)..].join("\n")
+            .arg(self.life.directory())
+            .args(["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--daemonize", "no"]);
+        // Ready is when it answers a PING with a PONG: while it reads its data, it answers with an error.
+        let address = self.addr();
+        let is_ready = async || match ping(address).await {
+            Ok(answer) if answer.starts_with("+PONG") => Ok(()),
+            Ok(answer) => Err(answer),
+            Err(error) => Err(error.to_string()),
+        };
+        let launched = self.life.launch(command, is_ready).await;
+        launched.context("is redis-server installed? (apt-get install redis-server)")
     }
 }
 

@@ -24,8 +24,8 @@ pub(super) async fn copy(programs: &Programs) -> Result<Scratch> {
 }
 
 /// Where the cluster is in a directory from [`copy`].
-pub(super) fn data(directory: &Scratch) -> PathBuf {
-    directory.path().join("data")
+pub(super) fn data(directory: &Path) -> PathBuf {
+    directory.join("data")
 }
 
 fn copy_blocking(programs: &Programs) -> Result<Scratch> {
@@ -33,7 +33,7 @@ fn copy_blocking(programs: &Programs) -> Result<Scratch> {
     let directory = Scratch::create(&std::env::temp_dir(), "relais-test-postgres-")?;
     give_to_server(directory.path())?;
     // `cp` keeps owners and modes, on which PostgreSQL insists.
-    run(Command::new("cp").arg("-a").arg(&template).arg(data(&directory)))
+    run(Command::new("cp").arg("-a").arg(&template).arg(data(directory.path())))
         .context("copy the prepared PostgreSQL cluster")?;
     Ok(directory)
 }
