@@ -55,7 +55,7 @@ impl Kind {
 enum Database {
     Sqlite,
     /// And the number of its first process.
-    Postgres(PostgresServer, u32),
+    Postgres(Box<PostgresServer>, u32),
 }
 
 /// A database with a server on it. All is gone when dropped.
@@ -89,7 +89,7 @@ impl World {
             Kind::Postgres => {
                 let (server, first) = postgres(plan).await?;
                 create_database(&server, "relais").await?;
-                Database::Postgres(server, first)
+                Database::Postgres(Box::new(server), first)
             }
         };
         let mut world = Self { instances: Vec::new(), database, folder, queue: Queue::of(pending), settings };
