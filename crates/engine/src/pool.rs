@@ -5,7 +5,7 @@
 //! for one of them. What waits is bounded, in all and for each address and client. A job whose caller has hung up is dropped.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     net::IpAddr,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
@@ -32,7 +32,7 @@ pub(crate) struct PoolOptions {
     pub(crate) stands_back: bool,
     /// How many jobs may wait.
     pub(crate) waiting: usize,
-    /// How many of those for one client.
+    /// How many of those for one client from one address: a stranger who claims a client's id takes none of its places.
     pub(crate) waiting_per_client: usize,
     /// How many of those from one address.
     pub(crate) waiting_per_peer: usize,
@@ -90,7 +90,7 @@ struct State {
     /// Threads, and those of them that wait for a job.
     threads: usize,
     idle: usize,
-    /// Counts the jobs that began; and when each client and address last had one. Forgotten when nobody waits.
+    /// Counts the jobs that began; and when each client and address last had one. Forgotten when nobody waits for them.
     turn: u64,
     clients: HashMap<Arc<str>, u64>,
     peers: HashMap<Option<IpAddr>, u64>,
@@ -99,6 +99,8 @@ struct State {
 
 struct Waiting {
     requester: Requester,
+    /// The turn when it came: whoever was never served does not go before those who wait for longer.
+    since: u64,
     job: Box<dyn Job>,
 }
 
@@ -144,7 +146,7 @@ impl Pool {
         let begun = Arc::new(AtomicBool::new(false));
         let (answer, answered) = oneshot::channel();
         let job = Box::new(Work { work, begun: Arc::clone(&begun), answer });
-        self.put(Waiting { requester, job })?;
+        self.put(requester, job)?;
         match tokio::time::timeout(within, answered).await {
             Ok(Ok(done)) => Ok(done),
             Ok(Err(_)) => Err(PoolError::Failed),
@@ -153,17 +155,18 @@ impl Pool {
         }
     }
 
-    fn put(&self, waiting: Waiting) -> Result<(), PoolError> {
+    fn put(&self, requester: Requester, job: Box<dyn Job>) -> Result<(), PoolError> {
         let shared = &self.0;
         let mut state = shared.state();
-        if state.is_full(&shared.options, &waiting.requester) {
+        if state.is_full(&shared.options, &requester) {
             state.waiting.retain(|waiting| !waiting.job.is_abandoned());
-            if state.is_full(&shared.options, &waiting.requester) {
+            if state.is_full(&shared.options, &requester) {
                 return Err(PoolError::Full);
             }
         }
-        state.waiting.push(waiting);
-        if state.idle == 0 && state.threads < shared.options.threads.max(1) {
+        let since = state.turn;
+        state.waiting.push(Waiting { requester, since, job });
+        if state.waiting.len() > state.idle && state.threads < shared.options.threads.max(1) {
             let thread = Arc::clone(shared);
             let spawned = thread::Builder::new().name(shared.options.name.to_owned()).spawn(move || thread.work());
             match spawned {
@@ -231,7 +234,7 @@ impl State {
     fn is_full(&self, options: &PoolOptions, requester: &Requester) -> bool {
         let of = |same: &dyn Fn(&Requester) -> bool| self.waiting.iter().filter(|one| same(&one.requester)).count();
         self.waiting.len() >= options.waiting
-            || of(&|other| other.client == requester.client) >= options.waiting_per_client
+            || of(&|other| other == requester) >= options.waiting_per_client
             || requester.peer.is_some() && of(&|other| other.peer == requester.peer) >= options.waiting_per_peer
     }
 
@@ -240,17 +243,22 @@ impl State {
         self.waiting.retain(|waiting| !waiting.job.is_abandoned());
         let last = |waiting: &Waiting| {
             let Requester { client, peer } = &waiting.requester;
-            (self.peers.get(peer).copied().unwrap_or_default(), self.clients.get(client).copied().unwrap_or_default())
+            let (peer, client) = (self.peers.get(peer).copied(), self.clients.get(client).copied());
+            (peer.unwrap_or_default().max(waiting.since), client.unwrap_or_default().max(waiting.since))
         };
         let next = self.waiting.iter().enumerate().min_by_key(|(_, waiting)| last(waiting)).map(|(place, _)| place);
-        let Waiting { requester, job } = self.waiting.remove(next?);
+        let Waiting { requester, job, .. } = self.waiting.remove(next?);
+        self.turn += 1;
+        self.clients.insert(requester.client, self.turn);
+        self.peers.insert(requester.peer, self.turn);
         if self.waiting.is_empty() {
             self.clients.clear();
             self.peers.clear();
-        } else {
-            self.turn += 1;
-            self.clients.insert(requester.client, self.turn);
-            self.peers.insert(requester.peer, self.turn);
+        } else if self.clients.len().max(self.peers.len()) > 2 * self.waiting.len() + 16 {
+            let (clients, peers): (HashSet<_>, HashSet<_>) =
+                self.waiting.iter().map(|one| (Arc::clone(&one.requester.client), one.requester.peer)).unzip();
+            self.clients.retain(|client, _| clients.contains(client));
+            self.peers.retain(|peer, _| peers.contains(peer));
         }
         Some(job)
     }
@@ -336,13 +344,31 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn whoever_was_never_seen_does_not_go_before_those_who_wait_for_longer() {
+        let pool = Arc::new(Pool::new(options()));
+        let go = held(&pool).await;
+        let said = Arc::new(Mutex::new(Vec::new()));
+        // Served once already, as the honest have been.
+        pool.0.state().peers.insert(from("honest", 3).peer, 5);
+        pool.0.state().turn = 10;
+        let mut waiting = vec![queued(&pool, from("honest", 3), &said)];
+        pool.0.state().turn = 11;
+        waiting.extend((10..30).map(|peer| queued(&pool, from("stranger", peer), &said)));
+        drop(go);
+        futures::future::join_all(waiting).await;
+        assert_eq!(said.lock().unwrap()[0], "honest");
+        assert!(pool.0.state().peers.is_empty(), "nobody is remembered who does not wait");
+    }
+
+    #[tokio::test]
     async fn what_waits_is_bounded_for_a_client_for_an_address_and_in_all() {
         let pool = Arc::new(Pool::new(options()));
         let _go = held(&pool).await;
         let said = Arc::new(Mutex::new(Vec::new()));
         let refused = async |requester: Requester| pool.run(requester, Duration::ZERO, |_| ()).await;
         let mut waiting: Vec<_> = (0..50).map(|_| queued(&pool, from("flood", 2), &said)).collect();
-        assert_eq!(refused(from("flood", 3)).await, Err(PoolError::Full), "one client's from anywhere");
+        assert_eq!(refused(from("flood", 2)).await, Err(PoolError::Full), "one client's from one address");
+        assert_eq!(refused(from("flood", 3)).await, Err(PoolError::NotBegun), "the same client's from another");
         waiting.extend((0..10).map(|n| queued(&pool, from(&format!("client {n}"), 2), &said)));
         assert_eq!(refused(from("another", 2)).await, Err(PoolError::Full), "one address's for any client");
         assert_eq!(refused(from("another", 3)).await, Err(PoolError::NotBegun), "anybody else has room");
@@ -360,9 +386,9 @@ mod tests {
 
     #[tokio::test]
     async fn a_caller_who_gives_up_is_answered_and_its_job_is_told() {
-        let pool = Arc::new(Pool::new(options()));
+        let pool = Pool::new(PoolOptions { stands_back: false, ..options() });
         let (told, was_told) = oneshot::channel();
-        let job = pool.run(from("a", 1), Duration::from_millis(20), move |waiter: &JobCaller<'_>| {
+        let job = pool.run(from("a", 1), Duration::from_secs(2), move |waiter: &JobCaller<'_>| {
             while !waiter.is_gone() {
                 thread::yield_now();
             }

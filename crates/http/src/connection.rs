@@ -47,7 +47,10 @@ impl Timer {
         if timer.deadline() != deadline {
             timer.as_mut().reset(deadline);
         }
-        timer.as_mut().poll(cx).map(|()| Err(io::Error::new(io::ErrorKind::TimedOut, what)))
+        timer.as_mut().poll(cx).map(|()| {
+            metrics::counter!("relais_http_connections_closed_total", "reason" => "timeout").increment(1);
+            Err(io::Error::new(io::ErrorKind::TimedOut, what))
+        })
     }
 }
 
@@ -79,6 +82,11 @@ impl AsyncRead for Socket {
             return read;
         }
         let (wait, what) = match phase {
+            // An answer is still leaving, and has a deadline of its own.
+            Phase::Idle if self.state.is_blocked() => {
+                self.state.reader.register(cx.waker());
+                return Poll::Pending;
+            }
             Phase::Idle => (self.deadlines.idle, "the connection was idle"),
             Phase::Head => (self.deadlines.head, "the head of a request did not arrive"),
             // The body has its own deadline where it is read; and whoever is being answered need not send anything.

@@ -53,10 +53,14 @@ impl TrustedProxies {
     /// What stands before that, anybody may have written.
     pub(crate) fn peer(&self, connection: SocketAddr, headers: &HeaderMap) -> Peer {
         let mut address = connection.ip();
-        let lines = headers.get_all("x-forwarded-for").iter().rev().filter_map(|line| line.to_str().ok());
-        let mut named = lines.flat_map(|line| line.rsplit(',')).map(|text| text.trim().parse::<IpAddr>());
+        let lines = headers.get_all("x-forwarded-for").iter().rev();
+        // What can not be read ends the search: what stands before it was not written by a proxy.
+        let mut named = lines.flat_map(|line| line.as_bytes().rsplit(|byte| *byte == b',')).map(|text| {
+            let text = std::str::from_utf8(text).ok()?;
+            text.trim().parse::<IpAddr>().ok()
+        });
         while self.contains(address)
-            && let Some(Ok(before)) = named.next()
+            && let Some(Some(before)) = named.next()
         {
             address = before;
         }
@@ -83,6 +87,8 @@ mod tests {
         assert_eq!(seen(&["192.0.2.0/24"], "192.0.2.1", &["1.1.1.1, 198.51.100.7"]), "198.51.100.7");
         assert_eq!(seen(&["192.0.2.0/24"], "192.0.2.1", &["198.51.100.7", "192.0.2.9"]), "198.51.100.7");
         assert_eq!(seen(&["192.0.2.1"], "192.0.2.1", &["nonsense"]), "192.0.2.1");
+        assert_eq!(seen(&["192.0.2.1"], "192.0.2.1", &["1.1.1.1", "\u{ff}, 198.51.100.7"]), "198.51.100.7");
+        assert_eq!(seen(&["192.0.2.1"], "192.0.2.1", &["1.1.1.1", "198.51.100.7, \u{ff}"]), "192.0.2.1");
         assert_eq!(seen(&["192.0.2.1"], "::ffff:192.0.2.1", &[]), "192.0.2.1");
         assert!(TrustedProxies::parse(&["10.0.0.0/40".to_owned()]).is_err());
     }

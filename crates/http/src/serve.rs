@@ -69,13 +69,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often it is said that an address has too many connections.
 const WARN_EVERY: Duration = Duration::from_secs(60);
 
+/// The largest head of a request, in bytes: strangers send them too.
+const LARGEST_HEAD: usize = 64 * 1024;
+
 /// A quiet connection is asked after this time whether its other end is still there.
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// Serves until `shutdown`, then lets what is under way finish within the grace period.
 pub async fn serve(listener: TcpListener, router: Router, options: HttpOptions, shutdown: CancellationToken) {
     let service = NormalizePathLayer::trim_trailing_slash().layer(router);
-    let most_per_peer = options.max_connections_per_peer.min(options.max_connections * 3 / 4).max(1);
+    let most_per_peer = options
+        .max_connections_per_peer
+        .min(options.max_connections / 4 * 3 + options.max_connections % 4 * 3 / 4)
+        .max(1);
     let connections = Connections::new(options.max_connections, most_per_peer);
     let (graceful, options) = (GracefulShutdown::new(), Arc::new(options));
     let mut warned = None;
@@ -128,16 +134,8 @@ async fn run(connection: impl Future<Output = hyper::Result<()>>, address: Socke
         }
     };
     if let Err(error) = ended {
-        if is_timeout(&error) {
-            closed("timeout");
-        }
         tracing::debug!(peer = %address, error = %error, "a connection ended badly");
     }
-}
-
-fn is_timeout(error: &hyper::Error) -> bool {
-    let cause = std::error::Error::source(error).and_then(|cause| cause.downcast_ref::<io::Error>());
-    cause.is_some_and(|cause| cause.kind() == io::ErrorKind::TimedOut)
 }
 
 fn closed(reason: &'static str) {
@@ -174,6 +172,7 @@ fn connection(
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(None)
+        .max_buf_size(LARGEST_HEAD)
         .serve_connection(TokioIo::new(socket), service)
 }
 

@@ -72,9 +72,19 @@ impl State {
         self.begun + Duration::from_millis(since - 1)
     }
 
-    /// Notes that something was taken.
+    /// Notes that something was taken. A connection is idle only since the last of an answer has left.
     pub(crate) fn unblock(&self) {
-        self.blocked.store(0, Ordering::Relaxed);
+        if self.phase() == Phase::Idle {
+            self.since.store(self.age(), Ordering::Relaxed);
+        }
+        if self.blocked.swap(0, Ordering::Relaxed) > 0 {
+            self.reader.wake();
+        }
+    }
+
+    /// Whether what we write is not taken at the moment.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed) > 0
     }
 
     /// How long the other side has kept us waiting; nothing while it waits for us.

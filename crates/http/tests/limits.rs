@@ -30,6 +30,8 @@ use tokio_util::sync::CancellationToken;
 const DEADLINE: Duration = Duration::from_secs(30);
 /// What is given up is given up after this time.
 const SHORT: Duration = Duration::from_millis(200);
+/// More than sockets hold.
+const LARGE: usize = 32 << 20;
 /// What is not given up would be after this time.
 const LONG: Duration = Duration::from_secs(600);
 
@@ -76,6 +78,7 @@ async fn start(options: HttpOptions) -> Server {
     let router = Router::new()
         .route("/hello", get(async || "hello"))
         .route("/peer", get(async |Extension(peer): Extension<Peer>| peer.address().to_string()))
+        .route("/large", get(async || vec![b'x'; LARGE]))
         .route("/endless", get(async move || Body::new(Endless(dropping))))
         .route(
             "/wait",
@@ -169,6 +172,35 @@ async fn a_connection_between_two_requests_is_closed_after_its_own_time() {
     let mut stream = server.connect().await;
     assert!(ask(&mut stream, "GET /hello").await.ends_with("hello"));
     assert!(is_closed(&mut stream).await);
+}
+
+#[tokio::test]
+async fn a_reader_that_is_slow_gets_the_whole_answer() {
+    let server = start(HttpOptions { idle_timeout: SHORT, ..patient() }).await;
+    let mut slow = server.connect().await;
+    send(&mut slow, "GET /large HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").await;
+    let mut received = 0;
+    for _ in 0..4 {
+        // Meanwhile somebody else has been idle for long enough to be closed.
+        let mut idle = server.connect().await;
+        assert!(ask(&mut idle, "GET /hello").await.ends_with("hello"));
+        assert!(is_closed(&mut idle).await);
+        let mut part = vec![0; 64 << 10];
+        received += timeout(DEADLINE, slow.read(&mut part)).await.unwrap().unwrap();
+    }
+    let mut rest = Vec::new();
+    received += timeout(DEADLINE, slow.read_to_end(&mut rest)).await.unwrap().unwrap();
+    assert!(received > LARGE, "{received}");
+}
+
+#[tokio::test]
+async fn a_head_that_is_too_large_is_refused() {
+    let server = start(patient()).await;
+    let mut stream = server.connect().await;
+    let head = format!("GET /hello HTTP/1.1\r\nhost: h\r\nx-long: {}", "x".repeat(100_000));
+    let _ = stream.write_all(head.as_bytes()).await;
+    let answer = read_until(&mut stream, "\r\n\r\n").await;
+    assert!(answer.is_empty() || answer.contains("431"), "{answer}");
 }
 
 #[tokio::test]

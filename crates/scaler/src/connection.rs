@@ -4,19 +4,32 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     sync::OwnedSemaphorePermit,
+    time::{Sleep, sleep},
 };
 use tonic::transport::server::{Connected, TcpConnectInfo};
 
+/// How long a connection may say nothing at first. Later, pings find out whether the other side is there.
+const FIRST_WORD: Duration = Duration::from_secs(10);
+
 /// A connection with a place.
 pub(crate) struct Connection {
-    pub(crate) stream: TcpStream,
-    pub(crate) _place: OwnedSemaphorePermit,
+    stream: TcpStream,
+    /// Until something has been read.
+    first_word: Option<Pin<Box<Sleep>>>,
+    _place: OwnedSemaphorePermit,
+}
+
+impl Connection {
+    pub(crate) fn new(stream: TcpStream, place: OwnedSemaphorePermit) -> Self {
+        Self { stream, first_word: Some(Box::pin(sleep(FIRST_WORD))), _place: place }
+    }
 }
 
 impl Connected for Connection {
@@ -29,7 +42,15 @@ impl Connected for Connection {
 
 impl AsyncRead for Connection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buffer)
+        let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
+        if read.is_ready() {
+            self.first_word = None;
+        } else if let Some(timer) = &mut self.first_word
+            && timer.as_mut().poll(cx).is_ready()
+        {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        read
     }
 }
 

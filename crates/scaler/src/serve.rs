@@ -93,7 +93,7 @@ fn connections(listener: TcpListener) -> impl futures::Stream<Item = std::io::Re
             match listener.accept().await {
                 Ok((stream, _peer)) => {
                     let _: Result<(), std::io::Error> = stream.set_nodelay(true);
-                    return Some((Ok(Connection { stream, _place: place }), (listener, places)));
+                    return Some((Ok(Connection::new(stream, place)), (listener, places)));
                 }
                 Err(error) => {
                     tracing::warn!(error = %error, "a connection of KEDA could not be accepted");

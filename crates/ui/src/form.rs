@@ -9,8 +9,9 @@ use relais_http::{BodyError, read_body};
 
 use crate::Ui;
 
-/// The largest form.
+/// The largest form, and the largest of somebody who has not signed in.
 const MAX_BYTES: usize = 1 << 20;
+const MAX_SIGN_IN_BYTES: usize = 8 << 10;
 
 /// Names and values, in their order.
 #[derive(Debug, Clone, Default)]
@@ -55,7 +56,8 @@ impl FromRequest<Ui> for Form {
     type Rejection = Response;
 
     async fn from_request(request: Request, ui: &Ui) -> Result<Self, Response> {
-        let read = read_body(request.into_body(), MAX_BYTES, ui.options.request_timeout).await;
+        let most = if request.uri().path() == "/ui/sign-in" { MAX_SIGN_IN_BYTES } else { MAX_BYTES };
+        let read = read_body(request.into_body(), most, ui.options.request_timeout).await;
         read.map(|bytes| Self(Fields::parse(&bytes))).map_err(|error| {
             let status = match error {
                 BodyError::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,

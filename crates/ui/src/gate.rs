@@ -11,6 +11,7 @@ use std::{
 };
 
 use axum::{
+    Extension,
     extract::{ConnectInfo, FromRequestParts, Path, State},
     http::{HeaderMap, Method, StatusCode, Version, header, request::Parts},
     response::{IntoResponse as _, Redirect, Response},
@@ -18,6 +19,7 @@ use axum::{
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use maud::html;
 use relais_engine::{Actor, Operator, chain};
+use relais_http::Peer;
 
 use crate::{
     Ui,
@@ -33,7 +35,7 @@ const THEME: &str = "relais_theme";
 
 /// So many sign-ins may fail...
 const MOST_FAILURES: u32 = 20;
-/// ...in this time, in one process.
+/// ...in this time, from one address, in one process.
 const FAILURES_IN: Duration = Duration::from_secs(60);
 
 /// How the page is to look.
@@ -263,18 +265,25 @@ fn sign_in_form(taste: &Taste, back: Option<&str>, wrong: Option<&str>, status: 
 }
 
 /// Takes a token, and begins a session.
-pub(crate) async fn sign_in(State(ui): State<Ui>, taste: Taste, headers: HeaderMap, Form(fields): Form) -> Response {
+pub(crate) async fn sign_in(
+    State(ui): State<Ui>,
+    taste: Taste,
+    headers: HeaderMap,
+    peer: Option<Extension<Peer>>,
+    Form(fields): Form,
+) -> Response {
+    let peer = peer.map(|Extension(peer)| peer.address());
     let (words, back) = (taste.words(), fields.get("back"));
     if !from_own_page(&headers) {
         return layout::refused(&taste, StatusCode::FORBIDDEN, words.forged);
     }
-    if too_many(&ui) {
+    if too_many(&ui, peer) {
         return sign_in_form(&taste, back, Some(words.too_many_tries), StatusCode::TOO_MANY_REQUESTS);
     }
     let given = fields.any("token").unwrap_or_default().trim();
     let Some(actor) = ui.options.operators.recognise(given, "dashboard") else {
-        fail(&ui);
-        tracing::warn!("somebody could not sign in to the dashboard");
+        fail(&ui, peer);
+        tracing::warn!(?peer, "somebody could not sign in to the dashboard");
         return sign_in_form(&taste, back, Some(words.wrong_token), StatusCode::FORBIDDEN);
     };
     let mut nonce = [0; 16];
@@ -341,16 +350,16 @@ fn over_tls(headers: &HeaderMap) -> bool {
     headers.get("x-forwarded-proto").is_some_and(|proto| proto.as_bytes().eq_ignore_ascii_case(b"https"))
 }
 
-fn too_many(ui: &Ui) -> bool {
+/// Whether too many tries from this address have failed lately. Others may sign in all the same.
+fn too_many(ui: &Ui, peer: Option<IpAddr>) -> bool {
     let mut failures = ui.failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    if failures.0.elapsed() > FAILURES_IN {
-        *failures = (Instant::now(), 0);
-    }
-    failures.1 >= MOST_FAILURES
+    failures.retain(|_, (since, _)| since.elapsed() <= FAILURES_IN);
+    failures.get(&peer).is_some_and(|(_, count)| *count >= MOST_FAILURES)
 }
 
-fn fail(ui: &Ui) {
-    ui.failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner).1 += 1;
+fn fail(ui: &Ui, peer: Option<IpAddr>) {
+    let mut failures = ui.failures.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    failures.entry(peer).or_insert_with(|| (Instant::now(), 0)).1 += 1;
 }
 
 #[cfg(test)]

@@ -19,6 +19,8 @@ mod show;
 mod words;
 
 use std::{
+    collections::HashMap,
+    net::IpAddr,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -61,8 +63,8 @@ pub(crate) struct Ui {
     pub(crate) engine: Engine,
     pub(crate) options: Arc<UiOptions>,
     pub(crate) key: SessionKey,
-    /// Sign-ins that failed lately: since when, and how many.
-    pub(crate) failures: Arc<Mutex<(Instant, u32)>>,
+    /// Sign-ins that failed lately, by the address that they came from: since when, and how many.
+    pub(crate) failures: Arc<Mutex<HashMap<Option<IpAddr>, (Instant, u32)>>>,
 }
 
 /// What a page may do: its own scripts and styles, its own forms, and to be in no frame.
@@ -72,7 +74,7 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
 /// All pages, under `/ui`. To be served by [`relais_http::serve`]: the gate asks for the address of the connection.
 pub fn router(engine: Engine, options: UiOptions) -> Result<Router, EngineError> {
     let key = options.operators.session_key()?;
-    let failures = Arc::new(Mutex::new((Instant::now(), 0)));
+    let failures = Arc::default();
     let ui = Ui { engine, options: Arc::new(options), key, failures };
     let routes = Router::new()
         .route("/ui", get(pages::overview::page))

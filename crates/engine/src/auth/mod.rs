@@ -17,7 +17,7 @@ use std::{
 };
 
 use hmac::{Hmac, KeyInit, Mac};
-use relais_core::{Client, Declared};
+use relais_core::{Client, ClientId, Declared};
 use sha2::Sha256;
 use tokio::sync::OnceCell;
 
@@ -33,7 +33,7 @@ const MAX_SECRET: usize = 72;
 /// How many pairs may wait to be checked; a flood of guesses is turned away.
 const WAITING: usize = 1_000;
 
-/// How many of those for one client. Callers with the same pair wait for one check.
+/// How many of those for one client from one address. Callers with the same pair wait for one check.
 const WAITING_PER_CLIENT: usize = 16;
 
 /// How many of those from one address.
@@ -133,7 +133,7 @@ impl fmt::Debug for ClientCredentials {
 type Digest = [u8; 32];
 
 /// A check that is under way. Whoever brings the same pair waits for it too; if the one who began it hangs up, the next goes on.
-type Check = OnceCell<bool>;
+type Check = OnceCell<Result<bool, PoolError>>;
 
 /// Checks pairs of client and secret.
 pub(crate) struct Authenticator {
@@ -178,6 +178,10 @@ impl Authenticator {
         declared: &Declared,
         given: &ClientCredentials,
     ) -> Result<Arc<Client>, EngineError> {
+        // What can be nobody's is not looked at: it would only fill the queue. That depends on nothing but what was sent.
+        if given.secret.len() > MAX_SECRET || ClientId::new(given.client_id.as_str()).is_err() {
+            return Err(EngineError::Forbidden);
+        }
         let client = declared.clients.get(given.client_id.as_str());
         let hash = client.map(|client| client.secret_hash.as_str());
         let digest = self.digest(given, hash)?;
@@ -199,18 +203,20 @@ impl Authenticator {
         hash: Option<&str>,
     ) -> Result<bool, EngineError> {
         let check = self.join(digest);
-        let verified = check.get_or_try_init(|| {
+        let verified = check.get_or_init(|| {
             let requester = Requester { client: given.client_id.as_str().into(), peer: given.peer };
             let (secret, hash) = (given.secret.clone(), hash.unwrap_or(&self.nobody).to_owned());
             // Remembered by whoever did the work: a caller that hangs up has not made it for nothing.
             let memory = Arc::clone(&self.memory);
             lane.run(requester, PATIENCE, move |_| {
-                let verified = secret.len() <= MAX_SECRET && bcrypt::verify(&secret, &hash).unwrap_or(false);
+                let verified = bcrypt::verify(&secret, &hash).unwrap_or(false);
                 memory.remember(digest, verified);
                 verified
             })
         });
-        verified.await.copied().map_err(|error| match error {
+        // Also for those who wait for somebody else's check: whoever had to begin anew would wait once more.
+        let verified = tokio::time::timeout(PATIENCE, verified).await.map_or(Err(PoolError::NotEnded), |done| *done);
+        verified.map_err(|error| match error {
             PoolError::Full | PoolError::NotBegun | PoolError::NotEnded => EngineError::TooManyChecks,
             PoolError::Failed => EngineError::Stopping,
         })
@@ -332,6 +338,16 @@ mod tests {
         drop(go);
         let (here, there) = tokio::join!(waiting, also);
         assert!(here.is_ok() && there.is_ok());
+    }
+
+    #[tokio::test]
+    async fn what_can_be_nobodys_never_waits() {
+        let auth = authenticator(|_| {});
+        let _go = flooded(&auth, 0).await;
+        let (long_id, long_secret) = (pair(&"x".repeat(300_000), "guess"), pair("acme", &"x".repeat(73)));
+        for given in [long_id, long_secret, pair("", "guess")] {
+            assert!(matches!(auth.authenticate(&declared("right"), &given).await, Err(EngineError::Forbidden)));
+        }
     }
 
     #[tokio::test]
