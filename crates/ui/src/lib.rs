@@ -57,14 +57,17 @@ impl Default for UiOptions {
     }
 }
 
+/// Since when sign-ins fail, and how many did, by the address that they came from.
+type Failures = HashMap<Option<IpAddr>, (Instant, u32)>;
+
 /// What every page has at hand.
 #[derive(Clone)]
 pub(crate) struct Ui {
     pub(crate) engine: Engine,
     pub(crate) options: Arc<UiOptions>,
     pub(crate) key: SessionKey,
-    /// Sign-ins that failed lately, by the address that they came from: since when, and how many.
-    pub(crate) failures: Arc<Mutex<HashMap<Option<IpAddr>, (Instant, u32)>>>,
+    /// Sign-ins that failed lately.
+    pub(crate) failures: Arc<Mutex<Failures>>,
 }
 
 /// What a page may do: its own scripts and styles, its own forms, and to be in no frame.
