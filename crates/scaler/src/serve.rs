@@ -20,8 +20,8 @@ const KEEPALIVE: Duration = Duration::from_secs(30);
 /// Accepting fails when the process has too many files open; trying again at once would only burn CPU.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// KEDA keeps one connection, and one for each of its replicas.
-const MOST_CONNECTIONS: usize = 256;
+/// KEDA may have a connection for each workload that it scales.
+const MOST_CONNECTIONS: usize = 4_096;
 
 /// One stream for each workload that is scaled.
 const MOST_STREAMS: u32 = 1_000;
