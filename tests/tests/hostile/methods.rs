@@ -6,7 +6,7 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::{Scene, again};
+use crate::{Scene, again, say};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn methods_and_addresses_that_nobody_knows_do_not_grow_the_metrics() -> Result<()> {
@@ -31,7 +31,7 @@ async fn methods_and_addresses_that_nobody_knows_do_not_grow_the_metrics() -> Re
         })
         .await?;
     let after = metrics().await?;
-    println!("unknown methods: /metrics has {before} bytes before and {after} after");
+    say(&format!("unknown methods: /metrics has {before} bytes before and {after} after"));
     ensure!(after < before + 50_000, "/metrics grew from {before} to {after} bytes");
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use serde_json::json;
 
-use crate::{ATTACKER, Scene, again, client};
+use crate::{ATTACKER, Scene, again, client, say};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_secrets_keep_nobody_out_who_knows_the_right_one() -> Result<()> {
@@ -42,7 +42,7 @@ async fn wrong_secrets_keep_nobody_out_who_knows_the_right_one() -> Result<()> {
         .await?;
     let receiver = newcomer.lock().unwrap().take().expect("the newcomer came");
     let (status, took) = receiver.recv()?;
-    println!("wrong secrets: somebody who was never seen before was let in after {took:?}");
+    say(&format!("wrong secrets: somebody who was never seen before was let in after {took:?}"));
     ensure!(status == Some(200), "a client that was not remembered was answered {status:?}");
     ensure!(took < Duration::from_secs(10), "it took {took:?}");
     Ok(())
