@@ -36,21 +36,34 @@ pub(crate) struct Socket {
     writing: Timer,
 }
 
-/// Wakes the connection when a deadline has passed.
+/// Wakes the connection when a deadline has passed. It is set once and looks at the deadline when it goes off: a connection
+/// that is busy need not set it anew with every request.
 #[derive(Default)]
 struct Timer(Option<Pin<Box<Sleep>>>);
 
 impl Timer {
     /// Fails if the time is over, and else sees to it that the task is woken then.
     fn poll<T>(&mut self, deadline: Instant, what: &'static str, cx: &mut Context<'_>) -> Poll<io::Result<T>> {
-        let timer = self.0.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        if timer.deadline() != deadline {
-            timer.as_mut().reset(deadline);
+        if Instant::now() < deadline {
+            self.wake_by(deadline, cx);
+            return Poll::Pending;
         }
-        timer.as_mut().poll(cx).map(|()| {
-            metrics::counter!("relais_http_connections_closed_total", "reason" => "timeout").increment(1);
-            Err(io::Error::new(io::ErrorKind::TimedOut, what))
-        })
+        metrics::counter!("relais_http_connections_closed_total", "reason" => "timeout").increment(1);
+        Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, what)))
+    }
+
+    /// Sees to it that the task is woken at this moment or before it, and then asks again.
+    fn wake_by(&mut self, moment: Instant, cx: &mut Context<'_>) {
+        let timer = self.0.get_or_insert_with(|| Box::pin(sleep_until(moment)));
+        if timer.deadline() > moment {
+            timer.as_mut().reset(moment);
+        }
+        if timer.as_mut().poll(cx).is_ready() {
+            timer.as_mut().reset(moment);
+            if timer.as_mut().poll(cx).is_ready() {
+                cx.waker().wake_by_ref();
+            }
+        }
     }
 }
 
@@ -82,16 +95,13 @@ impl AsyncRead for Socket {
             return read;
         }
         let (wait, what) = match phase {
-            // An answer is still leaving, and has a deadline of its own.
-            Phase::Idle if self.state.is_blocked() => {
-                self.state.reader.register(cx.waker());
-                return Poll::Pending;
-            }
-            Phase::Idle => (self.deadlines.idle, "the connection was idle"),
+            Phase::Idle if !self.state.is_blocked() => (self.deadlines.idle, "the connection was idle"),
             Phase::Head => (self.deadlines.head, "the head of a request did not arrive"),
-            // The body has its own deadline where it is read; and whoever is being answered need not send anything.
-            Phase::Body | Phase::Answering => {
-                self.state.reader.register(cx.waker());
+            // The body has its own deadline where it is read, and so has an answer that is still leaving; and whoever is
+            // being answered need not send anything. When all that is over, nobody reads anew: the timer looks again.
+            Phase::Idle | Phase::Body | Phase::Answering => {
+                let soon = Instant::now() + self.deadlines.idle;
+                self.reading.wake_by(soon, cx);
                 return Poll::Pending;
             }
         };
@@ -156,7 +166,5 @@ pub(crate) struct IdleAfter(pub(crate) Arc<State>);
 impl Drop for IdleAfter {
     fn drop(&mut self) {
         self.0.enter(Phase::Idle);
-        // From now on there is a deadline.
-        self.0.reader.wake();
     }
 }

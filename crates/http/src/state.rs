@@ -6,7 +6,6 @@ use std::{
     time::Duration,
 };
 
-use futures::task::AtomicWaker;
 use tokio::{sync::Notify, time::Instant};
 
 /// What a connection is doing.
@@ -35,8 +34,6 @@ pub(crate) struct State {
     since: AtomicU64,
     /// Since when what we write is not taken, plus one; zero while it is.
     blocked: AtomicU64,
-    /// Whoever reads from the socket, while there is nothing to read and no deadline.
-    pub(crate) reader: AtomicWaker,
     /// Told when the connection is to be closed.
     pub(crate) close: Notify,
 }
@@ -45,7 +42,7 @@ impl State {
     pub(crate) fn new() -> Self {
         let phase = AtomicU8::new(Phase::Head as u8);
         let (since, blocked) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { begun: Instant::now(), phase, since, blocked, reader: AtomicWaker::new(), close: Notify::new() }
+        Self { begun: Instant::now(), phase, since, blocked, close: Notify::new() }
     }
 
     pub(crate) fn phase(&self) -> Phase {
@@ -77,9 +74,7 @@ impl State {
         if self.phase() == Phase::Idle {
             self.since.store(self.age(), Ordering::Relaxed);
         }
-        if self.blocked.swap(0, Ordering::Relaxed) > 0 {
-            self.reader.wake();
-        }
+        self.blocked.store(0, Ordering::Relaxed);
     }
 
     /// Whether what we write is not taken at the moment.
