@@ -2,7 +2,8 @@
 //!
 //! An operator writes the schema, a stranger the body. So whatever the body is, judging it takes a time that grows with its
 //! size: patterns are matched in linear time, numbers are bounded before they are decoded ([`numbers`]), and items are
-//! compared by hash ([`unique`]). Still it can take milliseconds, so requests are judged by [`check`], off the async threads.
+//! compared by hash ([`unique`]). Still it can take milliseconds, so requests are judged by [`check`], off the
+//! async threads unless they are small.
 
 pub(crate) mod check;
 mod numbers;
@@ -17,10 +18,16 @@ use crate::{EngineError, Problem};
 /// As many problems as are worth telling.
 const MAX_PROBLEMS: usize = 20;
 
+/// A body whose length, times that of a schema without references, is at most this is judged in microseconds: no part of the
+/// schema is applied more than once to a part of the body.
+const QUICK: usize = 256 * 1024;
+
 /// A schema ready to judge.
 pub(crate) struct Schema {
     validator: Validator,
     text: String,
+    /// Whether it refers to parts of itself, so that a part may be applied any number of times.
+    refers: bool,
 }
 
 impl Schema {
@@ -39,7 +46,7 @@ impl Schema {
             .with_keyword("uniqueItems", unique::keyword)
             .build(&value)
             .map_err(|error| error.to_string())?;
-        Ok(Self { validator, text: schema.get().to_owned() })
+        Ok(Self { validator, text: schema.get().to_owned(), refers: refers(&value) })
     }
 
     /// Says what is wrong with a schema that somebody wants to declare. One that was declared before is compiled whatever
@@ -54,6 +61,11 @@ impl Schema {
     /// Whether this was compiled from that text.
     pub(crate) fn is_of(&self, schema: &Json) -> bool {
         self.text == schema.get()
+    }
+
+    /// Whether judging this body takes microseconds, whatever it says.
+    pub(crate) fn is_quick(&self, body: &Json) -> bool {
+        !self.refers && self.text.len() * body.get().len() <= QUICK
     }
 
     /// Refuses a body that does not conform, or that can not be judged. May take milliseconds: not for an async thread.
@@ -85,6 +97,17 @@ fn clip(mut message: String) -> String {
         message.push('…');
     }
     message
+}
+
+/// Whether there is a reference anywhere.
+fn refers(value: &Value) -> bool {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .any(|(key, value)| matches!(key.as_str(), "$ref" | "$dynamicRef" | "$recursiveRef") || refers(value)),
+        Value::Array(values) => values.iter().any(refers),
+        _ => false,
+    }
 }
 
 /// The first reference that leads out of the document. The dialects' own identifiers are known to the validator.
@@ -166,6 +189,16 @@ mod tests {
         assert!(begun.elapsed() < Duration::from_secs(5), "an exponential matcher would never end");
         assert!(Schema::compile(&json(r#"{"pattern":"(?=a)b"}"#)).is_err());
         assert!(Schema::compile(&json(r#"{"pattern":"((a{1,1000}){1,1000}){1,1000}"}"#)).is_err());
+    }
+
+    #[test]
+    fn only_small_bodies_of_schemas_without_references_are_judged_at_once() {
+        let small = json(r#"{"a":1}"#);
+        let large = json(&format!(r#"{{"a":"{}"}}"#, "x".repeat(QUICK)));
+        let plain = Schema::compile(&json(r#"{"properties":{"a":{"type":"integer"}}}"#)).unwrap();
+        assert!(plain.is_quick(&small) && !plain.is_quick(&large));
+        let recursive = json(r##"{"anyOf":[{"type":"integer"},{"additionalProperties":{"$ref":"#"}}]}"##);
+        assert!(!Schema::compile(&recursive).unwrap().is_quick(&small));
     }
 
     #[test]
