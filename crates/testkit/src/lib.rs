@@ -39,6 +39,7 @@ pub mod process;
 pub mod proxy;
 pub mod rabbitmq;
 pub mod redis;
+pub mod sink_suite;
 pub mod store_suite;
 
 pub use database::{POSTGRES_VARIABLE, TestDatabase};

@@ -11,16 +11,19 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 20] = [
+const MAY_KNOW: [(&str, &[&str]); 22] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     // What a handler is, for whoever runs it.
     ("relais-handler", &[]),
     // Connections and bodies, for whatever serves HTTP.
     ("relais-http", &[]),
+    // What a message is, and the port for where messages go.
+    ("relais-message", &[]),
+    ("relais-outbox", &["relais-message"]),
     ("relais-store", &["relais-core", "relais-protocol"]),
     ("relais-bus", &["relais-core", "relais-protocol"]),
-    ("relais-messaging", &["relais-core", "relais-protocol"]),
+    ("relais-messaging", &["relais-message"]),
     ("relais-callback", &["relais-core", "relais-protocol", "relais-messaging"]),
     ("relais-broker", &["relais-core", "relais-messaging"]),
     ("relais-engine", &["relais-core", "relais-protocol", "relais-handler", "relais-bus"]),
@@ -32,7 +35,7 @@ const MAY_KNOW: [(&str, &[&str]); 20] = [
     ("relais-ui", &["relais-core", "relais-protocol", "relais-engine", "relais-http"]),
     ("relais-server", ALL_THAT_SHIP),
     // For tests only: conformance suites speak the ports, never a driver.
-    ("relais-testkit", &["relais-core", "relais-protocol"]),
+    ("relais-testkit", &["relais-core", "relais-protocol", "relais-message"]),
     // These two are tests themselves, and may use all there is.
     ("relais-tests", EVERYTHING),
     ("relais-bench", EVERYTHING),
@@ -45,6 +48,8 @@ const ALL_THAT_SHIP: &[&str] = &[
     "relais-protocol",
     "relais-handler",
     "relais-http",
+    "relais-message",
+    "relais-outbox",
     "relais-store",
     "relais-bus",
     "relais-callback",
@@ -63,6 +68,8 @@ const EVERYTHING: &[&str] = &[
     "relais-protocol",
     "relais-handler",
     "relais-http",
+    "relais-message",
+    "relais-outbox",
     "relais-store",
     "relais-bus",
     "relais-callback",

@@ -109,6 +109,7 @@ mod management;
 mod options;
 mod publish;
 mod queue;
+mod sink;
 mod tls;
 mod wire;
 mod witness;
@@ -122,6 +123,7 @@ pub use management::{Management, ManagementError, QueueFacts};
 pub use options::BrokerOptions;
 pub use publish::Publish;
 pub use queue::{Declared, Queue, QueueKind};
+pub use sink::RabbitMqSink;
 
 #[cfg(test)]
 mod tests {

@@ -1,0 +1,58 @@
+//! The transactional outbox: a fact is published if and only if the transaction that made it commits.
+//!
+//! A program writes one row in its own transaction, in any language or with [`Outbox::add`]. A [`Relay`] reads what is
+//! unpublished and hands it to a [`Sink`](relais_message::Sink), in order per aggregate. It can run inside the program or in
+//! the `relais` binary; many relays share the work.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use relais_message::Sink;
+//! use relais_outbox::{Outbox, OutboxEvent, Relay, RelayOptions};
+//!
+//! # async fn example(sink: Arc<dyn Sink>, url: &str, order: uuid::Uuid) -> Result<(), Box<dyn std::error::Error>> {
+//! let outbox = Outbox::new("outbox")?;
+//! let pool = sqlx::PgPool::connect(url).await?;
+//! outbox.create(&mut *pool.acquire().await?).await?;       // Or: relais outbox init
+//!
+//! let mut transaction = pool.begin().await?;
+//! sqlx::query("INSERT INTO orders …").execute(&mut *transaction).await?;
+//! outbox.add(&mut *transaction, &OutboxEvent::new(order, "order.placed", &serde_json::json!({"order": order}))?).await?;
+//! transaction.commit().await?;
+//!
+//! let store = relais_outbox::open(url, &outbox).await?;
+//! let relay = Relay::new(store, sink, RelayOptions::new("orders")?).await?;
+//! relay.run(tokio_util::sync::CancellationToken::new()).await;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The folder by file: `table` has the columns and the DDL, `add` the insert, `store` the port of what a relay does in the
+//! outbox's database, `postgres` and `sqlite` its drivers, `relay` the loop. What is deliberately not here: any sink.
+
+mod add;
+mod error;
+mod postgres;
+mod relay;
+mod sqlite;
+mod store;
+mod table;
+
+pub use add::{AddEvent, Outbox, OutboxEvent};
+pub use error::OutboxError;
+pub use postgres::PostgresOutbox;
+pub use relay::{Relay, RelayHandle, RelayOptions, RelayStats, Retry};
+pub use sqlite::SqliteOutbox;
+pub use store::{Backlog, Failed, Leases, OutboxStore, ParkedRow, ReadRequest, Row};
+pub use table::{AggregateId, Dialect, FIELDS, Layout, TableName, create_statements};
+
+use std::sync::Arc;
+
+/// Opens the outbox in the database that a URL names: `postgres://…` or `sqlite:file.db`.
+pub async fn open(url: &str, outbox: &Outbox) -> Result<Arc<dyn OutboxStore>, OutboxError> {
+    match url.split_once(':').map(|(scheme, _)| scheme) {
+        Some("postgres" | "postgresql") => Ok(Arc::new(PostgresOutbox::connect(url, outbox.table().clone()).await?)),
+        Some("sqlite") => Ok(Arc::new(SqliteOutbox::connect(url, outbox.table().clone()).await?)),
+        _ => Err(OutboxError::Url),
+    }
+}

@@ -1,0 +1,519 @@
+//! The outbox on PostgreSQL 14 or newer.
+//!
+//! Rows are read without locks: a lease on partitions of keys excludes other relays, and a row that somebody else has locked
+//! must not be passed over, since the later ones of its key would overtake it.
+
+use std::{sync::OnceLock, time::Duration};
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use futures::TryStreamExt as _;
+use relais_message::Headers;
+use sqlx::{
+    AssertSqlSafe, PgPool, Row as _,
+    postgres::{PgListener, PgPoolOptions, PgRow},
+};
+use tokio::sync::Mutex;
+
+use crate::{
+    Backlog, Dialect, Failed, Layout, Leases, OutboxError, OutboxStore, ParkedRow, ReadRequest, Row, TableName,
+    table::{CHANNEL, key_expression, relay_tables},
+};
+
+type Result<T> = std::result::Result<T, OutboxError>;
+
+/// Connections of a relay: one to read and mark, one for operators.
+const CONNECTIONS: u32 = 2;
+
+/// How long a relay waits before it listens again after the connection was lost.
+const LISTEN_AGAIN: Duration = Duration::from_secs(1);
+
+/// An outbox on PostgreSQL.
+#[derive(Debug)]
+pub struct PostgresOutbox {
+    pool: PgPool,
+    url: String,
+    table: TableName,
+    layout: OnceLock<Layout>,
+    listener: Mutex<Option<PgListener>>,
+}
+
+impl PostgresOutbox {
+    /// Connects to the database of an outbox.
+    pub async fn connect(url: &str, table: TableName) -> Result<Self> {
+        let pool = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false).connect(url).await?;
+        Ok(Self { pool, url: url.to_owned(), table, layout: OnceLock::new(), listener: Mutex::default() })
+    }
+
+    async fn layout(&self) -> Result<&Layout> {
+        match self.layout.get() {
+            Some(layout) => Ok(layout),
+            None => {
+                let layout = self.read_layout().await?;
+                Ok(self.layout.get_or_init(|| layout))
+            }
+        }
+    }
+
+    async fn read_layout(&self) -> Result<Layout> {
+        let columns = sqlx::query_as::<_, (String, String)>(
+            "SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute
+             WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped",
+        )
+        .bind(self.table.sql())
+        .fetch_all(&self.pool)
+        .await?;
+        let layout = Layout::new(&self.table, &columns)?;
+        for right in ["SELECT", "UPDATE"] {
+            let has: bool = sqlx::query_scalar("SELECT has_table_privilege($1, $2)")
+                .bind(self.table.sql())
+                .bind(right)
+                .fetch_one(&self.pool)
+                .await?;
+            if !has {
+                return Err(OutboxError::Right { table: self.table.to_string(), right });
+            }
+        }
+        Ok(layout)
+    }
+
+    fn beside(&self, name: &str) -> String {
+        self.table.beside(name)
+    }
+
+    /// The keys of which a row is parked or waits for a retry; `$1` is the outbox, and `key` how a key is computed.
+    fn waiting_keys(&self, layout: &Layout, key: &str) -> String {
+        let table = self.table.sql();
+        if layout.keeps_retries() {
+            format!(
+                "SELECT {key} FROM {table} o
+                 WHERE o.published_at IS NULL AND (o.next_try_at IS NOT NULL OR o.parked_at IS NOT NULL)
+                       AND (o.parked_at IS NOT NULL OR o.next_try_at > clock_timestamp()) AND $1 <> ''"
+            )
+        } else {
+            format!(
+                "SELECT r.key FROM {retry} r JOIN {table} o ON o.id = r.id::{id_type}
+                 WHERE r.outbox = $1 AND o.published_at IS NULL AND o.retry_count > 0
+                       AND (r.parked_at IS NOT NULL OR r.next_try_at > clock_timestamp())",
+                retry = self.beside("relais_outbox_retry"),
+                id_type = layout.id_type
+            )
+        }
+    }
+}
+
+#[async_trait]
+impl OutboxStore for PostgresOutbox {
+    async fn prepare(&self) -> Result<Layout> {
+        let layout = self.layout().await?.clone();
+        let there: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL")
+            .bind(self.beside("relais_outbox_lease"))
+            .bind(self.beside("relais_outbox_retry"))
+            .fetch_one(&self.pool)
+            .await?;
+        if !there {
+            // Relays that start at once would both find nothing, and one would fail.
+            let mut transaction = self.pool.begin().await?;
+            sqlx::query("SELECT pg_advisory_xact_lock(hashtext('relais_outbox'))").execute(&mut *transaction).await?;
+            for statement in relay_tables(&self.table, Dialect::Postgres) {
+                sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *transaction).await?;
+            }
+            transaction.commit().await?;
+        }
+        Ok(layout)
+    }
+
+    async fn renew_leases(&self, outbox: &str, relay: &str, partitions: i32, lease: Duration) -> Result<Leases> {
+        let (relays, leases) = (self.beside("relais_outbox_relay"), self.beside("relais_outbox_lease"));
+        let mut transaction = self.pool.begin().await?;
+        let alive = format!(
+            "INSERT INTO {relays} (outbox, relay, until) VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3))
+             ON CONFLICT (outbox, relay) DO UPDATE SET until = excluded.until"
+        );
+        sqlx::query(AssertSqlSafe(alive))
+            .bind(outbox)
+            .bind(relay)
+            .bind(lease.as_secs_f64())
+            .execute(&mut *transaction)
+            .await?;
+        let dead = format!("DELETE FROM {relays} WHERE outbox = $1 AND until < clock_timestamp() - interval '1 hour'");
+        sqlx::query(AssertSqlSafe(dead)).bind(outbox).execute(&mut *transaction).await?;
+        let all = format!("SELECT relay FROM {relays} WHERE outbox = $1 AND until > clock_timestamp() ORDER BY relay");
+        let all: Vec<String> = sqlx::query_scalar(AssertSqlSafe(all)).bind(outbox).fetch_all(&mut *transaction).await?;
+        let rank = all.iter().position(|name| name == relay).unwrap_or_default();
+        let share: Vec<i32> = (0..partitions).filter(|p| (*p as usize) % all.len().max(1) == rank).collect();
+        let give_up = format!("DELETE FROM {leases} WHERE outbox = $1 AND relay = $2 AND NOT partition = ANY($3)");
+        sqlx::query(AssertSqlSafe(give_up)).bind(outbox).bind(relay).bind(&share).execute(&mut *transaction).await?;
+        // In the order of the key, so that two relays do not wait for each other in a circle.
+        let take = format!(
+            "INSERT INTO {leases} AS l (outbox, partition, relay, until)
+             SELECT $1, p, $2, clock_timestamp() + make_interval(secs => $4) FROM unnest($3::integer[]) AS p ORDER BY p
+             ON CONFLICT (outbox, partition) DO UPDATE SET relay = excluded.relay, until = excluded.until
+             WHERE l.relay = excluded.relay OR l.until < clock_timestamp()
+             RETURNING partition"
+        );
+        let partitions: Vec<i32> = sqlx::query_scalar(AssertSqlSafe(take))
+            .bind(outbox)
+            .bind(relay)
+            .bind(&share)
+            .bind(lease.as_secs_f64())
+            .fetch_all(&mut *transaction)
+            .await?;
+        transaction.commit().await?;
+        Ok(Leases { partitions, relays: all.len() })
+    }
+
+    async fn release_leases(&self, outbox: &str, relay: &str) -> Result<()> {
+        for table in ["relais_outbox_lease", "relais_outbox_relay"] {
+            let sql = format!("DELETE FROM {} WHERE outbox = $1 AND relay = $2", self.beside(table));
+            sqlx::query(AssertSqlSafe(sql)).bind(outbox).bind(relay).execute(&self.pool).await?;
+        }
+        Ok(())
+    }
+
+    async fn read_unpublished(&self, request: &ReadRequest) -> Result<Vec<Row>> {
+        let layout = self.layout().await?;
+        let key = key_expression(&request.key, layout, Dialect::Postgres)?;
+        let waiting = self.waiting_keys(layout, &key);
+        let column = |name: &str, sql: &str| match layout.has(name) {
+            true => format!("{sql} AS {name}"),
+            false => format!("NULL::text AS {name}"),
+        };
+        // Where the relay has all partitions, the hash need not be computed.
+        let partition = match request.partitions.len() == usize::try_from(request.of).unwrap_or_default() {
+            true => "($2::integer[] IS NOT NULL AND $3::integer > 0)".to_owned(),
+            false => format!("((hashtext({key}) & 2147483647) % $3::integer) = ANY($2::integer[])"),
+        };
+        // The size on disk is known without reading the payload. It may be compressed: the reader counts again.
+        let sql = format!(
+            "SELECT id, key, aggregate_id, event_type, payload::text AS payload, created_at, retry_count, aggregate_type,
+                    headers, destination, schema_version, correlation_id
+             FROM (
+                 SELECT o.*, sum(o.size) OVER (ORDER BY o.place ROWS UNBOUNDED PRECEDING) - o.size AS before
+                 FROM (
+                     SELECT o.id::text AS id, {key} AS key, o.aggregate_id::text AS aggregate_id, o.event_type::text AS event_type,
+                            o.payload, o.created_at, o.retry_count::bigint AS retry_count, {aggregate_type}, {headers}, {destination},
+                            {schema_version}, {correlation_id}, pg_column_size(o.payload) AS size,
+                            row_number() OVER (ORDER BY {order}) AS place
+                     FROM {table} o
+                     WHERE o.published_at IS NULL AND {partition} AND {key} NOT IN ({waiting})
+                     ORDER BY {order} LIMIT $4
+                 ) o
+             ) o
+             WHERE before < $5 ORDER BY place",
+            order = layout.order(Dialect::Postgres),
+            table = self.table.sql(),
+            aggregate_type = column("aggregate_type", "o.aggregate_type::text"),
+            headers = column("headers", "o.headers::text"),
+            destination = column("destination", "o.destination::text"),
+            schema_version = column("schema_version", "o.schema_version::text"),
+            correlation_id = column("correlation_id", "o.correlation_id::text"),
+        );
+        let mut found = sqlx::query(AssertSqlSafe(sql))
+            .bind(&request.outbox)
+            .bind(&request.partitions)
+            .bind(request.of)
+            .bind(i64::try_from(request.rows).unwrap_or(i64::MAX))
+            .bind(i64::try_from(request.bytes).unwrap_or(i64::MAX))
+            .fetch(&self.pool);
+        let (mut rows, mut bytes) = (Vec::new(), 0);
+        while let Some(row) = found.try_next().await? {
+            let row = read(&row)?;
+            bytes += row.payload.len();
+            rows.push(row);
+            if bytes >= request.bytes {
+                break;
+            }
+        }
+        Ok(rows)
+    }
+
+    async fn next_retry(&self, outbox: &str) -> Result<Option<Duration>> {
+        let layout = self.layout().await?;
+        let rows = match layout.keeps_retries() {
+            true => format!(
+                "{} WHERE published_at IS NULL AND (next_try_at IS NOT NULL OR parked_at IS NOT NULL)
+                   AND parked_at IS NULL AND $1 <> ''",
+                self.table.sql()
+            ),
+            false => format!("{} WHERE outbox = $1 AND parked_at IS NULL", self.beside("relais_outbox_retry")),
+        };
+        let sql = format!(
+            "SELECT extract(epoch FROM min(next_try_at) - clock_timestamp())::float8 FROM {rows}
+                           AND next_try_at > clock_timestamp()"
+        );
+        let seconds: Option<f64> = sqlx::query_scalar(AssertSqlSafe(sql)).bind(outbox).fetch_one(&self.pool).await?;
+        Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()))
+    }
+
+    async fn mark_published(&self, outbox: &str, ids: &[String], delete: bool) -> Result<()> {
+        let layout = self.layout().await?;
+        let (table, id_type) = (self.table.sql(), &layout.id_type);
+        let sql = match (delete, layout.keeps_retries()) {
+            (true, _) => format!("DELETE FROM {table} WHERE id = ANY($1::text[]::{id_type}[])"),
+            (false, true) => format!(
+                "UPDATE {table} SET published_at = clock_timestamp(), next_try_at = NULL, parked_at = NULL
+                 WHERE id = ANY($1::text[]::{id_type}[]) AND published_at IS NULL"
+            ),
+            (false, false) => format!(
+                "UPDATE {table} SET published_at = clock_timestamp()
+                 WHERE id = ANY($1::text[]::{id_type}[]) AND published_at IS NULL"
+            ),
+        };
+        sqlx::query(AssertSqlSafe(sql)).bind(ids).execute(&self.pool).await?;
+        if !layout.keeps_retries() {
+            let sql = format!("DELETE FROM {} WHERE outbox = $1 AND id = ANY($2)", self.beside("relais_outbox_retry"));
+            sqlx::query(AssertSqlSafe(sql)).bind(outbox).bind(ids).execute(&self.pool).await?;
+        }
+        Ok(())
+    }
+
+    async fn record_failures(&self, outbox: &str, failed: &[Failed]) -> Result<()> {
+        let layout = self.layout().await?;
+        let (table, id_type) = (self.table.sql(), &layout.id_type);
+        let retries = match layout.keeps_retries() {
+            true => {
+                ", last_error = w.error, next_try_at = clock_timestamp() + make_interval(secs => w.again),
+                 parked_at = CASE WHEN w.again IS NULL THEN clock_timestamp() END"
+            }
+            false => "",
+        };
+        let update = format!(
+            "UPDATE {table} o SET retry_count = w.retry_count{retries}
+             FROM unnest($1::text[], $2::integer[], $3::text[], $4::float8[]) AS w (id, retry_count, error, again)
+             WHERE o.id = w.id::{id_type} AND o.id = ANY($1::text[]::{id_type}[]) AND o.published_at IS NULL"
+        );
+        let ids: Vec<&str> = failed.iter().map(|row| row.id.as_str()).collect();
+        let counts: Vec<i32> = failed.iter().map(|row| i32::try_from(row.retry_count).unwrap_or(i32::MAX)).collect();
+        let errors: Vec<&str> = failed.iter().map(|row| row.error.as_str()).collect();
+        let again: Vec<Option<f64>> = failed.iter().map(|row| row.again.map(|again| again.as_secs_f64())).collect();
+        let mut transaction = self.pool.begin().await?;
+        sqlx::query(AssertSqlSafe(update))
+            .bind(&ids)
+            .bind(&counts)
+            .bind(&errors)
+            .bind(&again)
+            .execute(&mut *transaction)
+            .await?;
+        if !layout.keeps_retries() {
+            let keys: Vec<&str> = failed.iter().map(|row| row.key.as_str()).collect();
+            let upsert = format!(
+                "INSERT INTO {} (outbox, id, key, last_error, next_try_at, parked_at)
+                 SELECT $1, w.id, w.key, w.error, clock_timestamp() + make_interval(secs => w.again),
+                        CASE WHEN w.again IS NULL THEN clock_timestamp() END
+                 FROM unnest($2::text[], $3::text[], $4::text[], $5::float8[]) AS w (id, key, error, again)
+                 ON CONFLICT (outbox, id) DO UPDATE SET last_error = excluded.last_error,
+                     next_try_at = excluded.next_try_at, parked_at = excluded.parked_at",
+                self.beside("relais_outbox_retry")
+            );
+            sqlx::query(AssertSqlSafe(upsert))
+                .bind(outbox)
+                .bind(&ids)
+                .bind(&keys)
+                .bind(&errors)
+                .bind(&again)
+                .execute(&mut *transaction)
+                .await?;
+        }
+        transaction.commit().await?;
+        Ok(())
+    }
+
+    async fn purge_published(&self, older_than: Duration, limit: usize) -> Result<u64> {
+        let table = self.table.sql();
+        let sql = format!(
+            "DELETE FROM {table} WHERE id = ANY(ARRAY(
+                 SELECT id FROM {table} WHERE published_at < clock_timestamp() - make_interval(secs => $1) LIMIT $2
+             ))"
+        );
+        let gone = sqlx::query(AssertSqlSafe(sql))
+            .bind(older_than.as_secs_f64())
+            .bind(i64::try_from(limit).unwrap_or(i64::MAX))
+            .execute(&self.pool)
+            .await?;
+        Ok(gone.rows_affected())
+    }
+
+    async fn backlog(&self, outbox: &str, limit: u64) -> Result<Backlog> {
+        let layout = self.layout().await?;
+        let table = self.table.sql();
+        let parked = match layout.keeps_retries() {
+            true => format!(
+                "SELECT count(*) FROM {table} WHERE published_at IS NULL
+                   AND (next_try_at IS NOT NULL OR parked_at IS NOT NULL) AND parked_at IS NOT NULL AND $2 <> ''"
+            ),
+            false => format!(
+                "SELECT count(*) FROM {} WHERE outbox = $2 AND parked_at IS NOT NULL",
+                self.beside("relais_outbox_retry")
+            ),
+        };
+        let sql = format!(
+            "SELECT (SELECT count(*) FROM (SELECT 1 FROM {table} WHERE published_at IS NULL LIMIT $1 + 1) o) AS rows,
+                    (SELECT extract(epoch FROM clock_timestamp() - min(created_at))::float8 FROM (
+                         SELECT created_at FROM {table} WHERE published_at IS NULL ORDER BY created_at LIMIT 1
+                     ) o) AS oldest,
+                    ({parked}) AS parked"
+        );
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX - 1);
+        let row = sqlx::query(AssertSqlSafe(sql)).bind(limit).bind(outbox).fetch_one(&self.pool).await?;
+        let (rows, parked): (i64, i64) = (row.try_get("rows")?, row.try_get("parked")?);
+        let oldest: Option<f64> = row.try_get("oldest")?;
+        Ok(Backlog {
+            unpublished: u64::try_from(rows.min(limit)).unwrap_or_default(),
+            more: rows > limit,
+            oldest: oldest.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok()),
+            parked: u64::try_from(parked).unwrap_or_default(),
+        })
+    }
+
+    async fn list_parked(&self, request: &ReadRequest) -> Result<Vec<ParkedRow>> {
+        let layout = self.layout().await?;
+        let key = key_expression(&request.key, layout, Dialect::Postgres)?;
+        let (table, id_type) = (self.table.sql(), &layout.id_type);
+        let rows = match layout.keeps_retries() {
+            true => format!(
+                "SELECT o.id::text AS id, {key} AS key, o.event_type::text AS event_type, o.retry_count::bigint AS retry_count,
+                        o.last_error FROM {table} o
+                 WHERE o.published_at IS NULL AND (o.next_try_at IS NOT NULL OR o.parked_at IS NOT NULL)
+                       AND o.parked_at IS NOT NULL AND $1 <> '' ORDER BY o.created_at LIMIT $2"
+            ),
+            false => format!(
+                "SELECT r.id, r.key, o.event_type::text AS event_type, o.retry_count::bigint AS retry_count, r.last_error
+                 FROM {} r JOIN {table} o ON o.id = r.id::{id_type}
+                 WHERE r.outbox = $1 AND r.parked_at IS NOT NULL AND o.published_at IS NULL ORDER BY o.created_at LIMIT $2",
+                self.beside("relais_outbox_retry")
+            ),
+        };
+        let rows = sqlx::query(AssertSqlSafe(rows))
+            .bind(&request.outbox)
+            .bind(i64::try_from(request.rows).unwrap_or(i64::MAX))
+            .fetch_all(&self.pool)
+            .await?;
+        rows.iter()
+            .map(|row| {
+                Ok(ParkedRow {
+                    id: row.try_get("id")?,
+                    key: row.try_get("key")?,
+                    event_type: row.try_get("event_type")?,
+                    retry_count: u32::try_from(row.try_get::<i64, _>("retry_count")?).unwrap_or_default(),
+                    error: row.try_get("last_error")?,
+                })
+            })
+            .collect()
+    }
+
+    async fn retry_parked(&self, outbox: &str, ids: &[String]) -> Result<u64> {
+        let layout = self.layout().await?;
+        let (table, id_type) = (self.table.sql(), &layout.id_type);
+        let (set, parked) = match layout.keeps_retries() {
+            true => (", parked_at = NULL, next_try_at = NULL", "parked_at IS NOT NULL AND $2 <> ''".to_owned()),
+            false => (
+                "",
+                format!(
+                    "id IN (SELECT r.id::{id_type} FROM {} r WHERE r.outbox = $2 AND r.parked_at IS NOT NULL)",
+                    self.beside("relais_outbox_retry")
+                ),
+            ),
+        };
+        let sql = format!(
+            "UPDATE {table} SET retry_count = 0{set}
+             WHERE id = ANY($1::text[]::{id_type}[]) AND published_at IS NULL AND {parked}"
+        );
+        let done = sqlx::query(AssertSqlSafe(sql)).bind(ids).bind(outbox).execute(&self.pool).await?;
+        self.forget_retries(layout, outbox, ids).await?;
+        Ok(done.rows_affected())
+    }
+
+    async fn skip_parked(&self, outbox: &str, ids: &[String]) -> Result<u64> {
+        let layout = self.layout().await?;
+        let (table, id_type) = (self.table.sql(), &layout.id_type);
+        let parked = match layout.keeps_retries() {
+            true => "parked_at IS NOT NULL AND $2 <> ''".to_owned(),
+            false => format!(
+                "id IN (SELECT r.id::{id_type} FROM {} r WHERE r.outbox = $2 AND r.parked_at IS NOT NULL)",
+                self.beside("relais_outbox_retry")
+            ),
+        };
+        let sql = format!(
+            "UPDATE {table} SET published_at = clock_timestamp()
+             WHERE id = ANY($1::text[]::{id_type}[]) AND published_at IS NULL AND {parked}"
+        );
+        let done = sqlx::query(AssertSqlSafe(sql)).bind(ids).bind(outbox).execute(&self.pool).await?;
+        self.forget_retries(layout, outbox, ids).await?;
+        Ok(done.rows_affected())
+    }
+
+    async fn wait_for_rows(&self) {
+        loop {
+            if self.heard().await.is_ok() {
+                return;
+            }
+            *self.listener.lock().await = None;
+            tokio::time::sleep(LISTEN_AGAIN).await;
+        }
+    }
+}
+
+impl PostgresOutbox {
+    async fn forget_retries(&self, layout: &Layout, outbox: &str, ids: &[String]) -> Result<()> {
+        if !layout.keeps_retries() {
+            let sql = format!("DELETE FROM {} WHERE outbox = $1 AND id = ANY($2)", self.beside("relais_outbox_retry"));
+            sqlx::query(AssertSqlSafe(sql)).bind(outbox).bind(ids).execute(&self.pool).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a trigger says that this table has new rows.
+    async fn heard(&self) -> std::result::Result<(), sqlx::Error> {
+        let mut listener = self.listener.lock().await;
+        if listener.is_none() {
+            let mut new = PgListener::connect(&self.url).await?;
+            new.listen(CHANNEL).await?;
+            *listener = Some(new);
+            // Whatever came before it listened was not heard.
+            return Ok(());
+        }
+        let Some(listener) = listener.as_mut() else { return Ok(()) };
+        let name = self.table.to_string();
+        loop {
+            let notification = listener.recv().await?;
+            if notification.payload() == name {
+                // What was said meanwhile is of the same rows.
+                while listener.next_buffered().is_some() {}
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn read(row: &PgRow) -> Result<Row> {
+    let created_at: jiff_sqlx::Timestamp = row.try_get("created_at")?;
+    let headers: Option<String> = row.try_get("headers")?;
+    Ok(Row {
+        id: row.try_get("id")?,
+        key: row.try_get("key")?,
+        aggregate_id: row.try_get("aggregate_id")?,
+        event_type: row.try_get("event_type")?,
+        payload: Bytes::from(row.try_get::<String, _>("payload")?),
+        created_at: created_at.to_jiff(),
+        retry_count: u32::try_from(row.try_get::<i64, _>("retry_count")?).unwrap_or_default(),
+        aggregate_type: row.try_get("aggregate_type")?,
+        headers: headers.as_deref().map(read_headers).unwrap_or_default(),
+        destination: row.try_get("destination")?,
+        schema_version: row.try_get("schema_version")?,
+        correlation_id: row.try_get("correlation_id")?,
+    })
+}
+
+/// The members of a JSON object, as text.
+pub(crate) fn read_headers(json: &str) -> Headers {
+    let Ok(serde_json::Value::Object(members)) = serde_json::from_str(json) else { return Headers::default() };
+    members
+        .into_iter()
+        .filter_map(|(name, value)| match value {
+            serde_json::Value::Null => None,
+            serde_json::Value::String(text) => Some((name, text)),
+            other => Some((name, other.to_string())),
+        })
+        .collect()
+}

@@ -1,0 +1,448 @@
+//! The relay: reads what is unpublished, hands it to the sink, and marks what was confirmed.
+//!
+//! One round after the other: read a batch, publish it, mark it. A crash between any two of these repeats messages and loses
+//! none. A failing message holds back its own key only. When nothing at all is answered, the sink is away: the relay then
+//! tries one message at a time, with growing pauses, and parks nothing.
+
+use std::{
+    collections::HashSet,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use relais_message::{Envelope, Outcome, Outgoing, Sink, Template};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use crate::{FIELDS, Failed, Layout, OutboxError, OutboxStore, ReadRequest, Row};
+
+/// How the pauses between tries grow, and when to give up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Retry {
+    /// After so many failed tries a message is parked.
+    pub limit: u32,
+    /// The first pause.
+    pub base: Duration,
+    /// Each pause is so many times the one before.
+    pub factor: f64,
+    /// The longest pause.
+    pub cap: Duration,
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Self { limit: 10, base: Duration::from_secs(1), factor: 2.0, cap: Duration::from_secs(300) }
+    }
+}
+
+impl Retry {
+    /// The pause after so many failed tries.
+    fn pause(&self, failed: u32) -> Duration {
+        let grown = self.base.as_secs_f64() * self.factor.powi(i32::try_from(failed.saturating_sub(1)).unwrap_or(64));
+        Duration::try_from_secs_f64(grown.min(self.cap.as_secs_f64())).unwrap_or(self.cap)
+    }
+}
+
+/// How a relay works, and where messages go.
+#[derive(Debug, Clone)]
+pub struct RelayOptions {
+    /// The name of the outbox: relays of one name share its work.
+    pub outbox: String,
+    /// What this relay is called. No two may have the same name.
+    pub relay: String,
+    /// A message's key. Order is kept per key.
+    pub key: Template,
+    /// Where a message goes, unless its row names a destination.
+    pub destination: Template,
+    /// RabbitMQ's routing key.
+    pub routing_key: Template,
+    /// Headers that every message gets.
+    pub headers: Vec<(String, Template)>,
+    /// How payloads are wrapped.
+    pub envelope: Envelope,
+    /// What comes before CloudEvents' names in headers; see [`Envelope::wrap`].
+    pub header_prefix: String,
+    /// At most so many rows at once.
+    pub batch_rows: usize,
+    /// About so many bytes of payload at once.
+    pub batch_bytes: usize,
+    /// How often to look where nobody says that there are new rows.
+    pub poll: Duration,
+    /// How long the partitions of a relay that died stay its own.
+    pub lease: Duration,
+    /// Into how many partitions keys are divided. The same for all relays of an outbox.
+    pub partitions: i32,
+    /// How long the sink may take for one batch.
+    pub publish_timeout: Duration,
+    /// Retries and parking.
+    pub retry: Retry,
+    /// Whether published rows are deleted at once instead of marked.
+    pub delete_published: bool,
+    /// How long published rows are kept.
+    pub retention: Duration,
+}
+
+impl RelayOptions {
+    /// The defaults, for an outbox of this name. The relay gets a name that nobody else has.
+    pub fn new(outbox: impl Into<String>) -> Result<Self, OutboxError> {
+        Ok(Self {
+            outbox: outbox.into(),
+            relay: uuid::Uuid::now_v7().to_string(),
+            key: Template::parse("{aggregate_id}")?,
+            destination: Template::parse("outbox.event.{event_type}")?,
+            routing_key: Template::parse("{event_type}")?,
+            headers: Vec::new(),
+            envelope: Envelope::Bare,
+            header_prefix: "ce-".to_owned(),
+            batch_rows: 500,
+            batch_bytes: 8 * 1024 * 1024,
+            poll: Duration::from_millis(500),
+            lease: Duration::from_secs(15),
+            partitions: 16,
+            publish_timeout: Duration::from_secs(30),
+            retry: Retry::default(),
+            delete_published: false,
+            retention: Duration::from_secs(7 * 24 * 3600),
+        })
+    }
+}
+
+/// What a relay has done so far, and how it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RelayStats {
+    /// Messages that the sink confirmed.
+    pub published: u64,
+    /// Tries that failed.
+    pub failed: u64,
+    /// Messages that were parked.
+    pub parked: u64,
+    /// Partitions that it has.
+    pub partitions: usize,
+    /// Relays of the same outbox that are there.
+    pub relays: usize,
+    /// Why nothing goes on, if that is so: the sink or the database is away.
+    pub trouble: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Counters {
+    published: AtomicU64,
+    failed: AtomicU64,
+    parked: AtomicU64,
+    state: Mutex<(usize, usize, Option<String>)>,
+}
+
+/// Sees how a relay is, from anywhere.
+#[derive(Debug, Clone, Default)]
+pub struct RelayHandle(Arc<Counters>);
+
+impl RelayHandle {
+    /// What it has done so far, and how it is.
+    pub fn stats(&self) -> RelayStats {
+        let (partitions, relays, trouble) = self.0.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        RelayStats {
+            published: self.0.published.load(Ordering::Relaxed),
+            failed: self.0.failed.load(Ordering::Relaxed),
+            parked: self.0.parked.load(Ordering::Relaxed),
+            partitions,
+            relays,
+            trouble,
+        }
+    }
+
+    fn update(&self, change: impl FnOnce(&mut (usize, usize, Option<String>))) {
+        change(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+/// Publishes an outbox by polling.
+pub struct Relay {
+    store: Arc<dyn OutboxStore>,
+    sink: Arc<dyn Sink>,
+    options: RelayOptions,
+    handle: RelayHandle,
+}
+
+/// What one round came to.
+enum Round {
+    /// There was something to do, so there may be more.
+    Busy,
+    /// There was nothing to do.
+    Idle,
+    /// The sink answers nothing.
+    Away(String),
+}
+
+impl Relay {
+    /// Checks the table and the templates.
+    pub async fn new(
+        store: Arc<dyn OutboxStore>,
+        sink: Arc<dyn Sink>,
+        options: RelayOptions,
+    ) -> Result<Self, OutboxError> {
+        let layout = store.prepare().await?;
+        for template in
+            [&options.destination, &options.routing_key].into_iter().chain(options.headers.iter().map(|(_, t)| t))
+        {
+            template.check(&FIELDS)?;
+        }
+        warn_of_order(&options.outbox, &layout);
+        let relay = Self { store, sink, options, handle: RelayHandle::default() };
+        // The key becomes SQL: a database that does not take it says so now.
+        relay.store.read_unpublished(&ReadRequest { rows: 0, ..relay.request(Vec::new(), 0) }).await?;
+        Ok(relay)
+    }
+
+    /// Sees how it is.
+    pub fn handle(&self) -> RelayHandle {
+        self.handle.clone()
+    }
+
+    /// Publishes until it is told to stop. A round that has begun is finished first.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut renewed: Option<Instant> = None;
+        let mut purged = Instant::now();
+        let mut partitions = Vec::new();
+        let mut pauses = 0;
+        // What is tried while the sink is away: one message, each time another.
+        let mut probe = None;
+        while !stop.is_cancelled() {
+            if renewed.is_none_or(|at| at.elapsed() > self.options.lease / 3) {
+                match self.renew().await {
+                    Ok(leased) => (partitions, renewed) = (leased, Some(Instant::now())),
+                    Err(error) => {
+                        self.pause(&mut pauses, format!("the outbox's database is away: {error}"), &stop).await;
+                        // Somebody else may have them by now.
+                        if renewed.is_some_and(|at| at.elapsed() > self.options.lease) {
+                            partitions.clear();
+                        }
+                        continue;
+                    }
+                }
+            }
+            if purged.elapsed() > Duration::from_secs(60) {
+                purged = Instant::now();
+                self.purge().await;
+            }
+            let round = match partitions.is_empty() {
+                true => Ok(Round::Idle),
+                false => self.round(&partitions, &mut probe).await,
+            };
+            match round {
+                Ok(Round::Busy) => pauses = 0,
+                Ok(Round::Idle) => {
+                    pauses = 0;
+                    self.handle.update(|state| state.2 = None);
+                    self.wait(&stop).await;
+                }
+                Ok(Round::Away(why)) => self.pause(&mut pauses, format!("the sink is away: {why}"), &stop).await,
+                Err(error) => {
+                    self.pause(&mut pauses, format!("the outbox's database is away: {error}"), &stop).await;
+                }
+            }
+        }
+        if let Err(error) = self.store.release_leases(&self.options.outbox, &self.options.relay).await {
+            tracing::warn!(outbox = self.options.outbox, %error, "failed to release the leases of a relay");
+        }
+    }
+
+    async fn renew(&self) -> Result<Vec<i32>, OutboxError> {
+        let RelayOptions { outbox, relay, partitions, lease, .. } = &self.options;
+        let leases = self.store.renew_leases(outbox, relay, *partitions, *lease).await?;
+        self.handle.update(|state| (state.0, state.1) = (leases.partitions.len(), leases.relays));
+        Ok(leases.partitions)
+    }
+
+    fn request(&self, partitions: Vec<i32>, rows: usize) -> ReadRequest {
+        let RelayOptions { outbox, key, partitions: of, batch_bytes, retry, .. } = &self.options;
+        ReadRequest {
+            outbox: outbox.clone(),
+            key: key.clone(),
+            partitions,
+            of: *of,
+            rows,
+            bytes: *batch_bytes,
+            limit: retry.limit,
+        }
+    }
+
+    /// Reads, publishes and marks one batch. `probe` is the number of the next message to try while the sink is away.
+    async fn round(&self, partitions: &[i32], probe: &mut Option<usize>) -> Result<Round, OutboxError> {
+        let mut rows = self.store.read_unpublished(&self.request(partitions.to_vec(), self.options.batch_rows)).await?;
+        if rows.is_empty() {
+            *probe = None;
+            return Ok(Round::Idle);
+        }
+        if let Some(number) = probe {
+            rows = heads_of_keys(rows, *number);
+            *number += 1;
+        }
+        let probing = probe.is_some();
+        let (mut failed, mut sent, mut outgoing) = (Vec::new(), Vec::new(), Vec::new());
+        let mut stopped: HashSet<String> = HashSet::new();
+        for row in rows {
+            if stopped.contains(&row.key) {
+                continue;
+            }
+            match self.outgoing(&row) {
+                Ok(message) => {
+                    outgoing.push(message);
+                    sent.push(row);
+                }
+                Err(why) => {
+                    stopped.insert(row.key.clone());
+                    failed.push((row, why, true));
+                }
+            }
+        }
+        let outcomes = self.publish(outgoing).await;
+        let (mut confirmed, mut unknown) = (Vec::new(), None);
+        for (row, outcome) in sent.into_iter().zip(outcomes) {
+            match outcome {
+                Outcome::Confirmed => confirmed.push(row.id),
+                Outcome::Refused(why) => failed.push((row, why, true)),
+                Outcome::Unknown(why) => {
+                    unknown = Some(why.clone());
+                    failed.push((row, why, false));
+                }
+                Outcome::NotSent => {}
+            }
+        }
+        if !confirmed.is_empty() {
+            let delete = self.options.delete_published;
+            self.store.mark_published(&self.options.outbox, &confirmed, delete).await?;
+            self.handle.0.published.fetch_add(confirmed.len() as u64, Ordering::Relaxed);
+        }
+        let away = confirmed.is_empty() && !failed.is_empty() && failed.iter().all(|(.., certain)| !certain);
+        if !failed.is_empty() {
+            self.record(failed, away).await?;
+        }
+        match unknown.filter(|_| away) {
+            Some(why) => {
+                *probe = Some(probe.unwrap_or_default());
+                Ok(Round::Away(why))
+            }
+            None => {
+                if probing && !confirmed.is_empty() {
+                    *probe = None;
+                }
+                Ok(Round::Busy)
+            }
+        }
+    }
+
+    /// The message of a row and where it goes; or why it cannot be sent.
+    fn outgoing(&self, row: &Row) -> Result<Outgoing, String> {
+        let options = &self.options;
+        if row.retry_count >= options.retry.limit {
+            return Err("it was tried as often as the limit allows".to_owned());
+        }
+        let mut message = row.message();
+        for (name, template) in &options.headers {
+            message.headers.set(name.clone(), template.render(row).map_err(|error| error.to_string())?);
+        }
+        let destination = match &row.destination {
+            Some(destination) => destination.clone(),
+            None => options.destination.render(row).map_err(|error| error.to_string())?,
+        };
+        let routing_key = options.routing_key.render(row).map_err(|error| error.to_string())?;
+        let source = format!("/outboxes/{}", options.outbox);
+        let message = options.envelope.wrap(&message, &source, &options.header_prefix);
+        Ok(Outgoing { destination, routing_key, message })
+    }
+
+    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Outcome> {
+        if batch.is_empty() {
+            return Vec::new();
+        }
+        let (number, limit) = (batch.len(), self.options.publish_timeout);
+        match timeout(limit, self.sink.publish(batch)).await {
+            Ok(outcomes) => outcomes,
+            Err(_) => vec![Outcome::Unknown(format!("the sink did not answer within {limit:?}")); number],
+        }
+    }
+
+    /// Writes down what failed. A message is parked at the limit, unless the sink is away: then it is not its fault.
+    async fn record(&self, failed: Vec<(Row, String, bool)>, away: bool) -> Result<(), OutboxError> {
+        let Retry { limit, .. } = self.options.retry;
+        let mut parked = 0;
+        let failed: Vec<Failed> = failed
+            .into_iter()
+            .map(|(row, error, _)| {
+                let tries = row.retry_count.saturating_add(1);
+                let retry_count = if away { tries.min(limit.saturating_sub(1)) } else { tries.min(limit) };
+                let park = !away && retry_count >= limit;
+                parked += u64::from(park);
+                // While the sink is away the whole relay waits, not each message.
+                let again = if away { Duration::ZERO } else { self.options.retry.pause(tries) };
+                if park {
+                    tracing::warn!(outbox = self.options.outbox, id = row.id, key = row.key, error, "parked a message");
+                }
+                Failed { id: row.id, key: row.key, retry_count, error, again: (!park).then_some(again) }
+            })
+            .collect();
+        self.store.record_failures(&self.options.outbox, &failed).await?;
+        self.handle.0.failed.fetch_add(failed.len() as u64, Ordering::Relaxed);
+        self.handle.0.parked.fetch_add(parked, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Waits until there may be something to do.
+    async fn wait(&self, stop: &CancellationToken) {
+        let next = self.store.next_retry(&self.options.outbox).await.ok().flatten();
+        let pause = next.map_or(self.options.poll, |next| next.min(self.options.poll));
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = self.store.wait_for_rows() => {}
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+
+    /// Waits because something is away, longer each time.
+    async fn pause(&self, pauses: &mut u32, why: String, stop: &CancellationToken) {
+        if *pauses == 0 {
+            tracing::warn!(outbox = self.options.outbox, why, "an outbox is not published for now");
+        }
+        self.handle.update(|state| state.2 = Some(why));
+        *pauses += 1;
+        let Retry { base, cap, .. } = self.options.retry;
+        let whole = (base / 10).saturating_mul(2_u32.saturating_pow(*pauses)).min(cap).min(Duration::from_secs(10));
+        let chance = f64::from(getrandom::u32().unwrap_or_default()) / f64::from(u32::MAX);
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = tokio::time::sleep(whole.mul_f64(1.0 - chance / 4.0)) => {}
+        }
+    }
+
+    async fn purge(&self) {
+        const BATCH: usize = 1000;
+        if self.options.delete_published {
+            return;
+        }
+        match self.store.purge_published(self.options.retention, BATCH).await {
+            Ok(gone) if gone > 0 => tracing::debug!(outbox = self.options.outbox, gone, "purged published rows"),
+            Ok(_) => {}
+            Err(error) => tracing::warn!(outbox = self.options.outbox, %error, "failed to purge published rows"),
+        }
+    }
+}
+
+/// Of the first rows of all keys, the one of this number, counted round and round.
+fn heads_of_keys(rows: Vec<Row>, number: usize) -> Vec<Row> {
+    let mut keys = HashSet::new();
+    let mut heads: Vec<Row> = rows.into_iter().filter(|row| keys.insert(row.key.clone())).collect();
+    let chosen = number % heads.len().max(1);
+    if heads.is_empty() { heads } else { vec![heads.swap_remove(chosen)] }
+}
+
+fn warn_of_order(outbox: &str, layout: &Layout) {
+    if !layout.has("sequence") {
+        tracing::warn!(
+            outbox,
+            "the outbox has no column `sequence`: rows of an aggregate are ordered by created_at, as well as that can tell"
+        );
+    }
+}

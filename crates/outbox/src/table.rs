@@ -1,0 +1,347 @@
+//! The outbox table: its name, its columns, and the statements that make it.
+
+use std::{collections::BTreeSet, fmt};
+
+use relais_message::{Field, Template};
+
+use crate::OutboxError;
+
+/// Which SQL is spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dialect {
+    /// PostgreSQL.
+    Postgres,
+    /// SQLite.
+    Sqlite,
+}
+
+/// The name of a table: `outbox`, or `shop.outbox`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableName {
+    schema: Option<String>,
+    name: String,
+}
+
+impl TableName {
+    /// Reads `name` or `schema.name`. Names are taken as they are, without folding of case.
+    pub fn parse(text: &str) -> Result<Self, OutboxError> {
+        let wrong = || OutboxError::TableName(text.to_owned());
+        let (schema, name) = match text.split_once('.') {
+            Some((schema, name)) => (Some(schema), name),
+            None => (None, text),
+        };
+        let fine = |part: &str| !part.is_empty() && part.len() <= 40 && !part.contains(['.', '\0', '"']);
+        if !fine(name) || !schema.is_none_or(fine) {
+            return Err(wrong());
+        }
+        Ok(Self { schema: schema.map(str::to_owned), name: name.to_owned() })
+    }
+
+    /// The table's own name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its name in SQL.
+    pub(crate) fn sql(&self) -> String {
+        self.beside(&self.name)
+    }
+
+    /// The name in SQL of another table in the same schema.
+    pub(crate) fn beside(&self, name: &str) -> String {
+        match &self.schema {
+            Some(schema) => format!("\"{schema}\".\"{name}\""),
+            None => format!("\"{name}\""),
+        }
+    }
+}
+
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.schema {
+            Some(schema) => write!(f, "{schema}.{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// The columns that every outbox has.
+pub(crate) const REQUIRED: [&str; 7] =
+    ["id", "aggregate_id", "event_type", "payload", "created_at", "published_at", "retry_count"];
+
+/// The columns that the relay uses where they exist.
+pub(crate) const OPTIONAL: [&str; 9] = [
+    "sequence",
+    "aggregate_type",
+    "headers",
+    "destination",
+    "schema_version",
+    "correlation_id",
+    "next_try_at",
+    "last_error",
+    "parked_at",
+];
+
+/// What templates can name.
+pub const FIELDS: [&str; 8] =
+    ["id", "key", "aggregate_id", "event_type", "aggregate_type", "destination", "schema_version", "correlation_id"];
+
+/// What a table turned out to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// The type of `id` in SQL.
+    pub(crate) id_type: String,
+    /// The optional columns that exist.
+    optional: BTreeSet<&'static str>,
+}
+
+impl Layout {
+    /// Judges the columns of a table: pairs of name and type.
+    pub(crate) fn new(table: &TableName, columns: &[(String, String)]) -> Result<Self, OutboxError> {
+        if columns.is_empty() {
+            return Err(OutboxError::NoTable(table.to_string()));
+        }
+        let has = |name: &str| columns.iter().any(|(column, _)| column == name);
+        let missing: Vec<&str> = REQUIRED.into_iter().filter(|name| !has(name)).collect();
+        if !missing.is_empty() {
+            return Err(OutboxError::NoColumn { table: table.to_string(), columns: missing.join(", ") });
+        }
+        for (column, kind) in columns {
+            let kind = kind.to_lowercase();
+            let fits = match column.as_str() {
+                "payload" => kind.contains("json") || kind.contains("text") || kind.contains("char"),
+                "created_at" | "published_at" | "next_try_at" | "parked_at" => {
+                    kind == "timestamp with time zone" || kind == "text"
+                }
+                "retry_count" | "sequence" => kind.contains("int"),
+                "headers" => kind.contains("json") || kind == "text",
+                _ => true,
+            };
+            if !fits {
+                return Err(OutboxError::ColumnType { table: table.to_string(), column: column.clone(), kind });
+            }
+        }
+        let id_type = columns.iter().find(|(column, _)| column == "id").map(|(_, kind)| kind.clone());
+        let optional = OPTIONAL.into_iter().filter(|name| has(name)).collect();
+        Ok(Self { id_type: id_type.unwrap_or_default(), optional })
+    }
+
+    /// Whether an optional column exists.
+    pub fn has(&self, column: &str) -> bool {
+        self.optional.contains(column)
+    }
+
+    /// Whether retries are written into the table itself. Otherwise they are in `relais_outbox_retry`.
+    pub(crate) fn keeps_retries(&self) -> bool {
+        ["next_try_at", "last_error", "parked_at"].into_iter().all(|column| self.has(column))
+    }
+
+    /// What rows of an aggregate are ordered by.
+    pub(crate) fn order(&self, dialect: Dialect) -> &'static str {
+        match (self.has("sequence"), dialect) {
+            (true, _) => "o.sequence",
+            (false, Dialect::Postgres) => "o.created_at, o.ctid",
+            (false, Dialect::Sqlite) => "o.created_at, o.rowid",
+        }
+    }
+}
+
+/// The SQL of a template that is to be a message's key: what the relay divides and orders messages by.
+pub(crate) fn key_expression(template: &Template, layout: &Layout, dialect: Dialect) -> Result<String, OutboxError> {
+    template.check(&FIELDS)?;
+    let mut parts = Vec::new();
+    for part in template.parts() {
+        parts.push(match part {
+            Err(text) => literal(text),
+            Ok(Field::Named(name)) => match name.as_str() {
+                "key" => return Err(OutboxError::Key("the key cannot name itself".to_owned())),
+                "id" | "aggregate_id" | "event_type" => text(&format!("o.{name}"), dialect),
+                other if layout.has(other) => text(&format!("o.{other}"), dialect),
+                other => return Err(OutboxError::Key(format!("the table has no column {other}"))),
+            },
+            Ok(Field::Header(_)) if !layout.has("headers") => {
+                return Err(OutboxError::Key("the table has no column headers".to_owned()));
+            }
+            Ok(Field::Header(name)) => inside("o.headers", std::slice::from_ref(name), dialect),
+            Ok(Field::Payload(path)) => inside("o.payload", path, dialect),
+        });
+    }
+    if parts.is_empty() {
+        return Err(OutboxError::Key("the key is empty".to_owned()));
+    }
+    // A row without the value shares the key of all that have none.
+    Ok(format!("coalesce({}, '')", parts.join(" || ")))
+}
+
+fn text(column: &str, dialect: Dialect) -> String {
+    match dialect {
+        Dialect::Postgres => format!("{column}::text"),
+        Dialect::Sqlite => format!("CAST({column} AS TEXT)"),
+    }
+}
+
+fn inside(column: &str, path: &[String], dialect: Dialect) -> String {
+    match dialect {
+        Dialect::Postgres => {
+            let steps: Vec<String> = path.iter().map(|step| literal(step)).collect();
+            format!("jsonb_extract_path_text({column}::jsonb, {})", steps.join(", "))
+        }
+        Dialect::Sqlite => {
+            let steps: Vec<String> = path
+                .iter()
+                .map(|step| match step.parse::<usize>() {
+                    Ok(number) => format!("[{number}]"),
+                    Err(_) => format!(".\"{}\"", step.replace('"', "")),
+                })
+                .collect();
+            format!("CAST(json_extract({column}, {}) AS TEXT)", literal(&format!("${}", steps.concat())))
+        }
+    }
+}
+
+/// A text in SQL.
+pub(crate) fn literal(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// The type of `aggregate_id` in a new table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum AggregateId {
+    /// UUIDs.
+    #[default]
+    Uuid,
+    /// Any text.
+    Text,
+}
+
+/// The statements that make an outbox, with all optional columns, and what the relay keeps beside it. All of them leave what
+/// exists as it is.
+pub fn create_statements(table: &TableName, dialect: Dialect, aggregate_id: AggregateId, notify: bool) -> Vec<String> {
+    let mut statements = match dialect {
+        Dialect::Postgres => postgres(table, aggregate_id),
+        Dialect::Sqlite => sqlite(table),
+    };
+    statements.extend(relay_tables(table, dialect));
+    if notify && dialect == Dialect::Postgres {
+        statements.extend(notify_trigger(table));
+    }
+    statements
+}
+
+fn postgres(table: &TableName, aggregate_id: AggregateId) -> Vec<String> {
+    let (sql, name) = (table.sql(), table.name());
+    let aggregate_id = match aggregate_id {
+        AggregateId::Uuid => "uuid",
+        AggregateId::Text => "text",
+    };
+    vec![
+        format!(
+            "CREATE TABLE IF NOT EXISTS {sql} (
+    id             uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+    aggregate_id   {aggregate_id} NOT NULL,
+    event_type     varchar(200) NOT NULL,
+    payload        jsonb NOT NULL,
+    created_at     timestamptz NOT NULL DEFAULT now(),
+    published_at   timestamptz,
+    retry_count    integer NOT NULL DEFAULT 0,
+    sequence       bigint GENERATED ALWAYS AS IDENTITY,
+    aggregate_type varchar(200),
+    headers        jsonb,
+    destination    text,
+    schema_version text,
+    correlation_id text,
+    next_try_at    timestamptz,
+    last_error     text,
+    parked_at      timestamptz
+)"
+        ),
+        format!("CREATE INDEX IF NOT EXISTS \"{name}_unpublished\" ON {sql} (created_at) WHERE published_at IS NULL"),
+        format!("CREATE INDEX IF NOT EXISTS \"{name}_in_order\" ON {sql} (sequence) WHERE published_at IS NULL"),
+        format!(
+            "CREATE INDEX IF NOT EXISTS \"{name}_waiting\" ON {sql} (next_try_at)
+    WHERE published_at IS NULL AND (next_try_at IS NOT NULL OR parked_at IS NOT NULL)"
+        ),
+        format!("CREATE INDEX IF NOT EXISTS \"{name}_published\" ON {sql} USING brin (published_at)"),
+    ]
+}
+
+fn sqlite(table: &TableName) -> Vec<String> {
+    let (sql, name) = (table.sql(), table.name());
+    vec![
+        format!(
+            "CREATE TABLE IF NOT EXISTS {sql} (
+    sequence       INTEGER PRIMARY KEY AUTOINCREMENT,
+    id             TEXT NOT NULL UNIQUE DEFAULT (lower(hex(randomblob(4)) || '-' || hex(randomblob(2)) || '-4' ||
+                   substr(hex(randomblob(2)), 2) || '-8' || substr(hex(randomblob(2)), 2) || '-' || hex(randomblob(6)))),
+    aggregate_id   TEXT NOT NULL,
+    event_type     TEXT NOT NULL,
+    payload        TEXT NOT NULL,
+    created_at     TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    published_at   TEXT,
+    retry_count    INTEGER NOT NULL DEFAULT 0,
+    aggregate_type TEXT,
+    headers        TEXT,
+    destination    TEXT,
+    schema_version TEXT,
+    correlation_id TEXT,
+    next_try_at    TEXT,
+    last_error     TEXT,
+    parked_at      TEXT
+)"
+        ),
+        format!("CREATE INDEX IF NOT EXISTS \"{name}_unpublished\" ON {sql} (created_at) WHERE published_at IS NULL"),
+        format!("CREATE INDEX IF NOT EXISTS \"{name}_in_order\" ON {sql} (sequence) WHERE published_at IS NULL"),
+        format!(
+            "CREATE INDEX IF NOT EXISTS \"{name}_published\" ON {sql} (published_at) WHERE published_at IS NOT NULL"
+        ),
+    ]
+}
+
+/// What relays keep in the outbox's own database: who is there, who has which partition, and what waits for a retry where the
+/// outbox has no columns for that.
+pub(crate) fn relay_tables(table: &TableName, dialect: Dialect) -> Vec<String> {
+    let time = match dialect {
+        Dialect::Postgres => "timestamptz",
+        Dialect::Sqlite => "TEXT",
+    };
+    let beside = |name: &str| table.beside(name);
+    vec![
+        format!(
+            "CREATE TABLE IF NOT EXISTS {} (outbox text NOT NULL, relay text NOT NULL, until {time} NOT NULL,
+    PRIMARY KEY (outbox, relay))",
+            beside("relais_outbox_relay")
+        ),
+        format!(
+            "CREATE TABLE IF NOT EXISTS {} (outbox text NOT NULL, partition integer NOT NULL, relay text NOT NULL,
+    until {time} NOT NULL, PRIMARY KEY (outbox, partition))",
+            beside("relais_outbox_lease")
+        ),
+        format!(
+            "CREATE TABLE IF NOT EXISTS {} (outbox text NOT NULL, id text NOT NULL, key text NOT NULL,
+    next_try_at {time}, last_error text, parked_at {time}, PRIMARY KEY (outbox, id))",
+            beside("relais_outbox_retry")
+        ),
+    ]
+}
+
+/// The channel on which a trigger tells relays of new rows. What it says is the table's name.
+pub(crate) const CHANNEL: &str = "relais_outbox";
+
+fn notify_trigger(table: &TableName) -> Vec<String> {
+    let (sql, function) = (table.sql(), table.beside(&format!("{}_notify", table.name())));
+    let (said, name) = (literal(&table.to_string()), table.name());
+    vec![
+        format!(
+            "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('{CHANNEL}', {said});
+    RETURN NULL;
+END
+$$"
+        ),
+        format!(
+            "CREATE OR REPLACE TRIGGER \"{name}_notify\" AFTER INSERT ON {sql}
+    FOR EACH STATEMENT EXECUTE FUNCTION {function}()"
+        ),
+    ]
+}

@@ -1,0 +1,314 @@
+//! An outbox in a database of its own, and a sink that does what a test says.
+
+mod sink;
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use relais_message::Outgoing;
+use relais_outbox::{
+    Outbox, OutboxError, OutboxEvent, OutboxStore, ParkedRow, ReadRequest, Relay, RelayHandle, RelayOptions, RelayStats,
+};
+use relais_testkit::TestDatabase;
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
+use tempfile::TempDir;
+use tokio::{sync::Mutex, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
+
+pub use sink::TestSink;
+
+/// For whatever should happen soon, on a busy machine.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Makes of each function a test on each database.
+macro_rules! both {
+    ($($(#[$doc:meta])* async fn $name:ident($world:ident: &World) -> Result<()> $body:block)*) => {
+        $($(#[$doc])*
+        mod $name {
+            use super::*;
+
+            async fn run($world: &World) -> Result<()> $body
+
+            #[tokio::test]
+            async fn on_postgres() -> Result<()> {
+                run(&World::postgres().await?).await
+            }
+
+            #[tokio::test]
+            async fn on_sqlite() -> Result<()> {
+                run(&World::sqlite().await?).await
+            }
+        })*
+    };
+}
+pub(crate) use both;
+
+enum Connection {
+    Postgres(PgConnection),
+    Sqlite(SqliteConnection),
+}
+
+/// Whatever must live as long as the database.
+enum Keep {
+    Postgres(#[expect(dead_code, reason = "it is dropped last")] TestDatabase),
+    Sqlite(#[expect(dead_code, reason = "it is dropped last")] TempDir),
+}
+
+pub struct World {
+    pub sink: Arc<TestSink>,
+    pub store: Arc<dyn OutboxStore>,
+    outbox: Outbox,
+    connection: Mutex<Connection>,
+    url: String,
+    _keep: Keep,
+}
+
+/// A transaction that stays open.
+pub struct Open {
+    connection: PgConnection,
+    outbox: Outbox,
+}
+
+impl Open {
+    pub async fn add(&mut self, key: &str, number: usize) -> Result<()> {
+        Ok(self.outbox.add(&mut self.connection, &event(key, number, 0)?).await?)
+    }
+
+    pub async fn commit(mut self) -> Result<()> {
+        sqlx::query("COMMIT").execute(&mut self.connection).await?;
+        Ok(())
+    }
+}
+
+impl World {
+    pub async fn postgres() -> Result<Self> {
+        let database = TestDatabase::create().await?;
+        let url = database.url().to_owned();
+        let connection = Connection::Postgres(PgConnection::connect(&url).await?);
+        Self::new(url, connection, Keep::Postgres(database)).await
+    }
+
+    pub async fn sqlite() -> Result<Self> {
+        let folder = tempfile::tempdir()?;
+        let url = format!("sqlite:{}?mode=rwc", folder.path().join("shop.db").display());
+        let mut connection = SqliteConnection::connect(&url).await?;
+        sqlx::query("PRAGMA journal_mode = WAL").execute(&mut connection).await?;
+        sqlx::query("PRAGMA busy_timeout = 5000").execute(&mut connection).await?;
+        Self::new(url, Connection::Sqlite(connection), Keep::Sqlite(folder)).await
+    }
+
+    async fn new(url: String, connection: Connection, keep: Keep) -> Result<Self> {
+        let outbox = Outbox::new("outbox")?;
+        let store = relais_outbox::open(&url, &outbox).await?;
+        let connection = Mutex::new(connection);
+        Ok(Self { sink: Arc::default(), store, outbox, connection, url, _keep: keep })
+    }
+
+    pub async fn create(&self) -> Result<()> {
+        match &mut *self.connection.lock().await {
+            Connection::Postgres(connection) => self.outbox.create(connection).await?,
+            Connection::Sqlite(connection) => self.outbox.create(connection).await?,
+        }
+        Ok(())
+    }
+
+    /// The seven columns, as somebody would write them.
+    pub async fn create_by_hand(&self) -> Result<()> {
+        let statements = match &*self.connection.lock().await {
+            Connection::Postgres(_) => [
+                "CREATE TABLE outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_id uuid NOT NULL,
+                     event_type varchar(200) NOT NULL, payload jsonb NOT NULL, created_at timestamptz NOT NULL DEFAULT now(),
+                     published_at timestamptz, retry_count int NOT NULL DEFAULT 0)",
+                "CREATE INDEX outbox_open ON outbox (created_at) WHERE published_at IS NULL",
+            ],
+            Connection::Sqlite(_) => [
+                "CREATE TABLE outbox (id text PRIMARY KEY, aggregate_id text NOT NULL, event_type text NOT NULL,
+                     payload text NOT NULL, created_at text NOT NULL DEFAULT CURRENT_TIMESTAMP, published_at text,
+                     retry_count int NOT NULL DEFAULT 0)",
+                "CREATE INDEX outbox_open ON outbox (created_at) WHERE published_at IS NULL",
+            ],
+        };
+        for statement in statements {
+            self.execute(statement).await?;
+        }
+        Ok(())
+    }
+
+    pub async fn execute(&self, statement: &str) -> Result<()> {
+        let statement = AssertSqlSafe(statement.to_owned());
+        match &mut *self.connection.lock().await {
+            Connection::Postgres(connection) => drop(sqlx::raw_sql(statement).execute(connection).await?),
+            Connection::Sqlite(connection) => drop(sqlx::raw_sql(statement).execute(connection).await?),
+        }
+        Ok(())
+    }
+
+    async fn number(&self, query: &str) -> Result<usize> {
+        let query = AssertSqlSafe(query.to_owned());
+        let number: i64 = match &mut *self.connection.lock().await {
+            Connection::Postgres(connection) => sqlx::query_scalar(query).fetch_one(connection).await?,
+            Connection::Sqlite(connection) => sqlx::query_scalar(query).fetch_one(connection).await?,
+        };
+        Ok(usize::try_from(number)?)
+    }
+
+    pub async fn add(&self, key: &str, number: usize) -> Result<()> {
+        self.add_sized(key, number, 0).await
+    }
+
+    /// Adds an event whose payload is as large as this.
+    pub async fn add_sized(&self, key: &str, number: usize, bytes: usize) -> Result<()> {
+        let event = event(key, number, bytes)?;
+        match &mut *self.connection.lock().await {
+            Connection::Postgres(connection) => self.outbox.add(connection, &event).await?,
+            Connection::Sqlite(connection) => self.outbox.add(connection, &event).await?,
+        }
+        Ok(())
+    }
+
+    pub async fn add_and_roll_back(&self, key: &str, number: usize) -> Result<()> {
+        let event = event(key, number, 0)?;
+        match &mut *self.connection.lock().await {
+            Connection::Postgres(connection) => {
+                let mut transaction = connection.begin().await?;
+                self.outbox.add(&mut *transaction, &event).await?;
+                transaction.rollback().await?;
+            }
+            Connection::Sqlite(connection) => {
+                let mut transaction = connection.begin().await?;
+                self.outbox.add(&mut *transaction, &event).await?;
+                transaction.rollback().await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A transaction on a connection of its own.
+    pub async fn begin(&self) -> Result<Open> {
+        let mut connection = PgConnection::connect(&self.url).await?;
+        sqlx::query("BEGIN").execute(&mut connection).await?;
+        Ok(Open { connection, outbox: self.outbox.clone() })
+    }
+
+    /// The aggregate's id of a key.
+    pub fn aggregate(&self, key: &str) -> String {
+        aggregate(key).to_string()
+    }
+
+    pub async fn unpublished(&self) -> Result<usize> {
+        self.number("SELECT count(*) FROM outbox WHERE published_at IS NULL").await
+    }
+
+    pub async fn rows(&self) -> Result<usize> {
+        self.number("SELECT count(*) FROM outbox").await
+    }
+
+    pub async fn retry_count(&self, key: &str, number: usize) -> Result<usize> {
+        let id = id(key, number);
+        self.number(&format!("SELECT CAST(retry_count AS bigint) FROM outbox WHERE id = '{id}'")).await
+    }
+
+    pub async fn parked(&self, options: &RelayOptions) -> Result<Vec<ParkedRow>> {
+        let request = ReadRequest {
+            outbox: options.outbox.clone(),
+            key: options.key.clone(),
+            partitions: Vec::new(),
+            of: options.partitions,
+            rows: 100,
+            bytes: 0,
+            limit: options.retry.limit,
+        };
+        Ok(self.store.list_parked(&request).await?)
+    }
+
+    pub async fn try_relay(&self, options: RelayOptions) -> Result<RunningRelay, OutboxError> {
+        // Each with a connection of its own, as a process would have.
+        let store = relais_outbox::open(&self.url, &self.outbox).await?;
+        let relay = Relay::new(store, Arc::<TestSink>::clone(&self.sink), options).await?;
+        let (stop, handle) = (CancellationToken::new(), relay.handle());
+        let task = tokio::spawn(relay.run(stop.clone()));
+        Ok(RunningRelay { stop, handle, task })
+    }
+
+    pub async fn relay(&self, options: RelayOptions) -> Result<RunningRelay> {
+        Ok(self.try_relay(options).await?)
+    }
+}
+
+/// A relay that runs.
+pub struct RunningRelay {
+    stop: CancellationToken,
+    handle: RelayHandle,
+    task: JoinHandle<()>,
+}
+
+impl RunningRelay {
+    pub fn stats(&self) -> RelayStats {
+        self.handle.stats()
+    }
+
+    /// Waits until it is as wanted.
+    pub async fn until(&self, wanted: impl Fn(&RelayStats) -> bool) -> Result<()> {
+        let begun = Instant::now();
+        while !wanted(&self.stats()) {
+            ensure!(begun.elapsed() < DEADLINE, "the relay is not as expected: {:?}", self.stats());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Ok(())
+    }
+
+    pub async fn stop(self) -> Result<()> {
+        self.stop.cancel();
+        tokio::time::timeout(DEADLINE, self.task).await.context("the relay stops")??;
+        Ok(())
+    }
+
+    /// Ends it as a kill would: in the middle of whatever it does, without giving anything back.
+    pub fn kill(self) {
+        self.task.abort();
+    }
+}
+
+fn aggregate(key: &str) -> Uuid {
+    let mut bytes = [0; 16];
+    bytes[..key.len().min(16)].copy_from_slice(&key.as_bytes()[..key.len().min(16)]);
+    Uuid::from_bytes(bytes)
+}
+
+fn id(key: &str, number: usize) -> Uuid {
+    let mut bytes = *aggregate(key).as_bytes();
+    bytes[8..].copy_from_slice(&(number as u64 + 1).to_be_bytes());
+    Uuid::from_bytes(bytes)
+}
+
+fn event(key: &str, number: usize, bytes: usize) -> Result<OutboxEvent> {
+    // Not to be compressed to nothing.
+    let filling: String = (0..bytes / 16).map(|n| format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
+    let payload = serde_json::json!({"key": key, "n": number, "customer": 7, "filling": filling});
+    let mut event = OutboxEvent::new(aggregate(key), "order.placed", &payload)?;
+    event.id = id(key, number);
+    Ok(event)
+}
+
+/// The number of a message within its key.
+pub fn number(outgoing: &Outgoing) -> usize {
+    field(outgoing, "n").parse().expect("a number")
+}
+
+/// Whether a message is of this key.
+pub fn is_of(outgoing: &Outgoing, key: &str) -> bool {
+    field(outgoing, "key") == key
+}
+
+fn field(outgoing: &Outgoing, name: &str) -> String {
+    let payload = outgoing.message.payload.as_ref().expect("a payload");
+    let payload: serde_json::Value = serde_json::from_slice(payload).expect("JSON");
+    match &payload[name] {
+        serde_json::Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}

@@ -1,0 +1,158 @@
+//! A sink that does what a test says.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Mutex,
+    time::Instant,
+};
+
+use anyhow::{Result, ensure};
+use async_trait::async_trait;
+use relais_message::{Durability, Message, Outcome, Outgoing, Sink, in_waves};
+use tokio::sync::Notify;
+
+use super::{DEADLINE, field, number};
+
+type Refuse = Box<dyn Fn(&Outgoing) -> bool + Send + Sync>;
+
+#[derive(Default)]
+pub struct TestSink {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    arrived: Vec<Outgoing>,
+    refuse: Option<Refuse>,
+    away: bool,
+    /// The chance that a message fails, and what the next one is decided by.
+    chance: f64,
+    seed: u64,
+    calls: usize,
+    failures: usize,
+    largest_batch: usize,
+}
+
+impl TestSink {
+    /// Refuses such messages from now on.
+    pub fn refuse(&self, which: impl Fn(&Outgoing) -> bool + Send + Sync + 'static) {
+        self.state.lock().unwrap().refuse = Some(Box::new(which));
+    }
+
+    /// Answers nothing from now on, or again.
+    pub fn away(&self, away: bool) {
+        self.state.lock().unwrap().away = away;
+    }
+
+    /// Fails by chance: some messages are refused, some arrive and are not confirmed.
+    pub fn chance_of_failure(&self, chance: f64) {
+        self.state.lock().unwrap().chance = chance;
+    }
+
+    /// All that arrived, in the order of arrival.
+    pub fn arrived(&self) -> Vec<Outgoing> {
+        self.state.lock().unwrap().arrived.clone()
+    }
+
+    /// How many different messages arrived.
+    pub fn distinct(&self) -> usize {
+        let state = self.state.lock().unwrap();
+        state.arrived.iter().map(|outgoing| outgoing.message.id.as_str()).collect::<HashSet<_>>().len()
+    }
+
+    pub fn failures(&self) -> usize {
+        self.state.lock().unwrap().failures
+    }
+
+    /// The bytes of the largest batch.
+    pub fn largest_batch(&self) -> usize {
+        self.state.lock().unwrap().largest_batch
+    }
+
+    /// Waits until so many different messages arrived.
+    pub async fn until(&self, count: usize) -> Result<Vec<Outgoing>> {
+        self.wait(&format!("{count} messages arrive"), || self.distinct() >= count).await?;
+        Ok(self.arrived())
+    }
+
+    /// Waits until it was called so many times.
+    pub async fn until_calls(&self, count: usize) -> Result<()> {
+        self.wait(&format!("{count} calls"), || self.state.lock().unwrap().calls >= count).await
+    }
+
+    async fn wait(&self, what: &str, done: impl Fn() -> bool) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let changed = self.changed.notified();
+            if done() {
+                return Ok(());
+            }
+            let left = DEADLINE.saturating_sub(begun.elapsed());
+            let waited = tokio::time::timeout(left, changed).await;
+            ensure!(waited.is_ok(), "{what} in time; there are {}", self.distinct());
+        }
+    }
+
+    /// Checks that the first arrivals of each key are in order.
+    pub fn check_order(&self) -> Result<()> {
+        let (mut last, mut seen) = (HashMap::<String, usize>::new(), HashSet::new());
+        for outgoing in self.arrived() {
+            if seen.insert(outgoing.message.id.clone()) {
+                let (key, number) = (field(&outgoing, "key"), number(&outgoing));
+                let before = last.insert(key.clone(), number);
+                ensure!(before.is_none_or(|before| before < number), "{key}: {number} arrived after {before:?}");
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&self, outgoing: Outgoing) -> Outcome {
+        let mut state = self.state.lock().unwrap();
+        if state.away {
+            return Outcome::Unknown("the sink of the test is away".to_owned());
+        }
+        if state.refuse.as_ref().is_some_and(|refuse| refuse(&outgoing)) {
+            return Outcome::Refused("refused by the test".to_owned());
+        }
+        state.seed = state.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let chance = (state.seed >> 33) as f64 / (1_u64 << 31) as f64;
+        if chance < state.chance {
+            state.failures += 1;
+            // Half of them have arrived all the same.
+            if state.seed & (1 << 40) != 0 {
+                state.arrived.push(outgoing);
+                return Outcome::Unknown("the confirmation was lost".to_owned());
+            }
+            return Outcome::Refused("refused by chance".to_owned());
+        }
+        state.arrived.push(outgoing);
+        Outcome::Confirmed
+    }
+}
+
+#[async_trait]
+impl Sink for TestSink {
+    fn durability(&self) -> Durability {
+        Durability::HandedOver
+    }
+
+    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Outcome> {
+        {
+            let mut state = self.state.lock().unwrap();
+            state.calls += 1;
+            let bytes = batch.iter().map(|outgoing: &Outgoing| Message::size(&outgoing.message)).sum();
+            state.largest_batch = state.largest_batch.max(bytes);
+        }
+        let outcomes = in_waves(batch, |wave| async {
+            // Others get their turn, so that a kill finds something half done.
+            tokio::task::yield_now().await;
+            wave.into_iter().map(|outgoing| self.take(outgoing)).collect()
+        });
+        let outcomes = outcomes.await;
+        self.changed.notify_waiters();
+        outcomes
+    }
+
+    async fn close(&self) {}
+}
