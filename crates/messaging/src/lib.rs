@@ -1,7 +1,8 @@
 //! Clients of message brokers, as a service needs them: they connect when they are needed, come back by themselves, and
 //! tell apart what is worth another try from what is not.
 //!
-//! [`rabbitmq`] is the one there is, and its guide. Nothing here knows tasks or callbacks; whoever uses it does.
+//! [`rabbitmq`] is a client and its guide, and a [`Sink`](relais_message::Sink). `redis` (feature `redis`) is a sink on Redis
+//! Streams. Nothing here knows tasks or callbacks; whoever uses it does.
 //!
 //! ```no_run
 //! use relais_messaging::rabbitmq::{Broker, BrokerOptions, Publish};
@@ -15,3 +16,5 @@
 //! ```
 
 pub mod rabbitmq;
+#[cfg(feature = "redis")]
+pub mod redis;

@@ -30,7 +30,7 @@ async fn harness() -> Result<OnRabbitMq> {
     Ok(OnRabbitMq { vhost, proxy, sink })
 }
 
-#[async_trait]
+#[async_trait(?Send)]
 impl SinkHarness for OnRabbitMq {
     fn sink(&self) -> Arc<dyn Sink> {
         Arc::<RabbitMqSink>::clone(&self.sink)

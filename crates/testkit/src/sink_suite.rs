@@ -31,8 +31,8 @@ pub struct Received {
 }
 
 /// A sink with nothing in it, and those who receive behind it.
-#[async_trait]
-pub trait SinkHarness: Send + Sync {
+#[async_trait(?Send)]
+pub trait SinkHarness {
     /// The sink under test. It reaches its server through something that can be cut.
     fn sink(&self) -> Arc<dyn Sink>;
 
