@@ -1,11 +1,12 @@
 //! The store, on SQLite and on PostgreSQL.
 //!
-//! A feature is a folder: `callbacks/`, `schedules/`, `instances/`, `batches/`, `dispatch/`, `flow/`, `operators/`, … Its `mod.rs`
-//! has what it does, once for all databases: lock some rows, ask `relais-core` what they become, write them back, keep the
-//! counters. Its `statements.rs` says what it needs of a database, and `postgres.rs` and `sqlite.rs` say that in SQL. Tasks and
-//! claims, which all others build on, are in `verbs/` and in the two drivers, `postgres/` and `sqlite/`, with connections and
-//! migrations. A driver decides nothing; where there is nothing to decide it may do a verb in one statement
-//! (`postgres/submit.rs`).
+//! A feature is a folder: `tasks/`, `submit/`, `claims/`, `counters/`, `callbacks/`, `schedules/`, `instances/`, … Its `mod.rs` has
+//! its port and what it does, once for all databases: lock some rows, ask `relais-core` what they become, write them back, keep
+//! the counters. Its `statements.rs` says what it needs of a database, and `postgres.rs` and `sqlite.rs` say that in SQL.
+//!
+//! [`verbs`] is the store to which the features add their verbs. [`session`] is what a driver is: the sum of all
+//! `statements.rs`. The drivers, `postgres/` and `sqlite/`, have connections and migrations. A driver decides nothing; where
+//! there is nothing to decide it may do a verb in one statement (`submit/postgres.rs`).
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -21,21 +22,28 @@
 mod sqlite;
 mod batches;
 mod callbacks;
+mod claims;
 mod clock;
+mod counters;
+mod declarations;
 mod dependencies;
 mod dispatch;
 mod flow;
 mod history;
 mod instances;
+mod maintenance;
 mod migrations;
 mod operators;
-mod place;
 mod postgres;
+mod purge;
 mod row;
 mod schedules;
 mod secrets;
 mod session;
 mod submissions;
+mod submit;
+mod tasks;
+mod text;
 mod verbs;
 
 pub use secrets::encryption::{EncryptionKey, EncryptionKeyError};

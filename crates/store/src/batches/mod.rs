@@ -4,13 +4,52 @@ pub(crate) mod postgres;
 pub(crate) mod sqlite;
 pub(crate) mod statements;
 
-use relais_core::{BatchCreated, BatchId, NewBatch, NewTask, StoreError, Submitted, Wakeup};
+use std::time::Duration;
 
-use crate::verbs::{Verbs, ledger::Ledger, plain};
+use async_trait::async_trait;
+use relais_core::{
+    Batch, BatchCreated, BatchId, BatchStore, ClientKey, NewBatch, NewTask, StoreError, Submitted, Wakeup,
+};
+
 use crate::{
     batches::statements::{BatchMoves, Batches as _},
-    session::Database,
+    counters::ledger::Ledger,
+    session::{Database, Session as _},
+    submit::Taken,
+    text,
+    verbs::Verbs,
 };
+
+#[async_trait]
+impl<D: Database> BatchStore for Verbs<D> {
+    async fn create_batch(&self, batch: NewBatch, tasks: Vec<NewTask>) -> Result<BatchCreated, StoreError> {
+        Self::create_batch(self, batch, tasks).await
+    }
+
+    async fn find_batch(&self, batch_id: BatchId) -> Result<Option<Batch>, StoreError> {
+        self.database.find_batch(batch_id).await
+    }
+
+    async fn list_batches(
+        &self,
+        client: Option<ClientKey>,
+        before: Option<BatchId>,
+        limit: usize,
+    ) -> Result<Vec<Batch>, StoreError> {
+        self.database.list_batches(client, before, limit).await
+    }
+
+    async fn close_batch(&self, batch_id: BatchId) -> Result<(), StoreError> {
+        Self::close_batch(self, batch_id).await
+    }
+
+    async fn purge_batches(&self, finished: Duration, any: Duration, limit: usize) -> Result<u64, StoreError> {
+        let mut session = self.database.begin().await?;
+        let gone = session.delete_batches(finished, any, limit).await?;
+        session.commit().await?;
+        Ok(gone)
+    }
+}
 
 impl<D: Database> Verbs<D> {
     /// Makes a batch with its tasks, in a transaction of its own: all or nothing.
@@ -19,9 +58,9 @@ impl<D: Database> Verbs<D> {
         mut batch: NewBatch,
         mut tasks: Vec<NewTask>,
     ) -> Result<BatchCreated, StoreError> {
-        batch.correlation_id.iter_mut().for_each(plain::without_nul);
-        batch.idempotency.iter_mut().for_each(|given| plain::without_nul(&mut given.key));
-        tasks.iter_mut().for_each(plain::submission);
+        batch.correlation_id.iter_mut().for_each(text::without_nul);
+        batch.idempotency.iter_mut().for_each(|given| text::without_nul(&mut given.key));
+        tasks.iter_mut().for_each(text::submission);
         let mut session = self.database.begin().await?;
         if let Some(given) = &batch.idempotency
             // First: whoever waits here has nothing that anybody waits for.
@@ -34,11 +73,7 @@ impl<D: Database> Verbs<D> {
         }
         // Open at first, whatever it is to be: its tasks are still to be added.
         session.insert_batch(&batch).await?;
-        let mut taken = if tasks.is_empty() {
-            crate::verbs::submit::Taken::default()
-        } else {
-            Self::take_in(&mut session, tasks).await?
-        };
+        let mut taken = if tasks.is_empty() { Taken::default() } else { Self::take_in(&mut session, tasks).await? };
         if let Some((place, refusal)) = taken.refusal() {
             // The transaction is dropped, and never was.
             return Ok(BatchCreated::Refused(place, refusal));

@@ -4,15 +4,12 @@ use std::time::Duration;
 
 use relais_core::{Batch, BatchId, ClientKey, IdempotencyKey, NewBatch, StoreError, Submitted, TraceContext};
 
-use crate::postgres::{
-    Postgres, error,
-    session::{PgSession, column},
-    write::written_rows,
-};
 use crate::{
     batches::statements::{
         BatchList, BatchMoves, Batches, KnownBatch, LockedBatch, answers_text, batch, known_batch, locked_batch,
     },
+    postgres::session::{PgSession, column},
+    postgres::{Postgres, error},
     row::{Columns, wide},
     session::Result,
 };
@@ -137,17 +134,18 @@ impl Batches for PgSession {
             // An UPDATE promises no order.
             self.lock_batches(&column(moves, |(batch, _)| *batch)).await?;
         }
-        let rows = sqlx::query(concat!(
+        let rows = sqlx::query(
             "UPDATE relais.batch b
              SET pending = b.pending + w.pending, in_progress = b.in_progress + w.in_progress,
                  success = b.success + w.success, failure = b.failure + w.failure, cancelled = b.cancelled + w.cancelled
-             FROM ",
-            written_rows!("$1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]"),
-            " AS w (batch_id, pending, in_progress, success, failure, cancelled)
+             FROM ROWS FROM (
+                 unnest($1::uuid[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bigint[]),
+                 generate_series(1, cardinality($1))
+             ) AS w (batch_id, pending, in_progress, success, failure, cancelled)
              WHERE b.batch_id = ANY($1) AND b.batch_id = w.batch_id
              RETURNING b.batch_id,
-                       b.closed IS NOT NULL AND b.ended IS NULL AND b.pending + b.in_progress = 0 AS complete"
-        ))
+                       b.closed IS NOT NULL AND b.ended IS NULL AND b.pending + b.in_progress = 0 AS complete",
+        )
         .bind(column(moves, |(batch, _)| batch.0))
         .bind(column(moves, |(_, moves)| moves[0]))
         .bind(column(moves, |(_, moves)| moves[1]))

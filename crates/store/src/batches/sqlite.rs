@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use relais_core::{Batch, BatchId, ClientKey, IdempotencyKey, NewBatch, Submitted, TraceContext};
 
-use crate::sqlite::{Sqlite, error, session::SqliteSession};
 use crate::{
     batches::statements::{
         BatchList, BatchMoves, Batches, KnownBatch, LockedBatch, answers_text, batch, known_batch, locked_batch, name,
     },
     row::{Columns, corrupt, in_millis, wide},
     session::Result,
+    sqlite::session::SqliteSession,
+    sqlite::{Sqlite, error},
 };
 
 /// The columns that [`batch`] reads, of `g`.

@@ -6,19 +6,21 @@ pub(crate) mod sqlite;
 pub(crate) mod statements;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     time::Duration,
 };
 
+use async_trait::async_trait;
 use relais_core::{
-    CallbackEvent, CallbackFilter, CallbackPage, CallbackVerdict, IdsChanged, LaneChange, Resend, Resent, Settlement,
-    StoreError, Wakeup,
+    CallbackAttempt, CallbackEvent, CallbackFilter, CallbackLanePage, CallbackPage, CallbackStore, CallbackVerdict,
+    DueCallback, IdsChanged, LaneChange, Resend, Resent, Settlement, StoreError, Wakeup,
 };
 
-use crate::verbs::{Verbs, ledger::Ledger};
 use crate::{
     callbacks::statements::{CallbackQueue, NewCallback},
-    session::Database,
+    counters::ledger::Ledger,
+    session::{Database, Session as _},
+    verbs::Verbs,
 };
 
 /// Progress is told this long after it was first heard of, with what is known by then: so often, and not more.
@@ -29,6 +31,53 @@ const LOOK: usize = 5_000;
 
 /// So many are sent again in one transaction.
 const RESEND: usize = 500;
+
+#[async_trait]
+impl<D: Database> CallbackStore for Verbs<D> {
+    async fn list_callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<CallbackLanePage, StoreError> {
+        self.database.list_callback_lanes(after, limit).await
+    }
+
+    async fn claim_callbacks(
+        &self,
+        lanes: Vec<i64>,
+        each: usize,
+        lease: Duration,
+    ) -> Result<Vec<DueCallback>, StoreError> {
+        let mut session = self.database.begin().await?;
+        let held = session.claim_callbacks(&lanes, each, lease).await?;
+        session.commit().await?;
+        Ok(held)
+    }
+
+    async fn complete_callbacks(
+        &self,
+        settlements: Vec<Settlement>,
+        lanes: Vec<(i64, LaneChange)>,
+    ) -> Result<(), StoreError> {
+        self.complete_callbacks(settlements, lanes).await
+    }
+
+    async fn expire_callbacks(&self, lane: i64, older_than: Duration, limit: usize) -> Result<u64, StoreError> {
+        self.expire_callbacks(lane, older_than, limit).await
+    }
+
+    async fn list_callbacks(&self, filter: CallbackFilter) -> Result<CallbackPage, StoreError> {
+        self.list_callbacks(filter).await
+    }
+
+    async fn list_callback_attempts(&self, rows: Vec<i64>) -> Result<HashMap<i64, Vec<CallbackAttempt>>, StoreError> {
+        let mut attempts: HashMap<i64, Vec<CallbackAttempt>> = HashMap::new();
+        for (row, attempt) in self.database.list_callback_attempts(&rows).await? {
+            attempts.entry(row).or_default().push(attempt);
+        }
+        Ok(attempts)
+    }
+
+    async fn resend_callbacks(&self, resend: Resend) -> Result<Resent, StoreError> {
+        self.resend_callbacks(resend).await
+    }
+}
 
 impl<D: Database> Verbs<D> {
     /// Keeps what is to be told; says in which lanes something may be due now.

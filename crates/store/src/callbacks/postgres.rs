@@ -7,21 +7,15 @@ use relais_core::{
     LaneChange, Resend, Settlement, Timestamp,
 };
 
-use crate::batches::postgres::batch_columns;
-use crate::postgres::{
-    Postgres, error,
-    read::task_columns,
-    session::{PgSession, column},
-    to_sql,
-    write::written_rows,
-};
 use crate::{
+    batches::postgres::batch_columns,
+    callbacks::rows::{attempt_of, callback_record, due_batch_callback, due_callback, floor_of, lane_head, settled},
     callbacks::statements::{CallbackQueue, CallbackReader, Floor, NewCallback, callback_columns, past_columns},
-    row::{
-        Columns, attempt_of, callback_record, due_batch_callback, due_callback, floor_of, in_millis, lane_head,
-        settled, signed, wide,
-    },
+    postgres::session::{PgSession, column},
+    postgres::{Postgres, error, to_sql},
+    row::{Columns, in_millis, signed, wide},
     session::Result,
+    tasks::postgres::task_columns,
 };
 
 /// Gives callbacks up. That is kept like a try, so that whoever looks finds the reason.
@@ -114,12 +108,12 @@ impl CallbackQueue for PgSession {
             ", ",
             past_columns!(),
             ", ",
-            task_columns!(
-                "'null'",
-                "CASE WHEN b.event = 2 AND b.attempt IS NOT NULL THEN a.response WHEN b.event >= 2 THEN t.response END"
-            ),
+            task_columns!(),
             // Fenced, so that it is looked up row by row whatever is known of the table when this is planned.
-            " FROM b LEFT JOIN LATERAL (SELECT * FROM relais.task WHERE id = b.task OFFSET 0) t ON true
+            ", 'null'::text AS request,
+              CASE WHEN b.event = 2 AND b.attempt IS NOT NULL THEN a.response WHEN b.event >= 2 THEN t.response END::text
+                  AS response
+              FROM b LEFT JOIN LATERAL (SELECT * FROM relais.task WHERE id = b.task OFFSET 0) t ON true
               LEFT JOIN LATERAL (SELECT * FROM relais.attempt WHERE task = b.task AND number = b.attempt OFFSET 0) a ON true
               LEFT JOIN relais.service s ON s.id = t.service_id LEFT JOIN relais.client c ON c.id = t.client_id
               WHERE t.id IS NOT NULL OR b.batch_id IS NOT NULL
@@ -166,17 +160,16 @@ impl CallbackQueue for PgSession {
 
     async fn complete_callbacks(&mut self, settlements: &[Settlement]) -> Result<Vec<i64>> {
         let tried: Vec<_> = settlements.iter().filter_map(|one| Some((one.row, one.tried.as_ref()?))).collect();
-        sqlx::query_scalar(concat!(
+        sqlx::query_scalar(
             "WITH settled AS (
                  UPDATE relais.callback b
                  SET status = w.status, held = false, tries = b.tries - w.untried,
                      due = CASE WHEN w.status = 0 THEN clock_timestamp() + make_interval(secs => w.wait_ms / 1000.0) END,
                      ended = CASE WHEN w.status <> 0 THEN clock_timestamp() END, gone = w.gone
-                 FROM ",
-            written_rows!(
-                "$1::bigint[], $2::integer[], $3::smallint[], $4::bigint[], $5::integer[], $13::boolean[]"
-            ),
-            " AS w (id, attempt, status, wait_ms, untried, gone)
+                 FROM ROWS FROM (
+                     unnest($1::bigint[], $2::integer[], $3::smallint[], $4::bigint[], $5::integer[], $13::boolean[]),
+                     generate_series(1, cardinality($1))
+                 ) AS w (id, attempt, status, wait_ms, untried, gone)
                  WHERE b.id = ANY($1) AND b.id = w.id AND b.attempts = w.attempt AND b.held
                  RETURNING b.id
              ), kept AS (
@@ -185,8 +178,8 @@ impl CallbackQueue for PgSession {
                                       $11::text[], $12::text[])
                  ON CONFLICT DO NOTHING
              )
-             SELECT id FROM settled"
-        ))
+             SELECT id FROM settled",
+        )
         .bind(column(settlements, |one| one.row))
         .bind(column(settlements, |one| signed(one.attempt)))
         .bind(column(settlements, |one| settled(one.verdict).status.code()))

@@ -7,8 +7,13 @@ use relais_core::{
     LaneHead, Status,
 };
 
-use crate::row::{Columns, callback, client_key, corrupt, millis, narrow, notification, service_key, task, unsigned};
-use crate::{batches::statements::batch, callbacks::statements::Floor, session::Result};
+use crate::{
+    batches::statements::batch,
+    callbacks::statements::Floor,
+    row::{Columns, callback, client_key, corrupt, millis, narrow, notification, service_key, unsigned},
+    session::Result,
+    tasks::statements::task,
+};
 
 pub(crate) fn callback_record(row: &impl Columns) -> Result<CallbackRecord> {
     let event = row.small("cb_event")?;

@@ -8,15 +8,16 @@ use relais_core::{
 };
 use sqlx::sqlite::SqliteRow;
 
-use crate::batches::sqlite::batch_columns;
-use crate::sqlite::{Sqlite, batch::array, error, read::task_columns, session::SqliteSession};
 use crate::{
+    batches::sqlite::batch_columns,
+    callbacks::rows::{attempt_of, callback_record, due_batch_callback, due_callback, floor_of, lane_head, settled},
     callbacks::statements::{CallbackQueue, CallbackReader, Floor, NewCallback, callback_columns, past_columns},
-    row::{
-        Columns, attempt_of, callback_record, due_batch_callback, due_callback, floor_of, in_millis, lane_head,
-        settled, wide,
-    },
+    row::{Columns, in_millis, wide},
     session::Result,
+    sqlite::session::SqliteSession,
+    sqlite::values::array,
+    sqlite::{Sqlite, error},
+    tasks::sqlite::task_columns,
 };
 
 pub(crate) const HELD: &str = concat!(
@@ -27,11 +28,10 @@ pub(crate) const HELD: &str = concat!(
     ", ",
     past_columns!(),
     ", ",
-    task_columns!(
-        "'null'",
-        "CASE WHEN b.event = 2 AND b.attempt IS NOT NULL THEN a.response WHEN b.event >= 2 THEN t.response END"
-    ),
-    " FROM json_each(?1) AS w CROSS JOIN callback b ON b.id = w.value CROSS JOIN task t ON t.id = b.task
+    task_columns!(),
+    ", 'null' AS request,
+      CASE WHEN b.event = 2 AND b.attempt IS NOT NULL THEN a.response WHEN b.event >= 2 THEN t.response END AS response
+      FROM json_each(?1) AS w CROSS JOIN callback b ON b.id = w.value CROSS JOIN task t ON t.id = b.task
       LEFT JOIN attempt a ON a.task = b.task AND a.number = b.attempt
       CROSS JOIN service s ON s.id = t.service_id CROSS JOIN client c ON c.id = t.client_id"
 );

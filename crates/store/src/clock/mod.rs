@@ -8,10 +8,10 @@ use std::time::Instant;
 
 use relais_core::StoreError;
 
-use crate::verbs::Verbs;
 use crate::{
     clock::statements::Clock as _,
     session::{Database, Session as _},
+    verbs::Verbs,
 };
 
 impl<D: Database> Verbs<D> {

@@ -1,8 +1,9 @@
 //! The clock, on PostgreSQL.
 
-use crate::postgres::{Postgres, error, session::PgSession};
 use crate::{
-    clock::statements::{Clock, Reading, reading},
+    clock::statements::{Clock, ClockReader, Reading, reading},
+    postgres::session::PgSession,
+    postgres::{Postgres, error},
     session::Result,
 };
 
@@ -25,8 +26,8 @@ const MOVE_ALONG: [&str; 7] = [
     "UPDATE relais.batch_key SET created = created + make_interval(secs => $1 / 1000.0)",
 ];
 
-impl Postgres {
-    pub(crate) async fn clock(&self) -> Result<Reading> {
+impl ClockReader for Postgres {
+    async fn read_clock(&self) -> Result<Reading> {
         let mut lent = self.lend().await?;
         let row = sqlx::query(READ).fetch_one(&mut *lent).await.map_err(error)?;
         lent.keep();

@@ -1,9 +1,10 @@
 //! The clock, on SQLite: that of the machine.
 
-use crate::sqlite::{Sqlite, error, session::SqliteSession};
 use crate::{
-    clock::statements::{Clock, Reading, reading},
+    clock::statements::{Clock, ClockReader, Reading, reading},
     session::Result,
+    sqlite::session::SqliteSession,
+    sqlite::{Sqlite, error},
 };
 
 const READ: &str = concat!("SELECT ", now!(), " AS now, stepped FROM clock");
@@ -21,8 +22,8 @@ const MOVE_ALONG: [&str; 7] = [
     "UPDATE batch_key SET created = created + ?1",
 ];
 
-impl Sqlite {
-    pub(crate) async fn clock(&self) -> Result<Reading> {
+impl ClockReader for Sqlite {
+    async fn read_clock(&self) -> Result<Reading> {
         reading(&sqlx::query(READ).fetch_one(&self.read).await.map_err(error)?)
     }
 }

@@ -35,6 +35,12 @@ pub(crate) fn reading(row: &impl Columns) -> Result<Reading> {
     Ok(Reading { now: row.moment("now")?, stepped: row.big("stepped")? })
 }
 
+/// The clock, outside of a transaction.
+pub(crate) trait ClockReader: Send + Sync {
+    /// What the clock says.
+    fn read_clock(&self) -> impl Future<Output = Result<Reading>> + Send;
+}
+
 /// The clock, within a transaction.
 pub(crate) trait Clock: Send {
     /// What the clock says.

@@ -15,12 +15,13 @@ use relais_core::{
     Submission, TaskId, TraceContext, barred,
 };
 
-use crate::verbs::{Verbs, change::Changes};
 use crate::{
     batches::statements::{Batches as _, LockedBatch},
     dependencies::statements::{Dependencies as _, LockedPrerequisite, NewDependency},
     history::statements::History as _,
     session::{Database, Session as _},
+    tasks::changes::Changes,
+    verbs::Verbs,
 };
 
 /// So many ends are taken in hand at once.

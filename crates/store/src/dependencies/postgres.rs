@@ -2,19 +2,17 @@
 
 use relais_core::{ClientKey, Prerequisite, Status, Task, TaskId, TaskLink};
 
-use crate::postgres::{
-    Postgres, error,
-    read::{task_columns, with_names, with_service},
-    session::{PgSession, column, locked_columns},
-    write::written_rows,
-};
 use crate::{
     dependencies::statements::{
         Dependencies, Edge, Linked, LinkedTask, LockedPrerequisite, NewDependency, edge, ending, linked_task,
         locked_prerequisite, prerequisite,
     },
-    row::{Columns, locked, locked_task, task, wide},
-    session::{Locked, LockedTask, Result},
+    postgres::session::{PgSession, column},
+    postgres::{Postgres, error},
+    row::{Columns, wide},
+    session::Result,
+    tasks::postgres::{locked_columns, task_columns},
+    tasks::statements::{Locked, LockedTask, locked, locked_task, task},
 };
 
 impl Dependencies for PgSession {
@@ -102,9 +100,9 @@ impl Dependencies for PgSession {
         let rows = sqlx::query(concat!(
             "SELECT clock_timestamp() AS now, ",
             locked_columns!(),
-            " FROM relais.task t",
-            with_service!(),
-            "WHERE t.id = ANY($1) ORDER BY t.id + 0 FOR NO KEY UPDATE OF t"
+            " FROM relais.task t
+              CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
+              WHERE t.id = ANY($1) ORDER BY t.id + 0 FOR NO KEY UPDATE OF t"
         ))
         .bind(ids)
         .fetch_all(&mut *self.tx)
@@ -114,12 +112,12 @@ impl Dependencies for PgSession {
     }
 
     async fn close_edges(&mut self, edges: &[(Edge, Status)]) -> Result<()> {
-        sqlx::query(concat!(
-            "UPDATE relais.dependency d SET outcome = w.status FROM ",
-            written_rows!("$1::bigint[], $2::bigint[], $3::smallint[]"),
-            " AS w (task, prerequisite, status)
-             WHERE d.task = ANY($1) AND d.task = w.task AND d.prerequisite = w.prerequisite AND d.outcome IS NULL"
-        ))
+        sqlx::query(
+            "UPDATE relais.dependency d SET outcome = w.status
+             FROM ROWS FROM (unnest($1::bigint[], $2::bigint[], $3::smallint[]), generate_series(1, cardinality($1)))
+                  AS w (task, prerequisite, status)
+             WHERE d.task = ANY($1) AND d.task = w.task AND d.prerequisite = w.prerequisite AND d.outcome IS NULL",
+        )
         .bind(column(edges, |(edge, _)| edge.task))
         .bind(column(edges, |(edge, _)| edge.prerequisite))
         .bind(column(edges, |(_, status)| status.code()))
@@ -257,10 +255,12 @@ impl Linked for Postgres {
     async fn tasks_by_row(&self, ids: &[i64]) -> Result<Vec<Task>> {
         let rows = sqlx::query(concat!(
             "SELECT ",
-            task_columns!("'null'", "NULL"),
-            " FROM relais.task t",
-            with_names!(),
-            "WHERE t.id = ANY($1) ORDER BY t.id + 0 DESC"
+            task_columns!(),
+            ", 'null'::text AS request, NULL::text AS response
+              FROM relais.task t
+              CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
+              CROSS JOIN LATERAL (SELECT * FROM relais.client WHERE id = t.client_id OFFSET 0) c
+              WHERE t.id = ANY($1) ORDER BY t.id + 0 DESC"
         ))
         .bind(ids)
         .fetch_all(&mut *self.lend().await?)

@@ -2,20 +2,18 @@
 
 use relais_core::{ClientKey, Prerequisite, Status, Task, TaskId, TaskLink};
 
-use crate::sqlite::{
-    Sqlite,
-    batch::array,
-    error,
-    read::task_columns,
-    session::{SqliteSession, locked_columns},
-};
 use crate::{
     dependencies::statements::{
         Dependencies, Edge, Linked, LinkedTask, LockedPrerequisite, NewDependency, edge, ending, linked_task,
         locked_prerequisite, prerequisite,
     },
-    row::{Columns, locked, locked_task, task, wide},
-    session::{Locked, LockedTask, Result},
+    row::{Columns, wide},
+    session::Result,
+    sqlite::session::SqliteSession,
+    sqlite::values::array,
+    sqlite::{Sqlite, error},
+    tasks::sqlite::{locked_columns, task_columns},
+    tasks::statements::{Locked, LockedTask, locked, locked_task, task},
 };
 
 pub(crate) const LOCK_ROWS: &str = concat!(
@@ -212,8 +210,9 @@ impl Linked for Sqlite {
     async fn tasks_by_row(&self, ids: &[i64]) -> Result<Vec<Task>> {
         let rows = sqlx::query(concat!(
             "SELECT ",
-            task_columns!("'null'", "NULL"),
-            " FROM json_each(?1) AS w CROSS JOIN task t ON t.id = w.value
+            task_columns!(),
+            ", 'null' AS request, NULL AS response
+              FROM json_each(?1) AS w CROSS JOIN task t ON t.id = w.value
               CROSS JOIN service s ON s.id = t.service_id CROSS JOIN client c ON c.id = t.client_id ORDER BY t.id DESC"
         ))
         .bind(array(ids)?)

@@ -13,7 +13,8 @@ use relais_core::{
 
 use crate::{
     row::{Columns, client_key, corrupt, service_key, status},
-    session::{Locked, LockedTask, Result},
+    session::Result,
+    tasks::statements::{Locked, LockedTask},
 };
 
 /// A task that others are to wait for, locked.

@@ -9,16 +9,18 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use relais_core::{
-    ClaimedDispatches, ClientKey, DispatchName, Dispatched, DueDispatch, Flow, Pick, ServiceKey, StoreError, TaskId,
-    Wakeup,
+    ClaimedDispatches, ClientKey, DispatchName, DispatchStore, Dispatched, DueDispatch, Flow, Pick, PublishedTask,
+    ServiceKey, StoreError, TaskId, Wakeup,
 };
 
-use crate::verbs::{Verbs, ledger::Ledger};
 use crate::{
+    counters::ledger::Ledger,
     dispatch::statements::{Dispatch as _, Window},
     flow::statements::{FlowKind, Flows as _},
     session::{Database, Session},
+    verbs::Verbs,
 };
 
 /// What may be published of one service.
@@ -27,6 +29,38 @@ struct Held {
     tasks: Vec<DueDispatch>,
     /// When to look again.
     again: Option<Duration>,
+}
+
+#[async_trait]
+impl<D: Database> DispatchStore for Verbs<D> {
+    async fn claim_dispatches(
+        &self,
+        services: Vec<ServiceKey>,
+        each: usize,
+        lease: Duration,
+    ) -> Result<ClaimedDispatches, StoreError> {
+        self.claim_dispatches(&services, each, lease).await
+    }
+
+    async fn complete_dispatches(&self, dispatches: Vec<DispatchName>, outcome: Dispatched) -> Result<(), StoreError> {
+        Self::complete_dispatches(self, dispatches, outcome).await
+    }
+
+    async fn lease_orphans(&self, limit: usize) -> Result<usize, StoreError> {
+        self.lease_orphans(limit).await
+    }
+
+    async fn redispatch_service(&self, service: ServiceKey) -> Result<(), StoreError> {
+        self.redispatch_service(service).await
+    }
+
+    async fn refill_dispatches(&self, limit: usize) -> Result<bool, StoreError> {
+        self.refill_dispatches(limit).await
+    }
+
+    async fn oldest_published(&self, service: ServiceKey) -> Result<Option<PublishedTask>, StoreError> {
+        self.database.oldest_published(service).await
+    }
 }
 
 impl<D: Database> Verbs<D> {

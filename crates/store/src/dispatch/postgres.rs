@@ -5,16 +5,15 @@ use std::time::Duration;
 use relais_core::{ClientKey, DispatchName, Dispatched, DueDispatch, FlowFacts, PublishedTask, ServiceKey, TaskId};
 use sqlx::Row as _;
 
-use crate::postgres::{
-    Postgres, error,
-    session::{PgSession, column},
-};
 use crate::{
     dispatch::statements::{
-        Candidate, Dispatch, Dispatches, Window, candidate, fresh_round, published_task, window, window_facts,
+        Candidate, Dispatch, Dispatches, Window, candidate, due_dispatch, fresh_round, published_task, window,
+        window_facts,
     },
     flow::statements::{FlowKind, Flows as _, flow_client},
-    row::{client_key, due_dispatch, wide},
+    postgres::session::{PgSession, column},
+    postgres::{Postgres, error},
+    row::{client_key, wide},
     session::Result,
 };
 

@@ -5,14 +5,17 @@ use std::time::Duration;
 use relais_core::{ClientKey, DispatchName, Dispatched, DueDispatch, FlowFacts, PublishedTask, ServiceKey, TaskId};
 use sqlx::Row as _;
 
-use crate::sqlite::{Sqlite, batch::array, error, session::SqliteSession};
 use crate::{
     dispatch::statements::{
-        Candidate, Dispatch, Dispatches, Window, candidate, fresh_round, published_task, window, window_facts,
+        Candidate, Dispatch, Dispatches, Window, candidate, due_dispatch, fresh_round, published_task, window,
+        window_facts,
     },
     flow::statements::{FlowKind, flow_client, flow_state},
-    row::{due_dispatch, in_millis, wide},
+    row::{in_millis, wide},
     session::Result,
+    sqlite::session::SqliteSession,
+    sqlite::values::array,
+    sqlite::{Sqlite, error},
 };
 
 /// Due never: what has a place in a window, and is at the broker or with a worker.

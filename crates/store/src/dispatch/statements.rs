@@ -12,8 +12,9 @@ use relais_core::{
 };
 
 use crate::{
+    dependencies::statements::trace,
     flow::statements::{FlowKind, flow_facts, flow_kind},
-    row::{Columns, narrow},
+    row::{Columns, json, millis, narrow, priority, service_key, unsigned},
     session::Result,
 };
 
@@ -156,4 +157,22 @@ pub(crate) fn published_task(row: &impl Columns) -> Result<Option<PublishedTask>
 pub(crate) fn fresh_round() -> i32 {
     // Zero is what a row has that was written with its task.
     1 + (uuid::Uuid::now_v7().as_u128() & 0x3fff_ffff) as i32
+}
+
+/// A task to be dispatched. Its own columns are empty if it is gone.
+pub(crate) fn due_dispatch(row: &impl Columns) -> Result<DueDispatch> {
+    Ok(DueDispatch {
+        name: DispatchName {
+            service: service_key(row)?,
+            queue: row.text("queue_name")?.into(),
+            round: row.int("round")?,
+            task_id: row.task_id("task_id")?,
+        },
+        request: json(row.text_if_any("request")?)?,
+        correlation_id: row.text_if_any("correlation_id")?,
+        trace: trace(row)?,
+        priority: priority(row.small_if_any("priority")?),
+        timeout: row.big_if_any("timeout_ms")?.map(millis),
+        revision: row.big_if_any("revision")?.map_or(0, unsigned),
+    })
 }

@@ -12,11 +12,12 @@ use std::{
 
 use relais_core::{ClientKey, Declared, Flow, Pick, ServiceKey, StoreError, Timestamp};
 
-use crate::verbs::Verbs;
 use crate::{
+    claims::statements::{ClaimRows as _, LockedPending},
     flow::statements::Flows as _,
     instances::statements::InstanceRows as _,
-    session::{Database, LockedPending, Session as _},
+    session::Database,
+    verbs::Verbs,
 };
 
 /// The services that somebody waits for to make room, as far as this process knows: who waits is woken when a task ends. A

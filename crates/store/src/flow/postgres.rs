@@ -7,15 +7,15 @@ use relais_core::{
 };
 use sqlx::PgConnection;
 
-use crate::postgres::{
-    error,
-    read::{pending_columns, with_names},
-    session::{PgSession, column},
-};
 use crate::{
+    claims::postgres::pending_columns,
+    claims::statements::{LockedPending, locked_pending},
     flow::statements::{FlowKind, Flows, flow_client, flow_facts, flow_kind, flow_state},
-    row::{Columns as _, client_key, in_millis, locked, locked_pending, signed, unsigned, wide},
-    session::{Locked, LockedPending, Result},
+    postgres::error,
+    postgres::session::{PgSession, column},
+    row::{Columns as _, client_key, in_millis, signed, unsigned, wide},
+    session::Result,
+    tasks::statements::{Locked, locked},
 };
 
 /// The first pending tasks of each of the clients `w`, in the order in which they are handed out: at most `w.most` of each, and
@@ -138,8 +138,9 @@ impl Flows for PgSession {
                   SELECT * FROM relais.task WHERE status + 0 = 0 AND id = ANY(ARRAY(",
             first_of_each!("i.id", "16"),
             ")) ORDER BY rank + 0, id LIMIT w.most FOR NO KEY UPDATE SKIP LOCKED
-              ) t",
-            with_names!()
+              ) t
+              CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
+              CROSS JOIN LATERAL (SELECT * FROM relais.client WHERE id = t.client_id OFFSET 0) c"
         ))
         .bind(service.0)
         .bind(column(shares, |(client, _)| client.0))

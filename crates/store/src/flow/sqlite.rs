@@ -7,11 +7,16 @@ use relais_core::{
 };
 use sqlx::SqliteTransaction;
 
-use crate::sqlite::{batch::array, error, read::pending_columns, session::SqliteSession};
 use crate::{
+    claims::sqlite::pending_columns,
+    claims::statements::{LockedPending, locked_pending},
     flow::statements::{FlowKind, Flows, flow_client, flow_facts, flow_kind, flow_state},
-    row::{Columns as _, in_millis, locked, locked_pending, signed, unsigned, wide},
-    session::{Locked, LockedPending, Result},
+    row::{Columns as _, in_millis, signed, unsigned, wide},
+    session::Result,
+    sqlite::error,
+    sqlite::session::SqliteSession,
+    sqlite::values::array,
+    tasks::statements::{Locked, locked},
 };
 
 /// How many tasks of `$client` (0 for all) are in a status, by their counters. Both rows are found by their whole key.

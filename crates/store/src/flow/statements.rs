@@ -10,8 +10,10 @@ use relais_core::{
 };
 
 use crate::{
+    claims::statements::LockedPending,
     row::{Columns, client_key, corrupt, millis, narrow, unsigned},
-    session::{Locked, LockedPending, Result},
+    session::Result,
+    tasks::statements::Locked,
 };
 
 /// How a service's flow is limited, as its row says.

@@ -2,16 +2,29 @@
 
 use relais_core::{Attempt, NewTask, TaskId};
 
-use crate::postgres::{
-    error,
-    session::{PgSession, column},
-    to_sql,
-};
 use crate::{
-    history::statements::{FreedKey, History, past_host},
-    row::{Columns as _, failure_of, signed, unique_key, wide},
-    session::{InsertedTask, KnownKey, Result},
+    history::statements::{FreedKey, History, HistoryReader, attempt, failure_of, past_host, unique_key},
+    postgres::session::{PgSession, column},
+    postgres::{Postgres, error, to_sql},
+    row::{Columns as _, signed, wide},
+    session::Result,
+    submit::statements::{InsertedTask, KnownKey},
 };
+
+impl HistoryReader for Postgres {
+    async fn list_attempts(&self, id: i64) -> Result<Vec<Attempt>> {
+        let rows = sqlx::query(
+            "SELECT number, outcome, started, ended, worker_host, error_message, error_kind, error_trace,
+                    response::text AS response
+             FROM relais.attempt WHERE task = $1 ORDER BY task, number",
+        )
+        .bind(id)
+        .fetch_all(&mut *self.lend().await?)
+        .await
+        .map_err(error)?;
+        rows.iter().map(attempt).collect()
+    }
+}
 
 impl History for PgSession {
     async fn insert_attempts(&mut self, attempts: &[(i64, Attempt)]) -> Result<()> {

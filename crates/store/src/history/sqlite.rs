@@ -2,12 +2,25 @@
 
 use relais_core::{Attempt, NewTask, TaskId, Timestamp};
 
-use crate::sqlite::session::SqliteSession;
 use crate::{
-    history::statements::{FreedKey, History, past_host},
-    row::{Columns as _, failure_of, in_millis, unique_key, wide},
-    session::{InsertedTask, KnownKey, Result},
+    history::statements::{FreedKey, History, HistoryReader, attempt, failure_of, past_host, unique_key},
+    row::{Columns as _, in_millis, wide},
+    session::Result,
+    sqlite::session::SqliteSession,
+    sqlite::{Sqlite, error},
+    submit::statements::{InsertedTask, KnownKey},
 };
+
+impl HistoryReader for Sqlite {
+    async fn list_attempts(&self, id: i64) -> Result<Vec<Attempt>> {
+        let rows = sqlx::query("SELECT * FROM attempt WHERE task = ?1 ORDER BY number")
+            .bind(id)
+            .fetch_all(&self.read)
+            .await
+            .map_err(error)?;
+        rows.iter().map(attempt).collect()
+    }
+}
 
 impl History for SqliteSession {
     async fn insert_attempts(&mut self, attempts: &[(i64, Attempt)]) -> Result<()> {

@@ -2,11 +2,12 @@
 
 use std::future::Future;
 
-use relais_core::{Attempt, ClientKey, NewTask, RetryPolicy, ServiceKey, TaskId};
+use relais_core::{Attempt, AttemptOutcome, ClientKey, Failure, NewTask, RetryPolicy, ServiceKey, StoreError, TaskId};
 
 use crate::{
-    row::{Columns, corrupt, retry_policy},
-    session::{InsertedTask, KnownKey, Result},
+    row::{Columns, client_key, corrupt, json, narrow, retry_policy, service_key, unsigned},
+    session::Result,
+    submit::statements::{InsertedTask, KnownKey},
 };
 
 /// A unique key, and the task whose it is or was.
@@ -16,6 +17,12 @@ pub(crate) struct FreedKey {
     pub client: ClientKey,
     pub key: String,
     pub task_id: TaskId,
+}
+
+/// Reads of attempts, which need no transaction.
+pub(crate) trait HistoryReader: Send + Sync {
+    /// The attempts of a task that are over, in their order.
+    fn list_attempts(&self, id: i64) -> impl Future<Output = Result<Vec<Attempt>>> + Send;
 }
 
 /// Attempts and unique keys within a transaction.
@@ -62,4 +69,46 @@ pub(crate) fn policy_of_task(text: Option<&str>) -> Result<RetryPolicy> {
     let Some(both) = text.filter(|text| text.starts_with('[')) else { return retry_policy(text) };
     let (own, service): (RetryPolicy, RetryPolicy) = serde_json::from_str(both).map_err(corrupt)?;
     Ok(own.under(service))
+}
+
+/// An attempt that is over.
+pub(crate) fn attempt(row: &impl Columns) -> Result<Attempt> {
+    let code = row.small("outcome")?;
+    let failure = row.text_if_any("error_message")?.map(|message| {
+        Ok::<_, StoreError>(Failure {
+            message,
+            kind: row.text_if_any("error_kind")?,
+            trace: row.text_if_any("error_trace")?,
+            ..Failure::default()
+        })
+    });
+    Ok(Attempt {
+        number: narrow(row.int("number")?),
+        started: row.moment_if_any("started")?,
+        ended: row.moment_if_any("ended")?,
+        outcome: AttemptOutcome::from_code(code).ok_or_else(|| corrupt(format!("outcome {code}")))?,
+        worker_host: row.text_if_any("worker_host")?,
+        failure: failure.transpose()?,
+        response: json(row.text_if_any("response")?)?,
+    })
+}
+
+/// What is written of an attempt's failure: the message, the kind and the trace.
+pub(crate) fn failure_of(attempt: &Attempt) -> (Option<String>, (Option<String>, Option<String>)) {
+    match attempt.failure.clone() {
+        Some(failure) => (Some(failure.message), (failure.kind, failure.trace)),
+        None => (None, (None, None)),
+    }
+}
+
+/// The key of which there is one task at a time.
+pub(crate) fn unique_key(row: &impl Columns) -> Result<KnownKey> {
+    Ok(KnownKey {
+        service: service_key(row)?,
+        client: client_key(row)?,
+        key: row.text("key")?,
+        fingerprint: Vec::new(),
+        task_id: row.task_id("task_id")?,
+        position: unsigned(row.big("position")?),
+    })
 }

@@ -8,10 +8,10 @@ use std::{
 
 use relais_core::{Event, InstanceKey, ServiceKey, State, Status, StoreError, TaskId, Timestamp};
 
-use crate::verbs::change::Changes;
 use crate::{
     instances::statements::{Onward, Taker},
-    session::LockedTask,
+    tasks::changes::Changes,
+    tasks::statements::LockedTask,
 };
 
 /// What this process has in hand, as far as it knows.

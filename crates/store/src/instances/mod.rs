@@ -2,7 +2,7 @@
 //!
 //! A process that takes tasks in hand writes one row that lists them, and nothing to the tasks. It remembers what they were
 //! like; when they are done, it writes their results, if their revisions say that nobody else has changed them. So a task
-//! that is done at once costs one write. Whatever else happens to a task goes the way of all events ([`crate::verbs::change`]),
+//! that is done at once costs one write. Whatever else happens to a task goes the way of all events ([`crate::tasks::events`]),
 //! where first of all it is written that the process had begun it.
 
 pub(crate) mod leases;
@@ -16,17 +16,22 @@ use std::{
     time::Duration,
 };
 
+use async_trait::async_trait;
 use relais_core::{
-    ClaimRequest, Claimed, CrashPolicy, Decision, Event, Failure, Ignored, InstanceKey, NewInstance, NewTask, Outcome,
-    ReapedInstances, Registration, ServiceKey, Status, StoreError, Submission, Task, TaskEvent, TaskId, Timestamp,
-    apply,
+    ClaimRequest, Claimed, CrashPolicy, Decision, Event, Failure, Ignored, InstanceKey, InstanceRecord, InstanceStore,
+    NewInstance, NewTask, Outcome, ReapedInstances, Registration, ServiceKey, Status, StoreError, Submission, Task,
+    TaskEvent, TaskId, Timestamp, apply,
 };
 
 use self::leases::{Held, InstanceLeases, LeasedTasks};
-use crate::verbs::{Verbs, change::Changes, plain};
 use crate::{
+    claims::statements::LockedPending,
     instances::statements::{DoneTask, InstanceRows as _, Leased, LockedInstance, Onward, Taker},
-    session::{Database, LockedPending, LockedTask, Session as _, WrittenTask},
+    session::{Database, Session as _},
+    tasks::changes::Changes,
+    tasks::statements::{LockedTask, WrittenTask},
+    text,
+    verbs::Verbs,
 };
 
 /// What happens to tasks when something else has happened to the process that had them.
@@ -37,6 +42,34 @@ fn fate(decision: Decision, task: &LockedTask) -> Event {
             let failure = Failure::new("The process that had it in hand died.").of_kind("crashed");
             Event::failure(None, Failure { retryable: Some(false), ..failure })
         }
+    }
+}
+
+#[async_trait]
+impl<D: Database> InstanceStore for Verbs<D> {
+    async fn register_instance(&self, instance: NewInstance) -> Result<Registration, StoreError> {
+        self.register_instance(instance).await
+    }
+
+    async fn heartbeat_instance(&self, instance: InstanceKey, silence: Duration) -> Result<bool, StoreError> {
+        self.heartbeat_instance(instance, silence).await
+    }
+
+    async fn deregister_instance(&self, instance: InstanceKey) -> Result<(), StoreError> {
+        self.deregister_instance(instance).await
+    }
+
+    async fn reap_instances(&self) -> Result<ReapedInstances, StoreError> {
+        self.mind_the_clock().await?;
+        self.reap_instances().await
+    }
+
+    async fn list_instances(&self) -> Result<Vec<InstanceRecord>, StoreError> {
+        self.database.list_instances().await
+    }
+
+    async fn resolve_instance(&self, name: String, decision: Decision) -> Result<Option<usize>, StoreError> {
+        self.resolve_instance(&name, decision).await
     }
 }
 
@@ -83,7 +116,7 @@ impl<D: Database> Verbs<D> {
         // Where none was taken, it may be that no hand was removed.
         let gone = if taken.is_some() { &taker.done_with[..] } else { &[] };
         let mut worker_host = request.worker_host;
-        worker_host.iter_mut().for_each(plain::without_nul);
+        worker_host.iter_mut().for_each(text::without_nul);
         let claimed = taken.map(|taken| self.hold_taken(taken, instance, service, worker_host));
         self.leased().end_claim(instance, service, gone);
         Ok((answers, claimed.into_iter().flat_map(|claimed| claimed.tasks.into_iter().flatten()).collect()))
@@ -97,9 +130,9 @@ impl<D: Database> Verbs<D> {
     ) -> Result<Claimed, StoreError> {
         let (service, instance) = (request.service, taker.instance);
         let mut worker_host = request.worker_host.clone();
-        worker_host.iter_mut().for_each(plain::without_nul);
+        worker_host.iter_mut().for_each(text::without_nul);
         if known.is_none()
-            && let Some(taken) = self.database.take_at_once(service, taker).await?
+            && let Some(taken) = self.database.lease_unlocked(service, taker).await?
         {
             return Ok(self.hold_claimed(taken, taker, service, worker_host));
         }
@@ -335,8 +368,8 @@ impl<D: Database> Verbs<D> {
 
     /// A process begins.
     pub(crate) async fn register_instance(&self, mut instance: NewInstance) -> Result<Registration, StoreError> {
-        plain::without_nul(&mut instance.name);
-        instance.host.iter_mut().for_each(plain::without_nul);
+        text::without_nul(&mut instance.name);
+        instance.host.iter_mut().for_each(text::without_nul);
         // In a transaction of its own: it waits for those of others.
         if !instance.services.is_empty() {
             let mut session = self.database.begin().await?;

@@ -8,20 +8,20 @@ use std::{
 use relais_core::{ClientKey, InstanceKey, InstanceRecord, NewInstance, ServiceKey, Timestamp};
 use sqlx::{PgConnection, postgres::PgRow};
 
-use crate::postgres::{
-    Postgres, error,
-    names::Names,
-    read::{in_order, ints, pending_columns, with_service},
-    session::{PgSession, column, locked_columns},
-    to_sql,
-    write::{Statement, written_rows},
-};
 use crate::{
+    claims::postgres::pending_columns,
+    claims::statements::{LockedPending, locked_pending, named_pending},
     instances::statements::{
-        DoneTask, InstanceRows, Leased, LockedInstance, Onward, Taker, instance_record, locked_instance,
+        DoneTask, InstanceReader, InstanceRows, Leased, LockedInstance, Onward, Taker, instance_record, locked_instance,
     },
-    row::{Columns as _, locked, locked_pending, locked_task, named_pending, service_name, signed, wide},
-    session::{Locked, LockedPending, LockedTask, Result},
+    postgres::names::Names,
+    postgres::row::{in_order, ints},
+    postgres::session::{PgSession, column},
+    postgres::{Postgres, Statement, error, to_sql},
+    row::{Columns as _, service_name, signed, wide},
+    session::Result,
+    tasks::postgres::locked_columns,
+    tasks::statements::{Locked, LockedTask, locked, locked_task},
 };
 
 /// The first pending tasks of the service $1 behind the place $3, $4 that nobody has in hand, up to $2 of them, if nothing limits its
@@ -50,7 +50,7 @@ fn next_in_line(service: ServiceKey, taker: &Taker) -> Statement<'_> {
 }
 
 /// What such rows are, in the order in which they were asked for.
-pub(crate) async fn pending(
+pub(crate) async fn leased_tasks(
     rows: &[PgRow],
     names: &Names,
     connection: &mut PgConnection,
@@ -245,7 +245,7 @@ impl InstanceRows for PgSession {
 
     async fn lease_tasks(&mut self, service: ServiceKey, taker: &Taker) -> Result<Leased> {
         let rows = next_in_line(service, taker).fetch_all(&mut *self.tx).await.map_err(error)?;
-        let locked = pending(&rows, &self.names, &mut self.tx).await?;
+        let locked = leased_tasks(&rows, &self.names, &mut self.tx).await?;
         if locked.rows.is_empty() {
             return Ok(Leased { hand: None, locked });
         }
@@ -306,9 +306,9 @@ impl InstanceRows for PgSession {
         let rows = sqlx::query(concat!(
             "SELECT clock_timestamp() AS now, ",
             locked_columns!(),
-            " FROM relais.task t",
-            with_service!(),
-            "WHERE t.id = ANY(ARRAY(SELECT unnest(tasks) FROM relais.hand WHERE instance_id = $1))
+            " FROM relais.task t
+              CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
+              WHERE t.id = ANY(ARRAY(SELECT unnest(tasks) FROM relais.hand WHERE instance_id = $1))
               ORDER BY t.id + 0 FOR NO KEY UPDATE OF t"
         ))
         .bind(instance.0)
@@ -324,16 +324,17 @@ impl InstanceRows for PgSession {
         if tasks.iter().any(|task| task.worker_host != *worker_host || task.ended != *ended) {
             return Ok(0);
         }
-        let done = sqlx::query(concat!(
+        let done = sqlx::query(
             "UPDATE relais.task t
              SET status = 2, attempt = w.attempt, revision = w.revision, progress = 100, worker_host = $7,
                  started = w.started, ended = $8, response = w.response::json, error_message = NULL, error_kind = NULL,
                  error_trace = NULL, lease_until = NULL, due = NULL, expires = NULL, deadline = NULL, timer = NULL
-             FROM ",
-            written_rows!("$1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::timestamptz[], $6::text[]"),
-            " AS w (id, known, revision, attempt, started, response)
-             WHERE t.id = ANY($1) AND t.id = w.id AND t.revision = w.known"
-        ))
+             FROM ROWS FROM (
+                 unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::integer[], $5::timestamptz[], $6::text[]),
+                 generate_series(1, cardinality($1))
+             ) AS w (id, known, revision, attempt, started, response)
+             WHERE t.id = ANY($1) AND t.id = w.id AND t.revision = w.known",
+        )
         .bind(column(tasks, |task| task.id))
         .bind(column(tasks, |task| wide(task.known)))
         .bind(column(tasks, |task| wide(task.revision)))
@@ -349,16 +350,16 @@ impl InstanceRows for PgSession {
     }
 }
 
-impl Postgres {
-    /// Takes tasks in hand, unless somebody else does: they are read, and then listed if nobody has handed out any in between.
-    pub(crate) async fn take_unlocked(&self, service: ServiceKey, taker: &Taker) -> Result<Option<Leased>> {
+impl InstanceReader for Postgres {
+    // They are read, and then listed if nobody has claimed any in between.
+    async fn lease_unlocked(&self, service: ServiceKey, taker: &Taker) -> Result<Option<Leased>> {
         let mut lent = self.lend().await?;
         let rows = next_in_line(service, taker).fetch_all(&mut *lent).await.map_err(error)?;
         let Some(taken) = rows.first().map(|row| row.big("taken")).transpose()? else {
             lent.keep();
             return Ok(None);
         };
-        let locked = pending(&rows, &self.names, &mut lent).await?;
+        let locked = leased_tasks(&rows, &self.names, &mut lent).await?;
         let hand = sqlx::query_scalar(
             "WITH gone AS (DELETE FROM relais.hand WHERE id = ANY($4)
              ), alive AS MATERIALIZED (
@@ -385,8 +386,7 @@ impl Postgres {
         Ok(hand.map(|hand| Leased { hand: Some(hand), locked }))
     }
 
-    /// The processes, in the order of their names.
-    pub(crate) async fn read_instances(&self) -> Result<Vec<InstanceRecord>> {
+    async fn list_instances(&self) -> Result<Vec<InstanceRecord>> {
         let mut lent = self.lend().await?;
         let rows = sqlx::query(
             "SELECT i.id, i.name, i.host, i.version, i.policy, i.undecided, i.until < clock_timestamp() AS silent, i.started,

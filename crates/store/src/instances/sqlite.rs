@@ -8,17 +8,19 @@ use std::{
 
 use relais_core::{InstanceKey, InstanceRecord, Json, NewInstance, ServiceKey, Timestamp};
 
-use crate::sqlite::{
-    Sqlite,
-    batch::{WRITE_DONE, array},
-    error,
-    read::pending_columns,
-    session::{SqliteSession, locked_columns},
-};
 use crate::{
-    instances::statements::{DoneTask, InstanceRows, Leased, LockedInstance, Taker, instance_record, locked_instance},
-    row::{Columns as _, in_millis, locked, locked_pending, locked_task, unsigned, wide},
-    session::{Locked, LockedTask, Result},
+    claims::sqlite::pending_columns,
+    claims::statements::locked_pending,
+    instances::statements::{
+        DoneTask, InstanceReader, InstanceRows, Leased, LockedInstance, Taker, instance_record, locked_instance,
+    },
+    row::{Columns as _, in_millis, unsigned, wide},
+    session::Result,
+    sqlite::session::SqliteSession,
+    sqlite::values::{Values, array},
+    sqlite::{Sqlite, error},
+    tasks::sqlite::locked_columns,
+    tasks::statements::{Locked, LockedTask, locked, locked_task},
 };
 
 const TAKE: &str = concat!(
@@ -42,6 +44,17 @@ const LOCK_IN_HAND: &str = concat!(
     " FROM hand h CROSS JOIN json_each(h.tasks) AS w CROSS JOIN task t ON t.id = w.value
       CROSS JOIN service s ON s.id = t.service_id WHERE h.instance_id = ?1 ORDER BY t.id"
 );
+
+/// Only where nobody else has changed the task.
+pub(crate) const WRITE_DONE: Values = Values {
+    before:
+        "UPDATE task SET status = 2, revision = w.column3, attempt = w.column4, progress = 100, worker_host = w.column5,
+                 started = w.column6, ended = w.column7, response = w.column8, error_message = NULL, error_kind = NULL,
+                 error_trace = NULL, lease_until = NULL, due = NULL, expires = NULL, deadline = NULL, timer = NULL
+             FROM (VALUES ",
+    row: "(?, ?, ?, ?, ?, ?, ?, ?)",
+    after: ") AS w WHERE task.id = w.column1 AND task.revision = w.column2",
+};
 
 impl SqliteSession {
     async fn change(
@@ -279,9 +292,8 @@ impl InstanceRows for SqliteSession {
     }
 }
 
-impl Sqlite {
-    /// The processes, in the order of their names.
-    pub(crate) async fn read_instances(&self) -> Result<Vec<InstanceRecord>> {
+impl InstanceReader for Sqlite {
+    async fn list_instances(&self) -> Result<Vec<InstanceRecord>> {
         let rows = sqlx::query(concat!(
             "SELECT i.*, i.until < ",
             now!(),

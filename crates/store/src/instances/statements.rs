@@ -13,8 +13,10 @@ use std::{
 use relais_core::{CrashPolicy, InstanceKey, InstanceRecord, InstanceStatus, Json, NewInstance, ServiceKey, Timestamp};
 
 use crate::{
+    claims::statements::LockedPending,
     row::{Columns, corrupt, unsigned},
-    session::{Locked, LockedPending, LockedTask, Result},
+    session::Result,
+    tasks::statements::{Locked, LockedTask},
 };
 
 /// A process that was locked.
@@ -79,6 +81,23 @@ pub(crate) struct Leased {
     /// The row that lists it; none if it is nothing.
     pub hand: Option<i64>,
     pub locked: Locked<LockedPending>,
+}
+
+/// Processes, and leases that need no transaction of ours.
+pub(crate) trait InstanceReader: Send + Sync {
+    /// The processes that do tasks themselves, in the order of their names.
+    fn list_instances(&self) -> impl Future<Output = Result<Vec<InstanceRecord>>> + Send;
+
+    /// Takes pending tasks of a service in hand without locking anything first. None if there are none, if somebody else takes some
+    /// at this moment, if the flow is limited or the process is not alive, or if the database gains nothing by it; then hands
+    /// that the process is done with may still be there.
+    fn lease_unlocked(
+        &self,
+        _service: ServiceKey,
+        _taker: &Taker,
+    ) -> impl Future<Output = Result<Option<Leased>>> + Send {
+        std::future::ready(Ok(None))
+    }
 }
 
 /// Processes and what they have in hand, within a transaction.

@@ -6,12 +6,13 @@ pub(crate) mod statements;
 
 use std::time::Duration;
 
-use relais_core::{AuditEntry, AuditOutcome, AuditPage, SessionsOf, StoreError};
+use async_trait::async_trait;
+use relais_core::{AuditEntry, AuditOutcome, AuditPage, OperatorStore, SessionsOf, StoreError};
 
-use crate::verbs::Verbs;
 use crate::{
     operators::statements::OperatorRows as _,
     session::{Database, Session as _},
+    verbs::Verbs,
 };
 
 /// So many lines are forgotten in one transaction.
@@ -25,6 +26,53 @@ const PROCESSES: usize = 200;
 
 /// A session that lasts longer lasts for ever.
 const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
+
+#[async_trait]
+impl<D: Database> OperatorStore for Verbs<D> {
+    async fn write_audit(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
+        self.write_audit(entries).await
+    }
+
+    async fn begin_audit(&self, entry: AuditEntry) -> Result<i64, StoreError> {
+        self.begin_audit(entry).await
+    }
+
+    async fn complete_audit(&self, line: i64, outcome: Option<AuditOutcome>) -> Result<(), StoreError> {
+        self.complete_audit(line, outcome).await
+    }
+
+    async fn list_audit(&self, before: Option<i64>, limit: usize) -> Result<AuditPage, StoreError> {
+        self.list_audit(before, limit).await
+    }
+
+    async fn purge_audit(&self, older_than: Duration) -> Result<u64, StoreError> {
+        self.purge_audit(older_than).await
+    }
+
+    async fn open_session(&self, id: String, operator: String, lasts: Duration) -> Result<(), StoreError> {
+        self.open_session(&id, &operator, lasts).await
+    }
+
+    async fn session_is_open(&self, id: String) -> Result<bool, StoreError> {
+        self.database.session_is_open(&id).await
+    }
+
+    async fn end_sessions(&self, which: SessionsOf) -> Result<u64, StoreError> {
+        self.end_sessions(&which).await
+    }
+
+    async fn publish_workers(&self, process: String, workers: Option<String>) -> Result<(), StoreError> {
+        self.publish_workers(&process, workers.as_deref()).await
+    }
+
+    async fn list_published_workers(
+        &self,
+        except: String,
+        within: Duration,
+    ) -> Result<Vec<(String, Duration)>, StoreError> {
+        self.list_published_workers(&except, within).await
+    }
+}
 
 impl<D: Database> Verbs<D> {
     pub(crate) async fn write_audit(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError> {

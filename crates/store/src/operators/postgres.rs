@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use relais_core::{AuditEntry, AuditOutcome, AuditRecord, SessionsOf};
 
-use crate::postgres::{Postgres, error, session::PgSession};
 use crate::{
     operators::statements::{OperatorReader, OperatorRows, audit_record},
+    postgres::session::PgSession,
+    postgres::{Postgres, error},
     row::wide,
     session::Result,
 };

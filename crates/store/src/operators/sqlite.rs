@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use relais_core::{AuditEntry, AuditOutcome, AuditRecord, SessionsOf};
 
-use crate::sqlite::{Sqlite, error, session::SqliteSession};
 use crate::{
     operators::statements::{OperatorReader, OperatorRows, audit_record},
     row::wide,
     session::Result,
+    sqlite::session::SqliteSession,
+    sqlite::{Sqlite, error},
 };
 
 pub(crate) const LOG: &str = "SELECT * FROM audit WHERE id < ?1 ORDER BY id DESC LIMIT ?2";

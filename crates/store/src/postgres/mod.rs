@@ -1,14 +1,30 @@
 //! PostgreSQL: for many processes. UNNEST for batches, SKIP LOCKED for claims, LISTEN/NOTIFY for wake-ups.
+//!
+//! This folder has connections, migrations and how rows are read. Statements are in the folders of the features.
+//!
+//! # How statements are written
+//!
+//! A connection plans each statement once and keeps the plan. It may do so while a table is empty, and the plan must still be
+//! right when the table no longer is. Hence these habits:
+//!
+//! - Where tasks of one service and status are wanted in their order, the statement says `service_id = … AND status BETWEEN 0
+//!   AND 0 ORDER BY service_id, status, id` instead of `status = 0 ORDER BY id`. Both mean the same, but the latter lets the
+//!   planner walk the primary key, past all that ever was, as soon as its statistics make that look short. A comparison of
+//!   whole rows would prevent that as well, but only its first column ends a scan.
+//! - Rows of a batch are named by `id = ANY(…)` besides being joined.
+//! - What is found by a list of keys is ordered by `id + 0`, which no index has: in the order of an index, the list would
+//!   only be a filter on all of it.
+//! - The service and the client of a task are looked up by `CROSS JOIN LATERAL (… OFFSET 0)`, once for each task. Joined in any
+//!   other way, a plan may begin with the services, and go through all tasks of each.
+//! - Rows that are to be written come from `ROWS FROM (unnest(…), generate_series(1, cardinality($1)))`. The planner takes an
+//!   array for ten rows, few enough to go through all of them for each row of the table, and a series for a thousand.
+//! - No joins are merged.
 
-pub(crate) mod declare;
 pub(crate) mod lent;
-pub(crate) mod list;
 pub(crate) mod names;
-pub(crate) mod read;
+pub(crate) mod row;
 pub(crate) mod session;
-pub(crate) mod submit;
 pub(crate) mod warm;
-pub(crate) mod write;
 
 use std::{str::FromStr, time::Duration};
 
@@ -16,21 +32,26 @@ use relais_core::{StoreError, Timestamp, Wakeup, wakeup};
 use sqlx::{
     Executor as _, PgPool,
     error::DatabaseError,
-    postgres::{PgConnectOptions, PgListener, PgPoolOptions},
+    postgres::{PgArguments, PgConnectOptions, PgListener, PgPoolOptions},
+    query::Query,
 };
 use tokio::time::timeout;
 
-use self::lent::{Kept, Lent, Trust};
+use self::{
+    lent::{Kept, Lent, Trust},
+    session::PgSession,
+};
 use crate::{
     Options,
     migrations::{self, Steps},
-    session::{Heard, Result},
+    row::Columns as _,
+    session::{Database, Heard, Result},
 };
 
 /// The channel on which processes tell each other what changed.
-const CHANNEL: &str = "relais";
+pub(crate) const CHANNEL: &str = "relais";
 
-/// The channel of what they tell each other besides ([`relais_core::Store::tell`]).
+/// The channel of what they tell each other besides ([`relais_core::MaintenanceStore::broadcast`]).
 const TEXTS: &str = "relais_texts";
 
 /// How long to wait before the listening connection is tried again.
@@ -88,6 +109,9 @@ const MOVE_BACK: &[&str] = &[
     "UPDATE relais.session SET expires = expires - $1",
     "UPDATE relais.roll_call SET at = at - $1",
 ];
+
+/// A statement that values are being bound to.
+pub(crate) type Statement<'q> = Query<'q, sqlx::Postgres, PgArguments>;
 
 /// A PostgreSQL database.
 pub(crate) struct Postgres {
@@ -154,7 +178,7 @@ impl Postgres {
     }
 
     /// The name under which other processes are told of what changes, if they are.
-    fn tells_as(&self) -> Option<&str> {
+    pub(crate) fn tells_as(&self) -> Option<&str> {
         self.notify.then_some(self.origin.as_str())
     }
 
@@ -246,6 +270,55 @@ impl Postgres {
                 }
             }
         }
+    }
+}
+
+impl Database for Postgres {
+    type Session = PgSession;
+    const ONE_WRITER: bool = false;
+
+    async fn begin(&self) -> Result<PgSession> {
+        PgSession::begin(self.lend().await?, self.tells_as(), self.names.clone()).await
+    }
+
+    async fn ping(&self) -> Result<Timestamp> {
+        let row = sqlx::query("SELECT clock_timestamp() AS now, pg_is_in_recovery() AS standby")
+            .fetch_one(&mut *self.lend().await?)
+            .await
+            .map_err(error)?;
+        if row.flag("standby")? {
+            return Err(StoreError::Unavailable("the server is a standby: it takes no writes".into()));
+        }
+        row.moment("now")
+    }
+
+    async fn advance(&self, by: Duration) -> Result<()> {
+        self.move_back(by).await
+    }
+
+    async fn migrate(&self) -> Result<usize> {
+        self.migrate_all().await
+    }
+
+    async fn hear(&self, heard: &(dyn Fn(Heard<'_>) + Send + Sync)) {
+        self.hear_all(heard).await;
+    }
+
+    async fn broadcast(&self, texts: &[String]) -> Result<()> {
+        let mut lent = self.lend().await?;
+        sqlx::query("SELECT pg_notify($1, text) FROM unnest($2::text[]) AS text")
+            .bind(TEXTS)
+            .bind(texts)
+            .execute(&mut *lent)
+            .await
+            .map_err(error)?;
+        lent.keep();
+        Ok(())
+    }
+
+    async fn close(&self) {
+        self.kept.close();
+        self.pool.close().await;
     }
 }
 

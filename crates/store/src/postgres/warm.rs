@@ -6,8 +6,14 @@
 use relais_core::ServiceKey;
 use sqlx::{Executor as _, PgConnection};
 
-use super::{session, submit, write};
-use crate::session::{Accounts, Result};
+use crate::{
+    claims::postgres::{lock_pending, pending_unlocked, write_unlocked},
+    counters::postgres::account,
+    counters::statements::Accounts,
+    session::Result,
+    submit::postgres::insert_unlimited,
+    tasks::postgres::{lock_tasks, write_tasks},
+};
 
 /// No service has this key.
 const NONE: ServiceKey = ServiceKey(0);
@@ -24,12 +30,12 @@ pub(crate) async fn up(connection: &mut PgConnection) -> sqlx::Result<()> {
 }
 
 async fn run(connection: &mut PgConnection) -> Result<()> {
-    submit::insert(connection, &[]).await?;
-    session::pending(connection, NONE, 0, false).await?;
-    write::pending_unlocked(connection, NONE, 0).await?;
-    session::lock_tasks(connection, &[]).await?;
-    write::tasks(connection, &[]).await?;
-    write::accounts(connection, &Accounts::default(), None).await?;
-    write::unlocked(connection, NONE, &[], &Accounts::default(), None).await?;
+    insert_unlimited(connection, &[]).await?;
+    lock_pending(connection, NONE, 0, false).await?;
+    pending_unlocked(connection, NONE, 0).await?;
+    lock_tasks(connection, &[]).await?;
+    write_tasks(connection, &[]).await?;
+    account(connection, &Accounts::default(), None).await?;
+    write_unlocked(connection, NONE, &[], &Accounts::default(), None).await?;
     Ok(())
 }

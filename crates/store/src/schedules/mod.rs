@@ -4,17 +4,20 @@ pub(crate) mod postgres;
 pub(crate) mod sqlite;
 pub(crate) mod statements;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use async_trait::async_trait;
 use relais_core::{
     Cron, Due, FiredSchedule, FiredSchedules, NewTask, Overlap, Progress, RunByHand, RunOutcome, Schedule,
-    ScheduleChange, ScheduleName, ScheduleValidator, StoreError, Timestamp,
+    ScheduleChange, ScheduleName, ScheduleRecord, ScheduleStore, ScheduleValidator, StoreError, Timestamp,
 };
 
-use crate::verbs::{Verbs, plain, submit::Taken};
 use crate::{
     schedules::statements::{LockedSchedule, Schedules as _},
     session::{Database, Session as _},
+    submit::Taken,
+    text,
+    verbs::Verbs,
 };
 
 /// About so many tasks are submitted in one transaction; schedules that are due besides wait for the next one.
@@ -33,6 +36,29 @@ struct Round {
     progress: Progress,
     /// Which of the runs submit a task.
     submits: Vec<usize>,
+}
+
+#[async_trait]
+impl<D: Database> ScheduleStore for Verbs<D> {
+    async fn list_schedules(&self, names: Vec<ScheduleName>) -> Result<Vec<ScheduleRecord>, StoreError> {
+        self.database.list_schedules(&names).await
+    }
+
+    async fn next_schedule_run(&self) -> Result<Option<Duration>, StoreError> {
+        self.database.next_schedule_run().await
+    }
+
+    async fn fire_schedules(
+        &self,
+        limit: usize,
+        validator: Arc<dyn ScheduleValidator>,
+    ) -> Result<FiredSchedules, StoreError> {
+        self.fire_schedules(limit, validator.as_ref()).await
+    }
+
+    async fn run_schedule(&self, name: ScheduleName, task: NewTask) -> Result<RunByHand, StoreError> {
+        self.run_schedule(&name, task).await
+    }
 }
 
 impl<D: Database> Verbs<D> {
@@ -59,7 +85,7 @@ impl<D: Database> Verbs<D> {
                 cron.next_after(session.clock().await?)
             }
         };
-        schedule.correlation_id.iter_mut().for_each(plain::without_nul);
+        schedule.correlation_id.iter_mut().for_each(text::without_nul);
         session.put_schedule(&schedule, next).await
     }
 
@@ -88,7 +114,7 @@ impl<D: Database> Verbs<D> {
             session.commit().await?;
             return Ok(FiredSchedules::default());
         }
-        tasks.iter_mut().for_each(plain::submission);
+        tasks.iter_mut().for_each(text::submission);
         let taken = match tasks.is_empty() {
             true => Taken::default(),
             false => Self::take_in(&mut session, tasks).await?,
@@ -129,7 +155,7 @@ impl<D: Database> Verbs<D> {
             session.commit().await?;
             return Ok(RunByHand::Busy(task_id));
         }
-        plain::submission(&mut task);
+        text::submission(&mut task);
         let taken = Self::take_in(&mut session, vec![task]).await?;
         let answer = taken.answers.first().copied();
         let answer = answer.ok_or_else(|| StoreError::Failed("a submission without an answer".into()))?;
@@ -188,7 +214,7 @@ fn round(due: LockedSchedule, now: Timestamp, validator: &dyn ScheduleValidator,
 }
 
 pub(crate) fn clipped(mut why: String) -> String {
-    plain::without_nul(&mut why);
+    text::without_nul(&mut why);
     if let Some((at, _)) = why.char_indices().nth(LONGEST_ERROR) {
         why.truncate(at);
         why.push('…');

@@ -4,16 +4,13 @@ use std::time::Duration;
 
 use relais_core::{Json, Progress, Schedule, ScheduleName, ScheduleRecord, Timestamp};
 
-use crate::postgres::{
-    Postgres, error, from_sql,
-    session::{PgSession, column},
-    to_sql,
-    write::written_rows,
-};
 use crate::{
-    row::{Columns, in_millis, locked, retry_text, wide},
+    postgres::session::{PgSession, column},
+    postgres::{Postgres, error, from_sql, to_sql},
+    row::{Columns, in_millis, retry_text, wide},
     schedules::statements::{LockedSchedule, Schedules, Timetable, locked_schedule, schedule_columns, schedule_record},
-    session::{Locked, Result},
+    session::Result,
+    tasks::statements::{Locked, locked},
 };
 
 /// What is read of a schedule that is locked; final are SUCCESS, FAILURE and CANCELLED.
@@ -121,19 +118,18 @@ impl Schedules for PgSession {
     }
 
     async fn write_progress(&mut self, schedules: &[(ScheduleName, Progress)]) -> Result<()> {
-        sqlx::query(concat!(
+        sqlx::query(
             "UPDATE relais.schedule s
              SET next_fire = w.next_fire, last_run = w.last_run, last_task = w.last_task, last_error = w.last_error,
                  last_error_at = w.last_error_at, runs = w.runs, skipped = w.skipped, refused = w.refused,
                  missed_runs = w.missed_runs
-             FROM ",
-            written_rows!(
-                "$1::text[], $2::timestamptz[], $3::timestamptz[], $4::uuid[], $5::text[], $6::timestamptz[],
-                 $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[]"
-            ),
-            " AS w (name, next_fire, last_run, last_task, last_error, last_error_at, runs, skipped, refused, missed_runs)
-             WHERE s.name = ANY($1) AND s.name = w.name"
-        ))
+             FROM ROWS FROM (
+                 unnest($1::text[], $2::timestamptz[], $3::timestamptz[], $4::uuid[], $5::text[], $6::timestamptz[],
+                        $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[]),
+                 generate_series(1, cardinality($1))
+             ) AS w (name, next_fire, last_run, last_task, last_error, last_error_at, runs, skipped, refused, missed_runs)
+             WHERE s.name = ANY($1) AND s.name = w.name",
+        )
         .bind(column(schedules, |(name, _)| name.as_str()))
         .bind(column(schedules, |(_, progress)| progress.next.map(to_sql)))
         .bind(column(schedules, |(_, progress)| progress.last_run.map(to_sql)))
@@ -161,7 +157,7 @@ impl Schedules for PgSession {
 }
 
 impl Timetable for Postgres {
-    async fn schedules(&self, names: &[ScheduleName]) -> Result<Vec<ScheduleRecord>> {
+    async fn list_schedules(&self, names: &[ScheduleName]) -> Result<Vec<ScheduleRecord>> {
         let mut lent = self.lend().await?;
         let rows = if names.is_empty() {
             sqlx::query(concat!("SELECT ", schedule_columns!("::text"), " FROM relais.schedule s ORDER BY s.name"))

@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use relais_core::{Json, Progress, Schedule, ScheduleName, ScheduleRecord, Timestamp};
 
-use crate::sqlite::{Sqlite, batch::array, error, session::SqliteSession};
 use crate::{
-    row::{Columns, in_millis, locked, retry_text, wide},
+    row::{Columns, in_millis, retry_text, wide},
     schedules::statements::{LockedSchedule, Schedules, Timetable, locked_schedule, schedule_columns, schedule_record},
-    session::{Locked, Result},
+    session::Result,
+    sqlite::session::SqliteSession,
+    sqlite::values::array,
+    sqlite::{Sqlite, error},
+    tasks::statements::{Locked, locked},
 };
 
 /// What is read of a schedule that is locked; final are SUCCESS, FAILURE and CANCELLED.
@@ -131,7 +134,7 @@ impl Schedules for SqliteSession {
 }
 
 impl Timetable for Sqlite {
-    async fn schedules(&self, names: &[ScheduleName]) -> Result<Vec<ScheduleRecord>> {
+    async fn list_schedules(&self, names: &[ScheduleName]) -> Result<Vec<ScheduleRecord>> {
         let rows = if names.is_empty() {
             sqlx::query(concat!("SELECT ", schedule_columns!(""), " FROM schedule s ORDER BY s.name"))
                 .fetch_all(&self.read)

@@ -12,7 +12,8 @@ use relais_core::{
 
 use crate::{
     row::{Columns, corrupt, millis, priority, retry_policy, unsigned},
-    session::{Locked, Result},
+    session::Result,
+    tasks::statements::Locked,
 };
 
 /// A schedule that was locked.
@@ -50,7 +51,7 @@ pub(crate) trait Schedules: Send {
 /// Schedules, without a transaction.
 pub(crate) trait Timetable: Send + Sync {
     /// The schedules, in the order of their names; only those that are named, where any are.
-    fn schedules(&self, names: &[ScheduleName]) -> impl Future<Output = Result<Vec<ScheduleRecord>>> + Send;
+    fn list_schedules(&self, names: &[ScheduleName]) -> impl Future<Output = Result<Vec<ScheduleRecord>>> + Send;
 
     /// How long it is until one runs.
     fn next_schedule_run(&self) -> impl Future<Output = Result<Option<Duration>>> + Send;

@@ -9,10 +9,10 @@ use std::{sync::Arc, time::Duration};
 
 use relais_core::{ClientId, Declared, StoreError};
 
-use crate::verbs::Verbs;
 use crate::{
     secrets::statements::Secrets as _,
     session::{Database, Session as _},
+    verbs::Verbs,
 };
 
 impl<D: Database> Verbs<D> {

@@ -4,11 +4,12 @@ use std::time::Duration;
 
 use relais_core::{ClientId, StoreError};
 
-use crate::postgres::{error, session::PgSession};
 use crate::{
-    row::no_client,
+    declarations::statements::no_client,
+    postgres::session::PgSession,
+    postgres::{Postgres, error},
     secrets::encryption::{ENCRYPTED, SealedSecret},
-    secrets::statements::{Rewrites, Secrets, StoredSecret, stored_secret},
+    secrets::statements::{Rewrites, SecretFiles, Secrets, StoredSecret, stored_secret},
     session::Result,
 };
 
@@ -112,3 +113,6 @@ impl Secrets for PgSession {
         Ok(())
     }
 }
+
+/// Nothing is removed: the files are the server's.
+impl SecretFiles for Postgres {}

@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use relais_core::ClientId;
 
-use crate::sqlite::{Sqlite, batch::array, error, session::SqliteSession};
 use crate::{
-    row::{found, in_millis, no_client},
+    declarations::statements::{found, no_client},
+    row::in_millis,
     secrets::encryption::{ENCRYPTED, SealedSecret},
-    secrets::statements::{Rewrites, Secrets, StoredSecret, stored_secret},
+    secrets::statements::{Rewrites, SecretFiles, Secrets, StoredSecret, stored_secret},
     session::Result,
+    sqlite::session::SqliteSession,
+    sqlite::values::array,
+    sqlite::{Sqlite, error},
 };
 
 impl Secrets for SqliteSession {
@@ -110,10 +113,10 @@ impl Secrets for SqliteSession {
     }
 }
 
-impl Sqlite {
-    /// Removes from the files what was overwritten. The log has it until it is cut off. Where secrets lay in clear, those
+impl SecretFiles for Sqlite {
+    /// The log has it until it is cut off. Where secrets lay in clear, those
     /// that were deleted long ago may be in any free place of the file; only writing the whole file anew removes them.
-    pub(crate) async fn wipe(&self, clear_text: bool) -> Result<()> {
+    async fn wipe_overwritten(&self, clear_text: bool) -> Result<()> {
         if clear_text && let Err(failure) = sqlx::query("VACUUM").execute(&self.write).await {
             tracing::warn!(
                 error = %failure,

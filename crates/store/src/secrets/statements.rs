@@ -48,6 +48,15 @@ impl Rewrites {
     }
 }
 
+/// The files of a database, in which signing secrets lie.
+pub(crate) trait SecretFiles: Send + Sync {
+    /// Removes from the files what was overwritten by [`Secrets::rewrite_signing_secrets`], as far as a driver can;
+    /// `clear_text` is whether signing secrets lay there in clear.
+    fn wipe_overwritten(&self, _clear_text: bool) -> impl Future<Output = Result<()>> + Send {
+        std::future::ready(Ok(()))
+    }
+}
+
 /// Signing secrets within a transaction.
 pub(crate) trait Secrets: Send {
     /// Gives a client a secret, if it is not the one that it has, and with `unless_any` only if it has none. The one before

@@ -2,6 +2,8 @@
 //!
 //! Nobody else may have the file open: a lock file beside it sees to that. So there are no row locks here (a transaction
 //! that writes is alone) and nobody to tell of changes.
+//!
+//! This folder has connections, migrations and how rows are read. Statements are in the folders of the features.
 
 /// The database's time, in milliseconds. `unixepoch` gives them as a fraction, which may be a hair too small.
 macro_rules! now {
@@ -10,12 +12,11 @@ macro_rules! now {
     };
 }
 
-pub(crate) mod batch;
-pub(crate) mod declare;
 pub(crate) mod private;
 pub(crate) mod proof;
-pub(crate) mod read;
+pub(crate) mod row;
 pub(crate) mod session;
+pub(crate) mod values;
 
 #[cfg(test)]
 mod tests;
@@ -28,17 +29,17 @@ use std::{
     time::Duration,
 };
 
-use relais_core::StoreError;
+use relais_core::{StoreError, Timestamp};
 use sqlx::{
-    Connection, SqlitePool,
+    Connection, SqliteConnection, SqlitePool,
     sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous},
 };
 
-use self::proof::Proof;
+use self::{proof::Proof, session::SqliteSession};
 use crate::{
     Options,
     migrations::{self, Steps},
-    session::Result,
+    session::{Database, Heard, Result, Session as _},
 };
 
 /// How long a statement waits for a lock that somebody else has on the file, such as a backup.
@@ -181,6 +182,49 @@ impl Sqlite {
         // Last: only now may somebody else open the file.
         self.lock.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
+}
+
+impl Database for Sqlite {
+    type Session = SqliteSession;
+    const ONE_WRITER: bool = true;
+
+    async fn begin(&self) -> Result<SqliteSession> {
+        SqliteSession::begin(&self.write, &self.proof).await
+    }
+
+    async fn ping(&self) -> Result<Timestamp> {
+        if !self.proof.is_fresh() {
+            // Nothing shows that a write is taken but a write.
+            let mut session = self.begin().await?;
+            session.touch().await?;
+            session.commit().await?;
+        }
+        let mut connection = self.read.acquire().await.map_err(error)?;
+        now(&mut connection).await
+    }
+
+    async fn advance(&self, by: Duration) -> Result<()> {
+        self.move_back(by).await
+    }
+
+    async fn migrate(&self) -> Result<usize> {
+        self.migrate_all().await
+    }
+
+    /// Nobody else has the file open.
+    async fn hear(&self, _: &(dyn Fn(Heard<'_>) + Send + Sync)) {
+        std::future::pending().await
+    }
+
+    async fn close(&self) {
+        self.close_all().await;
+    }
+}
+
+/// The database's time.
+pub(crate) async fn now(connection: &mut SqliteConnection) -> Result<Timestamp> {
+    let now = sqlx::query_scalar(concat!("SELECT ", now!())).fetch_one(connection).await.map_err(error)?;
+    Ok(Timestamp::from_millis(now))
 }
 
 /// The file that the URL names. Nothing is kept in memory: a queue that forgets is not one.

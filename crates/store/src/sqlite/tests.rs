@@ -6,18 +6,22 @@ use relais_core::{
 use sqlx::{AssertSqlSafe, Row};
 use tempfile::TempDir;
 
-use super::{Sqlite, batch, private, read, session};
+use super::{Sqlite, private};
 use crate::{
     Options,
     callbacks::sqlite as callback_queue,
+    claims::sqlite as claims,
+    counters::sqlite as counters,
     dependencies::sqlite as dependency,
     dispatch::sqlite as dispatch,
     flow::sqlite as flow,
     operators::sqlite as audit,
+    purge::sqlite as purge,
     schedules::sqlite as schedule,
     secrets::encryption::Keys,
-    secrets::statements::Secrets as _,
+    secrets::statements::{SecretFiles as _, Secrets as _},
     session::{Database, Session as _},
+    tasks::{sqlite as tasks, statements::TaskReader as _},
     verbs::Verbs,
 };
 
@@ -100,7 +104,7 @@ async fn a_signing_secret_that_is_encrypted_leaves_no_clear_text_where_it_was() 
     ] {
         sqlx::query(statement).execute(&database.write).await.unwrap();
     }
-    database.wipe(false).await.unwrap();
+    database.wipe_overwritten(false).await.unwrap();
     assert!(has_clear_text(), "the test would see it");
     let keys = Keys::new(&["MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=".parse().unwrap()]);
     let mut session = database.begin().await.unwrap();
@@ -108,7 +112,7 @@ async fn a_signing_secret_that_is_encrypted_leaves_no_clear_text_where_it_was() 
     session.rewrite_signing_secrets(&rewrites).await.unwrap();
     session.commit().await.unwrap();
     // The log is cut off; the file is not written anew.
-    database.wipe(false).await.unwrap();
+    database.wipe_overwritten(false).await.unwrap();
     assert!(!has_clear_text());
 }
 
@@ -188,19 +192,19 @@ async fn no_statement_goes_through_all_tasks() {
     let folder = tempfile::tempdir().unwrap();
     let database = open(&folder).await;
     let statements = [
-        ("LIST_BY_SERVICE", read::LIST_BY_SERVICE.to_owned()),
-        ("LIST_BY_CLIENT", read::LIST_BY_CLIENT.to_owned()),
-        ("LIST_NEWEST", read::LIST_NEWEST.to_owned()),
-        ("COUNT_NEWEST", read::COUNT_NEWEST.to_owned()),
-        ("COUNT_BY_SERVICE", read::COUNT_BY_SERVICE.to_owned()),
-        ("COUNT_BY_CLIENT", read::COUNT_BY_CLIENT.to_owned()),
+        ("LIST_BY_SERVICE", tasks::LIST_BY_SERVICE.to_owned()),
+        ("LIST_BY_CLIENT", tasks::LIST_BY_CLIENT.to_owned()),
+        ("LIST_NEWEST", tasks::LIST_NEWEST.to_owned()),
+        ("COUNT_NEWEST", tasks::COUNT_NEWEST.to_owned()),
+        ("COUNT_BY_SERVICE", tasks::COUNT_BY_SERVICE.to_owned()),
+        ("COUNT_BY_CLIENT", tasks::COUNT_BY_CLIENT.to_owned()),
         ("AUDIT_LOG", audit::LOG.to_owned()),
         ("AUDIT_FORGET", audit::FORGET.to_owned()),
         ("FORGET_SESSIONS", audit::FORGET_SESSIONS.to_owned()),
         ("SESSION_IS_OPEN", audit::SESSION_IS_OPEN.to_owned()),
         ("PUBLISHED_WORKERS", audit::PUBLISHED_WORKERS.to_owned()),
         ("PURGE_PUBLISHED_WORKERS", audit::PURGE_PUBLISHED_WORKERS.to_owned()),
-        ("FIND_TASK", read::FIND_TASK.to_owned()),
+        ("FIND_TASK", tasks::FIND_TASK.to_owned()),
         ("HELD", callback_queue::HELD.to_owned()),
         ("TAKE", callback_queue::TAKE.to_owned()),
         ("LANES", callback_queue::LANES.to_owned()),
@@ -216,8 +220,8 @@ async fn no_statement_goes_through_all_tasks() {
         ("LIST_AFTER", dependency::AFTER.to_owned()),
         ("FAILED", callback_queue::FAILED.to_owned()),
         ("ANY", callback_queue::ANY.to_owned()),
-        ("OLDEST_PENDING", read::OLDEST_PENDING.to_owned()),
-        ("LOCK_PENDING", session::LOCK_PENDING.to_owned()),
+        ("OLDEST_PENDING", counters::OLDEST_PENDING.to_owned()),
+        ("LOCK_PENDING", claims::LOCK_PENDING.to_owned()),
         ("LEAVE", dispatch::LEAVE.to_owned()),
         ("PLACED", dispatch::PLACED.to_owned()),
         ("PUBLISHED", dispatch::PUBLISHED.to_owned()),
@@ -229,13 +233,13 @@ async fn no_statement_goes_through_all_tasks() {
         ("CLIENTS", flow::CLIENTS.to_owned()),
         ("PLACES", flow::PLACES.to_owned()),
         ("LOCK_SHARE", flow::LOCK_SHARE.to_owned()),
-        ("LOCK_TASKS", session::LOCK_TASKS.to_owned()),
-        ("LOCK_OVERDUE", session::LOCK_OVERDUE.to_owned()),
-        ("SCAN_FOR_PURGE", session::SCAN_FOR_PURGE.to_owned()),
+        ("LOCK_TASKS", tasks::LOCK_TASKS.to_owned()),
+        ("LOCK_OVERDUE", tasks::LOCK_OVERDUE.to_owned()),
+        ("SCAN_FOR_PURGE", purge::SCAN_FOR_PURGE.to_owned()),
         ("LOCK_DUE", schedule::LOCK_DUE.to_owned()),
         ("NEXT_RUN", schedule::NEXT_RUN.to_owned()),
-        ("QUEUE_FLOORS", session::QUEUE_FLOORS.to_owned()),
-        ("WRITE_TASKS", batch::WRITE_TASKS.text(64)),
+        ("QUEUE_FLOORS", purge::QUEUE_FLOORS.to_owned()),
+        ("WRITE_TASKS", tasks::WRITE_TASKS.text(64)),
     ];
     for (name, statement) in statements {
         let rows = sqlx::query(AssertSqlSafe(format!("EXPLAIN QUERY PLAN {statement}")))

@@ -6,12 +6,14 @@ pub(crate) mod statements;
 
 use relais_core::{CollectedSubmissions, StoreError, SubmissionValidator, TaskId};
 
-use crate::schedules::clipped;
-use crate::verbs::{Verbs, plain, submit::Taken};
 use crate::{
+    schedules::clipped,
     schedules::statements::Schedules as _,
     session::{Database, Session as _},
     submissions::statements::SubmissionRows as _,
+    submit::Taken,
+    text,
+    verbs::Verbs,
 };
 
 impl<D: Database> Verbs<D> {
@@ -53,7 +55,7 @@ impl<D: Database> Verbs<D> {
                 Ok(mut task) => {
                     // Whoever committed it was promised that it would be done.
                     task.terms.promised = true;
-                    plain::submission(&mut task);
+                    text::submission(&mut task);
                     taken.push((id, entry.task_id));
                     tasks.push(task);
                 }

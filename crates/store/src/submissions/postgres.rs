@@ -4,12 +4,9 @@ use std::{collections::HashSet, time::Duration};
 
 use relais_core::TaskId;
 
-use crate::postgres::{
-    error,
-    session::{PgSession, column},
-    write::written_rows,
-};
 use crate::{
+    postgres::error,
+    postgres::session::{PgSession, column},
     row::wide,
     session::Result,
     submissions::statements::{Locked, SubmissionRows, inbox_entry},
@@ -41,11 +38,11 @@ impl SubmissionRows for PgSession {
     }
 
     async fn refuse_submissions(&mut self, refused: &[(i64, String)]) -> Result<()> {
-        sqlx::query(concat!(
-            "UPDATE relais.inbox i SET refused = w.why FROM ",
-            written_rows!("$1::bigint[], $2::text[]"),
-            " AS w (id, why) WHERE i.id = ANY($1) AND i.id = w.id"
-        ))
+        sqlx::query(
+            "UPDATE relais.inbox i SET refused = w.why
+             FROM ROWS FROM (unnest($1::bigint[], $2::text[]), generate_series(1, cardinality($1))) AS w (id, why)
+             WHERE i.id = ANY($1) AND i.id = w.id",
+        )
         .bind(column(refused, |(id, _)| *id))
         .bind(column(refused, |(_, why)| why.as_str()))
         .execute(&mut *self.tx)

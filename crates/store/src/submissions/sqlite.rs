@@ -4,10 +4,10 @@ use std::{collections::HashSet, time::Duration};
 
 use relais_core::TaskId;
 
-use crate::sqlite::session::SqliteSession;
 use crate::{
     row::{Columns as _, in_millis, wide},
     session::Result,
+    sqlite::session::SqliteSession,
     submissions::statements::{Locked, SubmissionRows, inbox_entry},
 };
 

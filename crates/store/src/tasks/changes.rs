@@ -1,33 +1,29 @@
-//! Changing tasks: claims, worker messages, heartbeats, returns, cancels, leases that expire. All by [`relais_core::apply`].
+//! What one transaction changes of tasks, and what follows from it. Every change is decided by [`relais_core::apply`].
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::{Arc, PoisonError},
-    time::{Duration, Instant},
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
 };
 
 use relais_core::{
-    Attempt, AttemptOutcome, ClaimRequest, Claimed, Effects, Event, IdsChanged, KeyEffect, Milestone, Outcome,
-    Revocation, ServiceKey, State, Status, StoreError, Subject, Task, TaskChange, TaskEvent, TaskId, TimersFired,
-    Timestamp, Wakeup, apply,
+    Attempt, AttemptOutcome, Effects, Event, IdsChanged, KeyEffect, Milestone, Outcome, Revocation, ServiceKey, State,
+    Status, StoreError, Subject, TaskChange, TaskId, Timestamp, Wakeup, apply,
 };
 
-use super::{Verbs, ledger::Ledger, plain};
 use crate::{
     callbacks::statements::NewCallback,
+    counters::ledger::Ledger,
+    counters::statements::Accounts,
     dependencies::statements::Dependencies as _,
     dispatch::statements::Dispatch as _,
     flow::Limited,
     history::statements::{FreedKey, History as _, policy_of_task},
     instances::statements::InstanceRows as _,
-    session::{Accounts, Database, LockedPending, LockedTask, Session, UnlockedTask, WrittenTask},
+    session::Database,
+    tasks::statements::{LockedTask, TaskRows as _, WrittenTask},
+    text,
+    verbs::Verbs,
 };
-
-/// So many tasks are claimed without locking them first; for more of them round trips do not count.
-const FEW: usize = 16;
-
-/// For so long after somebody else got in the way, tasks are locked first, passing over what others have locked.
-const CROWDED: Duration = Duration::from_secs(1);
 
 /// The tasks that one transaction changes, and what follows from it.
 #[derive(Default)]
@@ -87,7 +83,7 @@ impl Changes {
         mut event: Event,
         now: Timestamp,
     ) -> Result<Outcome, StoreError> {
-        plain::event(&mut event);
+        text::event(&mut event);
         if let Some(start) = event.unsaid_start(&task.state) {
             // Whether there was anything to say does not matter: what counts is the failure.
             self.apply(task, start, now)?;
@@ -178,13 +174,13 @@ impl Changes {
     }
 
     /// Whoever has a task at hand is to be told to leave it alone.
-    fn revoke(&mut self, task: &LockedTask, fresh: bool) {
+    pub(crate) fn revoke(&mut self, task: &LockedTask, fresh: bool) {
         let (status, revision) = (task.state.status, task.state.revision);
         self.revoked.push(Revocation { task_id: task.task_id, service: task.service, status, revision, fresh });
     }
 
     /// What the tasks became, the counters and who is to be woken, if that is all that is to be written.
-    fn plain(self) -> Option<Plain> {
+    pub(crate) fn plain(self) -> Option<Plain> {
         let nothing_else = self.attempts.is_empty()
             && self.revived.is_empty()
             && self.keys.is_empty()
@@ -224,39 +220,11 @@ impl Changes {
 }
 
 /// Changes of nothing but tasks and counters.
-struct Plain {
-    written: BTreeMap<i64, WrittenTask>,
-    accounts: Accounts,
-    wakeup: Wakeup,
-    heard: Vec<TaskChange>,
-}
-
-/// Pending tasks that a claim has found, by the order in which they are handed out.
-pub(crate) type Found = HashMap<ServiceKey, (Timestamp, std::vec::IntoIter<LockedPending>)>;
-
-/// Hands out what was found to those who asked for it.
-pub(crate) fn hand_out(
-    requests: &[ClaimRequest],
-    found: &mut Found,
-    changes: &mut Changes,
-) -> Result<Vec<Vec<Task>>, StoreError> {
-    let mut answers = Vec::with_capacity(requests.len());
-    for request in requests {
-        let mut tasks = Vec::new();
-        if let Some((now, rows)) = found.get_mut(&request.service) {
-            for mut pending in rows.take(request.max) {
-                let event = Event::Claimed {
-                    worker_host: request.worker_host.clone(),
-                    lease: request.lease.unwrap_or(pending.lease),
-                };
-                if let Outcome::Applied(state) = changes.apply(&mut pending.locked, event, *now)? {
-                    tasks.push(Task { state, position: None, ..pending.task });
-                }
-            }
-        }
-        answers.push(tasks);
-    }
-    Ok(answers)
+pub(crate) struct Plain {
+    pub(crate) written: BTreeMap<i64, WrittenTask>,
+    pub(crate) accounts: Accounts,
+    pub(crate) wakeup: Wakeup,
+    pub(crate) heard: Vec<TaskChange>,
 }
 
 /// A change as those hear it who follow every one.
@@ -326,172 +294,5 @@ impl<D: Database> Verbs<D> {
         self.changed(&changes.heard.unwrap_or_default());
         self.revoked(&changes.revoked);
         Ok(())
-    }
-
-    /// Hands out pending tasks. Each service is asked once, for all who wish.
-    pub(crate) async fn claim_tasks(&self, mut requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
-        if requests.iter().any(|request| request.instance.is_some()) {
-            let mut all = Claimed::default();
-            for request in requests.drain(..) {
-                let claimed = match request.instance {
-                    Some(instance) => self.claim_in_hand(request, instance).await?,
-                    None => Box::pin(self.claim_tasks(vec![request])).await?,
-                };
-                all.tasks.extend(claimed.tasks);
-                all.again = all.again.into_iter().chain(claimed.again).min();
-            }
-            return Ok(all);
-        }
-        let mut wished: BTreeMap<ServiceKey, usize> = BTreeMap::new();
-        for request in &requests {
-            let wished = wished.entry(request.service).or_default();
-            *wished = wished.saturating_add(request.max);
-        }
-        if let [(&service, &limit)] = wished.iter().collect::<Vec<_>>()[..]
-            && limit <= FEW
-            && let Some(claimed) = self.claim_unlocked(&requests, service, limit).await?
-        {
-            return Ok(claimed);
-        }
-        let mut session = self.database.begin().await?;
-        let mut found = HashMap::new();
-        let mut again = None;
-        for (service, limit) in wished {
-            let (now, rows) = match session.lock_pending(service, limit, false).await? {
-                Some(locked) => (locked.now, locked.rows),
-                None => {
-                    let flowing = Self::lock_flowing(&mut session, service, limit).await?;
-                    again = again.into_iter().chain(flowing.again).min();
-                    (flowing.now, flowing.rows)
-                }
-            };
-            found.insert(service, (now, rows.into_iter()));
-        }
-        let mut changes = Changes::new(self.wants_changes(), self.limited());
-        let answers = hand_out(&requests, &mut found, &mut changes)?;
-        self.write(session, changes).await?;
-        Ok(Claimed { tasks: answers, again })
-    }
-
-    /// Hands out a few pending tasks of a service without locking them first: they are read, and written if they still are
-    /// what they were. Two round trips instead of five, where nobody else claims at the same time. None if somebody does, or if
-    /// more than the tasks is to be written; then nothing was done.
-    async fn claim_unlocked(
-        &self,
-        requests: &[ClaimRequest],
-        service: ServiceKey,
-        limit: usize,
-    ) -> Result<Option<Claimed>, StoreError> {
-        if self.is_crowded(service) {
-            return Ok(None);
-        }
-        let Some(pending) = self.database.pending_unlocked(service, limit).await? else { return Ok(None) };
-        if pending.rows.is_empty() {
-            return Ok(Some(Claimed { tasks: vec![Vec::new(); requests.len()], again: None }));
-        }
-        let known: HashMap<i64, u64> =
-            pending.rows.iter().map(|row| (row.locked.id, row.locked.state.revision)).collect();
-        let mut found = HashMap::from([(service, (pending.now, pending.rows.into_iter()))]);
-        let mut changes = Changes::new(self.wants_changes(), self.limited());
-        let tasks = hand_out(requests, &mut found, &mut changes)?;
-        let Some(Plain { written, accounts, wakeup, heard }) = changes.plain() else { return Ok(None) };
-        let written: Vec<UnlockedTask> = written
-            .into_values()
-            .filter_map(|written| Some(UnlockedTask { known: *known.get(&written.id)?, written }))
-            .collect();
-        if !self.database.write_unlocked(service, &written, &accounts, &wakeup).await? {
-            self.note_crowded(service);
-            return Ok(None);
-        }
-        self.wake(&wakeup);
-        self.changed(&heard);
-        Ok(Some(Claimed { tasks, again: None }))
-    }
-
-    /// Whether somebody else claimed tasks of the service in the same moment, a moment ago.
-    fn is_crowded(&self, service: ServiceKey) -> bool {
-        let crowded = self.crowded.lock().unwrap_or_else(PoisonError::into_inner);
-        crowded.get(&service).is_some_and(|since| since.elapsed() < CROWDED)
-    }
-
-    fn note_crowded(&self, service: ServiceKey) {
-        self.crowded.lock().unwrap_or_else(PoisonError::into_inner).insert(service, Instant::now());
-    }
-
-    /// Applies events in their order.
-    pub(crate) async fn record_events(&self, events: Vec<TaskEvent>) -> Result<Vec<Outcome>, StoreError> {
-        if events.is_empty() {
-            return Ok(Vec::new());
-        }
-        if let Some(outcomes) = self.record_done(&events).await? {
-            return Ok(outcomes);
-        }
-        let mut session = self.database.begin().await?;
-        let names: Vec<TaskId> =
-            events.iter().map(|event| event.task_id).collect::<BTreeSet<_>>().into_iter().collect();
-        let held = self.hold_those_in_hand(&mut session, &names).await?;
-        let locked = session.lock_tasks(&names).await?;
-        let mut tasks: HashMap<TaskId, LockedTask> = locked.rows.into_iter().map(|task| (task.task_id, task)).collect();
-        let mut changes = Changes::new(self.wants_changes(), self.limited());
-        for (task_id, held) in &held {
-            if let Some(task) = tasks.get_mut(task_id) {
-                held.catch_up(task, &mut changes)?;
-            }
-        }
-        let listed = Self::catch_up_with_others(&mut session, tasks.values_mut(), locked.now, &mut changes).await?;
-        let known = Self::look_up(&mut session, &events, &tasks).await?;
-        let outcomes = events
-            .into_iter()
-            .map(|TaskEvent { task_id, service, client, mut event }| match tasks.get_mut(&task_id) {
-                Some(task) if task.service == service && client.is_none_or(|client| client == task.client) => {
-                    let revived = matches!(event, Event::Revived);
-                    if let Some(ignored) = known.forbids(&event, task) {
-                        return Ok(Outcome::Ignored(ignored));
-                    }
-                    known.complete(&mut event, task, &changes);
-                    let outcome = changes.apply(task, event, locked.now)?;
-                    match listed.get(&task.id) {
-                        // Somebody may be at an attempt of it that was never written: its number is used up.
-                        Some(name) if revived && task.state.status == Status::Pending => {
-                            changes.apply(task, Event::Taken { worker_host: Some(name.clone()) }, locked.now)?;
-                            changes.apply(task, Event::Returned { attempt: None }, locked.now)
-                        }
-                        _ => Ok(outcome),
-                    }
-                }
-                _ => Ok(Outcome::NotFound),
-            })
-            .collect::<Result<_, _>>()?;
-        self.write(session, changes).await?;
-        self.note_in_hand(held, tasks);
-        Ok(outcomes)
-    }
-
-    /// Does what time does.
-    pub(crate) async fn fire_timers(&self, limit: usize) -> Result<TimersFired, StoreError> {
-        let mut session = self.database.begin().await?;
-        let locked = session.lock_overdue(limit).await?;
-        if !locked.rows.is_empty() && self.was_set_meanwhile(&mut session).await? {
-            return Ok(TimersFired { changed: 0, lost: 0, next: Some(Duration::ZERO) });
-        }
-        let mut changes = Changes::new(self.wants_changes(), self.limited());
-        let (found, mut lost) = (locked.rows.len(), 0);
-        let mut rows = locked.rows;
-        Self::catch_up_with_others(&mut session, rows.iter_mut(), locked.now, &mut changes).await?;
-        for mut task in rows {
-            let losses = task.state.losses;
-            let Some(event) = task.state.overdue(locked.now, task.delivery_limit) else { continue };
-            let too_long = matches!(event, Event::Failed { .. });
-            changes.apply(&mut task, event, locked.now)?;
-            if too_long {
-                changes.revoke(&task, true);
-            }
-            lost += usize::from(task.state.losses > losses);
-        }
-        let changed = changes.written.len();
-        // What comes of these changes is told by the wake-up.
-        let next = if found == limit { Some(Duration::ZERO) } else { session.next_timer().await? };
-        self.write(session, changes).await?;
-        Ok(TimersFired { changed, lost, next })
     }
 }

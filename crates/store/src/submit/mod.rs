@@ -1,23 +1,29 @@
-//! Taking tasks in.
+//! Taking tasks in: lock the queues, count the room, insert, count.
+//!
+//! Where nothing is to be decided, a driver may do all of it in one statement (`submit_unlimited` in `postgres.rs`).
+
+pub(crate) mod keys;
+pub(crate) mod postgres;
+pub(crate) mod sqlite;
+pub(crate) mod statements;
 
 use std::collections::{BTreeSet, HashMap};
 
 use relais_core::{
-    Admission, ClaimRequest, ClientKey, Gate, Milestone, NewTask, Refusal, Room, ServiceKey, State, Status, StoreError,
-    Submission, Submitted, Task, TaskChange, Timestamp, Wakeup,
+    Admission, Gate, Milestone, NewTask, Refusal, Room, ServiceKey, State, Status, StoreError, Submission, Submitted,
+    TaskChange, Timestamp, Wakeup,
 };
 
-use super::{
-    Verbs,
-    change::{Changes, hand_out},
-    ledger::Ledger,
-    plain,
-};
 use crate::{
+    counters::ledger::Ledger,
     history::statements::History as _,
     instances::statements::{InstanceRows as _, Leased, Taker},
     row::unsigned,
-    session::{Database, InsertedTask, KnownKey, Session},
+    session::Database,
+    submit::keys::Keys,
+    submit::statements::{InsertedTask, SubmitRows as _},
+    text,
+    verbs::Verbs,
 };
 
 /// Tasks that were taken in, within a transaction that is not over.
@@ -25,8 +31,8 @@ use crate::{
 pub(crate) struct Taken {
     /// One for each task.
     pub(crate) answers: Vec<Submission>,
-    inserted: Vec<InsertedTask>,
-    ledger: Ledger,
+    pub(crate) inserted: Vec<InsertedTask>,
+    pub(crate) ledger: Ledger,
     /// When something is to happen to one of them by itself.
     timer: Option<Timestamp>,
     /// In which lanes there is something to be told.
@@ -41,7 +47,7 @@ impl Taken {
     }
 
     /// Who is to be woken.
-    fn wakeup(&self) -> Wakeup {
+    pub(crate) fn wakeup(&self) -> Wakeup {
         let at_once = self.inserted.iter().filter(|inserted| inserted.state.status == Status::Pending);
         let (timer, callbacks) = (self.timer, self.callbacks.clone());
         Wakeup { timer, callbacks, ..new_work(at_once.map(|inserted| &inserted.task)) }
@@ -49,7 +55,7 @@ impl Taken {
 }
 
 impl InsertedTask {
-    fn submitted(&self) -> TaskChange {
+    pub(crate) fn submitted(&self) -> TaskChange {
         submitted(&self.task, self.state.clone())
     }
 }
@@ -63,8 +69,8 @@ impl<D: Database> Verbs<D> {
         taker: Option<&Taker>,
     ) -> Result<(Vec<Submission>, Option<Leased>), StoreError> {
         let Some(service) = tasks.first().map(|task| task.service) else { return Ok((Vec::new(), None)) };
-        tasks.iter_mut().for_each(plain::submission);
-        if let Some(taken) = self.submit_at_once(&tasks, taker).await? {
+        tasks.iter_mut().for_each(text::submission);
+        if let Some(taken) = self.submit_unlimited(&tasks, taker).await? {
             return Ok(taken);
         }
         let mut session = self.database.begin().await?;
@@ -171,7 +177,7 @@ impl<D: Database> Verbs<D> {
 
     /// Most batches are for one service that has no capacity to be counted: there is nothing to decide, and a database may
     /// take them in one statement.
-    async fn submit_at_once(
+    async fn submit_unlimited(
         &self,
         tasks: &[NewTask],
         taker: Option<&Taker>,
@@ -190,48 +196,10 @@ impl<D: Database> Verbs<D> {
         }
         Ok(Some((in_a_row(tasks, first), taken)))
     }
-
-    /// Takes tasks in while a worker waits for some. What a claim right afterwards would give it, it has with the same commit.
-    pub(crate) async fn submit_and_claim(
-        &self,
-        mut tasks: Vec<NewTask>,
-        request: ClaimRequest,
-    ) -> Result<(Vec<Submission>, Vec<Task>), StoreError> {
-        tasks.iter_mut().for_each(plain::submission);
-        let mut changes = Changes::new(self.wants_changes(), self.limited());
-        let mut session = self.database.begin().await?;
-        let first = match are_plain(&tasks) {
-            true => session.insert_unlimited(&tasks).await?,
-            false => None,
-        };
-        let answers = match first {
-            Some(first) => {
-                let heard = tasks.iter().map(|task| submitted(task, State::pending()));
-                changes.arrived(Ledger::default(), new_work(&tasks), heard);
-                in_a_row(&tasks, first)
-            }
-            None => {
-                let taken = Self::take_in(&mut session, tasks).await?;
-                if taken.inserted.is_empty() {
-                    return Ok((taken.answers, Vec::new()));
-                }
-                let wakeup = taken.wakeup();
-                changes.arrived(taken.ledger, wakeup, taken.inserted.iter().map(InsertedTask::submitted));
-                taken.answers
-            }
-        };
-        let mut claimed = Vec::new();
-        if let Some(pending) = session.lock_pending(request.service, request.max, false).await? {
-            let mut found = HashMap::from([(request.service, (pending.now, pending.rows.into_iter()))]);
-            claimed = hand_out(&[request], &mut found, &mut changes)?;
-        }
-        self.write(session, changes).await?;
-        Ok((answers, claimed.pop().unwrap_or_default()))
-    }
 }
 
 /// Whether nothing is to be decided about these: all are for one service, and none has a key, waits or expires.
-fn are_plain(tasks: &[NewTask]) -> bool {
+pub(crate) fn are_plain(tasks: &[NewTask]) -> bool {
     let service = tasks.first().map(|task| task.service);
     tasks.iter().all(|task| {
         let terms = &task.terms;
@@ -246,7 +214,7 @@ fn are_plain(tasks: &[NewTask]) -> bool {
 }
 
 /// The answers to tasks that came one behind the other.
-fn in_a_row(tasks: &[NewTask], first: u64) -> Vec<Submission> {
+pub(crate) fn in_a_row(tasks: &[NewTask], first: u64) -> Vec<Submission> {
     let answer = |(task, position): (&NewTask, u64)| {
         Ok(Submitted { task_id: task.task_id, position, replayed: false, duplicate: false })
     };
@@ -254,7 +222,7 @@ fn in_a_row(tasks: &[NewTask], first: u64) -> Vec<Submission> {
 }
 
 /// Tasks that their caller does not dispatch are somebody else's, if they have to be dispatched at all.
-fn new_work<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Wakeup {
+pub(crate) fn new_work<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Wakeup {
     let (mut work, mut dispatch) = (BTreeSet::new(), BTreeSet::new());
     for task in tasks {
         work.insert(task.service);
@@ -266,7 +234,7 @@ fn new_work<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Wakeup {
 }
 
 /// A task that was just taken in.
-fn submitted(task: &NewTask, state: State) -> TaskChange {
+pub(crate) fn submitted(task: &NewTask, state: State) -> TaskChange {
     TaskChange {
         task_id: task.task_id,
         service: task.service,
@@ -291,54 +259,4 @@ fn first_state(task: &NewTask, gate: Gate, now: Timestamp) -> (State, Option<Tim
         (Gate::Closed | Gate::Barred(..), _) => State::blocked(),
     };
     (State { expires, ..state }, due)
-}
-
-/// The keys of one kind that are known: those of the store, and those of the batch itself so far.
-struct Keys(HashMap<(ServiceKey, ClientKey, String), KnownKey>);
-
-impl Keys {
-    fn new(known: Vec<KnownKey>) -> Self {
-        Self(known.into_iter().map(|known| ((known.service, known.client, known.key.clone()), known)).collect())
-    }
-
-    /// The first answer again, or a refusal, if the task's key is known.
-    fn answer(&self, task: &NewTask) -> Option<Submission> {
-        let given = task.idempotency.as_ref()?;
-        let known = self.0.get(&(task.service, task.client, given.key.clone()))?;
-        Some(if known.fingerprint == given.fingerprint {
-            Ok(Submitted { task_id: known.task_id, position: known.position, replayed: true, duplicate: false })
-        } else {
-            Err(Refusal::KeyReused)
-        })
-    }
-
-    /// The task that there is already, if the task's unique key is in use.
-    fn twin(&self, task: &NewTask) -> Option<Submitted> {
-        let known = self.0.get(&(task.service, task.client, task.terms.unique.as_ref()?.key.clone()))?;
-        Some(Submitted { task_id: known.task_id, position: known.position, replayed: false, duplicate: true })
-    }
-
-    fn remember(&mut self, task: &NewTask, position: u64) {
-        if let Some(given) = &task.idempotency {
-            self.insert(task, &given.key, &given.fingerprint, position);
-        }
-    }
-
-    fn remember_unique(&mut self, task: &NewTask, position: u64) {
-        if let Some(unique) = &task.terms.unique {
-            self.insert(task, &unique.key, &[], position);
-        }
-    }
-
-    fn insert(&mut self, task: &NewTask, key: &str, fingerprint: &[u8], position: u64) {
-        let known = KnownKey {
-            service: task.service,
-            client: task.client,
-            key: key.to_owned(),
-            fingerprint: fingerprint.to_owned(),
-            task_id: task.task_id,
-            position,
-        };
-        self.0.insert((task.service, task.client, key.to_owned()), known);
-    }
 }

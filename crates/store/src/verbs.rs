@@ -1,16 +1,8 @@
-//! What a store does, once for all databases.
+//! [`Verbs`]: what a store does, once for all databases.
 //!
-//! Every verb that writes is one transaction of the same shape: lock rows, ask `relais-core` what they become, write them
-//! back with the counters, commit, then wake whoever waits. No transaction spans anything but the database.
-
-pub(crate) mod change;
-pub(crate) mod known;
-pub(crate) mod ledger;
-pub(crate) mod list;
-pub(crate) mod plain;
-pub(crate) mod ports;
-pub(crate) mod purge;
-pub(crate) mod submit;
+//! Each feature's folder adds its verbs to it. Every verb that writes is one transaction of the same shape: lock rows, ask
+//! `relais-core` what they become, write them back with the counters, commit, then wake whoever waits. No transaction spans
+//! anything but the database.
 
 use std::{
     collections::HashMap,
@@ -20,14 +12,15 @@ use std::{
 
 use relais_core::{Revocation, ServiceKey, StoreError, TaskChange, Wakeup, WakeupListener};
 
-use self::ledger::Ledger;
 use crate::{
     clock::statements::ClockWatch,
+    counters::ledger::Ledger,
+    counters::statements::CounterRows as _,
     dependencies::statements::Dependencies as _,
     flow::Limited,
     instances::leases::InstanceLeases,
     secrets::encryption::Keys,
-    session::{Database, Session},
+    session::{Database, Session as _},
 };
 
 /// A store, over any database.
@@ -35,13 +28,13 @@ pub(crate) struct Verbs<D> {
     pub(crate) database: D,
     /// What signing secrets are encrypted with.
     pub(crate) keys: Keys,
-    listeners: RwLock<Vec<Arc<dyn WakeupListener>>>,
+    pub(crate) listeners: RwLock<Vec<Arc<dyn WakeupListener>>>,
     /// Services that somebody waits for to make room, as far as this process knows.
     pub(crate) limited: RwLock<Arc<Limited>>,
     /// What this process has in hand.
     pub(crate) leased: Mutex<InstanceLeases>,
     /// Services of which somebody else has claimed tasks in the same moment, and when.
-    crowded: Mutex<HashMap<ServiceKey, Instant>>,
+    pub(crate) crowded: Mutex<HashMap<ServiceKey, Instant>>,
     pub(crate) clock: ClockWatch,
 }
 
@@ -59,7 +52,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Wakes those who wait in this process.
-    fn wake(&self, wakeup: &Wakeup) {
+    pub(crate) fn wake(&self, wakeup: &Wakeup) {
         self.each_listener(|listener| listener.wake(wakeup));
     }
 
@@ -69,20 +62,20 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Tells them, after the commit.
-    fn changed(&self, changes: &[TaskChange]) {
+    pub(crate) fn changed(&self, changes: &[TaskChange]) {
         if !changes.is_empty() {
             self.each_listener(|listener| listener.changed(changes));
         }
     }
 
     /// The same, of tasks that workers are to leave alone.
-    fn revoked(&self, tasks: &[Revocation]) {
+    pub(crate) fn revoked(&self, tasks: &[Revocation]) {
         if !tasks.is_empty() {
             self.each_listener(|listener| listener.revoked(tasks));
         }
     }
 
-    fn each_listener(&self, say: impl Fn(&dyn WakeupListener)) {
+    pub(crate) fn each_listener(&self, say: impl Fn(&dyn WakeupListener)) {
         for listener in self.listeners.read().unwrap_or_else(PoisonError::into_inner).iter() {
             say(listener.as_ref());
         }
@@ -96,7 +89,7 @@ impl<D: Database> Verbs<D> {
 
     /// The same, of a transaction that has told all who wait for these ends. They are forgotten last: whoever notes the same
     /// end anew waits for this transaction from then on, and it must not wait for anybody any more.
-    async fn finish_telling(
+    pub(crate) async fn finish_telling(
         &self,
         mut session: D::Session,
         ledger: Ledger,

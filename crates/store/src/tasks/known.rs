@@ -1,13 +1,15 @@
-//! What the rows of tasks do not tell, and an event may depend on. Looked up only where it does: hardly ever.
+//! What the rows of tasks do not tell, and an event may depend on. It is looked up only where it matters, which is rare.
 
 use std::collections::{BTreeSet, HashMap};
 
 use relais_core::{AttemptOutcome, Event, Ignored, StoreError, TaskEvent, TaskId};
 
-use super::{Verbs, change::Changes};
 use crate::{
     history::statements::{FreedKey, History as _},
-    session::{Database, LockedTask},
+    session::Database,
+    tasks::changes::Changes,
+    tasks::statements::LockedTask,
+    verbs::Verbs,
 };
 
 /// What is known besides of some tasks.

@@ -1,16 +1,75 @@
-//! Changes to what is declared.
+//! What is declared, on SQLite.
 
-use relais_core::{Change, ClientId, Destination, Json, Role, Roles, ServiceName};
+use relais_core::{Change, ClientId, Declared, Destination, Json, Role, Roles, ServiceName, StoreError};
 use sqlx::SqliteTransaction;
 
-use super::{batch::array, error};
 use crate::{
+    declarations::statements::{
+        DeclarationReader, DeclarationRows, authorization, clients as clients_of, found, no_client, service,
+        unfinished, waits,
+    },
     flow::sqlite as flow,
-    row::{found, in_millis, no_client, retry_text, signed, unfinished, waits},
+    row::{in_millis, retry_text, signed},
     session::Result,
+    sqlite::session::SqliteSession,
+    sqlite::values::array,
+    sqlite::{Sqlite, error},
 };
 
-pub(crate) async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change) -> Result<()> {
+impl DeclarationReader for Sqlite {
+    async fn declared(&self) -> Result<Declared> {
+        // One snapshot for all four.
+        let mut tx = self.read.begin().await.map_err(error)?;
+        let version: i64 =
+            sqlx::query_scalar("SELECT version FROM declared").fetch_one(&mut *tx).await.map_err(error)?;
+        let services = sqlx::query("SELECT *, json_schema AS schema_text FROM service WHERE NOT deleted")
+            .fetch_all(&mut *tx)
+            .await
+            .map_err(error)?;
+        let clients = sqlx::query("SELECT * FROM client WHERE NOT deleted").fetch_all(&mut *tx).await.map_err(error)?;
+        let secrets = sqlx::query(concat!(
+            "SELECT * FROM signing_secret WHERE expires IS NULL OR expires > ",
+            now!(),
+            " ORDER BY created DESC"
+        ))
+        .fetch_all(&mut *tx)
+        .await
+        .map_err(error)?;
+        let authorizations = sqlx::query("SELECT * FROM authorization").fetch_all(&mut *tx).await.map_err(error)?;
+        tx.commit().await.map_err(error)?;
+        Ok(Declared::new(
+            version,
+            services.iter().map(service).collect::<Result<_>>()?,
+            clients_of(&clients, &secrets)?,
+            authorizations.iter().map(authorization).collect::<Result<_>>()?,
+        ))
+    }
+
+    async fn declared_version(&self) -> Result<i64> {
+        sqlx::query_scalar("SELECT version FROM declared").fetch_one(&self.read).await.map_err(error)
+    }
+}
+
+impl DeclarationRows for SqliteSession {
+    async fn declare(&mut self, change: &Change) -> Result<()> {
+        let done = declare(&mut self.tx, change).await;
+        done.inspect_err(|failure| {
+            if matches!(failure, StoreError::Unavailable(_)) {
+                self.proof.note(false);
+            }
+        })
+    }
+
+    async fn bump_declared(&mut self) -> Result<()> {
+        sqlx::query("UPDATE declared SET version = version + 1")
+            .execute(&mut *self.tx)
+            .await
+            .map_err(|failure| self.failed(failure))?;
+        Ok(())
+    }
+}
+
+async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change) -> Result<()> {
     match change {
         Change::PutService { name, queue_name, transport, queue, json_schema, paused, limits } => {
             sqlx::query(

@@ -1,5 +1,9 @@
 //! Removing what is too old, in batches so small that nobody notices.
 
+pub(crate) mod postgres;
+pub(crate) mod sqlite;
+pub(crate) mod statements;
+
 use std::{
     collections::{HashMap, HashSet},
     time::Duration,
@@ -7,13 +11,15 @@ use std::{
 
 use relais_core::{PurgeReport, PurgeRule, ServiceKey, Status, StoreError, Wakeup, position};
 
-use super::{Verbs, ledger::Ledger};
 use crate::{
     batches::statements::Batches as _,
     callbacks::statements::CallbackQueue as _,
+    counters::ledger::Ledger,
     history::statements::History as _,
-    session::{Database, PurgeCandidate, PurgeScan, Session},
+    purge::statements::{PurgeCandidate, PurgeRows as _, PurgeScan},
+    session::{Database, Session as _},
     submissions::statements::SubmissionRows as _,
+    verbs::Verbs,
 };
 
 /// So many idempotency keys are forgotten at once: short enough for those who submit meanwhile.

@@ -2,14 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use relais_core::{
-    BatchCounts, BatchId, ClientKey, ServiceKey, Status,
-    position::{self, Node},
-};
+use relais_core::{BatchCounts, BatchId, ClientKey, ServiceKey, Status, position, position::Node};
 
 use crate::{
     batches::statements::BatchMoves,
-    session::{ALL_CLIENTS, Accounts, Counter},
+    counters::statements::{ALL_CLIENTS, Accounts, Counter},
 };
 
 /// What one transaction adds to the counters. Sorted, so that rows are always locked in the same order.

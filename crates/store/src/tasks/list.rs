@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use relais_core::{Page, StoreError, TaskFilter, TaskLink, Timestamp};
 
-use super::Verbs;
-use crate::{dependencies::statements::LinkedTask, session::Database};
+use crate::{dependencies::statements::LinkedTask, session::Database, verbs::Verbs};
 
 /// A page of tasks that have something in common looks at so many of them at most.
 const LOOK: usize = 2_000;
