@@ -22,42 +22,8 @@ use crate::{
 
 #[async_trait]
 impl<D: Database> BatchStore for Verbs<D> {
-    async fn create_batch(&self, batch: NewBatch, tasks: Vec<NewTask>) -> Result<BatchCreated, StoreError> {
-        Self::create_batch(self, batch, tasks).await
-    }
-
-    async fn find_batch(&self, batch_id: BatchId) -> Result<Option<Batch>, StoreError> {
-        self.database.find_batch(batch_id).await
-    }
-
-    async fn list_batches(
-        &self,
-        client: Option<ClientKey>,
-        before: Option<BatchId>,
-        limit: usize,
-    ) -> Result<Vec<Batch>, StoreError> {
-        self.database.list_batches(client, before, limit).await
-    }
-
-    async fn close_batch(&self, batch_id: BatchId) -> Result<(), StoreError> {
-        Self::close_batch(self, batch_id).await
-    }
-
-    async fn purge_batches(&self, finished: Duration, any: Duration, limit: usize) -> Result<u64, StoreError> {
-        let mut session = self.database.begin().await?;
-        let gone = session.delete_batches(finished, any, limit).await?;
-        session.commit().await?;
-        Ok(gone)
-    }
-}
-
-impl<D: Database> Verbs<D> {
     /// Makes a batch with its tasks, in a transaction of its own: all or nothing.
-    pub(crate) async fn create_batch(
-        &self,
-        mut batch: NewBatch,
-        mut tasks: Vec<NewTask>,
-    ) -> Result<BatchCreated, StoreError> {
+    async fn create_batch(&self, mut batch: NewBatch, mut tasks: Vec<NewTask>) -> Result<BatchCreated, StoreError> {
         batch.correlation_id.iter_mut().for_each(text::without_nul);
         batch.idempotency.iter_mut().for_each(|given| text::without_nul(&mut given.key));
         tasks.iter_mut().for_each(text::submission);
@@ -95,8 +61,21 @@ impl<D: Database> Verbs<D> {
         Ok(BatchCreated::Taken(answers))
     }
 
+    async fn find_batch(&self, batch_id: BatchId) -> Result<Option<Batch>, StoreError> {
+        self.database.find_batch(batch_id).await
+    }
+
+    async fn list_batches(
+        &self,
+        client: Option<ClientKey>,
+        before: Option<BatchId>,
+        limit: usize,
+    ) -> Result<Vec<Batch>, StoreError> {
+        self.database.list_batches(client, before, limit).await
+    }
+
     /// Takes no more tasks into a batch.
-    pub(crate) async fn close_batch(&self, batch: BatchId) -> Result<(), StoreError> {
+    async fn close_batch(&self, batch: BatchId) -> Result<(), StoreError> {
         let mut session = self.database.begin().await?;
         session.lock_batches(&[batch]).await?;
         session.close_batch(batch).await?;
@@ -104,6 +83,15 @@ impl<D: Database> Verbs<D> {
         self.finish(session, Ledger::default(), Wakeup { callbacks, ..Wakeup::default() }).await
     }
 
+    async fn purge_batches(&self, finished: Duration, any: Duration, limit: usize) -> Result<u64, StoreError> {
+        let mut session = self.database.begin().await?;
+        let gone = session.delete_batches(finished, any, limit).await?;
+        session.commit().await?;
+        Ok(gone)
+    }
+}
+
+impl<D: Database> Verbs<D> {
     /// Adds to the counters of batches; tells in which lanes there is something to be told.
     pub(crate) async fn count_batches(
         session: &mut D::Session,

@@ -50,55 +50,8 @@ impl<D: Database> CallbackStore for Verbs<D> {
         Ok(held)
     }
 
-    async fn complete_callbacks(
-        &self,
-        settlements: Vec<Settlement>,
-        lanes: Vec<(i64, LaneChange)>,
-    ) -> Result<(), StoreError> {
-        self.complete_callbacks(settlements, lanes).await
-    }
-
-    async fn expire_callbacks(&self, lane: i64, older_than: Duration, limit: usize) -> Result<u64, StoreError> {
-        self.expire_callbacks(lane, older_than, limit).await
-    }
-
-    async fn list_callbacks(&self, filter: CallbackFilter) -> Result<CallbackPage, StoreError> {
-        self.list_callbacks(filter).await
-    }
-
-    async fn list_callback_attempts(&self, rows: Vec<i64>) -> Result<HashMap<i64, Vec<CallbackAttempt>>, StoreError> {
-        let mut attempts: HashMap<i64, Vec<CallbackAttempt>> = HashMap::new();
-        for (row, attempt) in self.database.list_callback_attempts(&rows).await? {
-            attempts.entry(row).or_default().push(attempt);
-        }
-        Ok(attempts)
-    }
-
-    async fn resend_callbacks(&self, resend: Resend) -> Result<Resent, StoreError> {
-        self.resend_callbacks(resend).await
-    }
-}
-
-impl<D: Database> Verbs<D> {
-    /// Keeps what is to be told; says in which lanes something may be due now.
-    pub(crate) async fn tell(session: &mut D::Session, told: Vec<NewCallback>) -> Result<Vec<i64>, StoreError> {
-        if told.is_empty() {
-            return Ok(Vec::new());
-        }
-        let lanes: BTreeSet<i64> = told.iter().map(|callback| callback.lane).collect();
-        if told.iter().any(|callback| callback.chain) {
-            let (told, superseded) = in_order(session, told).await?;
-            session.insert_callbacks(&told).await?;
-            // What was taken back may have been what others waited for.
-            session.release_heads(&superseded).await?;
-        } else {
-            session.insert_callbacks(&told).await?;
-        }
-        Ok(lanes.into_iter().collect())
-    }
-
     /// Writes what became of tries.
-    pub(crate) async fn complete_callbacks(
+    async fn complete_callbacks(
         &self,
         settlements: Vec<Settlement>,
         mut lanes: Vec<(i64, LaneChange)>,
@@ -130,12 +83,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Gives up what has been due for too long.
-    pub(crate) async fn expire_callbacks(
-        &self,
-        lane: i64,
-        older_than: Duration,
-        limit: usize,
-    ) -> Result<u64, StoreError> {
+    async fn expire_callbacks(&self, lane: i64, older_than: Duration, limit: usize) -> Result<u64, StoreError> {
         let mut session = self.database.begin().await?;
         let rows = session.overdue(lane, older_than, limit).await?;
         let mut wakeup = Wakeup::default();
@@ -149,7 +97,7 @@ impl<D: Database> Verbs<D> {
     }
 
     /// One page, and where the next one begins.
-    pub(crate) async fn list_callbacks(&self, filter: CallbackFilter) -> Result<CallbackPage, StoreError> {
+    async fn list_callbacks(&self, filter: CallbackFilter) -> Result<CallbackPage, StoreError> {
         if filter.task.is_some() {
             let records = self.database.list_callbacks(&filter, 0).await?;
             let next_before = records.last().filter(|_| records.len() == filter.limit).map(|last| last.row);
@@ -168,8 +116,16 @@ impl<D: Database> Verbs<D> {
         Ok(CallbackPage { records, next_before })
     }
 
+    async fn list_callback_attempts(&self, rows: Vec<i64>) -> Result<HashMap<i64, Vec<CallbackAttempt>>, StoreError> {
+        let mut attempts: HashMap<i64, Vec<CallbackAttempt>> = HashMap::new();
+        for (row, attempt) in self.database.list_callback_attempts(&rows).await? {
+            attempts.entry(row).or_default().push(attempt);
+        }
+        Ok(attempts)
+    }
+
     /// Makes callbacks due again.
-    pub(crate) async fn resend_callbacks(&self, resend: Resend) -> Result<Resent, StoreError> {
+    async fn resend_callbacks(&self, resend: Resend) -> Result<Resent, StoreError> {
         let mut session = self.database.begin().await?;
         let found = session.resend_callbacks(&resend, RESEND).await?;
         let lanes: BTreeSet<i64> = found.iter().map(|(_, lane)| *lane).collect();
@@ -186,6 +142,25 @@ impl<D: Database> Verbs<D> {
             _ => None,
         };
         Ok(Resent { count: found.len() as u64, next_after })
+    }
+}
+
+impl<D: Database> Verbs<D> {
+    /// Keeps what is to be told; says in which lanes something may be due now.
+    pub(crate) async fn tell(session: &mut D::Session, told: Vec<NewCallback>) -> Result<Vec<i64>, StoreError> {
+        if told.is_empty() {
+            return Ok(Vec::new());
+        }
+        let lanes: BTreeSet<i64> = told.iter().map(|callback| callback.lane).collect();
+        if told.iter().any(|callback| callback.chain) {
+            let (told, superseded) = in_order(session, told).await?;
+            session.insert_callbacks(&told).await?;
+            // What was taken back may have been what others waited for.
+            session.release_heads(&superseded).await?;
+        } else {
+            session.insert_callbacks(&told).await?;
+        }
+        Ok(lanes.into_iter().collect())
     }
 }
 

@@ -39,37 +39,6 @@ impl<D: Database> DispatchStore for Verbs<D> {
         each: usize,
         lease: Duration,
     ) -> Result<ClaimedDispatches, StoreError> {
-        self.claim_dispatches(&services, each, lease).await
-    }
-
-    async fn complete_dispatches(&self, dispatches: Vec<DispatchName>, outcome: Dispatched) -> Result<(), StoreError> {
-        Self::complete_dispatches(self, dispatches, outcome).await
-    }
-
-    async fn lease_orphans(&self, limit: usize) -> Result<usize, StoreError> {
-        self.lease_orphans(limit).await
-    }
-
-    async fn redispatch_service(&self, service: ServiceKey) -> Result<(), StoreError> {
-        self.redispatch_service(service).await
-    }
-
-    async fn refill_dispatches(&self, limit: usize) -> Result<bool, StoreError> {
-        self.refill_dispatches(limit).await
-    }
-
-    async fn oldest_published(&self, service: ServiceKey) -> Result<Option<PublishedTask>, StoreError> {
-        self.database.oldest_published(service).await
-    }
-}
-
-impl<D: Database> Verbs<D> {
-    pub(crate) async fn claim_dispatches(
-        &self,
-        services: &[ServiceKey],
-        each: usize,
-        lease: Duration,
-    ) -> Result<ClaimedDispatches, StoreError> {
         let limited = self.limited();
         let (mut windowed, mut free): (Vec<ServiceKey>, Vec<ServiceKey>) =
             services.iter().partition(|service| limited.windows.contains(service));
@@ -100,6 +69,45 @@ impl<D: Database> Verbs<D> {
         Ok(claimed)
     }
 
+    async fn complete_dispatches(&self, mut tasks: Vec<DispatchName>, outcome: Dispatched) -> Result<(), StoreError> {
+        if tasks.is_empty() {
+            return Ok(());
+        }
+        // In the order of their keys, so that two sessions never wait for each other in a circle.
+        tasks.sort_unstable();
+        let mut session = self.database.begin().await?;
+        session.complete_dispatches(&tasks, outcome).await?;
+        session.commit().await
+    }
+
+    async fn lease_orphans(&self, limit: usize) -> Result<usize, StoreError> {
+        let mut session = self.database.begin().await?;
+        let found = session.lease_orphans(limit).await?;
+        session.commit().await?;
+        Ok(found)
+    }
+
+    async fn redispatch_service(&self, service: ServiceKey) -> Result<(), StoreError> {
+        let mut session = self.database.begin().await?;
+        session.redispatch_service(service, true).await?;
+        let wakeup = Wakeup { dispatch: vec![service], ..Wakeup::default() };
+        self.finish(session, Ledger::default(), wakeup).await
+    }
+
+    async fn refill_dispatches(&self, limit: usize) -> Result<bool, StoreError> {
+        let mut session = self.database.begin().await?;
+        let service = session.refill_dispatches(limit).await?;
+        let wakeup = Wakeup { dispatch: service.into_iter().collect(), ..Wakeup::default() };
+        self.finish(session, Ledger::default(), wakeup).await?;
+        Ok(service.is_some())
+    }
+
+    async fn oldest_published(&self, service: ServiceKey) -> Result<Option<PublishedTask>, StoreError> {
+        self.database.oldest_published(service).await
+    }
+}
+
+impl<D: Database> Verbs<D> {
     /// Takes what is first in the queue of a service that has nothing but a window.
     async fn hold_first(
         session: &mut D::Session,
@@ -183,42 +191,5 @@ impl<D: Database> Verbs<D> {
             session.write_flow(service, flow.state(), &flow.changed()).await?;
         }
         Ok(Held { again: flow.again(most - tasks.len()), tasks })
-    }
-
-    pub(crate) async fn complete_dispatches(
-        &self,
-        mut tasks: Vec<DispatchName>,
-        outcome: Dispatched,
-    ) -> Result<(), StoreError> {
-        if tasks.is_empty() {
-            return Ok(());
-        }
-        // In the order of their keys, so that two sessions never wait for each other in a circle.
-        tasks.sort_unstable();
-        let mut session = self.database.begin().await?;
-        session.complete_dispatches(&tasks, outcome).await?;
-        session.commit().await
-    }
-
-    pub(crate) async fn redispatch_service(&self, service: ServiceKey) -> Result<(), StoreError> {
-        let mut session = self.database.begin().await?;
-        session.redispatch_service(service, true).await?;
-        let wakeup = Wakeup { dispatch: vec![service], ..Wakeup::default() };
-        self.finish(session, Ledger::default(), wakeup).await
-    }
-
-    pub(crate) async fn refill_dispatches(&self, limit: usize) -> Result<bool, StoreError> {
-        let mut session = self.database.begin().await?;
-        let service = session.refill_dispatches(limit).await?;
-        let wakeup = Wakeup { dispatch: service.into_iter().collect(), ..Wakeup::default() };
-        self.finish(session, Ledger::default(), wakeup).await?;
-        Ok(service.is_some())
-    }
-
-    pub(crate) async fn lease_orphans(&self, limit: usize) -> Result<usize, StoreError> {
-        let mut session = self.database.begin().await?;
-        let found = session.lease_orphans(limit).await?;
-        session.commit().await?;
-        Ok(found)
     }
 }

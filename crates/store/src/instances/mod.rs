@@ -47,29 +47,106 @@ fn fate(decision: Decision, task: &LockedTask) -> Event {
 
 #[async_trait]
 impl<D: Database> InstanceStore for Verbs<D> {
-    async fn register_instance(&self, instance: NewInstance) -> Result<Registration, StoreError> {
-        self.register_instance(instance).await
+    /// A process begins.
+    async fn register_instance(&self, mut instance: NewInstance) -> Result<Registration, StoreError> {
+        text::without_nul(&mut instance.name);
+        instance.host.iter_mut().for_each(text::without_nul);
+        // In a transaction of its own: it waits for those of others.
+        if !instance.services.is_empty() {
+            let mut session = self.database.begin().await?;
+            session.note_leased(&instance.services).await?;
+            session.commit().await?;
+        }
+        let mut session = self.database.begin().await?;
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
+        let mut recovered = 0;
+        if let Some(before) = session.lock_instance(&instance.name).await? {
+            let Some(tasks) = self.lay_to_rest(&mut session, &before, None, &mut changes).await? else {
+                let tasks = Self::unfinished(&mut session, &before).await?;
+                session.commit().await?;
+                return Ok(Registration::Refused { tasks });
+            };
+            recovered = tasks;
+        }
+        let key = session.insert_instance(&instance).await?;
+        self.write(session, changes).await?;
+        Ok(Registration::In { key, recovered })
     }
 
+    /// A process says that it is alive.
     async fn heartbeat_instance(&self, instance: InstanceKey, silence: Duration) -> Result<bool, StoreError> {
-        self.heartbeat_instance(instance, silence).await
+        let done_with: Vec<i64> = self.leased().done_with.iter().copied().collect();
+        let mut session = self.database.begin().await?;
+        let alive = session.heartbeat_instance(instance, silence, &done_with).await?;
+        session.commit().await?;
+        let mut own = self.leased();
+        own.done_with.retain(|hand| !done_with.contains(hand));
+        if !alive {
+            own.forget(instance);
+        }
+        Ok(alive)
     }
 
+    /// A process ends.
     async fn deregister_instance(&self, instance: InstanceKey) -> Result<(), StoreError> {
-        self.deregister_instance(instance).await
+        let mut session = self.database.begin().await?;
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
+        // First of all: whatever it is still being given, it has then or never gets.
+        if !session.lock_own(instance).await? {
+            session.commit().await?;
+            self.leased().forget(instance);
+            return Ok(());
+        }
+        let locked = session.lock_leased(instance).await?;
+        for mut task in locked.rows {
+            if task.state.status == Status::InProgress {
+                changes.apply(&mut task, Event::Returned { attempt: None }, locked.now)?;
+            } else if task.state.status == Status::Pending {
+                changes.came_back(&task);
+            }
+        }
+        session.delete_instance(instance).await?;
+        self.write(session, changes).await?;
+        self.leased().forget(instance);
+        Ok(())
     }
 
+    /// Takes care of those that died.
     async fn reap_instances(&self) -> Result<ReapedInstances, StoreError> {
         self.mind_the_clock().await?;
-        self.reap_instances().await
+        let mut session = self.database.begin().await?;
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
+        let mut reaped = ReapedInstances::default();
+        if let Some(dead) = session.lock_dead().await? {
+            if self.was_set_meanwhile(&mut session).await? {
+                return Ok(ReapedInstances { next: Some(Duration::ZERO), ..reaped });
+            }
+            tracing::warn!(instance = dead.name, policy = dead.policy.as_str(), "an instance was silent for too long");
+            if let Some(tasks) = self.lay_to_rest(&mut session, &dead, None, &mut changes).await? {
+                reaped.instances += 1;
+                reaped.tasks += tasks;
+            }
+        }
+        reaped.next = session.next_death().await?;
+        self.write(session, changes).await?;
+        Ok(reaped)
     }
 
     async fn list_instances(&self) -> Result<Vec<InstanceRecord>, StoreError> {
         self.database.list_instances().await
     }
 
+    /// Does what an operator has decided.
     async fn resolve_instance(&self, name: String, decision: Decision) -> Result<Option<usize>, StoreError> {
-        self.resolve_instance(&name, decision).await
+        let mut session = self.database.begin().await?;
+        let mut changes = Changes::new(self.wants_changes(), self.limited());
+        let undecided = session.lock_instance(&name).await?.filter(|instance| instance.undecided);
+        let tasks = match &undecided {
+            Some(dead) => self.lay_to_rest(&mut session, dead, Some(decision), &mut changes).await?,
+            None => None,
+        };
+        self.write(session, changes).await?;
+        Ok(tasks)
     }
 }
 
@@ -364,107 +441,6 @@ impl<D: Database> Verbs<D> {
                 _ => own.end(task_id, held.hand),
             }
         }
-    }
-
-    /// A process begins.
-    pub(crate) async fn register_instance(&self, mut instance: NewInstance) -> Result<Registration, StoreError> {
-        text::without_nul(&mut instance.name);
-        instance.host.iter_mut().for_each(text::without_nul);
-        // In a transaction of its own: it waits for those of others.
-        if !instance.services.is_empty() {
-            let mut session = self.database.begin().await?;
-            session.note_leased(&instance.services).await?;
-            session.commit().await?;
-        }
-        let mut session = self.database.begin().await?;
-        let mut changes = Changes::new(self.wants_changes(), self.limited());
-        let mut recovered = 0;
-        if let Some(before) = session.lock_instance(&instance.name).await? {
-            let Some(tasks) = self.lay_to_rest(&mut session, &before, None, &mut changes).await? else {
-                let tasks = Self::unfinished(&mut session, &before).await?;
-                session.commit().await?;
-                return Ok(Registration::Refused { tasks });
-            };
-            recovered = tasks;
-        }
-        let key = session.insert_instance(&instance).await?;
-        self.write(session, changes).await?;
-        Ok(Registration::In { key, recovered })
-    }
-
-    /// A process says that it is alive.
-    pub(crate) async fn heartbeat_instance(
-        &self,
-        instance: InstanceKey,
-        silence: Duration,
-    ) -> Result<bool, StoreError> {
-        let done_with: Vec<i64> = self.leased().done_with.iter().copied().collect();
-        let mut session = self.database.begin().await?;
-        let alive = session.heartbeat_instance(instance, silence, &done_with).await?;
-        session.commit().await?;
-        let mut own = self.leased();
-        own.done_with.retain(|hand| !done_with.contains(hand));
-        if !alive {
-            own.forget(instance);
-        }
-        Ok(alive)
-    }
-
-    /// A process ends.
-    pub(crate) async fn deregister_instance(&self, instance: InstanceKey) -> Result<(), StoreError> {
-        let mut session = self.database.begin().await?;
-        let mut changes = Changes::new(self.wants_changes(), self.limited());
-        // First of all: whatever it is still being given, it has then or never gets.
-        if !session.lock_own(instance).await? {
-            session.commit().await?;
-            self.leased().forget(instance);
-            return Ok(());
-        }
-        let locked = session.lock_leased(instance).await?;
-        for mut task in locked.rows {
-            if task.state.status == Status::InProgress {
-                changes.apply(&mut task, Event::Returned { attempt: None }, locked.now)?;
-            } else if task.state.status == Status::Pending {
-                changes.came_back(&task);
-            }
-        }
-        session.delete_instance(instance).await?;
-        self.write(session, changes).await?;
-        self.leased().forget(instance);
-        Ok(())
-    }
-
-    /// Takes care of those that died.
-    pub(crate) async fn reap_instances(&self) -> Result<ReapedInstances, StoreError> {
-        let mut session = self.database.begin().await?;
-        let mut changes = Changes::new(self.wants_changes(), self.limited());
-        let mut reaped = ReapedInstances::default();
-        if let Some(dead) = session.lock_dead().await? {
-            if self.was_set_meanwhile(&mut session).await? {
-                return Ok(ReapedInstances { next: Some(Duration::ZERO), ..reaped });
-            }
-            tracing::warn!(instance = dead.name, policy = dead.policy.as_str(), "an instance was silent for too long");
-            if let Some(tasks) = self.lay_to_rest(&mut session, &dead, None, &mut changes).await? {
-                reaped.instances += 1;
-                reaped.tasks += tasks;
-            }
-        }
-        reaped.next = session.next_death().await?;
-        self.write(session, changes).await?;
-        Ok(reaped)
-    }
-
-    /// Does what an operator has decided.
-    pub(crate) async fn resolve_instance(&self, name: &str, decision: Decision) -> Result<Option<usize>, StoreError> {
-        let mut session = self.database.begin().await?;
-        let mut changes = Changes::new(self.wants_changes(), self.limited());
-        let undecided = session.lock_instance(name).await?.filter(|instance| instance.undecided);
-        let tasks = match &undecided {
-            Some(dead) => self.lay_to_rest(&mut session, dead, Some(decision), &mut changes).await?,
-            None => None,
-        };
-        self.write(session, changes).await?;
-        Ok(tasks)
     }
 
     /// Does to the tasks of a process what it asked for, or what was decided, and forgets it; tells how many they were. None

@@ -30,66 +30,20 @@ const LONGEST: Duration = Duration::from_secs(100 * 366 * 86_400);
 #[async_trait]
 impl<D: Database> OperatorStore for Verbs<D> {
     async fn write_audit(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
-        self.write_audit(entries).await
-    }
-
-    async fn begin_audit(&self, entry: AuditEntry) -> Result<i64, StoreError> {
-        self.begin_audit(entry).await
-    }
-
-    async fn complete_audit(&self, line: i64, outcome: Option<AuditOutcome>) -> Result<(), StoreError> {
-        self.complete_audit(line, outcome).await
-    }
-
-    async fn list_audit(&self, before: Option<i64>, limit: usize) -> Result<AuditPage, StoreError> {
-        self.list_audit(before, limit).await
-    }
-
-    async fn purge_audit(&self, older_than: Duration) -> Result<u64, StoreError> {
-        self.purge_audit(older_than).await
-    }
-
-    async fn open_session(&self, id: String, operator: String, lasts: Duration) -> Result<(), StoreError> {
-        self.open_session(&id, &operator, lasts).await
-    }
-
-    async fn session_is_open(&self, id: String) -> Result<bool, StoreError> {
-        self.database.session_is_open(&id).await
-    }
-
-    async fn end_sessions(&self, which: SessionsOf) -> Result<u64, StoreError> {
-        self.end_sessions(&which).await
-    }
-
-    async fn publish_workers(&self, process: String, workers: Option<String>) -> Result<(), StoreError> {
-        self.publish_workers(&process, workers.as_deref()).await
-    }
-
-    async fn list_published_workers(
-        &self,
-        except: String,
-        within: Duration,
-    ) -> Result<Vec<(String, Duration)>, StoreError> {
-        self.list_published_workers(&except, within).await
-    }
-}
-
-impl<D: Database> Verbs<D> {
-    pub(crate) async fn write_audit(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
         let entries: Vec<AuditEntry> = entries.into_iter().map(AuditEntry::tidied).collect();
         let mut session = self.database.begin().await?;
         session.insert_audit(&entries).await?;
         session.commit().await
     }
 
-    pub(crate) async fn begin_audit(&self, entry: AuditEntry) -> Result<i64, StoreError> {
+    async fn begin_audit(&self, entry: AuditEntry) -> Result<i64, StoreError> {
         let mut session = self.database.begin().await?;
         let line = session.open_audit(&entry.tidied()).await?;
         session.commit().await?;
         Ok(line)
     }
 
-    pub(crate) async fn complete_audit(&self, line: i64, outcome: Option<AuditOutcome>) -> Result<(), StoreError> {
+    async fn complete_audit(&self, line: i64, outcome: Option<AuditOutcome>) -> Result<(), StoreError> {
         let mut session = self.database.begin().await?;
         match outcome {
             Some(outcome) => session.close_audit(line, &outcome.tidied()).await?,
@@ -98,45 +52,13 @@ impl<D: Database> Verbs<D> {
         session.commit().await
     }
 
-    /// What has expired is forgotten along the way.
-    pub(crate) async fn open_session(&self, id: &str, operator: &str, lasts: Duration) -> Result<(), StoreError> {
-        let mut session = self.database.begin().await?;
-        session.forget_sessions(BATCH).await?;
-        session.insert_session(id, operator, lasts.min(LONGEST)).await?;
-        session.commit().await
-    }
-
-    pub(crate) async fn end_sessions(&self, which: &SessionsOf) -> Result<u64, StoreError> {
-        let mut session = self.database.begin().await?;
-        let ended = session.remove_sessions(which).await?;
-        session.commit().await?;
-        Ok(ended)
-    }
-
-    /// What is of processes that are gone is forgotten along the way.
-    pub(crate) async fn publish_workers(&self, process: &str, workers: Option<&str>) -> Result<(), StoreError> {
-        let mut session = self.database.begin().await?;
-        session.write_published_workers(process, workers).await?;
-        session.purge_published_workers(SILENT, BATCH).await?;
-        session.commit().await
-    }
-
-    pub(crate) async fn list_published_workers(
-        &self,
-        but: &str,
-        within: Duration,
-    ) -> Result<Vec<(String, Duration)>, StoreError> {
-        let told = self.database.published_workers(but, within, PROCESSES).await?;
-        Ok(told.into_iter().map(|(text, ago)| (text, Duration::from_millis(u64::try_from(ago).unwrap_or(0)))).collect())
-    }
-
-    pub(crate) async fn list_audit(&self, before: Option<i64>, limit: usize) -> Result<AuditPage, StoreError> {
+    async fn list_audit(&self, before: Option<i64>, limit: usize) -> Result<AuditPage, StoreError> {
         let records = self.database.list_audit(before.unwrap_or(i64::MAX), limit).await?;
         let next_before = records.last().filter(|_| records.len() == limit).map(|record| record.id);
         Ok(AuditPage { records, next_before })
     }
 
-    pub(crate) async fn purge_audit(&self, older_than: Duration) -> Result<u64, StoreError> {
+    async fn purge_audit(&self, older_than: Duration) -> Result<u64, StoreError> {
         let mut forgotten = 0;
         loop {
             let mut session = self.database.begin().await?;
@@ -147,5 +69,41 @@ impl<D: Database> Verbs<D> {
                 return Ok(forgotten);
             }
         }
+    }
+
+    /// What has expired is forgotten along the way.
+    async fn open_session(&self, id: String, operator: String, lasts: Duration) -> Result<(), StoreError> {
+        let mut session = self.database.begin().await?;
+        session.forget_sessions(BATCH).await?;
+        session.insert_session(&id, &operator, lasts.min(LONGEST)).await?;
+        session.commit().await
+    }
+
+    async fn session_is_open(&self, id: String) -> Result<bool, StoreError> {
+        self.database.session_is_open(&id).await
+    }
+
+    async fn end_sessions(&self, which: SessionsOf) -> Result<u64, StoreError> {
+        let mut session = self.database.begin().await?;
+        let ended = session.remove_sessions(&which).await?;
+        session.commit().await?;
+        Ok(ended)
+    }
+
+    /// What is of processes that are gone is forgotten along the way.
+    async fn publish_workers(&self, process: String, workers: Option<String>) -> Result<(), StoreError> {
+        let mut session = self.database.begin().await?;
+        session.write_published_workers(&process, workers.as_deref()).await?;
+        session.purge_published_workers(SILENT, BATCH).await?;
+        session.commit().await
+    }
+
+    async fn list_published_workers(
+        &self,
+        except: String,
+        within: Duration,
+    ) -> Result<Vec<(String, Duration)>, StoreError> {
+        let told = self.database.published_workers(&except, within, PROCESSES).await?;
+        Ok(told.into_iter().map(|(text, ago)| (text, Duration::from_millis(u64::try_from(ago).unwrap_or(0)))).collect())
     }
 }

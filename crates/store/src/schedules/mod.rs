@@ -48,52 +48,11 @@ impl<D: Database> ScheduleStore for Verbs<D> {
         self.database.next_schedule_run().await
     }
 
+    /// Makes the runs that are due: lock, judge, submit, write when they run next.
     async fn fire_schedules(
         &self,
         limit: usize,
         validator: Arc<dyn ScheduleValidator>,
-    ) -> Result<FiredSchedules, StoreError> {
-        self.fire_schedules(limit, validator.as_ref()).await
-    }
-
-    async fn run_schedule(&self, name: ScheduleName, task: NewTask) -> Result<RunByHand, StoreError> {
-        self.run_schedule(&name, task).await
-    }
-}
-
-impl<D: Database> Verbs<D> {
-    /// Makes one change to schedules. What has the same times as before goes on where it was.
-    pub(crate) async fn change_schedule(session: &mut D::Session, change: &ScheduleChange) -> Result<(), StoreError> {
-        let (mut schedule, paused) = match change {
-            ScheduleChange::Delete(name) => return session.delete_schedule(name).await,
-            ScheduleChange::Put { schedule, paused } => (schedule.as_ref().clone(), *paused),
-            ScheduleChange::Pause { name, paused } => {
-                let known = session.lock_schedule(name).await?.rows.pop();
-                let known = known.ok_or_else(|| StoreError::Conflict(format!("there is no schedule {name}")))?;
-                (known.record.schedule, Some(*paused))
-            }
-        };
-        let known = session.lock_schedule(&schedule.name).await?.rows.pop().map(|known| known.record);
-        schedule.paused = paused.or(known.as_ref().map(|known| known.schedule.paused)).unwrap_or(false);
-        let times = |schedule: &Schedule| (schedule.cron.clone(), schedule.time_zone.clone(), schedule.paused);
-        let next = match known {
-            Some(known) if times(&known.schedule) == times(&schedule) => known.progress.next,
-            _ if schedule.paused => None,
-            _ => {
-                let cron = Cron::parse(&schedule.cron, &schedule.time_zone);
-                let cron = cron.map_err(|error| StoreError::Conflict(error.to_string()))?;
-                cron.next_after(session.clock().await?)
-            }
-        };
-        schedule.correlation_id.iter_mut().for_each(text::without_nul);
-        session.put_schedule(&schedule, next).await
-    }
-
-    /// Makes the runs that are due: lock, judge, submit, write when they run next.
-    pub(crate) async fn fire_schedules(
-        &self,
-        limit: usize,
-        validator: &dyn ScheduleValidator,
     ) -> Result<FiredSchedules, StoreError> {
         let mut session = self.database.begin().await?;
         // First, so that nothing is declared in between, and locks are taken in the same order as by those who declare.
@@ -107,7 +66,7 @@ impl<D: Database> Verbs<D> {
             if tasks.len() >= MOST_TASKS {
                 break;
             }
-            rounds.push(round(due, locked.now, validator, &mut tasks));
+            rounds.push(round(due, locked.now, validator.as_ref(), &mut tasks));
         }
         if rounds.is_empty() {
             // At once: what is locked is passed over by the others.
@@ -139,10 +98,10 @@ impl<D: Database> Verbs<D> {
     }
 
     /// One run that is due now.
-    pub(crate) async fn run_schedule(&self, name: &ScheduleName, mut task: NewTask) -> Result<RunByHand, StoreError> {
+    async fn run_schedule(&self, name: ScheduleName, mut task: NewTask) -> Result<RunByHand, StoreError> {
         let mut session = self.database.begin().await?;
         session.hold_declared().await?;
-        let locked = session.lock_schedule(name).await?;
+        let locked = session.lock_schedule(&name).await?;
         let now = locked.now;
         let Some(LockedSchedule { record, busy }) = locked.rows.into_iter().next() else {
             session.commit().await?;
@@ -168,10 +127,39 @@ impl<D: Database> Verbs<D> {
                 runs: vec![(now, RunOutcome::Submitted(submitted.task_id))],
                 missed: 0,
             });
-            session.write_progress(&[(name.clone(), progress)]).await?;
+            session.write_progress(&[(name, progress)]).await?;
         }
         self.finish_taken(session, taken).await?;
         Ok(RunByHand::Answered(answer))
+    }
+}
+
+impl<D: Database> Verbs<D> {
+    /// Makes one change to schedules. What has the same times as before goes on where it was.
+    pub(crate) async fn change_schedule(session: &mut D::Session, change: &ScheduleChange) -> Result<(), StoreError> {
+        let (mut schedule, paused) = match change {
+            ScheduleChange::Delete(name) => return session.delete_schedule(name).await,
+            ScheduleChange::Put { schedule, paused } => (schedule.as_ref().clone(), *paused),
+            ScheduleChange::Pause { name, paused } => {
+                let known = session.lock_schedule(name).await?.rows.pop();
+                let known = known.ok_or_else(|| StoreError::Conflict(format!("there is no schedule {name}")))?;
+                (known.record.schedule, Some(*paused))
+            }
+        };
+        let known = session.lock_schedule(&schedule.name).await?.rows.pop().map(|known| known.record);
+        schedule.paused = paused.or(known.as_ref().map(|known| known.schedule.paused)).unwrap_or(false);
+        let times = |schedule: &Schedule| (schedule.cron.clone(), schedule.time_zone.clone(), schedule.paused);
+        let next = match known {
+            Some(known) if times(&known.schedule) == times(&schedule) => known.progress.next,
+            _ if schedule.paused => None,
+            _ => {
+                let cron = Cron::parse(&schedule.cron, &schedule.time_zone);
+                let cron = cron.map_err(|error| StoreError::Conflict(error.to_string()))?;
+                cron.next_after(session.clock().await?)
+            }
+        };
+        schedule.correlation_id.iter_mut().for_each(text::without_nul);
+        session.put_schedule(&schedule, next).await
     }
 }
 
