@@ -59,16 +59,7 @@ impl<D: Database> OperatorStore for Verbs<D> {
     }
 
     async fn purge_audit(&self, older_than: Duration) -> Result<u64, StoreError> {
-        let mut forgotten = 0;
-        loop {
-            let mut session = self.database.begin().await?;
-            let some = session.purge_audit(older_than, BATCH).await?;
-            session.commit().await?;
-            forgotten += some;
-            if some < BATCH as u64 {
-                return Ok(forgotten);
-            }
-        }
+        self.purge_rows(BATCH as u64, |session| Box::pin(session.purge_audit(older_than, BATCH))).await
     }
 
     /// What has expired is forgotten along the way.

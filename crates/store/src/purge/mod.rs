@@ -6,10 +6,11 @@ pub(crate) mod statements;
 
 use std::{
     collections::{HashMap, HashSet},
+    pin::Pin,
     time::Duration,
 };
 
-use relais_core::{PurgeReport, PurgeRule, ServiceKey, Status, StoreError, Wakeup, position};
+use relais_core::{PurgeReport, PurgeRule, Status, StoreError, Wakeup, position};
 
 use crate::{
     batches::statements::Batches as _,
@@ -30,6 +31,9 @@ const FORGET_LANES: Duration = Duration::from_secs(7 * 86_400);
 
 /// What was put into the stored submissions and refused is kept for so long.
 const REFUSED: Duration = Duration::from_secs(30 * 86_400);
+
+/// A statement that removes some rows, and tells how many.
+pub(crate) type Removal<'s> = Pin<Box<dyn Future<Output = Result<u64, StoreError>> + Send + 's>>;
 
 /// Statuses are gone through in this order; a cursor says where in it the last call stopped.
 const ORDER: [Status; 6] =
@@ -86,33 +90,11 @@ impl<D: Database> Verbs<D> {
 
     /// Forgets old idempotency keys, and nodes of trees that no place depends on.
     pub(crate) async fn purge_keys(&self, idempotency_age: Duration) -> Result<u64, StoreError> {
-        let mut forgotten = 0;
-        loop {
-            let mut session = self.database.begin().await?;
-            let some = session.forget_keys(idempotency_age, KEYS).await?;
-            session.commit().await?;
-            forgotten += some;
-            if some < KEYS as u64 {
-                break;
-            }
-        }
-        loop {
-            let mut session = self.database.begin().await?;
-            let some = session.forget_batch_keys(idempotency_age, KEYS).await?;
-            session.commit().await?;
-            forgotten += some;
-            if some < KEYS as u64 {
-                break;
-            }
-        }
-        loop {
-            let mut session = self.database.begin().await?;
-            let some = session.forget_unique(KEYS).await?;
-            session.commit().await?;
-            if some < KEYS as u64 {
-                break;
-            }
-        }
+        let limit = KEYS as u64;
+        let of_tasks = self.purge_rows(limit, |session| Box::pin(session.forget_keys(idempotency_age, KEYS))).await?;
+        let of_batches =
+            self.purge_rows(limit, |session| Box::pin(session.forget_batch_keys(idempotency_age, KEYS))).await?;
+        self.purge_rows(limit, |session| Box::pin(session.forget_unique(KEYS))).await?;
         let mut session = self.database.begin().await?;
         session.purge_submissions(REFUSED, KEYS).await?;
         session.forget_lanes(FORGET_LANES).await?;
@@ -120,20 +102,30 @@ impl<D: Database> Verbs<D> {
         session.commit().await?;
         for (service, floor) in floors {
             for (level, before_slot) in position::first_needed(floor).into_iter().enumerate() {
-                self.drop_departures(service, level as i16, before_slot).await?;
+                // Slots that were never written are among those that are looked at: only none at all is the end.
+                self.purge_rows(1, |session| {
+                    Box::pin(session.drop_departures(service, level as i16, before_slot, KEYS))
+                })
+                .await?;
             }
         }
-        Ok(forgotten)
+        Ok(of_tasks + of_batches)
     }
 
-    /// Drops nodes of a level before this one, a few at a time: those who count departures write to the same table.
-    async fn drop_departures(&self, service: ServiceKey, level: i16, before_slot: i64) -> Result<(), StoreError> {
+    /// Removes rows, each time a few in a transaction of their own: others write to the same tables. Ends when fewer than
+    /// `enough` were removed; tells how many were removed in all.
+    pub(crate) async fn purge_rows<F>(&self, enough: u64, remove: F) -> Result<u64, StoreError>
+    where
+        F: for<'s> Fn(&'s mut D::Session) -> Removal<'s> + Send + Sync,
+    {
+        let mut removed = 0;
         loop {
             let mut session = self.database.begin().await?;
-            let some = session.drop_departures(service, level, before_slot, KEYS).await?;
+            let some = remove(&mut session).await?;
             session.commit().await?;
-            if some == 0 {
-                return Ok(());
+            removed += some;
+            if some < enough {
+                return Ok(removed);
             }
         }
     }
