@@ -18,22 +18,6 @@ use crate::{
     tasks::postgres::task_columns,
 };
 
-/// Gives callbacks up. That is kept like a try, so that whoever looks finds the reason.
-macro_rules! given_up {
-    ($which:literal) => {
-        concat!(
-            "WITH gone AS (
-                 UPDATE relais.callback
-                 SET status = 2, due = NULL, held = false, ended = clock_timestamp(), attempts = attempts + 1 WHERE ",
-            $which,
-            " RETURNING id, attempts
-             )
-             INSERT INTO relais.callback_attempt (callback, number, at, duration_ms, error)
-             SELECT id, attempts, clock_timestamp(), 0, $2 FROM gone ON CONFLICT DO NOTHING"
-        )
-    };
-}
-
 impl CallbackQueue for PgSession {
     async fn supersede_progress(&mut self, tasks: &[i64]) -> Result<Vec<(i64, Option<Timestamp>)>> {
         let rows = sqlx::query(
@@ -232,12 +216,22 @@ impl CallbackQueue for PgSession {
     }
 
     async fn stop_chains(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
-        sqlx::query(given_up!("task = ANY(ARRAY(SELECT task FROM relais.callback WHERE id = ANY($1))) AND status = 0"))
-            .bind(callbacks)
-            .bind(why)
-            .execute(&mut *self.tx)
-            .await
-            .map_err(error)?;
+        sqlx::query(
+            // That they are given up is kept like a try, so that whoever looks finds the reason.
+            "WITH gone AS (
+                 UPDATE relais.callback
+                 SET status = 2, due = NULL, held = false, ended = clock_timestamp(), attempts = attempts + 1
+                 WHERE task = ANY(ARRAY(SELECT task FROM relais.callback WHERE id = ANY($1))) AND status = 0
+                 RETURNING id, attempts
+             )
+             INSERT INTO relais.callback_attempt (callback, number, at, duration_ms, error)
+             SELECT id, attempts, clock_timestamp(), 0, $2 FROM gone ON CONFLICT DO NOTHING",
+        )
+        .bind(callbacks)
+        .bind(why)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
         Ok(())
     }
 
@@ -302,46 +296,58 @@ impl CallbackQueue for PgSession {
     }
 
     async fn expire_callbacks(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
-        sqlx::query(given_up!("id = ANY($1) AND due IS NOT NULL AND due <= statement_timestamp()"))
-            .bind(callbacks)
-            .bind(why)
-            .execute(&mut *self.tx)
-            .await
-            .map_err(error)?;
+        sqlx::query(
+            // Kept like a try, as in `stop_chains`.
+            "WITH gone AS (
+                 UPDATE relais.callback
+                 SET status = 2, due = NULL, held = false, ended = clock_timestamp(), attempts = attempts + 1
+                 WHERE id = ANY($1) AND due IS NOT NULL AND due <= statement_timestamp()
+                 RETURNING id, attempts
+             )
+             INSERT INTO relais.callback_attempt (callback, number, at, duration_ms, error)
+             SELECT id, attempts, clock_timestamp(), 0, $2 FROM gone ON CONFLICT DO NOTHING",
+        )
+        .bind(callbacks)
+        .bind(why)
+        .execute(&mut *self.tx)
+        .await
+        .map_err(error)?;
         Ok(())
     }
 
     async fn resend_callbacks(&mut self, resend: &Resend, limit: usize) -> Result<Vec<(i64, i64)>> {
-        macro_rules! again {
-            ($which:literal) => {
-                concat!(
-                    "UPDATE relais.callback SET status = 0, due = clock_timestamp(), tries = 0, ended = NULL
-                     WHERE id = ANY(ARRAY(SELECT b.id FROM relais.callback b ",
-                    $which,
-                    " FOR UPDATE OF b SKIP LOCKED)) RETURNING id, lane"
-                )
-            };
-        }
         let rows = match resend {
             Resend::One(id) => {
                 // No task and no batch have the same name.
-                sqlx::query(again!(
-                    "WHERE b.id = ANY(ARRAY(
-                         SELECT n.id FROM relais.callback n WHERE n.task = (SELECT id FROM relais.task WHERE task_id = $1)
-                         UNION ALL SELECT n.id FROM relais.callback n WHERE n.batch_id = $1
-                     )) AND b.revision = $2 AND NOT b.held"
-                ))
+                sqlx::query(
+                    "UPDATE relais.callback SET status = 0, due = clock_timestamp(), tries = 0, ended = NULL
+                     WHERE id = ANY(ARRAY(
+                         SELECT b.id FROM relais.callback b
+                         WHERE b.id = ANY(ARRAY(
+                             SELECT n.id FROM relais.callback n
+                             WHERE n.task = (SELECT id FROM relais.task WHERE task_id = $1)
+                             UNION ALL SELECT n.id FROM relais.callback n WHERE n.batch_id = $1
+                         )) AND b.revision = $2 AND NOT b.held
+                         FOR UPDATE OF b SKIP LOCKED
+                     )) RETURNING id, lane",
+                )
                 .bind(id.task_id.0)
                 .bind(wide(id.revision))
                 .fetch_all(&mut *self.tx)
                 .await
             }
             Resend::Failed { since, service, client, after } => {
-                sqlx::query(again!(
-                    "WHERE b.status = 2 AND b.id > $1 AND b.ended >= $2 AND ($3::integer IS NULL OR b.service_id = $3)
-                       AND ($4::integer IS NULL OR b.client_id = $4)
-                     ORDER BY b.id LIMIT $5"
-                ))
+                sqlx::query(
+                    "UPDATE relais.callback SET status = 0, due = clock_timestamp(), tries = 0, ended = NULL
+                     WHERE id = ANY(ARRAY(
+                         SELECT b.id FROM relais.callback b
+                         WHERE b.status = 2 AND b.id > $1 AND b.ended >= $2
+                           AND ($3::integer IS NULL OR b.service_id = $3)
+                           AND ($4::integer IS NULL OR b.client_id = $4)
+                         ORDER BY b.id LIMIT $5
+                         FOR UPDATE OF b SKIP LOCKED
+                     )) RETURNING id, lane",
+                )
                 .bind(after)
                 .bind(to_sql(*since))
                 .bind(service.map(|service| service.0))
@@ -359,36 +365,65 @@ impl CallbackQueue for PgSession {
     }
 }
 
-/// A listing of callbacks.
-macro_rules! listing {
-    ($which:literal) => {
-        concat!(
-            "SELECT ",
-            callback_columns!("CASE WHEN b.due IS NOT NULL THEN greatest(b.due, p.parked_until) END"),
-            ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
-              coalesce(t.callback, g.callback)::text AS callback
-              FROM relais.callback b LEFT JOIN LATERAL (SELECT * FROM relais.task WHERE id = b.task OFFSET 0) t ON true
-              LEFT JOIN relais.batch g ON g.batch_id = b.batch_id LEFT JOIN relais.callback_lane p ON p.lane = b.lane
-              WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < $1 AND b.id >= $2 AND ($3::smallint IS NULL OR b.status = $3)
-                AND ($4::integer IS NULL OR b.service_id = $4) AND ($5::integer IS NULL OR b.client_id = $5)
-                AND ($6::timestamptz IS NULL OR b.created >= $6) AND ($9::bigint IS NULL OR b.revision = $9) AND ",
-            $which,
-            " ORDER BY b.id DESC LIMIT $7"
-        )
-    };
-}
+/// The callbacks of one task or batch, whose name is $8. No task and no batch have the same name.
+const LIST_OF_TASK: &str = concat!(
+    "SELECT ",
+    callback_columns!("CASE WHEN b.due IS NOT NULL THEN greatest(b.due, p.parked_until) END"),
+    ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
+       coalesce(t.callback, g.callback)::text AS callback
+     FROM relais.callback b LEFT JOIN LATERAL (SELECT * FROM relais.task WHERE id = b.task OFFSET 0) t ON true
+     LEFT JOIN relais.batch g ON g.batch_id = b.batch_id LEFT JOIN relais.callback_lane p ON p.lane = b.lane
+     WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < $1 AND b.id >= $2
+       AND ($3::smallint IS NULL OR b.status = $3)
+       AND ($4::integer IS NULL OR b.service_id = $4) AND ($5::integer IS NULL OR b.client_id = $5)
+       AND ($6::timestamptz IS NULL OR b.created >= $6) AND ($9::bigint IS NULL OR b.revision = $9)
+       AND b.id = ANY(ARRAY(
+           SELECT n.id FROM relais.callback n WHERE n.task = (SELECT id FROM relais.task WHERE task_id = $8)
+           UNION ALL SELECT n.id FROM relais.callback n WHERE n.batch_id = $8
+       ))
+     ORDER BY b.id DESC LIMIT $7"
+);
+
+const LIST_FAILED: &str = concat!(
+    "SELECT ",
+    callback_columns!("CASE WHEN b.due IS NOT NULL THEN greatest(b.due, p.parked_until) END"),
+    ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
+       coalesce(t.callback, g.callback)::text AS callback
+     FROM relais.callback b LEFT JOIN LATERAL (SELECT * FROM relais.task WHERE id = b.task OFFSET 0) t ON true
+     LEFT JOIN relais.batch g ON g.batch_id = b.batch_id LEFT JOIN relais.callback_lane p ON p.lane = b.lane
+     WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < $1 AND b.id >= $2
+       AND ($3::smallint IS NULL OR b.status = $3)
+       AND ($4::integer IS NULL OR b.service_id = $4) AND ($5::integer IS NULL OR b.client_id = $5)
+       AND ($6::timestamptz IS NULL OR b.created >= $6) AND ($9::bigint IS NULL OR b.revision = $9)
+       AND b.status = 2 AND $8::uuid IS NULL
+     ORDER BY b.id DESC LIMIT $7"
+);
+
+const LIST_ANY: &str = concat!(
+    "SELECT ",
+    callback_columns!("CASE WHEN b.due IS NOT NULL THEN greatest(b.due, p.parked_until) END"),
+    ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
+       coalesce(t.callback, g.callback)::text AS callback
+     FROM relais.callback b LEFT JOIN LATERAL (SELECT * FROM relais.task WHERE id = b.task OFFSET 0) t ON true
+     LEFT JOIN relais.batch g ON g.batch_id = b.batch_id LEFT JOIN relais.callback_lane p ON p.lane = b.lane
+     WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < $1 AND b.id >= $2
+       AND ($3::smallint IS NULL OR b.status = $3)
+       AND ($4::integer IS NULL OR b.service_id = $4) AND ($5::integer IS NULL OR b.client_id = $5)
+       AND ($6::timestamptz IS NULL OR b.created >= $6) AND ($9::bigint IS NULL OR b.revision = $9)
+       AND $8::uuid IS NULL
+     ORDER BY b.id DESC LIMIT $7"
+);
 
 /// The last of so many rows, and how many there were.
-macro_rules! floor {
-    ($which:literal) => {
-        concat!(
-            "SELECT id, created, count(*) OVER () AS looked
-             FROM (SELECT id, created FROM relais.callback WHERE id < $1 ",
-            $which,
-            " ORDER BY id DESC LIMIT $2) b ORDER BY id LIMIT 1"
-        )
-    };
-}
+const FLOOR_OF_FAILED: &str = "
+    SELECT id, created, count(*) OVER () AS looked FROM (
+        SELECT id, created FROM relais.callback WHERE id < $1 AND status = 2 ORDER BY id DESC LIMIT $2
+    ) b ORDER BY id LIMIT 1";
+
+const FLOOR_OF_ANY: &str = "
+    SELECT id, created, count(*) OVER () AS looked FROM (
+        SELECT id, created FROM relais.callback WHERE id < $1 ORDER BY id DESC LIMIT $2
+    ) b ORDER BY id LIMIT 1";
 
 impl CallbackReader for Postgres {
     async fn list_callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<CallbackLanePage> {
@@ -417,7 +452,7 @@ impl CallbackReader for Postgres {
 
     async fn callback_floor(&self, filter: &CallbackFilter, look: usize) -> Result<Option<Floor>> {
         let failed = filter.status == Some(CallbackStatus::Failure);
-        let row = sqlx::query(if failed { floor!("AND status = 2") } else { floor!("") })
+        let row = sqlx::query(if failed { FLOOR_OF_FAILED } else { FLOOR_OF_ANY })
             .bind(filter.before.unwrap_or(i64::MAX))
             .bind(wide(look))
             .fetch_optional(&mut *self.lend().await?)
@@ -429,14 +464,9 @@ impl CallbackReader for Postgres {
     async fn list_callbacks(&self, filter: &CallbackFilter, floor: i64) -> Result<Vec<CallbackRecord>> {
         let failed = filter.status == Some(CallbackStatus::Failure);
         let rows = sqlx::query(match filter.task {
-            Some(_) => listing!(
-                "b.id = ANY(ARRAY(
-                     SELECT n.id FROM relais.callback n WHERE n.task = (SELECT id FROM relais.task WHERE task_id = $8)
-                     UNION ALL SELECT n.id FROM relais.callback n WHERE n.batch_id = $8
-                 ))"
-            ),
-            None if failed => listing!("b.status = 2 AND $8::uuid IS NULL"),
-            None => listing!("$8::uuid IS NULL"),
+            Some(_) => LIST_OF_TASK,
+            None if failed => LIST_FAILED,
+            None => LIST_ANY,
         })
         .bind(filter.before.unwrap_or(i64::MAX))
         .bind(floor)

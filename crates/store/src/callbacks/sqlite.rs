@@ -74,24 +74,6 @@ pub(crate) const LANES: &str = concat!(
     " AS now FROM lanes l LEFT JOIN callback_lane p ON p.lane = l.lane WHERE l.lane IS NOT NULL"
 );
 
-/// Gives callbacks up.
-macro_rules! given_up {
-    ($which:literal) => {
-        concat!(given_up!(@before $which), given_up!(@after))
-    };
-    (@before $which:literal) => {
-        concat!(
-            "UPDATE callback SET status = 2, due = NULL, held = 0, attempts = attempts + 1, ended = ",
-            now!(),
-            " WHERE ",
-            $which
-        )
-    };
-    (@after) => {
-        " RETURNING id, attempts"
-    };
-}
-
 impl SqliteSession {
     /// That callbacks were given up is kept like a try, so that whoever looks finds the reason.
     async fn say_why(&mut self, given_up: &[SqliteRow], why: &str) -> Result<()> {
@@ -268,12 +250,13 @@ impl CallbackQueue for SqliteSession {
     }
 
     async fn stop_chains(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
-        let rows = self
-            .fetch(
-                given_up!("task IN (SELECT b.task FROM json_each(?1) AS w CROSS JOIN callback b ON b.id = w.value) AND status = 0"),
-                callbacks,
-            )
-            .await?;
+        let statement = concat!(
+            "UPDATE callback SET status = 2, due = NULL, held = 0, attempts = attempts + 1, ended = ",
+            now!(),
+            " WHERE task IN (SELECT b.task FROM json_each(?1) AS w CROSS JOIN callback b ON b.id = w.value) AND status = 0
+             RETURNING id, attempts"
+        );
+        let rows = self.fetch(statement, callbacks).await?;
         self.say_why(&rows, why).await
     }
 
@@ -340,38 +323,40 @@ impl CallbackQueue for SqliteSession {
     }
 
     async fn expire_callbacks(&mut self, callbacks: &[i64], why: &str) -> Result<()> {
-        let which = concat!(
-            given_up!(@before "id IN (SELECT value FROM json_each(?1)) AND due IS NOT NULL AND due <= "),
+        let statement = concat!(
+            "UPDATE callback SET status = 2, due = NULL, held = 0, attempts = attempts + 1, ended = ",
             now!(),
-            given_up!(@after)
+            " WHERE id IN (SELECT value FROM json_each(?1)) AND due IS NOT NULL AND due <= ",
+            now!(),
+            " RETURNING id, attempts"
         );
-        let rows = self.fetch(which, callbacks).await?;
+        let rows = self.fetch(statement, callbacks).await?;
         self.say_why(&rows, why).await
     }
 
     async fn resend_callbacks(&mut self, resend: &Resend, limit: usize) -> Result<Vec<(i64, i64)>> {
-        macro_rules! again {
-            ($which:literal) => {
-                concat!(
-                    "UPDATE callback SET status = 0, due = ",
-                    now!(),
-                    ", tries = 0, ended = NULL WHERE id IN (SELECT b.id FROM ",
-                    $which,
-                    ") RETURNING id, lane"
-                )
-            };
-        }
         let query = match resend {
             // No task and no batch have the same name.
-            Resend::One(id) => sqlx::query(again!(
-                "(SELECT n.* FROM task t CROSS JOIN callback n ON n.task = t.id WHERE t.task_id = ?1
-                  UNION ALL SELECT n.* FROM callback n WHERE n.batch_id = ?1) b WHERE b.revision = ?2 AND NOT b.held"
+            Resend::One(id) => sqlx::query(concat!(
+                "UPDATE callback SET status = 0, due = ",
+                now!(),
+                ", tries = 0, ended = NULL WHERE id IN (
+                     SELECT b.id FROM (
+                         SELECT n.* FROM task t CROSS JOIN callback n ON n.task = t.id WHERE t.task_id = ?1
+                         UNION ALL SELECT n.* FROM callback n WHERE n.batch_id = ?1
+                     ) b WHERE b.revision = ?2 AND NOT b.held
+                 ) RETURNING id, lane"
             ))
             .bind(id.task_id.to_string())
             .bind(wide(id.revision)),
-            Resend::Failed { since, service, client, after } => sqlx::query(again!(
-                "callback b WHERE b.status = 2 AND b.id > ?1 AND b.ended >= ?2 AND (?3 IS NULL OR b.service_id = ?3)
-                   AND (?4 IS NULL OR b.client_id = ?4) ORDER BY b.id LIMIT ?5"
+            Resend::Failed { since, service, client, after } => sqlx::query(concat!(
+                "UPDATE callback SET status = 0, due = ",
+                now!(),
+                ", tries = 0, ended = NULL WHERE id IN (
+                     SELECT b.id FROM callback b
+                     WHERE b.status = 2 AND b.id > ?1 AND b.ended >= ?2 AND (?3 IS NULL OR b.service_id = ?3)
+                       AND (?4 IS NULL OR b.client_id = ?4) ORDER BY b.id LIMIT ?5
+                 ) RETURNING id, lane"
             ))
             .bind(after)
             .bind(since.as_millis())
@@ -387,33 +372,69 @@ impl CallbackQueue for SqliteSession {
     }
 }
 
-/// A listing of callbacks.
-macro_rules! listing {
-    ($from:literal, $which:literal) => {
-        concat!(
-            "SELECT ",
-            callback_columns!(
-                "CASE WHEN b.due IS NOT NULL THEN
-                     max(b.due, coalesce((SELECT parked_until FROM callback_lane p WHERE p.lane = b.lane), 0)) END"
-            ),
-            ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
-              coalesce(t.callback, g.callback) AS callback FROM ",
-            $from,
-            " LEFT JOIN task t ON t.id = b.task LEFT JOIN batch g ON g.batch_id = b.batch_id
-              WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < ?1 AND b.id >= ?2 AND (?3 IS NULL OR b.status = ?3) AND (?4 IS NULL OR b.service_id = ?4)
-                AND (?5 IS NULL OR b.client_id = ?5) AND (?6 IS NULL OR b.created >= ?6)
-                AND (?9 IS NULL OR b.revision = ?9) AND ",
-            $which,
-            " ORDER BY b.id DESC LIMIT ?7"
-        )
-    };
-}
+pub(crate) const OF_TASK: &str = concat!(
+    "SELECT ",
+    callback_columns!(
+        "CASE WHEN b.due IS NOT NULL THEN
+             max(b.due, coalesce((SELECT parked_until FROM callback_lane p WHERE p.lane = b.lane), 0)) END"
+    ),
+    ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
+       coalesce(t.callback, g.callback) AS callback
+     FROM callback b INDEXED BY callback_by_task LEFT JOIN task t ON t.id = b.task LEFT JOIN batch g ON g.batch_id = b.batch_id
+     WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < ?1 AND b.id >= ?2
+       AND (?3 IS NULL OR b.status = ?3) AND (?4 IS NULL OR b.service_id = ?4)
+       AND (?5 IS NULL OR b.client_id = ?5) AND (?6 IS NULL OR b.created >= ?6)
+       AND (?9 IS NULL OR b.revision = ?9) AND b.task = (SELECT id FROM task WHERE task_id = ?8)
+     ORDER BY b.id DESC LIMIT ?7"
+);
 
-pub(crate) const OF_TASK: &str =
-    listing!("callback b INDEXED BY callback_by_task", "b.task = (SELECT id FROM task WHERE task_id = ?8)");
-pub(crate) const OF_BATCH: &str = listing!("callback b INDEXED BY callback_by_batch", "b.batch_id = ?8");
-pub(crate) const FAILED: &str = listing!("callback b INDEXED BY callback_failed", "b.status = 2 AND ?8 IS NULL");
-pub(crate) const ANY: &str = listing!("callback b", "?8 IS NULL");
+pub(crate) const OF_BATCH: &str = concat!(
+    "SELECT ",
+    callback_columns!(
+        "CASE WHEN b.due IS NOT NULL THEN
+             max(b.due, coalesce((SELECT parked_until FROM callback_lane p WHERE p.lane = b.lane), 0)) END"
+    ),
+    ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
+       coalesce(t.callback, g.callback) AS callback
+     FROM callback b INDEXED BY callback_by_batch LEFT JOIN task t ON t.id = b.task LEFT JOIN batch g ON g.batch_id = b.batch_id
+     WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < ?1 AND b.id >= ?2
+       AND (?3 IS NULL OR b.status = ?3) AND (?4 IS NULL OR b.service_id = ?4)
+       AND (?5 IS NULL OR b.client_id = ?5) AND (?6 IS NULL OR b.created >= ?6)
+       AND (?9 IS NULL OR b.revision = ?9) AND b.batch_id = ?8
+     ORDER BY b.id DESC LIMIT ?7"
+);
+
+pub(crate) const FAILED: &str = concat!(
+    "SELECT ",
+    callback_columns!(
+        "CASE WHEN b.due IS NOT NULL THEN
+             max(b.due, coalesce((SELECT parked_until FROM callback_lane p WHERE p.lane = b.lane), 0)) END"
+    ),
+    ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
+       coalesce(t.callback, g.callback) AS callback
+     FROM callback b INDEXED BY callback_failed LEFT JOIN task t ON t.id = b.task LEFT JOIN batch g ON g.batch_id = b.batch_id
+     WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < ?1 AND b.id >= ?2
+       AND (?3 IS NULL OR b.status = ?3) AND (?4 IS NULL OR b.service_id = ?4)
+       AND (?5 IS NULL OR b.client_id = ?5) AND (?6 IS NULL OR b.created >= ?6)
+       AND (?9 IS NULL OR b.revision = ?9) AND b.status = 2 AND ?8 IS NULL
+     ORDER BY b.id DESC LIMIT ?7"
+);
+
+pub(crate) const ANY: &str = concat!(
+    "SELECT ",
+    callback_columns!(
+        "CASE WHEN b.due IS NOT NULL THEN
+             max(b.due, coalesce((SELECT parked_until FROM callback_lane p WHERE p.lane = b.lane), 0)) END"
+    ),
+    ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
+       coalesce(t.callback, g.callback) AS callback
+     FROM callback b LEFT JOIN task t ON t.id = b.task LEFT JOIN batch g ON g.batch_id = b.batch_id
+     WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < ?1 AND b.id >= ?2
+       AND (?3 IS NULL OR b.status = ?3) AND (?4 IS NULL OR b.service_id = ?4)
+       AND (?5 IS NULL OR b.client_id = ?5) AND (?6 IS NULL OR b.created >= ?6)
+       AND (?9 IS NULL OR b.revision = ?9) AND ?8 IS NULL
+     ORDER BY b.id DESC LIMIT ?7"
+);
 
 impl CallbackReader for Sqlite {
     async fn list_callback_lanes(&self, after: Option<i64>, limit: usize) -> Result<CallbackLanePage> {

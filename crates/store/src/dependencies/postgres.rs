@@ -174,21 +174,32 @@ impl Dependencies for PgSession {
 }
 
 /// Tasks that have something in common: one index range for each client, no longer than what is looked at.
-macro_rules! linked {
-    ($clients:literal, $which:literal, $order:literal) => {
-        concat!(
-            "SELECT t.id, t.service_id, t.status, t.submitted FROM ",
-            $clients,
-            " CROSS JOIN LATERAL (
-                 SELECT id, service_id, client_id, status, submitted FROM relais.task WHERE ",
-            $which,
-            " AND id < $3 ORDER BY ",
-            $order,
-            " LIMIT $4
-             ) t WHERE $2::integer IS NULL OR t.client_id = $2 ORDER BY t.id DESC LIMIT $4"
-        )
-    };
-}
+const BY_CORRELATION: &str = "
+    SELECT t.id, t.service_id, t.status, t.submitted FROM (SELECT id FROM relais.client WHERE $2::integer IS NULL OR id = $2) c
+    CROSS JOIN LATERAL (
+        SELECT id, service_id, client_id, status, submitted FROM relais.task
+        WHERE client_id = c.id AND correlation_id BETWEEN $1 AND $1 AND id < $3
+        ORDER BY client_id DESC, correlation_id DESC, id DESC LIMIT $4
+    ) t
+    WHERE $2::integer IS NULL OR t.client_id = $2 ORDER BY t.id DESC LIMIT $4";
+
+const BY_PARENT: &str = "
+    SELECT t.id, t.service_id, t.status, t.submitted FROM (SELECT id FROM relais.client WHERE $2::integer IS NULL OR id = $2) c
+    CROSS JOIN LATERAL (
+        SELECT id, service_id, client_id, status, submitted FROM relais.task
+        WHERE client_id = c.id AND parent_id BETWEEN $1 AND $1 AND id < $3
+        ORDER BY client_id DESC, parent_id DESC, id DESC LIMIT $4
+    ) t
+    WHERE $2::integer IS NULL OR t.client_id = $2 ORDER BY t.id DESC LIMIT $4";
+
+const BY_BATCH: &str = "
+    SELECT t.id, t.service_id, t.status, t.submitted FROM (SELECT 1) c
+    CROSS JOIN LATERAL (
+        SELECT id, service_id, client_id, status, submitted FROM relais.task
+        WHERE batch_id BETWEEN $1 AND $1 AND id < $3
+        ORDER BY batch_id DESC, id DESC LIMIT $4
+    ) t
+    WHERE $2::integer IS NULL OR t.client_id = $2 ORDER BY t.id DESC LIMIT $4";
 
 /// Those who wait for a task: the open end of one index range, then each by its row.
 const AFTER: &str = "SELECT t.id, t.service_id, t.status, t.submitted
@@ -221,25 +232,10 @@ impl Linked for Postgres {
         before: i64,
         limit: usize,
     ) -> Result<Vec<LinkedTask>> {
-        const CLIENTS: (&str, &str) = (
-            linked!(
-                "(SELECT id FROM relais.client WHERE $2::integer IS NULL OR id = $2) c",
-                "client_id = c.id AND correlation_id BETWEEN $1 AND $1",
-                "client_id DESC, correlation_id DESC, id DESC"
-            ),
-            linked!(
-                "(SELECT id FROM relais.client WHERE $2::integer IS NULL OR id = $2) c",
-                "client_id = c.id AND parent_id BETWEEN $1 AND $1",
-                "client_id DESC, parent_id DESC, id DESC"
-            ),
-        );
         let query = match link {
-            TaskLink::Correlation(id) => sqlx::query(CLIENTS.0).bind(id.as_str()),
-            TaskLink::Parent(TaskId(id)) => sqlx::query(CLIENTS.1).bind(*id),
-            TaskLink::Batch(batch) => {
-                sqlx::query(linked!("(SELECT 1) c", "batch_id BETWEEN $1 AND $1", "batch_id DESC, id DESC"))
-                    .bind(batch.0)
-            }
+            TaskLink::Correlation(id) => sqlx::query(BY_CORRELATION).bind(id.as_str()),
+            TaskLink::Parent(TaskId(id)) => sqlx::query(BY_PARENT).bind(*id),
+            TaskLink::Batch(batch) => sqlx::query(BY_BATCH).bind(batch.0),
             TaskLink::After(TaskId(id)) => sqlx::query(AFTER).bind(*id),
         };
         let rows = query

@@ -143,29 +143,23 @@ impl Dependencies for SqliteSession {
 }
 
 /// Tasks that have something in common: one index range for each client, no longer than what is looked at.
-macro_rules! linked {
-    ($clients:literal, $range:literal) => {
-        concat!(
-            "SELECT t.id, t.service_id, t.status, t.submitted FROM ",
-            $clients,
-            " AS wanted CROSS JOIN task t ON t.id IN (
-                 SELECT id FROM task INDEXED BY ",
-            $range,
-            " AND id < ?3 ORDER BY id DESC LIMIT ?4
-             ) WHERE ?2 IS NULL OR t.client_id = ?2 ORDER BY t.id DESC LIMIT ?4"
-        )
-    };
-}
+pub(crate) const BY_CORRELATION: &str = "
+    SELECT t.id, t.service_id, t.status, t.submitted FROM (SELECT id FROM client WHERE ?2 IS NULL OR id = ?2) AS wanted CROSS JOIN task t ON t.id IN (
+        SELECT id FROM task INDEXED BY task_by_correlation WHERE client_id = wanted.id AND correlation_id = ?1 AND id < ?3
+        ORDER BY id DESC LIMIT ?4
+    ) WHERE ?2 IS NULL OR t.client_id = ?2 ORDER BY t.id DESC LIMIT ?4";
 
-pub(crate) const BY_CORRELATION: &str = linked!(
-    "(SELECT id FROM client WHERE ?2 IS NULL OR id = ?2)",
-    "task_by_correlation WHERE client_id = wanted.id AND correlation_id = ?1"
-);
-pub(crate) const BY_PARENT: &str = linked!(
-    "(SELECT id FROM client WHERE ?2 IS NULL OR id = ?2)",
-    "task_by_parent WHERE client_id = wanted.id AND parent_id = ?1"
-);
-pub(crate) const BY_BATCH: &str = linked!("(SELECT 1)", "task_by_batch WHERE batch_id = ?1");
+pub(crate) const BY_PARENT: &str = "
+    SELECT t.id, t.service_id, t.status, t.submitted FROM (SELECT id FROM client WHERE ?2 IS NULL OR id = ?2) AS wanted CROSS JOIN task t ON t.id IN (
+        SELECT id FROM task INDEXED BY task_by_parent WHERE client_id = wanted.id AND parent_id = ?1 AND id < ?3
+        ORDER BY id DESC LIMIT ?4
+    ) WHERE ?2 IS NULL OR t.client_id = ?2 ORDER BY t.id DESC LIMIT ?4";
+
+pub(crate) const BY_BATCH: &str = "
+    SELECT t.id, t.service_id, t.status, t.submitted FROM (SELECT 1) AS wanted CROSS JOIN task t ON t.id IN (
+        SELECT id FROM task INDEXED BY task_by_batch WHERE batch_id = ?1 AND id < ?3
+        ORDER BY id DESC LIMIT ?4
+    ) WHERE ?2 IS NULL OR t.client_id = ?2 ORDER BY t.id DESC LIMIT ?4";
 
 /// Those who wait for a task.
 pub(crate) const AFTER: &str = "SELECT t.id, t.service_id, t.status, t.submitted FROM task t WHERE t.id IN (

@@ -29,49 +29,57 @@ macro_rules! held_columns {
     };
 }
 
-macro_rules! hold_places {
-    ($which:literal) => {
-        concat!(
-            "WITH held AS (
-                 UPDATE relais.dispatch SET due = clock_timestamp() + make_interval(secs => $3), window_id = $1
-                 WHERE ctid = ANY(ARRAY(",
-            $which,
-            "    ))
-                 RETURNING service_id, task_id, round
-             )",
-            held_columns!(),
-            " ORDER BY t.rank, h.task_id"
-        )
-    };
-}
-
 /// Takes what has a place in its window, and is to be published once more.
-const HOLD_PLACED: &str = hold_places!(
-    "SELECT ctid FROM relais.dispatch WHERE window_id = $1 AND due <= statement_timestamp()
-     LIMIT $2 FOR UPDATE SKIP LOCKED"
+const HOLD_PLACED: &str = concat!(
+    "WITH held AS (
+         UPDATE relais.dispatch SET due = clock_timestamp() + make_interval(secs => $3), window_id = $1
+         WHERE ctid = ANY(ARRAY(
+             SELECT ctid FROM relais.dispatch WHERE window_id = $1 AND due <= statement_timestamp()
+             LIMIT $2 FOR UPDATE SKIP LOCKED
+         ))
+         RETURNING service_id, task_id, round
+     )",
+    held_columns!(),
+    " ORDER BY t.rank, h.task_id"
 );
 
 /// Takes what is next in the queue. What has a place is passed over: that is no more than the window; and what somebody has in
 /// hand without one, which is little.
-const HOLD_NEXT: &str = hold_places!(
-    "SELECT d.ctid FROM (
-         SELECT task_id FROM relais.task WHERE queue_id = $1 ORDER BY queue_id, rank, id
-         LIMIT $2 + (SELECT dispatch_window + 1000 FROM relais.service WHERE id = $1)
-     ) t CROSS JOIN LATERAL (
-         SELECT ctid FROM relais.dispatch
-         WHERE service_id = $1 AND task_id = t.task_id AND window_id IS NULL AND due <= statement_timestamp()
-         FOR UPDATE SKIP LOCKED
-     ) d
-     LIMIT $2"
+const HOLD_NEXT: &str = concat!(
+    "WITH held AS (
+         UPDATE relais.dispatch SET due = clock_timestamp() + make_interval(secs => $3), window_id = $1
+         WHERE ctid = ANY(ARRAY(
+             SELECT d.ctid FROM (
+                 SELECT task_id FROM relais.task WHERE queue_id = $1 ORDER BY queue_id, rank, id
+                 LIMIT $2 + (SELECT dispatch_window + 1000 FROM relais.service WHERE id = $1)
+             ) t CROSS JOIN LATERAL (
+                 SELECT ctid FROM relais.dispatch
+                 WHERE service_id = $1 AND task_id = t.task_id AND window_id IS NULL AND due <= statement_timestamp()
+                 FOR UPDATE SKIP LOCKED
+             ) d
+             LIMIT $2
+         ))
+         RETURNING service_id, task_id, round
+     )",
+    held_columns!(),
+    " ORDER BY t.rank, h.task_id"
 );
 
 /// Takes these.
-const HOLD_THESE: &str = hold_places!(
-    "SELECT d.ctid FROM unnest($2::uuid[]) AS w (task_id) CROSS JOIN LATERAL (
-         SELECT ctid FROM relais.dispatch
-         WHERE service_id = $1 AND task_id = w.task_id AND window_id IS NULL AND due <= statement_timestamp()
-         FOR UPDATE SKIP LOCKED
-     ) d"
+const HOLD_THESE: &str = concat!(
+    "WITH held AS (
+         UPDATE relais.dispatch SET due = clock_timestamp() + make_interval(secs => $3), window_id = $1
+         WHERE ctid = ANY(ARRAY(
+             SELECT d.ctid FROM unnest($2::uuid[]) AS w (task_id) CROSS JOIN LATERAL (
+                 SELECT ctid FROM relais.dispatch
+                 WHERE service_id = $1 AND task_id = w.task_id AND window_id IS NULL AND due <= statement_timestamp()
+                 FOR UPDATE SKIP LOCKED
+             ) d
+         ))
+         RETURNING service_id, task_id, round
+     )",
+    held_columns!(),
+    " ORDER BY t.rank, h.task_id"
 );
 
 /// The first of each client `w` that wait for a place. Where to begin and to end is said as in `flow.rs`; what has a place is passed
@@ -112,15 +120,29 @@ const CLIENTS: &str = "SELECT c.client_id, c.pending, c.running, a.max_running, 
      ) f ON true
      WHERE c.pending > 0";
 
-/// Locks the rows that somebody speaks of, in their order, each found by its whole key: a list would only be a filter on all
-/// that waits of the service. One that somebody else has changed meanwhile is left to that one.
-macro_rules! spoken_of {
-    () => {
-        "SELECT d.ctid FROM unnest($2::uuid[]) AS w (task_id) CROSS JOIN LATERAL (
-             SELECT ctid FROM relais.dispatch WHERE service_id = $1 AND task_id = w.task_id AND round = $4 FOR UPDATE
-         ) d"
-    };
-}
+/// Removes the rows that somebody speaks of. They are locked in their order, each found by its whole key: a list would only be
+/// a filter on all that waits of the service. One that somebody else has changed meanwhile is left to that one. In a window
+/// the row is the task's place, which it keeps.
+const COMPLETE: &str = "
+    WITH spoken AS MATERIALIZED (
+        SELECT d.ctid FROM unnest($2::uuid[]) AS w (task_id) CROSS JOIN LATERAL (
+            SELECT ctid FROM relais.dispatch WHERE service_id = $1 AND task_id = w.task_id AND round = $4 FOR UPDATE
+        ) d
+    ), placed AS (
+        UPDATE relais.dispatch SET due = 'infinity', window_id = $1
+        WHERE ctid = ANY(ARRAY(SELECT ctid FROM spoken))
+          AND (SELECT queue_name = $3 AND windowed FROM relais.service WHERE id = $1)
+    )
+    DELETE FROM relais.dispatch WHERE ctid = ANY(ARRAY(SELECT ctid FROM spoken))
+      AND (SELECT queue_name = $3 AND NOT windowed FROM relais.service WHERE id = $1)";
+
+/// Makes the rows that somebody speaks of due again; they are found as in [`COMPLETE`].
+const COMPLETE_AGAIN: &str = "
+    UPDATE relais.dispatch SET due = statement_timestamp() WHERE ctid = ANY(ARRAY(
+        SELECT d.ctid FROM unnest($2::uuid[]) AS w (task_id) CROSS JOIN LATERAL (
+            SELECT ctid FROM relais.dispatch WHERE service_id = $1 AND task_id = w.task_id AND round = $4 FOR UPDATE
+        ) d
+    )) AND $3::text IS NOT NULL";
 
 impl PgSession {
     async fn hold(
@@ -309,27 +331,8 @@ impl Dispatch for PgSession {
         };
         for tasks in tasks.chunk_by(alike) {
             sqlx::query(match outcome {
-                // In a window the row is the task's place, which it keeps.
-                Dispatched::Done => {
-                    concat!(
-                        "WITH spoken AS MATERIALIZED (",
-                        spoken_of!(),
-                        "), placed AS (
-                             UPDATE relais.dispatch SET due = 'infinity', window_id = $1
-                             WHERE ctid = ANY(ARRAY(SELECT ctid FROM spoken))
-                               AND (SELECT queue_name = $3 AND windowed FROM relais.service WHERE id = $1)
-                         )
-                         DELETE FROM relais.dispatch WHERE ctid = ANY(ARRAY(SELECT ctid FROM spoken))
-                           AND (SELECT queue_name = $3 AND NOT windowed FROM relais.service WHERE id = $1)"
-                    )
-                }
-                Dispatched::Again => {
-                    concat!(
-                        "UPDATE relais.dispatch SET due = statement_timestamp() WHERE ctid = ANY(ARRAY(",
-                        spoken_of!(),
-                        ")) AND $3::text IS NOT NULL"
-                    )
-                }
+                Dispatched::Done => COMPLETE,
+                Dispatched::Again => COMPLETE_AGAIN,
             })
             .bind(tasks[0].service.0)
             .bind(column(tasks, |task| task.task_id.0))

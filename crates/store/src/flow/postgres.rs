@@ -18,22 +18,40 @@ use crate::{
     tasks::statements::{Locked, locked},
 };
 
-/// The first pending tasks of each of the clients `w`, in the order in which they are handed out: at most `w.most` of each, and
-/// so many more, and none of `$4`, which are in hand. A whole row says where to begin, as in `session.rs`; nothing says where to end but the number, since a scan that
-/// finds too few ends with the service and not with the client. What is of the next client is left out.
-macro_rules! first_of_each {
-    ($columns:literal, $more:literal) => {
-        concat!(
-            "SELECT ",
-            $columns,
-            " FROM (SELECT service_id, client_id, rank, id FROM relais.task
-                    WHERE status = 0 AND (service_id, client_id, rank, id) > ($1, w.client_id, -9223372036854775808, 0)
-                    ORDER BY service_id, client_id, rank, id LIMIT w.most + cardinality($4::bigint[]) + ",
-            $more,
-            ") i WHERE i.service_id = $1 AND i.client_id = w.client_id AND i.id NOT IN (SELECT unnest($4::bigint[]))"
-        )
-    };
-}
+/// Where the first pending tasks of each of the clients `w` stand, in the order in which claims get them: at most `w.most` of
+/// each, and none of `$4`, which are leased. A whole row says where to begin. Nothing says where to end but the number,
+/// since a scan that finds too few ends with the service and not with the client: what is of the next client is left out.
+const PENDING_PLACES: &str = "
+    SELECT w.client_id, t.rank, t.id FROM unnest($2::integer[], $3::bigint[]) AS w (client_id, most)
+    CROSS JOIN LATERAL (
+        SELECT i.rank, i.id FROM (
+            SELECT service_id, client_id, rank, id FROM relais.task
+            WHERE status = 0 AND (service_id, client_id, rank, id) > ($1, w.client_id, -9223372036854775808, 0)
+            ORDER BY service_id, client_id, rank, id LIMIT w.most + cardinality($4::bigint[]) + 0
+        ) i
+        WHERE i.service_id = $1 AND i.client_id = w.client_id AND i.id NOT IN (SELECT unnest($4::bigint[]))
+        ORDER BY i.rank, i.id LIMIT w.most
+    ) t";
+
+/// Locks such tasks. A few more are looked at, for those that others have locked. What is compared and sorted by is no column,
+/// so that no index seems to help but the one that finds each task.
+const LOCK_SHARES: &str = concat!(
+    "SELECT clock_timestamp() AS now, c.client_id AS client, ",
+    pending_columns!("NULL"),
+    " FROM unnest($2::integer[], $3::bigint[]) AS w (client_id, most)
+     CROSS JOIN LATERAL (
+         SELECT * FROM relais.task WHERE status + 0 = 0 AND id = ANY(ARRAY(
+             SELECT i.id FROM (
+                 SELECT service_id, client_id, rank, id FROM relais.task
+                 WHERE status = 0 AND (service_id, client_id, rank, id) > ($1, w.client_id, -9223372036854775808, 0)
+                 ORDER BY service_id, client_id, rank, id LIMIT w.most + cardinality($4::bigint[]) + 16
+             ) i
+             WHERE i.service_id = $1 AND i.client_id = w.client_id AND i.id NOT IN (SELECT unnest($4::bigint[]))
+         )) ORDER BY rank + 0, id LIMIT w.most FOR NO KEY UPDATE SKIP LOCKED
+     ) t
+     CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
+     CROSS JOIN LATERAL (SELECT * FROM relais.client WHERE id = t.client_id OFFSET 0) c"
+);
 
 impl Flows for PgSession {
     async fn lock_flow(&mut self, service: ServiceKey) -> Result<Option<FlowState>> {
@@ -108,18 +126,14 @@ impl Flows for PgSession {
         most: &[(ClientKey, usize)],
         leased: &[i64],
     ) -> Result<Vec<(ClientKey, (i64, i64))>> {
-        let rows = sqlx::query(concat!(
-            "SELECT w.client_id, t.rank, t.id FROM unnest($2::integer[], $3::bigint[]) AS w (client_id, most) CROSS JOIN LATERAL (",
-            first_of_each!("i.rank, i.id", "0"),
-            " ORDER BY i.rank, i.id LIMIT w.most) t"
-        ))
-        .bind(service.0)
-        .bind(column(most, |(client, _)| client.0))
-        .bind(column(most, |&(_, most)| wide(most)))
-        .bind(leased)
-        .fetch_all(&mut *self.tx)
-        .await
-        .map_err(error)?;
+        let rows = sqlx::query(PENDING_PLACES)
+            .bind(service.0)
+            .bind(column(most, |(client, _)| client.0))
+            .bind(column(most, |&(_, most)| wide(most)))
+            .bind(leased)
+            .fetch_all(&mut *self.tx)
+            .await
+            .map_err(error)?;
         rows.iter().map(|row| Ok((client_key(row)?, (row.big("rank")?, row.big("id")?)))).collect()
     }
 
@@ -129,26 +143,14 @@ impl Flows for PgSession {
         shares: &[(ClientKey, usize)],
         leased: &[i64],
     ) -> Result<Locked<LockedPending>> {
-        // A few more are looked at, for those that others have locked. What is compared and sorted by is no column, so that no
-        // index seems to help but the one that finds each task.
-        let rows = sqlx::query(concat!(
-            "SELECT clock_timestamp() AS now, c.client_id AS client, ",
-            pending_columns!("NULL"),
-            " FROM unnest($2::integer[], $3::bigint[]) AS w (client_id, most) CROSS JOIN LATERAL (
-                  SELECT * FROM relais.task WHERE status + 0 = 0 AND id = ANY(ARRAY(",
-            first_of_each!("i.id", "16"),
-            ")) ORDER BY rank + 0, id LIMIT w.most FOR NO KEY UPDATE SKIP LOCKED
-              ) t
-              CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
-              CROSS JOIN LATERAL (SELECT * FROM relais.client WHERE id = t.client_id OFFSET 0) c"
-        ))
-        .bind(service.0)
-        .bind(column(shares, |(client, _)| client.0))
-        .bind(column(shares, |&(_, most)| wide(most)))
-        .bind(leased)
-        .fetch_all(&mut *self.tx)
-        .await
-        .map_err(error)?;
+        let rows = sqlx::query(LOCK_SHARES)
+            .bind(service.0)
+            .bind(column(shares, |(client, _)| client.0))
+            .bind(column(shares, |&(_, most)| wide(most)))
+            .bind(leased)
+            .fetch_all(&mut *self.tx)
+            .await
+            .map_err(error)?;
         locked(&rows, locked_pending)
     }
 

@@ -19,71 +19,59 @@ use crate::{
     tasks::statements::{Locked, locked},
 };
 
-/// How many tasks of `$client` (0 for all) are in a status, by their counters. Both rows are found by their whole key.
-macro_rules! current {
-    ($client:literal, $status:literal) => {
-        concat!(
-            "coalesce((SELECT n FROM tally WHERE service_id = ?1 AND client_id = ",
-            $client,
-            " AND status = ",
-            $status,
-            " AND departed = 0), 0) - coalesce((SELECT n FROM tally WHERE service_id = ?1 AND client_id = ",
-            $client,
-            " AND status = ",
-            $status,
-            " AND departed = 1), 0)"
-        )
-    };
-}
-
-/// The first pending tasks of one client, in the order in which they are handed out, without those that are in hand.
-macro_rules! first_of_client {
-    () => {
-        " task t INDEXED BY task_by_share"
-    };
-    (where) => {
-        " t.service_id = ?1 AND t.client_id = ?2 AND t.status = 0 AND t.id NOT IN (SELECT value FROM json_each(?4))
-          ORDER BY t.rank, t.id LIMIT ?3"
-    };
-}
-
+/// What a claim has to know. How many tasks are in a status is what came less what left; both counters are found by their
+/// whole key.
 const FACTS: &str = concat!(
-    "SELECT flow, handed, max_running, max_running_per_client, rate_count, rate_per_ms, rate_burst, fair_share, dispatch_window, ",
+    "SELECT flow, handed, max_running, max_running_per_client, rate_count, rate_per_ms, rate_burst, fair_share,
+            dispatch_window, ",
     now!(),
-    " * 1000000 AS now_nanos, ",
-    current!("0", "0"),
-    " AS pending, ",
-    current!("0", "1"),
-    " AS running FROM service WHERE id = ?1 AND NOT paused AND NOT deleted AND transport = 0"
+    " * 1000000 AS now_nanos,
+            coalesce((SELECT n FROM tally
+                      WHERE service_id = ?1 AND client_id = 0 AND status = 0 AND departed = 0), 0)
+            - coalesce((SELECT n FROM tally
+                        WHERE service_id = ?1 AND client_id = 0 AND status = 0 AND departed = 1), 0) AS pending,
+            coalesce((SELECT n FROM tally
+                      WHERE service_id = ?1 AND client_id = 0 AND status = 1 AND departed = 0), 0)
+            - coalesce((SELECT n FROM tally
+                        WHERE service_id = ?1 AND client_id = 0 AND status = 1 AND departed = 1), 0) AS running
+     FROM service WHERE id = ?1 AND NOT paused AND NOT deleted AND transport = 0"
 );
 
 /// The cost is that of the clients that the service has had, not of their tasks.
-pub(crate) const CLIENTS: &str = concat!(
-    "SELECT c.client_id, c.pending, c.running, a.max_running, a.share, f.time, f.turn FROM (
-         SELECT came.client_id, ",
-    current!("came.client_id", "0"),
-    " AS pending, ",
-    current!("came.client_id", "1"),
-    " AS running FROM tally came
-         WHERE came.service_id = ?1 AND came.client_id > 0 AND came.status = 0 AND came.departed = 0
-     ) c
-     LEFT JOIN authorization a ON a.client_id = c.client_id AND a.service_id = ?1
-     LEFT JOIN flow_client f ON f.service_id = ?1 AND f.client_id = c.client_id
-     WHERE c.pending > 0"
-);
+pub(crate) const CLIENTS: &str = "
+    SELECT c.client_id, c.pending, c.running, a.max_running, a.share, f.time, f.turn FROM (
+        SELECT came.client_id,
+            coalesce((SELECT n FROM tally
+                      WHERE service_id = ?1 AND client_id = came.client_id AND status = 0 AND departed = 0), 0)
+            - coalesce((SELECT n FROM tally
+                        WHERE service_id = ?1 AND client_id = came.client_id AND status = 0 AND departed = 1), 0) AS pending,
+            coalesce((SELECT n FROM tally
+                      WHERE service_id = ?1 AND client_id = came.client_id AND status = 1 AND departed = 0), 0)
+            - coalesce((SELECT n FROM tally
+                        WHERE service_id = ?1 AND client_id = came.client_id AND status = 1 AND departed = 1), 0) AS running
+        FROM tally came
+        WHERE came.service_id = ?1 AND came.client_id > 0 AND came.status = 0 AND came.departed = 0
+    ) c
+    LEFT JOIN authorization a ON a.client_id = c.client_id AND a.service_id = ?1
+    LEFT JOIN flow_client f ON f.service_id = ?1 AND f.client_id = c.client_id
+    WHERE c.pending > 0";
 
-pub(crate) const PLACES: &str =
-    concat!("SELECT t.rank, t.id FROM", first_of_client!(), " WHERE", first_of_client!(where));
+/// Where the first pending tasks of one client stand, in the order in which claims get them, without those that are leased.
+pub(crate) const PLACES: &str = "
+    SELECT t.rank, t.id FROM task t INDEXED BY task_by_share
+    WHERE t.service_id = ?1 AND t.client_id = ?2 AND t.status = 0 AND t.id NOT IN (SELECT value FROM json_each(?4))
+    ORDER BY t.rank, t.id LIMIT ?3";
 
+/// Such tasks, with all that their workers get.
 pub(crate) const LOCK_SHARE: &str = concat!(
     "SELECT ",
     now!(),
     " AS now, NULL AS retry, ",
     pending_columns!(),
-    " FROM service s CROSS JOIN client c CROSS JOIN",
-    first_of_client!(),
-    " WHERE s.id = ?1 AND c.id = ?2 AND",
-    first_of_client!(where)
+    " FROM service s CROSS JOIN client c CROSS JOIN task t INDEXED BY task_by_share
+      WHERE s.id = ?1 AND c.id = ?2
+        AND t.service_id = ?1 AND t.client_id = ?2 AND t.status = 0 AND t.id NOT IN (SELECT value FROM json_each(?4))
+      ORDER BY t.rank, t.id LIMIT ?3"
 );
 
 impl Flows for SqliteSession {

@@ -13,17 +13,6 @@ use crate::{
     tasks::statements::{Locked, locked},
 };
 
-/// What is read of a schedule that is locked; final are SUCCESS, FAILURE and CANCELLED.
-macro_rules! locked_columns {
-    () => {
-        concat!(
-            schedule_columns!("::text"),
-            ", clock_timestamp() AS now, ",
-            "(SELECT t.status NOT IN (2, 3, 4) FROM relais.task t WHERE t.task_id = s.last_task) AS busy"
-        )
-    };
-}
-
 impl Schedules for PgSession {
     async fn hold_declared(&mut self) -> Result<i64> {
         sqlx::query_scalar("SELECT version FROM relais.declared FOR SHARE")
@@ -54,8 +43,10 @@ impl Schedules for PgSession {
         // A statement of its own: it sees the task of whoever had one of the locks just before, and when that runs next.
         let rows = sqlx::query(concat!(
             "SELECT ",
-            locked_columns!(),
-            " FROM relais.schedule s WHERE s.name = ANY($1) AND s.next_fire <= statement_timestamp() ORDER BY s.next_fire"
+            schedule_columns!("::text"),
+            ", clock_timestamp() AS now,
+              (SELECT t.status NOT IN (2, 3, 4) FROM relais.task t WHERE t.task_id = s.last_task) AS busy
+              FROM relais.schedule s WHERE s.name = ANY($1) AND s.next_fire <= statement_timestamp() ORDER BY s.next_fire"
         ))
         .bind(names)
         .fetch_all(&mut *self.tx)
@@ -73,8 +64,10 @@ impl Schedules for PgSession {
             .map_err(error)?;
         let rows = sqlx::query(concat!(
             "SELECT ",
-            locked_columns!(),
-            " FROM relais.schedule s WHERE s.name = $1 FOR NO KEY UPDATE OF s"
+            schedule_columns!("::text"),
+            ", clock_timestamp() AS now,
+              (SELECT t.status NOT IN (2, 3, 4) FROM relais.task t WHERE t.task_id = s.last_task) AS busy
+              FROM relais.schedule s WHERE s.name = $1 FOR NO KEY UPDATE OF s"
         ))
         .bind(name.as_str())
         .fetch_all(&mut *self.tx)

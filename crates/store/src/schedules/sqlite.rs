@@ -14,22 +14,15 @@ use crate::{
     tasks::statements::{Locked, locked},
 };
 
-/// What is read of a schedule that is locked; final are SUCCESS, FAILURE and CANCELLED.
-macro_rules! locked_columns {
-    () => {
-        concat!(
-            schedule_columns!(""),
-            ", ",
-            now!(),
-            " AS now, (SELECT t.status NOT IN (2, 3, 4) FROM task t WHERE t.task_id = s.last_task) AS busy"
-        )
-    };
-}
-
+/// What is read of a schedule that is locked says whether its last task is unfinished; final are SUCCESS, FAILURE and
+/// CANCELLED.
 pub(crate) const LOCK_DUE: &str = concat!(
     "SELECT ",
-    locked_columns!(),
-    " FROM schedule s INDEXED BY schedule_by_next_fire WHERE s.next_fire <= ",
+    schedule_columns!(""),
+    ", ",
+    now!(),
+    " AS now, (SELECT t.status NOT IN (2, 3, 4) FROM task t WHERE t.task_id = s.last_task) AS busy
+      FROM schedule s INDEXED BY schedule_by_next_fire WHERE s.next_fire <= ",
     now!(),
     " ORDER BY s.next_fire LIMIT ?1"
 );
@@ -57,11 +50,18 @@ impl Schedules for SqliteSession {
     }
 
     async fn lock_schedule(&mut self, name: &ScheduleName) -> Result<Locked<LockedSchedule>> {
-        let rows = sqlx::query(concat!("SELECT ", locked_columns!(), " FROM schedule s WHERE s.name = ?1"))
-            .bind(name.as_str())
-            .fetch_all(&mut *self.tx)
-            .await
-            .map_err(error)?;
+        let rows = sqlx::query(concat!(
+            "SELECT ",
+            schedule_columns!(""),
+            ", ",
+            now!(),
+            " AS now, (SELECT t.status NOT IN (2, 3, 4) FROM task t WHERE t.task_id = s.last_task) AS busy
+              FROM schedule s WHERE s.name = ?1"
+        ))
+        .bind(name.as_str())
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(error)?;
         locked(&rows, locked_schedule)
     }
 
