@@ -82,7 +82,7 @@ pub(crate) trait Database:
     /// Makes the tables, or brings them up to date; tells how many migrations were applied.
     fn migrate(&self) -> impl Future<Output = Result<usize>> + Send;
 
-    /// Hears what other processes tell, for ever; each message is handed to `heard`.
+    /// Hears what other processes tell, for ever; `heard` gets each message.
     fn hear(&self, heard: &(dyn Fn(Heard<'_>) + Send + Sync)) -> impl Future<Output = ()> + Send;
 
     /// Says something to all processes that hear; to nobody where there is one process only.

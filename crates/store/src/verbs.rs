@@ -31,7 +31,7 @@ pub(crate) struct Verbs<D> {
     pub(crate) listeners: RwLock<Vec<Arc<dyn WakeupListener>>>,
     /// Services that somebody waits for to make room, as far as this process knows.
     pub(crate) limited: RwLock<Arc<Limited>>,
-    /// What this process has in hand.
+    /// The instance leases of this process.
     pub(crate) leased: Mutex<InstanceLeases>,
     /// Services of which somebody else has claimed tasks in the same moment, and when.
     pub(crate) crowded: Mutex<HashMap<ServiceKey, Instant>>,
@@ -81,8 +81,8 @@ impl<D: Database> Verbs<D> {
         }
     }
 
-    /// Adds to the counters, tells other processes, commits, wakes this one. Also where nothing was written: a session that is dropped instead
-    /// keeps its locks for a moment more, and whoever passes over locked rows would not find them.
+    /// Adds to the counters, tells other processes, commits, wakes this one. It commits also where nothing was written: a
+    /// session that is dropped keeps its locks for a moment longer, and whoever passes over locked rows would miss them.
     pub(crate) async fn finish(&self, session: D::Session, ledger: Ledger, wakeup: Wakeup) -> Result<(), StoreError> {
         self.finish_telling(session, ledger, wakeup, &[]).await
     }

@@ -96,14 +96,14 @@ impl World {
 /// How long anything may take here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A submission that was to be in the hand of the process that submits it, was given up, and goes on late: its task is anybody's.
+/// A submission whose task was to be leased was given up and goes on late: anybody can claim its task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_submission_that_comes_late_is_in_nobodys_hand() -> Result<()> {
     let world = World::new(FlowLimits::default()).await?;
     let request = world.join().await?;
     let alice = world.clients[0];
     let (_, warm) = world.store.submit_and_claim(vec![world.task(alice)?], request.clone()).await?;
-    ensure!(warm.len() == 1, "what is submitted while it waits is in its hand");
+    ensure!(warm.len() == 1, "what is submitted while it waits is leased to it");
 
     let mut other = PgConnection::connect(world.database.url()).await?;
     let mut holding = other.begin().await?;
@@ -124,7 +124,7 @@ async fn a_submission_that_comes_late_is_in_nobodys_hand() -> Result<()> {
         ensure!(Instant::now() < deadline, "the submission was lost, which it may be, but not here");
     }
     let claimed = world.store.claim_tasks(vec![request]).await?.tasks.concat();
-    ensure!(claimed.iter().map(|task| task.task_id).eq([name]), "it is in a hand that nobody knows: {claimed:?}");
+    ensure!(claimed.iter().map(|task| task.task_id).eq([name]), "it is in a lease that nobody knows: {claimed:?}");
     Ok(())
 }
 
@@ -152,13 +152,13 @@ async fn what_a_claim_takes_that_was_given_up_is_found_by_the_next() -> Result<(
     holding.rollback().await?;
     let claimed = timeout(PATIENCE, next).await???.tasks.concat();
     ensure!(claimed.iter().map(|task| task.task_id).eq([name]), "{claimed:?}");
-    ensure!(world.store.claim_tasks(vec![request]).await?.tasks.concat().is_empty(), "it is handed out once");
+    ensure!(world.store.claim_tasks(vec![request]).await?.tasks.concat().is_empty(), "it is claimed once");
     Ok(())
 }
 
-/// A task that another transaction holds is passed over, and nobody else's is handed out twice in its stead.
+/// A task that another transaction holds is passed over, and nobody else's is claimed twice in its stead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_a_limit_no_task_is_handed_out_twice_because_another_is_locked() -> Result<()> {
+async fn under_a_limit_no_task_is_claimed_twice_because_another_is_locked() -> Result<()> {
     let flow = FlowLimits { max_running: Some(10), fair_share: true, ..FlowLimits::default() };
     let world = World::new(flow).await?;
     let (store, service, [alice, bob]) = (&world.store, world.service, world.clients);
@@ -183,7 +183,7 @@ async fn under_a_limit_no_task_is_handed_out_twice_because_another_is_locked() -
     };
     let first = claim(2).await?;
     ensure!(first.len() == 1 && first[0] != bobs, "{first:?}");
-    ensure!(running().await? == 1, "counted as often as it was handed out");
+    ensure!(running().await? == 1, "counted as often as it was claimed");
     holding.rollback().await?;
     let mut rest = claim(10).await?;
     rest.extend(first);

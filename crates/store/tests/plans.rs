@@ -31,7 +31,7 @@ const LONG: Duration = Duration::from_secs(3600);
 const LANE: i64 = 7;
 
 /// Services with all ways to come by a task.
-const SERVICES: [&str; 7] = ["plain", "fair", "handed", "brokered", "windowed", "turns", "each"];
+const SERVICES: [&str; 7] = ["plain", "fair", "leased", "brokered", "windowed", "turns", "each"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_call_reads_does_not_grow_with_what_is_stored() -> Result<()> {
@@ -265,7 +265,7 @@ impl World {
             version: "1".to_owned(),
             policy: CrashPolicy::Restart,
             silence: LONG,
-            services: vec![service("handed")?],
+            services: vec![service("leased")?],
         };
         let Registration::In { key: instance, .. } = store.register_instance(instance).await? else {
             bail!("it may not begin")
@@ -309,7 +309,7 @@ impl World {
         self.rounds += 1;
         let (store, rounds) = (Arc::clone(&self.store), self.rounds);
         let store = store.as_ref();
-        let &[plain, fair, handed, brokered, windowed, turns, each] = self.services.as_slice() else {
+        let &[plain, fair, leased, brokered, windowed, turns, each] = self.services.as_slice() else {
             bail!("seven services")
         };
         let mut read = Vec::new();
@@ -323,7 +323,7 @@ impl World {
             }};
         }
         let mut names = Vec::new();
-        for service in [plain, fair, handed, brokered, windowed, turns, each] {
+        for service in [plain, fair, leased, brokered, windowed, turns, each] {
             let taken = measured!("submit", store.submit_many(self.tasks(service, 10)?));
             names.push(taken.into_iter().map(|answer| Ok(answer?.task_id)).collect::<Result<Vec<_>>>()?);
         }
@@ -351,16 +351,16 @@ impl World {
             let results = claimed.tasks[0][..2].iter().map(|task| Ok(says(service, task.task_id, success()?)));
             measured!("record results", store.record_events(results.collect::<Result<_>>()?));
         }
-        let waits = store.submit_and_claim(self.tasks(handed, 3)?, wish(handed, Some(self.instance)));
-        let (_, taken) = measured!("submit for a process", waits);
-        ensure!(taken.is_empty(), "{} were taken before others", taken.len());
-        let claimed = measured!("take in hand", store.claim_tasks(vec![wish(handed, Some(self.instance))]));
-        ensure!(claimed.tasks[0].len() == 3, "{} are in hand", claimed.tasks[0].len());
+        let waits = store.submit_and_claim(self.tasks(leased, 3)?, wish(leased, Some(self.instance)));
+        let (_, taken) = measured!("submit for an instance", waits);
+        ensure!(taken.is_empty(), "{} were leased before others", taken.len());
+        let claimed = measured!("lease", store.claim_tasks(vec![wish(leased, Some(self.instance))]));
+        ensure!(claimed.tasks[0].len() == 3, "{} are leased", claimed.tasks[0].len());
         let results = claimed.tasks[0].iter().map(|task| {
             let response = Json::parse("1".to_owned())?;
-            Ok(says(handed, task.task_id, Event::Succeeded { attempt: Some(task.state.attempt), response }))
+            Ok(says(leased, task.task_id, Event::Succeeded { attempt: Some(task.state.attempt), response }))
         });
-        measured!("results of what is in hand", store.record_events(results.collect::<Result<_>>()?));
+        measured!("results of leased tasks", store.record_events(results.collect::<Result<_>>()?));
         let events = [Event::Cancelled, Event::failed(None, "no")].into_iter().zip(&names[0][8..]);
         measured!("cancel, fail", store.record_events(events.map(|(event, name)| says(plain, *name, event)).collect()));
 

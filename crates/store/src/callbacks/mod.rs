@@ -1,4 +1,4 @@
-//! Callbacks: what is to be told is written with the change that it tells of, handed out lane by lane, and settled.
+//! Callbacks: what is to be told is written with the change that it tells of, claimed lane by lane, and settled.
 
 pub(crate) mod postgres;
 pub(crate) mod rows;

@@ -35,7 +35,7 @@ const FEW: usize = 16;
 /// For so long after somebody else got in the way, tasks are locked first, passing over what others have locked.
 const CROWDED: Duration = Duration::from_secs(1);
 
-/// Pending tasks that a claim has found, by the order in which they are handed out.
+/// Pending tasks that a claim has found, by service, in the order in which claims get them.
 pub(crate) type Found = HashMap<ServiceKey, (Timestamp, std::vec::IntoIter<LockedPending>)>;
 
 #[async_trait]
@@ -60,13 +60,13 @@ impl<D: Database> ClaimStore for Verbs<D> {
 }
 
 impl<D: Database> Verbs<D> {
-    /// Hands out pending tasks. Each service is asked once, for all who wish.
+    /// Claims pending tasks. Each service is asked once, for all requests together.
     pub(crate) async fn claim_tasks(&self, mut requests: Vec<ClaimRequest>) -> Result<Claimed, StoreError> {
         if requests.iter().any(|request| request.instance.is_some()) {
             let mut all = Claimed::default();
             for request in requests.drain(..) {
                 let claimed = match request.instance {
-                    Some(instance) => self.claim_in_hand(request, instance).await?,
+                    Some(instance) => self.claim_for_instance(request, instance).await?,
                     None => Box::pin(self.claim_tasks(vec![request])).await?,
                 };
                 all.tasks.extend(claimed.tasks);
@@ -100,12 +100,12 @@ impl<D: Database> Verbs<D> {
             found.insert(service, (now, rows.into_iter()));
         }
         let mut changes = Changes::new(self.wants_changes(), self.limited());
-        let answers = hand_out(&requests, &mut found, &mut changes)?;
+        let answers = assign(&requests, &mut found, &mut changes)?;
         self.write(session, changes).await?;
         Ok(Claimed { tasks: answers, again })
     }
 
-    /// Hands out a few pending tasks of a service without locking them first: they are read, and written if they still are
+    /// Claims a few pending tasks of a service without locking them first: they are read, and written if they still are
     /// what they were. Two round trips instead of five, where nobody else claims at the same time. None if somebody does, or if
     /// more than the tasks is to be written; then nothing was done.
     async fn claim_unlocked(
@@ -125,7 +125,7 @@ impl<D: Database> Verbs<D> {
             pending.rows.iter().map(|row| (row.locked.id, row.locked.state.revision)).collect();
         let mut found = HashMap::from([(service, (pending.now, pending.rows.into_iter()))]);
         let mut changes = Changes::new(self.wants_changes(), self.limited());
-        let tasks = hand_out(requests, &mut found, &mut changes)?;
+        let tasks = assign(requests, &mut found, &mut changes)?;
         let Some(Plain { written, accounts, wakeup, heard }) = changes.plain() else { return Ok(None) };
         let written: Vec<UnlockedTask> = written
             .into_values()
@@ -182,15 +182,15 @@ impl<D: Database> Verbs<D> {
         let mut claimed = Vec::new();
         if let Some(pending) = session.lock_pending(request.service, request.max, false).await? {
             let mut found = HashMap::from([(request.service, (pending.now, pending.rows.into_iter()))]);
-            claimed = hand_out(&[request], &mut found, &mut changes)?;
+            claimed = assign(&[request], &mut found, &mut changes)?;
         }
         self.write(session, changes).await?;
         Ok((answers, claimed.pop().unwrap_or_default()))
     }
 }
 
-/// Hands out what was found to those who asked for it.
-pub(crate) fn hand_out(
+/// Assigns the tasks that were found to the requests, and starts them.
+pub(crate) fn assign(
     requests: &[ClaimRequest],
     found: &mut Found,
     changes: &mut Changes,

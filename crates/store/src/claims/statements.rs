@@ -20,7 +20,7 @@ pub(crate) struct LockedPending {
     pub task: Task,
     /// The lease that the service grants.
     pub lease: Duration,
-    /// Its rank: the order in which tasks are handed out.
+    /// Its rank: the order in which claims get tasks.
     pub rank: i64,
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct UnlockedTask {
 
 /// A claim in two statements, each a transaction of its own, where nobody else claims at the same time.
 pub(crate) trait UnlockedClaims: Send + Sync {
-    /// Pending tasks of a service whose flow is not limited, in the order in which they are handed out; not locked. None if it
+    /// Pending tasks of a service whose flow is not limited, in the order in which claims get them; not locked. None if it
     /// is limited, or if the database gains nothing by it.
     fn pending_unlocked(
         &self,

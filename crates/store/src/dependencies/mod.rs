@@ -24,7 +24,7 @@ use crate::{
     verbs::Verbs,
 };
 
-/// So many ends are taken in hand at once.
+/// So many ends are resolved in one transaction.
 const ENDINGS: usize = 100;
 
 /// What ties the tasks of one transaction to others, and what is to be written of it.

@@ -72,7 +72,7 @@ pub(crate) trait Dependencies: Send {
     /// Notes that these tasks have ended, and how. The first end counts.
     fn note_endings(&mut self, ended: &[(i64, Status)]) -> impl Future<Output = Result<()>> + Send;
 
-    /// Locks ends that were noted, passing over those that others have in hand.
+    /// Locks ends that were noted, passing over those that others have locked.
     fn hold_endings(&mut self, limit: usize) -> impl Future<Output = Result<Vec<(i64, Status)>>> + Send;
 
     /// Those who wait for these, and were not told; nothing is locked yet.

@@ -177,7 +177,7 @@ impl<D: Database> Verbs<D> {
                 shares.entry(client).or_default().push_back(task);
             }
             let got: BTreeMap<ClientKey, usize> = shares.iter().map(|(&client, tasks)| (client, tasks.len())).collect();
-            // The broker hands them out in the order in which it gets them.
+            // The broker delivers them in the order in which it gets them.
             let order = turns.unwrap_or(by_rank);
             tasks.extend(order.iter().filter_map(|client| shares.get_mut(client)?.pop_front()));
             // Whoever had fewer than it seemed has no more now, and others are asked in its stead.

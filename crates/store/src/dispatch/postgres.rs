@@ -43,8 +43,8 @@ const HOLD_PLACED: &str = concat!(
     " ORDER BY t.rank, h.task_id"
 );
 
-/// Takes what is next in the queue. What has a place is passed over: that is no more than the window; and what somebody has in
-/// hand without one, which is little.
+/// Takes what is next in the queue. What has a place is passed over, which is no more than the window; and what a
+/// publisher has without a place, which is little.
 const HOLD_NEXT: &str = concat!(
     "WITH held AS (
          UPDATE relais.dispatch SET due = clock_timestamp() + make_interval(secs => $3), window_id = $1

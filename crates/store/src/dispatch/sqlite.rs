@@ -365,7 +365,7 @@ impl SqliteSession {
         Ok(held)
     }
 
-    /// Has tasks in somebody's hand; within a window, if it says whose.
+    /// Leases dispatches to whoever publishes them; within a window, if it says whose.
     async fn hold(&mut self, held: &[DueDispatch], lease: Duration, window: Option<ServiceKey>) -> Result<()> {
         if held.is_empty() {
             return Ok(());

@@ -1,7 +1,7 @@
 //! What a driver says in SQL about tasks that are to be dispatched to a broker.
 //!
 //! A row says that a task is still to be published. It is written with the task and removed when the broker has confirmed;
-//! meanwhile it is in somebody's hand until it is due, and anybody's from then on. Where a service has a window, the row is also
+//! meanwhile a publisher has it until it is due, and any publisher may take it from then on. Where a service has a window, the row is also
 //! the task's place in it, from when it is taken until the task has ended: it is never due while the broker or a worker has it.
 //! A place is paid for once: the rate and the client's turn count when it is taken, whatever the broker loses later.
 

@@ -35,7 +35,7 @@ const SOON: Duration = Duration::from_millis(20);
 
 /// What a claim on such a service found.
 pub(crate) struct Flowing {
-    /// Tasks that may be handed out, and are locked.
+    /// Tasks that may be claimed, and are locked.
     pub(crate) rows: Vec<LockedPending>,
     /// The time at which they start: the one that the rate counts by.
     pub(crate) now: Timestamp,
@@ -44,7 +44,7 @@ pub(crate) struct Flowing {
 }
 
 impl Flowing {
-    /// Nothing that could be handed out.
+    /// Nothing that could be claimed.
     const NOTHING: Self = Self { rows: Vec::new(), now: Timestamp::from_millis(0), again: None };
 }
 
@@ -58,11 +58,13 @@ impl<D: Database> Verbs<D> {
         let Some(state) = session.lock_flow(service).await? else { return Ok(Flowing::NOTHING) };
         // A second statement on purpose: it sees what was committed while the first one waited for the lock. What ends
         // meanwhile only makes room.
-        let Some((mut facts, handed)) = session.flow_facts(service, state).await? else { return Ok(Flowing::NOTHING) };
-        let leased = if handed { session.leased(service).await? } else { HashSet::new() };
+        let Some((mut facts, may_be_leased)) = session.flow_facts(service, state).await? else {
+            return Ok(Flowing::NOTHING);
+        };
+        let leased = if may_be_leased { session.leased(service).await? } else { HashSet::new() };
         let passed_over: Vec<i64> = leased.iter().copied().collect();
         if let Some(clients) = facts.clients.as_mut().filter(|_| !leased.is_empty()) {
-            // What is in hand waits for nobody, though it may not be written that it has begun: nobody's turn is spent on it.
+            // A leased task waits for nobody, though it may not be written that it has begun. No turn is spent on it.
             let held = session.waiting_leased(&passed_over).await?;
             for client in clients {
                 client.pending = client.pending.saturating_sub(held.get(&client.client).copied().unwrap_or(0));
@@ -77,7 +79,7 @@ impl<D: Database> Verbs<D> {
                 if most > 0
                     && let Some(locked) = session.lock_pending(service, most + leased.len(), true).await?
                 {
-                    // What is in hand may be the first of the queue.
+                    // Leased tasks may be the first of the queue.
                     rows = locked.rows.into_iter().filter(|row| !leased.contains(&row.locked.id)).take(most).collect();
                     flow.took_any(rows.len());
                 }

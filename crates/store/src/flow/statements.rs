@@ -25,7 +25,7 @@ pub(crate) enum FlowKind {
     Any = 1,
     /// By client.
     ByClient = 2,
-    /// Not at all, but some of its tasks may be in hand.
+    /// Not at all, but some of its tasks may be leased to instances.
     InstanceLeases = 3,
 }
 
@@ -34,19 +34,19 @@ pub(crate) trait Flows: Send {
     /// Locks a service's flow against other claims; tells what it remembers. None if it never had a limit.
     fn lock_flow(&mut self, service: ServiceKey) -> impl Future<Output = Result<Option<FlowState>>> + Send;
 
-    /// Reads what a claim has to know, after the flow was locked: only then is it the truth. None if the service hands out
-    /// nothing: it is paused, gone, or has a broker. Tells also whether some of its tasks may be in hand.
+    /// Reads what a claim has to know, after the flow was locked: only then is it the truth. None if there is
+    /// nothing to claim: the service is paused, gone, or has a broker. Tells also whether some of its tasks may be leased.
     fn flow_facts(
         &mut self,
         service: ServiceKey,
         state: FlowState,
     ) -> impl Future<Output = Result<Option<(FlowFacts, bool)>>> + Send;
 
-    /// How many of these tasks, which are in hand, wait as far as the counters know, by client.
+    /// How many of these leased tasks are pending as far as the counters know, by client.
     fn waiting_leased(&mut self, leased: &[i64]) -> impl Future<Output = Result<HashMap<ClientKey, u64>>> + Send;
 
     /// The places in the queue of the first pending tasks of these clients, rank and `id`, at most so many of each; without
-    /// those that are in hand.
+    /// those that are leased.
     fn pending_places(
         &mut self,
         service: ServiceKey,
@@ -55,7 +55,7 @@ pub(crate) trait Flows: Send {
     ) -> impl Future<Output = Result<Vec<(ClientKey, (i64, i64))>>> + Send;
 
     /// Locks the first pending tasks of these clients, so many of each, passing over those that others have locked, and those
-    /// that are in hand.
+    /// that are leased.
     fn lock_shares(
         &mut self,
         service: ServiceKey,

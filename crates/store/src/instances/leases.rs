@@ -1,4 +1,4 @@
-//! What this process has in hand, as far as it knows; and where its claims go on.
+//! The leases of this process, as far as it knows; and where its claims go on.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
@@ -9,16 +9,16 @@ use std::{
 use relais_core::{Event, InstanceKey, ServiceKey, State, Status, StoreError, TaskId, Timestamp};
 
 use crate::{
-    instances::statements::{Onward, Taker},
+    instances::statements::{Lessee, Onward},
     tasks::changes::Changes,
     tasks::statements::LockedTask,
 };
 
-/// What this process has in hand, as far as it knows.
+/// The leases of this process, as far as it knows.
 #[derive(Debug, Default)]
 pub(crate) struct InstanceLeases {
     pub(crate) tasks: HashMap<TaskId, Arc<Held>>,
-    hands: HashMap<i64, LeasedTasks>,
+    leases: HashMap<i64, LeasedTasks>,
     /// All of whose tasks have ended. Whoever writes next removes them.
     pub(crate) done_with: BTreeSet<i64>,
     /// Where it is not known whether a claim was made or not.
@@ -29,8 +29,8 @@ pub(crate) struct InstanceLeases {
     places: HashMap<(InstanceKey, ServiceKey), Place>,
 }
 
-/// A process that has more than so many tasks of a service in hand looks for more behind them, and at the head of the queue, where others
-/// may have come, from time to time.
+/// An instance that has leased more than so many tasks of a service looks for more behind them. From time to time it looks at
+/// the head of the queue, where others may have come.
 const MANY: usize = 1000;
 const LOOKS_BACK: Duration = Duration::from_millis(100);
 
@@ -56,11 +56,11 @@ pub(crate) struct LeasedTasks {
     pub(crate) last: Position,
 }
 
-/// A task in hand.
+/// A leased task.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) instance: InstanceKey,
-    pub(crate) hand: i64,
+    pub(crate) lease: i64,
     /// As it is in the store.
     pub(crate) task: LockedTask,
     /// When it was taken, and what the process is called, while that is not written.
@@ -94,9 +94,9 @@ impl Held {
 
 impl InstanceLeases {
     /// A claim begins. It is in doubt until it is known that it was made: a call may be given up half-way.
-    pub(crate) fn begin_claim(&mut self, instance: InstanceKey, service: ServiceKey, limit: usize) -> Taker {
+    pub(crate) fn begin_claim(&mut self, instance: InstanceKey, service: ServiceKey, limit: usize) -> Lessee {
         self.doubtful.insert((instance, service));
-        Taker {
+        Lessee {
             instance,
             epoch: self.epochs.get(&instance).copied().unwrap_or_default(),
             limit,
@@ -108,72 +108,72 @@ impl InstanceLeases {
     /// It was made, and these went with it.
     pub(crate) fn end_claim(&mut self, instance: InstanceKey, service: ServiceKey, gone: &[i64]) {
         self.doubtful.remove(&(instance, service));
-        self.done_with.retain(|hand| !gone.contains(hand));
+        self.done_with.retain(|lease| !gone.contains(lease));
     }
 
-    /// The hands of a process that list tasks of a service.
-    pub(crate) fn hands_of(
+    /// The leases of an instance on tasks of a service.
+    pub(crate) fn leases_of(
         &self,
         instance: InstanceKey,
         service: ServiceKey,
     ) -> impl Iterator<Item = (i64, &LeasedTasks)> {
-        let mine = move |hand: &LeasedTasks| hand.instance == instance && hand.service == service;
-        self.hands.iter().filter(move |(_, hand)| mine(hand)).map(|(&id, hand)| (id, hand))
+        let mine = move |lease: &LeasedTasks| lease.instance == instance && lease.service == service;
+        self.leases.iter().filter(move |(_, lease)| mine(lease)).map(|(&id, lease)| (id, lease))
     }
 
     /// Where a process looks for tasks: behind those that it has, if these are many.
     pub(crate) fn onward(&self, instance: InstanceKey, service: ServiceKey) -> Onward {
         let place = self.places.get(&(instance, service)).filter(|place| place.looked.elapsed() < LOOKS_BACK);
         let Some(&Place { at, .. }) = place else { return Onward::START };
-        let passed = || self.hands_of(instance, service).filter(|(_, hand)| hand.last <= at);
-        match passed().map(|(_, hand)| hand.left).sum::<usize>() > MANY {
-            true => Onward { rank: at.0, id: at.1, hands: passed().map(|(id, _)| id).collect() },
+        let passed = || self.leases_of(instance, service).filter(|(_, lease)| lease.last <= at);
+        match passed().map(|(_, lease)| lease.left).sum::<usize>() > MANY {
+            true => Onward { rank: at.0, id: at.1, leases: passed().map(|(id, _)| id).collect() },
             false => Onward::START,
         }
     }
 
     /// A claim was made there: if it got all that it asked for, the next one goes on behind it.
-    pub(crate) fn went_on(&mut self, service: ServiceKey, taker: &Taker, taken: usize, last: Position) {
-        let key = (taker.instance, service);
-        let looked = match self.places.get(&key).filter(|_| !taker.onward.is_start()) {
+    pub(crate) fn went_on(&mut self, service: ServiceKey, lessee: &Lessee, taken: usize, last: Position) {
+        let key = (lessee.instance, service);
+        let looked = match self.places.get(&key).filter(|_| !lessee.onward.is_start()) {
             Some(place) => place.looked,
             None => Instant::now(),
         };
-        if taken < taker.limit {
+        if taken < lessee.limit {
             self.places.remove(&key);
         } else {
             self.places.insert(key, Place { at: last, looked });
         }
     }
 
-    pub(crate) fn take(&mut self, hand: i64, listed: LeasedTasks, held: Vec<Held>) {
-        self.hands.insert(hand, listed);
+    pub(crate) fn take(&mut self, lease: i64, listed: LeasedTasks, held: Vec<Held>) {
+        self.leases.insert(lease, listed);
         for held in held {
             // It may be known from another list: it was taken away, and is there again.
             if let Some(before) =
-                self.tasks.insert(held.task.task_id, Arc::new(held)).filter(|before| before.hand != hand)
+                self.tasks.insert(held.task.task_id, Arc::new(held)).filter(|before| before.lease != lease)
             {
-                self.count_down(before.hand);
+                self.count_down(before.lease);
             }
         }
     }
 
-    /// The task is not in hand any more.
-    pub(crate) fn end(&mut self, task_id: TaskId, hand: i64) {
+    /// The task is not leased any more.
+    pub(crate) fn end(&mut self, task_id: TaskId, lease: i64) {
         match self.tasks.entry(task_id) {
-            Entry::Occupied(held) if held.get().hand == hand => drop(held.remove()),
+            Entry::Occupied(held) if held.get().lease == lease => drop(held.remove()),
             _ => return,
         }
-        self.count_down(hand);
+        self.count_down(lease);
     }
 
     /// One less of a list has not ended.
-    fn count_down(&mut self, hand: i64) {
-        if let Some(listed) = self.hands.get_mut(&hand) {
+    fn count_down(&mut self, lease: i64) {
+        if let Some(listed) = self.leases.get_mut(&lease) {
             listed.left -= 1;
             if listed.left == 0 {
-                self.hands.remove(&hand);
-                self.done_with.insert(hand);
+                self.leases.remove(&lease);
+                self.done_with.insert(lease);
             }
         }
     }
@@ -181,7 +181,7 @@ impl InstanceLeases {
     /// The process is not known any more, and has nothing.
     pub(crate) fn forget(&mut self, instance: InstanceKey) {
         self.tasks.retain(|_, held| held.instance != instance);
-        self.hands.retain(|_, hand| hand.instance != instance);
+        self.leases.retain(|_, lease| lease.instance != instance);
         self.doubtful.retain(|(key, _)| *key != instance);
         self.places.retain(|(key, _), _| *key != instance);
         self.epochs.remove(&instance);

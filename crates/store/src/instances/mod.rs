@@ -1,9 +1,9 @@
-//! Processes that do tasks themselves: their lives, and what they have in hand.
+//! Instances: processes that run tasks themselves. They register, heartbeat and deregister; dead ones are reaped.
 //!
-//! A process that takes tasks in hand writes one row that lists them, and nothing to the tasks. It remembers what they were
-//! like; when they are done, it writes their results, if their revisions say that nobody else has changed them. So a task
-//! that is done at once costs one write. Whatever else happens to a task goes the way of all events ([`crate::tasks::events`]),
-//! where first of all it is written that the process had begun it.
+//! An instance leases tasks: it writes one row that lists them, and nothing to the tasks. It remembers what they were like.
+//! When they are done, it writes their results, if their revisions say that nobody else has changed them. So a task that is
+//! done at once costs one write. Whatever else happens to a task is an event like any other ([`crate::tasks::events`]); there it
+//! is written first that the instance had begun the task.
 
 pub(crate) mod leases;
 pub(crate) mod postgres;
@@ -26,7 +26,7 @@ use relais_core::{
 use self::leases::{Held, InstanceLeases, LeasedTasks};
 use crate::{
     claims::statements::LockedPending,
-    instances::statements::{DoneTask, InstanceRows as _, Leased, LockedInstance, Onward, Taker},
+    instances::statements::{DoneTask, InstanceRows as _, Leased, Lessee, LockedInstance, Onward},
     session::{Database, Session as _},
     tasks::changes::Changes,
     tasks::statements::{LockedTask, WrittenTask},
@@ -61,7 +61,7 @@ impl<D: Database> InstanceStore for Verbs<D> {
         let mut changes = Changes::new(self.wants_changes(), self.limited());
         let mut recovered = 0;
         if let Some(before) = session.lock_instance(&instance.name).await? {
-            let Some(tasks) = self.lay_to_rest(&mut session, &before, None, &mut changes).await? else {
+            let Some(tasks) = self.reap_instance(&mut session, &before, None, &mut changes).await? else {
                 let tasks = Self::unfinished(&mut session, &before).await?;
                 session.commit().await?;
                 return Ok(Registration::Refused { tasks });
@@ -80,7 +80,7 @@ impl<D: Database> InstanceStore for Verbs<D> {
         let alive = session.heartbeat_instance(instance, silence, &done_with).await?;
         session.commit().await?;
         let mut own = self.leased();
-        own.done_with.retain(|hand| !done_with.contains(hand));
+        own.done_with.retain(|lease| !done_with.contains(lease));
         if !alive {
             own.forget(instance);
         }
@@ -122,7 +122,7 @@ impl<D: Database> InstanceStore for Verbs<D> {
                 return Ok(ReapedInstances { next: Some(Duration::ZERO), ..reaped });
             }
             tracing::warn!(instance = dead.name, policy = dead.policy.as_str(), "an instance was silent for too long");
-            if let Some(tasks) = self.lay_to_rest(&mut session, &dead, None, &mut changes).await? {
+            if let Some(tasks) = self.reap_instance(&mut session, &dead, None, &mut changes).await? {
                 reaped.instances += 1;
                 reaped.tasks += tasks;
             }
@@ -142,7 +142,7 @@ impl<D: Database> InstanceStore for Verbs<D> {
         let mut changes = Changes::new(self.wants_changes(), self.limited());
         let undecided = session.lock_instance(&name).await?.filter(|instance| instance.undecided);
         let tasks = match &undecided {
-            Some(dead) => self.lay_to_rest(&mut session, dead, Some(decision), &mut changes).await?,
+            Some(dead) => self.reap_instance(&mut session, dead, Some(decision), &mut changes).await?,
             None => None,
         };
         self.write(session, changes).await?;
@@ -155,26 +155,26 @@ impl<D: Database> Verbs<D> {
         self.leased.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands out tasks to a process on this store.
-    pub(crate) async fn claim_in_hand(
+    /// Claims tasks for an instance of this store, which leases them.
+    pub(crate) async fn claim_for_instance(
         &self,
         request: ClaimRequest,
         instance: InstanceKey,
     ) -> Result<Claimed, StoreError> {
         let service = request.service;
-        let (known, mut taker) = {
+        let (known, mut lessee) = {
             let mut own = self.leased();
-            let known = || own.hands_of(instance, service).map(|(id, _)| id).collect::<Vec<_>>();
+            let known = || own.leases_of(instance, service).map(|(id, _)| id).collect::<Vec<_>>();
             let known = own.doubtful.contains(&(instance, service)).then(known);
             let onward = if known.is_none() { own.onward(instance, service) } else { Onward::START };
-            (known, Taker { onward, ..own.begin_claim(instance, service, request.max) })
+            (known, Lessee { onward, ..own.begin_claim(instance, service, request.max) })
         };
-        let claimed = self.try_claim_in_hand(&request, &mut taker, known.as_deref()).await?;
-        self.leased().end_claim(instance, service, &taker.done_with);
+        let claimed = self.try_claim_for_instance(&request, &mut lessee, known.as_deref()).await?;
+        self.leased().end_claim(instance, service, &lessee.done_with);
         Ok(claimed)
     }
 
-    /// Takes tasks in while a process waits for some, and has them in its hand if that can be.
+    /// Takes tasks in while an instance waits for some, and leases them to it if that can be.
     pub(crate) async fn submit_and_lease(
         &self,
         tasks: Vec<NewTask>,
@@ -182,49 +182,49 @@ impl<D: Database> Verbs<D> {
         instance: InstanceKey,
     ) -> Result<(Vec<Submission>, Vec<Task>), StoreError> {
         let service = request.service;
-        let taker = {
+        let lessee = {
             let mut own = self.leased();
-            // What it may have in hand and does not know of is for its next claim to find out.
+            // Leases that it may have and does not know of are for its next claim to find out.
             let certain = !own.doubtful.contains(&(instance, service));
             certain.then(|| own.begin_claim(instance, service, request.max))
         };
-        let (answers, taken) = self.submit(tasks, taker.as_ref()).await?;
-        let Some(taker) = taker else { return Ok((answers, Vec::new())) };
-        // Where none was taken, it may be that no hand was removed.
-        let gone = if taken.is_some() { &taker.done_with[..] } else { &[] };
+        let (answers, taken) = self.submit(tasks, lessee.as_ref()).await?;
+        let Some(lessee) = lessee else { return Ok((answers, Vec::new())) };
+        // Where none was leased, it may be that no lease was removed.
+        let gone = if taken.is_some() { &lessee.done_with[..] } else { &[] };
         let mut worker_host = request.worker_host;
         worker_host.iter_mut().for_each(text::without_nul);
-        let claimed = taken.map(|taken| self.hold_taken(taken, instance, service, worker_host));
+        let claimed = taken.map(|taken| self.remember_leased(taken, instance, service, worker_host));
         self.leased().end_claim(instance, service, gone);
         Ok((answers, claimed.into_iter().flat_map(|claimed| claimed.tasks.into_iter().flatten()).collect()))
     }
 
-    async fn try_claim_in_hand(
+    async fn try_claim_for_instance(
         &self,
         request: &ClaimRequest,
-        taker: &mut Taker,
+        lessee: &mut Lessee,
         known: Option<&[i64]>,
     ) -> Result<Claimed, StoreError> {
-        let (service, instance) = (request.service, taker.instance);
+        let (service, instance) = (request.service, lessee.instance);
         let mut worker_host = request.worker_host.clone();
         worker_host.iter_mut().for_each(text::without_nul);
         if known.is_none()
-            && let Some(taken) = self.database.lease_unlocked(service, taker).await?
+            && let Some(taken) = self.database.lease_unlocked(service, lessee).await?
         {
-            return Ok(self.hold_claimed(taken, taker, service, worker_host));
+            return Ok(self.remember_claimed(taken, lessee, service, worker_host));
         }
         if known.is_some() && !self.renew(instance).await? {
-            taker.done_with.clear();
+            lessee.done_with.clear();
             return Ok(Claimed { tasks: vec![Vec::new()], again: None });
         }
         let mut session = self.database.begin().await?;
-        let Some(free) = session.lock_desk(service, instance, &taker.done_with).await? else {
+        let Some(free) = session.lock_claims(service, instance, &lessee.done_with).await? else {
             session.commit().await?;
             return Ok(Claimed { tasks: vec![Vec::new()], again: None });
         };
         if let Some(known) = known.filter(|_| !free) {
             session = self.give_back_unknown(session, service, instance, known).await?;
-            if session.lock_desk(service, instance, &[]).await? != Some(false) {
+            if session.lock_claims(service, instance, &[]).await? != Some(false) {
                 session.commit().await?;
                 return Ok(Claimed { tasks: vec![Vec::new()], again: Some(Duration::ZERO) });
             }
@@ -233,13 +233,13 @@ impl<D: Database> Verbs<D> {
             if let Some(known) = known {
                 session.drop_unknown(service, instance, known).await?;
             }
-            let mut taken = session.lease_tasks(service, taker).await?;
-            if taken.hand.is_none() && !taker.onward.is_start() {
-                taker.onward = Onward::START;
-                taken = session.lease_tasks(service, taker).await?;
+            let mut taken = session.lease_tasks(service, lessee).await?;
+            if taken.lease.is_none() && !lessee.onward.is_start() {
+                lessee.onward = Onward::START;
+                taken = session.lease_tasks(service, lessee).await?;
             }
             session.commit().await?;
-            return Ok(self.hold_claimed(taken, taker, service, worker_host));
+            return Ok(self.remember_claimed(taken, lessee, service, worker_host));
         }
         let taken = Event::Taken { worker_host };
         let flowing = Self::lock_flowing(&mut session, service, request.max).await?;
@@ -251,7 +251,7 @@ impl<D: Database> Verbs<D> {
                 held.push(pending.locked);
             }
         }
-        let hand = match held.is_empty() {
+        let lease = match held.is_empty() {
             true => None,
             false => {
                 let ids: Vec<i64> = held.iter().map(|task| task.id).collect();
@@ -259,16 +259,17 @@ impl<D: Database> Verbs<D> {
             }
         };
         self.write(session, changes).await?;
-        if let Some(hand) = hand {
+        if let Some(lease) = lease {
             let listed = LeasedTasks { instance, service, left: held.len(), last: (i64::MAX, i64::MAX) };
-            let held = held.into_iter().map(|task| Held { instance, hand, task, taken: None });
-            self.leased().take(hand, listed, held.collect());
+            let held = held.into_iter().map(|task| Held { instance, lease, task, taken: None });
+            self.leased().take(lease, listed, held.collect());
         }
         Ok(Claimed { tasks: vec![tasks], again: flowing.again })
     }
 
-    /// Sees to it that what a process has under way takes nothing any more, unless it has the coordinator: whoever locks that afterwards finds what
-    /// there is to find. By a transaction of its own, since nobody is to wait for the process's row meanwhile. False if it is not alive.
+    /// Begins a new epoch of an instance, so that calls which it gave up lease nothing any more, unless they have locked the
+    /// claims of the service: whoever locks those afterwards finds what there is. In a transaction of its own, since nobody is
+    /// to wait for the instance's row meanwhile. False if the instance is not alive.
     async fn renew(&self, instance: InstanceKey) -> Result<bool, StoreError> {
         let mut session = self.database.begin().await?;
         let renewed = session.renew(instance).await?;
@@ -302,23 +303,29 @@ impl<D: Database> Verbs<D> {
         self.database.begin().await
     }
 
-    /// Remembers what a claim took in hand, and how far it has come.
-    fn hold_claimed(&self, taken: Leased, taker: &Taker, service: ServiceKey, worker_host: Option<String>) -> Claimed {
+    /// Remembers what a claim leased, and how far it has come.
+    fn remember_claimed(
+        &self,
+        taken: Leased,
+        lessee: &Lessee,
+        service: ServiceKey,
+        worker_host: Option<String>,
+    ) -> Claimed {
         let (number, last) = (taken.locked.rows.len(), taken.locked.last());
-        let claimed = self.hold_taken(taken, taker.instance, service, worker_host);
-        self.leased().went_on(service, taker, number, last);
+        let claimed = self.remember_leased(taken, lessee.instance, service, worker_host);
+        self.leased().went_on(service, lessee, number, last);
         claimed
     }
 
-    /// Remembers what was taken in hand, and hands it out.
-    fn hold_taken(
+    /// Remembers what was leased, and starts the tasks.
+    fn remember_leased(
         &self,
         taken: Leased,
         instance: InstanceKey,
         service: ServiceKey,
         worker_host: Option<String>,
     ) -> Claimed {
-        let Some(hand) = taken.hand else { return Claimed { tasks: vec![Vec::new()], again: None } };
+        let Some(lease) = taken.lease else { return Claimed { tasks: vec![Vec::new()], again: None } };
         let last = taken.locked.last();
         let (at, mut rows) = (taken.locked.now, taken.locked.rows);
         if !rows.is_sorted_by_key(LockedPending::position) {
@@ -330,16 +337,16 @@ impl<D: Database> Verbs<D> {
             // A pending task can be taken.
             let Ok(state) = apply(&pending.locked.state, &event, at) else { continue };
             tasks.push(Task { state, position: None, ..pending.task });
-            held.push(Held { instance, hand, task: pending.locked, taken: Some((at, worker_host.clone())) });
+            held.push(Held { instance, lease, task: pending.locked, taken: Some((at, worker_host.clone())) });
         }
-        self.leased().take(hand, LeasedTasks { instance, service, left: held.len(), last }, held);
+        self.leased().take(lease, LeasedTasks { instance, service, left: held.len(), last }, held);
         Claimed { tasks: vec![tasks], again: None }
     }
 
-    /// Writes results of tasks in hand, if that is all that these events are and nobody else has changed the tasks;
-    /// otherwise nothing is done, and they have to go the way of all events.
+    /// Writes results of leased tasks, if these events are nothing else and nobody else has changed the tasks. Otherwise
+    /// nothing is done, and they are recorded like all events.
     pub(crate) async fn record_done(&self, events: &[TaskEvent]) -> Result<Option<Vec<Outcome>>, StoreError> {
-        let Some((instance, held)) = self.done_in_hand(events) else { return Ok(None) };
+        let Some((instance, held)) = self.results_of_leased(events) else { return Ok(None) };
         let mut session = self.database.begin().await?;
         let Some(now) = session.hold_instance(instance).await? else {
             session.commit().await?;
@@ -364,12 +371,12 @@ impl<D: Database> Verbs<D> {
         }
         self.write(session, changes).await?;
         let mut own = self.leased();
-        held.iter().for_each(|held| own.end(held.task.task_id, held.hand));
+        held.iter().for_each(|held| own.end(held.task.task_id, held.lease));
         Ok(Some(outcomes))
     }
 
-    /// The tasks of these events, if all are results of what one process has in hand.
-    fn done_in_hand(&self, events: &[TaskEvent]) -> Option<(InstanceKey, Vec<Arc<Held>>)> {
+    /// The tasks of these events, if all are results of tasks that one instance has leased.
+    fn results_of_leased(&self, events: &[TaskEvent]) -> Option<(InstanceKey, Vec<Arc<Held>>)> {
         let own = self.leased();
         if own.tasks.is_empty() {
             return None;
@@ -386,8 +393,8 @@ impl<D: Database> Verbs<D> {
         held.iter().all(|held| held.instance == instance).then_some((instance, held))
     }
 
-    /// Those of the tasks that this process has in hand, and that nobody can take away until the session is over.
-    pub(crate) async fn hold_those_in_hand(
+    /// Those of the tasks that this process has leased, and that nobody can take away until the session is over.
+    pub(crate) async fn hold_leased(
         &self,
         session: &mut D::Session,
         tasks: &[TaskId],
@@ -406,8 +413,8 @@ impl<D: Database> Verbs<D> {
         Ok(held)
     }
 
-    /// Says of pending tasks that somebody has in hand that they were taken: that is not written yet, and whatever is to happen
-    /// to them happens to what they are. Tells which of them, and of those that have ended, are listed as being in hand, and by whom.
+    /// Applies to leased tasks that are pending that they were taken: that is not written yet, and an event must happen to
+    /// what they are. Tells which of them, and of those that have ended, are listed in a lease, and of whom.
     pub(crate) async fn catch_up_with_others(
         session: &mut D::Session,
         tasks: impl Iterator<Item = &mut LockedTask>,
@@ -415,7 +422,8 @@ impl<D: Database> Verbs<D> {
         changes: &mut Changes,
     ) -> Result<HashMap<i64, String>, StoreError> {
         let looked_at = |status: Status| status == Status::Pending || status.is_final();
-        let pending: Vec<&mut LockedTask> = tasks.filter(|task| task.handed && looked_at(task.state.status)).collect();
+        let pending: Vec<&mut LockedTask> =
+            tasks.filter(|task| task.may_be_leased && looked_at(task.state.status)).collect();
         if pending.is_empty() {
             return Ok(HashMap::new());
         }
@@ -428,24 +436,24 @@ impl<D: Database> Verbs<D> {
         Ok(leased)
     }
 
-    /// Remembers what became of tasks in hand.
-    pub(crate) fn note_in_hand(&self, held: HashMap<TaskId, Arc<Held>>, mut tasks: HashMap<TaskId, LockedTask>) {
+    /// Remembers what became of leased tasks.
+    pub(crate) fn note_leased_tasks(&self, held: HashMap<TaskId, Arc<Held>>, mut tasks: HashMap<TaskId, LockedTask>) {
         let mut own = self.leased();
         for (task_id, held) in held {
             match tasks.remove(&task_id) {
                 Some(task) if task.state.status == Status::InProgress && task.state.attempt == held.attempt() => {
-                    if let Some(known) = own.tasks.get_mut(&task_id).filter(|known| known.hand == held.hand) {
+                    if let Some(known) = own.tasks.get_mut(&task_id).filter(|known| known.lease == held.lease) {
                         *known = Arc::new(Held { task, taken: None, ..*held });
                     }
                 }
-                _ => own.end(task_id, held.hand),
+                _ => own.end(task_id, held.lease),
             }
         }
     }
 
     /// Does to the tasks of a process what it asked for, or what was decided, and forgets it; tells how many they were. None
     /// if that has to be decided first.
-    async fn lay_to_rest(
+    async fn reap_instance(
         &self,
         session: &mut D::Session,
         dead: &LockedInstance,
@@ -478,7 +486,7 @@ impl<D: Database> Verbs<D> {
         Ok(Some(tasks))
     }
 
-    /// How many tasks a process has in hand that have not ended.
+    /// How many leased tasks of an instance have not ended.
     async fn unfinished(session: &mut D::Session, instance: &LockedInstance) -> Result<usize, StoreError> {
         let locked = session.lock_leased(instance.key).await?;
         Ok(locked.rows.iter().filter(|task| !task.state.status.is_final()).count())

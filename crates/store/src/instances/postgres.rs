@@ -1,4 +1,4 @@
-//! Processes that do tasks themselves, and what they have in hand, on PostgreSQL.
+//! Instances and their leases on PostgreSQL.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,7 +12,8 @@ use crate::{
     claims::postgres::pending_columns,
     claims::statements::{LockedPending, locked_pending, named_pending},
     instances::statements::{
-        DoneTask, InstanceReader, InstanceRows, Leased, LockedInstance, Onward, Taker, instance_record, locked_instance,
+        DoneTask, InstanceReader, InstanceRows, Leased, Lessee, LockedInstance, Onward, instance_record,
+        locked_instance,
     },
     postgres::names::Names,
     postgres::row::{in_order, ints},
@@ -24,10 +25,10 @@ use crate::{
     tasks::statements::{Locked, LockedTask, locked, locked_task},
 };
 
-/// The first pending tasks of the service $1 behind the place $3, $4 that nobody has in hand, up to $2 of them, if nothing limits its
-/// flow; and how often tasks of it were handed out before. Those that are in hand are passed over, but for the hands $5, all of
-/// which is before that place: they may be the first of the queue. Nothing is locked, since whoever hands out tasks of this service notes it at its flow, and whoever else changes one changes its revision.
-/// Names of clients are learned afterwards ([`Names`]).
+/// The first pending tasks of the service $1 behind the place $3, $4 that nobody has leased, up to $2 of them, if nothing
+/// limits its flow; and how often tasks of it were leased before. Leased tasks are passed over, but for the leases $5: all
+/// their tasks are before that place. Nothing is locked: whoever claims tasks of this service notes it at its flow, and whoever
+/// else changes a task changes its revision. Names of clients are learned afterwards ([`Names`]).
 const NEXT_IN_LINE: &str = concat!(
     "SELECT clock_timestamp() AS now, f.taken, ",
     pending_columns!("coalesce(t.retry, s.retry)"),
@@ -44,9 +45,9 @@ const NEXT_IN_LINE: &str = concat!(
      ) t"
 );
 
-fn next_in_line(service: ServiceKey, taker: &Taker) -> Statement<'_> {
-    let Onward { rank, id, hands } = &taker.onward;
-    sqlx::query(NEXT_IN_LINE).bind(service.0).bind(wide(taker.limit)).bind(rank).bind(id).bind(hands)
+fn next_in_line(service: ServiceKey, lessee: &Lessee) -> Statement<'_> {
+    let Onward { rank, id, leases } = &lessee.onward;
+    sqlx::query(NEXT_IN_LINE).bind(service.0).bind(wide(lessee.limit)).bind(rank).bind(id).bind(leases)
 }
 
 /// What such rows are, in the order in which they were asked for.
@@ -186,8 +187,8 @@ impl InstanceRows for PgSession {
         if !new {
             return Ok(());
         }
-        // Claims that began before pass over nothing that is in hand. This waits until they are over; before anything else
-        // is locked, and not for ever, since all others wait behind it.
+        // Claims that began before do not pass over leased tasks. This waits until they are over: before anything else is
+        // locked, and not for ever, since all others wait behind it.
         for statement in ["SET LOCAL lock_timeout = '2s'", "LOCK TABLE relais.task IN EXCLUSIVE MODE"] {
             sqlx::query(statement).execute(&mut *self.tx).await.map_err(error)?;
         }
@@ -203,14 +204,14 @@ impl InstanceRows for PgSession {
         Ok(())
     }
 
-    async fn lock_desk(
+    async fn lock_claims(
         &mut self,
         service: ServiceKey,
         instance: InstanceKey,
         done_with: &[i64],
     ) -> Result<Option<bool>> {
         let row = sqlx::query(
-            // What a process answers for is locked before its desk, always.
+            // The instance is always locked before the flow of the service.
             "WITH gone AS (DELETE FROM relais.hand WHERE id = ANY($3)
              ), alive AS MATERIALIZED (
                  SELECT id FROM relais.instance WHERE id = $2 AND NOT undecided FOR KEY SHARE
@@ -243,19 +244,19 @@ impl InstanceRows for PgSession {
         Ok(())
     }
 
-    async fn lease_tasks(&mut self, service: ServiceKey, taker: &Taker) -> Result<Leased> {
-        let rows = next_in_line(service, taker).fetch_all(&mut *self.tx).await.map_err(error)?;
+    async fn lease_tasks(&mut self, service: ServiceKey, lessee: &Lessee) -> Result<Leased> {
+        let rows = next_in_line(service, lessee).fetch_all(&mut *self.tx).await.map_err(error)?;
         let locked = leased_tasks(&rows, &self.names, &mut self.tx).await?;
         if locked.rows.is_empty() {
-            return Ok(Leased { hand: None, locked });
+            return Ok(Leased { lease: None, locked });
         }
         sqlx::query("UPDATE relais.flow SET taken = taken + 1 WHERE service_id = $1")
             .bind(service.0)
             .execute(&mut *self.tx)
             .await
             .map_err(error)?;
-        let hand = self.insert_lease(service, taker.instance, &ids(&locked)).await?;
-        Ok(Leased { hand: Some(hand), locked })
+        let lease = self.insert_lease(service, lessee.instance, &ids(&locked)).await?;
+        Ok(Leased { lease: Some(lease), locked })
     }
 
     async fn insert_lease(&mut self, service: ServiceKey, instance: InstanceKey, tasks: &[i64]) -> Result<i64> {
@@ -264,7 +265,7 @@ impl InstanceRows for PgSession {
         made.fetch_one(&mut *self.tx).await.map_err(error)
     }
 
-    async fn let_go(&mut self, services: &[ServiceKey], tasks: &[i64]) -> Result<()> {
+    async fn end_leases(&mut self, services: &[ServiceKey], tasks: &[i64]) -> Result<()> {
         sqlx::query(
             "UPDATE relais.hand SET tasks = ARRAY(SELECT id FROM unnest(tasks) AS id WHERE id <> ALL($2))
              WHERE service_id = ANY($1) AND tasks && $2",
@@ -278,7 +279,7 @@ impl InstanceRows for PgSession {
     }
 
     async fn leased(&mut self, service: ServiceKey) -> Result<HashSet<i64>> {
-        // Whoever asks is about to hand out others.
+        // Whoever asks is about to claim others.
         let ids: Vec<i64> = sqlx::query_scalar(
             "WITH noted AS (UPDATE relais.flow SET taken = taken + 1 WHERE service_id = $1)
              SELECT unnest(tasks) FROM relais.hand WHERE service_id = $1",
@@ -352,15 +353,15 @@ impl InstanceRows for PgSession {
 
 impl InstanceReader for Postgres {
     // They are read, and then listed if nobody has claimed any in between.
-    async fn lease_unlocked(&self, service: ServiceKey, taker: &Taker) -> Result<Option<Leased>> {
+    async fn lease_unlocked(&self, service: ServiceKey, lessee: &Lessee) -> Result<Option<Leased>> {
         let mut lent = self.lend().await?;
-        let rows = next_in_line(service, taker).fetch_all(&mut *lent).await.map_err(error)?;
+        let rows = next_in_line(service, lessee).fetch_all(&mut *lent).await.map_err(error)?;
         let Some(taken) = rows.first().map(|row| row.big("taken")).transpose()? else {
             lent.keep();
             return Ok(None);
         };
         let locked = leased_tasks(&rows, &self.names, &mut lent).await?;
-        let hand = sqlx::query_scalar(
+        let lease = sqlx::query_scalar(
             "WITH gone AS (DELETE FROM relais.hand WHERE id = ANY($4)
              ), alive AS MATERIALIZED (
                  SELECT id FROM relais.instance WHERE id = $2 AND NOT undecided AND epoch = $6 FOR KEY SHARE
@@ -374,16 +375,16 @@ impl InstanceReader for Postgres {
              INSERT INTO relais.hand (instance_id, service_id, tasks) SELECT $2, service_id, $3 FROM noted RETURNING id",
         )
         .bind(service.0)
-        .bind(taker.instance.0)
+        .bind(lessee.instance.0)
         .bind(ids(&locked))
-        .bind(&taker.done_with)
+        .bind(&lessee.done_with)
         .bind(taken)
-        .bind(taker.epoch)
+        .bind(lessee.epoch)
         .fetch_optional(&mut *lent)
         .await
         .map_err(error)?;
         lent.keep();
-        Ok(hand.map(|hand| Leased { hand: Some(hand), locked }))
+        Ok(lease.map(|lease| Leased { lease: Some(lease), locked }))
     }
 
     async fn list_instances(&self) -> Result<Vec<InstanceRecord>> {

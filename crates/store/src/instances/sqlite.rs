@@ -1,5 +1,4 @@
-//! Processes that do tasks themselves, and what they have in hand, on SQLite. There is one process at a time: whoever else is
-//! known is an earlier run of it.
+//! Instances and their leases on SQLite. There is one process at a time: whoever else is known is an earlier run of it.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,7 +11,7 @@ use crate::{
     claims::sqlite::pending_columns,
     claims::statements::locked_pending,
     instances::statements::{
-        DoneTask, InstanceReader, InstanceRows, Leased, LockedInstance, Taker, instance_record, locked_instance,
+        DoneTask, InstanceReader, InstanceRows, Leased, Lessee, LockedInstance, instance_record, locked_instance,
     },
     row::{Columns as _, in_millis, unsigned, wide},
     session::Result,
@@ -23,7 +22,7 @@ use crate::{
     tasks::statements::{Locked, LockedTask, locked, locked_task},
 };
 
-const TAKE: &str = concat!(
+const NEXT_IN_LINE: &str = concat!(
     "SELECT ",
     now!(),
     " AS now, coalesce(t.retry, s.retry) AS retry, ",
@@ -36,7 +35,7 @@ const TAKE: &str = concat!(
       ORDER BY t.rank, t.id LIMIT ?2"
 );
 
-const LOCK_IN_HAND: &str = concat!(
+const LOCK_LEASED: &str = concat!(
     "SELECT ",
     now!(),
     " AS now, ",
@@ -65,11 +64,11 @@ impl SqliteSession {
         done.map(|done| done.rows_affected()).map_err(|failure| self.failed(failure))
     }
 
-    async fn drop_hands(&mut self, hands: &[i64]) -> Result<()> {
-        if hands.is_empty() {
+    async fn drop_leases(&mut self, leases: &[i64]) -> Result<()> {
+        if leases.is_empty() {
             return Ok(());
         }
-        self.execute("DELETE FROM hand WHERE id IN (SELECT value FROM json_each(?1))", hands).await
+        self.execute("DELETE FROM hand WHERE id IN (SELECT value FROM json_each(?1))", leases).await
     }
 }
 
@@ -141,7 +140,7 @@ impl InstanceRows for SqliteSession {
         silence: Duration,
         done_with: &[i64],
     ) -> Result<bool> {
-        self.drop_hands(done_with).await?;
+        self.drop_leases(done_with).await?;
         let statement = sqlx::query(concat!(
             "UPDATE instance SET seen = ",
             now!(),
@@ -181,13 +180,13 @@ impl InstanceRows for SqliteSession {
         .await
     }
 
-    async fn lock_desk(
+    async fn lock_claims(
         &mut self,
         service: ServiceKey,
         instance: InstanceKey,
         done_with: &[i64],
     ) -> Result<Option<bool>> {
-        self.drop_hands(done_with).await?;
+        self.drop_leases(done_with).await?;
         let row = sqlx::query(
             "SELECT s.flow = 3 AS free FROM service s CROSS JOIN instance i
              WHERE s.id = ?1 AND s.handed AND i.id = ?2 AND NOT i.undecided",
@@ -208,19 +207,19 @@ impl InstanceRows for SqliteSession {
         self.change(statement.bind(instance.0).bind(service.0).bind(array(known)?)).await.map(drop)
     }
 
-    async fn lease_tasks(&mut self, service: ServiceKey, taker: &Taker) -> Result<Leased> {
-        let rows = sqlx::query(TAKE)
+    async fn lease_tasks(&mut self, service: ServiceKey, lessee: &Lessee) -> Result<Leased> {
+        let rows = sqlx::query(NEXT_IN_LINE)
             .bind(service.0)
-            .bind(wide(taker.limit))
-            .bind(taker.onward.rank)
-            .bind(taker.onward.id)
-            .bind(array(&taker.onward.hands)?)
+            .bind(wide(lessee.limit))
+            .bind(lessee.onward.rank)
+            .bind(lessee.onward.id)
+            .bind(array(&lessee.onward.leases)?)
             .fetch_all(&mut *self.tx)
             .await
             .map_err(|failure| self.failed(failure))?;
         let ids: Vec<i64> = rows.iter().map(|row| row.big("id")).collect::<Result<_>>()?;
-        let hand = if ids.is_empty() { None } else { Some(self.insert_lease(service, taker.instance, &ids).await?) };
-        Ok(Leased { hand, locked: locked(&rows, locked_pending)? })
+        let lease = if ids.is_empty() { None } else { Some(self.insert_lease(service, lessee.instance, &ids).await?) };
+        Ok(Leased { lease, locked: locked(&rows, locked_pending)? })
     }
 
     async fn insert_lease(&mut self, service: ServiceKey, instance: InstanceKey, tasks: &[i64]) -> Result<i64> {
@@ -234,7 +233,7 @@ impl InstanceRows for SqliteSession {
             .map_err(|failure| self.failed(failure))
     }
 
-    async fn let_go(&mut self, services: &[ServiceKey], tasks: &[i64]) -> Result<()> {
+    async fn end_leases(&mut self, services: &[ServiceKey], tasks: &[i64]) -> Result<()> {
         let keys: Vec<i32> = services.iter().map(|service| service.0).collect();
         let statement = sqlx::query(
             "UPDATE hand SET tasks = (
@@ -268,7 +267,7 @@ impl InstanceRows for SqliteSession {
     }
 
     async fn lock_leased(&mut self, instance: InstanceKey) -> Result<Locked<LockedTask>> {
-        let rows = sqlx::query(LOCK_IN_HAND)
+        let rows = sqlx::query(LOCK_LEASED)
             .bind(instance.0)
             .fetch_all(&mut *self.tx)
             .await

@@ -1,8 +1,8 @@
-//! What a driver says in SQL about processes that do tasks themselves, and about what they have in hand.
+//! What a driver says in SQL about instances, which are processes that run tasks themselves, and about their leases.
 //!
-//! A process answers for all that it has in hand by its row: whoever locks that row and finds it alive knows that nobody has
-//! taken anything away from it. Claims on a service whose tasks may be in hand lock the service's flow, one after the other,
-//! and leave out what is in hand.
+//! The row of an instance covers all its leases: whoever locks that row and finds it alive knows that nobody has taken a task
+//! away from it. Claims on a service whose tasks may be leased lock the service's flow, one after the other, and leave out
+//! leased tasks.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -43,11 +43,11 @@ pub(crate) struct DoneTask {
     pub response: Json,
 }
 
-/// A process that takes tasks in hand.
+/// An instance that leases tasks.
 #[derive(Debug)]
-pub(crate) struct Taker {
+pub(crate) struct Lessee {
     pub instance: InstanceKey,
-    /// How often it gave up what it had under way: whatever was begun before that takes nothing.
+    /// How often it gave up the calls that it had under way. A call of an earlier epoch leases nothing.
     pub epoch: i64,
     /// It has room for so many.
     pub limit: usize,
@@ -57,50 +57,50 @@ pub(crate) struct Taker {
     pub onward: Onward,
 }
 
-/// Where to look for tasks: behind the last one that a process was given. All before it are in these hands of its, or were when it
-/// looked; it need not pass over them one by one.
+/// Where to look for tasks: behind the last one that an instance leased. All before it are in these leases, or were when it
+/// looked, so that it need not pass over them one by one.
 #[derive(Debug, Clone)]
 pub(crate) struct Onward {
     pub rank: i64,
     pub id: i64,
-    pub hands: Vec<i64>,
+    pub leases: Vec<i64>,
 }
 
 impl Onward {
     /// From the head of the queue.
-    pub(crate) const START: Self = Self { rank: i64::MIN, id: 0, hands: Vec::new() };
+    pub(crate) const START: Self = Self { rank: i64::MIN, id: 0, leases: Vec::new() };
 
     pub(crate) fn is_start(&self) -> bool {
         self.rank == i64::MIN
     }
 }
 
-/// What was taken in hand.
+/// What was leased.
 #[derive(Debug)]
 pub(crate) struct Leased {
     /// The row that lists it; none if it is nothing.
-    pub hand: Option<i64>,
+    pub lease: Option<i64>,
     pub locked: Locked<LockedPending>,
 }
 
-/// Processes, and leases that need no transaction of ours.
+/// What is said of instances outside of a transaction.
 pub(crate) trait InstanceReader: Send + Sync {
-    /// The processes that do tasks themselves, in the order of their names.
+    /// The instances, in the order of their names.
     fn list_instances(&self) -> impl Future<Output = Result<Vec<InstanceRecord>>> + Send;
 
-    /// Takes pending tasks of a service in hand without locking anything first. None if there are none, if somebody else takes some
-    /// at this moment, if the flow is limited or the process is not alive, or if the database gains nothing by it; then hands
-    /// that the process is done with may still be there.
+    /// Leases pending tasks of a service without locking anything first. None if there are none, if somebody else claims some
+    /// at this moment, if the flow is limited or the instance is not alive, or if the database gains nothing by it. Then leases
+    /// that the instance is done with may still be there.
     fn lease_unlocked(
         &self,
         _service: ServiceKey,
-        _taker: &Taker,
+        _lessee: &Lessee,
     ) -> impl Future<Output = Result<Option<Leased>>> + Send {
         std::future::ready(Ok(None))
     }
 }
 
-/// Processes and what they have in hand, within a transaction.
+/// Instances and their leases, within a transaction.
 pub(crate) trait InstanceRows: Send {
     /// Makes a process known.
     fn insert_instance(&mut self, instance: &NewInstance) -> impl Future<Output = Result<InstanceKey>> + Send;
@@ -117,10 +117,10 @@ pub(crate) trait InstanceRows: Send {
     /// Notes that it is to be decided what becomes of a process's tasks.
     fn leave_undecided(&mut self, instance: InstanceKey) -> impl Future<Output = Result<()>> + Send;
 
-    /// Locks a process; false if it is gone. A statement of its own: what it has in hand is read afterwards.
+    /// Locks an instance; false if it is gone. A statement of its own: its leases are read afterwards.
     fn lock_own(&mut self, instance: InstanceKey) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Forgets a process, and what it had in hand.
+    /// Removes an instance and its leases.
     fn delete_instance(&mut self, instance: InstanceKey) -> impl Future<Output = Result<()>> + Send;
 
     /// Prolongs a process's life; false if it is over. Leases that it is done with go.
@@ -131,29 +131,29 @@ pub(crate) trait InstanceRows: Send {
         done_with: &[i64],
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Makes sure that a process is alive, and that it stays so until this transaction is over: then nothing that it has in
-    /// hand is taken away. Tells the time.
+    /// Makes sure that an instance is alive, and that it stays so until this transaction is over: then none of its leased tasks
+    /// is taken away. Tells the time.
     fn hold_instance(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Option<Timestamp>>> + Send;
 
-    /// A process gives up whatever it has under way: once this is committed, what was begun before takes nothing, unless it has
-    /// locked the coordinator already. Tells how often the process has done so; none if it is not alive.
+    /// Begins a new epoch of an instance. Once this is committed, a call that began before leases nothing, unless it has locked
+    /// the claims of the service already. Tells the number of the epoch; none if the instance is not alive.
     fn renew(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Option<i64>>> + Send;
 
-    /// Notes that tasks of these services may be in hand from now on. When it returns, no claim is under way that knows
+    /// Notes that tasks of these services may be leased from now on. When it returns, no claim is under way that knows
     /// nothing of it.
     fn note_leased(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<()>> + Send;
 
-    /// Locks the service against other claims, and holds the process; tells whether nothing limits the service's flow. None
-    /// if the process is not alive, or never said that it does tasks of this service. Leases that it is done with go.
-    fn lock_desk(
+    /// Locks the service against other claims, and holds the instance; tells whether nothing limits the service's flow. None
+    /// if the instance is not alive, or never said that it runs tasks of this service. Leases that it is done with are removed.
+    fn lock_claims(
         &mut self,
         service: ServiceKey,
         instance: InstanceKey,
         done_with: &[i64],
     ) -> impl Future<Output = Result<Option<bool>>> + Send;
 
-    /// Forgets what a process has in hand of a service, but for these: it was never told that it has it. The desk is locked, and
-    /// whoever was about to take some without locking it finds that somebody was there.
+    /// Removes the leases of an instance on a service, but for these: the instance was never told of the others. The claims of
+    /// the service are locked, and whoever was about to lease some without locking notices.
     fn drop_unknown(
         &mut self,
         service: ServiceKey,
@@ -161,10 +161,10 @@ pub(crate) trait InstanceRows: Send {
         known: &[i64],
     ) -> impl Future<Output = Result<()>> + Send;
 
-    /// Takes the first pending tasks of a service in hand that nobody has, and does not write to them.
-    fn lease_tasks(&mut self, service: ServiceKey, taker: &Taker) -> impl Future<Output = Result<Leased>> + Send;
+    /// Leases the first pending tasks of a service that nobody has, and does not write to them.
+    fn lease_tasks(&mut self, service: ServiceKey, lessee: &Lessee) -> impl Future<Output = Result<Leased>> + Send;
 
-    /// Lists tasks as being in hand.
+    /// Writes a lease on these tasks.
     fn insert_lease(
         &mut self,
         service: ServiceKey,
@@ -172,16 +172,16 @@ pub(crate) trait InstanceRows: Send {
         tasks: &[i64],
     ) -> impl Future<Output = Result<i64>> + Send;
 
-    /// Takes tasks out of the hands of these services: they are anybody's.
-    fn let_go(&mut self, services: &[ServiceKey], tasks: &[i64]) -> impl Future<Output = Result<()>> + Send;
+    /// Takes tasks out of the leases of these services: anybody can claim them.
+    fn end_leases(&mut self, services: &[ServiceKey], tasks: &[i64]) -> impl Future<Output = Result<()>> + Send;
 
-    /// The tasks of a service that are in hand.
+    /// The tasks of a service that are leased.
     fn leased(&mut self, service: ServiceKey) -> impl Future<Output = Result<HashSet<i64>>> + Send;
 
-    /// Those of the tasks that are in hand, and the names of the processes that have them.
+    /// Those of the tasks that are leased, and the names of the instances that have them.
     fn leased_among(&mut self, tasks: &[i64]) -> impl Future<Output = Result<HashMap<i64, String>>> + Send;
 
-    /// Locks the tasks that a process has in hand.
+    /// Locks the tasks that an instance has leased.
     fn lock_leased(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;
 
     /// Writes that tasks were done, those that nobody else has changed; tells how many.

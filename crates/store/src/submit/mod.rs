@@ -17,7 +17,7 @@ use relais_core::{
 use crate::{
     counters::ledger::Ledger,
     history::statements::History as _,
-    instances::statements::{InstanceRows as _, Leased, Taker},
+    instances::statements::{InstanceRows as _, Leased, Lessee},
     row::unsigned,
     session::Database,
     submit::keys::Keys,
@@ -62,15 +62,15 @@ impl InsertedTask {
 
 impl<D: Database> Verbs<D> {
     /// One transaction for the whole batch: lock the queues, count the room, insert, count.
-    /// Also what the one who waits for them has in hand of it.
+    /// Tells also what the instance that waits for them has leased of it.
     pub(crate) async fn submit(
         &self,
         mut tasks: Vec<NewTask>,
-        taker: Option<&Taker>,
+        lessee: Option<&Lessee>,
     ) -> Result<(Vec<Submission>, Option<Leased>), StoreError> {
         let Some(service) = tasks.first().map(|task| task.service) else { return Ok((Vec::new(), None)) };
         tasks.iter_mut().for_each(text::submission);
-        if let Some(taken) = self.submit_unlimited(&tasks, taker).await? {
+        if let Some(taken) = self.submit_unlimited(&tasks, lessee).await? {
             return Ok(taken);
         }
         let mut session = self.database.begin().await?;
@@ -79,10 +79,10 @@ impl<D: Database> Verbs<D> {
         let mut leased = None;
         if !taken.inserted.is_empty() {
             // Others lock what a process answers for before queues.
-            if let Some(taker) = taker.filter(|_| D::ONE_WRITER)
-                && session.lock_desk(service, taker.instance, &taker.done_with).await? == Some(true)
+            if let Some(lessee) = lessee.filter(|_| D::ONE_WRITER)
+                && session.lock_claims(service, lessee.instance, &lessee.done_with).await? == Some(true)
             {
-                leased = Some(session.lease_tasks(service, taker).await?);
+                leased = Some(session.lease_tasks(service, lessee).await?);
             }
             self.finish_taken(session, taken).await?;
         }
@@ -180,14 +180,14 @@ impl<D: Database> Verbs<D> {
     async fn submit_unlimited(
         &self,
         tasks: &[NewTask],
-        taker: Option<&Taker>,
+        lessee: Option<&Lessee>,
     ) -> Result<Option<(Vec<Submission>, Option<Leased>)>, StoreError> {
         if !are_plain(tasks) {
             return Ok(None);
         }
         let wakeup = new_work(tasks);
-        let taker = taker.filter(|taker| tasks.len() <= taker.limit);
-        let Some((first, taken)) = self.database.submit_unlimited(tasks, &wakeup, taker).await? else {
+        let lessee = lessee.filter(|lessee| tasks.len() <= lessee.limit);
+        let Some((first, taken)) = self.database.submit_unlimited(tasks, &wakeup, lessee).await? else {
             return Ok(None);
         };
         self.wake(&wakeup);

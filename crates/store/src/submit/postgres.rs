@@ -9,7 +9,7 @@ use crate::{
     claims::postgres::pending_columns,
     history::statements::History as _,
     instances::postgres::leased_tasks,
-    instances::statements::{Leased, Taker},
+    instances::statements::{Leased, Lessee},
     postgres::session::{PgSession, column},
     postgres::{CHANNEL, Postgres, Statement, error, to_sql},
     row::{Columns as _, in_millis, retry_text, wide},
@@ -56,10 +56,10 @@ const SUBMIT: &str = "
                      WHERE service_id = $1 AND client_id = 0 AND status = 0 AND departed), 0) AS departed
     FROM queue q";
 
-/// The same as [`SUBMIT`], and the process $19 has them in hand: if nothing else waits, and nobody else is about to hand out tasks. What is locked is
-/// passed over, since others lock in another order.
-/// (A key share would do to hold the process, but would be had of a row that was since counted up.)
-const SUBMIT_AND_TAKE: &str = concat!(
+/// The same as [`SUBMIT`], and the instance $19 leases the tasks, if nothing else waits and nobody else is about to claim some.
+/// What is locked is passed over, since others lock in another order. (A key share would be enough to hold the instance, but it
+/// would be granted on a row whose epoch was since counted up.)
+const SUBMIT_AND_LEASE: &str = concat!(
     "WITH queue AS (
          UPDATE relais.tally SET n = n + $2
          WHERE service_id = $1 AND client_id = 0 AND status = 0 AND NOT departed AND NOT limited
@@ -92,14 +92,14 @@ const SUBMIT_AND_TAKE: &str = concat!(
          DELETE FROM relais.hand WHERE id = ANY($20)
      ), s AS MATERIALIZED (
          SELECT * FROM relais.service WHERE id = $1
-     ), desk AS MATERIALIZED (
+     ), locked AS MATERIALIZED (
          SELECT f.service_id FROM relais.flow f CROSS JOIN relais.instance i
          WHERE f.service_id = $1 AND i.id = $19 AND NOT i.undecided AND i.epoch = $21
                AND (SELECT handed AND flow = 3 AND NOT paused AND NOT deleted AND transport = 0 FROM s)
          FOR NO KEY UPDATE OF f SKIP LOCKED FOR SHARE OF i SKIP LOCKED
      ), made AS (
          INSERT INTO relais.hand (instance_id, service_id, tasks)
-         SELECT $19, $1, array_agg(n.id) FROM taken n CROSS JOIN desk
+         SELECT $19, $1, array_agg(n.id) FROM taken n CROSS JOIN locked
          WHERE NOT (SELECT brokered FROM queue)
                AND (SELECT count(*) FROM (
                         SELECT FROM relais.task
@@ -111,38 +111,37 @@ const SUBMIT_AND_TAKE: &str = concat!(
      SELECT q.arrived, CASE WHEN $11::text IS NOT NULL THEN (SELECT pg_notify($10, $11)::text) END AS told,
             coalesce((SELECT n FROM relais.tally
                       WHERE service_id = $1 AND client_id = 0 AND status = 0 AND departed), 0) AS departed,
-            clock_timestamp() AS now, made.id AS hand, ",
+            clock_timestamp() AS now, made.id AS lease, ",
     pending_columns!("coalesce(t.retry, s.retry)"),
     " FROM queue q LEFT JOIN (made CROSS JOIN taken t CROSS JOIN s) ON true"
 );
 
 impl UnlimitedSubmit for Postgres {
-    /// Takes a batch for one service, unless its queue is limited; tells where the first one stands, and what the taker has in hand.
     async fn submit_unlimited(
         &self,
         tasks: &[NewTask],
         wakeup: &Wakeup,
-        taker: Option<&Taker>,
+        lessee: Option<&Lessee>,
     ) -> Result<Option<(u64, Option<Leased>)>> {
         let payload = self.tells_as().map(|origin| wakeup::encode(origin, wakeup));
-        let statement = match taker {
-            Some(taker) => {
-                let statement = bind(SUBMIT_AND_TAKE, tasks, payload)?;
-                statement.bind(taker.instance.0).bind(&taker.done_with).bind(taker.epoch)
+        let statement = match lessee {
+            Some(lessee) => {
+                let statement = bind(SUBMIT_AND_LEASE, tasks, payload)?;
+                statement.bind(lessee.instance.0).bind(&lessee.done_with).bind(lessee.epoch)
             }
             None => bind(SUBMIT, tasks, payload)?,
         };
         let mut lent = self.lend().await?;
         let rows = statement.fetch_all(&mut *lent).await.map_err(error)?;
         let first = rows.first();
-        let hand = match first.filter(|_| taker.is_some()) {
-            Some(row) => row.big_if_any("hand")?,
+        let lease = match first.filter(|_| lessee.is_some()) {
+            Some(row) => row.big_if_any("lease")?,
             None => None,
         };
-        let taken = match hand {
-            Some(hand) => {
+        let taken = match lease {
+            Some(lease) => {
                 let locked = leased_tasks(&rows, &self.names, &mut lent).await?;
-                Some(Leased { hand: Some(hand), locked })
+                Some(Leased { lease: Some(lease), locked })
             }
             None => None,
         };

@@ -5,7 +5,7 @@ use std::future::Future;
 use relais_core::{ClientKey, NewTask, Room, ServiceKey, State, StoreError, TaskId, Timestamp, Wakeup};
 
 use crate::{
-    instances::statements::{Leased, Taker},
+    instances::statements::{Leased, Lessee},
     row::{Columns, client_key, narrow, service_key, unsigned},
     session::Result,
 };
@@ -62,13 +62,13 @@ pub(crate) struct InsertedTask {
 pub(crate) trait UnlimitedSubmit: Send + Sync {
     /// Takes tasks in, in a transaction of its own, if that can be said in one statement: all are for one service, and none
     /// has an idempotency key. Tells where in the queue the first one stands; or none, and does nothing, if a capacity has
-    /// to be looked at, or if the database gains nothing by it. A process that waits for tasks takes them in hand, unless others
-    /// wait before them, or anybody else takes some at this moment.
+    /// to be looked at, or if the database gains nothing by it. An instance that waits for tasks leases them, unless others wait
+    /// before them, or anybody else claims some at this moment.
     fn submit_unlimited(
         &self,
         _tasks: &[NewTask],
         _wakeup: &Wakeup,
-        _taker: Option<&Taker>,
+        _lessee: Option<&Lessee>,
     ) -> impl Future<Output = Result<Option<(u64, Option<Leased>)>>> + Send {
         std::future::ready(Ok(None))
     }

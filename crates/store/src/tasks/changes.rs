@@ -34,8 +34,8 @@ pub(crate) struct Changes {
     work: BTreeSet<ServiceKey>,
     /// Came back to their queue, and not by way of a broker.
     back: BTreeSet<(ServiceKey, TaskId)>,
-    /// The same, of services whose tasks may be in hand: they are in nobody's any more.
-    let_go: BTreeMap<i64, ServiceKey>,
+    /// The same, of services whose tasks may be leased: their leases have ended.
+    end_leases: BTreeMap<i64, ServiceKey>,
     /// Attempts that are over while their tasks are not.
     attempts: Vec<(i64, Attempt)>,
     /// Had ended, and begin anew; or waited, and do not any more.
@@ -114,7 +114,7 @@ impl Changes {
             callback: task.callback.as_ref(),
             has_unique_key: task.unique_key.is_some(),
             has_dependents: task.followed,
-            may_be_leased: task.handed,
+            may_be_leased: task.may_be_leased,
             limits_running: self.limited.running.contains(&task.service),
             has_window: self.limited.windows.contains(&task.service),
         };
@@ -134,7 +134,7 @@ impl Changes {
             self.back.insert((task.service, task.task_id));
         }
         if effects.ends_lease {
-            self.let_go.insert(task.id, task.service);
+            self.end_leases.insert(task.id, task.service);
         }
         if effects.is_revived {
             self.revived.push(task.id);
@@ -173,7 +173,7 @@ impl Changes {
         self.written.insert(task.id, WrittenTask { id: task.id, state, response, failure });
     }
 
-    /// Whoever has a task at hand is to be told to leave it alone.
+    /// The worker that has a task is told to stop it.
     pub(crate) fn revoke(&mut self, task: &LockedTask, fresh: bool) {
         let (status, revision) = (task.state.status, task.state.revision);
         self.revoked.push(Revocation { task_id: task.task_id, service: task.service, status, revision, fresh });
@@ -184,7 +184,7 @@ impl Changes {
         let nothing_else = self.attempts.is_empty()
             && self.revived.is_empty()
             && self.keys.is_empty()
-            && self.let_go.is_empty()
+            && self.end_leases.is_empty()
             && self.endings.is_empty()
             && self.settled.is_empty()
             && self.told.is_empty()
@@ -212,7 +212,7 @@ impl Changes {
         std::mem::take(&mut self.written).into_values()
     }
 
-    /// A task that nobody else knew to be in hand is anybody's.
+    /// A leased task of which nothing was written can be claimed by anybody again.
     pub(crate) fn came_back(&mut self, task: &LockedTask) {
         self.work.insert(task.service);
         self.back.insert((task.service, task.task_id));
@@ -273,10 +273,10 @@ impl<D: Database> Verbs<D> {
             session.free_unique(&free.into_keys().collect::<Vec<_>>()).await?;
             session.retake_unique(&used.into_keys().collect::<Vec<_>>()).await?;
         }
-        if !changes.let_go.is_empty() {
-            let services: BTreeSet<ServiceKey> = changes.let_go.values().copied().collect();
+        if !changes.end_leases.is_empty() {
+            let services: BTreeSet<ServiceKey> = changes.end_leases.values().copied().collect();
             let services: Vec<ServiceKey> = services.into_iter().collect();
-            session.let_go(&services, &changes.let_go.into_keys().collect::<Vec<_>>()).await?;
+            session.end_leases(&services, &changes.end_leases.into_keys().collect::<Vec<_>>()).await?;
         }
         if !changes.endings.is_empty() {
             session.note_endings(&changes.endings.into_iter().collect::<Vec<_>>()).await?;

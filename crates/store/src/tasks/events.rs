@@ -26,7 +26,7 @@ impl<D: Database> Verbs<D> {
         let mut session = self.database.begin().await?;
         let names: Vec<TaskId> =
             events.iter().map(|event| event.task_id).collect::<BTreeSet<_>>().into_iter().collect();
-        let held = self.hold_those_in_hand(&mut session, &names).await?;
+        let held = self.hold_leased(&mut session, &names).await?;
         let locked = session.lock_tasks(&names).await?;
         let mut tasks: HashMap<TaskId, LockedTask> = locked.rows.into_iter().map(|task| (task.task_id, task)).collect();
         let mut changes = Changes::new(self.wants_changes(), self.limited());
@@ -60,7 +60,7 @@ impl<D: Database> Verbs<D> {
             })
             .collect::<Result<_, _>>()?;
         self.write(session, changes).await?;
-        self.note_in_hand(held, tasks);
+        self.note_leased_tasks(held, tasks);
         Ok(outcomes)
     }
 

@@ -34,8 +34,8 @@ pub(crate) struct LockedTask {
     /// How often to try again, as it is written; see [`crate::history::statements::policy_of_task`].
     pub retry: Option<String>,
     pub unique_key: Option<String>,
-    /// Whether tasks of its service may be in hand.
-    pub handed: bool,
+    /// Whether tasks of its service may be leased to instances.
+    pub may_be_leased: bool,
     /// The batch that it belongs to.
     pub batch: Option<BatchId>,
     /// Whether others wait for it.
@@ -167,7 +167,7 @@ pub(crate) fn locked_task(row: &impl Columns) -> Result<LockedTask> {
         correlation_id: row.text_if_any("correlation_id")?,
         retry: row.text_if_any("retry")?,
         unique_key: row.text_if_any("unique_key")?,
-        handed: row.flag("handed")?,
+        may_be_leased: row.flag("handed")?,
         batch: batch_of(row)?,
         followed: row.flag("followed")?,
         when: row.small_if_any("after_when")?.and_then(Condition::from_code),
