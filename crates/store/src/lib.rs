@@ -1,12 +1,13 @@
 //! The store, on SQLite and on PostgreSQL.
 //!
-//! A feature is a folder: `tasks/`, `submit/`, `claims/`, `counters/`, `callbacks/`, `schedules/`, `instances/`, … Its `mod.rs` has
-//! its port and what it does, once for all databases: lock some rows, ask `relais-core` what they become, write them back, keep
-//! the counters. Its `statements.rs` says what it needs of a database, and `postgres.rs` and `sqlite.rs` say that in SQL.
+//! A feature is a folder: `tasks/`, `submit/`, `claims/`, `counters/`, `callbacks/`, `schedules/`, `instances/`, … Its
+//! `mod.rs` has its port and what it does, once for all databases: lock some rows, ask `relais-core` what they become,
+//! write them back, keep the counters. Its `statements.rs` says what it needs of a database, and `postgres.rs` and
+//! `sqlite.rs` say that in SQL.
 //!
 //! [`verbs`] is the store to which the features add their verbs. [`session`] is what a driver is: the sum of all
-//! `statements.rs`. The drivers, `postgres/` and `sqlite/`, have connections and migrations. A driver decides nothing; where
-//! there is nothing to decide it may do a verb in one statement (`submit/postgres.rs`).
+//! `statements.rs`. The drivers, `postgres/` and `sqlite/`, have connections and migrations. A driver decides nothing;
+//! where there is nothing to decide it may do a verb in one statement (`submit/postgres.rs`).
 //!
 //! ```
 //! # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -60,10 +61,11 @@ pub struct Options {
     pub max_connections: u32,
     /// How long a call may wait for a connection before the store counts as unavailable.
     pub acquire_timeout: Duration,
-    /// Whether processes on the same database tell each other of changes through it. Not needed where something else does.
+    /// Whether processes on the same database tell each other of changes through it. Not needed where something else
+    /// does.
     pub notify: bool,
-    /// What signing secrets are encrypted with in the database: the first key encrypts, each of them decrypts. Without any
-    /// they are stored in clear. [`Store::migrate`] encrypts what is there with the first key.
+    /// What signing secrets are encrypted with in the database: the first key encrypts, each of them decrypts. Without
+    /// any they are stored in clear. [`Store::migrate`] encrypts what is there with the first key.
     pub encryption_keys: Vec<EncryptionKey>,
 }
 

@@ -1,8 +1,8 @@
 //! What a driver is: a [`Database`], and a [`Session`] on it, which is one transaction.
 //!
-//! Both are sums. Each feature's `statements.rs` says what that feature needs of a database; what is left here belongs to no
-//! feature. A method is one statement or two, batch first. Rows are locked in the order of their keys, so that two sessions
-//! never wait for each other in a circle.
+//! Both are sums. Each feature's `statements.rs` says what that feature needs of a database; what is left here belongs
+//! to no feature. A method is one statement or two, batch first. Rows are locked in the order of their keys, so that
+//! two sessions never wait for each other in a circle.
 
 use std::{future::Future, time::Duration};
 

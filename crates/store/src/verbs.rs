@@ -1,8 +1,8 @@
 //! [`Verbs`]: what a store does, once for all databases.
 //!
-//! Each feature's folder adds its verbs to it. Every verb that writes is one transaction of the same shape: lock rows, ask
-//! `relais-core` what they become, write them back with the counters, commit, then wake whoever waits. No transaction spans
-//! anything but the database.
+//! Each feature's folder adds its verbs to it. Every verb that writes is one transaction of the same shape: lock rows,
+//! ask `relais-core` what they become, write them back with the counters, commit, then wake whoever waits. No
+//! transaction spans anything but the database.
 
 use std::{
     collections::HashMap,
@@ -81,14 +81,15 @@ impl<D: Database> Verbs<D> {
         }
     }
 
-    /// Adds to the counters, tells other processes, commits, wakes this one. It commits also where nothing was written: a
-    /// session that is dropped keeps its locks for a moment longer, and whoever passes over locked rows would miss them.
+    /// Adds to the counters, tells other processes, commits, wakes this one. It commits also where nothing was written:
+    /// a session that is dropped keeps its locks for a moment longer, and whoever passes over locked rows would miss
+    /// them.
     pub(crate) async fn finish(&self, session: D::Session, ledger: Ledger, wakeup: Wakeup) -> Result<(), StoreError> {
         self.finish_telling(session, ledger, wakeup, &[]).await
     }
 
-    /// The same, of a transaction that has told all who wait for these ends. They are forgotten last: whoever notes the same
-    /// end anew waits for this transaction from then on, and it must not wait for anybody any more.
+    /// The same, of a transaction that has told all who wait for these ends. They are forgotten last: whoever notes the
+    /// same end anew waits for this transaction from then on, and it must not wait for anybody any more.
     pub(crate) async fn finish_telling(
         &self,
         mut session: D::Session,

@@ -35,8 +35,8 @@ pub(crate) struct KnownBatch {
 
 /// Batches within a transaction.
 pub(crate) trait Batches: Send {
-    /// Notes the idempotency key of a batch that is to be made; or tells what was made with it. Whoever makes a batch with the
-    /// same key at the same time waits until this transaction has ended.
+    /// Notes the idempotency key of a batch that is to be made; or tells what was made with it. Whoever makes a batch
+    /// with the same key at the same time waits until this transaction has ended.
     fn note_batch_key(
         &mut self,
         client: ClientKey,

@@ -164,8 +164,8 @@ impl<D: Database> Verbs<D> {
     }
 }
 
-/// Puts callbacks of chains in their order: of each task only the first can be due, and progress that something newer is
-/// told after is not told any more. Also tells of which tasks something was taken back.
+/// Puts callbacks of chains in their order: of each task only the first can be due, and progress that something newer
+/// is told after is not told any more. Also tells of which tasks something was taken back.
 async fn in_order(
     session: &mut impl CallbackQueue,
     told: Vec<NewCallback>,

@@ -380,7 +380,8 @@ pub(crate) const OF_TASK: &str = concat!(
     ),
     ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
        coalesce(t.callback, g.callback) AS callback
-     FROM callback b INDEXED BY callback_by_task LEFT JOIN task t ON t.id = b.task LEFT JOIN batch g ON g.batch_id = b.batch_id
+     FROM callback b INDEXED BY callback_by_task LEFT JOIN task t ON t.id = b.task
+     LEFT JOIN batch g ON g.batch_id = b.batch_id
      WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < ?1 AND b.id >= ?2
        AND (?3 IS NULL OR b.status = ?3) AND (?4 IS NULL OR b.service_id = ?4)
        AND (?5 IS NULL OR b.client_id = ?5) AND (?6 IS NULL OR b.created >= ?6)
@@ -396,7 +397,8 @@ pub(crate) const OF_BATCH: &str = concat!(
     ),
     ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
        coalesce(t.callback, g.callback) AS callback
-     FROM callback b INDEXED BY callback_by_batch LEFT JOIN task t ON t.id = b.task LEFT JOIN batch g ON g.batch_id = b.batch_id
+     FROM callback b INDEXED BY callback_by_batch LEFT JOIN task t ON t.id = b.task
+     LEFT JOIN batch g ON g.batch_id = b.batch_id
      WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < ?1 AND b.id >= ?2
        AND (?3 IS NULL OR b.status = ?3) AND (?4 IS NULL OR b.service_id = ?4)
        AND (?5 IS NULL OR b.client_id = ?5) AND (?6 IS NULL OR b.created >= ?6)
@@ -412,7 +414,8 @@ pub(crate) const FAILED: &str = concat!(
     ),
     ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
        coalesce(t.callback, g.callback) AS callback
-     FROM callback b INDEXED BY callback_failed LEFT JOIN task t ON t.id = b.task LEFT JOIN batch g ON g.batch_id = b.batch_id
+     FROM callback b INDEXED BY callback_failed LEFT JOIN task t ON t.id = b.task
+     LEFT JOIN batch g ON g.batch_id = b.batch_id
      WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < ?1 AND b.id >= ?2
        AND (?3 IS NULL OR b.status = ?3) AND (?4 IS NULL OR b.service_id = ?4)
        AND (?5 IS NULL OR b.client_id = ?5) AND (?6 IS NULL OR b.created >= ?6)
@@ -428,7 +431,8 @@ pub(crate) const ANY: &str = concat!(
     ),
     ", coalesce(t.task_id, g.batch_id) AS task_id, b.service_id, b.client_id,
        coalesce(t.callback, g.callback) AS callback
-     FROM callback b LEFT JOIN task t ON t.id = b.task LEFT JOIN batch g ON g.batch_id = b.batch_id
+     FROM callback b LEFT JOIN task t ON t.id = b.task
+     LEFT JOIN batch g ON g.batch_id = b.batch_id
      WHERE (t.id IS NOT NULL OR g.batch_id IS NOT NULL) AND b.id < ?1 AND b.id >= ?2
        AND (?3 IS NULL OR b.status = ?3) AND (?4 IS NULL OR b.service_id = ?4)
        AND (?5 IS NULL OR b.client_id = ?5) AND (?6 IS NULL OR b.created >= ?6)

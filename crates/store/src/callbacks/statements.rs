@@ -1,8 +1,8 @@
 //! What a driver says in SQL about callbacks: [`CallbackQueue`] within a transaction, [`CallbackReader`] without one.
 //!
-//! What is due is found by lane, never by date alone: ten thousand callbacks to an endpoint that does not answer are one
-//! lane that is passed over. A callback that is being sent is not due until its sender has been silent for too long, so
-//! one column says both when to send it and until when it is somebody's.
+//! What is due is found by lane, never by date alone: ten thousand callbacks to an endpoint that does not answer are
+//! one lane that is passed over. A callback that is being sent is not due until its sender has been silent for too
+//! long, so one column says both when to send it and until when it is somebody's.
 
 use std::{future::Future, time::Duration};
 
@@ -45,7 +45,8 @@ pub(crate) struct Floor {
 
 /// Callbacks within a transaction.
 pub(crate) trait CallbackQueue: Send {
-    /// Takes back the progress of these tasks that was not told yet and that nobody is telling; tells when each was due.
+    /// Takes back the progress of these tasks that was not told yet and that nobody is telling; tells when each was
+    /// due.
     fn supersede_progress(
         &mut self,
         tasks: &[i64],
@@ -68,7 +69,8 @@ pub(crate) trait CallbackQueue: Send {
     /// Writes what became of tries; tells which callbacks were still theirs.
     fn complete_callbacks(&mut self, settlements: &[Settlement]) -> impl Future<Output = Result<Vec<i64>>> + Send;
 
-    /// Makes what comes after these callbacks due, progress not before it is `progress_after` old; tells in which lanes.
+    /// Makes what comes after these callbacks due, progress not before it is `progress_after` old; tells in which
+    /// lanes.
     fn release_next(
         &mut self,
         callbacks: &[i64],

@@ -106,8 +106,8 @@ impl<D: Database> Verbs<D> {
     }
 
     /// Claims a few pending tasks of a service without locking them first: they are read, and written if they still are
-    /// what they were. Two round trips instead of five, where nobody else claims at the same time. None if somebody does, or if
-    /// more than the tasks is to be written; then nothing was done.
+    /// what they were. Two round trips instead of five, where nobody else claims at the same time. None if somebody
+    /// does, or if more than the tasks is to be written; then nothing was done.
     async fn claim_unlocked(
         &self,
         requests: &[ClaimRequest],
@@ -150,7 +150,8 @@ impl<D: Database> Verbs<D> {
         self.crowded.lock().unwrap_or_else(PoisonError::into_inner).insert(service, Instant::now());
     }
 
-    /// Takes tasks in while a worker waits for some. What a claim right afterwards would give it, it has with the same commit.
+    /// Takes tasks in while a worker waits for some. What a claim right afterwards would give it, it has with the same
+    /// commit.
     pub(crate) async fn submit_and_claim(
         &self,
         mut tasks: Vec<NewTask>,

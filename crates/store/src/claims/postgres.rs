@@ -16,8 +16,9 @@ use crate::{
     tasks::statements::{Locked, WrittenTask},
 };
 
-/// The columns that [`crate::claims::statements::named_pending`] reads but for `now`, in the order in which it reads them, with
-/// the service joined as `s`. What has not ended has no result. `$retry` is the retry policy, as far as it is needed.
+/// The columns that [`crate::claims::statements::named_pending`] reads but for `now`, in the order in which it reads
+/// them, with the service joined as `s`. What has not ended has no result. `$retry` is the retry policy, as far as it
+/// is needed.
 macro_rules! pending_columns {
     ($retry:literal) => {
         concat!(
@@ -33,9 +34,10 @@ macro_rules! pending_columns {
 }
 pub(crate) use pending_columns;
 
-/// Locks pending tasks: up to $2 of the service $1, in the order in which claims get them, with all that their workers get.
-/// Those that others have locked are passed over. Beside them it says whether the service's flow is limited; if it is, there are
-/// none unless $3. The limit is told in any case: asking for it first would cost those who have no limits a statement.
+/// Locks pending tasks: up to $2 of the service $1, in the order in which claims get them, with all that their workers
+/// get. Those that others have locked are passed over. Beside them it says whether the service's flow is limited; if it
+/// is, there are none unless $3. The limit is told in any case: asking for it first would cost those who have no limits
+/// a statement.
 const LOCK_PENDING: &str = concat!(
     "SELECT f.flow, t.* FROM relais.service f LEFT JOIN LATERAL (
          SELECT clock_timestamp() AS now, c.client_id AS client, ",
@@ -73,8 +75,8 @@ const PENDING_UNLOCKED: &str = concat!(
 );
 
 /// Writes what tasks become (as `WRITE_TASKS` in `tasks/postgres.rs`) and the counters (as `ACCOUNT` in
-/// `counters/postgres.rs`), if all of the tasks have the revisions $20 and the flow of the service $21 is not limited. A
-/// statement can take itself back only by failing: where a task has changed, it divides by zero.
+/// `counters/postgres.rs`), if all of the tasks have the revisions $20 and the flow of the service $21 is not limited.
+/// A statement can take itself back only by failing: where a task has changed, it divides by zero.
 const WRITE_UNLOCKED: &str = "
     WITH written AS (
         UPDATE relais.task t

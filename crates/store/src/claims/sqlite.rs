@@ -11,8 +11,8 @@ use crate::{
     tasks::statements::{Locked, locked},
 };
 
-/// The columns that [`locked_pending`] reads but for `now` and `retry`, with service and client joined as `s` and `c`. What has
-/// not ended has no result.
+/// The columns that [`locked_pending`] reads but for `now` and `retry`, with service and client joined as `s` and `c`.
+/// What has not ended has no result.
 macro_rules! pending_columns {
     () => {
         "s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, t.id, t.task_id, t.seq, t.service_id, t.client_id, \

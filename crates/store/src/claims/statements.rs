@@ -48,8 +48,8 @@ pub(crate) struct UnlockedTask {
 
 /// A claim in two statements, each a transaction of its own, where nobody else claims at the same time.
 pub(crate) trait UnlockedClaims: Send + Sync {
-    /// Pending tasks of a service whose flow is not limited, in the order in which claims get them; not locked. None if it
-    /// is limited, or if the database gains nothing by it.
+    /// Pending tasks of a service whose flow is not limited, in the order in which claims get them; not locked. None if
+    /// it is limited, or if the database gains nothing by it.
     fn pending_unlocked(
         &self,
         _service: ServiceKey,
@@ -58,8 +58,9 @@ pub(crate) trait UnlockedClaims: Send + Sync {
         std::future::ready(Ok(None))
     }
 
-    /// Writes what tasks of a service become that were not locked, and the counters, in one statement and a transaction of its
-    /// own. False, and nothing is written, if one is not any more what it was known to be, or the service's flow is limited now.
+    /// Writes what tasks of a service become that were not locked, and the counters, in one statement and a transaction
+    /// of its own. False, and nothing is written, if one is not any more what it was known to be, or the service's flow
+    /// is limited now.
     fn write_unlocked(
         &self,
         _service: ServiceKey,
@@ -73,8 +74,8 @@ pub(crate) trait UnlockedClaims: Send + Sync {
 
 /// Claims within a transaction.
 pub(crate) trait ClaimRows: Send {
-    /// Locks the oldest pending tasks of a service that is not paused, passing over those that others have locked. None if
-    /// its flow is limited, unless that was looked at (`counted`).
+    /// Locks the oldest pending tasks of a service that is not paused, passing over those that others have locked. None
+    /// if its flow is limited, unless that was looked at (`counted`).
     fn lock_pending(
         &mut self,
         service: ServiceKey,
@@ -88,8 +89,8 @@ pub(crate) fn locked_pending(row: &impl Columns) -> Result<LockedPending> {
     named_pending(row, service_name(row)?, |_| Ok(client))
 }
 
-/// The same, where the names of the service and of clients are known. What has not ended has no result, and what is read of the task is
-/// read once.
+/// The same, where the names of the service and of clients are known. What has not ended has no result, and what is
+/// read of the task is read once.
 pub(crate) fn named_pending(
     row: &impl Columns,
     service: ServiceName,
@@ -126,8 +127,8 @@ pub(crate) fn named_pending(
     Ok(LockedPending { locked, task, lease, rank })
 }
 
-/// The same, of a service that tells how its flow is limited, in a row of its own if there are no tasks: none if it is, and
-/// nobody has looked at that.
+/// The same, of a service that tells how its flow is limited, in a row of its own if there are no tasks: none if it is,
+/// and nobody has looked at that.
 pub(crate) fn locked_unless_limited(rows: &[impl Columns], counted: bool) -> Result<Option<Locked<LockedPending>>> {
     match rows {
         [row, ..] if !counted && flow_kind(row)? != FlowKind::Free => Ok(None),

@@ -32,8 +32,8 @@ impl<D: Database> Verbs<D> {
         Ok(())
     }
 
-    /// Whether the clock was set since it was minded. Asked when it is known what is to be done because of the time, and before it is done:
-    /// then the clock by which that was found is one that was minded.
+    /// Whether the clock was set since it was minded. Asked when it is known what is to be done because of the time,
+    /// and before it is done: then the clock by which that was found is one that was minded.
     pub(crate) async fn was_set_meanwhile(&self, session: &mut D::Session) -> Result<bool, StoreError> {
         let asked = Instant::now();
         let reading = session.read_clock().await?;

@@ -9,8 +9,8 @@ use crate::{
 
 const READ: &str = concat!("SELECT ", now!(), " AS now, stepped FROM clock");
 
-/// What is counted in durations. A task that waits for the date that it was asked for stays as it is, and so does what is due
-/// as late as can be.
+/// What is counted in durations. A task that waits for the date that it was asked for stays as it is, and so does what
+/// is due as late as can be.
 const MOVE_ALONG: [&str; 7] = [
     "UPDATE task SET lease_until = lease_until + ?1, deadline = deadline + ?1, expires = expires + ?1, due = due + ?1,
          timer = timer + ?1 WHERE timer IS NOT NULL AND NOT (status = 5 AND failures = 0)",

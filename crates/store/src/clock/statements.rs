@@ -1,9 +1,10 @@
 //! The database's clock, and what happens when somebody sets it.
 //!
-//! Leases, deadlines, waits and signs of life are written as moments of that clock. If it is set forward by an hour, all of them
-//! would be over at once: tasks taken from workers that are well, processes given up that are alive. Set back, nobody would be
-//! missed for an hour. So whoever does what time does compares it first with the time that has passed for this process; where the
-//! two differ, the clock was set, and what is counted in durations is moved along. Dates that somebody named stay what they are.
+//! Leases, deadlines, waits and signs of life are written as moments of that clock. If it is set forward by an hour,
+//! all of them would be over at once: tasks taken from workers that are well, processes given up that are alive. Set
+//! back, nobody would be missed for an hour. So whoever does what time does compares it first with the time that has
+//! passed for this process; where the two differ, the clock was set, and what is counted in durations is moved along.
+//! Dates that somebody named stay what they are.
 //!
 //! By how much it was set so far is a row of the database: of all the processes that notice, one moves.
 
@@ -46,8 +47,8 @@ pub(crate) trait Clock: Send {
     /// What the clock says.
     fn read_clock(&mut self) -> impl Future<Output = Result<Reading>> + Send;
 
-    /// Moves what is counted in durations along with the clock, by so many milliseconds, unless somebody else has since it was read
-    /// by how much it was set; tells whether it did.
+    /// Moves what is counted in durations along with the clock, by so many milliseconds, unless somebody else has since
+    /// it was read by how much it was set; tells whether it did.
     fn step_clock(&mut self, known: i64, by: i64) -> impl Future<Output = Result<bool>> + Send;
 }
 

@@ -11,9 +11,9 @@ use crate::{
     session::{Database as _, Result},
 };
 
-/// Adds to the counters, and tells other processes. All in one statement: it is one round trip, made while others wait for
-/// these rows. Which of its parts runs first is PostgreSQL's choice, but always the same one: whoever else writes to either
-/// table beside other writers does it by the same two parts.
+/// Adds to the counters, and tells other processes. All in one statement: it is one round trip, made while others wait
+/// for these rows. Which of its parts runs first is PostgreSQL's choice, but always the same one: whoever else writes
+/// to either table beside other writers does it by the same two parts.
 const ACCOUNT: &str = "
     WITH departed AS (
         INSERT INTO relais.departure AS d (service_id, level, slot, n)

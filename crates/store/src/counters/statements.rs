@@ -55,8 +55,8 @@ pub(crate) trait CounterReader: Send + Sync {
 
 /// The counters within a transaction.
 pub(crate) trait CounterRows: Send {
-    /// Adds to the counters, and tells other processes of the wake-up when the transaction commits. The last thing before
-    /// that: these are the rows that others wait for.
+    /// Adds to the counters, and tells other processes of the wake-up when the transaction commits. The last thing
+    /// before that: these are the rows that others wait for.
     fn account(&mut self, accounts: &Accounts, wakeup: &Wakeup) -> impl Future<Output = Result<()>> + Send;
 }
 

@@ -1,8 +1,9 @@
 //! Tasks that wait for others: what a submission has to know of those, and what their ends do.
 //!
-//! Everybody locks tasks in the order of their rows, then batches, then counters. A transaction that ends a task has locked
-//! other tasks already, so it does not go on to those that wait: it notes the end, and another transaction, which has locked
-//! nothing yet, tells them ([`Verbs::resolve_dependencies`]). So a long chain is a long row of short transactions.
+//! Everybody locks tasks in the order of their rows, then batches, then counters. A transaction that ends a task has
+//! locked other tasks already, so it does not go on to those that wait: it notes the end, and another transaction,
+//! which has locked nothing yet, tells them ([`Verbs::resolve_dependencies`]). So a long chain is a long row of short
+//! transactions.
 
 pub(crate) mod postgres;
 pub(crate) mod sqlite;
@@ -67,8 +68,8 @@ impl Ties {
         }
     }
 
-    /// Judges whether a task may be tied to what it says. Where it has no correlation id or no trace, it gets those of its batch,
-    /// or else of the first task that it waits for.
+    /// Judges whether a task may be tied to what it says. Where it has no correlation id or no trace, it gets those of
+    /// its batch, or else of the first task that it waits for.
     pub(crate) fn judge(&self, task: &mut NewTask) -> Result<Tie, Refusal> {
         if let Some(batch) = task.links.batch {
             let batch = self.batches.get(&batch).filter(|batch| batch.client == task.client);

@@ -175,7 +175,8 @@ impl Dependencies for PgSession {
 
 /// Tasks that have something in common: one index range for each client, no longer than what is looked at.
 const BY_CORRELATION: &str = "
-    SELECT t.id, t.service_id, t.status, t.submitted FROM (SELECT id FROM relais.client WHERE $2::integer IS NULL OR id = $2) c
+    SELECT t.id, t.service_id, t.status, t.submitted
+    FROM (SELECT id FROM relais.client WHERE $2::integer IS NULL OR id = $2) c
     CROSS JOIN LATERAL (
         SELECT id, service_id, client_id, status, submitted FROM relais.task
         WHERE client_id = c.id AND correlation_id BETWEEN $1 AND $1 AND id < $3
@@ -184,7 +185,8 @@ const BY_CORRELATION: &str = "
     WHERE $2::integer IS NULL OR t.client_id = $2 ORDER BY t.id DESC LIMIT $4";
 
 const BY_PARENT: &str = "
-    SELECT t.id, t.service_id, t.status, t.submitted FROM (SELECT id FROM relais.client WHERE $2::integer IS NULL OR id = $2) c
+    SELECT t.id, t.service_id, t.status, t.submitted
+    FROM (SELECT id FROM relais.client WHERE $2::integer IS NULL OR id = $2) c
     CROSS JOIN LATERAL (
         SELECT id, service_id, client_id, status, submitted FROM relais.task
         WHERE client_id = c.id AND parent_id BETWEEN $1 AND $1 AND id < $3
@@ -193,7 +195,8 @@ const BY_PARENT: &str = "
     WHERE $2::integer IS NULL OR t.client_id = $2 ORDER BY t.id DESC LIMIT $4";
 
 const BY_BATCH: &str = "
-    SELECT t.id, t.service_id, t.status, t.submitted FROM (SELECT 1) c
+    SELECT t.id, t.service_id, t.status, t.submitted
+    FROM (SELECT 1) c
     CROSS JOIN LATERAL (
         SELECT id, service_id, client_id, status, submitted FROM relais.task
         WHERE batch_id BETWEEN $1 AND $1 AND id < $3

@@ -144,20 +144,26 @@ impl Dependencies for SqliteSession {
 
 /// Tasks that have something in common: one index range for each client, no longer than what is looked at.
 pub(crate) const BY_CORRELATION: &str = "
-    SELECT t.id, t.service_id, t.status, t.submitted FROM (SELECT id FROM client WHERE ?2 IS NULL OR id = ?2) AS wanted CROSS JOIN task t ON t.id IN (
-        SELECT id FROM task INDEXED BY task_by_correlation WHERE client_id = wanted.id AND correlation_id = ?1 AND id < ?3
+    SELECT t.id, t.service_id, t.status, t.submitted
+    FROM (SELECT id FROM client WHERE ?2 IS NULL OR id = ?2) AS wanted CROSS JOIN task t ON t.id IN (
+        SELECT id FROM task INDEXED BY task_by_correlation
+        WHERE client_id = wanted.id AND correlation_id = ?1 AND id < ?3
         ORDER BY id DESC LIMIT ?4
     ) WHERE ?2 IS NULL OR t.client_id = ?2 ORDER BY t.id DESC LIMIT ?4";
 
 pub(crate) const BY_PARENT: &str = "
-    SELECT t.id, t.service_id, t.status, t.submitted FROM (SELECT id FROM client WHERE ?2 IS NULL OR id = ?2) AS wanted CROSS JOIN task t ON t.id IN (
-        SELECT id FROM task INDEXED BY task_by_parent WHERE client_id = wanted.id AND parent_id = ?1 AND id < ?3
+    SELECT t.id, t.service_id, t.status, t.submitted
+    FROM (SELECT id FROM client WHERE ?2 IS NULL OR id = ?2) AS wanted CROSS JOIN task t ON t.id IN (
+        SELECT id FROM task INDEXED BY task_by_parent
+        WHERE client_id = wanted.id AND parent_id = ?1 AND id < ?3
         ORDER BY id DESC LIMIT ?4
     ) WHERE ?2 IS NULL OR t.client_id = ?2 ORDER BY t.id DESC LIMIT ?4";
 
 pub(crate) const BY_BATCH: &str = "
-    SELECT t.id, t.service_id, t.status, t.submitted FROM (SELECT 1) AS wanted CROSS JOIN task t ON t.id IN (
-        SELECT id FROM task INDEXED BY task_by_batch WHERE batch_id = ?1 AND id < ?3
+    SELECT t.id, t.service_id, t.status, t.submitted
+    FROM (SELECT 1) AS wanted CROSS JOIN task t ON t.id IN (
+        SELECT id FROM task INDEXED BY task_by_batch
+        WHERE batch_id = ?1 AND id < ?3
         ORDER BY id DESC LIMIT ?4
     ) WHERE ?2 IS NULL OR t.client_id = ?2 ORDER BY t.id DESC LIMIT ?4";
 

@@ -1,8 +1,9 @@
-//! What a driver says in SQL about tasks that wait for others: [`Dependencies`] within a transaction, [`Linked`] without one.
+//! What a driver says in SQL about tasks that wait for others: [`Dependencies`] within a transaction, [`Linked`]
+//! without one.
 //!
-//! Who waits for whom is a row of its own. A task that others wait for says so itself (`followed`), so that the end of one
-//! that nobody waits for costs nothing. Its end is noted (`ending`) in the transaction that brings it; those who wait are told
-//! by another one, which locks nothing but them, in the order of their rows.
+//! Who waits for whom is a row of its own. A task that others wait for says so itself (`followed`), so that the end of
+//! one that nobody waits for costs nothing. Its end is noted (`ending`) in the transaction that brings it; those who
+//! wait are told by another one, which locks nothing but them, in the order of their rows.
 
 use std::future::Future;
 
@@ -90,7 +91,8 @@ pub(crate) trait Dependencies: Send {
     /// Forgets ends of which everybody was told.
     fn drop_endings(&mut self, tasks: &[i64]) -> impl Future<Output = Result<()>> + Send;
 
-    /// Notes ends that nobody has noted, looking at so many tasks that others wait for, from this row on; tells the last.
+    /// Notes ends that nobody has noted, looking at so many tasks that others wait for, from this row on; tells the
+    /// last.
     fn find_endings(&mut self, from: i64, limit: usize) -> impl Future<Output = Result<Option<i64>>> + Send;
 }
 

@@ -82,8 +82,8 @@ const HOLD_THESE: &str = concat!(
     " ORDER BY t.rank, h.task_id"
 );
 
-/// The first of each client `w` that wait for a place. Where to begin and to end is said as in `flow.rs`; what has a place is passed
-/// over, as in [`HOLD_NEXT`].
+/// The first of each client `w` that wait for a place. Where to begin and to end is said as in `flow.rs`; what has a
+/// place is passed over, as in [`HOLD_NEXT`].
 const CANDIDATES: &str = "SELECT w.client_id, t.rank, t.id, t.task_id
      FROM unnest($2::integer[], $3::bigint[]) AS w (client_id, most) CROSS JOIN LATERAL (
          SELECT i.rank, i.id, i.task_id FROM (
@@ -99,8 +99,8 @@ const CANDIDATES: &str = "SELECT w.client_id, t.rank, t.id, t.task_id
          LIMIT w.most
      ) t";
 
-/// The clients with tasks that wait for a place. The cost is that of the clients that the service has had and of the places, whatever
-/// waits. What has a place and was not started is pending as well, but waits for none.
+/// The clients with tasks that wait for a place. The cost is that of the clients that the service has had and of the
+/// places, whatever waits. What has a place and was not started is pending as well, but waits for none.
 const CLIENTS: &str = "SELECT c.client_id, c.pending, c.running, a.max_running, a.share, f.time, f.turn
      FROM (SELECT client_id, sum(pending)::bigint AS pending, sum(running)::bigint AS running FROM (
                SELECT client_id, CASE WHEN departed THEN -n ELSE n END AS pending, 0 AS running
@@ -120,9 +120,9 @@ const CLIENTS: &str = "SELECT c.client_id, c.pending, c.running, a.max_running, 
      ) f ON true
      WHERE c.pending > 0";
 
-/// Removes the rows that somebody speaks of. They are locked in their order, each found by its whole key: a list would only be
-/// a filter on all that waits of the service. One that somebody else has changed meanwhile is left to that one. In a window
-/// the row is the task's place, which it keeps.
+/// Removes the rows that somebody speaks of. They are locked in their order, each found by its whole key: a list would
+/// only be a filter on all that waits of the service. One that somebody else has changed meanwhile is left to that one.
+/// In a window the row is the task's place, which it keeps.
 const COMPLETE: &str = "
     WITH spoken AS MATERIALIZED (
         SELECT d.ctid FROM unnest($2::uuid[]) AS w (task_id) CROSS JOIN LATERAL (
@@ -190,8 +190,8 @@ impl Dispatch for PgSession {
 
     async fn lock_window(&mut self, service: ServiceKey) -> Result<Option<Window>> {
         let state = self.lock_flow(service).await?.unwrap_or_default();
-        // What ended since the last time, be it noted that it was published or not. Tasks are found one by one: there are no more
-        // of them than places.
+        // What ended since the last time, be it noted that it was published or not. Tasks are found one by one: there
+        // are no more of them than places.
         sqlx::query(
             "DELETE FROM relais.dispatch WHERE ctid = ANY(ARRAY(
                  SELECT ctid FROM relais.dispatch d

@@ -21,8 +21,8 @@ use crate::{
 /// Due never: what has a place in a window, and is at the broker or with a worker.
 const NEVER: i64 = i64::MAX;
 
-/// Gives back the places of tasks that have ended, be it noted that they were published or not. They are found one by one: there
-/// are no more of them than places.
+/// Gives back the places of tasks that have ended, be it noted that they were published or not. They are found one by
+/// one: there are no more of them than places.
 pub(crate) const LEAVE: &str = "DELETE FROM dispatch WHERE window_id = ?1
      AND coalesce((SELECT status FROM task t WHERE t.task_id = dispatch.task_id), 2) NOT IN (0, 1)";
 
@@ -71,8 +71,8 @@ const FACTS: &str = concat!(
      FROM service WHERE id = ?1"
 );
 
-/// The clients with tasks that wait for a place. The cost is that of the clients that the service has had and of the places, whatever
-/// waits. What has a place and was not started is pending as well, but waits for none.
+/// The clients with tasks that wait for a place. The cost is that of the clients that the service has had and of the
+/// places, whatever waits. What has a place and was not started is pending as well, but waits for none.
 pub(crate) const CLIENTS: &str =
     "SELECT c.client_id, c.pending, c.running, a.max_running, a.share, f.time, f.turn FROM (
          SELECT client_id, sum(pending) AS pending, sum(running) AS running FROM (
@@ -94,8 +94,8 @@ pub(crate) const FORGET: &str = concat!(
     " AND coalesce((SELECT status FROM task t WHERE t.task_id = dispatch.task_id), 2) NOT IN (0, 1)"
 );
 
-/// The oldest pending task that is at the broker. Those with a place are no more than the window; of the others a hundred are
-/// looked at.
+/// The oldest pending task that is at the broker. Those with a place are no more than the window; of the others a
+/// hundred are looked at.
 pub(crate) const PUBLISHED: &str = "SELECT coalesce((
          SELECT d.task_id FROM dispatch d CROSS JOIN task t ON t.task_id = d.task_id
          WHERE d.window_id = ?1 AND d.due = ?2 AND t.status = 0 ORDER BY d.window_id, d.service_id, d.task_id LIMIT 1

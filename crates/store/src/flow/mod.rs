@@ -20,8 +20,8 @@ use crate::{
     verbs::Verbs,
 };
 
-/// The services that somebody waits for to make room, as far as this process knows: who waits is woken when a task ends. A
-/// hint, like all wake-ups.
+/// The services that somebody waits for to make room, as far as this process knows: who waits is woken when a task
+/// ends. A hint, like all wake-ups.
 #[derive(Debug, Default)]
 pub(crate) struct Limited {
     /// Those with a limit on how many tasks run, and no broker.
@@ -97,8 +97,8 @@ impl<D: Database> Verbs<D> {
             for row in &rows {
                 *got.entry(row.locked.client).or_default() += 1;
             }
-            // Others have some of them locked. The rest is not asked for in their stead: a second look would find those that
-            // were just locked here as well.
+            // Others have some of them locked. The rest is not asked for in their stead: a second look would find those
+            // that were just locked here as well.
             short = asked.iter().map(|(_, most)| most).sum::<usize>() > rows.len();
             flow.took(&asked, &got);
         }

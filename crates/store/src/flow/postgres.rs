@@ -18,9 +18,10 @@ use crate::{
     tasks::statements::{Locked, locked},
 };
 
-/// Where the first pending tasks of each of the clients `w` stand, in the order in which claims get them: at most `w.most` of
-/// each, and none of `$4`, which are leased. A whole row says where to begin. Nothing says where to end but the number,
-/// since a scan that finds too few ends with the service and not with the client: what is of the next client is left out.
+/// Where the first pending tasks of each of the clients `w` stand, in the order in which claims get them: at most
+/// `w.most` of each, and none of `$4`, which are leased. A whole row says where to begin. Nothing says where to end but
+/// the number, since a scan that finds too few ends with the service and not with the client: what is of the next
+/// client is left out.
 const PENDING_PLACES: &str = "
     SELECT w.client_id, t.rank, t.id FROM unnest($2::integer[], $3::bigint[]) AS w (client_id, most)
     CROSS JOIN LATERAL (
@@ -33,8 +34,8 @@ const PENDING_PLACES: &str = "
         ORDER BY i.rank, i.id LIMIT w.most
     ) t";
 
-/// Locks such tasks. A few more are looked at, for those that others have locked. What is compared and sorted by is no column,
-/// so that no index seems to help but the one that finds each task.
+/// Locks such tasks. A few more are looked at, for those that others have locked. What is compared and sorted by is no
+/// column, so that no index seems to help but the one that finds each task.
 const LOCK_SHARES: &str = concat!(
     "SELECT clock_timestamp() AS now, c.client_id AS client, ",
     pending_columns!("NULL"),

@@ -19,8 +19,8 @@ use crate::{
     tasks::statements::{Locked, locked},
 };
 
-/// What a claim has to know. How many tasks are in a status is what came less what left; both counters are found by their
-/// whole key.
+/// What a claim has to know. How many tasks are in a status is what came less what left; both counters are found by
+/// their whole key.
 const FACTS: &str = concat!(
     "SELECT flow, handed, max_running, max_running_per_client, rate_count, rate_per_ms, rate_burst, fair_share,
             dispatch_window, ",
@@ -56,7 +56,8 @@ pub(crate) const CLIENTS: &str = "
     LEFT JOIN flow_client f ON f.service_id = ?1 AND f.client_id = c.client_id
     WHERE c.pending > 0";
 
-/// Where the first pending tasks of one client stand, in the order in which claims get them, without those that are leased.
+/// Where the first pending tasks of one client stand, in the order in which claims get them, without those that are
+/// leased.
 pub(crate) const PLACES: &str = "
     SELECT t.rank, t.id FROM task t INDEXED BY task_by_share
     WHERE t.service_id = ?1 AND t.client_id = ?2 AND t.status = 0 AND t.id NOT IN (SELECT value FROM json_each(?4))

@@ -1,7 +1,7 @@
 //! What a driver says in SQL about services whose flow is limited, and what the rows mean.
 //!
-//! Such a service has a row of its own, which claims lock: they take turns, one at a time, and see in their next statement
-//! what the one before has done. Services without limits have no part in this.
+//! Such a service has a row of its own, which claims lock: they take turns, one at a time, and see in their next
+//! statement what the one before has done. Services without limits have no part in this.
 
 use std::{collections::HashMap, future::Future};
 
@@ -34,8 +34,8 @@ pub(crate) trait Flows: Send {
     /// Locks a service's flow against other claims; tells what it remembers. None if it never had a limit.
     fn lock_flow(&mut self, service: ServiceKey) -> impl Future<Output = Result<Option<FlowState>>> + Send;
 
-    /// Reads what a claim has to know, after the flow was locked: only then is it the truth. None if there is
-    /// nothing to claim: the service is paused, gone, or has a broker. Tells also whether some of its tasks may be leased.
+    /// Reads what a claim has to know, after the flow was locked: only then is it the truth. None if there is nothing
+    /// to claim: the service is paused, gone, or has a broker. Tells also whether some of its tasks may be leased.
     fn flow_facts(
         &mut self,
         service: ServiceKey,
@@ -45,8 +45,8 @@ pub(crate) trait Flows: Send {
     /// How many of these leased tasks are pending as far as the counters know, by client.
     fn waiting_leased(&mut self, leased: &[i64]) -> impl Future<Output = Result<HashMap<ClientKey, u64>>> + Send;
 
-    /// The places in the queue of the first pending tasks of these clients, rank and `id`, at most so many of each; without
-    /// those that are leased.
+    /// The places in the queue of the first pending tasks of these clients, rank and `id`, at most so many of each;
+    /// without those that are leased.
     fn pending_places(
         &mut self,
         service: ServiceKey,
@@ -54,8 +54,8 @@ pub(crate) trait Flows: Send {
         leased: &[i64],
     ) -> impl Future<Output = Result<Vec<(ClientKey, (i64, i64))>>> + Send;
 
-    /// Locks the first pending tasks of these clients, so many of each, passing over those that others have locked, and those
-    /// that are leased.
+    /// Locks the first pending tasks of these clients, so many of each, passing over those that others have locked, and
+    /// those that are leased.
     fn lock_shares(
         &mut self,
         service: ServiceKey,

@@ -33,8 +33,8 @@ pub(crate) trait History: Send {
     /// Keeps the last attempt of each of these tasks, which have ended and are about to begin anew.
     fn keep_last_attempts(&mut self, ids: &[i64]) -> impl Future<Output = Result<()>> + Send;
 
-    /// Notes that these are asked for once more, and now: what waits for its time waits no longer, and has the place of one that
-    /// came now.
+    /// Notes that these are asked for once more, and now: what waits for its time waits no longer, and has the place of
+    /// one that came now.
     fn note_revivals(&mut self, ids: &[i64]) -> impl Future<Output = Result<()>> + Send;
 
     /// The hosts of attempts of these tasks that failed or were lost, and the codes of which it was.

@@ -29,8 +29,8 @@ pub(crate) struct InstanceLeases {
     places: HashMap<(InstanceKey, ServiceKey), Place>,
 }
 
-/// An instance that has leased more than so many tasks of a service looks for more behind them. From time to time it looks at
-/// the head of the queue, where others may have come.
+/// An instance that has leased more than so many tasks of a service looks for more behind them. From time to time it
+/// looks at the head of the queue, where others may have come.
 const MANY: usize = 1000;
 const LOOKS_BACK: Duration = Duration::from_millis(100);
 

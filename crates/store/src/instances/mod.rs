@@ -1,9 +1,9 @@
 //! Instances: processes that run tasks themselves. They register, heartbeat and deregister; dead ones are reaped.
 //!
-//! An instance leases tasks: it writes one row that lists them, and nothing to the tasks. It remembers what they were like.
-//! When they are done, it writes their results, if their revisions say that nobody else has changed them. So a task that is
-//! done at once costs one write. Whatever else happens to a task is an event like any other ([`crate::tasks::events`]); there it
-//! is written first that the instance had begun the task.
+//! An instance leases tasks: it writes one row that lists them, and nothing to the tasks. It remembers what they were
+//! like. When they are done, it writes their results, if their revisions say that nobody else has changed them. So a
+//! task that is done at once costs one write. Whatever else happens to a task is an event like any other
+//! ([`crate::tasks::events`]); there it is written first that the instance had begun the task.
 
 pub(crate) mod leases;
 pub(crate) mod postgres;
@@ -267,9 +267,9 @@ impl<D: Database> Verbs<D> {
         Ok(Claimed { tasks: vec![tasks], again: flowing.again })
     }
 
-    /// Begins a new epoch of an instance, so that calls which it gave up lease nothing any more, unless they have locked the
-    /// claims of the service: whoever locks those afterwards finds what there is. In a transaction of its own, since nobody is
-    /// to wait for the instance's row meanwhile. False if the instance is not alive.
+    /// Begins a new epoch of an instance, so that calls which it gave up lease nothing any more, unless they have
+    /// locked the claims of the service: whoever locks those afterwards finds what there is. In a transaction of its
+    /// own, since nobody is to wait for the instance's row meanwhile. False if the instance is not alive.
     async fn renew(&self, instance: InstanceKey) -> Result<bool, StoreError> {
         let mut session = self.database.begin().await?;
         let renewed = session.renew(instance).await?;
@@ -281,8 +281,8 @@ impl<D: Database> Verbs<D> {
         Ok(true)
     }
 
-    /// Gives back what a process was given by a claim of which it never heard, of a service whose flow is limited: there it is
-    /// written of those tasks that they were taken. Ends the session, and begins another.
+    /// Gives back what a process was given by a claim of which it never heard, of a service whose flow is limited:
+    /// there it is written of those tasks that they were taken. Ends the session, and begins another.
     async fn give_back_unknown(
         &self,
         mut session: D::Session,
@@ -343,8 +343,8 @@ impl<D: Database> Verbs<D> {
         Claimed { tasks: vec![tasks], again: None }
     }
 
-    /// Writes results of leased tasks, if these events are nothing else and nobody else has changed the tasks. Otherwise
-    /// nothing is done, and they are recorded like all events.
+    /// Writes results of leased tasks, if these events are nothing else and nobody else has changed the tasks.
+    /// Otherwise nothing is done, and they are recorded like all events.
     pub(crate) async fn record_done(&self, events: &[TaskEvent]) -> Result<Option<Vec<Outcome>>, StoreError> {
         let Some((instance, held)) = self.results_of_leased(events) else { return Ok(None) };
         let mut session = self.database.begin().await?;
@@ -413,8 +413,8 @@ impl<D: Database> Verbs<D> {
         Ok(held)
     }
 
-    /// Applies to leased tasks that are pending that they were taken: that is not written yet, and an event must happen to
-    /// what they are. Tells which of them, and of those that have ended, are listed in a lease, and of whom.
+    /// Applies to leased tasks that are pending that they were taken: that is not written yet, and an event must happen
+    /// to what they are. Tells which of them, and of those that have ended, are listed in a lease, and of whom.
     pub(crate) async fn catch_up_with_others(
         session: &mut D::Session,
         tasks: impl Iterator<Item = &mut LockedTask>,
@@ -451,8 +451,8 @@ impl<D: Database> Verbs<D> {
         }
     }
 
-    /// Does to the tasks of a process what it asked for, or what was decided, and forgets it; tells how many they were. None
-    /// if that has to be decided first.
+    /// Does to the tasks of a process what it asked for, or what was decided, and forgets it; tells how many they were.
+    /// None if that has to be decided first.
     async fn reap_instance(
         &self,
         session: &mut D::Session,

@@ -25,10 +25,11 @@ use crate::{
     tasks::statements::{Locked, LockedTask, locked, locked_task},
 };
 
-/// The first pending tasks of the service $1 behind the place $3, $4 that nobody has leased, up to $2 of them, if nothing
-/// limits its flow; and how often tasks of it were leased before. Leased tasks are passed over, but for the leases $5: all
-/// their tasks are before that place. Nothing is locked: whoever claims tasks of this service notes it at its flow, and whoever
-/// else changes a task changes its revision. Names of clients are learned afterwards ([`Names`]).
+/// The first pending tasks of the service $1 behind the place $3, $4 that nobody has leased, up to $2 of them, if
+/// nothing limits its flow; and how often tasks of it were leased before. Leased tasks are passed over, but for the
+/// leases $5: all their tasks are before that place. Nothing is locked: whoever claims tasks of this service notes it
+/// at its flow, and whoever else changes a task changes its revision. Names of clients are learned afterwards
+/// ([`Names`]).
 const NEXT_IN_LINE: &str = concat!(
     "SELECT clock_timestamp() AS now, f.taken, ",
     pending_columns!("coalesce(t.retry, s.retry)"),
@@ -187,8 +188,8 @@ impl InstanceRows for PgSession {
         if !new {
             return Ok(());
         }
-        // Claims that began before do not pass over leased tasks. This waits until they are over: before anything else is
-        // locked, and not for ever, since all others wait behind it.
+        // Claims that began before do not pass over leased tasks. This waits until they are over: before anything else
+        // is locked, and not for ever, since all others wait behind it.
         for statement in ["SET LOCAL lock_timeout = '2s'", "LOCK TABLE relais.task IN EXCLUSIVE MODE"] {
             sqlx::query(statement).execute(&mut *self.tx).await.map_err(error)?;
         }

@@ -1,8 +1,8 @@
 //! What a driver says in SQL about instances, which are processes that run tasks themselves, and about their leases.
 //!
-//! The row of an instance covers all its leases: whoever locks that row and finds it alive knows that nobody has taken a task
-//! away from it. Claims on a service whose tasks may be leased lock the service's flow, one after the other, and leave out
-//! leased tasks.
+//! The row of an instance covers all its leases: whoever locks that row and finds it alive knows that nobody has taken
+//! a task away from it. Claims on a service whose tasks may be leased lock the service's flow, one after the other, and
+//! leave out leased tasks.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -57,8 +57,8 @@ pub(crate) struct Lessee {
     pub onward: Onward,
 }
 
-/// Where to look for tasks: behind the last one that an instance leased. All before it are in these leases, or were when it
-/// looked, so that it need not pass over them one by one.
+/// Where to look for tasks: behind the last one that an instance leased. All before it are in these leases, or were
+/// when it looked, so that it need not pass over them one by one.
 #[derive(Debug, Clone)]
 pub(crate) struct Onward {
     pub rank: i64,
@@ -88,9 +88,9 @@ pub(crate) trait InstanceReader: Send + Sync {
     /// The instances, in the order of their names.
     fn list_instances(&self) -> impl Future<Output = Result<Vec<InstanceRecord>>> + Send;
 
-    /// Leases pending tasks of a service without locking anything first. None if there are none, if somebody else claims some
-    /// at this moment, if the flow is limited or the instance is not alive, or if the database gains nothing by it. Then leases
-    /// that the instance is done with may still be there.
+    /// Leases pending tasks of a service without locking anything first. None if there are none, if somebody else
+    /// claims some at this moment, if the flow is limited or the instance is not alive, or if the database gains
+    /// nothing by it. Then leases that the instance is done with may still be there.
     fn lease_unlocked(
         &self,
         _service: ServiceKey,
@@ -131,20 +131,21 @@ pub(crate) trait InstanceRows: Send {
         done_with: &[i64],
     ) -> impl Future<Output = Result<bool>> + Send;
 
-    /// Makes sure that an instance is alive, and that it stays so until this transaction is over: then none of its leased tasks
-    /// is taken away. Tells the time.
+    /// Makes sure that an instance is alive, and that it stays so until this transaction is over: then none of its
+    /// leased tasks is taken away. Tells the time.
     fn hold_instance(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Option<Timestamp>>> + Send;
 
-    /// Begins a new epoch of an instance. Once this is committed, a call that began before leases nothing, unless it has locked
-    /// the claims of the service already. Tells the number of the epoch; none if the instance is not alive.
+    /// Begins a new epoch of an instance. Once this is committed, a call that began before leases nothing, unless it
+    /// has locked the claims of the service already. Tells the number of the epoch; none if the instance is not alive.
     fn renew(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Option<i64>>> + Send;
 
     /// Notes that tasks of these services may be leased from now on. When it returns, no claim is under way that knows
     /// nothing of it.
     fn note_leased(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<()>> + Send;
 
-    /// Locks the service against other claims, and holds the instance; tells whether nothing limits the service's flow. None
-    /// if the instance is not alive, or never said that it runs tasks of this service. Leases that it is done with are removed.
+    /// Locks the service against other claims, and holds the instance; tells whether nothing limits the service's flow.
+    /// None if the instance is not alive, or never said that it runs tasks of this service. Leases that it is done with
+    /// are removed.
     fn lock_claims(
         &mut self,
         service: ServiceKey,
@@ -152,8 +153,8 @@ pub(crate) trait InstanceRows: Send {
         done_with: &[i64],
     ) -> impl Future<Output = Result<Option<bool>>> + Send;
 
-    /// Removes the leases of an instance on a service, but for these: the instance was never told of the others. The claims of
-    /// the service are locked, and whoever was about to lease some without locking notices.
+    /// Removes the leases of an instance on a service, but for these: the instance was never told of the others. The
+    /// claims of the service are locked, and whoever was about to lease some without locking notices.
     fn drop_unknown(
         &mut self,
         service: ServiceKey,

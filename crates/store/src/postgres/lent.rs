@@ -2,9 +2,9 @@
 //!
 //! A peer that vanished without a word (a failover, a firewall that forgot its connections) leaves connections that are
 //! open and silent for ever. A call that uses one is given up by whoever waits for it; but sqlx asks a connection that
-//! comes back whether it is alive, and waits for the answer as long as it takes, so that each such connection would take
-//! a place in the pool for ever. Hence here: the way back has a deadline, and one silent connection makes all of its age
-//! suspect.
+//! comes back whether it is alive, and waits for the answer as long as it takes, so that each such connection would
+//! take a place in the pool for ever. Hence here: the way back has a deadline, and one silent connection makes all of
+//! its age suspect.
 
 use std::{
     ops::{Deref, DerefMut},
@@ -47,8 +47,8 @@ impl Trust {
     }
 }
 
-/// Connections that did their last call well, ready for the next one. Going back to the pool would cost a round trip, since
-/// it asks whether they are alive; they just said so.
+/// Connections that did their last call well, ready for the next one. Going back to the pool would cost a round trip,
+/// since it asks whether they are alive; they just said so.
 #[derive(Debug, Clone)]
 pub(crate) struct Kept {
     shelf: Arc<Mutex<Shelf>>,

@@ -4,20 +4,21 @@
 //!
 //! # How statements are written
 //!
-//! A connection plans each statement once and keeps the plan. It may do so while a table is empty, and the plan must still be
-//! right when the table no longer is. Hence these habits:
+//! A connection plans each statement once and keeps the plan. It may do so while a table is empty, and the plan must
+//! still be right when the table no longer is. Hence these habits:
 //!
-//! - Where tasks of one service and status are wanted in their order, the statement says `service_id = … AND status BETWEEN 0
-//!   AND 0 ORDER BY service_id, status, id` instead of `status = 0 ORDER BY id`. Both mean the same, but the latter lets the
-//!   planner walk the primary key, past all that ever was, as soon as its statistics make that look short. A comparison of
-//!   whole rows would prevent that as well, but only its first column ends a scan.
+//! - Where tasks of one service and status are wanted in their order, the statement says `service_id = … AND status
+//!   BETWEEN 0 AND 0 ORDER BY service_id, status, id` instead of `status = 0 ORDER BY id`. Both mean the same, but the
+//!   latter lets the planner walk the primary key, past all that ever was, as soon as its statistics make that look
+//!   short. A comparison of whole rows would prevent that as well, but only its first column ends a scan.
 //! - Rows of a batch are named by `id = ANY(…)` besides being joined.
-//! - What is found by a list of keys is ordered by `id + 0`, which no index has: in the order of an index, the list would
-//!   only be a filter on all of it.
-//! - The service and the client of a task are looked up by `CROSS JOIN LATERAL (… OFFSET 0)`, once for each task. Joined in any
-//!   other way, a plan may begin with the services, and go through all tasks of each.
-//! - Rows that are to be written come from `ROWS FROM (unnest(…), generate_series(1, cardinality($1)))`. The planner takes an
-//!   array for ten rows, few enough to go through all of them for each row of the table, and a series for a thousand.
+//! - What is found by a list of keys is ordered by `id + 0`, which no index has: in the order of an index, the list
+//!   would only be a filter on all of it.
+//! - The service and the client of a task are looked up by `CROSS JOIN LATERAL (… OFFSET 0)`, once for each task. Joined
+//!   in any other way, a plan may begin with the services, and go through all tasks of each.
+//! - Rows that are to be written come from `ROWS FROM (unnest(…), generate_series(1, cardinality($1)))`. The planner
+//!   takes an array for ten rows, few enough to go through all of them for each row of the table, and a series for a
+//!   thousand.
 //! - No joins are merged.
 
 pub(crate) mod lent;
@@ -143,11 +144,12 @@ impl Postgres {
                 let usable = trusted.covers(connection.age);
                 Box::pin(async move { Ok(usable) })
             })
-            // Statements are written so that one plan is right for all values, and planning them each time would cost more
-            // than running them. That plan is made when tables may still be small: it must not be one that reads all of them.
-            // Nor one that walks a whole index to merge it with a short list, nor one that sorts a queue of which a few are wanted because another index has a part of the order,
-            // or because a bitmap has them in none.
-            // Where there is no other, it counts as so dear that compiling it would seem worth half a second, each time.
+            // Statements are written so that one plan is right for all values, and planning them each time would cost
+            // more than running them. That plan is made when tables may still be small: it must not be one that reads
+            // all of them. Nor one that walks a whole index to merge it with a short list, nor one that sorts a queue
+            // of which a few are wanted because another index has a part of the order, or because a bitmap has them in
+            // none. Where there is no other, it counts as so dear that compiling it would seem worth half a second,
+            // each time.
             .after_connect(|connection, _| {
                 Box::pin(async move {
                     connection

@@ -27,8 +27,8 @@ impl Named for PgRow {
     }
 }
 
-/// A row of which each column is asked for after the one before it, as a rule: then no name has to be looked up. Of a thousand
-/// rows with forty columns, that is a good part of what it takes to read them.
+/// A row of which each column is asked for after the one before it, as a rule: then no name has to be looked up. Of a
+/// thousand rows with forty columns, that is a good part of what it takes to read them.
 pub(crate) struct InOrder<'a> {
     row: &'a PgRow,
     next: Cell<usize>,

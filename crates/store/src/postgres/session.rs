@@ -9,9 +9,9 @@ use crate::{
     session::{Result, Session},
 };
 
-/// A process that vanishes in the midst of a transaction, with its machine or its network, must not keep its locks until
-/// PostgreSQL misses it, which takes hours: shorter than any caller waits. Said here, since a pooler may give every
-/// transaction another connection.
+/// A process that vanishes in the midst of a transaction, with its machine or its network, must not keep its locks
+/// until PostgreSQL misses it, which takes hours: shorter than any caller waits. Said here, since a pooler may give
+/// every transaction another connection.
 const BEGIN: &str = "BEGIN; SET LOCAL idle_in_transaction_session_timeout = '10s'";
 
 /// One transaction.

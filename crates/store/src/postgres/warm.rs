@@ -1,7 +1,8 @@
 //! What a new connection does before anybody waits for it.
 //!
-//! A connection parses and plans a statement when it first has it, and learns of the tables; together that takes as long as the
-//! rest of what a task needs until its worker has it. So the statements that somebody waits for are run once, on nothing.
+//! A connection parses and plans a statement when it first has it, and learns of the tables; together that takes as
+//! long as the rest of what a task needs until its worker has it. So the statements that somebody waits for are run
+//! once, on nothing.
 
 use relais_core::ServiceKey;
 use sqlx::{Executor as _, PgConnection};
@@ -18,8 +19,8 @@ use crate::{
 /// No service has this key.
 const NONE: ServiceKey = ServiceKey(0);
 
-/// Runs them. They fail where there are no tables yet, on a standby, or while somebody has locked a table; whoever needs them hears of
-/// it, or waits.
+/// Runs them. They fail where there are no tables yet, on a standby, or while somebody has locked a table; whoever
+/// needs them hears of it, or waits.
 pub(crate) async fn up(connection: &mut PgConnection) -> sqlx::Result<()> {
     connection.execute("SET lock_timeout = '100ms'").await?;
     if let Err(failure) = run(connection).await {

@@ -112,8 +112,8 @@ impl<D: Database> Verbs<D> {
         Ok(of_tasks + of_batches)
     }
 
-    /// Removes rows, each time a few in a transaction of their own: others write to the same tables. Ends when fewer than
-    /// `enough` were removed; tells how many were removed in all.
+    /// Removes rows, each time a few in a transaction of their own: others write to the same tables. Ends when fewer
+    /// than `enough` were removed; tells how many were removed in all.
     pub(crate) async fn purge_rows<F>(&self, enough: u64, remove: F) -> Result<u64, StoreError>
     where
         F: for<'s> Fn(&'s mut D::Session) -> Removal<'s> + Send + Sync,

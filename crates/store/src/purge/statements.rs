@@ -34,17 +34,19 @@ pub(crate) struct PurgeCandidate {
 
 /// Purges within a transaction.
 pub(crate) trait PurgeRows: Send {
-    /// Tasks that a purge is to look at, in the order of arrival, without locking them. Those not old enough to matter end the scan.
+    /// Tasks that a purge is to look at, in the order of arrival, without locking them. Those not old enough to matter
+    /// end the scan.
     fn scan_for_purge(&mut self, scan: &PurgeScan) -> impl Future<Output = Result<Vec<PurgeCandidate>>> + Send;
 
-    /// Removes those of the tasks that are still in this status, that nobody has locked and of which nothing is to be told
-    /// any more, and that nobody waits for, with their callbacks; tells which.
+    /// Removes those of the tasks that are still in this status, that nobody has locked and of which nothing is to be
+    /// told any more, and that nobody waits for, with their callbacks; tells which.
     fn delete_tasks(&mut self, ids: &[i64], status: Status) -> impl Future<Output = Result<Vec<i64>>> + Send;
 
     /// Forgets at most `limit` idempotency keys that are older than this; tells how many.
     fn forget_keys(&mut self, older_than: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
 
-    /// The services that have counters, and the number of the first task of each that is not finished (or would be next).
+    /// The services that have counters, and the number of the first task of each that is not finished (or would be
+    /// next).
     fn queue_floors(&mut self) -> impl Future<Output = Result<Vec<(ServiceKey, i64)>>> + Send;
 
     /// Drops nodes of a level that no place depends on any more, among its first `limit` slots; tells how many.

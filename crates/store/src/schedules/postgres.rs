@@ -40,7 +40,8 @@ impl Schedules for PgSession {
             // Nobody asks what time it is.
             return Ok(Locked { now: Timestamp::from_millis(0), rows: Vec::new() });
         }
-        // A statement of its own: it sees the task of whoever had one of the locks just before, and when that runs next.
+        // A statement of its own: it sees the task of whoever had one of the locks just before, and when that runs
+        // next.
         let rows = sqlx::query(concat!(
             "SELECT ",
             schedule_columns!("::text"),

@@ -1,7 +1,8 @@
 //! What a driver says in SQL about schedules.
 //!
-//! A row is locked only by those who have held what is declared before ([`Schedules::hold_declared`]), or changed it: so
-//! whoever declares, and has locked all queues by then, never waits for somebody who has a schedule and wants a queue.
+//! A row is locked only by those who have held what is declared before ([`Schedules::hold_declared`]), or changed it:
+//! so whoever declares, and has locked all queues by then, never waits for somebody who has a schedule and wants a
+//! queue.
 
 use std::{future::Future, time::Duration};
 

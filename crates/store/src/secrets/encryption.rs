@@ -1,17 +1,20 @@
 //! Signing secrets are encrypted in the database, where a key is given: a dump, a backup or a copy of the file does not
 //! give them away. This is the one place that encrypts and decrypts; drivers see texts.
 //!
-//! What is stored is `enc:1:<key id>:<base64>`, the base64 of nonce, ciphertext and tag of AES-256-GCM. A secret in clear
-//! begins with `whsec_`, so the two can not be mixed up. The key id is no secret: it says which of several keys to use.
-//! The client's name is associated data, so that a ciphertext that is moved to another client can not be decrypted.
+//! What is stored is `enc:1:<key id>:<base64>`, the base64 of nonce, ciphertext and tag of AES-256-GCM. A secret in
+//! clear begins with `whsec_`, so the two can not be mixed up. The key id is no secret: it says which of several keys
+//! to use. The client's name is associated data, so that a ciphertext that is moved to another client can not be
+//! decrypted.
 //!
 //! The nonce is not random. It is an HMAC of client and secret, under a key of its own, so that the same secret is
-//! encrypted to the same text each time. The store depends on that: whether a client has a secret already is decided by a
-//! comparison in SQL, and two processes that apply the same file must not make two secrets of one. AES-GCM must not use a
-//! nonce for two different messages under one key, and an HMAC gives different messages different nonces. What it costs:
-//! whoever can read the table sees that a client got a secret again that it had before. That is no use to anybody.
+//! encrypted to the same text each time. The store depends on that: whether a client has a secret already is decided by
+//! a comparison in SQL, and two processes that apply the same file must not make two secrets of one. AES-GCM must not
+//! use a nonce for two different messages under one key, and an HMAC gives different messages different nonces. What it
+//! costs: whoever can read the table sees that a client got a secret again that it had before. That is no use to
+//! anybody.
 //!
-//! Keys do not encrypt with themselves: three values are derived from each, for the encryption, for nonces and for its id.
+//! Keys do not encrypt with themselves: three values are derived from each, for the encryption, for nonces and for its
+//! id.
 
 use std::{collections::HashMap, fmt, str::FromStr};
 
@@ -174,8 +177,8 @@ impl Keys {
         }
     }
 
-    /// What has to be done so that all secrets are encrypted with the first key. Nothing, without a key; an error if one
-    /// can not be decrypted.
+    /// What has to be done so that all secrets are encrypted with the first key. Nothing, without a key; an error if
+    /// one can not be decrypted.
     pub(crate) fn rewrites(&self, secrets: &[StoredSecret]) -> Result<Rewrites> {
         let mut kept: HashMap<String, &StoredSecret> = HashMap::new();
         let mut rewrites = Rewrites::default();

@@ -47,7 +47,8 @@ impl<D: Database> Verbs<D> {
         session.put_signing_secret(client_id, &sealed, overlap, unless_any).await
     }
 
-    /// Decrypts what was read. All of it or nothing: a client without its secret would get callbacks without a signature.
+    /// Decrypts what was read. All of it or nothing: a client without its secret would get callbacks without a
+    /// signature.
     pub(crate) fn decrypt(&self, declared: &mut Declared) -> Result<(), StoreError> {
         for client in declared.clients.values_mut() {
             let client = Arc::make_mut(client);

@@ -1,4 +1,5 @@
-//! What a driver says in SQL about signing secrets. It stores texts; what they are in clear, [`crate::encryption`] knows.
+//! What a driver says in SQL about signing secrets. It stores texts; what they are in clear, [`crate::encryption`]
+//! knows.
 
 use std::{future::Future, time::Duration};
 
@@ -59,8 +60,9 @@ pub(crate) trait SecretFiles: Send + Sync {
 
 /// Signing secrets within a transaction.
 pub(crate) trait Secrets: Send {
-    /// Gives a client a secret, if it is not the one that it has, and with `unless_any` only if it has none. The one before
-    /// is used as well for as long as `overlap` says. At most two are valid at once: one that was on its way out goes.
+    /// Gives a client a secret, if it is not the one that it has, and with `unless_any` only if it has none. The one
+    /// before is used as well for as long as `overlap` says. At most two are valid at once: one that was on its way out
+    /// goes.
     fn put_signing_secret(
         &mut self,
         client_id: &ClientId,
@@ -72,7 +74,8 @@ pub(crate) trait Secrets: Send {
     /// One that is encrypted, if there is any.
     fn encrypted_secret(&mut self) -> impl Future<Output = Result<Option<StoredSecret>>> + Send;
 
-    /// Deletes those that have expired, and reads the others. Until the transaction ends, nobody else declares anything.
+    /// Deletes those that have expired, and reads the others. Until the transaction ends, nobody else declares
+    /// anything.
     fn lock_signing_secrets(&mut self) -> impl Future<Output = Result<Vec<StoredSecret>>> + Send;
 
     /// Writes some of them anew.

@@ -1,7 +1,7 @@
 //! SQLite: for one process. One connection writes, others read beside it.
 //!
-//! Nobody else may have the file open: a lock file beside it sees to that. So there are no row locks here (a transaction
-//! that writes is alone) and nobody to tell of changes.
+//! Nobody else may have the file open: a lock file beside it sees to that. So there are no row locks here (a
+//! transaction that writes is alone) and nobody to tell of changes.
 //!
 //! This folder has connections, migrations and how rows are read. Statements are in the folders of the features.
 
@@ -44,8 +44,8 @@ use crate::{
 
 /// How long a statement waits for a lock that somebody else has on the file, such as a backup.
 const BUSY: Duration = Duration::from_secs(5);
-/// As much of the file is read where it lies in memory (bytes): a long queue does not fit into a connection's own cache, and
-/// copying pages costs more than looking at them.
+/// As much of the file is read where it lies in memory (bytes): a long queue does not fit into a connection's own
+/// cache, and copying pages costs more than looking at them.
 const MAPPED: &str = "1073741824";
 
 const STEPS: Steps = &[

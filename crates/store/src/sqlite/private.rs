@@ -1,9 +1,9 @@
-//! The files of a database are for the user that the process runs as, and for nobody else: requests, results and signing
-//! secrets lie in them.
+//! The files of a database are for the user that the process runs as, and for nobody else: requests, results and
+//! signing secrets lie in them.
 //!
 //! SQLite gives `-wal` and `-shm` the mode of the database, so it is enough that the database has the right one before
-//! SQLite opens it. A file that is there already is left as it is, since somebody may have shared it on purpose; there is
-//! a warning. Where files have no mode, nothing is done.
+//! SQLite opens it. A file that is there already is left as it is, since somebody may have shared it on purpose; there
+//! is a warning. Where files have no mode, nothing is done.
 
 use std::{
     ffi::OsString,

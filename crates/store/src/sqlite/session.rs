@@ -1,5 +1,5 @@
-//! One transaction on SQLite. It is the only one that writes, so nothing is locked row by row. What is said in it is in the
-//! folders of the features.
+//! One transaction on SQLite. It is the only one that writes, so nothing is locked row by row. What is said in it is in
+//! the folders of the features.
 
 use std::{sync::Arc, time::Duration};
 

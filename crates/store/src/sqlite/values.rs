@@ -1,8 +1,9 @@
 //! Batches as parameters.
 //!
-//! Small values go as one JSON array, which `json_each` unfolds. Payloads do not: SQLite would parse each again for every
-//! column, and a batch of large ones would take seconds. They are bound one by one to a statement with many rows of
-//! VALUES, whose numbers of rows are powers of two, so that a few statements, prepared once, serve batches of any size.
+//! Small values go as one JSON array, which `json_each` unfolds. Payloads do not: SQLite would parse each again for
+//! every column, and a batch of large ones would take seconds. They are bound one by one to a statement with many rows
+//! of VALUES, whose numbers of rows are powers of two, so that a few statements, prepared once, serve batches of any
+//! size.
 
 use sqlx::{
     AssertSqlSafe, Sqlite,

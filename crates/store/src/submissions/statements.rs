@@ -16,10 +16,11 @@ pub trait Enqueue {
     ) -> impl Future<Output = std::result::Result<(), sqlx::Error>> + Send;
 }
 
-/// Puts an entry into the stored submissions, in the caller's own transaction: a task is made of it if and only if that commits.
+/// Puts an entry into the stored submissions, in the caller's own transaction: a task is made of it if and only if that
+/// commits.
 ///
-/// On PostgreSQL whoever runs an engine on the database is told by the commit itself. On SQLite nobody is: ring the engine's
-/// bell after the commit (`Engine::look_into_inbox`), or it looks by itself within seconds.
+/// On PostgreSQL whoever runs an engine on the database is told by the commit itself. On SQLite nobody is: ring the
+/// engine's bell after the commit (`Engine::look_into_inbox`), or it looks by itself within seconds.
 pub async fn enqueue<C: Enqueue + ?Sized>(
     connection: &mut C,
     entry: &StoredSubmission,

@@ -175,8 +175,8 @@ impl<D: Database> Verbs<D> {
         Ok(())
     }
 
-    /// Most batches are for one service that has no capacity to be counted: there is nothing to decide, and a database may
-    /// take them in one statement.
+    /// Most batches are for one service that has no capacity to be counted: there is nothing to decide, and a database
+    /// may take them in one statement.
     async fn submit_unlimited(
         &self,
         tasks: &[NewTask],

@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// Takes a batch in for the service $1, unless its queue is limited. The update of the queue's row is the lock: it waits for
-/// submissions that are under way, and then sees the row as they left it, `limited` and all.
+/// Takes a batch in for the service $1, unless its queue is limited. The update of the queue's row is the lock: it
+/// waits for submissions that are under way, and then sees the row as they left it, `limited` and all.
 const SUBMIT: &str = "
     WITH queue AS (
         UPDATE relais.tally SET n = n + $2
@@ -56,9 +56,9 @@ const SUBMIT: &str = "
                      WHERE service_id = $1 AND client_id = 0 AND status = 0 AND departed), 0) AS departed
     FROM queue q";
 
-/// The same as [`SUBMIT`], and the instance $19 leases the tasks, if nothing else waits and nobody else is about to claim some.
-/// What is locked is passed over, since others lock in another order. (A key share would be enough to hold the instance, but it
-/// would be granted on a row whose epoch was since counted up.)
+/// The same as [`SUBMIT`], and the instance $19 leases the tasks, if nothing else waits and nobody else is about to
+/// claim some. What is locked is passed over, since others lock in another order. (A key share would be enough to hold
+/// the instance, but it would be granted on a row whose epoch was since counted up.)
 const SUBMIT_AND_LEASE: &str = concat!(
     "WITH queue AS (
          UPDATE relais.tally SET n = n + $2
@@ -345,8 +345,8 @@ fn bind<'q>(statement: &'static str, tasks: &'q [NewTask], payload: Option<Strin
         .bind(column(tasks, trace)))
 }
 
-/// Where the first one stands. A departure that was committed while the statement waited is not in its snapshot: the place may be a
-/// little too far back, as it would be had the task come a moment earlier.
+/// Where the first one stands. A departure that was committed while the statement waited is not in its snapshot: the
+/// place may be a little too far back, as it would be had the task come a moment earlier.
 fn place(row: &PgRow) -> Result<u64> {
     let (arrived, departed): (i64, i64) = (row.big("arrived")?, row.big("departed")?);
     Ok(u64::try_from(arrived - departed).unwrap_or(0) + 1)

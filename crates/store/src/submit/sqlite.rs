@@ -1,5 +1,5 @@
-//! Taking tasks in on SQLite. There is no submission in one statement: one transaction writes at a time, so there is nothing
-//! to gain.
+//! Taking tasks in on SQLite. There is no submission in one statement: one transaction writes at a time, so there is
+//! nothing to gain.
 
 use std::time::Duration;
 

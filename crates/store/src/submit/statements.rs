@@ -25,7 +25,8 @@ pub(crate) struct LockedQueue {
 /// What else a batch of submissions has to know, read after the queues were locked: only then is it the truth.
 #[derive(Debug, Default)]
 pub(crate) struct QueueFacts {
-    /// How many tasks left each queue, and the room in it but for those that are pending. Services that are gone are left out.
+    /// How many tasks left each queue, and the room in it but for those that are pending. Services that are gone are
+    /// left out.
     pub queues: Vec<(ServiceKey, i64, Room)>,
     /// The room of each client on each service of the batch.
     pub shares: Vec<(ServiceKey, ClientKey, Room)>,
@@ -60,10 +61,10 @@ pub(crate) struct InsertedTask {
 
 /// A submission in one statement, which is a transaction of its own.
 pub(crate) trait UnlimitedSubmit: Send + Sync {
-    /// Takes tasks in, in a transaction of its own, if that can be said in one statement: all are for one service, and none
-    /// has an idempotency key. Tells where in the queue the first one stands; or none, and does nothing, if a capacity has
-    /// to be looked at, or if the database gains nothing by it. An instance that waits for tasks leases them, unless others wait
-    /// before them, or anybody else claims some at this moment.
+    /// Takes tasks in, in a transaction of its own, if that can be said in one statement: all are for one service, and
+    /// none has an idempotency key. Tells where in the queue the first one stands; or none, and does nothing, if a
+    /// capacity has to be looked at, or if the database gains nothing by it. An instance that waits for tasks leases
+    /// them, unless others wait before them, or anybody else claims some at this moment.
     fn submit_unlimited(
         &self,
         _tasks: &[NewTask],

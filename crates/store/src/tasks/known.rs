@@ -1,4 +1,5 @@
-//! What the rows of tasks do not tell, and an event may depend on. It is looked up only where it matters, which is rare.
+//! What the rows of tasks do not tell, and an event may depend on. It is looked up only where it matters, which is
+//! rare.
 
 use std::collections::{BTreeSet, HashMap};
 

@@ -91,7 +91,8 @@ impl<D: Database> Verbs<D> {
     }
 }
 
-/// Whether every task that has something in common with others is asked for: then no more need be looked at than are shown.
+/// Whether every task that has something in common with others is asked for: then no more need be looked at than are
+/// shown.
 fn takes_all(filter: &TaskFilter, from_id: i64) -> bool {
     from_id == 0
         && filter.services.is_empty()

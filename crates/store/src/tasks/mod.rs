@@ -1,8 +1,8 @@
 //! Tasks: finding and listing them, and what happens to them.
 //!
 //! This folder has the port [`TaskStore`]. Verbs of it that belong to another feature are forwarded to that feature's
-//! folder, under the same name: submitting (`submit/`), purging (`purge/`), counting (`counters/`), dependencies and stored
-//! submissions.
+//! folder, under the same name: submitting (`submit/`), purging (`purge/`), counting (`counters/`), dependencies and
+//! stored submissions.
 
 pub(crate) mod changes;
 pub(crate) mod events;

@@ -13,8 +13,8 @@ use crate::{
     tasks::statements::{Locked, LockedTask, TaskReader, TaskRows, WrittenTask, found_task, locked, locked_task, task},
 };
 
-/// The columns that [`task`] reads but for `request` and `response`, with the names of service and client joined as `s` and
-/// `c`.
+/// The columns that [`task`] reads but for `request` and `response`, with the names of service and client joined as `s`
+/// and `c`.
 macro_rules! task_columns {
     () => {
         "t.id, t.task_id, t.seq, t.service_id, t.client_id, s.name AS service, c.client_id AS client, t.submitted, \
@@ -30,7 +30,8 @@ macro_rules! task_columns {
 pub(crate) use task_columns;
 
 /// The columns that [`locked_task`] reads, with the service joined as `s`. `retry` is what
-/// [`crate::history::statements::policy_of_task`] reads: the task's own policy and its service's, or the one that there is.
+/// [`crate::history::statements::policy_of_task`] reads: the task's own policy and its service's, or the one that there
+/// is.
 macro_rules! locked_columns {
     () => {
         "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, s.handed, t.callback::text AS callback, \
@@ -44,30 +45,36 @@ macro_rules! locked_columns {
 }
 pub(crate) use locked_columns;
 
-/// A task with its position, which is there only while it is pending. The position tree is added up in the same statement, so
-/// that a poll is one round trip. Each level is a sum of its own: a short range of the primary key, whatever the planner
-/// guesses ([`relais_core::position`]).
+/// A task with its position, which is there only while it is pending. The position tree is added up in the same
+/// statement, so that a poll is one round trip. Each level is a sum of its own: a short range of the primary key,
+/// whatever the planner guesses ([`relais_core::position`]).
 ///
-/// The last sum is over up to 16 pending tasks that came before. They are found by the whole row, which only one index has:
-/// with a bound on `id` alone, another plan would read all before it. Nothing says where to end but the number, so what is
-/// not of this queue is left out afterwards.
+/// The last sum is over up to 16 pending tasks that came before. They are found by the whole row, which only one index
+/// has: with a bound on `id` alone, another plan would read all before it. Nothing says where to end but the number, so
+/// what is not of this queue is left out afterwards.
 const FIND_TASK: &str = concat!(
     "SELECT ",
     task_columns!(),
     ", t.request::text AS request, t.response::text AS response,
        CASE WHEN t.status = 0 THEN CAST(((t.seq >> 4) << 4) + 1
            - (SELECT coalesce(sum(d.n), 0) FROM relais.departure d
-              WHERE d.service_id = t.service_id AND d.level = 0 AND d.slot >= (t.seq >> 8) << 4 AND d.slot < t.seq >> 4)
+              WHERE d.service_id = t.service_id AND d.level = 0
+                AND d.slot >= (t.seq >> 8) << 4 AND d.slot < t.seq >> 4)
            - (SELECT coalesce(sum(d.n), 0) FROM relais.departure d
-              WHERE d.service_id = t.service_id AND d.level = 1 AND d.slot >= (t.seq >> 12) << 4 AND d.slot < t.seq >> 8)
+              WHERE d.service_id = t.service_id AND d.level = 1
+                AND d.slot >= (t.seq >> 12) << 4 AND d.slot < t.seq >> 8)
            - (SELECT coalesce(sum(d.n), 0) FROM relais.departure d
-              WHERE d.service_id = t.service_id AND d.level = 2 AND d.slot >= (t.seq >> 16) << 4 AND d.slot < t.seq >> 12)
+              WHERE d.service_id = t.service_id AND d.level = 2
+                AND d.slot >= (t.seq >> 16) << 4 AND d.slot < t.seq >> 12)
            - (SELECT coalesce(sum(d.n), 0) FROM relais.departure d
-              WHERE d.service_id = t.service_id AND d.level = 3 AND d.slot >= (t.seq >> 20) << 4 AND d.slot < t.seq >> 16)
+              WHERE d.service_id = t.service_id AND d.level = 3
+                AND d.slot >= (t.seq >> 20) << 4 AND d.slot < t.seq >> 16)
            - (SELECT coalesce(sum(d.n), 0) FROM relais.departure d
-              WHERE d.service_id = t.service_id AND d.level = 4 AND d.slot >= (t.seq >> 24) << 4 AND d.slot < t.seq >> 20)
+              WHERE d.service_id = t.service_id AND d.level = 4
+                AND d.slot >= (t.seq >> 24) << 4 AND d.slot < t.seq >> 20)
            - (SELECT coalesce(sum(d.n), 0) FROM relais.departure d
-              WHERE d.service_id = t.service_id AND d.level = 5 AND d.slot >= 0 AND d.slot < t.seq >> 24)
+              WHERE d.service_id = t.service_id AND d.level = 5
+                AND d.slot >= 0 AND d.slot < t.seq >> 24)
            + (SELECT count(*) FROM (
                   SELECT i.seq FROM (
                       SELECT service_id, status, seq FROM relais.task
@@ -81,8 +88,8 @@ const FIND_TASK: &str = concat!(
      WHERE t.task_id = $1"
 );
 
-/// One index range for each service and status, merged: no filter makes it look at more than a page of each. What begins
-/// the index comes first in both the condition and the order.
+/// One index range for each service and status, merged: no filter makes it look at more than a page of each. What
+/// begins the index comes first in both the condition and the order.
 const LIST_BY_SERVICE: &str = concat!(
     "SELECT ",
     task_columns!(),
@@ -147,8 +154,8 @@ const COUNT_BY_CLIENT: &str = "
         LIMIT $7
     ) AS counted";
 
-/// What is of any service, in any status and of any client: the tasks themselves are in this order. What is not asked for is
-/// named all the same, so that all listings take the same values.
+/// What is of any service, in any status and of any client: the tasks themselves are in this order. What is not asked
+/// for is named all the same, so that all listings take the same values.
 const LIST_NEWEST: &str = concat!(
     "SELECT ",
     task_columns!(),

@@ -14,8 +14,8 @@ use crate::{
     tasks::statements::{Locked, LockedTask, TaskReader, TaskRows, WrittenTask, found_task, locked, locked_task, task},
 };
 
-/// The columns that [`task`] reads but for `request` and `response`, with the names of service and client joined as `s` and
-/// `c`.
+/// The columns that [`task`] reads but for `request` and `response`, with the names of service and client joined as `s`
+/// and `c`.
 macro_rules! task_columns {
     () => {
         "t.id, t.task_id, t.seq, t.service_id, t.client_id, s.name AS service, c.client_id AS client, t.submitted, \
@@ -30,7 +30,8 @@ macro_rules! task_columns {
 pub(crate) use task_columns;
 
 /// The columns that [`locked_task`] reads, with the service joined as `s`. `retry` is what
-/// [`crate::history::statements::policy_of_task`] reads: the task's own policy and its service's, or the one that there is.
+/// [`crate::history::statements::policy_of_task`] reads: the task's own policy and its service's, or the one that there
+/// is.
 macro_rules! locked_columns {
     () => {
         "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, s.handed, t.callback, t.submitted, \
@@ -44,25 +45,31 @@ macro_rules! locked_columns {
 }
 pub(crate) use locked_columns;
 
-/// A task with its position, which is there only while it is pending. The position tree is added up in the same statement;
-/// each level is a sum of its own: a short range of the primary key ([`relais_core::position`]).
+/// A task with its position, which is there only while it is pending. The position tree is added up in the same
+/// statement; each level is a sum of its own: a short range of the primary key ([`relais_core::position`]).
 pub(crate) const FIND_TASK: &str = concat!(
     "SELECT ",
     task_columns!(),
     ", t.request AS request, t.response AS response,
        CASE WHEN t.status = 0 THEN CAST(((t.seq >> 4) << 4) + 1
            - (SELECT coalesce(sum(d.n), 0) FROM departure d
-              WHERE d.service_id = t.service_id AND d.level = 0 AND d.slot >= (t.seq >> 8) << 4 AND d.slot < t.seq >> 4)
+              WHERE d.service_id = t.service_id AND d.level = 0
+                AND d.slot >= (t.seq >> 8) << 4 AND d.slot < t.seq >> 4)
            - (SELECT coalesce(sum(d.n), 0) FROM departure d
-              WHERE d.service_id = t.service_id AND d.level = 1 AND d.slot >= (t.seq >> 12) << 4 AND d.slot < t.seq >> 8)
+              WHERE d.service_id = t.service_id AND d.level = 1
+                AND d.slot >= (t.seq >> 12) << 4 AND d.slot < t.seq >> 8)
            - (SELECT coalesce(sum(d.n), 0) FROM departure d
-              WHERE d.service_id = t.service_id AND d.level = 2 AND d.slot >= (t.seq >> 16) << 4 AND d.slot < t.seq >> 12)
+              WHERE d.service_id = t.service_id AND d.level = 2
+                AND d.slot >= (t.seq >> 16) << 4 AND d.slot < t.seq >> 12)
            - (SELECT coalesce(sum(d.n), 0) FROM departure d
-              WHERE d.service_id = t.service_id AND d.level = 3 AND d.slot >= (t.seq >> 20) << 4 AND d.slot < t.seq >> 16)
+              WHERE d.service_id = t.service_id AND d.level = 3
+                AND d.slot >= (t.seq >> 20) << 4 AND d.slot < t.seq >> 16)
            - (SELECT coalesce(sum(d.n), 0) FROM departure d
-              WHERE d.service_id = t.service_id AND d.level = 4 AND d.slot >= (t.seq >> 24) << 4 AND d.slot < t.seq >> 20)
+              WHERE d.service_id = t.service_id AND d.level = 4
+                AND d.slot >= (t.seq >> 24) << 4 AND d.slot < t.seq >> 20)
            - (SELECT coalesce(sum(d.n), 0) FROM departure d
-              WHERE d.service_id = t.service_id AND d.level = 5 AND d.slot >= 0 AND d.slot < t.seq >> 24)
+              WHERE d.service_id = t.service_id AND d.level = 5
+                AND d.slot >= 0 AND d.slot < t.seq >> 24)
            + (SELECT count(*) FROM (
                   SELECT seq FROM task WHERE service_id = t.service_id AND status = 0 AND id < t.id
                   ORDER BY id DESC LIMIT 16
