@@ -1,7 +1,7 @@
 //! A queue that is long already, loaded by SQL: a million submissions would take minutes.
 //!
 //! **Mirrors the migrations and the counters of relais-store** (`postgres/migrations`, `sqlite/migrations`,
-//! `verbs/ledger.rs`, and `position.rs` of relais-core): whoever changes those changes this. That it still does is
+//! `counters/ledger.rs`, and `position.rs` of relais-core): whoever changes those changes this. That it still does is
 //! verified through the API each time ([`World`](crate::world::World)): the next submission has to get the place
 //! after the last one.
 //!

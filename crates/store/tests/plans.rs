@@ -1,4 +1,4 @@
-//! Plans are made once, when tables may be small, and kept (see `postgres/session.rs`). Here they are made on tables that are empty
+//! Plans are made once, when tables may be small, and kept (see `postgres/mod.rs`). Here they are made on tables that are empty
 //! or tiny and known to be, and must still be right when there are thousands of rows: a call reads as much as it did before.
 //!
 //! What was read is what PostgreSQL itself counts: rows of tables and entries of indexes, and the blocks that they are in. The

@@ -2,7 +2,8 @@
 //!
 //! [`store_ports!`] hands the list to a macro. This crate makes the traits of it; the engine makes the wrapper that measures
 //! every call, and the testkit the one that fails on purpose. A new verb is a line here, a method in `relais-store`
-//! (`verbs/`), its SQL in both drivers, and a test in the suite of its port (`testkit/src/store_suite/`).
+//! (in the folder of its feature), its SQL for both databases, and a test in the suite of its port
+//! (`testkit/src/store_suite/`).
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
