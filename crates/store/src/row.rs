@@ -1,7 +1,7 @@
-//! What the rows of both databases mean.
+//! How columns of rows are read, the same for both databases.
 //!
-//! A driver says how a column of its rows is read ([`Columns`]); what the columns add up to is the same for both and
-//! written here. Nothing here knows SQL.
+//! A driver says how a column of its rows is read ([`Columns`]). What the rows of a feature mean is in its
+//! `statements.rs`. Nothing here knows SQL.
 
 use std::time::Duration;
 

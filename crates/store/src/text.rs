@@ -1,8 +1,8 @@
-//! Texts that every database keeps alike.
+//! Removes U+0000 from texts, so that every database stores the same.
 
 use relais_core::{Event, NewTask};
 
-/// PostgreSQL has no room for U+0000 in a text, and one such text would fail the whole batch it came with.
+/// PostgreSQL cannot store U+0000 in a text, and one such text would fail the whole batch it came with.
 pub(crate) fn without_nul(text: &mut String) {
     if text.contains('\0') {
         *text = text.replace('\0', "\u{fffd}");

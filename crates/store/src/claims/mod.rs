@@ -1,6 +1,6 @@
 //! Claims: workers take pending tasks, and the claim starts them.
 //!
-//! A service whose flow is limited is claimed by `flow/`, a process that runs tasks itself by `instances/`.
+//! Claims on services whose flow is limited are in `flow/`, claims of instances in `instances/`.
 
 pub(crate) mod postgres;
 pub(crate) mod sqlite;
@@ -29,10 +29,10 @@ use crate::{
     verbs::Verbs,
 };
 
-/// So many tasks are claimed without locking them first; for more of them round trips do not count.
+/// Claims of up to this many tasks do not lock them first. For larger claims the round trips do not matter.
 const FEW: usize = 16;
 
-/// For so long after somebody else got in the way, tasks are locked first, passing over what others have locked.
+/// For this long after a conflict with another claim, tasks are locked first, passing over locked ones.
 const CROWDED: Duration = Duration::from_secs(1);
 
 /// Pending tasks that a claim has found, by service, in the order in which claims get them.
@@ -105,9 +105,9 @@ impl<D: Database> Verbs<D> {
         Ok(Claimed { tasks: answers, again })
     }
 
-    /// Claims a few pending tasks of a service without locking them first: they are read, and written if they still are
-    /// what they were. Two round trips instead of five, where nobody else claims at the same time. None if somebody
-    /// does, or if more than the tasks is to be written; then nothing was done.
+    /// Claims a few pending tasks of a service without locking them first: reads them, and writes them if they have not
+    /// changed. That is two round trips instead of five. None if another claim was faster, or if more than the tasks
+    /// must be written; then nothing was done.
     async fn claim_unlocked(
         &self,
         requests: &[ClaimRequest],
@@ -140,7 +140,7 @@ impl<D: Database> Verbs<D> {
         Ok(Some(Claimed { tasks, again: None }))
     }
 
-    /// Whether somebody else claimed tasks of the service in the same moment, a moment ago.
+    /// Whether a claim on this service has met another one a moment ago.
     fn is_crowded(&self, service: ServiceKey) -> bool {
         let crowded = self.crowded.lock().unwrap_or_else(PoisonError::into_inner);
         crowded.get(&service).is_some_and(|since| since.elapsed() < CROWDED)
@@ -150,8 +150,7 @@ impl<D: Database> Verbs<D> {
         self.crowded.lock().unwrap_or_else(PoisonError::into_inner).insert(service, Instant::now());
     }
 
-    /// Takes tasks in while a worker waits for some. What a claim right afterwards would give it, it has with the same
-    /// commit.
+    /// Submits tasks while a worker waits for some, and claims tasks for it in the same transaction.
     pub(crate) async fn submit_and_claim(
         &self,
         mut tasks: Vec<NewTask>,

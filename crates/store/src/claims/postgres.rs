@@ -16,9 +16,8 @@ use crate::{
     tasks::statements::{Locked, WrittenTask},
 };
 
-/// The columns that [`crate::claims::statements::named_pending`] reads but for `now`, in the order in which it reads
-/// them, with the service joined as `s`. What has not ended has no result. `$retry` is the retry policy, as far as it
-/// is needed.
+/// The columns that [`crate::claims::statements::named_pending`] reads, except `now`, in the order in which it reads
+/// them. The service is joined as `s`. `$retry` is the retry policy, as far as it is needed.
 macro_rules! pending_columns {
     ($retry:literal) => {
         concat!(
@@ -34,10 +33,9 @@ macro_rules! pending_columns {
 }
 pub(crate) use pending_columns;
 
-/// Locks pending tasks: up to $2 of the service $1, in the order in which claims get them, with all that their workers
-/// get. Those that others have locked are passed over. Beside them it says whether the service's flow is limited; if it
-/// is, there are none unless $3. The limit is told in any case: asking for it first would cost those who have no limits
-/// a statement.
+/// Locks up to $2 pending tasks of the service $1, in the order in which claims get them, passing over those that
+/// others have locked. The column `flow` says whether the flow of the service is limited; if it is, there are no tasks
+/// unless $3. Asking for that first would cost services without limits a statement.
 const LOCK_PENDING: &str = concat!(
     "SELECT f.flow, t.* FROM relais.service f LEFT JOIN LATERAL (
          SELECT clock_timestamp() AS now, c.client_id AS client, ",
@@ -74,9 +72,9 @@ const PENDING_UNLOCKED: &str = concat!(
      ) t ON true WHERE f.id = $1 ORDER BY t.rank, t.id"
 );
 
-/// Writes what tasks become (as `WRITE_TASKS` in `tasks/postgres.rs`) and the counters (as `ACCOUNT` in
-/// `counters/postgres.rs`), if all of the tasks have the revisions $20 and the flow of the service $21 is not limited.
-/// A statement can take itself back only by failing: where a task has changed, it divides by zero.
+/// Writes tasks (like `WRITE_TASKS` in `tasks/postgres.rs`) and counters (like `ACCOUNT` in `counters/postgres.rs`), if
+/// all tasks have the revisions $20 and the flow of the service $21 is not limited. A statement can undo itself only by
+/// failing: if a task has changed, it divides by zero.
 const WRITE_UNLOCKED: &str = "
     WITH written AS (
         UPDATE relais.task t
@@ -108,7 +106,7 @@ const WRITE_UNLOCKED: &str = "
     SELECT 1 / (CASE WHEN (SELECT count(*) FROM written) = cardinality($1) THEN 1 ELSE 0 END) AS all_of_them,
            CASE WHEN $32::text IS NOT NULL THEN pg_notify($31, $32)::text END AS told";
 
-/// The code of a division by zero.
+/// The SQLSTATE of a division by zero.
 const DIVISION_BY_ZERO: &str = "22012";
 
 impl UnlockedClaims for Postgres {
@@ -157,7 +155,7 @@ pub(crate) async fn lock_pending(
     locked_unless_limited(&in_order(&rows), counted)
 }
 
-/// Pending tasks of a service as a claim would lock them.
+/// Reads pending tasks of a service without locking them.
 pub(crate) async fn pending_unlocked(
     connection: &mut PgConnection,
     service: ServiceKey,
@@ -167,7 +165,7 @@ pub(crate) async fn pending_unlocked(
     pending.fetch_all(connection).await.map_err(error)
 }
 
-/// Writes what tasks become that are not locked, and the counters; false if that must not be.
+/// Writes tasks that are not locked, and the counters; false if one has changed or the flow is limited.
 pub(crate) async fn write_unlocked(
     connection: &mut PgConnection,
     service: ServiceKey,

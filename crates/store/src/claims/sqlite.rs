@@ -1,4 +1,4 @@
-//! Claims on SQLite. Nothing is claimed without a lock: one transaction writes at a time, so there is nothing to gain.
+//! Claims on SQLite. They always lock: one transaction writes at a time, so nothing is gained without a lock.
 
 use relais_core::ServiceKey;
 
@@ -11,8 +11,8 @@ use crate::{
     tasks::statements::{Locked, locked},
 };
 
-/// The columns that [`locked_pending`] reads but for `now` and `retry`, with service and client joined as `s` and `c`.
-/// What has not ended has no result.
+/// The columns that [`locked_pending`] reads, except `now` and `retry`. The service is joined as `s`, the client as
+/// `c`.
 macro_rules! pending_columns {
     () => {
         "s.lease_ms, s.delivery_limit, s.handed, t.rank, t.unique_key, t.id, t.task_id, t.seq, t.service_id, t.client_id, \

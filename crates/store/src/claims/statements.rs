@@ -1,4 +1,4 @@
-//! What a driver says in SQL about claims, and what the rows mean.
+//! What claims need of a database, and how the rows are read.
 
 use std::{future::Future, time::Duration};
 
@@ -13,7 +13,7 @@ use crate::{
     tasks::statements::{Locked, LockedTask, WrittenTask, locked, locked_task},
 };
 
-/// A pending task that was locked, with all that its worker gets.
+/// A locked pending task, with everything that its worker gets.
 #[derive(Debug)]
 pub(crate) struct LockedPending {
     pub locked: LockedTask,
@@ -25,31 +25,31 @@ pub(crate) struct LockedPending {
 }
 
 impl LockedPending {
-    /// Where it stands in its queue.
+    /// Its place in the queue.
     pub(crate) fn position(&self) -> (i64, i64) {
         (self.rank, self.locked.id)
     }
 }
 
 impl Locked<LockedPending> {
-    /// Where the last one stands.
+    /// The place of the last task in the queue.
     pub(crate) fn last(&self) -> (i64, i64) {
         self.rows.iter().map(LockedPending::position).max().unwrap_or((i64::MIN, 0))
     }
 }
 
-/// What a task is to become that was not locked.
+/// What is written of a task that is not locked.
 #[derive(Debug)]
 pub(crate) struct UnlockedTask {
-    /// What its revision was.
+    /// The revision that it must still have.
     pub known: u64,
     pub written: WrittenTask,
 }
 
-/// A claim in two statements, each a transaction of its own, where nobody else claims at the same time.
+/// A claim in two statements, each in a transaction of its own. It succeeds if nobody else claims at the same time.
 pub(crate) trait UnlockedClaims: Send + Sync {
-    /// Pending tasks of a service whose flow is not limited, in the order in which claims get them; not locked. None if
-    /// it is limited, or if the database gains nothing by it.
+    /// Reads pending tasks of a service, in the order in which claims get them, without locking. None if the flow of
+    /// the service is limited, or if the database gains nothing by it.
     fn pending_unlocked(
         &self,
         _service: ServiceKey,
@@ -58,9 +58,9 @@ pub(crate) trait UnlockedClaims: Send + Sync {
         std::future::ready(Ok(None))
     }
 
-    /// Writes what tasks of a service become that were not locked, and the counters, in one statement and a transaction
-    /// of its own. False, and nothing is written, if one is not any more what it was known to be, or the service's flow
-    /// is limited now.
+    /// Writes tasks of a service that are not locked, and the counters, in one statement and a transaction of its own.
+    /// False, and nothing is written, if one of them has changed meanwhile, or if the flow of the service is limited
+    /// now.
     fn write_unlocked(
         &self,
         _service: ServiceKey,
@@ -74,8 +74,8 @@ pub(crate) trait UnlockedClaims: Send + Sync {
 
 /// Claims within a transaction.
 pub(crate) trait ClaimRows: Send {
-    /// Locks the oldest pending tasks of a service that is not paused, passing over those that others have locked. None
-    /// if its flow is limited, unless that was looked at (`counted`).
+    /// Locks the first pending tasks of a service that is not paused, passing over those that others have locked. None
+    /// if the flow of the service is limited, unless the caller has looked at that (`counted`).
     fn lock_pending(
         &mut self,
         service: ServiceKey,
@@ -89,8 +89,7 @@ pub(crate) fn locked_pending(row: &impl Columns) -> Result<LockedPending> {
     named_pending(row, service_name(row)?, |_| Ok(client))
 }
 
-/// The same, where the names of the service and of clients are known. What has not ended has no result, and what is
-/// read of the task is read once.
+/// The same as [`locked_pending`], for a caller that knows the names of the service and of the clients.
 pub(crate) fn named_pending(
     row: &impl Columns,
     service: ServiceName,
@@ -127,8 +126,8 @@ pub(crate) fn named_pending(
     Ok(LockedPending { locked, task, lease, rank })
 }
 
-/// The same, of a service that tells how its flow is limited, in a row of its own if there are no tasks: none if it is,
-/// and nobody has looked at that.
+/// Locked pending tasks of a service whose rows say also whether its flow is limited. There is one row without a task
+/// if there are no tasks. None if the flow is limited and the caller has not looked at that.
 pub(crate) fn locked_unless_limited(rows: &[impl Columns], counted: bool) -> Result<Option<Locked<LockedPending>>> {
     match rows {
         [row, ..] if !counted && flow_kind(row)? != FlowKind::Free => Ok(None),

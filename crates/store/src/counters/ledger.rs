@@ -1,4 +1,5 @@
-//! Keeps the counters of one transaction: what moved from which status to which, and which queues it left.
+//! Collects what one transaction adds to the counters: which tasks moved from which status to which, and which left
+//! their queue.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +19,12 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    /// A task came into being, pending.
+    /// Counts a new pending task.
     pub(crate) fn arrived(&mut self, service: ServiceKey, client: ClientKey) {
         self.add(service, client, Status::Pending, false, 1);
     }
 
-    /// A task moved. Where both are the same, nothing is counted.
+    /// Counts a task that changed its status. If both are the same, nothing is counted.
     pub(crate) fn moved(&mut self, service: ServiceKey, client: ClientKey, seq: i64, from: Status, to: Status) {
         if from == to {
             return;
@@ -41,7 +42,7 @@ impl Ledger {
         }
     }
 
-    /// A task of a batch moved; one that is new comes from nowhere.
+    /// Counts a task of a batch that changed its status; `from` is none for a new task.
     pub(crate) fn moved_in_batch(&mut self, batch: Option<BatchId>, from: Option<Status>, to: Status) {
         let (from, to) = (from.map(BatchCounts::slot), BatchCounts::slot(to));
         let Some(batch) = batch.filter(|_| from != Some(to)) else { return };
@@ -52,7 +53,7 @@ impl Ledger {
         }
     }
 
-    /// A task was removed, whatever it was.
+    /// Counts a task that was removed.
     pub(crate) fn removed(&mut self, service: ServiceKey, client: ClientKey, seq: i64, from: Status) {
         // Totals of finished tasks are kept: they say how many there were, ever.
         if !from.is_final() {
@@ -63,7 +64,7 @@ impl Ledger {
         }
     }
 
-    /// What is to be written. What cancels out is left out.
+    /// What is to be written. Sums of zero are left out.
     pub(crate) fn close(self) -> Accounts {
         let departures = self.departures.into_iter().filter(|&(_, n)| n != 0);
         Accounts {

@@ -11,9 +11,9 @@ use crate::{
     session::{Database as _, Result},
 };
 
-/// Adds to the counters, and tells other processes. All in one statement: it is one round trip, made while others wait
-/// for these rows. Which of its parts runs first is PostgreSQL's choice, but always the same one: whoever else writes
-/// to either table beside other writers does it by the same two parts.
+/// Adds to the counters, and wakes other processes. It is one statement, and so one round trip, since others wait for
+/// these rows. PostgreSQL chooses which part runs first, but always the same: every other statement that writes to both
+/// tables has the same two parts.
 const ACCOUNT: &str = "
     WITH departed AS (
         INSERT INTO relais.departure AS d (service_id, level, slot, n)
@@ -102,13 +102,13 @@ impl CounterRows for PgSession {
     }
 }
 
-/// Adds to the counters, and tells other processes.
+/// Adds to the counters, and wakes other processes.
 pub(crate) async fn account(connection: &mut PgConnection, accounts: &Accounts, payload: Option<String>) -> Result<()> {
     bind_accounts(sqlx::query(ACCOUNT), accounts, payload).execute(connection).await.map_err(error)?;
     Ok(())
 }
 
-/// Binds what is added to the counters and what others are told, as the next eleven parameters.
+/// Binds what is added to the counters, and the wake-up, as the next eleven parameters.
 pub(crate) fn bind_accounts<'q>(
     statement: Statement<'q>,
     accounts: &Accounts,

@@ -1,4 +1,4 @@
-//! What a driver says in SQL about the counters, and what the rows mean.
+//! What the counters need of a database, and how the rows are read.
 
 use std::future::Future;
 
@@ -12,7 +12,7 @@ use crate::{
     session::Result,
 };
 
-/// So many tasks came into a status, or left it. Client 0 stands for all.
+/// One counter: how many tasks of a client came into a status, or left it. Client 0 stands for all clients.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Counter {
     pub service: ServiceKey,
@@ -25,9 +25,9 @@ pub(crate) struct Counter {
 #[derive(Debug, Default)]
 pub(crate) struct Accounts {
     pub counts: Vec<(Counter, i64)>,
-    /// Nodes of the trees of departures.
+    /// Nodes of the position trees.
     pub departures: Vec<(ServiceKey, Node, i64)>,
-    /// Of batches.
+    /// Counters of batches.
     pub batches: Vec<(BatchId, BatchMoves)>,
 }
 
@@ -43,10 +43,11 @@ pub(crate) const ALL_CLIENTS: ClientKey = ClientKey(0);
 
 /// Reads of the counters, which need no transaction.
 pub(crate) trait CounterReader: Send + Sync {
-    /// How many tasks came into each status of each service and left it, and the oldest pending task of each service.
+    /// How many tasks came into each status of each service and left it, and when the oldest pending task of each
+    /// service was submitted.
     fn backlog(&self) -> impl Future<Output = Result<Backlog>> + Send;
 
-    /// How full these queues are, in this order.
+    /// How many pending and running tasks these services have, in this order.
     fn queue_depths(&self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<QueueDepth>>> + Send;
 
     /// The clients with unfinished tasks of a service, in the order of their keys.
@@ -55,8 +56,8 @@ pub(crate) trait CounterReader: Send + Sync {
 
 /// The counters within a transaction.
 pub(crate) trait CounterRows: Send {
-    /// Adds to the counters, and tells other processes of the wake-up when the transaction commits. The last thing
-    /// before that: these are the rows that others wait for.
+    /// Adds to the counters. Wakes other processes when the transaction commits. This is the last statement before the
+    /// commit, since other transactions wait for these rows.
     fn account(&mut self, accounts: &Accounts, wakeup: &Wakeup) -> impl Future<Output = Result<()>> + Send;
 }
 

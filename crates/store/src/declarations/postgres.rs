@@ -226,8 +226,8 @@ impl DeclarationRows for PgSession {
         Ok(())
     }
 
-    /// A queue's row says whether its tasks go to a broker. It is limited if its service has a capacity, or any client
-    /// has one there. What is gone is limited too, so that its absence is noticed.
+    /// A queue is limited if its service has a capacity, or any client has one there. A deleted service is limited too,
+    /// so that submissions to it are noticed.
     async fn note_limits(&mut self) -> Result<()> {
         sqlx::query(
             "UPDATE relais.tally t SET limited = w.limited, brokered = w.brokered

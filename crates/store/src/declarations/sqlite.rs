@@ -208,7 +208,7 @@ async fn delete_service(tx: &mut SqliteTransaction<'static>, name: &ServiceName)
     Ok(())
 }
 
-/// Without a secret, the client must be there and stays as it is.
+/// Puts a client. Without a secret the client must exist, and keeps the one it has.
 async fn put_client(
     tx: &mut SqliteTransaction<'static>,
     client_id: &ClientId,

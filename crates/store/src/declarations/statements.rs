@@ -1,4 +1,4 @@
-//! What a driver says in SQL about what is declared, and what the rows mean.
+//! What declarations need of a database, and how the rows are read.
 
 use std::{future::Future, time::Duration};
 
@@ -18,22 +18,22 @@ pub(crate) trait DeclarationReader: Send + Sync {
     /// All that is declared, as of one moment.
     fn declared(&self) -> impl Future<Output = Result<Declared>> + Send;
 
-    /// The number of the last change.
+    /// The version of what is declared.
     fn declared_version(&self) -> impl Future<Output = Result<i64>> + Send;
 }
 
 /// What is declared, within a transaction.
 pub(crate) trait DeclarationRows: Send {
-    /// Makes one change to what is declared, but for schedules.
+    /// Makes one change to what is declared, except schedules and signing secrets.
     fn declare(&mut self, change: &Change) -> impl Future<Output = Result<()>> + Send;
 
-    /// Notes on each queue whether it has a capacity, after all changes were made; nothing to do for a database whose
-    /// submissions always look.
+    /// Notes on each queue whether it has a capacity, after all changes were made. A database whose submissions always
+    /// check the capacity has nothing to do.
     fn note_limits(&mut self) -> impl Future<Output = Result<()>> + Send {
         std::future::ready(Ok(()))
     }
 
-    /// Counts a change to what is declared.
+    /// Increments the version of what is declared.
     fn bump_declared(&mut self) -> impl Future<Output = Result<()>> + Send;
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn client(row: &impl Columns) -> Result<Client> {
     })
 }
 
-/// The clients, each with what its callbacks are signed with; the secrets come the newest first.
+/// The clients with their signing secrets, the newest first.
 pub(crate) fn clients<R: Columns>(clients: &[R], secrets: &[R]) -> Result<Vec<Client>> {
     let mut found: Vec<Client> = clients.iter().map(client).collect::<Result<_>>()?;
     for row in secrets {
@@ -113,24 +113,24 @@ pub(crate) fn authorization(row: &impl Columns) -> Result<Authorization> {
     })
 }
 
-/// How long to wait before each new try of a callback, as it is written.
+/// The waits between the tries of a callback, as they are stored.
 pub(crate) fn waits(waits: Option<&[Duration]>) -> Option<String> {
     waits.map(|waits| serde_json::json!(waits.iter().copied().map(in_millis).collect::<Vec<_>>()).to_string())
 }
 
-/// A change that asks for something that is not there.
+/// Refuses a change to something that does not exist.
 pub(crate) fn found(rows: u64, otherwise: impl Fn() -> String) -> Result<()> {
     if rows == 0 { Err(StoreError::Conflict(otherwise())) } else { Ok(()) }
 }
 
-/// A service that cannot go yet.
+/// The refusal to delete a service that has unfinished tasks.
 pub(crate) fn unfinished(service: &ServiceName) -> StoreError {
     StoreError::Conflict(format!(
         "service {service} has tasks that are not finished: cancel them, or wait for them, first"
     ))
 }
 
-/// A client that was to be kept as it is, and is not there.
+/// The refusal to change a client that does not exist without giving it a secret.
 pub(crate) fn no_client(client_id: &ClientId) -> String {
     format!("there is no client {client_id}: a new one needs a secret")
 }

@@ -1,4 +1,4 @@
-//! Removing what is too old, in batches so small that nobody notices.
+//! Purges: remove what is too old, in transactions so short that nobody waits for them.
 
 pub(crate) mod postgres;
 pub(crate) mod sqlite;
@@ -23,24 +23,24 @@ use crate::{
     verbs::Verbs,
 };
 
-/// So many idempotency keys are forgotten at once: short enough for those who submit meanwhile.
+/// How many keys one transaction removes: few enough that submissions do not wait.
 const KEYS: usize = 2_000;
 
-/// An endpoint that was left alone, and that nothing has been sent to since, is forgotten after this.
+/// A parked lane to which nothing was sent for this long is removed.
 const FORGET_LANES: Duration = Duration::from_secs(7 * 86_400);
 
-/// What was put into the stored submissions and refused is kept for so long.
+/// Refused transactional submissions are kept for this long.
 const REFUSED: Duration = Duration::from_secs(30 * 86_400);
 
-/// A statement that removes some rows, and tells how many.
+/// A statement that removes rows and tells how many.
 pub(crate) type Removal<'s> = Pin<Box<dyn Future<Output = Result<u64, StoreError>> + Send + 's>>;
 
-/// Statuses are gone through in this order; a cursor says where in it the last call stopped.
+/// The order in which a purge goes through the statuses. A cursor says where the last call stopped.
 const ORDER: [Status; 6] =
     [Status::Success, Status::Failure, Status::Cancelled, Status::InProgress, Status::Waiting, Status::Pending];
 
 impl<D: Database> Verbs<D> {
-    /// Looks at one batch of one status of one service.
+    /// Purges one batch of tasks of one service in one status.
     pub(crate) async fn purge_tasks(&self, rule: PurgeRule) -> Result<PurgeReport, StoreError> {
         let (status, after_id) = rule.cursor.unwrap_or((ORDER[0], 0));
         let mut session = self.database.begin().await?;
@@ -88,7 +88,8 @@ impl<D: Database> Verbs<D> {
         Ok(PurgeReport { purged: old.len() as u64, cursor })
     }
 
-    /// Forgets old idempotency keys, and nodes of trees that no place depends on.
+    /// Removes old idempotency keys and unique keys, refused transactional submissions, old lanes, and nodes of
+    /// position trees that no position depends on.
     pub(crate) async fn purge_keys(&self, idempotency_age: Duration) -> Result<u64, StoreError> {
         let limit = KEYS as u64;
         let of_tasks = self.purge_rows(limit, |session| Box::pin(session.forget_keys(idempotency_age, KEYS))).await?;
@@ -112,8 +113,8 @@ impl<D: Database> Verbs<D> {
         Ok(of_tasks + of_batches)
     }
 
-    /// Removes rows, each time a few in a transaction of their own: others write to the same tables. Ends when fewer
-    /// than `enough` were removed; tells how many were removed in all.
+    /// Removes rows, a few in each transaction, until one removes fewer than `enough`; tells how many were removed in
+    /// all.
     pub(crate) async fn purge_rows<F>(&self, enough: u64, remove: F) -> Result<u64, StoreError>
     where
         F: for<'s> Fn(&'s mut D::Session) -> Removal<'s> + Send + Sync,

@@ -1,4 +1,4 @@
-//! What a driver says in SQL about removing what is too old, and what the rows mean.
+//! What purges need of a database, and how the rows are read.
 
 use std::{future::Future, time::Duration};
 
@@ -34,22 +34,22 @@ pub(crate) struct PurgeCandidate {
 
 /// Purges within a transaction.
 pub(crate) trait PurgeRows: Send {
-    /// Tasks that a purge is to look at, in the order of arrival, without locking them. Those not old enough to matter
-    /// end the scan.
+    /// Reads tasks in the order of their arrival, without locking them. The scan ends at the first task that is too
+    /// young.
     fn scan_for_purge(&mut self, scan: &PurgeScan) -> impl Future<Output = Result<Vec<PurgeCandidate>>> + Send;
 
-    /// Removes those of the tasks that are still in this status, that nobody has locked and of which nothing is to be
-    /// told any more, and that nobody waits for, with their callbacks; tells which.
+    /// Removes tasks with their attempts and callbacks; tells which. A task stays if its status has changed, if
+    /// somebody has locked it, if a callback is still to be sent, or if unfinished tasks depend on it.
     fn delete_tasks(&mut self, ids: &[i64], status: Status) -> impl Future<Output = Result<Vec<i64>>> + Send;
 
-    /// Forgets at most `limit` idempotency keys that are older than this; tells how many.
+    /// Removes at most `limit` idempotency keys that are older than this; tells how many.
     fn forget_keys(&mut self, older_than: Duration, limit: usize) -> impl Future<Output = Result<u64>> + Send;
 
-    /// The services that have counters, and the number of the first task of each that is not finished (or would be
-    /// next).
+    /// The services that have counters, each with the number of its first unfinished task, or of the next task.
     fn queue_floors(&mut self) -> impl Future<Output = Result<Vec<(ServiceKey, i64)>>> + Send;
 
-    /// Drops nodes of a level that no place depends on any more, among its first `limit` slots; tells how many.
+    /// Removes nodes of a level of the position tree before `before_slot`, among its first `limit` slots; tells how
+    /// many.
     fn drop_departures(
         &mut self,
         service: ServiceKey,
@@ -59,8 +59,8 @@ pub(crate) trait PurgeRows: Send {
     ) -> impl Future<Output = Result<u64>> + Send;
 }
 
-/// The candidates up to the first that is too young to matter: tasks are numbered in the order of their submission, so
-/// those behind it are too young as well.
+/// Reads candidates up to the first task that is too young. Tasks are numbered in the order of submission, so those
+/// after it are too young as well.
 pub(crate) fn purge_candidates(rows: &[impl Columns]) -> Result<Vec<PurgeCandidate>> {
     let mut candidates = Vec::with_capacity(rows.len());
     for row in rows {
@@ -78,7 +78,7 @@ pub(crate) fn purge_candidates(rows: &[impl Columns]) -> Result<Vec<PurgeCandida
     Ok(candidates)
 }
 
-/// The unique keys of tasks that are gone.
+/// The unique keys of removed tasks.
 pub(crate) fn freed_keys(rows: &[impl Columns]) -> Result<Vec<FreedKey>> {
     let mut freed = Vec::new();
     for row in rows {
@@ -90,7 +90,7 @@ pub(crate) fn freed_keys(rows: &[impl Columns]) -> Result<Vec<FreedKey>> {
     Ok(freed)
 }
 
-/// Those of the tasks that are gone which waited for others.
+/// The removed tasks that depended on others.
 pub(crate) fn waited_for_others(rows: &[impl Columns]) -> Result<Vec<i64>> {
     let mut waited = Vec::new();
     for row in rows {

@@ -1,4 +1,4 @@
-//! The idempotency keys and unique keys that one batch of submissions meets.
+//! The idempotency keys and unique keys that one batch of submissions has to respect.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use relais_core::{ClientKey, NewTask, Refusal, ServiceKey, Submission, Submitted
 
 use crate::submit::statements::KnownKey;
 
-/// The keys of one kind that are known: those of the store, and those of the batch itself so far.
+/// The known keys of one kind: those in the store, and those of the batch so far.
 pub(crate) struct Keys(HashMap<(ServiceKey, ClientKey, String), KnownKey>);
 
 impl Keys {
@@ -14,7 +14,7 @@ impl Keys {
         Self(known.into_iter().map(|known| ((known.service, known.client, known.key.clone()), known)).collect())
     }
 
-    /// The first answer again, or a refusal, if the task's key is known.
+    /// The answer to a task whose idempotency key is known: the first answer, or a refusal.
     pub(crate) fn answer(&self, task: &NewTask) -> Option<Submission> {
         let given = task.idempotency.as_ref()?;
         let known = self.0.get(&(task.service, task.client, given.key.clone()))?;
@@ -25,7 +25,7 @@ impl Keys {
         })
     }
 
-    /// The task that there is already, if the task's unique key is in use.
+    /// The answer to a task whose unique key is in use: the task that uses it.
     pub(crate) fn twin(&self, task: &NewTask) -> Option<Submitted> {
         let known = self.0.get(&(task.service, task.client, task.terms.unique.as_ref()?.key.clone()))?;
         Some(Submitted { task_id: known.task_id, position: known.position, replayed: false, duplicate: true })

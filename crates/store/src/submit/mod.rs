@@ -1,6 +1,6 @@
-//! Taking tasks in: lock the queues, count the room, insert, count.
+//! Submissions: lock the queues, check the capacity, insert the tasks, add to the counters.
 //!
-//! Where nothing is to be decided, a driver may do all of it in one statement (`submit_unlimited` in `postgres.rs`).
+//! Where nothing has to be decided, a driver may do all of it in one statement (`submit_unlimited` in `postgres.rs`).
 
 pub(crate) mod keys;
 pub(crate) mod postgres;
@@ -26,21 +26,21 @@ use crate::{
     verbs::Verbs,
 };
 
-/// Tasks that were taken in, within a transaction that is not over.
+/// A batch of submissions within a transaction that is not committed yet.
 #[derive(Default)]
 pub(crate) struct Taken {
-    /// One for each task.
+    /// One answer for each task.
     pub(crate) answers: Vec<Submission>,
     pub(crate) inserted: Vec<InsertedTask>,
     pub(crate) ledger: Ledger,
-    /// When something is to happen to one of them by itself.
+    /// The earliest timer of the tasks.
     timer: Option<Timestamp>,
-    /// In which lanes there is something to be told.
+    /// The lanes in which a callback may be due.
     pub(crate) callbacks: Vec<i64>,
 }
 
 impl Taken {
-    /// The first that was refused, and why.
+    /// The first task that was refused, and why.
     pub(crate) fn refusal(&self) -> Option<(usize, Refusal)> {
         let refused = |(place, answer): (usize, &Submission)| Some((place, (*answer).err()?));
         self.answers.iter().enumerate().find_map(refused)
@@ -61,8 +61,7 @@ impl InsertedTask {
 }
 
 impl<D: Database> Verbs<D> {
-    /// One transaction for the whole batch: lock the queues, count the room, insert, count.
-    /// Tells also what the instance that waits for them has leased of it.
+    /// Submits tasks in one transaction. Tells also which of them the instance has leased that waits for tasks.
     pub(crate) async fn submit(
         &self,
         mut tasks: Vec<NewTask>,
@@ -90,7 +89,7 @@ impl<D: Database> Verbs<D> {
         Ok((answers, leased))
     }
 
-    /// Takes tasks in, within a transaction.
+    /// Submits tasks within a transaction.
     pub(crate) async fn take_in(session: &mut D::Session, tasks: Vec<NewTask>) -> Result<Taken, StoreError> {
         // First, as everybody locks: tasks, batches, queues.
         let mut ties = Self::lock_ties(session, &tasks).await?;
@@ -165,7 +164,7 @@ impl<D: Database> Verbs<D> {
         Ok(Taken { answers, inserted, ledger, timer, callbacks: Vec::new() })
     }
 
-    /// Ends a transaction in which tasks may have been taken in: counts them, commits, wakes and tells.
+    /// Ends a transaction in which tasks may have been submitted: adds to the counters, commits, wakes those who wait.
     pub(crate) async fn finish_taken(&self, session: D::Session, taken: Taken) -> Result<(), StoreError> {
         let wakeup = taken.wakeup();
         self.finish(session, taken.ledger, wakeup).await?;
@@ -175,8 +174,8 @@ impl<D: Database> Verbs<D> {
         Ok(())
     }
 
-    /// Most batches are for one service that has no capacity to be counted: there is nothing to decide, and a database
-    /// may take them in one statement.
+    /// Submits tasks in one statement, if nothing has to be decided and the database can do that. Most batches are for
+    /// one service without a capacity.
     async fn submit_unlimited(
         &self,
         tasks: &[NewTask],
@@ -198,7 +197,7 @@ impl<D: Database> Verbs<D> {
     }
 }
 
-/// Whether nothing is to be decided about these: all are for one service, and none has a key, waits or expires.
+/// Whether nothing has to be decided about these tasks: all are for one service, and none has a key, waits or expires.
 pub(crate) fn are_plain(tasks: &[NewTask]) -> bool {
     let service = tasks.first().map(|task| task.service);
     tasks.iter().all(|task| {
@@ -213,7 +212,7 @@ pub(crate) fn are_plain(tasks: &[NewTask]) -> bool {
     })
 }
 
-/// The answers to tasks that came one behind the other.
+/// The answers to tasks that got consecutive positions.
 pub(crate) fn in_a_row(tasks: &[NewTask], first: u64) -> Vec<Submission> {
     let answer = |(task, position): (&NewTask, u64)| {
         Ok(Submitted { task_id: task.task_id, position, replayed: false, duplicate: false })
@@ -221,7 +220,7 @@ pub(crate) fn in_a_row(tasks: &[NewTask], first: u64) -> Vec<Submission> {
     tasks.iter().zip(first..).map(answer).collect()
 }
 
-/// Tasks that their caller does not dispatch are somebody else's, if they have to be dispatched at all.
+/// Whom new tasks wake: claims, and publishers of tasks that their caller does not publish itself.
 pub(crate) fn new_work<'a>(tasks: impl IntoIterator<Item = &'a NewTask>) -> Wakeup {
     let (mut work, mut dispatch) = (BTreeSet::new(), BTreeSet::new());
     for task in tasks {
@@ -248,7 +247,8 @@ pub(crate) fn submitted(task: &NewTask, state: State) -> TaskChange {
     }
 }
 
-/// A new task: pending, or waiting for its time or for others. Also tells for when it was asked.
+/// The first state of a task: pending, or waiting for its time or for other tasks. Also the time for which it was
+/// asked.
 fn first_state(task: &NewTask, gate: Gate, now: Timestamp) -> (State, Option<Timestamp>) {
     let due = task.terms.due.map(|when| when.moment(now)).filter(|due| *due > now);
     let expires = task.terms.expires.map(|wait| due.unwrap_or(now).after(wait));

@@ -1,4 +1,4 @@
-//! Taking tasks in on PostgreSQL.
+//! Submissions on PostgreSQL.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// Takes a batch in for the service $1, unless its queue is limited. The update of the queue's row is the lock: it
-/// waits for submissions that are under way, and then sees the row as they left it, `limited` and all.
+/// Submits a batch to the service $1, unless its queue is limited. The update of the row of the queue is the lock: it
+/// waits for submissions that are under way, and then sees the row as they left it, with `limited`.
 const SUBMIT: &str = "
     WITH queue AS (
         UPDATE relais.tally SET n = n + $2
@@ -266,7 +266,7 @@ impl SubmitRows for PgSession {
 }
 
 impl PgSession {
-    /// Those of the batch's idempotency keys that were used. Most batches have none and ask nothing.
+    /// The idempotency keys of the batch that were used before. Most batches have none; then nothing is asked.
     async fn known_keys(&mut self, tasks: &[NewTask]) -> Result<Vec<KnownKey>> {
         let keyed: Vec<_> = tasks.iter().filter_map(|task| Some((task, task.idempotency.as_ref()?))).collect();
         if keyed.is_empty() {
@@ -311,13 +311,13 @@ impl PgSession {
     }
 }
 
-/// Takes a batch for one service, within a transaction.
+/// Submits a batch to one service, within a transaction.
 pub(crate) async fn insert_unlimited(connection: &mut PgConnection, tasks: &[NewTask]) -> Result<Option<u64>> {
     let row = bind(SUBMIT, tasks, None)?.fetch_optional(connection).await.map_err(error)?;
     row.as_ref().map(place).transpose()
 }
 
-/// Binds what the tasks are, and what others are told.
+/// Binds the tasks and the wake-up.
 fn bind<'q>(statement: &'static str, tasks: &'q [NewTask], payload: Option<String>) -> Result<Statement<'q>> {
     let mut shares: BTreeMap<i32, i64> = BTreeMap::new();
     for task in tasks {
@@ -345,8 +345,8 @@ fn bind<'q>(statement: &'static str, tasks: &'q [NewTask], payload: Option<Strin
         .bind(column(tasks, trace)))
 }
 
-/// Where the first one stands. A departure that was committed while the statement waited is not in its snapshot: the
-/// place may be a little too far back, as it would be had the task come a moment earlier.
+/// The position of the first task. A departure that was committed while the statement waited is not in its snapshot:
+/// the position may be a little too high, as it would be had the task come a moment earlier.
 fn place(row: &PgRow) -> Result<u64> {
     let (arrived, departed): (i64, i64) = (row.big("arrived")?, row.big("departed")?);
     Ok(u64::try_from(arrived - departed).unwrap_or(0) + 1)
@@ -357,12 +357,12 @@ fn held(task: &NewTask) -> f64 {
     task.dispatch.as_ref().map_or(0.0, |publisher| publisher.held.as_secs_f64())
 }
 
-/// The task that it is a part of.
+/// The parent of a task.
 fn parent(task: &NewTask) -> Option<uuid::Uuid> {
     task.links.parent.map(|parent| parent.0)
 }
 
-/// Whose trace it is part of, as it is kept.
+/// The trace that a task is part of, as it is stored.
 fn trace(task: &NewTask) -> Option<String> {
     task.links.trace.as_ref().map(relais_core::TraceContext::to_text)
 }

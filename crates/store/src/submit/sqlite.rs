@@ -1,5 +1,4 @@
-//! Taking tasks in on SQLite. There is no submission in one statement: one transaction writes at a time, so there is
-//! nothing to gain.
+//! Submissions on SQLite. They are not done in one statement: one transaction writes at a time, so nothing is gained.
 
 use std::time::Duration;
 
@@ -149,7 +148,7 @@ impl SubmitRows for SqliteSession {
 }
 
 impl SqliteSession {
-    /// Those of the batch's idempotency keys that were used. Most batches have none and ask nothing.
+    /// The idempotency keys of the batch that were used before. Most batches have none; then nothing is asked.
     async fn known_keys(&mut self, tasks: &[NewTask]) -> Result<Vec<KnownKey>> {
         let keyed: Vec<_> = tasks
             .iter()

@@ -1,4 +1,4 @@
-//! What a driver says in SQL about taking tasks in, and what the rows mean.
+//! What submissions need of a database, and how the rows are read.
 
 use std::future::Future;
 
@@ -10,11 +10,11 @@ use crate::{
     session::Result,
 };
 
-/// A queue that was locked for submissions.
+/// A queue that is locked for submissions.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LockedQueue {
     pub service: ServiceKey,
-    /// How many tasks came into it, ever: the number that the next one gets.
+    /// How many tasks it ever got: the number of the next one.
     pub arrived: i64,
     /// Whether its tasks go to a broker.
     pub brokered: bool,
@@ -22,11 +22,10 @@ pub(crate) struct LockedQueue {
     pub now: Timestamp,
 }
 
-/// What else a batch of submissions has to know, read after the queues were locked: only then is it the truth.
+/// What a batch of submissions has to know. It is read after the queues were locked, since only then is it final.
 #[derive(Debug, Default)]
 pub(crate) struct QueueFacts {
-    /// How many tasks left each queue, and the room in it but for those that are pending. Services that are gone are
-    /// left out.
+    /// How many tasks left each queue, and its room without the pending tasks. Deleted services are left out.
     pub queues: Vec<(ServiceKey, i64, Room)>,
     /// The room of each client on each service of the batch.
     pub shares: Vec<(ServiceKey, ClientKey, Room)>,
@@ -53,7 +52,7 @@ pub(crate) struct InsertedTask {
     pub position: u64,
     /// Whether it is to be dispatched to a broker.
     pub brokered: bool,
-    /// As it is at first: pending, or waiting until it is due or for others.
+    /// Its first state: pending, or waiting until it is due or for other tasks.
     pub state: State,
     /// For when it was asked, if not for at once.
     pub scheduled: Option<Timestamp>,
@@ -80,10 +79,10 @@ pub(crate) trait SubmitRows: Send {
     /// Locks the queues of these services, in this order, against other submissions.
     fn lock_queues(&mut self, services: &[ServiceKey]) -> impl Future<Output = Result<Vec<LockedQueue>>> + Send;
 
-    /// Reads what else these submissions have to know.
+    /// Reads what these submissions have to know.
     fn queue_facts(&mut self, tasks: &[NewTask]) -> impl Future<Output = Result<QueueFacts>> + Send;
 
-    /// The same as [`UnlimitedSubmit::submit_unlimited`], within this transaction, and without telling others of it.
+    /// The same as [`UnlimitedSubmit::submit_unlimited`], within this transaction. Others are not woken.
     fn insert_unlimited(&mut self, _tasks: &[NewTask]) -> impl Future<Output = Result<Option<u64>>> + Send {
         std::future::ready(Ok(None))
     }
@@ -101,7 +100,7 @@ pub(crate) fn locked_queue(row: &impl Columns) -> Result<LockedQueue> {
     })
 }
 
-/// One row for each pair of service and client, of services that are there; the keys are found elsewhere.
+/// Reads one row for each pair of service and client. Deleted services have none.
 pub(crate) fn queue_facts(rows: &[impl Columns], known: Vec<KnownKey>) -> Result<QueueFacts> {
     let mut facts = QueueFacts { known, ..QueueFacts::default() };
     for row in rows {

@@ -1,4 +1,4 @@
-//! What one transaction changes of tasks, and what follows from it. Every change is decided by [`relais_core::apply`].
+//! What one transaction changes of tasks, and what follows from it. [`relais_core::apply`] decides every change.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -32,31 +32,31 @@ pub(crate) struct Changes {
     pub(crate) written: BTreeMap<i64, WrittenTask>,
     changed: Vec<i64>,
     work: BTreeSet<ServiceKey>,
-    /// Came back to their queue, and not by way of a broker.
+    /// Tasks that returned to their queue, and not by way of a broker.
     back: BTreeSet<(ServiceKey, TaskId)>,
-    /// The same, of services whose tasks may be leased: their leases have ended.
+    /// Tasks whose instance lease has ended, of services whose tasks may be leased.
     end_leases: BTreeMap<i64, ServiceKey>,
-    /// Attempts that are over while their tasks are not.
+    /// Attempts that have ended while their tasks have not.
     attempts: Vec<(i64, Attempt)>,
-    /// Had ended, and begin anew; or waited, and do not any more.
+    /// Tasks that are revived: they had ended, or waited for their time or for others.
     revived: Vec<i64>,
     /// Unique keys that are free from now on (false), or in use again (true).
     keys: BTreeMap<FreedKey, bool>,
-    /// When something happens next to one of those that wait.
+    /// The earliest timer of the tasks that wait.
     timer: Option<Timestamp>,
-    /// What is to be told, in the order in which it happened.
+    /// Callbacks to be written, in the order of their events.
     told: Vec<NewCallback>,
-    /// Every change, where somebody in this process wants to hear of each.
+    /// Every change, if somebody in this process follows all changes.
     heard: Option<Vec<TaskChange>>,
-    /// Workers are to leave them alone.
+    /// Tasks that workers are told to stop.
     revoked: Vec<Revocation>,
-    /// Services that somebody waits for to make room.
+    /// Services whose flow is limited, so that somebody may wait for room.
     limited: Arc<Limited>,
-    /// Those of them whose window has room now.
+    /// Services whose window has room now.
     opened: BTreeSet<ServiceKey>,
-    /// Have ended while others wait for them.
+    /// Tasks that have ended and that others wait for.
     endings: BTreeMap<i64, Status>,
-    /// Ends of which all were told who wait for them.
+    /// Ended tasks whose dependents were all resolved in this transaction.
     pub(crate) settled: Vec<i64>,
 }
 
@@ -65,7 +65,7 @@ impl Changes {
         Self { heard: wanted.then(Vec::new), limited, ..Self::default() }
     }
 
-    /// Tasks came in by this transaction, before anything else happened in it.
+    /// Adds tasks that this transaction has inserted before anything else happened in it.
     pub(crate) fn arrived(&mut self, ledger: Ledger, wakeup: Wakeup, tasks: impl Iterator<Item = TaskChange>) {
         self.ledger = ledger;
         self.work.extend(wakeup.work);
@@ -173,13 +173,13 @@ impl Changes {
         self.written.insert(task.id, WrittenTask { id: task.id, state, response, failure });
     }
 
-    /// The worker that has a task is told to stop it.
+    /// Notes that the worker of a task is told to stop it.
     pub(crate) fn revoke(&mut self, task: &LockedTask, fresh: bool) {
         let (status, revision) = (task.state.status, task.state.revision);
         self.revoked.push(Revocation { task_id: task.task_id, service: task.service, status, revision, fresh });
     }
 
-    /// What the tasks became, the counters and who is to be woken, if that is all that is to be written.
+    /// What the tasks became, the counters and the wake-up; none if more than that is to be written.
     pub(crate) fn plain(self) -> Option<Plain> {
         let nothing_else = self.attempts.is_empty()
             && self.revived.is_empty()
@@ -200,14 +200,14 @@ impl Changes {
         Some(Plain { written: self.written, accounts, wakeup, heard: self.heard.unwrap_or_default() })
     }
 
-    /// Whether an attempt of the task ended so at this host, in this transaction.
+    /// Whether an attempt of the task ended at this host, with this outcome, in this transaction.
     pub(crate) fn ended_at(&self, id: i64, host: &str, outcome: AttemptOutcome) -> bool {
         self.attempts.iter().any(|(task, attempt)| {
             *task == id && attempt.outcome == outcome && attempt.worker_host.as_deref() == Some(host)
         })
     }
 
-    /// What the tasks became, for whoever writes it otherwise.
+    /// Takes what the tasks became, for a caller that writes them by a statement of its own.
     pub(crate) fn take_written(&mut self) -> impl Iterator<Item = WrittenTask> {
         std::mem::take(&mut self.written).into_values()
     }
@@ -219,7 +219,7 @@ impl Changes {
     }
 }
 
-/// Changes of nothing but tasks and counters.
+/// Changes that need nothing but writes to tasks and counters.
 pub(crate) struct Plain {
     pub(crate) written: BTreeMap<i64, WrittenTask>,
     pub(crate) accounts: Accounts,
@@ -227,7 +227,7 @@ pub(crate) struct Plain {
     pub(crate) heard: Vec<TaskChange>,
 }
 
-/// A change as those hear it who follow every one.
+/// A change as listeners get it that follow every change.
 fn task_change(task: &LockedTask, milestone: Milestone, state: &State, effects: &Effects) -> TaskChange {
     let ended = effects.ended_attempt.as_ref();
     let why = effects.failure.as_ref().or(ended.and_then(|attempt| attempt.failure.as_ref()));
@@ -251,7 +251,7 @@ fn task_change(task: &LockedTask, milestone: Milestone, state: &State, effects: 
 }
 
 impl<D: Database> Verbs<D> {
-    /// Writes what was changed, with all that follows from it.
+    /// Writes all changes and their effects, and commits.
     pub(crate) async fn write(&self, mut session: D::Session, changes: Changes) -> Result<(), StoreError> {
         if !changes.revived.is_empty() {
             session.keep_last_attempts(&changes.revived).await?;

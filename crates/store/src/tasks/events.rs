@@ -1,4 +1,4 @@
-//! Applying events to tasks: what workers and operators say, and what happens by the clock.
+//! Applies events to tasks: what workers and operators report, and what is due by the clock.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -64,7 +64,7 @@ impl<D: Database> Verbs<D> {
         Ok(outcomes)
     }
 
-    /// Does what time does.
+    /// Applies what is due by the clock.
     pub(crate) async fn fire_timers(&self, limit: usize) -> Result<TimersFired, StoreError> {
         let mut session = self.database.begin().await?;
         let locked = session.lock_overdue(limit).await?;

@@ -1,5 +1,5 @@
-//! What the rows of tasks do not tell, and an event may depend on. It is looked up only where it matters, which is
-//! rare.
+//! Facts that events depend on and that the rows of tasks do not have. They are looked up only where an event needs
+//! them, which is rare.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -13,23 +13,23 @@ use crate::{
     verbs::Verbs,
 };
 
-/// What is known besides of some tasks.
+/// Such facts, of some tasks.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
-    /// Hosts that had a task before, and how it ended there.
+    /// Hosts that had a task before, with the code of the outcome there.
     hosts: BTreeSet<(i64, String, i16)>,
-    /// Tasks whose unique keys belong to others that have not ended.
+    /// Tasks whose unique keys are in use by other tasks that have not ended.
     keyless: BTreeSet<TaskId>,
 }
 
 impl Known {
-    /// Why an event can not be: a task that is done once more would be the second of its key.
+    /// Why an event is refused: a revived task would be the second one with its unique key.
     pub(crate) fn forbids(&self, event: &Event, task: &LockedTask) -> Option<Ignored> {
         let revived = matches!(event, Event::Revived) && task.state.status.is_final();
         (revived && self.keyless.contains(&task.task_id)).then_some(Ignored::KeyTaken)
     }
 
-    /// Says of a failure whether it is of a worker that was replaced.
+    /// Completes a failure: whether it comes from a worker that was replaced.
     pub(crate) fn complete(&self, event: &mut Event, task: &LockedTask, changes: &Changes) {
         let Some(host) = event.other_host(&task.state).map(str::to_owned) else { return };
         let Event::Failed { again, replaced, .. } = event else { return };

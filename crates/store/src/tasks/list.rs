@@ -1,4 +1,4 @@
-//! Listing tasks, by dates too, at a cost that does not grow with what is stored.
+//! Lists and counts tasks, also by date. The cost grows with the page, not with what is stored.
 
 use std::time::Duration;
 
@@ -6,14 +6,15 @@ use relais_core::{Page, StoreError, TaskFilter, TaskLink, Timestamp};
 
 use crate::{dependencies::statements::LinkedTask, session::Database, verbs::Verbs};
 
-/// A page of tasks that have something in common looks at so many of them at most.
+/// A page of linked tasks looks at no more than this number of them. Linked tasks have a batch, a parent, a correlation
+/// id or a prerequisite in common ([`TaskLink`]).
 const LOOK: usize = 2_000;
 
-/// Tasks are numbered in the order in which they are submitted, but for those submitted at the same time.
+/// Tasks are numbered in the order of submission, except those submitted within this time of each other.
 const SAME_TIME: Duration = Duration::from_secs(60);
 
 impl<D: Database> Verbs<D> {
-    /// Dates become bounds on `id`, found by bisection, so that an index does the rest.
+    /// Turns dates into bounds on `id`, found by bisection, so that an index can be used.
     pub(crate) async fn list_tasks(&self, mut filter: TaskFilter) -> Result<Page, StoreError> {
         let from_id = self.bounds(&mut filter).await?;
         match &filter.link {
@@ -22,7 +23,7 @@ impl<D: Database> Verbs<D> {
         }
     }
 
-    /// How many there are, up to the filter's limit.
+    /// How many tasks match, counted up to the limit of the filter.
     pub(crate) async fn count_tasks(&self, mut filter: TaskFilter) -> Result<u64, StoreError> {
         let from_id = self.bounds(&mut filter).await?;
         match filter.link.clone() {
@@ -44,7 +45,7 @@ impl<D: Database> Verbs<D> {
         Ok(from_id)
     }
 
-    /// Looks at so many tasks that have something in common, and shows those of them that match.
+    /// Looks at up to [`LOOK`] linked tasks, and lists those that match.
     async fn list_linked(&self, link: &TaskLink, filter: &TaskFilter, from_id: i64) -> Result<Page, StoreError> {
         let before = filter.before_id.unwrap_or(i64::MAX);
         let look = if takes_all(filter, from_id) { filter.limit.min(LOOK) } else { LOOK };
@@ -64,7 +65,7 @@ impl<D: Database> Verbs<D> {
         Ok(Page { tasks, next_before_id })
     }
 
-    /// How many of those that have something in common match, up to the filter's limit.
+    /// How many linked tasks match, counted up to the limit of the filter.
     async fn count_linked(&self, link: &TaskLink, filter: &TaskFilter, from_id: i64) -> Result<u64, StoreError> {
         let (mut counted, mut before) = (0, filter.before_id.unwrap_or(i64::MAX));
         loop {
@@ -91,8 +92,7 @@ impl<D: Database> Verbs<D> {
     }
 }
 
-/// Whether every task that has something in common with others is asked for: then no more need be looked at than are
-/// shown.
+/// Whether the filter matches every linked task. Then no more are looked at than are listed.
 fn takes_all(filter: &TaskFilter, from_id: i64) -> bool {
     from_id == 0
         && filter.services.is_empty()
@@ -101,7 +101,7 @@ fn takes_all(filter: &TaskFilter, from_id: i64) -> bool {
         && filter.submitted_before.is_none()
 }
 
-/// Whether a task that has something in common with others is one of those that are asked for.
+/// Whether a linked task matches the filter.
 fn matches(task: &LinkedTask, filter: &TaskFilter, from_id: i64) -> bool {
     task.id >= from_id
         && (filter.services.is_empty() || filter.services.contains(&task.service))

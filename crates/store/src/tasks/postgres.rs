@@ -13,8 +13,7 @@ use crate::{
     tasks::statements::{Locked, LockedTask, TaskReader, TaskRows, WrittenTask, found_task, locked, locked_task, task},
 };
 
-/// The columns that [`task`] reads but for `request` and `response`, with the names of service and client joined as `s`
-/// and `c`.
+/// The columns that [`task`] reads, except `request` and `response`. The service is joined as `s`, the client as `c`.
 macro_rules! task_columns {
     () => {
         "t.id, t.task_id, t.seq, t.service_id, t.client_id, s.name AS service, c.client_id AS client, t.submitted, \
@@ -29,9 +28,8 @@ macro_rules! task_columns {
 }
 pub(crate) use task_columns;
 
-/// The columns that [`locked_task`] reads, with the service joined as `s`. `retry` is what
-/// [`crate::history::statements::policy_of_task`] reads: the task's own policy and its service's, or the one that there
-/// is.
+/// The columns that [`locked_task`] reads. The service is joined as `s`. The column `retry` has the policies of the
+/// task and of its service, if both have one ([`crate::history::statements::policy_of_task`]).
 macro_rules! locked_columns {
     () => {
         "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, s.handed, t.callback::text AS callback, \
@@ -45,13 +43,13 @@ macro_rules! locked_columns {
 }
 pub(crate) use locked_columns;
 
-/// A task with its position, which is there only while it is pending. The position tree is added up in the same
-/// statement, so that a poll is one round trip. Each level is a sum of its own: a short range of the primary key,
-/// whatever the planner guesses ([`relais_core::position`]).
+/// A task, with its position if it is pending. The position tree is added up in the same statement, so that a poll is
+/// one round trip. Each level is a sum of its own: a short range of the primary key, whatever the planner guesses
+/// ([`relais_core::position`]).
 ///
-/// The last sum is over up to 16 pending tasks that came before. They are found by the whole row, which only one index
-/// has: with a bound on `id` alone, another plan would read all before it. Nothing says where to end but the number, so
-/// what is not of this queue is left out afterwards.
+/// The last sum counts up to 16 pending tasks that came before. They are found by the whole row, which only one index
+/// has: with a bound on `id` alone, another plan would read all tasks before it. Only the limit ends the scan, so tasks
+/// of other queues are left out afterwards.
 const FIND_TASK: &str = concat!(
     "SELECT ",
     task_columns!(),
@@ -88,8 +86,8 @@ const FIND_TASK: &str = concat!(
      WHERE t.task_id = $1"
 );
 
-/// One index range for each service and status, merged: no filter makes it look at more than a page of each. What
-/// begins the index comes first in both the condition and the order.
+/// Lists from one index range for each service and status. No filter makes it look at more than a page of each. The
+/// columns that begin the index come first in the condition and in the order.
 const LIST_BY_SERVICE: &str = concat!(
     "SELECT ",
     task_columns!(),
@@ -154,8 +152,8 @@ const COUNT_BY_CLIENT: &str = "
         LIMIT $7
     ) AS counted";
 
-/// What is of any service, in any status and of any client: the tasks themselves are in this order. What is not asked
-/// for is named all the same, so that all listings take the same values.
+/// Lists tasks of any service, status and client, in the order of the table. The parameters that are not needed are
+/// named all the same, so that all listings take the same ones.
 const LIST_NEWEST: &str = concat!(
     "SELECT ",
     task_columns!(),
@@ -177,7 +175,7 @@ const COUNT_NEWEST: &str = "
         ORDER BY id DESC LIMIT $7
     ) AS counted";
 
-/// What tasks become; $1 to $19 are bound by [`bind_tasks`].
+/// Writes what tasks became; [`bind_tasks`] binds $1 to $19.
 const WRITE_TASKS: &str = "
     UPDATE relais.task t
     SET status = w.status, attempt = w.attempt, losses = w.losses, revision = w.revision,
@@ -299,14 +297,14 @@ pub(crate) async fn lock_tasks(connection: &mut PgConnection, task_ids: &[TaskId
     locked(&rows, locked_task)
 }
 
-/// Writes what tasks become that are locked.
+/// Writes what locked tasks became.
 pub(crate) async fn write_tasks(connection: &mut PgConnection, tasks: &[WrittenTask]) -> Result<()> {
     let tasks: Vec<&WrittenTask> = tasks.iter().collect();
     bind_tasks(sqlx::query(WRITE_TASKS), &tasks).execute(connection).await.map_err(error)?;
     Ok(())
 }
 
-/// Binds what tasks become, as $1 to $19.
+/// Binds what tasks became, as $1 to $19.
 pub(crate) fn bind_tasks<'q>(statement: Statement<'q>, tasks: &[&'q WrittenTask]) -> Statement<'q> {
     statement
         .bind(column(tasks, |task| task.id))
@@ -330,7 +328,7 @@ pub(crate) fn bind_tasks<'q>(statement: Statement<'q>, tasks: &[&'q WrittenTask]
         .bind(column(tasks, |task| task.state.timer().map(to_sql)))
 }
 
-/// Binds what a listing or a count is asked for.
+/// Binds a filter to a listing or a count.
 fn bind_filter<'q>(statement: &'static str, filter: &'q TaskFilter, from_id: i64) -> Statement<'q> {
     let services: Option<Vec<i32>> =
         (!filter.services.is_empty()).then(|| filter.services.iter().map(|service| service.0).collect());

@@ -14,8 +14,7 @@ use crate::{
     tasks::statements::{Locked, LockedTask, TaskReader, TaskRows, WrittenTask, found_task, locked, locked_task, task},
 };
 
-/// The columns that [`task`] reads but for `request` and `response`, with the names of service and client joined as `s`
-/// and `c`.
+/// The columns that [`task`] reads, except `request` and `response`. The service is joined as `s`, the client as `c`.
 macro_rules! task_columns {
     () => {
         "t.id, t.task_id, t.seq, t.service_id, t.client_id, s.name AS service, c.client_id AS client, t.submitted, \
@@ -29,9 +28,8 @@ macro_rules! task_columns {
 }
 pub(crate) use task_columns;
 
-/// The columns that [`locked_task`] reads, with the service joined as `s`. `retry` is what
-/// [`crate::history::statements::policy_of_task`] reads: the task's own policy and its service's, or the one that there
-/// is.
+/// The columns that [`locked_task`] reads. The service is joined as `s`. The column `retry` has the policies of the
+/// task and of its service, if both have one ([`crate::history::statements::policy_of_task`]).
 macro_rules! locked_columns {
     () => {
         "t.id, t.task_id, t.service_id, t.client_id, t.seq, s.delivery_limit, s.handed, t.callback, t.submitted, \
@@ -45,8 +43,8 @@ macro_rules! locked_columns {
 }
 pub(crate) use locked_columns;
 
-/// A task with its position, which is there only while it is pending. The position tree is added up in the same
-/// statement; each level is a sum of its own: a short range of the primary key ([`relais_core::position`]).
+/// A task, with its position if it is pending. The position tree is added up in the same statement. Each level is a sum
+/// of its own: a short range of the primary key ([`relais_core::position`]).
 pub(crate) const FIND_TASK: &str = concat!(
     "SELECT ",
     task_columns!(),
@@ -77,7 +75,7 @@ pub(crate) const FIND_TASK: &str = concat!(
      FROM task t JOIN service s ON s.id = t.service_id JOIN client c ON c.id = t.client_id WHERE t.task_id = ?1"
 );
 
-/// One index range for each service and status, each no longer than the page, merged: the newest of them all.
+/// Lists from one index range for each service and status, each no longer than the page.
 pub(crate) const LIST_BY_SERVICE: &str = concat!(
     "SELECT ",
     task_columns!(),
@@ -128,7 +126,7 @@ pub(crate) const COUNT_BY_CLIENT: &str = "
         ) LIMIT ?7
     )";
 
-/// What is of any service, in any status and of any client: the tasks themselves are in this order.
+/// Lists tasks of any service, status and client, in the order of the table.
 pub(crate) const LIST_NEWEST: &str = concat!(
     "SELECT ",
     task_columns!(),
@@ -284,7 +282,7 @@ async fn all_services(connection: &mut SqliteConnection) -> Result<Vec<i32>> {
     sqlx::query_scalar("SELECT id FROM service").fetch_all(connection).await.map_err(error)
 }
 
-/// A listing or a count, with what the filter says bound to it.
+/// Binds a filter to a listing or a count.
 async fn bind_filter<'q>(
     statement: &'static str,
     filter: &'q TaskFilter,

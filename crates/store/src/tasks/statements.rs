@@ -1,4 +1,4 @@
-//! What a driver says in SQL about tasks, and what their rows mean.
+//! What tasks need of a database, and how their rows are read.
 
 use std::{future::Future, time::Duration};
 
@@ -16,7 +16,7 @@ use crate::{
     session::Result,
 };
 
-/// A task that was locked, without its payloads.
+/// A locked task, without its payloads.
 #[derive(Debug, Clone)]
 pub(crate) struct LockedTask {
     pub id: i64,
@@ -28,30 +28,30 @@ pub(crate) struct LockedTask {
     pub state: State,
     pub callback: Option<Callback>,
     pub submitted: Timestamp,
-    /// For when it was asked, if not for at once; or when somebody asked for it once more.
+    /// The time for which it was asked, if not for at once; or when it was revived.
     pub scheduled: Option<Timestamp>,
     pub correlation_id: Option<String>,
-    /// How often to try again, as it is written; see [`crate::history::statements::policy_of_task`].
+    /// Its retry policy as it is stored; see [`crate::history::statements::policy_of_task`].
     pub retry: Option<String>,
     pub unique_key: Option<String>,
     /// Whether tasks of its service may be leased to instances.
     pub may_be_leased: bool,
     /// The batch that it belongs to.
     pub batch: Option<BatchId>,
-    /// Whether others wait for it.
+    /// Whether other tasks depend on it.
     pub followed: bool,
-    /// When it need not wait for others any more.
+    /// The condition under which it starts, if it depends on other tasks.
     pub when: Option<Condition>,
 }
 
-/// Rows that were locked, and the database's time when they were.
+/// Locked rows, and the time of the database when they were locked.
 #[derive(Debug)]
 pub(crate) struct Locked<T> {
     pub now: Timestamp,
     pub rows: Vec<T>,
 }
 
-/// What a task is to become.
+/// What is written of a task.
 #[derive(Debug)]
 pub(crate) struct WrittenTask {
     pub id: i64,
@@ -62,7 +62,7 @@ pub(crate) struct WrittenTask {
 
 /// Reads of tasks that need no transaction.
 pub(crate) trait TaskReader: Send + Sync {
-    /// A task, with its place if it is pending.
+    /// A task, with its position if it is pending.
     fn find_task(&self, task_id: TaskId) -> impl Future<Output = Result<Option<Task>>> + Send;
 
     /// The tasks that match. Dates are given as bounds on `id` too: `from_id` is the lowest that can match.
@@ -83,13 +83,13 @@ pub(crate) trait TaskRows: Send {
     /// Locks tasks by their public names.
     fn lock_tasks(&mut self, task_ids: &[TaskId]) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;
 
-    /// Locks tasks to which something happens by itself about now, passing over those that others have locked.
+    /// Locks tasks whose timer is due, passing over those that others have locked.
     fn lock_overdue(&mut self, limit: usize) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;
 
-    /// How long until something happens to the next task by itself. What happens about now is left out.
+    /// How long until the next timer is due. Timers that are due already are left out.
     fn next_timer(&mut self) -> impl Future<Output = Result<Option<Duration>>> + Send;
 
-    /// Writes what locked tasks become.
+    /// Writes what locked tasks became.
     fn write_tasks(&mut self, tasks: &[WrittenTask]) -> impl Future<Output = Result<()>> + Send;
 }
 
@@ -147,7 +147,7 @@ pub(crate) fn task(row: &impl Columns) -> Result<Task> {
     })
 }
 
-/// A task, with its place.
+/// A task with its position.
 pub(crate) fn found_task(row: &impl Columns) -> Result<Task> {
     Ok(Task { position: row.big_if_any("position")?.map(unsigned), ..task(row)? })
 }
@@ -174,7 +174,7 @@ pub(crate) fn locked_task(row: &impl Columns) -> Result<LockedTask> {
     })
 }
 
-/// Rows that were locked; their column `now` is the database's time.
+/// Locked rows. Their column `now` is the time of the database.
 pub(crate) fn locked<R: Columns, T>(rows: &[R], read: impl Fn(&R) -> Result<T>) -> Result<Locked<T>> {
     // Without rows nobody asks what time it is.
     let now = rows.last().map_or(Ok(Timestamp::from_millis(0)), |row| row.moment("now"))?;
