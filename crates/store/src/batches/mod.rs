@@ -85,7 +85,7 @@ impl<D: Database> BatchStore for Verbs<D> {
 
     async fn purge_batches(&self, finished: Duration, any: Duration, limit: usize) -> Result<u64, StoreError> {
         let mut session = self.database.begin().await?;
-        let gone = session.delete_batches(finished, any, limit).await?;
+        let gone = session.purge_batches(finished, any, limit).await?;
         session.commit().await?;
         Ok(gone)
     }

@@ -182,7 +182,7 @@ impl Batches for PgSession {
         .map_err(error)
     }
 
-    async fn delete_batches(&mut self, finished: Duration, any: Duration, limit: usize) -> Result<u64> {
+    async fn purge_batches(&mut self, finished: Duration, any: Duration, limit: usize) -> Result<u64> {
         // Public names begin with the time: the oldest come first.
         let done = sqlx::query(
             "WITH old AS (

@@ -174,7 +174,7 @@ impl Batches for SqliteSession {
         Ok(told.into_iter().map(|(_, _, lane)| lane).collect())
     }
 
-    async fn delete_batches(&mut self, finished: Duration, any: Duration, limit: usize) -> Result<u64> {
+    async fn purge_batches(&mut self, finished: Duration, any: Duration, limit: usize) -> Result<u64> {
         // Public names begin with the time: the oldest come first.
         let rows = sqlx::query(concat!(
             "DELETE FROM batch WHERE batch_id IN (

@@ -71,7 +71,7 @@ pub(crate) trait Batches: Send {
     fn end_batches(&mut self, batches: &[BatchId]) -> impl Future<Output = Result<Vec<i64>>> + Send;
 
     /// Removes at most so many batches that are too old, with their callbacks; tells how many.
-    fn delete_batches(
+    fn purge_batches(
         &mut self,
         finished: Duration,
         any: Duration,

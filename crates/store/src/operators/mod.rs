@@ -32,13 +32,13 @@ impl<D: Database> OperatorStore for Verbs<D> {
     async fn write_audit(&self, entries: Vec<AuditEntry>) -> Result<(), StoreError> {
         let entries: Vec<AuditEntry> = entries.into_iter().map(AuditEntry::tidied).collect();
         let mut session = self.database.begin().await?;
-        session.insert_audit(&entries).await?;
+        session.write_audit(&entries).await?;
         session.commit().await
     }
 
     async fn begin_audit(&self, entry: AuditEntry) -> Result<i64, StoreError> {
         let mut session = self.database.begin().await?;
-        let line = session.open_audit(&entry.tidied()).await?;
+        let line = session.begin_audit(&entry.tidied()).await?;
         session.commit().await?;
         Ok(line)
     }
@@ -46,7 +46,7 @@ impl<D: Database> OperatorStore for Verbs<D> {
     async fn complete_audit(&self, line: i64, outcome: Option<AuditOutcome>) -> Result<(), StoreError> {
         let mut session = self.database.begin().await?;
         match outcome {
-            Some(outcome) => session.close_audit(line, &outcome.tidied()).await?,
+            Some(outcome) => session.complete_audit(line, &outcome.tidied()).await?,
             None => session.drop_audit(line).await?,
         }
         session.commit().await
@@ -66,7 +66,7 @@ impl<D: Database> OperatorStore for Verbs<D> {
     async fn open_session(&self, id: String, operator: String, lasts: Duration) -> Result<(), StoreError> {
         let mut session = self.database.begin().await?;
         session.forget_sessions(BATCH).await?;
-        session.insert_session(&id, &operator, lasts.min(LONGEST)).await?;
+        session.open_session(&id, &operator, lasts.min(LONGEST)).await?;
         session.commit().await
     }
 
@@ -76,7 +76,7 @@ impl<D: Database> OperatorStore for Verbs<D> {
 
     async fn end_sessions(&self, which: SessionsOf) -> Result<u64, StoreError> {
         let mut session = self.database.begin().await?;
-        let ended = session.remove_sessions(&which).await?;
+        let ended = session.end_sessions(&which).await?;
         session.commit().await?;
         Ok(ended)
     }
@@ -84,7 +84,7 @@ impl<D: Database> OperatorStore for Verbs<D> {
     /// What is of processes that are gone is forgotten along the way.
     async fn publish_workers(&self, process: String, workers: Option<String>) -> Result<(), StoreError> {
         let mut session = self.database.begin().await?;
-        session.write_published_workers(&process, workers.as_deref()).await?;
+        session.publish_workers(&process, workers.as_deref()).await?;
         session.purge_published_workers(SILENT, BATCH).await?;
         session.commit().await
     }
@@ -94,7 +94,7 @@ impl<D: Database> OperatorStore for Verbs<D> {
         except: String,
         within: Duration,
     ) -> Result<Vec<(String, Duration)>, StoreError> {
-        let told = self.database.published_workers(&except, within, PROCESSES).await?;
+        let told = self.database.list_published_workers(&except, within, PROCESSES).await?;
         Ok(told.into_iter().map(|(text, ago)| (text, Duration::from_millis(u64::try_from(ago).unwrap_or(0)))).collect())
     }
 }

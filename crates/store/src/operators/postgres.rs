@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl OperatorRows for PgSession {
-    async fn insert_audit(&mut self, entries: &[AuditEntry]) -> Result<()> {
+    async fn write_audit(&mut self, entries: &[AuditEntry]) -> Result<()> {
         let texts = |text: fn(&AuditEntry) -> &str| entries.iter().map(text).collect::<Vec<_>>();
         let maybe = |text: fn(&AuditEntry) -> Option<&str>| entries.iter().map(text).collect::<Vec<_>>();
         sqlx::query(
@@ -32,7 +32,7 @@ impl OperatorRows for PgSession {
         Ok(())
     }
 
-    async fn open_audit(&mut self, entry: &AuditEntry) -> Result<i64> {
+    async fn begin_audit(&mut self, entry: &AuditEntry) -> Result<i64> {
         sqlx::query_scalar(
             "INSERT INTO relais.audit (actor, via, action, target, detail, error, open)
              VALUES ($1, $2, $3, $4, $5, $6, true) RETURNING id",
@@ -48,7 +48,7 @@ impl OperatorRows for PgSession {
         .map_err(error)
     }
 
-    async fn close_audit(&mut self, line: i64, outcome: &AuditOutcome) -> Result<()> {
+    async fn complete_audit(&mut self, line: i64, outcome: &AuditOutcome) -> Result<()> {
         sqlx::query(
             "UPDATE relais.audit SET target = coalesce($2, target), detail = coalesce($3, detail), error = $4, open = false
              WHERE id = $1",
@@ -72,7 +72,7 @@ impl OperatorRows for PgSession {
         Ok(())
     }
 
-    async fn insert_session(&mut self, id: &str, operator: &str, lasts: Duration) -> Result<()> {
+    async fn open_session(&mut self, id: &str, operator: &str, lasts: Duration) -> Result<()> {
         sqlx::query(
             "INSERT INTO relais.session (id, operator, expires)
              VALUES ($1, $2, statement_timestamp() + make_interval(secs => $3))",
@@ -99,7 +99,7 @@ impl OperatorRows for PgSession {
         Ok(())
     }
 
-    async fn remove_sessions(&mut self, which: &SessionsOf) -> Result<u64> {
+    async fn end_sessions(&mut self, which: &SessionsOf) -> Result<u64> {
         let query = match which {
             SessionsOf::Browser(id) => sqlx::query("DELETE FROM relais.session WHERE id = $1").bind(id),
             SessionsOf::Operator(name) => sqlx::query("DELETE FROM relais.session WHERE operator = $1").bind(name),
@@ -107,7 +107,7 @@ impl OperatorRows for PgSession {
         Ok(query.execute(&mut *self.tx).await.map_err(error)?.rows_affected())
     }
 
-    async fn write_published_workers(&mut self, process: &str, workers: Option<&str>) -> Result<()> {
+    async fn publish_workers(&mut self, process: &str, workers: Option<&str>) -> Result<()> {
         let query = match workers {
             Some(workers) => sqlx::query(
                 "INSERT INTO relais.roll_call (process, workers, at) VALUES ($1, $2, clock_timestamp())
@@ -162,7 +162,7 @@ impl OperatorReader for Postgres {
         rows.iter().map(audit_record).collect()
     }
 
-    async fn published_workers(&self, but: &str, within: Duration, limit: usize) -> Result<Vec<(String, i64)>> {
+    async fn list_published_workers(&self, but: &str, within: Duration, limit: usize) -> Result<Vec<(String, i64)>> {
         sqlx::query_as(
             "SELECT workers, (extract(epoch FROM clock_timestamp() - at) * 1000)::bigint FROM relais.roll_call
              WHERE at > now() - make_interval(secs => $2) AND process <> $1 ORDER BY at DESC LIMIT $3",

@@ -44,7 +44,7 @@ pub(crate) const PUBLISHED_WORKERS: &str = concat!(
 );
 
 impl OperatorRows for SqliteSession {
-    async fn insert_audit(&mut self, entries: &[AuditEntry]) -> Result<()> {
+    async fn write_audit(&mut self, entries: &[AuditEntry]) -> Result<()> {
         for entry in entries {
             sqlx::query(concat!(
                 "INSERT INTO audit (at, actor, via, action, target, detail, error) VALUES (",
@@ -64,7 +64,7 @@ impl OperatorRows for SqliteSession {
         Ok(())
     }
 
-    async fn open_audit(&mut self, entry: &AuditEntry) -> Result<i64> {
+    async fn begin_audit(&mut self, entry: &AuditEntry) -> Result<i64> {
         sqlx::query_scalar(concat!(
             "INSERT INTO audit (at, actor, via, action, target, detail, error, open) VALUES (",
             now!(),
@@ -81,7 +81,7 @@ impl OperatorRows for SqliteSession {
         .map_err(|failure| self.failed(failure))
     }
 
-    async fn close_audit(&mut self, line: i64, outcome: &AuditOutcome) -> Result<()> {
+    async fn complete_audit(&mut self, line: i64, outcome: &AuditOutcome) -> Result<()> {
         sqlx::query(
             "UPDATE audit SET target = coalesce(?2, target), detail = coalesce(?3, detail), error = ?4, open = 0
              WHERE id = ?1",
@@ -105,7 +105,7 @@ impl OperatorRows for SqliteSession {
         Ok(())
     }
 
-    async fn insert_session(&mut self, id: &str, operator: &str, lasts: Duration) -> Result<()> {
+    async fn open_session(&mut self, id: &str, operator: &str, lasts: Duration) -> Result<()> {
         sqlx::query(concat!("INSERT INTO session (id, operator, expires) VALUES (?1, ?2, ", now!(), " + ?3)"))
             .bind(id)
             .bind(operator)
@@ -125,7 +125,7 @@ impl OperatorRows for SqliteSession {
         Ok(())
     }
 
-    async fn remove_sessions(&mut self, which: &SessionsOf) -> Result<u64> {
+    async fn end_sessions(&mut self, which: &SessionsOf) -> Result<u64> {
         let query = match which {
             SessionsOf::Browser(id) => sqlx::query("DELETE FROM session WHERE id = ?1").bind(id),
             SessionsOf::Operator(name) => sqlx::query("DELETE FROM session WHERE operator = ?1").bind(name),
@@ -134,7 +134,7 @@ impl OperatorRows for SqliteSession {
         Ok(done.rows_affected())
     }
 
-    async fn write_published_workers(&mut self, process: &str, workers: Option<&str>) -> Result<()> {
+    async fn publish_workers(&mut self, process: &str, workers: Option<&str>) -> Result<()> {
         let query = match workers {
             Some(workers) => sqlx::query(concat!(
                 "INSERT INTO roll_call (process, workers, at) VALUES (?1, ?2, ",
@@ -176,7 +176,7 @@ impl OperatorReader for Sqlite {
         rows.iter().map(audit_record).collect()
     }
 
-    async fn published_workers(&self, but: &str, within: Duration, limit: usize) -> Result<Vec<(String, i64)>> {
+    async fn list_published_workers(&self, but: &str, within: Duration, limit: usize) -> Result<Vec<(String, i64)>> {
         sqlx::query_as(PUBLISHED_WORKERS)
             .bind(but)
             .bind(millis(within))

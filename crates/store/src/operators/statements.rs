@@ -10,32 +10,28 @@ use crate::{row::Columns, session::Result};
 /// The audit log within a transaction.
 pub(crate) trait OperatorRows: Send {
     /// Writes lines, in their order.
-    fn insert_audit(&mut self, entries: &[AuditEntry]) -> impl Future<Output = Result<()>> + Send;
+    fn write_audit(&mut self, entries: &[AuditEntry]) -> impl Future<Output = Result<()>> + Send;
 
     /// Writes a line of which it is not known what came of it.
-    fn open_audit(&mut self, entry: &AuditEntry) -> impl Future<Output = Result<i64>> + Send;
+    fn begin_audit(&mut self, entry: &AuditEntry) -> impl Future<Output = Result<i64>> + Send;
 
     /// Writes what came of it.
-    fn close_audit(&mut self, line: i64, outcome: &AuditOutcome) -> impl Future<Output = Result<()>> + Send;
+    fn complete_audit(&mut self, line: i64, outcome: &AuditOutcome) -> impl Future<Output = Result<()>> + Send;
 
     /// Takes a line back.
     fn drop_audit(&mut self, line: i64) -> impl Future<Output = Result<()>> + Send;
 
     /// Writes a session, which lasts so long from now on.
-    fn insert_session(&mut self, id: &str, operator: &str, lasts: Duration) -> impl Future<Output = Result<()>> + Send;
+    fn open_session(&mut self, id: &str, operator: &str, lasts: Duration) -> impl Future<Output = Result<()>> + Send;
 
     /// Forgets at most `limit` sessions that have expired.
     fn forget_sessions(&mut self, limit: usize) -> impl Future<Output = Result<()>> + Send;
 
     /// Removes sessions; tells how many.
-    fn remove_sessions(&mut self, which: &SessionsOf) -> impl Future<Output = Result<u64>> + Send;
+    fn end_sessions(&mut self, which: &SessionsOf) -> impl Future<Output = Result<u64>> + Send;
 
     /// Writes what a process tells of workers; removes it where it tells nothing.
-    fn write_published_workers(
-        &mut self,
-        process: &str,
-        workers: Option<&str>,
-    ) -> impl Future<Output = Result<()>> + Send;
+    fn publish_workers(&mut self, process: &str, workers: Option<&str>) -> impl Future<Output = Result<()>> + Send;
 
     /// Forgets at most `limit` of what processes told that are not heard of any more.
     fn purge_published_workers(
@@ -54,7 +50,7 @@ pub(crate) trait OperatorReader: Send + Sync {
     fn list_audit(&self, before: i64, limit: usize) -> impl Future<Output = Result<Vec<AuditRecord>>> + Send;
 
     /// What other processes told of workers, the newest first, and how many milliseconds ago.
-    fn published_workers(
+    fn list_published_workers(
         &self,
         but: &str,
         within: Duration,
