@@ -371,7 +371,7 @@ fn told(state: &State, again: bool, host: &str, had_it: &[&str], now: Timestamp)
 }
 
 #[test]
-fn a_slow_worker_does_not_fail_the_task_of_its_successor() {
+fn a_late_failure_of_a_lost_worker_does_not_fail_the_next_attempt() {
     let first = apply(&State::pending(), &delivered_to("pod-1", false, 9), at(0)).unwrap();
     let second = apply(&first, &delivered_to("pod-2", false, 9), at(1)).unwrap();
     for again in [false, true] {

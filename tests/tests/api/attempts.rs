@@ -18,7 +18,7 @@ on_both_stores!(
     a_worker_decides_whether_and_when_to_try_again,
     an_operator_does_tasks_once_more,
     urgent_tasks_go_first,
-    a_unique_key_has_one_task_at_a_time,
+    a_unique_key_allows_one_unfinished_task_at_a_time,
     what_nobody_starts_in_time_fails,
 );
 on_one_store!(
@@ -329,7 +329,7 @@ async fn urgent_tasks_go_first(on: Backend) {
     assert_eq!(app.client("alice").poll("resize", &ids[2]).await["priority"], 9);
 }
 
-async fn a_unique_key_has_one_task_at_a_time(on: Backend) {
+async fn a_unique_key_allows_one_unfinished_task_at_a_time(on: Backend) {
     let app = TestApp::start(on).await;
     let request = json!({"body": {}, "uniqueKey": "report 7"});
     let first = submit(&app, request.clone()).await;

@@ -11,7 +11,7 @@ on_both_stores!(
     another_request_under_the_same_key_is_refused,
     the_key_of_another_client_or_service_is_another_key,
     fifty_at_once_make_one_task,
-    a_refused_submission_does_not_use_up_its_key,
+    a_refused_submission_does_not_use_up_its_idempotency_key,
     a_batch_that_is_made_again_is_the_same_batch,
 );
 on_one_store!(keys_are_one_to_two_hundred_visible_ascii_characters);
@@ -80,7 +80,7 @@ async fn fifty_at_once_make_one_task(on: Backend) {
     assert_eq!(app.pending("resize").await, 1);
 }
 
-async fn a_refused_submission_does_not_use_up_its_key(on: Backend) {
+async fn a_refused_submission_does_not_use_up_its_idempotency_key(on: Backend) {
     let app = TestApp::start(on).await;
     let keyed = app.client("alice").with("idempotency-key", "order-7");
     let (strict, request) = ("/v1/services/strict/tasks", json!({"body": {"sleep": 1}}));

@@ -41,7 +41,7 @@ async fn come_due(store: &dyn Store, task_id: TaskId) -> Result<()> {
 }
 
 /// Each failure is kept, the task waits in between, and the last one is the end.
-pub async fn a_task_that_failed_is_tried_again_until_its_policy_ends(harness: &Harness) -> Result<()> {
+pub async fn a_failed_task_is_retried_until_its_retry_policy_ends(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = ServiceLimits { retry: retry(2, SOON), ..limits(None) };
     let (service, client) = (service(store, "resize", limits).await?, client(store, "alice").await?);
@@ -84,7 +84,7 @@ pub async fn a_task_that_failed_is_tried_again_until_its_policy_ends(harness: &H
 }
 
 /// A task's own policy counts, and not its service's; and its worker may know better than both.
-pub async fn the_policy_is_the_tasks_or_else_the_services(harness: &Harness) -> Result<()> {
+pub async fn the_retry_policy_comes_from_the_task_or_else_the_service(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = ServiceLimits { retry: retry(5, LATER), ..limits(None) };
     let (service, client) = (service(store, "resize", limits).await?, client(store, "alice").await?);
@@ -106,7 +106,7 @@ pub async fn the_policy_is_the_tasks_or_else_the_services(harness: &Harness) -> 
 }
 
 /// Giving a task back, or losing its worker, is an attempt that is kept, and no failure.
-pub async fn attempts_that_were_given_back_or_lost_are_kept(harness: &Harness) -> Result<()> {
+pub async fn attempts_that_were_returned_or_lost_are_recorded(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let name = submit(store, new_task(service, client)?).await?.task_id;
@@ -125,7 +125,7 @@ pub async fn attempts_that_were_given_back_or_lost_are_kept(harness: &Harness) -
 }
 
 /// A task that has ended is done once more, and what became of it before is kept.
-pub async fn a_task_that_has_ended_can_be_done_once_more(harness: &Harness) -> Result<()> {
+pub async fn an_ended_task_can_be_retried_by_an_operator(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let names = submit_all(store, new_tasks(service, client, 4)?).await?;
@@ -163,7 +163,7 @@ pub async fn a_task_that_has_ended_can_be_done_once_more(harness: &Harness) -> R
 }
 
 /// It is nobody's before, it needs its room, and everybody hears when it comes.
-pub async fn a_scheduled_task_comes_into_its_queue_in_its_time(harness: &Harness) -> Result<()> {
+pub async fn a_delayed_task_enters_its_queue_when_it_is_due(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = (service(store, "resize", limits(Some(4))).await?, client(store, "alice").await?);
     let ear = Arc::new(Ear::default());
@@ -198,7 +198,7 @@ pub async fn a_scheduled_task_comes_into_its_queue_in_its_time(harness: &Harness
 }
 
 /// Two processes that look at once do not both bring it.
-pub async fn what_is_due_comes_once_whoever_looks(harness: &Harness) -> Result<()> {
+pub async fn concurrent_processes_fire_each_timer_once(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let due = Some(When::After(SOON));
@@ -222,7 +222,7 @@ pub async fn what_is_due_comes_once_whoever_looks(harness: &Harness) -> Result<(
 }
 
 /// Whatever nobody started in time fails, and what was started is let be.
-pub async fn what_nobody_started_in_time_fails(harness: &Harness) -> Result<()> {
+pub async fn a_task_that_expires_before_it_starts_fails(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let terms = Terms { expires: Some(SOON), ..Terms::default() };
@@ -242,7 +242,7 @@ pub async fn what_nobody_started_in_time_fails(harness: &Harness) -> Result<()> 
 }
 
 /// An attempt that takes too long is told so, and has a deadline that its worker knows.
-pub async fn an_attempt_that_takes_too_long_is_told_so(harness: &Harness) -> Result<()> {
+pub async fn the_worker_of_an_attempt_past_its_timeout_gets_overdue(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = ServiceLimits { timeout: Some(SOON), ..limits(None) };
     let (service, client) = (service(store, "resize", limits).await?, client(store, "alice").await?);
@@ -260,7 +260,7 @@ pub async fn an_attempt_that_takes_too_long_is_told_so(harness: &Harness) -> Res
 }
 
 /// The most urgent go first, of those that came at about the same time.
-pub async fn urgent_tasks_go_first_and_the_others_do_move(harness: &Harness) -> Result<()> {
+pub async fn tasks_with_higher_priority_go_first_and_do_not_starve_others(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let step = Duration::from_secs(60);
@@ -283,7 +283,7 @@ pub async fn urgent_tasks_go_first_and_the_others_do_move(harness: &Harness) -> 
 }
 
 /// A task that was asked for later has the place of one that came then: it goes before nothing that came meanwhile.
-pub async fn a_scheduled_task_goes_before_nothing_that_came_before_its_time(harness: &Harness) -> Result<()> {
+pub async fn a_delayed_task_does_not_overtake_tasks_submitted_before_its_due_time(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let scheduled = |wait| on(Terms { due: Some(When::After(wait)), ..Terms::default() }, service, client);
@@ -305,7 +305,7 @@ pub async fn a_scheduled_task_goes_before_nothing_that_came_before_its_time(harn
 }
 
 /// There is one task of a key at a time, whoever asks at once; and another one after it.
-pub async fn a_unique_key_has_one_task_at_a_time(harness: &Harness) -> Result<()> {
+pub async fn a_unique_key_allows_one_unfinished_task_at_a_time(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, alice) = one_of_each(store).await?;
     let bob = client(store, "bob").await?;
@@ -348,7 +348,7 @@ pub async fn a_unique_key_has_one_task_at_a_time(harness: &Harness) -> Result<()
 }
 
 /// Tasks of a broker are dispatched when they are due, and again when they are tried again.
-pub async fn tasks_of_a_broker_are_dispatched_when_they_are_due(harness: &Harness) -> Result<()> {
+pub async fn delayed_and_retried_broker_tasks_are_dispatched_when_they_are_due(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = ServiceLimits { retry: retry(1, SOON), ..limits(None) };
     store.declare(vec![put_brokered("print", limits)?]).await?;
@@ -372,7 +372,7 @@ pub async fn tasks_of_a_broker_are_dispatched_when_they_are_due(harness: &Harnes
 }
 
 /// A task's own policy does not undo what its service forbids, not even if it was submitted before.
-pub async fn what_a_service_forbids_to_try_again_is_not(harness: &Harness) -> Result<()> {
+pub async fn a_service_that_forbids_retries_overrides_the_policy_of_a_task(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of = |retry| ServiceLimits { retry, ..limits(None) };
     let paper = RetryPolicy { except_kinds: vec!["paper".to_owned()], ..RetryPolicy::none() };
@@ -392,7 +392,7 @@ pub async fn what_a_service_forbids_to_try_again_is_not(harness: &Harness) -> Re
 }
 
 /// By hand means anew: how long a policy tries is counted from then.
-pub async fn a_task_that_is_done_once_more_is_tried_again_for_as_long_as_a_new_one(harness: &Harness) -> Result<()> {
+pub async fn a_retry_by_an_operator_starts_the_retry_policy_from_the_beginning(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let within = Duration::from_secs(3600);
     let limits = ServiceLimits { retry: RetryPolicy { within: Some(within), ..retry(9, SOON) }, ..limits(None) };
@@ -412,7 +412,7 @@ pub async fn a_task_that_is_done_once_more_is_tried_again_for_as_long_as_a_new_o
 }
 
 /// What has ended is not done once more while another task has its key: there would be two.
-pub async fn a_task_is_not_done_once_more_while_another_has_its_key(harness: &Harness) -> Result<()> {
+pub async fn a_retry_is_refused_while_another_task_holds_the_unique_key(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let keyed = |lasting| {
@@ -444,7 +444,7 @@ pub async fn a_task_is_not_done_once_more_while_another_has_its_key(harness: &Ha
 }
 
 /// What is purged takes its attempts and its key along; what is scheduled is not old before its time has come.
-pub async fn attempts_go_with_their_task(harness: &Harness) -> Result<()> {
+pub async fn a_purge_removes_attempts_and_unique_keys_with_their_task(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let unique = Some(UniqueKey { key: "report 7".to_owned(), lasting: None });

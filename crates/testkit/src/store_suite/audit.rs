@@ -19,7 +19,7 @@ fn entry(actor: &str, action: &str) -> AuditEntry {
 }
 
 /// In their order, page by page.
-pub async fn what_was_done_is_read_back_newest_first(harness: &Harness) -> Result<()> {
+pub async fn the_audit_log_is_read_newest_first(harness: &Harness) -> Result<()> {
     let store = harness.store();
     ensure!(store.list_audit(None, 10).await?.records.is_empty());
     for i in 0..5 {
@@ -45,7 +45,7 @@ pub async fn what_was_done_is_read_back_newest_first(harness: &Harness) -> Resul
 }
 
 /// Before it is done; afterwards, what came of it.
-pub async fn what_is_about_to_be_done_is_there_before_it_is_done(harness: &Harness) -> Result<()> {
+pub async fn the_audit_record_is_written_before_the_action(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let unknown = store.begin_audit(entry("cyd", "c0")).await?;
     let done = store.begin_audit(entry("ada", "a0")).await?;
@@ -70,7 +70,7 @@ pub async fn what_is_about_to_be_done_is_there_before_it_is_done(harness: &Harne
 }
 
 /// Until it is ended, or its time is over.
-pub async fn a_session_is_open_until_it_is_ended(harness: &Harness) -> Result<()> {
+pub async fn a_session_is_open_until_it_ends_or_expires(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let open = async |id: &str| store.session_is_open(id.to_owned()).await;
     let hour = Duration::from_secs(3600);
@@ -93,7 +93,7 @@ pub async fn a_session_is_open_until_it_is_ended(harness: &Harness) -> Result<()
 }
 
 /// Each hears what the others told, until that is old.
-pub async fn processes_tell_each_other_of_workers(harness: &Harness) -> Result<()> {
+pub async fn processes_share_their_worker_registries(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let minute = Duration::from_secs(60);
     let told = async |but: &str, within| -> Result<Vec<String>> {
@@ -118,7 +118,7 @@ pub async fn processes_tell_each_other_of_workers(harness: &Harness) -> Result<(
 }
 
 /// And only that.
-pub async fn what_was_done_long_ago_is_forgotten(harness: &Harness) -> Result<()> {
+pub async fn old_audit_records_are_purged(harness: &Harness) -> Result<()> {
     let store = harness.store();
     for _ in 0..3 {
         store.write_audit((0..500).map(|i| entry("ada", &i.to_string())).collect()).await?;

@@ -94,7 +94,7 @@ async fn told(store: &dyn Store) -> Result<Vec<Batch>> {
 }
 
 /// The counters follow every change, and the end is told once, when all have ended.
-pub async fn a_batch_ends_with_its_last_task_and_is_told_once(harness: &Harness) -> Result<()> {
+pub async fn a_batch_ends_with_its_last_task_and_its_callback_is_sent_once(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let (batch, ids) = made(store, new_batch(client, false), service, 4).await?;
@@ -132,7 +132,7 @@ pub async fn a_batch_ends_with_its_last_task_and_is_told_once(harness: &Harness)
 }
 
 /// Whoever ends the last ones, at once.
-pub async fn ends_at_once_end_a_batch_once(harness: &Harness) -> Result<()> {
+pub async fn concurrent_ends_end_a_batch_once(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let mut all = Vec::new();
@@ -157,7 +157,7 @@ pub async fn ends_at_once_end_a_batch_once(harness: &Harness) -> Result<()> {
 }
 
 /// All or nothing.
-pub async fn a_batch_is_taken_whole_or_not_at_all(harness: &Harness) -> Result<()> {
+pub async fn a_batch_is_accepted_whole_or_not_at_all(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let client = client(store, "alice").await?;
     let small = service(store, "small", limits(Some(3))).await?;
@@ -175,7 +175,7 @@ pub async fn a_batch_is_taken_whole_or_not_at_all(harness: &Harness) -> Result<(
 }
 
 /// Whoever repeats the call, also at the same time, gets the batch that there is.
-pub async fn a_batch_that_is_made_again_under_its_key_is_the_same(harness: &Harness) -> Result<()> {
+pub async fn a_batch_repeated_with_its_idempotency_key_is_the_same_batch(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, alice) = one_of_each(store).await?;
     let bob = client(store, "bob").await?;
@@ -230,7 +230,7 @@ pub async fn a_batch_that_is_made_again_under_its_key_is_the_same(harness: &Harn
 }
 
 /// Open ones take more until they are closed, from their owner only.
-pub async fn an_open_batch_takes_tasks_until_it_is_closed(harness: &Harness) -> Result<()> {
+pub async fn an_open_batch_accepts_tasks_until_it_is_closed(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, alice) = one_of_each(store).await?;
     let bob = client(store, "bob").await?;
@@ -260,7 +260,7 @@ pub async fn an_open_batch_takes_tasks_until_it_is_closed(harness: &Harness) -> 
 }
 
 /// Submissions and the close at once: what was taken in is counted, and the end comes after it.
-pub async fn closing_and_adding_at_once_lose_nothing(harness: &Harness) -> Result<()> {
+pub async fn concurrent_close_and_submission_to_a_batch_lose_no_task(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     for _ in 0..5 {
@@ -285,7 +285,7 @@ pub async fn closing_and_adding_at_once_lose_nothing(harness: &Harness) -> Resul
 }
 
 /// Chains in a batch: what fails because another failed is counted like any end.
-pub async fn a_chain_in_a_batch_ends_it(harness: &Harness) -> Result<()> {
+pub async fn a_batch_ends_with_the_dependents_that_fail_in_a_chain(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let batch = new_batch(client, false);
@@ -315,7 +315,7 @@ pub async fn a_chain_in_a_batch_ends_it(harness: &Harness) -> Result<()> {
 }
 
 /// A purge of tasks leaves no batch unfinished for ever, and old batches go, their callbacks told first.
-pub async fn old_batches_go_and_purged_tasks_count_as_given_up(harness: &Harness) -> Result<()> {
+pub async fn old_batches_are_purged_and_purged_tasks_count_as_cancelled(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let (batch, _) = made(store, new_batch(client, false), service, 2).await?;

@@ -90,7 +90,7 @@ async fn record_of(store: &dyn Store, id: TaskId) -> Result<CallbackRecord> {
 }
 
 /// Success, failure, cancel, and a worker that is lost for the last time; each once, and nothing that was not asked for.
-pub async fn every_end_is_told_once_and_only_where_it_was_asked_for(harness: &Harness) -> Result<()> {
+pub async fn every_end_queues_one_callback_only_where_one_was_requested(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
     let service = whose.0;
@@ -136,7 +136,7 @@ pub async fn every_end_is_told_once_and_only_where_it_was_asked_for(harness: &Ha
 }
 
 /// Twelve senders, two processes where the driver allows it.
-pub async fn senders_at_once_never_share_a_callback(harness: &Harness) -> Result<()> {
+pub async fn concurrent_senders_never_take_the_same_callback(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
     for _ in 0..60 {
@@ -154,7 +154,7 @@ pub async fn senders_at_once_never_share_a_callback(harness: &Harness) -> Result
 }
 
 /// A lease that runs out; the slow sender comes back too late.
-pub async fn what_a_sender_does_not_settle_is_handed_out_again(harness: &Harness) -> Result<()> {
+pub async fn a_callback_whose_lease_expires_is_taken_by_another_sender(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
     let id = ended(store, whose, LANE).await?;
@@ -172,7 +172,7 @@ pub async fn what_a_sender_does_not_settle_is_handed_out_again(harness: &Harness
 }
 
 /// Returned, again, given up, sent again by hand.
-pub async fn every_try_is_kept_and_decides_what_follows(harness: &Harness) -> Result<()> {
+pub async fn every_callback_try_is_recorded_and_decides_the_next_retry(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
     let id = ended(store, whose, LANE).await?;
@@ -205,7 +205,7 @@ pub async fn every_try_is_kept_and_decides_what_follows(harness: &Harness) -> Re
 }
 
 /// And each time it rests longer, unless it was parked by those who were on their way already.
-pub async fn a_parked_lane_rests_and_the_others_do_not(harness: &Harness) -> Result<()> {
+pub async fn a_parked_lane_sends_no_callbacks_while_other_lanes_do(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
     for lane in [1, 1, 2] {
@@ -235,7 +235,7 @@ pub async fn a_parked_lane_rests_and_the_others_do_not(harness: &Harness) -> Res
 }
 
 /// Forty lanes with three callbacks each, seven at a time.
-pub async fn lanes_are_gone_through_page_by_page(harness: &Harness) -> Result<()> {
+pub async fn callback_lanes_are_listed_page_by_page(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
     let mut tasks = Vec::new();
@@ -268,7 +268,7 @@ pub async fn lanes_are_gone_through_page_by_page(harness: &Harness) -> Result<()
 }
 
 /// One after the other, the latest progress only, and nothing after nobody lives there any more.
-pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
+pub async fn callbacks_of_one_task_are_sent_in_order(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
     let service = whose.0;
@@ -359,7 +359,7 @@ pub async fn a_chain_is_told_in_its_order(harness: &Harness) -> Result<()> {
 }
 
 /// Twenty reports make one callback, a second later.
-pub async fn progress_is_told_after_a_while_with_what_is_known_by_then(harness: &Harness) -> Result<()> {
+pub async fn progress_callbacks_are_delayed_and_carry_the_latest_progress(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
     let id = submit_with(store, whose, callback(LANE, &[CallbackEvent::Progress, CallbackEvent::Success])).await?;
@@ -383,7 +383,7 @@ pub async fn progress_is_told_after_a_while_with_what_is_known_by_then(harness: 
 }
 
 /// Filters, pages, and sending again what failed.
-pub async fn lists_and_resends_find_what_they_are_asked_for(harness: &Harness) -> Result<()> {
+pub async fn callbacks_are_listed_and_sent_again_by_filter(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
     let other = super::world::client(store, "bob").await?;
@@ -427,7 +427,7 @@ pub async fn lists_and_resends_find_what_they_are_asked_for(harness: &Harness) -
 }
 
 /// A lane that stays parked for too long.
-pub async fn what_has_been_due_for_too_long_is_given_up(harness: &Harness) -> Result<()> {
+pub async fn a_callback_that_is_overdue_for_too_long_fails(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
     let mut ids = Vec::new();
@@ -445,7 +445,7 @@ pub async fn what_has_been_due_for_too_long_is_given_up(harness: &Harness) -> Re
 }
 
 /// Purge waits for the callback queue, and takes its rows along.
-pub async fn a_task_whose_end_is_still_to_be_told_is_not_purged(harness: &Harness) -> Result<()> {
+pub async fn a_task_with_an_unsent_callback_is_not_purged(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
     let id = ended(store, whose, LANE).await?;
@@ -481,7 +481,7 @@ pub async fn a_task_whose_end_is_still_to_be_told_is_not_purged(harness: &Harnes
 }
 
 /// Whatever became of the task since.
-pub async fn an_end_is_told_as_it_was_when_the_task_is_done_once_more(harness: &Harness) -> Result<()> {
+pub async fn a_callback_keeps_the_result_it_was_queued_with_when_the_task_is_retried(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
     let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ENDS)).await?;

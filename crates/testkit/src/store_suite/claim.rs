@@ -11,7 +11,7 @@ use super::{
 };
 
 /// Many claimers, from two processes where there can be two.
-pub async fn claimers_at_once_never_share_a_task(harness: &Harness) -> Result<()> {
+pub async fn concurrent_claims_never_get_the_same_task(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let names = submit_all(store, new_tasks(service, client, 200)?).await?;
@@ -37,7 +37,7 @@ pub async fn claimers_at_once_never_share_a_task(harness: &Harness) -> Result<()
 }
 
 /// What is submitted while a worker waits for it is the worker's, under a lease, as if it had been claimed right afterwards.
-pub async fn what_is_submitted_for_a_worker_is_claimed(harness: &Harness) -> Result<()> {
+pub async fn a_submission_for_a_waiting_worker_is_claimed_in_the_same_transaction(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let (answers, claimed) = store.submit_and_claim(new_tasks(service, client, 2)?, wish(service, 5, None)).await?;
@@ -71,7 +71,7 @@ pub async fn what_is_submitted_for_a_worker_is_claimed(harness: &Harness) -> Res
 }
 
 /// The same from many sides at once: each goes to one.
-pub async fn what_is_submitted_for_workers_goes_to_one_each(harness: &Harness) -> Result<()> {
+pub async fn concurrent_submissions_for_waiting_workers_go_to_one_worker_each(harness: &Harness) -> Result<()> {
     const ROUNDS: usize = 20;
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -102,7 +102,7 @@ pub async fn what_is_submitted_for_workers_goes_to_one_each(harness: &Harness) -
 }
 
 /// Across calls, and among the requests of one call.
-pub async fn the_oldest_are_handed_out_first_whoever_asks(harness: &Harness) -> Result<()> {
+pub async fn claims_get_the_oldest_tasks_first_in_queue_order(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;
     let (rotate, bob) = (service(store, "rotate", limits(None)).await?, client(store, "bob").await?);
@@ -132,7 +132,7 @@ pub async fn the_oldest_are_handed_out_first_whoever_asks(harness: &Harness) -> 
 }
 
 /// Right after somebody looked at them and changed nothing, or only counted them.
-pub async fn what_was_left_as_it_was_can_be_claimed_at_once(harness: &Harness) -> Result<()> {
+pub async fn a_task_that_an_event_did_not_change_can_be_claimed_at_once(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let names = submit_all(store, new_tasks(service, client, 20)?).await?;
@@ -155,7 +155,7 @@ pub async fn what_was_left_as_it_was_can_be_claimed_at_once(harness: &Harness) -
 }
 
 /// Paused, a service takes in and hands out nothing.
-pub async fn a_paused_service_hands_out_nothing_until_it_goes_on(harness: &Harness) -> Result<()> {
+pub async fn a_paused_service_gives_no_task_to_claims_until_it_is_resumed(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let pause = |paused| -> Result<Vec<Change>> { Ok(vec![Change::PauseService { name: name("resize")?, paused }]) };
@@ -168,7 +168,7 @@ pub async fn a_paused_service_hands_out_nothing_until_it_goes_on(harness: &Harne
 }
 
 /// Told by the difference between start and lease.
-pub async fn the_lease_is_the_requests_or_else_the_services(harness: &Harness) -> Result<()> {
+pub async fn the_lease_of_a_claim_comes_from_the_request_or_else_the_service(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of_service = Duration::from_millis(90_500);
     let service = service(store, "resize", ServiceLimits { lease: of_service, ..limits(None) }).await?;

@@ -24,7 +24,7 @@ async fn conflict(store: &dyn Store, changes: Vec<Change>) -> Result<()> {
 }
 
 /// One change that cannot be made undoes those before it.
-pub async fn changes_are_made_all_or_none(harness: &Harness) -> Result<()> {
+pub async fn a_declaration_is_applied_all_or_nothing(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let before = store.declared_version().await?;
     conflict(
@@ -46,7 +46,7 @@ pub async fn changes_are_made_all_or_none(harness: &Harness) -> Result<()> {
 }
 
 /// Every field, as it was put, and as it was put again.
-pub async fn what_is_declared_is_read_back(harness: &Harness) -> Result<()> {
+pub async fn every_declared_field_is_read_back(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let schema = json(r#"{"type": "object", "maximum": 1e400, "é": "\u0000"}"#)?;
     let full = ServiceLimits {
@@ -126,7 +126,7 @@ pub async fn what_is_declared_is_read_back(harness: &Harness) -> Result<()> {
 }
 
 /// Pending ones, and such as a worker has.
-pub async fn a_service_with_unfinished_tasks_stays(harness: &Harness) -> Result<()> {
+pub async fn a_service_with_unfinished_tasks_is_not_deleted(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let delete = || -> Result<Vec<Change>> { Ok(vec![Change::DeleteService(name("resize")?)]) };
@@ -143,7 +143,7 @@ pub async fn a_service_with_unfinished_tasks_stays(harness: &Harness) -> Result<
 }
 
 /// Under the same name and key: its old tasks are still its own, its new ones get their right places.
-pub async fn a_service_that_comes_back_goes_on_counting(harness: &Harness) -> Result<()> {
+pub async fn a_service_declared_again_keeps_its_tasks_and_positions(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (key, client) = one_of_each(store).await?;
     store.declare(vec![Change::PauseService { name: name("resize")?, paused: true }]).await?;
@@ -160,7 +160,7 @@ pub async fn a_service_that_comes_back_goes_on_counting(harness: &Harness) -> Re
 }
 
 /// And does not get them back when it returns.
-pub async fn a_client_takes_its_authorizations_along(harness: &Harness) -> Result<()> {
+pub async fn deleting_a_client_deletes_its_authorizations(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     store.declare(vec![authorize("alice", "resize", None)?]).await?;
@@ -176,7 +176,7 @@ pub async fn a_client_takes_its_authorizations_along(harness: &Harness) -> Resul
 }
 
 /// A client and a service that are there.
-pub async fn an_authorization_needs_both_its_ends(harness: &Harness) -> Result<()> {
+pub async fn an_authorization_needs_an_existing_client_and_service(harness: &Harness) -> Result<()> {
     let store = harness.store();
     one_of_each(store).await?;
     for (client, service) in [("bob", "resize"), ("alice", "rotate"), ("bob", "rotate")] {
@@ -207,7 +207,7 @@ pub async fn a_new_client_needs_a_secret(harness: &Harness) -> Result<()> {
 }
 
 /// Either the service stays or the submission is refused: there is never a task that nobody can claim.
-pub async fn deleting_a_service_under_submissions_strands_no_task(harness: &Harness) -> Result<()> {
+pub async fn deleting_a_service_during_submissions_strands_no_task(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let client = client(store, "alice").await?;
     for round in 0..12 {

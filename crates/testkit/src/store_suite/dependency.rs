@@ -44,7 +44,7 @@ async fn status(store: &dyn Store, id: TaskId) -> Result<Status> {
 }
 
 /// Each condition opens when it says, and not before.
-pub async fn a_task_waits_until_its_condition_is_met(harness: &Harness) -> Result<()> {
+pub async fn a_task_waits_until_the_condition_of_its_dependency_is_met(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let firsts = submit_all(store, vec![new_task(service, client)?, new_task(service, client)?]).await?;
@@ -78,7 +78,7 @@ pub async fn a_task_waits_until_its_condition_is_met(harness: &Harness) -> Resul
 }
 
 /// What has ended before is settled at once.
-pub async fn one_that_comes_late_does_not_wait(harness: &Harness) -> Result<()> {
+pub async fn a_dependency_on_an_ended_task_is_resolved_at_submission(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let ids = submit_all(store, vec![new_task(service, client)?, new_task(service, client)?]).await?;
@@ -97,7 +97,7 @@ pub async fn one_that_comes_late_does_not_wait(harness: &Harness) -> Result<()> 
 }
 
 /// A failure goes down a chain, a step at a time, and nothing of it is left.
-pub async fn a_failure_goes_down_the_chain(harness: &Harness) -> Result<()> {
+pub async fn a_failure_fails_all_dependents_down_the_chain(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let mut chain = vec![submit(store, new_task(service, client)?).await?.task_id];
@@ -120,7 +120,7 @@ pub async fn a_failure_goes_down_the_chain(harness: &Harness) -> Result<()> {
 }
 
 /// Many wait for one: they are told in parts.
-pub async fn many_wait_for_one(harness: &Harness) -> Result<()> {
+pub async fn many_dependents_of_one_task_are_released_in_portions(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let first = submit(store, new_task(service, client)?).await?.task_id;
@@ -138,7 +138,7 @@ pub async fn many_wait_for_one(harness: &Harness) -> Result<()> {
 }
 
 /// Tasks of one call wait for those before them; a refusal of one is a refusal of those that wait for it.
-pub async fn tasks_of_one_call_wait_for_each_other(harness: &Harness) -> Result<()> {
+pub async fn tasks_of_one_submission_can_depend_on_each_other(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;
     let full = service(store, "full", limits(Some(0))).await?;
@@ -180,7 +180,7 @@ pub async fn tasks_of_one_call_wait_for_each_other(harness: &Harness) -> Result<
 }
 
 /// Nobody waits for what is not there, or is somebody else's.
-pub async fn nobody_waits_for_the_tasks_of_others(harness: &Harness) -> Result<()> {
+pub async fn a_dependency_on_a_missing_or_foreign_task_is_refused(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, alice) = one_of_each(store).await?;
     let bob = client(store, "bob").await?;
@@ -198,7 +198,7 @@ pub async fn nobody_waits_for_the_tasks_of_others(harness: &Harness) -> Result<(
 }
 
 /// Ends and submissions at once: whoever is first, nobody waits for ever and nobody is let go too early.
-pub async fn ends_and_submissions_at_once_leave_nobody_waiting(harness: &Harness) -> Result<()> {
+pub async fn concurrent_ends_and_submissions_leave_no_dependent_waiting(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let mut dependents = Vec::new();
@@ -231,7 +231,7 @@ pub async fn ends_and_submissions_at_once_leave_nobody_waiting(harness: &Harness
 }
 
 /// Two transactions that end what a third task waits for, and tasks that wait for each other across them, at once.
-pub async fn ends_at_once_do_not_wait_in_a_circle(harness: &Harness) -> Result<()> {
+pub async fn concurrent_ends_of_dependencies_do_not_deadlock(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     // 1 ← 2 ← 3 …, and every one ended by somebody, in batches that overlap backwards.
@@ -263,7 +263,7 @@ pub async fn ends_at_once_do_not_wait_in_a_circle(harness: &Harness) -> Result<(
 }
 
 /// Its time counts as well, and so does how long it is of use.
-pub async fn a_task_that_waits_for_others_keeps_its_dates(harness: &Harness) -> Result<()> {
+pub async fn a_dependent_task_keeps_its_due_time_and_its_expiry(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let first = submit(store, new_task(service, client)?).await?.task_id;
@@ -294,7 +294,7 @@ pub async fn a_task_that_waits_for_others_keeps_its_dates(harness: &Harness) -> 
 }
 
 /// By hand means now: whatever it waited for, and however that ended.
-pub async fn a_retry_by_hand_waits_for_nothing(harness: &Harness) -> Result<()> {
+pub async fn a_retry_by_an_operator_ignores_dependencies(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let firsts = submit_all(store, vec![new_task(service, client)?, new_task(service, client)?]).await?;
@@ -319,7 +319,7 @@ pub async fn a_retry_by_hand_waits_for_nothing(harness: &Harness) -> Result<()> 
 }
 
 /// A purge leaves what others wait for, and what is gone without an end is noticed.
-pub async fn what_others_wait_for_is_not_purged(harness: &Harness) -> Result<()> {
+pub async fn a_task_with_unfinished_dependents_is_not_purged(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let first = submit(store, new_task(service, client)?).await?.task_id;
@@ -364,7 +364,7 @@ pub async fn what_others_wait_for_is_not_purged(harness: &Harness) -> Result<()>
 }
 
 /// An end of which nobody told is found by looking.
-pub async fn an_end_that_nobody_told_of_is_found(harness: &Harness) -> Result<()> {
+pub async fn the_sweep_finds_an_end_whose_dependents_were_not_released(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let firsts = submit_all(store, vec![new_task(service, client)?, new_task(service, client)?]).await?;
@@ -385,7 +385,7 @@ pub async fn an_end_that_nobody_told_of_is_found(harness: &Harness) -> Result<()
 }
 
 /// A task that a process has in hand, and has not written to, can be waited for: it is done once, and told of once.
-pub async fn what_is_in_hand_can_be_waited_for(harness: &Harness) -> Result<()> {
+pub async fn a_dependency_on_a_task_leased_by_an_instance_is_released(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let first = submit_all(store, new_tasks(service, client, 3)?).await?;
@@ -416,7 +416,7 @@ pub async fn what_is_in_hand_can_be_waited_for(harness: &Harness) -> Result<()> 
 }
 
 /// Published when it comes into its queue, not before.
-pub async fn a_task_of_a_broker_is_dispatched_when_it_may_go_on(harness: &Harness) -> Result<()> {
+pub async fn a_dependent_broker_task_is_dispatched_when_it_is_released(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     store.declare(vec![put_brokered("print", limits(None))?]).await?;
@@ -435,7 +435,7 @@ pub async fn a_task_of_a_broker_is_dispatched_when_it_may_go_on(harness: &Harnes
 }
 
 /// Correlation id and trace go with the chain, parents are kept, and lists find what belongs together.
-pub async fn what_belongs_together_is_found_together(harness: &Harness) -> Result<()> {
+pub async fn tasks_of_a_chain_share_correlation_and_trace_and_are_listed_together(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;
     let (print, bob) = (service(store, "print", limits(None)).await?, client(store, "bob").await?);

@@ -46,7 +46,7 @@ fn publisher(held: Duration) -> Option<Publisher> {
 }
 
 /// The oldest first, with all that a worker gets.
-pub async fn what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settled(harness: &Harness) -> Result<()> {
+pub async fn a_dispatch_is_taken_by_one_publisher_until_it_is_acknowledged(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let mut tasks = new_tasks(service, client, 50)?;
@@ -85,7 +85,7 @@ pub async fn what_is_to_be_dispatched_is_found_by_one_and_only_until_it_is_settl
 }
 
 /// What is not to be published is at the broker, as far as anybody knows.
-pub async fn the_oldest_task_at_the_broker_is_known(harness: &Harness) -> Result<()> {
+pub async fn the_oldest_published_task_of_a_service_is_known(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     ensure!(store.oldest_published(service).await?.is_none(), "there is nothing");
@@ -117,7 +117,7 @@ pub async fn the_oldest_task_at_the_broker_is_known(harness: &Harness) -> Result
 }
 
 /// A caller that dies leaves it to others; so does one that has taken it and falls silent.
-pub async fn what_its_caller_dispatches_is_left_to_it_for_a_while(harness: &Harness) -> Result<()> {
+pub async fn a_dispatch_is_reserved_for_its_submitter_until_a_lease_expires(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let held = NewTask { dispatch: publisher(LONG), ..new_task(service, client)? };
@@ -133,7 +133,7 @@ pub async fn what_its_caller_dispatches_is_left_to_it_for_a_while(harness: &Harn
 }
 
 /// Its row is found, so that it can be removed, and nothing else.
-pub async fn a_task_that_has_ended_is_not_dispatched(harness: &Harness) -> Result<()> {
+pub async fn an_ended_task_is_not_dispatched(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let all = submit_all(store, new_tasks(service, client, 3)?).await?;
@@ -145,7 +145,7 @@ pub async fn a_task_that_has_ended_is_not_dispatched(harness: &Harness) -> Resul
 }
 
 /// Neither way is there a second one.
-pub async fn tasks_of_a_broker_are_not_claimed_and_those_of_others_not_dispatched(harness: &Harness) -> Result<()> {
+pub async fn broker_tasks_are_never_claimed_and_other_tasks_never_dispatched(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     store.declare(vec![put_service("print", limits(None))?]).await?;
@@ -161,7 +161,7 @@ pub async fn tasks_of_a_broker_are_not_claimed_and_those_of_others_not_dispatche
 }
 
 /// In one statement, under a capacity, and under a key.
-pub async fn every_way_of_submitting_writes_what_is_to_be_dispatched(harness: &Harness) -> Result<()> {
+pub async fn every_way_of_submission_writes_a_dispatch_row(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let mut all = submit_all(store, new_tasks(service, client, 2)?).await?;
@@ -178,7 +178,7 @@ pub async fn every_way_of_submitting_writes_what_is_to_be_dispatched(harness: &H
 }
 
 /// A worker that gives it back to the broker leaves it there.
-pub async fn a_task_that_comes_back_is_dispatched_again_unless_the_broker_has_it(harness: &Harness) -> Result<()> {
+pub async fn a_returned_task_is_dispatched_again_unless_the_broker_has_it(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let all = submit_all(store, new_tasks(service, client, 2)?).await?;
@@ -197,7 +197,7 @@ pub async fn a_task_that_comes_back_is_dispatched_again_unless_the_broker_has_it
 }
 
 /// All that is not finished, a worker's or not, once; what came later is not.
-pub async fn what_the_broker_has_lost_is_dispatched_again_in_batches(harness: &Harness) -> Result<()> {
+pub async fn tasks_lost_by_the_broker_are_dispatched_again_in_batches(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let all = submit_all(store, new_tasks(service, client, 25)?).await?;
@@ -221,7 +221,7 @@ pub async fn what_the_broker_has_lost_is_dispatched_again_in_batches(harness: &H
 }
 
 /// Whoever was about to say that it is done with a task speaks of a queue that is gone.
-pub async fn what_was_published_before_the_broker_lost_it_is_not_done(harness: &Harness) -> Result<()> {
+pub async fn an_acknowledgement_from_before_a_lost_queue_keeps_the_new_dispatch(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let held = NewTask { dispatch: publisher(LONG), ..new_task(service, client)? };
@@ -246,7 +246,7 @@ pub async fn what_was_published_before_the_broker_lost_it_is_not_done(harness: &
 }
 
 /// It is not known whether it was noted, so it is noted again; meanwhile the broker has lost the task, or it came back.
-pub async fn what_is_noted_twice_means_no_row_that_came_later(harness: &Harness) -> Result<()> {
+pub async fn a_duplicate_acknowledgement_does_not_remove_a_later_dispatch(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let task = submit(store, new_task(service, client)?).await?.task_id;
@@ -275,7 +275,7 @@ pub async fn what_is_noted_twice_means_no_row_that_came_later(harness: &Harness)
 }
 
 /// What waits goes along. What a worker has stays with it, for as long as a lease where nobody hears it any more.
-pub async fn a_service_may_change_to_a_broker_and_back(harness: &Harness) -> Result<()> {
+pub async fn a_service_can_change_its_transport_to_a_broker_and_back(harness: &Harness) -> Result<()> {
     let store = harness.store();
     store.declare(vec![put_service("resize", limits(None))?]).await?;
     let service = service_key(store, "resize").await?;
@@ -300,7 +300,7 @@ pub async fn a_service_may_change_to_a_broker_and_back(harness: &Harness) -> Res
 }
 
 /// All that is not finished is dispatched to the new one: nobody follows the old one any more.
-pub async fn what_waits_in_a_queue_of_another_name_is_dispatched_again(harness: &Harness) -> Result<()> {
+pub async fn tasks_in_a_renamed_queue_are_dispatched_again(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let all = submit_all(store, new_tasks(service, client, 3)?).await?;
@@ -320,7 +320,7 @@ pub async fn what_waits_in_a_queue_of_another_name_is_dispatched_again(harness: 
 }
 
 /// Each new start without an end is a loss; the same start heard again is not.
-pub async fn a_task_that_loses_worker_after_worker_fails(harness: &Harness) -> Result<()> {
+pub async fn a_broker_task_fails_at_its_delivery_limit_of_lost_workers(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let task = submit(store, new_task(service, client)?).await?.task_id;
@@ -343,7 +343,7 @@ pub async fn a_task_that_loses_worker_after_worker_fails(harness: &Harness) -> R
 
 /// A failure of a worker that was replaced changes nothing; that of one that was never heard of counts, for nobody else may have
 /// the task.
-pub async fn a_slow_worker_does_not_fail_the_task_of_its_successor(harness: &Harness) -> Result<()> {
+pub async fn a_late_failure_of_a_lost_worker_does_not_fail_the_next_attempt(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let started = |host: &str| Event::Delivered { worker_host: Some(host.to_owned()), again: false, delivery_limit: 9 };

@@ -109,7 +109,7 @@ async fn work_together(
 }
 
 /// Many claimers, from two processes where there can be two.
-pub async fn claimers_at_once_never_run_more_than_the_limit_and_never_less(harness: &Harness) -> Result<()> {
+pub async fn concurrent_claims_start_exactly_max_running_tasks(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", flow(FlowLimits { max_running: Some(7), ..FREE })).await?;
     let [alice, bob] = clients(store, ["alice", "bob"]).await?;
@@ -130,7 +130,7 @@ pub async fn claimers_at_once_never_run_more_than_the_limit_and_never_less(harne
 }
 
 /// The oldest first, of those that may run.
-pub async fn no_client_runs_more_than_its_limit_and_the_others_use_the_room(harness: &Harness) -> Result<()> {
+pub async fn max_running_per_client_holds_and_other_clients_use_the_room(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = FlowLimits { max_running: Some(8), max_running_per_client: Some(2), ..FREE };
     let service = service(store, "resize", flow(limits)).await?;
@@ -164,7 +164,7 @@ pub async fn no_client_runs_more_than_its_limit_and_the_others_use_the_room(harn
 }
 
 /// Workers that die, give back, are overtaken, and tasks that are cancelled or purged: what runs is what is counted.
-pub async fn whatever_becomes_of_tasks_no_room_is_lost(harness: &Harness) -> Result<()> {
+pub async fn max_running_frees_its_room_however_a_task_ends(harness: &Harness) -> Result<()> {
     const MOST: u64 = 6;
     let store = harness.store();
     let limits = FlowLimits { max_running: Some(MOST as u32), max_running_per_client: Some(4), ..FAIR };
@@ -254,7 +254,7 @@ pub async fn whatever_becomes_of_tasks_no_room_is_lost(harness: &Harness) -> Res
 }
 
 /// Told by when tasks have started, over every window there is.
-pub async fn a_rate_is_kept_by_the_stores_clock(harness: &Harness) -> Result<()> {
+pub async fn a_rate_limit_follows_the_clock_of_the_store(harness: &Harness) -> Result<()> {
     const INTERVAL: u64 = 10;
     const BURST: usize = 8;
     let store = harness.store();
@@ -307,7 +307,7 @@ pub async fn a_rate_is_kept_by_the_stores_clock(harness: &Harness) -> Result<()>
 }
 
 /// Claims of one task each, and of many.
-pub async fn clients_take_turns_whatever_they_have_waiting(harness: &Harness) -> Result<()> {
+pub async fn fair_share_gives_clients_turns_whatever_their_backlog(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", flow(FAIR)).await?;
     let [alice, bob, carol] = clients(store, ["alice", "bob", "carol"]).await?;
@@ -329,7 +329,7 @@ pub async fn clients_take_turns_whatever_they_have_waiting(harness: &Harness) ->
 }
 
 /// One task of one client, behind hundreds of another's.
-pub async fn one_that_was_away_is_next_and_earns_nothing(harness: &Harness) -> Result<()> {
+pub async fn fair_share_gives_an_absent_client_no_credit(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", flow(FlowLimits { max_running: Some(100), ..FAIR })).await?;
     let [alice, bob] = clients(store, ["alice", "bob"]).await?;
@@ -345,7 +345,7 @@ pub async fn one_that_was_away_is_next_and_earns_nothing(harness: &Harness) -> R
 }
 
 /// Three to one.
-pub async fn a_client_that_weighs_more_starts_more(harness: &Harness) -> Result<()> {
+pub async fn fair_share_starts_more_tasks_of_a_client_with_a_larger_share(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", flow(FAIR)).await?;
     let [alice, bob] = clients(store, ["alice", "bob"]).await?;
@@ -362,7 +362,7 @@ pub async fn a_client_that_weighs_more_starts_more(harness: &Harness) -> Result<
 }
 
 /// Between clients where they do not take turns, and among each one's own where they do.
-pub async fn urgent_tasks_go_first_where_limits_hold(harness: &Harness) -> Result<()> {
+pub async fn priority_order_holds_under_flow_limits(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", flow(FlowLimits { max_running_per_client: Some(2), ..FREE })).await?;
     let [alice, bob] = clients(store, ["alice", "bob"]).await?;
@@ -384,7 +384,7 @@ pub async fn urgent_tasks_go_first_where_limits_hold(harness: &Harness) -> Resul
 }
 
 /// In one call for several services.
-pub async fn a_paused_service_hands_out_nothing_and_services_without_limits_are_free(harness: &Harness) -> Result<()> {
+pub async fn flow_limits_spare_unlimited_services_and_a_pause_stops_all_claims(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limited = service(store, "resize", flow(FlowLimits { max_running: Some(2), ..FREE })).await?;
     let free = service(store, "rotate", limits(None)).await?;
@@ -403,7 +403,7 @@ pub async fn a_paused_service_hands_out_nothing_and_services_without_limits_are_
 }
 
 /// Raised, lowered and taken away; every process holds to it at once.
-pub async fn limits_change_while_tasks_run(harness: &Harness) -> Result<()> {
+pub async fn flow_limits_can_change_while_tasks_run(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let other = &**harness.handles.last().context("a handle")?;
     let service = service(store, "resize", limits(None)).await?;
@@ -447,7 +447,7 @@ impl WakeupListener for Ear {
 }
 
 /// When a task ends, whichever way; and only where somebody may be waiting for that.
-pub async fn whoever_waits_for_room_is_woken(harness: &Harness) -> Result<()> {
+pub async fn a_worker_that_waits_for_flow_room_is_woken(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limited = service(store, "resize", ServiceLimits { delivery_limit: 1, ..flow(FREE) }).await?;
     let free = service(store, "rotate", limits(None)).await?;

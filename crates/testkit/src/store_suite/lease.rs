@@ -11,7 +11,7 @@ use super::{
 };
 
 /// It goes back to its place until it has lost as many workers as it may.
-pub async fn a_silent_worker_loses_its_task_and_a_task_its_last_chance(harness: &Harness) -> Result<()> {
+pub async fn an_expired_lease_returns_the_task_until_its_delivery_limit_then_it_fails(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", ServiceLimits { delivery_limit: 3, ..limits(None) }).await?;
     let client = client(store, "alice").await?;
@@ -36,7 +36,7 @@ pub async fn a_silent_worker_loses_its_task_and_a_task_its_last_chance(harness: 
 }
 
 /// Neither a long lease nor a task that has ended is touched.
-pub async fn leases_that_run_are_left_alone(harness: &Harness) -> Result<()> {
+pub async fn leases_that_have_not_expired_are_kept(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let names = submit_all(store, new_tasks(service, client, 3)?).await?;
@@ -51,7 +51,7 @@ pub async fn leases_that_run_are_left_alone(harness: &Harness) -> Result<()> {
 }
 
 /// The longest silent come first, and the rest has its turn.
-pub async fn at_most_so_many_are_taken_away_at_once(harness: &Harness) -> Result<()> {
+pub async fn expired_leases_are_reclaimed_oldest_first_up_to_the_limit(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     submit_all(store, new_tasks(service, client, 7)?).await?;

@@ -16,7 +16,7 @@ fn names(tasks: &[Task]) -> Vec<TaskId> {
 }
 
 /// With pages of any size, also while tasks arrive.
-pub async fn pages_cover_all_exactly_once_newest_first(harness: &Harness) -> Result<()> {
+pub async fn pages_list_every_task_exactly_once_newest_first(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let everything = world(store).await?.0;
     let all: Vec<TaskId> = everything.iter().rev().copied().collect();
@@ -58,7 +58,7 @@ async fn world(store: &dyn Store) -> Result<(Vec<TaskId>, [ServiceKey; 2], [Clie
 }
 
 /// Every combination of services, clients and statuses, against leaving out by hand.
-pub async fn filters_leave_out_the_rest(harness: &Harness) -> Result<()> {
+pub async fn list_filters_select_by_service_client_and_status(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (all, services, clients) = world(store).await?;
     let mut tasks = Vec::new();
@@ -89,7 +89,7 @@ pub async fn filters_leave_out_the_rest(harness: &Harness) -> Result<()> {
 }
 
 /// From a moment on, up to before another one.
-pub async fn dates_bound_the_list(harness: &Harness) -> Result<()> {
+pub async fn list_filters_select_by_submission_date(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let mut groups = Vec::new();
@@ -122,7 +122,7 @@ pub async fn dates_bound_the_list(harness: &Harness) -> Result<()> {
 }
 
 /// Whatever the filter; and no further than they were asked to count.
-pub async fn counts_are_those_of_the_list_and_stop_at_their_limit(harness: &Harness) -> Result<()> {
+pub async fn counts_agree_with_the_list_and_stop_at_their_limit(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (_, services, clients) = world(store).await?;
     for of in [vec![], vec![services[0]], services.to_vec()] {
@@ -143,7 +143,7 @@ pub async fn counts_are_those_of_the_list_and_stop_at_their_limit(harness: &Harn
 }
 
 /// Over services, with other filters, page by page.
-pub async fn a_chain_is_found_by_its_correlation(harness: &Harness) -> Result<()> {
+pub async fn tasks_of_a_chain_are_listed_by_correlation_id(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;
     let rotate = service(store, "rotate", limits(None)).await?;

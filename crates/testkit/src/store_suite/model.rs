@@ -62,7 +62,7 @@ pub async fn random_operations_agree_with_a_model(harness: &Harness) -> Result<(
 }
 
 /// Messages only: a few tasks, and everything that can be said about them, in every order.
-pub async fn late_repeated_and_reordered_messages_agree_with_a_model(harness: &Harness) -> Result<()> {
+pub async fn late_duplicate_and_reordered_messages_agree_with_a_model(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let mut model = Model::new(store).await?;
     for step in 0..250 {

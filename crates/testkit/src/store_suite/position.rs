@@ -12,7 +12,7 @@ use super::{
 };
 
 /// Small enough to look at every place after every step; beyond one node of the tree.
-pub async fn the_place_is_exact_after_claims_cancels_and_returns(harness: &Harness) -> Result<()> {
+pub async fn the_position_is_exact_after_claims_cancellations_and_returns(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let mut queue = submit_all(store, new_tasks(service, client, 10)?).await?;
@@ -52,7 +52,7 @@ async fn places(store: &dyn Store, queue: &[TaskId]) -> Result<()> {
 }
 
 /// So many that all levels but the last of the tree are at work.
-pub async fn the_place_is_exact_among_twenty_thousand(harness: &Harness) -> Result<()> {
+pub async fn the_position_is_exact_among_twenty_thousand_tasks(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let mut random = Random::new();

@@ -68,7 +68,7 @@ async fn owners(store: &dyn Store, tasks: &[TaskId]) -> Result<Vec<String>> {
 }
 
 /// Publishers and workers at once, from two processes where there can be two.
-pub async fn publishers_at_once_hold_every_limit_and_finish_all(harness: &Harness) -> Result<()> {
+pub async fn concurrent_publishers_hold_every_flow_limit_and_finish_all_tasks(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = FlowLimits { max_running: Some(6), max_running_per_client: Some(2), ..WINDOWED };
     let service = windowed(harness, flow(limits)).await?;
@@ -130,7 +130,7 @@ pub async fn publishers_at_once_hold_every_limit_and_finish_all(harness: &Harnes
 }
 
 /// What the broker, workers, consumers and operators do to tasks, by chance: never too many out, never room that is not used.
-pub async fn whatever_becomes_of_what_was_published_no_room_is_lost(harness: &Harness) -> Result<()> {
+pub async fn flow_room_of_a_published_task_is_freed_however_it_ends(harness: &Harness) -> Result<()> {
     const MOST: usize = 6;
     const EACH: usize = 3;
     let mut random = Random::new();
@@ -246,7 +246,7 @@ pub async fn whatever_becomes_of_what_was_published_no_room_is_lost(harness: &Ha
 }
 
 /// What it says at once, and what the clock adds.
-pub async fn a_rate_limits_what_is_published(harness: &Harness) -> Result<()> {
+pub async fn a_rate_limit_bounds_published_tasks(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let hour = Duration::from_secs(3600);
     let slow = RateLimit { count: 1, per: hour, burst: 6 };
@@ -293,7 +293,7 @@ pub async fn a_rate_limits_what_is_published(harness: &Harness) -> Result<()> {
 }
 
 /// In the order in which they are published, and by rank within a client's.
-pub async fn clients_take_turns_in_what_is_published(harness: &Harness) -> Result<()> {
+pub async fn fair_share_orders_published_tasks(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = FlowLimits { fair_share: true, dispatch_window: Some(9), ..FREE };
     let service = windowed(harness, flow(limits)).await?;
@@ -334,7 +334,7 @@ pub async fn clients_take_turns_in_what_is_published(harness: &Harness) -> Resul
 }
 
 /// From the next look on, whatever is out.
-pub async fn limits_change_while_tasks_are_published(harness: &Harness) -> Result<()> {
+pub async fn flow_limits_can_change_while_tasks_are_published(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = windowed(harness, flow(WINDOWED)).await?;
     let [alice, bob] = clients(store, ["alice", "bob"]).await?;

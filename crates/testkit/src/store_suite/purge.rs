@@ -46,7 +46,7 @@ async fn one_in_each(store: &dyn Store, service: ServiceKey, client: relais_core
 }
 
 /// By the end of what is finished, and by the submission of anything.
-pub async fn only_what_is_too_old_is_removed(harness: &Harness) -> Result<()> {
+pub async fn a_purge_removes_only_tasks_past_their_retention(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;
     let rotate = service(store, "rotate", limits(None)).await?;
@@ -74,7 +74,7 @@ pub async fn only_what_is_too_old_is_removed(harness: &Harness) -> Result<()> {
 }
 
 /// Between two submissions lies an age that removes the one and not the other.
-pub async fn age_is_told_apart_to_the_moment(harness: &Harness) -> Result<()> {
+pub async fn a_purge_selects_by_age_to_the_millisecond(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let mut gap = Duration::from_millis(100);
@@ -99,7 +99,7 @@ pub async fn age_is_told_apart_to_the_moment(harness: &Harness) -> Result<()> {
 }
 
 /// With the same cursor, batch by batch.
-pub async fn a_dry_run_counts_the_same_and_removes_nothing(harness: &Harness) -> Result<()> {
+pub async fn a_dry_run_purge_counts_the_same_and_removes_nothing(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     for _ in 0..5 {
@@ -125,7 +125,7 @@ pub async fn a_dry_run_counts_the_same_and_removes_nothing(harness: &Harness) ->
 }
 
 /// They leave the queue like any other; so does the room that they took.
-pub async fn pending_tasks_that_are_purged_leave_the_places_right(harness: &Harness) -> Result<()> {
+pub async fn purging_pending_tasks_keeps_positions_and_capacity_exact(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", limits(Some(200))).await?;
     let client = client(store, "alice").await?;
@@ -154,7 +154,7 @@ pub async fn pending_tasks_that_are_purged_leave_the_places_right(harness: &Harn
 }
 
 /// Also when nothing in a batch is old enough, and when a batch ends exactly with a status.
-pub async fn small_batches_get_to_the_end(harness: &Harness) -> Result<()> {
+pub async fn a_purge_in_small_batches_removes_everything(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let names = submit_all(store, new_tasks(service, client, 40)?).await?;
@@ -173,7 +173,7 @@ pub async fn small_batches_get_to_the_end(harness: &Harness) -> Result<()> {
 }
 
 /// Nodes that are dropped are not missed, also with a task that is still held far behind.
-pub async fn tidying_keeps_the_places_right(harness: &Harness) -> Result<()> {
+pub async fn compacting_the_position_tree_keeps_positions_exact(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let mut queue = submit_all(store, new_tasks(service, client, 400)?).await?;
@@ -207,7 +207,7 @@ pub async fn tidying_keeps_the_places_right(harness: &Harness) -> Result<()> {
 }
 
 /// A key that is forgotten may be used again.
-pub async fn old_keys_are_forgotten_and_only_those(harness: &Harness) -> Result<()> {
+pub async fn only_old_idempotency_keys_are_purged(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let keyed = |fingerprint: &[u8]| -> Result<NewTask> {

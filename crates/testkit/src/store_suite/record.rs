@@ -46,7 +46,7 @@ pub async fn a_task_has_at_most_one_result(harness: &Harness) -> Result<()> {
 }
 
 /// Fencing: the number of the attempt decides.
-pub async fn a_replaced_worker_changes_nothing(harness: &Harness) -> Result<()> {
+pub async fn fencing_ignores_messages_of_a_replaced_worker(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let id = submit(store, new_task(service, client)?).await?.task_id;
@@ -72,7 +72,7 @@ pub async fn a_replaced_worker_changes_nothing(harness: &Harness) -> Result<()> 
 }
 
 /// Several events of one task, among those of others.
-pub async fn events_of_one_batch_apply_in_their_order(harness: &Harness) -> Result<()> {
+pub async fn events_of_one_call_are_applied_in_order(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let one = submit(store, new_task(service, client)?).await?.task_id;
@@ -98,7 +98,7 @@ pub async fn events_of_one_batch_apply_in_their_order(harness: &Harness) -> Resu
 }
 
 /// Not another service's, not another client's, not what does not exist.
-pub async fn nobody_touches_the_tasks_of_others(harness: &Harness) -> Result<()> {
+pub async fn events_for_tasks_of_another_service_or_client_are_refused(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;
     let (rotate, bob) = (service(store, "rotate", limits(None)).await?, client(store, "bob").await?);
@@ -116,7 +116,7 @@ pub async fn nobody_touches_the_tasks_of_others(harness: &Harness) -> Result<()>
 }
 
 /// Many who end the same tasks at once, in batches of different orders.
-pub async fn results_at_once_leave_one(harness: &Harness) -> Result<()> {
+pub async fn concurrent_results_of_one_task_leave_exactly_one(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let names = super::world::submit_all(store, super::world::new_tasks(service, client, 20)?).await?;
@@ -143,7 +143,7 @@ pub async fn results_at_once_leave_one(harness: &Harness) -> Result<()> {
 }
 
 /// Nobody waits for a renewal: the revision stays.
-pub async fn a_renewal_lengthens_the_lease_and_wakes_nobody(harness: &Harness) -> Result<()> {
+pub async fn a_heartbeat_extends_the_lease_and_wakes_nobody(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let id = submit(store, new_task(service, client)?).await?.task_id;

@@ -110,7 +110,7 @@ fn seconds(from: Timestamp, number: i64) -> impl Iterator<Item = Timestamp> {
 }
 
 /// Many processes, and a run per second.
-pub async fn a_run_happens_once_whoever_makes_it(harness: &Harness) -> Result<()> {
+pub async fn concurrent_processes_make_each_schedule_run_once(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of = one_of_each(store).await?;
     ensure!(store.next_schedule_run().await?.is_none());
@@ -173,7 +173,7 @@ fn stored_begin(ids: &[String], schedule: &str) -> Result<Timestamp> {
 }
 
 /// Every field, as it was put; and how far it has come, whatever is put again.
-pub async fn what_is_declared_of_a_schedule_is_read_back_and_its_progress_kept(harness: &Harness) -> Result<()> {
+pub async fn a_declared_schedule_is_read_back_and_keeps_its_progress(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of = one_of_each(store).await?;
     let before = store.declared_version().await?;
@@ -236,7 +236,7 @@ pub async fn what_is_declared_of_a_schedule_is_read_back_and_its_progress_kept(h
 }
 
 /// There are no runs, none are missed, and a declaration that does not speak of it leaves it paused.
-pub async fn a_paused_schedule_rests_and_goes_on_from_now(harness: &Harness) -> Result<()> {
+pub async fn a_paused_schedule_has_no_runs_and_misses_none(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of = one_of_each(store).await?;
     put(store, declared("nightly", SECONDS)?).await?;
@@ -257,7 +257,7 @@ pub async fn a_paused_schedule_rests_and_goes_on_from_now(harness: &Harness) -> 
 }
 
 /// Whether the validator refuses, or there is no room, or no service: it is noted, and the schedule goes on.
-pub async fn a_run_that_is_refused_is_noted_and_over(harness: &Harness) -> Result<()> {
+pub async fn a_refused_run_is_recorded_and_the_schedule_continues(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     put(store, declared("nightly", SECONDS)?).await?;
@@ -286,7 +286,7 @@ pub async fn a_run_that_is_refused_is_noted_and_over(harness: &Harness) -> Resul
 }
 
 /// While the task of the last run is unfinished; and of many that are due at once the first.
-pub async fn runs_do_not_overlap_where_they_must_not(harness: &Harness) -> Result<()> {
+pub async fn schedule_runs_do_not_overlap_unless_allowed(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of = one_of_each(store).await?;
     put(store, Schedule { overlap: Overlap::Skip, ..declared("nightly", SECONDS)? }).await?;
@@ -313,7 +313,7 @@ pub async fn runs_do_not_overlap_where_they_must_not(harness: &Harness) -> Resul
 }
 
 /// Who does not know what is declared does not judge.
-pub async fn nothing_is_fired_by_who_does_not_know_what_is_declared(harness: &Harness) -> Result<()> {
+pub async fn a_process_with_an_old_declaration_fires_no_schedule(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of = one_of_each(store).await?;
     put(store, declared("nightly", SECONDS)?).await?;
@@ -327,7 +327,7 @@ pub async fn nothing_is_fired_by_who_does_not_know_what_is_declared(harness: &Ha
 }
 
 /// Paused or not; it counts as the last run, and the next one stays.
-pub async fn a_run_by_hand_happens_now_and_leaves_the_others(harness: &Harness) -> Result<()> {
+pub async fn a_manual_run_happens_now_and_keeps_the_next_run(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let schedule = Schedule { overlap: Overlap::Skip, ..declared("nightly", "@yearly")? };
@@ -351,7 +351,7 @@ pub async fn a_run_by_hand_happens_now_and_leaves_the_others(harness: &Harness) 
 }
 
 /// By whoever publishes, at once.
-pub async fn runs_of_a_service_with_a_broker_are_to_be_dispatched(harness: &Harness) -> Result<()> {
+pub async fn schedule_runs_of_a_broker_service_are_dispatched(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (_, client) = one_of_each(store).await?;
     store.declare(vec![put_brokered("resize", limits(None))?]).await?;

@@ -21,7 +21,7 @@ pub async fn a_second_migration_does_nothing(harness: &Harness) -> Result<()> {
 }
 
 /// It is the database's clock, it is UTC, and it never goes back.
-pub async fn the_clock_goes_on_and_answers(harness: &Harness) -> Result<()> {
+pub async fn the_database_clock_is_utc_and_never_goes_back(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_millis() as i64;
     let mut last = store.ping().await?;
@@ -36,7 +36,7 @@ pub async fn the_clock_goes_on_and_answers(harness: &Harness) -> Result<()> {
 }
 
 /// By one of all processes.
-pub async fn a_turn_is_taken_once_per_period_by_one_of_many(harness: &Harness) -> Result<()> {
+pub async fn a_chore_is_taken_once_per_period_by_one_process(harness: &Harness) -> Result<()> {
     let turns = at_once(harness, 30, |store, _| async move { Ok(store.take_turn("purge", LONG).await?) }).await?;
     ensure!(turns.iter().filter(|&&mine| mine).count() == 1, "{turns:?}");
     let store = harness.store();

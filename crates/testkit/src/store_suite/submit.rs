@@ -21,7 +21,7 @@ fn taken(answers: &[Submission]) -> usize {
 }
 
 /// A thousand submissions at once against room for a hundred.
-pub async fn a_service_never_takes_more_than_its_capacity_nor_less(harness: &Harness) -> Result<()> {
+pub async fn a_full_service_accepts_exactly_its_capacity(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", limits(Some(100))).await?;
     let client = client(store, "alice").await?;
@@ -56,7 +56,7 @@ pub async fn a_service_never_takes_more_than_its_capacity_nor_less(harness: &Har
 }
 
 /// A capacity comes and goes while submissions are under way: from the moment it is declared no submission passes it by.
-pub async fn a_capacity_counts_from_its_declaration_to_its_removal(harness: &Harness) -> Result<()> {
+pub async fn a_capacity_is_enforced_from_its_declaration_until_its_removal(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", limits(None)).await?;
     let alice = client(store, "alice").await?;
@@ -86,7 +86,7 @@ pub async fn a_capacity_counts_from_its_declaration_to_its_removal(harness: &Har
 }
 
 /// One client has a share, the other has not, and the service has a capacity besides.
-pub async fn a_client_never_takes_more_than_its_share_nor_less(harness: &Harness) -> Result<()> {
+pub async fn a_full_client_is_accepted_exactly_up_to_its_capacity(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", limits(Some(40))).await?;
     let (alice, bob) = (client(store, "alice").await?, client(store, "bob").await?);
@@ -123,7 +123,7 @@ fn keyed(service: ServiceKey, client: relais_core::ClientKey, key: &str, fingerp
 }
 
 /// In one batch, in a later one, and after the task has ended.
-pub async fn a_key_gets_its_first_answer_again(harness: &Harness) -> Result<()> {
+pub async fn a_repeated_idempotency_key_gets_the_first_answer(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;
     let (rotate, bob) = (service(store, "rotate", limits(None)).await?, client(store, "bob").await?);
@@ -157,7 +157,7 @@ pub async fn a_key_gets_its_first_answer_again(harness: &Harness) -> Result<()> 
 }
 
 /// From many callers, and from two processes.
-pub async fn the_same_key_at_once_makes_one_task(harness: &Harness) -> Result<()> {
+pub async fn concurrent_submissions_with_one_idempotency_key_create_one_task(harness: &Harness) -> Result<()> {
     let (service, client) = one_of_each(harness.store()).await?;
     let answers = at_once(harness, 40, |store, i| async move {
         submit(&*store, keyed(service, client, &format!("k{}", i / 20), b"same")?).await
@@ -171,7 +171,7 @@ pub async fn the_same_key_at_once_makes_one_task(harness: &Harness) -> Result<()
 }
 
 /// The same key may be tried again when there is room.
-pub async fn a_refused_submission_does_not_use_up_its_key(harness: &Harness) -> Result<()> {
+pub async fn a_refused_submission_does_not_use_up_its_idempotency_key(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", limits(Some(1))).await?;
     let client = client(store, "alice").await?;
@@ -263,7 +263,7 @@ pub async fn a_text_that_a_database_cannot_keep_does_not_fail_its_batch(harness:
 }
 
 /// One submission that cannot be taken does not harm its neighbours.
-pub async fn a_service_that_is_gone_takes_nothing_and_the_others_do(harness: &Harness) -> Result<()> {
+pub async fn a_submission_to_a_deleted_service_does_not_fail_the_others(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;
     let gone = service(store, "gone", limits(None)).await?;
@@ -281,7 +281,7 @@ pub async fn a_service_that_is_gone_takes_nothing_and_the_others_do(harness: &Ha
 }
 
 /// A hundred requests of a hundred kilobytes, and one of some megabytes.
-pub async fn a_batch_of_large_requests_is_taken(harness: &Harness) -> Result<()> {
+pub async fn a_batch_of_large_submissions_is_accepted(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let mut tasks = new_tasks(service, client, 101)?;

@@ -37,7 +37,7 @@ async fn hear(heard: &mut mpsc::UnboundedReceiver<Wakeup>) -> Result<Wakeup> {
 }
 
 /// Each is told when it can be seen, not before.
-pub async fn listeners_hear_of_work_changes_and_declarations_after_the_commit(harness: &Harness) -> Result<()> {
+pub async fn wakeups_for_work_changes_and_declarations_come_after_the_commit(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let (mut one, mut two) = (listen(store), listen(store));
@@ -64,7 +64,7 @@ pub async fn listeners_hear_of_work_changes_and_declarations_after_the_commit(ha
 }
 
 /// Neither refusals nor renewals nor messages that come late.
-pub async fn nothing_changed_wakes_nobody(harness: &Harness) -> Result<()> {
+pub async fn an_event_that_changes_nothing_sends_no_wakeup(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let id = submit(store, new_task(service, client)?).await?.task_id;
@@ -83,7 +83,7 @@ pub async fn nothing_changed_wakes_nobody(harness: &Harness) -> Result<()> {
 }
 
 /// Where there can be other processes; where there cannot, relaying waits for ever and says nothing.
-pub async fn other_processes_hear_too(harness: &Harness) -> Result<()> {
+pub async fn wakeups_reach_other_processes(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let other = Arc::clone(harness.handles.last().context("a handle")?);
@@ -157,7 +157,7 @@ impl Curious {
 }
 
 /// Each with its milestone, in the order in which they were committed, and nothing to those who do not want it.
-pub async fn every_change_is_told_to_those_who_want_it(harness: &Harness) -> Result<()> {
+pub async fn every_committed_change_is_published_in_order_to_those_who_follow(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let ear = Arc::new(Curious::default());
@@ -196,7 +196,7 @@ pub async fn every_change_is_told_to_those_who_want_it(harness: &Harness) -> Res
 }
 
 /// After the commit, once; and whenever a worker that a broker watches says something that shows that it does not know.
-pub async fn who_may_have_a_task_that_is_given_up_is_told(harness: &Harness) -> Result<()> {
+pub async fn a_worker_with_a_cancelled_task_gets_a_revocation(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let ear = Arc::new(Curious::default());
@@ -236,7 +236,7 @@ pub async fn who_may_have_a_task_that_is_given_up_is_told(harness: &Harness) -> 
 }
 
 /// Where there can be others; a store for one process says nothing to anybody.
-pub async fn texts_reach_every_process(harness: &Harness) -> Result<()> {
+pub async fn broadcast_texts_reach_every_process(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let other = Arc::clone(harness.handles.last().context("a handle")?);
     let ear = Arc::new(Curious::default());

@@ -20,7 +20,7 @@ use super::{
 };
 
 /// Publishers at once, workers that end, cancel and lose tasks, and a broker that loses all of them.
-pub async fn a_window_bounds_what_is_at_the_broker_and_loses_nothing(harness: &Harness) -> Result<()> {
+pub async fn a_dispatch_window_bounds_published_tasks_and_loses_none(harness: &Harness) -> Result<()> {
     const WINDOW: usize = 6;
     let store = harness.store();
     store.declare(vec![put_brokered("resize", flow_of(WINDOW))?]).await?;
@@ -112,7 +112,7 @@ fn ids(names: &[DispatchName]) -> Vec<TaskId> {
 }
 
 /// Older tasks come back at once, in greater number than the window: they were scheduled, or had failed.
-pub async fn a_window_holds_when_many_older_tasks_come_back(harness: &Harness) -> Result<()> {
+pub async fn a_dispatch_window_holds_when_many_older_tasks_come_back(harness: &Harness) -> Result<()> {
     const WINDOW: usize = 4;
     let store = harness.store();
     let retry = RetryPolicy { limit: 3, base: Duration::from_millis(1), ..RetryPolicy::none() };
@@ -167,7 +167,7 @@ pub async fn a_window_holds_when_many_older_tasks_come_back(harness: &Harness) -
 }
 
 /// The most urgent first, as it is handed out where there is no broker.
-pub async fn what_waits_for_a_window_is_published_by_its_rank(harness: &Harness) -> Result<()> {
+pub async fn tasks_that_wait_for_a_dispatch_window_are_published_in_rank_order(harness: &Harness) -> Result<()> {
     let store = harness.store();
     store.declare(vec![put_brokered("resize", flow_of(2))?]).await?;
     let service = service_key(store, "resize").await?;
@@ -195,7 +195,7 @@ pub async fn what_waits_for_a_window_is_published_by_its_rank(harness: &Harness)
 }
 
 /// What is at the broker when a window is declared has places in it, be it in somebody's hand or confirmed.
-pub async fn a_new_window_counts_what_is_at_the_broker_already(harness: &Harness) -> Result<()> {
+pub async fn a_new_dispatch_window_counts_tasks_already_published(harness: &Harness) -> Result<()> {
     let store = harness.store();
     store.declare(vec![put_brokered("resize", flow(FREE))?]).await?;
     let service = service_key(store, "resize").await?;

@@ -56,7 +56,7 @@ fn is_success(outcome: &Outcome) -> bool {
 }
 
 /// A task taken in hand is one attempt with all that belongs to it, whenever that is written.
-pub async fn what_is_done_in_hand_is_one_attempt(harness: &Harness) -> Result<()> {
+pub async fn a_task_leased_by_an_instance_is_recorded_as_one_attempt(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let names = submit_all(store, new_tasks(service, client, 30)?).await?;
@@ -84,7 +84,7 @@ pub async fn what_is_done_in_hand_is_one_attempt(harness: &Harness) -> Result<()
 }
 
 /// Nobody else gets what is in hand, neither a process nor a worker, at any concurrency.
-pub async fn nobody_shares_what_is_in_hand(harness: &Harness) -> Result<()> {
+pub async fn a_task_leased_by_an_instance_is_given_to_nobody_else(harness: &Harness) -> Result<()> {
     let (service, client) = one_of_each(harness.store()).await?;
     submit_all(harness.store(), new_tasks(service, client, 600)?).await?;
     let mut takers = tokio::task::JoinSet::new();
@@ -128,7 +128,7 @@ pub async fn nobody_shares_what_is_in_hand(harness: &Harness) -> Result<()> {
 
 /// A process with many tasks in hand goes on behind them, and still gets what came to stand before them: what is more urgent, and
 /// what was given back. Nobody gets anything twice.
-pub async fn who_has_many_in_hand_still_gets_what_comes_before_them(harness: &Harness) -> Result<()> {
+pub async fn an_instance_with_many_leased_tasks_still_gets_urgent_and_returned_ones(harness: &Harness) -> Result<()> {
     const MANY: usize = 1500;
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -170,7 +170,7 @@ async fn submit_for(
 }
 
 /// What is submitted while a process waits for it is in its hand, and nobody else's; but nothing comes before what waits already.
-pub async fn what_is_submitted_for_a_process_is_in_its_hand(harness: &Harness) -> Result<()> {
+pub async fn a_submission_for_a_waiting_instance_is_leased_in_the_same_transaction(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let (one, other) = (join(store, instance("one", service)).await?, join(store, instance("other", service)).await?);
@@ -197,7 +197,7 @@ pub async fn what_is_submitted_for_a_process_is_in_its_hand(harness: &Harness) -
 }
 
 /// The same of a service whose flow is limited, that is paused, or whose queue is full: it is as if nobody waited.
-pub async fn what_limits_a_service_holds_for_those_who_wait(harness: &Harness) -> Result<()> {
+pub async fn limits_hold_for_submissions_to_a_waiting_instance(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let client = client(store, "alice").await?;
     let flow = FlowLimits { max_running: Some(1), ..FlowLimits::default() };
@@ -213,7 +213,7 @@ pub async fn what_limits_a_service_holds_for_those_who_wait(harness: &Harness) -
 }
 
 /// Nobody else gets what is submitted into a hand, at any concurrency.
-pub async fn nobody_shares_what_is_submitted_into_a_hand(harness: &Harness) -> Result<()> {
+pub async fn concurrent_submissions_to_waiting_instances_lease_each_task_once(harness: &Harness) -> Result<()> {
     const ROUNDS: usize = 40;
     let (service, client) = one_of_each(harness.store()).await?;
     let mut takers = tokio::task::JoinSet::new();
@@ -257,7 +257,7 @@ pub async fn nobody_shares_what_is_submitted_into_a_hand(harness: &Harness) -> R
 }
 
 /// Whatever happens to a task while it is in hand counts, whoever does it.
-pub async fn what_others_do_to_a_task_in_hand_counts(harness: &Harness) -> Result<()> {
+pub async fn a_cancellation_of_a_leased_task_by_another_process_wins(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     submit_all(store, new_tasks(service, client, 4)?).await?;
@@ -279,7 +279,7 @@ pub async fn what_others_do_to_a_task_in_hand_counts(harness: &Harness) -> Resul
 }
 
 /// A task that fails, or is given back, is anybody's again, with the attempt that it has had.
-pub async fn what_goes_back_is_anybodys(harness: &Harness) -> Result<()> {
+pub async fn a_leased_task_that_is_returned_can_be_claimed_by_any_worker(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     submit_all(store, new_tasks(service, client, 3)?).await?;
@@ -299,7 +299,7 @@ pub async fn what_goes_back_is_anybodys(harness: &Harness) -> Result<()> {
 }
 
 /// When a process dies, what it had in hand is done again, and nothing that it says afterwards counts.
-pub async fn a_dead_process_is_replaced_and_can_do_no_harm(harness: &Harness) -> Result<()> {
+pub async fn tasks_of_a_crashed_instance_run_again_and_its_late_results_are_ignored(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let names = submit_all(store, new_tasks(service, client, 6)?).await?;
@@ -334,7 +334,7 @@ pub async fn a_dead_process_is_replaced_and_can_do_no_harm(harness: &Harness) ->
 }
 
 /// Whoever begins under a name takes the place of the one before it at once.
-pub async fn a_name_is_taken_over_at_once(harness: &Harness) -> Result<()> {
+pub async fn an_instance_that_registers_again_replaces_its_predecessor_at_once(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     submit_all(store, new_tasks(service, client, 3)?).await?;
@@ -355,7 +355,7 @@ pub async fn a_name_is_taken_over_at_once(harness: &Harness) -> Result<()> {
 }
 
 /// What a process had in hand fails when it dies, where it asked for that.
-pub async fn a_process_may_have_its_tasks_fail(harness: &Harness) -> Result<()> {
+pub async fn crash_policy_fail_fails_the_tasks_of_a_crashed_instance(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let client = client(store, "alice").await?;
     let classic = relais_core::ServiceLimits { retry: relais_core::RetryPolicy::classic(), ..limits(None) };
@@ -373,7 +373,7 @@ pub async fn a_process_may_have_its_tasks_fail(harness: &Harness) -> Result<()> 
 }
 
 /// A strict process leaves its tasks as they are, and nobody begins under its name, until somebody has decided.
-pub async fn a_strict_process_waits_for_a_decision(harness: &Harness) -> Result<()> {
+pub async fn crash_policy_refuse_keeps_the_tasks_of_a_crashed_instance_until_resolved(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let names = submit_all(store, new_tasks(service, client, 2)?).await?;
@@ -402,7 +402,7 @@ pub async fn a_strict_process_waits_for_a_decision(harness: &Harness) -> Result<
 }
 
 /// A process that ends gives back what it has in hand, and that costs no attempt unless it had begun.
-pub async fn leaving_gives_back(harness: &Harness) -> Result<()> {
+pub async fn deregistering_an_instance_returns_its_leased_tasks(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     submit_all(store, new_tasks(service, client, 3)?).await?;
@@ -419,7 +419,7 @@ pub async fn leaving_gives_back(harness: &Harness) -> Result<()> {
 }
 
 /// Limits hold for what is taken in hand as for all else.
-pub async fn limits_hold_for_what_is_in_hand(harness: &Harness) -> Result<()> {
+pub async fn flow_limits_count_tasks_leased_by_an_instance(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let client = client(store, "alice").await?;
     let two = relais_core::FlowLimits { max_running: Some(2), ..relais_core::FlowLimits::default() };
@@ -437,7 +437,7 @@ pub async fn limits_hold_for_what_is_in_hand(harness: &Harness) -> Result<()> {
 
 /// Limits by client that come while tasks are in hand, and stay there until somebody decides: nobody's turn is spent on what is
 /// not to be had, and nobody looks again and again.
-pub async fn limits_by_client_pass_over_what_is_in_hand(harness: &Harness) -> Result<()> {
+pub async fn client_limits_skip_tasks_leased_by_an_instance(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (alice, bob) = (client(store, "alice").await?, client(store, "bob").await?);
     let by_client = FlowLimits { max_running_per_client: Some(2), ..FlowLimits::default() };
@@ -474,7 +474,7 @@ pub async fn limits_by_client_pass_over_what_is_in_hand(harness: &Harness) -> Re
 }
 
 /// A task that is done once more is anybody's, whatever else is in the same hand.
-pub async fn what_is_done_once_more_is_anybodys(harness: &Harness) -> Result<()> {
+pub async fn a_retried_task_can_be_claimed_by_any_worker(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let other = harness.handles.last().context("there is a handle")?;
     let (service, client) = one_of_each(store).await?;
@@ -496,7 +496,7 @@ pub async fn what_is_done_once_more_is_anybodys(harness: &Harness) -> Result<()>
 }
 
 /// What was taken in hand in time does not expire, and what takes too long fails like any task.
-pub async fn time_passes_for_what_is_in_hand(harness: &Harness) -> Result<()> {
+pub async fn a_task_leased_by_an_instance_times_out_like_any_other(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let other = harness.handles.last().context("there is a handle")?;
     let client = client(store, "alice").await?;
@@ -527,7 +527,7 @@ pub async fn time_passes_for_what_is_in_hand(harness: &Harness) -> Result<()> {
 }
 
 /// Of what is done in hand is told what is told of any task, in its order.
-pub async fn what_is_done_in_hand_is_told(harness: &Harness) -> Result<()> {
+pub async fn callbacks_of_a_task_leased_by_an_instance_are_sent_in_order(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let callback = relais_core::Callback {
