@@ -1,4 +1,4 @@
-//! Attempts, retries, and what happens to tasks by itself when its time has come.
+//! Attempts, retries, and what timers do to tasks.
 
 use std::{
     sync::{Arc, Mutex},
@@ -22,7 +22,7 @@ use super::{
 const SOON: Duration = Duration::from_millis(30);
 const LATER: Duration = Duration::from_secs(3600);
 
-/// So often, and so soon.
+/// A retry policy with this many attempts and this delay.
 fn retry(limit: u32, base: Duration) -> RetryPolicy {
     RetryPolicy { limit, base, factor: 1.0, ..RetryPolicy::none() }
 }
@@ -31,7 +31,7 @@ fn on(terms: Terms, service: ServiceKey, client: relais_core::ClientKey) -> Resu
     Ok(NewTask { terms, ..new_task(service, client)? })
 }
 
-/// Waits until a task is due, and has time do its work.
+/// Waits until a task is due, then fires the timers.
 async fn come_due(store: &dyn Store, task_id: TaskId) -> Result<()> {
     let due = find(store, task_id).await?.state.due.context("it waits")?;
     until_after(store, due).await?;
@@ -40,7 +40,7 @@ async fn come_due(store: &dyn Store, task_id: TaskId) -> Result<()> {
     Ok(())
 }
 
-/// Each failure is kept, the task waits in between, and the last one is the end.
+/// Every failure is recorded as an attempt, the task waits between attempts, and the last failure ends it.
 pub async fn a_failed_task_is_retried_until_its_retry_policy_ends(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = ServiceLimits { retry: retry(2, SOON), ..limits(None) };
@@ -83,7 +83,7 @@ pub async fn a_failed_task_is_retried_until_its_retry_policy_ends(harness: &Harn
     Ok(())
 }
 
-/// A task's own policy counts, and not its service's; and its worker may know better than both.
+/// The retry policy of a task overrides that of its service. The worker may override both.
 pub async fn the_retry_policy_comes_from_the_task_or_else_the_service(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = ServiceLimits { retry: retry(5, LATER), ..limits(None) };
@@ -105,7 +105,7 @@ pub async fn the_retry_policy_comes_from_the_task_or_else_the_service(harness: &
     Ok(())
 }
 
-/// Giving a task back, or losing its worker, is an attempt that is kept, and no failure.
+/// A return and a lost worker are recorded as attempts and do not count as failures.
 pub async fn attempts_that_were_returned_or_lost_are_recorded(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -124,7 +124,7 @@ pub async fn attempts_that_were_returned_or_lost_are_recorded(harness: &Harness)
     Ok(())
 }
 
-/// A task that has ended is done once more, and what became of it before is kept.
+/// An ended task is retried by an operator, and its earlier attempts are kept.
 pub async fn an_ended_task_can_be_retried_by_an_operator(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -162,7 +162,8 @@ pub async fn an_ended_task_can_be_retried_by_an_operator(harness: &Harness) -> R
     Ok(())
 }
 
-/// It is nobody's before, it needs its room, and everybody hears when it comes.
+/// Before it is due, a delayed task cannot be claimed but counts against the capacity. A wake-up is sent when it is
+/// due.
 pub async fn a_delayed_task_enters_its_queue_when_it_is_due(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = (service(store, "resize", limits(Some(4))).await?, client(store, "alice").await?);
@@ -197,7 +198,7 @@ pub async fn a_delayed_task_enters_its_queue_when_it_is_due(harness: &Harness) -
     Ok(())
 }
 
-/// Two processes that look at once do not both bring it.
+/// Two processes that fire timers concurrently do not both release the task.
 pub async fn concurrent_processes_fire_each_timer_once(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -221,7 +222,7 @@ pub async fn concurrent_processes_fire_each_timer_once(harness: &Harness) -> Res
     Ok(())
 }
 
-/// Whatever nobody started in time fails, and what was started is let be.
+/// A task that nobody starts before its expiry fails. A task that was started does not expire.
 pub async fn a_task_that_expires_before_it_starts_fails(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -241,7 +242,7 @@ pub async fn a_task_that_expires_before_it_starts_fails(harness: &Harness) -> Re
     Ok(())
 }
 
-/// An attempt that takes too long is told so, and has a deadline that its worker knows.
+/// An attempt past its timeout is refused as overdue, and its worker knows the deadline.
 pub async fn the_worker_of_an_attempt_past_its_timeout_gets_overdue(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = ServiceLimits { timeout: Some(SOON), ..limits(None) };
@@ -259,7 +260,7 @@ pub async fn the_worker_of_an_attempt_past_its_timeout_gets_overdue(harness: &Ha
     Ok(())
 }
 
-/// The most urgent go first, of those that came at about the same time.
+/// Among tasks that were submitted at about the same time, the highest priority goes first.
 pub async fn tasks_with_higher_priority_go_first_and_do_not_starve_others(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -275,24 +276,24 @@ pub async fn tasks_with_higher_priority_go_first_and_do_not_starve_others(harnes
     let order: Vec<u8> = claimed.iter().map(|task| task.priority.level()).collect();
     ensure!(order == [9, 9, 7, 4, 4], "{order:?}");
     ensure!(claimed[0].id < claimed[1].id && claimed[3].id < claimed[4].id, "those alike in their order");
-    // One that was asked for long ago would go before all of them.
+    // A task of normal priority that was submitted long ago goes before all of them.
     let old = Terms { head_start: 3_600_000, ..task(0)?.terms };
     let old = submit(store, on(old, service, client)?).await?.task_id;
     ensure!(claim(store, service, 1).await?[0].task_id == old);
     Ok(())
 }
 
-/// A task that was asked for later has the place of one that came then: it goes before nothing that came meanwhile.
+/// A delayed task ranks as if it were submitted at its due time, so it does not overtake tasks submitted before that.
 pub async fn a_delayed_task_does_not_overtake_tasks_submitted_before_its_due_time(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let scheduled = |wait| on(Terms { due: Some(When::After(wait)), ..Terms::default() }, service, client);
-    // Submitted in the same moment.
+    // They were submitted in the same millisecond.
     let first = submit_all(store, vec![scheduled(LATER)?, scheduled(SOON)?, new_task(service, client)?]).await?;
     let [tomorrow, later, at_once] = first[..] else { bail!("{first:?}") };
     come_due(store, later).await?;
     let after = submit(store, new_task(service, client)?).await?.task_id;
-    // Whoever has it done by hand means now.
+    // A retry by an operator counts from now.
     until_after(store, find(store, after).await?.submitted).await?;
     change(store, tomorrow, service, Event::Revived).await?;
     until_after(store, store.ping().await?).await?;
@@ -304,7 +305,7 @@ pub async fn a_delayed_task_does_not_overtake_tasks_submitted_before_its_due_tim
     Ok(())
 }
 
-/// There is one task of a key at a time, whoever asks at once; and another one after it.
+/// Concurrent submissions with one unique key create one task. The key is free when that task has ended.
 pub async fn a_unique_key_allows_one_unfinished_task_at_a_time(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, alice) = one_of_each(store).await?;
@@ -325,7 +326,7 @@ pub async fn a_unique_key_allows_one_unfinished_task_at_a_time(harness: &Harness
     ensure!(submit(store, keyed(bob, None)?).await?.is_new(), "other clients have keys of their own");
 
     change(store, first, service, Event::Cancelled).await?;
-    // One that is done once more has its key again.
+    // A task that is retried holds its unique key again.
     change(store, first, service, Event::Revived).await?;
     let twin = submit(store, keyed(alice, None)?).await?;
     ensure!(twin.duplicate && twin.task_id == first, "{twin:?}");
@@ -347,7 +348,7 @@ pub async fn a_unique_key_allows_one_unfinished_task_at_a_time(harness: &Harness
     Ok(())
 }
 
-/// Tasks of a broker are dispatched when they are due, and again when they are tried again.
+/// Tasks of a broker service are dispatched when they are due, and again when a retry is due.
 pub async fn delayed_and_retried_broker_tasks_are_dispatched_when_they_are_due(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = ServiceLimits { retry: retry(1, SOON), ..limits(None) };
@@ -359,7 +360,7 @@ pub async fn delayed_and_retried_broker_tasks_are_dispatched_when_they_are_due(h
     come_due(store, name).await?;
     let first = store.claim_dispatches(vec![service], 10, LATER).await?.tasks;
     ensure!(first.len() == 1 && first[0].name.task_id == name);
-    // It is published, done and failed before that is noted.
+    // The task is published, run and failed before the publication is acknowledged.
     let delivered = Event::Delivered { worker_host: Some("pod".to_owned()), again: false, delivery_limit: 9 };
     change(store, name, service, delivered).await?;
     change(store, name, service, Event::failed(None, "no")).await?;
@@ -371,7 +372,7 @@ pub async fn delayed_and_retried_broker_tasks_are_dispatched_when_they_are_due(h
     Ok(())
 }
 
-/// A task's own policy does not undo what its service forbids, not even if it was submitted before.
+/// A service that forbids retries overrides the policy of its tasks, also of those submitted earlier.
 pub async fn a_service_that_forbids_retries_overrides_the_policy_of_a_task(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of = |retry| ServiceLimits { retry, ..limits(None) };
@@ -391,7 +392,7 @@ pub async fn a_service_that_forbids_retries_overrides_the_policy_of_a_task(harne
     Ok(())
 }
 
-/// By hand means anew: how long a policy tries is counted from then.
+/// The time limit of a retry policy starts again when an operator retries the task.
 pub async fn a_retry_by_an_operator_starts_the_retry_policy_from_the_beginning(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let within = Duration::from_secs(3600);
@@ -411,7 +412,7 @@ pub async fn a_retry_by_an_operator_starts_the_retry_policy_from_the_beginning(h
     Ok(())
 }
 
-/// What has ended is not done once more while another task has its key: there would be two.
+/// An ended task cannot be retried while another task holds its unique key.
 pub async fn a_retry_is_refused_while_another_task_holds_the_unique_key(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -427,7 +428,7 @@ pub async fn a_retry_is_refused_while_another_task_holds_the_unique_key(harness:
     ensure!(revive(old).await? == taken);
     ensure!(find(store, old).await?.state.status == Status::Cancelled, "it stays as it was");
     change(store, new, service, Event::Cancelled).await?;
-    // Of two at once, one has it.
+    // Of two concurrent retries, one succeeds.
     let event = |task_id| TaskEvent { task_id, service, client: None, event: Event::Revived };
     let outcomes = store.record_events(vec![event(old), event(new)]).await?;
     let applied = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Applied(_))).count();
@@ -435,7 +436,7 @@ pub async fn a_retry_is_refused_while_another_task_holds_the_unique_key(harness:
     let live = if outcomes[0] == taken { new } else { old };
     ensure!(submit(store, keyed(None)?).await?.task_id == live);
     change(store, live, service, Event::Cancelled).await?;
-    // A key that lasts keeps others out while its task runs, but not from being done once more after that.
+    // A unique key with a period refuses new submissions, but does not refuse a retry of its own task.
     let lasting = submit(store, keyed(Some(LATER))?).await?.task_id;
     ensure!(revive(old).await? == taken);
     change(store, lasting, service, Event::Cancelled).await?;
@@ -443,7 +444,7 @@ pub async fn a_retry_is_refused_while_another_task_holds_the_unique_key(harness:
     Ok(())
 }
 
-/// What is purged takes its attempts and its key along; what is scheduled is not old before its time has come.
+/// A purge removes the attempts and the unique key of a task. A delayed task is not old before it is due.
 pub async fn a_purge_removes_attempts_and_unique_keys_with_their_task(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -483,7 +484,7 @@ fn purge_all(service: ServiceKey) -> relais_core::PurgeRule {
     }
 }
 
-/// Remembers what it hears.
+/// Collects the wake-ups that it receives.
 #[derive(Default)]
 struct Ear(Mutex<Vec<Wakeup>>);
 

@@ -1,4 +1,4 @@
-//! The audit log.
+//! The audit log, the sessions of operators, and the worker registry.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn entry(actor: &str, action: &str) -> AuditEntry {
     }
 }
 
-/// In their order, page by page.
+/// Records are listed in order, page by page.
 pub async fn the_audit_log_is_read_newest_first(harness: &Harness) -> Result<()> {
     let store = harness.store();
     ensure!(store.list_audit(None, 10).await?.records.is_empty());
@@ -44,7 +44,7 @@ pub async fn the_audit_log_is_read_newest_first(harness: &Harness) -> Result<()>
     Ok(())
 }
 
-/// Before it is done; afterwards, what came of it.
+/// The record exists before the action, and gets its result afterwards.
 pub async fn the_audit_record_is_written_before_the_action(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let unknown = store.begin_audit(entry("cyd", "c0")).await?;
@@ -58,7 +58,7 @@ pub async fn the_audit_record_is_written_before_the_action(harness: &Harness) ->
         .complete_audit(failed, Some(AuditOutcome { error: Some("no".to_owned()), ..AuditOutcome::default() }))
         .await?;
     store.complete_audit(nothing, None).await?;
-    // A line that is settled stays.
+    // A record that has its result does not change.
     store.complete_audit(done, None).await?;
     let log = store.list_audit(None, 10).await?.records;
     ensure!(log.iter().map(|record| record.id).collect::<Vec<_>>() == [failed, done, unknown], "{log:?}");
@@ -69,7 +69,7 @@ pub async fn the_audit_record_is_written_before_the_action(harness: &Harness) ->
     Ok(())
 }
 
-/// Until it is ended, or its time is over.
+/// A session ends when it is closed or when it expires.
 pub async fn a_session_is_open_until_it_ends_or_expires(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let open = async |id: &str| store.session_is_open(id.to_owned()).await;
@@ -92,7 +92,7 @@ pub async fn a_session_is_open_until_it_ends_or_expires(harness: &Harness) -> Re
     Ok(())
 }
 
-/// Each hears what the others told, until that is old.
+/// Each process reads what the others wrote, until that is too old.
 pub async fn processes_share_their_worker_registries(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let minute = Duration::from_secs(60);
@@ -117,7 +117,7 @@ pub async fn processes_share_their_worker_registries(harness: &Harness) -> Resul
     Ok(())
 }
 
-/// And only that.
+/// A purge of the audit log keeps recent records.
 pub async fn old_audit_records_are_purged(harness: &Harness) -> Result<()> {
     let store = harness.store();
     for _ in 0..3 {

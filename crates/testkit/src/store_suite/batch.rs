@@ -1,4 +1,4 @@
-//! Batches: counted exactly, ended once, told once.
+//! Batches: exact counters, one end, one callback.
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
@@ -11,7 +11,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     Harness,
-    dependency::{after, settle},
+    dependency::{after, resolve_all},
     world::{
         LONG, a_moment, at_once, change, claim, client, filter, json, limits, list_all, new_task, new_tasks,
         one_of_each, service, submit,
@@ -42,7 +42,7 @@ fn of(batch: BatchId, task: NewTask) -> NewTask {
     NewTask { links: NewLinks { batch: Some(batch), ..task.links.clone() }, ..task }
 }
 
-/// A batch of so many tasks; their names.
+/// Creates a batch of this many tasks, and returns their ids.
 async fn made(store: &dyn Store, batch: NewBatch, service: ServiceKey, tasks: usize) -> Result<(BatchId, Vec<TaskId>)> {
     let (id, client) = (batch.batch_id, batch.client);
     let tasks: Vec<NewTask> = new_tasks(service, client, tasks)?.into_iter().map(|task| of(id, task)).collect();
@@ -67,7 +67,7 @@ fn succeeded() -> Result<Event> {
     Ok(Event::Succeeded { attempt: None, response: json("{}")? })
 }
 
-/// What is to be told of batches, handed out once and settled.
+/// Takes the due callbacks of batches once and acknowledges them.
 async fn told(store: &dyn Store) -> Result<Vec<Batch>> {
     let mut told = Vec::new();
     for due in store.claim_callbacks(vec![LANE], 100, LONG).await? {
@@ -93,7 +93,7 @@ async fn told(store: &dyn Store) -> Result<Vec<Batch>> {
     Ok(told)
 }
 
-/// The counters follow every change, and the end is told once, when all have ended.
+/// The counters follow every change, and one callback is queued when all tasks have ended.
 pub async fn a_batch_ends_with_its_last_task_and_its_callback_is_sent_once(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -115,13 +115,13 @@ pub async fn a_batch_ends_with_its_last_task_and_its_callback_is_sent_once(harne
     let ended = found(store, batch).await?;
     ensure!(ended.notification == Some(CallbackStatus::Success), "what became of telling it is known");
 
-    // Done once more: counted, and the batch stays as it is.
+    // A retry after the end is counted, and the batch stays ended.
     change(store, ids[1], service, Event::Revived).await?;
     ensure!(counts(store, batch).await? == [1, 0, 2, 0, 1], "it is counted");
     change(store, ids[1], service, succeeded()?).await?;
     ensure!(told(store).await?.is_empty() && found(store, batch).await?.ended == ended.ended, "a batch ends once");
 
-    // Its callback is found and sent again like any other.
+    // The callback of a batch is listed and sent again like any other.
     let id = CallbackId { task_id: TaskId(batch.0), revision: 0 };
     let by_name = CallbackFilter { task: Some(id.task_id), limit: 10, ..CallbackFilter::default() };
     ensure!(store.list_callbacks(by_name).await?.records.len() == 1, "by its name");
@@ -131,7 +131,7 @@ pub async fn a_batch_ends_with_its_last_task_and_its_callback_is_sent_once(harne
     Ok(())
 }
 
-/// Whoever ends the last ones, at once.
+/// Several processes end the last tasks concurrently.
 pub async fn concurrent_ends_end_a_batch_once(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -156,7 +156,7 @@ pub async fn concurrent_ends_end_a_batch_once(harness: &Harness) -> Result<()> {
     Ok(())
 }
 
-/// All or nothing.
+/// If one task is refused, none is created.
 pub async fn a_batch_is_accepted_whole_or_not_at_all(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let client = client(store, "alice").await?;
@@ -174,7 +174,7 @@ pub async fn a_batch_is_accepted_whole_or_not_at_all(harness: &Harness) -> Resul
     Ok(())
 }
 
-/// Whoever repeats the call, also at the same time, gets the batch that there is.
+/// A repeated call, also a concurrent one, gets the existing batch.
 pub async fn a_batch_repeated_with_its_idempotency_key_is_the_same_batch(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, alice) = one_of_each(store).await?;
@@ -201,7 +201,7 @@ pub async fn a_batch_repeated_with_its_idempotency_key_is_the_same_batch(harness
     ensure!(all.iter().filter(|(_, made)| *made == replayed).count() == 7, "{all:?}");
     ensure!(counts(store, id).await? == [3, 0, 0, 0, 0] && list_all(store, filter(10)).await?.len() == 3);
 
-    // Also when its tasks have ended; not for another request, nor for another client.
+    // The answer is the same after the tasks have ended, and differs for another request or another client.
     for answer in &answers {
         change(store, answer.task_id, service, succeeded()?).await?;
     }
@@ -210,7 +210,7 @@ pub async fn a_batch_repeated_with_its_idempotency_key_is_the_same_batch(harness
     ensure!(make(Arc::clone(&shared), alice, keyed(alice, 2)).await?.1 == BatchCreated::KeyReused);
     ensure!(matches!(make(Arc::clone(&shared), bob, keyed(bob, 1)).await?.1, BatchCreated::Taken(_)));
 
-    // A batch that was refused has not used up its key, and keys are forgotten by age.
+    // A refused batch does not use up its idempotency key, and old keys are purged.
     let small = super::world::service(store, "small", limits(Some(0))).await?;
     let batch = NewBatch {
         idempotency: Some(IdempotencyKey { key: "full".to_owned(), fingerprint: vec![1] }),
@@ -229,7 +229,7 @@ pub async fn a_batch_repeated_with_its_idempotency_key_is_the_same_batch(harness
     Ok(())
 }
 
-/// Open ones take more until they are closed, from their owner only.
+/// Only its owner can add tasks to an open batch, until it is closed.
 pub async fn an_open_batch_accepts_tasks_until_it_is_closed(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, alice) = one_of_each(store).await?;
@@ -259,7 +259,7 @@ pub async fn an_open_batch_accepts_tasks_until_it_is_closed(harness: &Harness) -
     Ok(())
 }
 
-/// Submissions and the close at once: what was taken in is counted, and the end comes after it.
+/// Submissions and the close run concurrently: every accepted task is counted, and the batch ends after the last one.
 pub async fn concurrent_close_and_submission_to_a_batch_lose_no_task(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -284,7 +284,7 @@ pub async fn concurrent_close_and_submission_to_a_batch_lose_no_task(harness: &H
     Ok(())
 }
 
-/// Chains in a batch: what fails because another failed is counted like any end.
+/// A dependent task that fails because another failed is counted like any other end.
 pub async fn a_batch_ends_with_the_dependents_that_fail_in_a_chain(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -300,10 +300,10 @@ pub async fn a_batch_ends_with_the_dependents_that_fail_in_a_chain(harness: &Har
     );
     ensure!(counts(store, id).await? == [3, 0, 0, 0, 0], "those that wait are pending");
     change(store, name, service, Event::failed(None, "no")).await?;
-    settle(store).await?;
+    resolve_all(store).await?;
     ensure!(counts(store, id).await? == [0, 0, 0, 3, 0] && told(store).await?.len() == 1, "all have failed");
 
-    // One that was there before is not the batch's: there is nothing to wait for.
+    // A task that existed before does not belong to the batch, so the batch does not wait for it.
     let unique = || Terms { unique: Some(UniqueKey { key: "k".to_owned(), lasting: None }), ..Terms::default() };
     submit(store, NewTask { terms: unique(), ..new_task(service, client)? }).await?;
     let batch = new_batch(client, false);
@@ -314,7 +314,7 @@ pub async fn a_batch_ends_with_the_dependents_that_fail_in_a_chain(harness: &Har
     Ok(())
 }
 
-/// A purge of tasks leaves no batch unfinished for ever, and old batches go, their callbacks told first.
+/// A purge of tasks ends their batch, and old batches are purged after their callbacks were sent.
 pub async fn old_batches_are_purged_and_purged_tasks_count_as_cancelled(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;

@@ -1,4 +1,4 @@
-//! Callbacks: told with the change they tell of, handed out once, in order, and never in the way of each other.
+//! Callbacks: queued in the transaction of the change, taken once, in order, and isolated from each other by lanes.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -35,7 +35,7 @@ async fn submit_with(
     Ok(submit(store, task).await?.task_id)
 }
 
-/// A task whose end is to be told, ended well.
+/// Submits a task with a callback for its end, and ends it with a success.
 async fn ended(store: &dyn Store, whose: (ServiceKey, ClientKey), lane: i64) -> Result<TaskId> {
     let id = submit_with(store, whose, callback(lane, &CallbackEvent::ENDS)).await?;
     change(store, id, whose.0, succeeded()?).await?;
@@ -80,7 +80,7 @@ fn settlement(due: &DueCallback, verdict: CallbackVerdict) -> Settlement {
     }
 }
 
-async fn settle(store: &dyn Store, due: &DueCallback, verdict: CallbackVerdict) -> Result<()> {
+async fn complete(store: &dyn Store, due: &DueCallback, verdict: CallbackVerdict) -> Result<()> {
     Ok(store.complete_callbacks(vec![settlement(due, verdict)], Vec::new()).await?)
 }
 
@@ -89,7 +89,7 @@ async fn record_of(store: &dyn Store, id: TaskId) -> Result<CallbackRecord> {
     store.list_callbacks(filter).await?.records.pop().context("the task has a callback")
 }
 
-/// Success, failure, cancel, and a worker that is lost for the last time; each once, and nothing that was not asked for.
+/// Covers success, failure, cancellation and a task that fails at its delivery limit. Each queues one callback.
 pub async fn every_end_queues_one_callback_only_where_one_was_requested(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
@@ -108,7 +108,7 @@ pub async fn every_end_queues_one_callback_only_where_one_was_requested(harness:
     change(store, silent, service, succeeded()?).await?;
     change(store, picky, service, succeeded()?).await?;
     ensure!(store.record_events(vec![super::world::says(ids[0], service, succeeded()?)]).await?.len() == 1, "too late");
-    // The last one is lost by its worker, for good.
+    // The last task fails because its worker is lost.
     claim_for(store, service, 1, Duration::ZERO).await?;
     for _ in 0..30 {
         a_moment(store).await?;
@@ -135,7 +135,7 @@ pub async fn every_end_queues_one_callback_only_where_one_was_requested(harness:
     Ok(())
 }
 
-/// Twelve senders, two processes where the driver allows it.
+/// Twelve senders take callbacks concurrently, from two processes where the driver allows it.
 pub async fn concurrent_senders_never_take_the_same_callback(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
@@ -153,7 +153,7 @@ pub async fn concurrent_senders_never_take_the_same_callback(harness: &Harness) 
     Ok(())
 }
 
-/// A lease that runs out; the slow sender comes back too late.
+/// The lease of the first sender expires, and its late answer changes nothing.
 pub async fn a_callback_whose_lease_expires_is_taken_by_another_sender(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
@@ -162,30 +162,30 @@ pub async fn a_callback_whose_lease_expires_is_taken_by_another_sender(harness: 
     a_moment(store).await?;
     let second = one_due(store, LANE).await?;
     ensure!(second.record.id == first.record.id && second.record.attempts == 2 && second.tries == 1);
-    // The first sender was only slow: what it says does not undo the second one.
-    settle(store, &first, CallbackVerdict::GivenUp).await?;
+    // The first sender was only slow. Its answer does not overwrite that of the second sender.
+    complete(store, &first, CallbackVerdict::GivenUp).await?;
     ensure!(record_of(store, id).await?.status == CallbackStatus::Pending);
-    settle(store, &second, CallbackVerdict::Delivered).await?;
+    complete(store, &second, CallbackVerdict::Delivered).await?;
     ensure!(record_of(store, id).await?.status == CallbackStatus::Success);
     ensure!(find(store, id).await?.notification == Some(CallbackStatus::Success));
     Ok(())
 }
 
-/// Returned, again, given up, sent again by hand.
+/// Covers a callback that is returned, retried, failed for good, and sent again by an operator.
 pub async fn every_callback_try_is_recorded_and_decides_the_next_retry(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
     let id = ended(store, whose, LANE).await?;
     ensure!(find(store, id).await?.notification == Some(CallbackStatus::Pending));
     let first = one_due(store, LANE).await?;
-    settle(store, &first, CallbackVerdict::Returned).await?;
+    complete(store, &first, CallbackVerdict::Returned).await?;
     let again = one_due(store, LANE).await?;
     ensure!(again.tries == 0 && again.record.attempts == 2, "what was given back untried does not count as a try");
-    settle(store, &again, CallbackVerdict::Again(Duration::ZERO)).await?;
+    complete(store, &again, CallbackVerdict::Again(Duration::ZERO)).await?;
     a_moment(store).await?;
     let third = one_due(store, LANE).await?;
     ensure!(third.tries == 1);
-    settle(store, &third, CallbackVerdict::Again(LONG)).await?;
+    complete(store, &third, CallbackVerdict::Again(LONG)).await?;
     ensure!(due(store, LANE, 10).await?.is_empty(), "not due for an hour");
     let record = record_of(store, id).await?;
     let attempts =
@@ -199,12 +199,12 @@ pub async fn every_callback_try_is_recorded_and_decides_the_next_retry(harness: 
     ensure!(store.resend_callbacks(Resend::One(record.id)).await?.count == 1);
     let resent = one_due(store, LANE).await?;
     ensure!(resent.tries == 0 && resent.record.attempts == 4 && resent.record.id == record.id, "under the same name");
-    settle(store, &resent, CallbackVerdict::GivenUp).await?;
+    complete(store, &resent, CallbackVerdict::GivenUp).await?;
     ensure!(find(store, id).await?.notification == Some(CallbackStatus::Failure));
     Ok(())
 }
 
-/// And each time it rests longer, unless it was parked by those who were on their way already.
+/// Each park lasts longer than the one before, unless it reports a callback that was taken before the last park.
 pub async fn a_parked_lane_sends_no_callbacks_while_other_lanes_do(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
@@ -234,7 +234,7 @@ pub async fn a_parked_lane_sends_no_callbacks_while_other_lanes_do(harness: &Har
     Ok(())
 }
 
-/// Forty lanes with three callbacks each, seven at a time.
+/// Forty lanes with three callbacks each, seven per page.
 pub async fn callback_lanes_are_listed_page_by_page(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
@@ -267,7 +267,8 @@ pub async fn callback_lanes_are_listed_page_by_page(harness: &Harness) -> Result
     Ok(())
 }
 
-/// One after the other, the latest progress only, and nothing after nobody lives there any more.
+/// Callbacks of a task are sent one after the other, only with the latest progress, and none after the endpoint is
+/// gone.
 pub async fn callbacks_of_one_task_are_sent_in_order(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
@@ -282,9 +283,9 @@ pub async fn callbacks_of_one_task_are_sent_in_order(harness: &Harness) -> Resul
     ensure!(started.record.event == CallbackEvent::Started && of_task(&started)?.state.progress == 0.0);
     change(store, id, service, progress(30.0)).await?;
     ensure!(due(store, LANE, 10).await?.is_empty(), "the rest waits for the first");
-    settle(store, &started, CallbackVerdict::Delivered).await?;
+    complete(store, &started, CallbackVerdict::Delivered).await?;
     let middle = loop {
-        // Not at once: a second after it was heard of.
+        // It is due a second after the progress was reported.
         let mut found = due(store, LANE, 10).await?;
         ensure!(found.len() <= 1);
         match found.pop() {
@@ -297,44 +298,44 @@ pub async fn callbacks_of_one_task_are_sent_in_order(harness: &Harness) -> Resul
         "the latest only"
     );
     ensure!(of_task(&middle)?.state.status == Status::InProgress && of_task(&middle)?.response.is_none());
-    // While this one is being told, more happens, and the end.
+    // While this callback is being sent, more progress is reported, and the task ends.
     for n in [40.0, 50.0] {
         change(store, id, service, progress(n)).await?;
     }
     change(store, id, service, succeeded()?).await?;
     ensure!(due(store, LANE, 10).await?.is_empty());
-    settle(store, &middle, CallbackVerdict::GivenUp).await?;
+    complete(store, &middle, CallbackVerdict::GivenUp).await?;
     let end = one_due(store, LANE).await?;
     ensure!(end.record.event == CallbackEvent::Success, "progress that was overtaken is not told");
-    settle(store, &end, CallbackVerdict::Delivered).await?;
+    complete(store, &end, CallbackVerdict::Delivered).await?;
     ensure!(due(store, LANE, 10).await?.is_empty());
 
-    // Where nobody lives any more, nothing else is told.
+    // After an endpoint is gone, nothing else is sent to it.
     let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;
     claim(store, service, 1).await?;
     let started = one_due(store, LANE).await?;
     change(store, id, service, succeeded()?).await?;
-    settle(store, &started, CallbackVerdict::Gone).await?;
+    complete(store, &started, CallbackVerdict::Gone).await?;
     ensure!(due(store, LANE, 10).await?.is_empty());
     ensure!(find(store, id).await?.notification == Some(CallbackStatus::Failure));
     let record = record_of(store, id).await?;
     let why = store.list_callback_attempts(vec![record.row]).await?;
     ensure!(why.values().flatten().any(|attempt| attempt.error.is_some()), "it says why it was not told");
 
-    // And what happens later is not told either.
+    // Later changes queue no callback either.
     let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;
     claim(store, service, 1).await?;
     let started = one_due(store, LANE).await?;
-    settle(store, &started, CallbackVerdict::Gone).await?;
+    complete(store, &started, CallbackVerdict::Gone).await?;
     change(store, id, service, succeeded()?).await?;
     ensure!(due(store, LANE, 10).await?.is_empty());
     ensure!(find(store, id).await?.notification == Some(CallbackStatus::Failure));
 
-    // A task that is taken twice: what was told of the first time is overtaken, and the rest is not left waiting for it.
+    // The task is started twice: the first callback is obsolete, and the later ones do not wait for it.
     let id = submit_with(store, whose, callback(LANE, &CallbackEvent::ALL)).await?;
     let attempt = Some(claim(store, service, 1).await?[0].state.attempt);
     let started = one_due(store, LANE).await?;
-    settle(store, &started, CallbackVerdict::Delivered).await?;
+    complete(store, &started, CallbackVerdict::Delivered).await?;
     change(store, id, service, progress(10.0)).await?;
     change(store, id, service, Event::Returned { attempt }).await?;
     claim(store, service, 1).await?;
@@ -342,7 +343,7 @@ pub async fn callbacks_of_one_task_are_sent_in_order(harness: &Harness) -> Resul
     for event in [CallbackEvent::Started, CallbackEvent::Success] {
         let next = one_due(store, LANE).await?;
         ensure!(next.record.event == event, "{:?} instead of {event:?}", next.record.event);
-        settle(store, &next, CallbackVerdict::Delivered).await?;
+        complete(store, &next, CallbackVerdict::Delivered).await?;
     }
 
     // All in one transaction.
@@ -353,12 +354,12 @@ pub async fn callbacks_of_one_task_are_sent_in_order(harness: &Harness) -> Resul
     for event in [CallbackEvent::Started, CallbackEvent::Success] {
         let next = one_due(store, LANE).await?;
         ensure!(next.record.event == event, "{:?} instead of {event:?}", next.record.event);
-        settle(store, &next, CallbackVerdict::Delivered).await?;
+        complete(store, &next, CallbackVerdict::Delivered).await?;
     }
     Ok(())
 }
 
-/// Twenty reports make one callback, a second later.
+/// Twenty reports of progress make one callback, which is due a second later.
 pub async fn progress_callbacks_are_delayed_and_carry_the_latest_progress(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
@@ -382,7 +383,7 @@ pub async fn progress_callbacks_are_delayed_and_carry_the_latest_progress(harnes
     Ok(())
 }
 
-/// Filters, pages, and sending again what failed.
+/// Covers filters, pages, and sending failed callbacks again.
 pub async fn callbacks_are_listed_and_sent_again_by_filter(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
@@ -394,7 +395,7 @@ pub async fn callbacks_are_listed_and_sent_again_by_filter(harness: &Harness) ->
     }
     for due in store.claim_callbacks((0..6).collect(), 1, LONG).await? {
         let verdict = if due.record.callback.lane < 4 { CallbackVerdict::GivenUp } else { CallbackVerdict::Delivered };
-        settle(store, &due, verdict).await?;
+        complete(store, &due, verdict).await?;
     }
     let all = async |filter: CallbackFilter| -> Result<Vec<TaskId>> {
         let (mut found, mut filter) = (Vec::new(), CallbackFilter { limit: 2, ..filter });
@@ -426,7 +427,7 @@ pub async fn callbacks_are_listed_and_sent_again_by_filter(harness: &Harness) ->
     Ok(())
 }
 
-/// A lane that stays parked for too long.
+/// The lane stays parked for too long.
 pub async fn a_callback_that_is_overdue_for_too_long_fails(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
@@ -444,7 +445,7 @@ pub async fn a_callback_that_is_overdue_for_too_long_fails(harness: &Harness) ->
     Ok(())
 }
 
-/// Purge waits for the callback queue, and takes its rows along.
+/// The purge skips a task whose callback is still queued, and later removes the callback with the task.
 pub async fn a_task_with_an_unsent_callback_is_not_purged(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
@@ -471,7 +472,7 @@ pub async fn a_task_with_an_unsent_callback_is_not_purged(harness: &Harness) -> 
     };
     ensure!(purge().await? == 0);
     let due = one_due(store, LANE).await?;
-    settle(store, &due, CallbackVerdict::Delivered).await?;
+    complete(store, &due, CallbackVerdict::Delivered).await?;
     let row = record_of(store, id).await?.row;
     ensure!(purge().await? == 1);
     ensure!(store.list_callback_attempts(vec![row]).await?.is_empty(), "its callbacks go with it");
@@ -480,7 +481,7 @@ pub async fn a_task_with_an_unsent_callback_is_not_purged(harness: &Harness) -> 
     Ok(())
 }
 
-/// Whatever became of the task since.
+/// The callback keeps its content, whatever happens to the task afterwards.
 pub async fn a_callback_keeps_the_result_it_was_queued_with_when_the_task_is_retried(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let whose = one_of_each(store).await?;
@@ -494,9 +495,9 @@ pub async fn a_callback_keeps_the_result_it_was_queued_with_when_the_task_is_ret
         of_task(&told)?.error_message.as_deref() == Some("no ink") && of_task(&told)?.state.ended == failed.state.ended
     );
     ensure!(of_task(&told)?.state.started == failed.state.started && of_task(&told)?.response.is_none());
-    settle(store, &told, CallbackVerdict::Again(Duration::ZERO)).await?;
+    complete(store, &told, CallbackVerdict::Again(Duration::ZERO)).await?;
 
-    // Done at last, and both are told as they were.
+    // The task ends for good, and both callbacks keep what they said.
     change(store, id, whose.0, succeeded()?).await?;
     change(store, id, whose.0, Event::Revived).await?;
     a_moment(store).await?;
@@ -511,7 +512,7 @@ pub async fn a_callback_keeps_the_result_it_was_queued_with_when_the_task_is_ret
     Ok(())
 }
 
-/// Rotation, and where a client may be told on the broker.
+/// Covers rotation of signing secrets, and the destinations of a client on the broker.
 pub async fn at_most_two_signing_secrets_are_valid(harness: &Harness) -> Result<()> {
     let store = harness.store();
     store.declare(vec![put_client("alice")?]).await?;

@@ -1,4 +1,4 @@
-//! Handing tasks out.
+//! Claims of tasks.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -7,10 +7,10 @@ use relais_core::{Change, Event, IdempotencyKey, NewTask, Outcome, PurgeRule, Se
 
 use super::{
     Harness,
-    world::{at_once, claim, client, find, limits, name, new_tasks, one_of_each, record, service, submit_all, wish},
+    world::{at_once, claim, client, find, limits, name, new_tasks, one_of_each, record, request, service, submit_all},
 };
 
-/// Many claimers, from two processes where there can be two.
+/// Many concurrent claims, from two processes where the driver allows it.
 pub async fn concurrent_claims_never_get_the_same_task(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -27,7 +27,7 @@ pub async fn concurrent_claims_never_get_the_same_task(harness: &Harness) -> Res
     })
     .await?
     .concat();
-    // A claimer that passes over what others have locked may find nothing and leave; what it left is still there.
+    // A claim skips rows that others have locked, so it may find nothing. The skipped tasks are still in the queue.
     let rest = claim(store, service, 200).await?.into_iter().map(|task| task.task_id);
     let all: Vec<TaskId> = claimed.into_iter().chain(rest).collect();
     let different: HashSet<TaskId> = all.iter().copied().collect();
@@ -36,11 +36,11 @@ pub async fn concurrent_claims_never_get_the_same_task(harness: &Harness) -> Res
     Ok(())
 }
 
-/// What is submitted while a worker waits for it is the worker's, under a lease, as if it had been claimed right afterwards.
+/// A task that is submitted while a worker waits is leased to that worker, as if claimed right afterwards.
 pub async fn a_submission_for_a_waiting_worker_is_claimed_in_the_same_transaction(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
-    let (answers, claimed) = store.submit_and_claim(new_tasks(service, client, 2)?, wish(service, 5, None)).await?;
+    let (answers, claimed) = store.submit_and_claim(new_tasks(service, client, 2)?, request(service, 5, None)).await?;
     let names: Vec<TaskId> = answers.into_iter().map(|answer| Ok(answer?.task_id)).collect::<Result<_>>()?;
     ensure!(claimed.iter().map(|task| task.task_id).eq(names.iter().copied()), "{} were claimed", claimed.len());
     for task in &claimed {
@@ -56,21 +56,21 @@ pub async fn a_submission_for_a_waiting_worker_is_claimed_in_the_same_transactio
     let key = Some(IdempotencyKey { key: "once".to_owned(), fingerprint: vec![1] });
     let keyed = new_tasks(service, client, 1)?.into_iter().map(|task| NewTask { idempotency: key.clone(), ..task });
     let keyed: Vec<NewTask> = keyed.collect();
-    let (answers, mut claimed) = store.submit_and_claim(keyed.clone(), wish(service, 1, None)).await?;
+    let (answers, mut claimed) = store.submit_and_claim(keyed.clone(), request(service, 1, None)).await?;
     names.push(answers[0]?.task_id);
-    let (again, none) = store.submit_and_claim(keyed, wish(service, 1, None)).await?;
+    let (again, none) = store.submit_and_claim(keyed, request(service, 1, None)).await?;
     ensure!(again[0].is_ok_and(|again| again.replayed && again.task_id == names[2]), "{again:?}");
     ensure!(none.is_empty(), "nothing came in");
     claimed.extend(claim(store, service, 5).await?);
     ensure!(claimed.iter().map(|task| task.task_id).eq(names), "nobody was passed over");
 
     store.declare(vec![Change::PauseService { name: name("resize")?, paused: true }]).await?;
-    let (_, none) = store.submit_and_claim(new_tasks(service, client, 1)?, wish(service, 5, None)).await?;
+    let (_, none) = store.submit_and_claim(new_tasks(service, client, 1)?, request(service, 5, None)).await?;
     ensure!(none.is_empty(), "a paused service hands out nothing");
     Ok(())
 }
 
-/// The same from many sides at once: each goes to one.
+/// Many processes submit and claim concurrently, and each task goes to one worker.
 pub async fn concurrent_submissions_for_waiting_workers_go_to_one_worker_each(harness: &Harness) -> Result<()> {
     const ROUNDS: usize = 20;
     let store = harness.store();
@@ -80,10 +80,10 @@ pub async fn concurrent_submissions_for_waiting_workers_go_to_one_worker_each(ha
         for _ in 0..ROUNDS {
             let some = match number % 2 {
                 0 => claim(&*store, service, 1).await?,
-                _ => store.submit_and_claim(new_tasks(service, client, 2)?, wish(service, 1, None)).await?.1,
+                _ => store.submit_and_claim(new_tasks(service, client, 2)?, request(service, 1, None)).await?.1,
             };
             claimed.extend(some.iter().map(|task| task.task_id));
-            // Some come back, and are there once more.
+            // Some tasks are returned, and can be claimed once more.
             if let Some(task) = some.first().filter(|task| task.state.attempt == 1 && number % 4 == 1) {
                 record(&*store, task.task_id, service, Event::Returned { attempt: Some(1) }).await?;
                 claimed.pop();
@@ -101,7 +101,7 @@ pub async fn concurrent_submissions_for_waiting_workers_go_to_one_worker_each(ha
     Ok(())
 }
 
-/// Across calls, and among the requests of one call.
+/// The order holds across calls, and among the requests of one call.
 pub async fn claims_get_the_oldest_tasks_first_in_queue_order(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;
@@ -113,7 +113,7 @@ pub async fn claims_get_the_oldest_tasks_first_in_queue_order(harness: &Harness)
     let other = submit_all(store, new_tasks(rotate, bob, 1)?).await?;
 
     let answers = store
-        .claim_tasks(vec![wish(resize, 1, None), wish(rotate, 5, None), wish(resize, 0, None), wish(resize, 3, None)])
+        .claim_tasks(vec![request(resize, 1, None), request(rotate, 5, None), request(resize, 0, None), request(resize, 3, None)])
         .await?
         .tasks;
     let claimed: Vec<Vec<TaskId>> =
@@ -131,7 +131,7 @@ pub async fn claims_get_the_oldest_tasks_first_in_queue_order(harness: &Harness)
     Ok(())
 }
 
-/// Right after somebody looked at them and changed nothing, or only counted them.
+/// The task was read or counted before, and not changed.
 pub async fn a_task_that_an_event_did_not_change_can_be_claimed_at_once(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -154,7 +154,7 @@ pub async fn a_task_that_an_event_did_not_change_can_be_claimed_at_once(harness:
     Ok(())
 }
 
-/// Paused, a service takes in and hands out nothing.
+/// A paused service accepts submissions and gives no task to claims.
 pub async fn a_paused_service_gives_no_task_to_claims_until_it_is_resumed(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -167,7 +167,7 @@ pub async fn a_paused_service_gives_no_task_to_claims_until_it_is_resumed(harnes
     Ok(())
 }
 
-/// Told by the difference between start and lease.
+/// The lease is measured as the difference between the start and the end of the lease.
 pub async fn the_lease_of_a_claim_comes_from_the_request_or_else_the_service(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of_service = Duration::from_millis(90_500);
@@ -175,7 +175,7 @@ pub async fn the_lease_of_a_claim_comes_from_the_request_or_else_the_service(har
     let client = client(store, "alice").await?;
     submit_all(store, new_tasks(service, client, 2)?).await?;
     let of_request = Duration::from_millis(7_250);
-    let answers = store.claim_tasks(vec![wish(service, 1, None), wish(service, 1, Some(of_request))]).await?.tasks;
+    let answers = store.claim_tasks(vec![request(service, 1, None), request(service, 1, Some(of_request))]).await?.tasks;
     for (tasks, lease) in answers.iter().zip([of_service, of_request]) {
         let state = find(store, tasks[0].task_id).await?.state;
         let (started, until) = (state.started.expect("started"), state.lease_until.expect("a lease"));

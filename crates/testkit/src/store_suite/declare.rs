@@ -1,4 +1,4 @@
-//! What operators declare.
+//! Declarations of operators.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,7 +23,7 @@ async fn conflict(store: &dyn Store, changes: Vec<Change>) -> Result<()> {
     Ok(())
 }
 
-/// One change that cannot be made undoes those before it.
+/// A change that is refused rolls back those before it.
 pub async fn a_declaration_is_applied_all_or_nothing(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let before = store.declared_version().await?;
@@ -45,7 +45,7 @@ pub async fn a_declaration_is_applied_all_or_nothing(harness: &Harness) -> Resul
     Ok(())
 }
 
-/// Every field, as it was put, and as it was put again.
+/// Every field is read back as it was declared, also when it is declared again.
 pub async fn every_declared_field_is_read_back(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let schema = json(r#"{"type": "object", "maximum": 1e400, "é": "\u0000"}"#)?;
@@ -125,7 +125,7 @@ pub async fn every_declared_field_is_read_back(harness: &Harness) -> Result<()> 
     Ok(())
 }
 
-/// Pending ones, and such as a worker has.
+/// Both pending and running tasks keep the service.
 pub async fn a_service_with_unfinished_tasks_is_not_deleted(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -142,7 +142,7 @@ pub async fn a_service_with_unfinished_tasks_is_not_deleted(harness: &Harness) -
     Ok(())
 }
 
-/// Under the same name and key: its old tasks are still its own, its new ones get their right places.
+/// With the same name and key, the service keeps its old tasks, and its new tasks get the right positions.
 pub async fn a_service_declared_again_keeps_its_tasks_and_positions(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (key, client) = one_of_each(store).await?;
@@ -159,7 +159,7 @@ pub async fn a_service_declared_again_keeps_its_tasks_and_positions(harness: &Ha
     Ok(())
 }
 
-/// And does not get them back when it returns.
+/// A client that is declared again does not get its old authorizations back.
 pub async fn deleting_a_client_deletes_its_authorizations(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -175,7 +175,7 @@ pub async fn deleting_a_client_deletes_its_authorizations(harness: &Harness) -> 
     Ok(())
 }
 
-/// A client and a service that are there.
+/// The client and the service must exist.
 pub async fn an_authorization_needs_an_existing_client_and_service(harness: &Harness) -> Result<()> {
     let store = harness.store();
     one_of_each(store).await?;
@@ -188,7 +188,7 @@ pub async fn an_authorization_needs_an_existing_client_and_service(harness: &Har
     Ok(())
 }
 
-/// Without one, a client that is there stays as it is, and one that is not is refused.
+/// Without a secret, an existing client stays as it is, and a new client is refused.
 pub async fn a_new_client_needs_a_secret(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let put = |secret_hash: Option<&str>| -> Result<Vec<Change>> {
@@ -206,7 +206,7 @@ pub async fn a_new_client_needs_a_secret(harness: &Harness) -> Result<()> {
     conflict(store, put(None)?).await
 }
 
-/// Either the service stays or the submission is refused: there is never a task that nobody can claim.
+/// Either the service stays or the submission is refused, so no task exists that nobody can claim.
 pub async fn deleting_a_service_during_submissions_strands_no_task(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let client = client(store, "alice").await?;

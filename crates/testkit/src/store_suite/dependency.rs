@@ -1,4 +1,4 @@
-//! Tasks that wait for others, whoever ends what they wait for, and whenever.
+//! Dependencies between tasks.
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
@@ -26,13 +26,13 @@ fn succeeded() -> Result<Event> {
     Ok(Event::Succeeded { attempt: None, response: json("{}")? })
 }
 
-/// Tells all who wait, until nobody has anything to hear.
-pub(super) async fn settle(store: &dyn Store) -> Result<usize> {
+/// Resolves all dependencies of ended tasks, until there is nothing left to do.
+pub(super) async fn resolve_all(store: &dyn Store) -> Result<usize> {
     let (mut changed, start) = (0, std::time::Instant::now());
     loop {
-        let settled = store.resolve_dependencies(500).await?;
-        changed += settled.changed;
-        if !settled.more {
+        let resolved = store.resolve_dependencies(500).await?;
+        changed += resolved.changed;
+        if !resolved.more {
             return Ok(changed);
         }
         ensure!(start.elapsed() < DEADLINE, "there is always more to tell");
@@ -43,7 +43,7 @@ async fn status(store: &dyn Store, id: TaskId) -> Result<Status> {
     Ok(find(store, id).await?.state.status)
 }
 
-/// Each condition opens when it says, and not before.
+/// A dependent task is released when its condition is met, and not before.
 pub async fn a_task_waits_until_the_condition_of_its_dependency_is_met(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -61,11 +61,11 @@ pub async fn a_task_waits_until_the_condition_of_its_dependency_is_met(harness: 
     ensure!(claim(store, service, 10).await?.len() == 2, "nobody gets what waits");
 
     change(store, firsts[0], service, succeeded()?).await?;
-    settle(store).await?;
+    resolve_all(store).await?;
     let found = [status(store, waiting[0]).await?, status(store, waiting[1]).await?, status(store, waiting[2]).await?];
     ensure!(found == [Status::Waiting, Status::Waiting, Status::Pending], "one has ended: {found:?}");
     change(store, firsts[1], service, Event::failed(None, "no")).await?;
-    settle(store).await?;
+    resolve_all(store).await?;
     let failed = find(store, waiting[0]).await?;
     ensure!(failed.state.status == Status::Failure && failed.error_kind.as_deref() == Some("dependency"), "{failed:?}");
     ensure!(failed.error_message.clone().context("why")?.contains(&firsts[1].to_string()), "{failed:?}");
@@ -77,7 +77,7 @@ pub async fn a_task_waits_until_the_condition_of_its_dependency_is_met(harness: 
     Ok(())
 }
 
-/// What has ended before is settled at once.
+/// A dependency on a task that has already ended is resolved at submission.
 pub async fn a_dependency_on_an_ended_task_is_resolved_at_submission(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -90,13 +90,13 @@ pub async fn a_dependency_on_an_ended_task_is_resolved_at_submission(harness: &H
         (ids.clone(), Condition::AllSucceeded, Status::Failure),
     ] {
         let id = submit(store, after(new_task(service, client)?, &others, when)).await?.task_id;
-        settle(store).await?;
+        resolve_all(store).await?;
         ensure!(status(store, id).await? == expected, "{others:?} {when:?}");
     }
     Ok(())
 }
 
-/// A failure goes down a chain, a step at a time, and nothing of it is left.
+/// A failure fails the dependents step by step to the end of the chain.
 pub async fn a_failure_fails_all_dependents_down_the_chain(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -108,7 +108,7 @@ pub async fn a_failure_fails_all_dependents_down_the_chain(harness: &Harness) ->
     let after_all = after(new_task(service, client)?, &[chain[30]], Condition::AllEnded);
     let after_all = submit(store, after_all).await?.task_id;
     change(store, chain[0], service, Event::failed(None, "no")).await?;
-    settle(store).await?;
+    resolve_all(store).await?;
     for pair in chain.windows(2) {
         let task = find(store, pair[1]).await?;
         ensure!(task.state.status == Status::Failure, "{:?}", task.state);
@@ -119,7 +119,7 @@ pub async fn a_failure_fails_all_dependents_down_the_chain(harness: &Harness) ->
     Ok(())
 }
 
-/// Many wait for one: they are told in parts.
+/// Many tasks depend on one task and are released in portions.
 pub async fn many_dependents_of_one_task_are_released_in_portions(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -137,7 +137,7 @@ pub async fn many_dependents_of_one_task_are_released_in_portions(harness: &Harn
     Ok(())
 }
 
-/// Tasks of one call wait for those before them; a refusal of one is a refusal of those that wait for it.
+/// A task may depend on earlier tasks of the same call. If one is refused, its dependents are refused too.
 pub async fn tasks_of_one_submission_can_depend_on_each_other(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;
@@ -155,11 +155,11 @@ pub async fn tasks_of_one_submission_can_depend_on_each_other(harness: &Harness)
         let claimed: Vec<TaskId> = claim(store, resize, 10).await?.iter().map(|task| task.task_id).collect();
         ensure!(claimed == [name], "one after the other: {claimed:?}");
         change(store, name, resize, succeeded()?).await?;
-        settle(store).await?;
+        resolve_all(store).await?;
     }
     ensure!(find(store, names[2]).await?.correlation_id.as_deref() == Some("c"), "it goes with the chain");
 
-    // One that is there already stands in for one that would be its double.
+    // An existing task with the same key takes the place of a duplicate.
     let unique = Some(UniqueKey { key: "k".to_owned(), lasting: None });
     let keyed = || {
         Ok::<_, anyhow::Error>(NewTask {
@@ -174,12 +174,12 @@ pub async fn tasks_of_one_submission_can_depend_on_each_other(harness: &Harness)
     submit_all(store, vec![double, waits]).await?;
     ensure!(find(store, waits_for).await?.links.after[0].task_id == there, "it waits for the one that is there");
     change(store, there, resize, succeeded()?).await?;
-    settle(store).await?;
+    resolve_all(store).await?;
     ensure!(status(store, waits_for).await? == Status::Pending, "and goes on with it");
     Ok(())
 }
 
-/// Nobody waits for what is not there, or is somebody else's.
+/// A dependency on a task that does not exist, or that belongs to another client, is refused.
 pub async fn a_dependency_on_a_missing_or_foreign_task_is_refused(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, alice) = one_of_each(store).await?;
@@ -189,7 +189,7 @@ pub async fn a_dependency_on_a_missing_or_foreign_task_is_refused(harness: &Harn
         let task = after(new_task(service, who)?, &[other], Condition::AnyEnded);
         ensure!(store.submit_many(vec![task]).await? == [Err(Refusal::PrerequisiteNotFound)], "{who:?}");
     }
-    // In one transaction with others it is the same.
+    // The result is the same in one transaction with other submissions.
     let bobs = new_task(service, bob)?;
     let thief = after(new_task(service, alice)?, &[bobs.task_id], Condition::AnyEnded);
     let answers = store.submit_many(vec![bobs, thief]).await?;
@@ -197,7 +197,7 @@ pub async fn a_dependency_on_a_missing_or_foreign_task_is_refused(harness: &Harn
     Ok(())
 }
 
-/// Ends and submissions at once: whoever is first, nobody waits for ever and nobody is let go too early.
+/// Whichever commits first, no dependent task waits for ever, and none is released too early.
 pub async fn concurrent_ends_and_submissions_leave_no_dependent_waiting(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -221,20 +221,20 @@ pub async fn concurrent_ends_and_submissions_leave_no_dependent_waiting(harness:
         });
         dependents.extend(names.await?.into_iter().flatten());
     }
-    let settled = at_once(harness, 4, |store, _| async move { settle(&*store).await });
-    settled.await?;
-    settle(store).await?;
+    let resolved = at_once(harness, 4, |store, _| async move { resolve_all(&*store).await });
+    resolved.await?;
+    resolve_all(store).await?;
     for id in dependents {
         ensure!(status(store, id).await? == Status::Pending, "it waits for ever: {id}");
     }
     Ok(())
 }
 
-/// Two transactions that end what a third task waits for, and tasks that wait for each other across them, at once.
+/// Two transactions concurrently end the dependencies of a third task, and tasks that depend on each other across them.
 pub async fn concurrent_ends_of_dependencies_do_not_deadlock(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
-    // 1 ← 2 ← 3 …, and every one ended by somebody, in batches that overlap backwards.
+    // Task 2 depends on 1, 3 on 2, and so on. Each is ended by some process, in batches that overlap backwards.
     for _ in 0..6 {
         let mut tasks = vec![new_task(service, client)?];
         for i in 0..19 {
@@ -254,7 +254,7 @@ pub async fn concurrent_ends_of_dependencies_do_not_deadlock(harness: &Harness) 
             }
         });
         done.await?;
-        settle(store).await?;
+        resolve_all(store).await?;
         for id in all {
             ensure!(status(store, id).await?.is_final(), "all were given up");
         }
@@ -262,7 +262,7 @@ pub async fn concurrent_ends_of_dependencies_do_not_deadlock(harness: &Harness) 
     Ok(())
 }
 
-/// Its time counts as well, and so does how long it is of use.
+/// A dependent task is released no earlier than its due time, and expires as it should.
 pub async fn a_dependent_task_keeps_its_due_time_and_its_expiry(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -283,7 +283,7 @@ pub async fn a_dependent_task_keeps_its_due_time_and_its_expiry(harness: &Harnes
     store.fire_timers(100).await?;
     ensure!(find(store, ids[2]).await?.error_kind.as_deref() == Some("expired"), "nobody started it in time");
     change(store, first, service, succeeded()?).await?;
-    settle(store).await?;
+    resolve_all(store).await?;
     let later = find(store, ids[1]).await?;
     ensure!(later.state.status == Status::Waiting && later.state.due == later.scheduled, "its time has not come");
     until_after(store, scheduled).await?;
@@ -293,7 +293,7 @@ pub async fn a_dependent_task_keeps_its_due_time_and_its_expiry(harness: &Harnes
     Ok(())
 }
 
-/// By hand means now: whatever it waited for, and however that ended.
+/// A retry by an operator starts the task now, whatever it depended on and however that ended.
 pub async fn a_retry_by_an_operator_ignores_dependencies(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -303,22 +303,22 @@ pub async fn a_retry_by_an_operator_ignores_dependencies(harness: &Harness) -> R
     change(store, blocked, service, Event::Revived).await?;
     ensure!(status(store, blocked).await? == Status::Pending, "now");
     change(store, firsts[0], service, Event::failed(None, "no")).await?;
-    settle(store).await?;
+    resolve_all(store).await?;
     ensure!(status(store, blocked).await? == Status::Pending, "it hears of nothing any more");
     ensure!(status(store, barred).await? == Status::Failure, "the other does");
     change(store, barred, service, Event::Revived).await?;
     change(store, firsts[1], service, succeeded()?).await?;
-    settle(store).await?;
+    resolve_all(store).await?;
     ensure!(status(store, barred).await? == Status::Pending, "what ends later does not bar it again");
-    // What is done once more and ends otherwise changes nothing for those who were told.
+    // A dependency that is retried and ends differently changes nothing for dependents that were already released.
     change(store, firsts[0], service, Event::Revived).await?;
     change(store, firsts[0], service, succeeded()?).await?;
-    settle(store).await?;
+    resolve_all(store).await?;
     ensure!(find(store, barred).await?.links.after[0].ended == Some(Status::Failure), "the first end counts");
     Ok(())
 }
 
-/// A purge leaves what others wait for, and what is gone without an end is noticed.
+/// A purge keeps tasks that others depend on, and a dependency that disappeared without an end is noticed.
 pub async fn a_task_with_unfinished_dependents_is_not_purged(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -339,7 +339,7 @@ pub async fn a_task_with_unfinished_dependents_is_not_purged(harness: &Harness) 
             }
         }
     };
-    // All are too old. The one that waits goes, and with it what kept the first; that goes the next time.
+    // All are too old. The purge removes the dependent task first, and its dependency the next time.
     purge().await?;
     ensure!(
         store.find_task(other).await?.is_none() && store.find_task(waits).await?.is_none(),
@@ -355,7 +355,7 @@ pub async fn a_task_with_unfinished_dependents_is_not_purged(harness: &Harness) 
     let rule = PurgeRule { service, finished: Duration::ZERO, any: LONG, dry_run: false, batch: 100, cursor: None };
     store.purge_tasks(rule).await?;
     ensure!(store.find_task(first).await?.is_some(), "nobody was told of its end yet");
-    settle(store).await?;
+    resolve_all(store).await?;
     ensure!(status(store, waits).await? == Status::Pending, "now they were");
     store.purge_tasks(rule).await?;
     ensure!(store.find_task(first).await?.is_none(), "and it can go");
@@ -363,28 +363,28 @@ pub async fn a_task_with_unfinished_dependents_is_not_purged(harness: &Harness) 
     Ok(())
 }
 
-/// An end of which nobody told is found by looking.
+/// The sweep resolves an end whose wake-up was lost.
 pub async fn the_sweep_finds_an_end_whose_dependents_were_not_released(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let firsts = submit_all(store, vec![new_task(service, client)?, new_task(service, client)?]).await?;
     let waits = submit(store, after(new_task(service, client)?, &firsts, Condition::AnyEnded)).await?.task_id;
     change(store, firsts[0], service, succeeded()?).await?;
-    settle(store).await?;
+    resolve_all(store).await?;
     ensure!(status(store, waits).await? == Status::Pending, "one is enough");
-    // The other edge is open still: its end is of no use to anybody, and is noted all the same.
+    // The other dependency is still open. This end releases nobody, and is recorded all the same.
     change(store, firsts[1], service, succeeded()?).await?;
     let mut from = 0;
     while let Some(next) = store.recheck_dependencies(from, 1).await? {
         from = next;
     }
-    settle(store).await?;
-    ensure!(find(store, waits).await?.links.after.iter().all(|one| one.ended.is_some()), "all is settled");
+    resolve_all(store).await?;
+    ensure!(find(store, waits).await?.links.after.iter().all(|one| one.ended.is_some()), "all are resolved");
     ensure!(store.recheck_dependencies(0, 10).await?.is_none(), "nothing is left to look at");
     Ok(())
 }
 
-/// A task that a process has in hand, and has not written to, can be waited for: it is done once, and told of once.
+/// A task that an instance has leased, and has not written to, can be depended on. Its dependents are released once.
 pub async fn a_dependency_on_a_task_leased_by_an_instance_is_released(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -398,8 +398,8 @@ pub async fn a_dependency_on_a_task_leased_by_an_instance_is_released(harness: &
         services: vec![service],
     };
     let Registration::In { key, .. } = store.register_instance(instance).await? else { anyhow::bail!("it may join") };
-    let wish = ClaimRequest { service, max: 3, lease: None, worker_host: None, instance: Some(key) };
-    let taken = store.claim_tasks(vec![wish]).await?.tasks.pop().context("one wish has one answer")?;
+    let request = ClaimRequest { service, max: 3, lease: None, worker_host: None, instance: Some(key) };
+    let taken = store.claim_tasks(vec![request]).await?.tasks.pop().context("one request has one answer")?;
     ensure!(taken.len() == 3, "{taken:?}");
     let waits = submit(store, after(new_task(service, client)?, &first[..2], Condition::AllSucceeded)).await?.task_id;
     let both = submit(store, after(new_task(service, client)?, &first[..1], Condition::AllEnded)).await?.task_id;
@@ -408,14 +408,14 @@ pub async fn a_dependency_on_a_task_leased_by_an_instance_is_released(harness: &
         change(store, task.task_id, service, event).await?;
         ensure!(find(store, task.task_id).await?.state.attempt == 1, "at the first try");
     }
-    settle(store).await?;
+    resolve_all(store).await?;
     for id in [waits, both] {
         ensure!(status(store, id).await? == Status::Pending, "those who wait are told");
     }
     Ok(())
 }
 
-/// Published when it comes into its queue, not before.
+/// A dependent task is published when it enters its queue, and not before.
 pub async fn a_dependent_broker_task_is_dispatched_when_it_is_released(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -428,13 +428,13 @@ pub async fn a_dependent_broker_task_is_dispatched_when_it_is_released(harness: 
     let id = submit(store, waits).await?.task_id;
     ensure!(store.claim_dispatches(vec![print], 10, LONG).await?.tasks.is_empty(), "not before");
     change(store, first, service, succeeded()?).await?;
-    settle(store).await?;
+    resolve_all(store).await?;
     let due = store.claim_dispatches(vec![print], 10, LONG).await?.tasks;
     ensure!(due.len() == 1 && due[0].name.task_id == id && due[0].trace == trace, "{due:?}");
     Ok(())
 }
 
-/// Correlation id and trace go with the chain, parents are kept, and lists find what belongs together.
+/// A chain keeps its correlation id, its trace and its parents, and lists find it by them.
 pub async fn tasks_of_a_chain_share_correlation_and_trace_and_are_listed_together(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;

@@ -1,4 +1,4 @@
-//! Tasks that a broker carries.
+//! Dispatch: tasks of services whose transport is a broker.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -16,13 +16,13 @@ use super::{
     },
 };
 
-/// A service whose tasks a broker carries, and a client.
+/// Declares a service whose transport is a broker, and a client.
 async fn brokered(store: &dyn Store, limits: ServiceLimits) -> Result<(ServiceKey, ClientKey)> {
     store.declare(vec![put_brokered("resize", limits)?]).await?;
     Ok((service_key(store, "resize").await?, client(store, "alice").await?))
 }
 
-/// What anybody may take now, for long.
+/// Takes what can be published now, with a long lease.
 async fn take(store: &dyn Store, service: ServiceKey, most: usize) -> Result<Vec<DueDispatch>> {
     Ok(store.claim_dispatches(vec![service], most, LONG).await?.tasks)
 }
@@ -31,12 +31,12 @@ fn names(due: &[DueDispatch]) -> Vec<TaskId> {
     due.iter().map(|due| due.name.task_id).collect()
 }
 
-async fn settle(store: &dyn Store, service: ServiceKey, tasks: &[TaskId], outcome: Dispatched) -> Result<()> {
+async fn acknowledge(store: &dyn Store, service: ServiceKey, tasks: &[TaskId], outcome: Dispatched) -> Result<()> {
     let name = |task_id: &TaskId| dispatch_name(service, *task_id);
     Ok(store.complete_dispatches(tasks.iter().map(name).collect(), outcome).await?)
 }
 
-/// A task as whoever took it in would name it.
+/// The name of a dispatch as its submitter knows it.
 fn dispatch_name(service: ServiceKey, task_id: TaskId) -> DispatchName {
     DispatchName { service, queue: "resize".into(), round: 0, task_id }
 }
@@ -45,7 +45,7 @@ fn publisher(held: Duration) -> Option<Publisher> {
     Some(Publisher { held, queue: "resize".into() })
 }
 
-/// The oldest first, with all that a worker gets.
+/// The oldest dispatch comes first, with all that a worker needs.
 pub async fn a_dispatch_is_taken_by_one_publisher_until_it_is_acknowledged(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
@@ -74,17 +74,17 @@ pub async fn a_dispatch_is_taken_by_one_publisher_until_it_is_acknowledged(harne
     }
     ensure!(take(store, service, 100).await?.is_empty(), "they are in somebody's hand");
 
-    settle(store, service, &all[10..], Dispatched::Done).await?;
-    settle(store, service, &all[..10], Dispatched::Again).await?;
+    acknowledge(store, service, &all[10..], Dispatched::Done).await?;
+    acknowledge(store, service, &all[..10], Dispatched::Again).await?;
     let again = take(store, service, 100).await?;
     ensure!(names(&again) == all[..10], "those that are to be tried again, in their order");
-    settle(store, service, &all, Dispatched::Done).await?;
-    settle(store, service, &all, Dispatched::Again).await?;
+    acknowledge(store, service, &all, Dispatched::Done).await?;
+    acknowledge(store, service, &all, Dispatched::Again).await?;
     ensure!(take(store, service, 100).await?.is_empty(), "what is done stays done");
     Ok(())
 }
 
-/// What is not to be published is at the broker, as far as anybody knows.
+/// A task without a dispatch row counts as published.
 pub async fn the_oldest_published_task_of_a_service_is_known(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
@@ -102,7 +102,7 @@ pub async fn the_oldest_published_task_of_a_service_is_known(harness: &Harness) 
     ensure!(store.oldest_published(service).await?.is_none(), "the others are still to be published");
     change(store, all[0], service, Event::Cancelled).await?;
 
-    // In a window, those that have places.
+    // With a window, the tasks that have a place in it count.
     let flow = FlowLimits { dispatch_window: Some(1), ..FlowLimits::default() };
     store.declare(vec![put_brokered("resize", ServiceLimits { flow, ..limits(None) })?]).await?;
     store.declared().await?;
@@ -116,7 +116,7 @@ pub async fn the_oldest_published_task_of_a_service_is_known(harness: &Harness) 
     Ok(())
 }
 
-/// A caller that dies leaves it to others; so does one that has taken it and falls silent.
+/// When the submitter dies, or a publisher that took the dispatch falls silent, another publisher takes it.
 pub async fn a_dispatch_is_reserved_for_its_submitter_until_a_lease_expires(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
@@ -127,12 +127,12 @@ pub async fn a_dispatch_is_reserved_for_its_submitter_until_a_lease_expires(harn
     let due = store.claim_dispatches(vec![service], 10, Duration::ZERO).await?.tasks;
     ensure!(names(&due) == [anybodys], "the other one is its caller's");
     ensure!(names(&take(store, service, 10).await?) == [anybodys], "whoever took it was silent for too long");
-    settle(store, service, &[held], Dispatched::Again).await?;
+    acknowledge(store, service, &[held], Dispatched::Again).await?;
     ensure!(names(&take(store, service, 10).await?) == [held], "its caller gave it up");
     Ok(())
 }
 
-/// Its row is found, so that it can be removed, and nothing else.
+/// The dispatch row of an ended task is returned without arguments, so that the publisher removes it.
 pub async fn an_ended_task_is_not_dispatched(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
@@ -144,14 +144,14 @@ pub async fn an_ended_task_is_not_dispatched(harness: &Harness) -> Result<()> {
     Ok(())
 }
 
-/// Neither way is there a second one.
+/// A task has one transport at a time.
 pub async fn broker_tasks_are_never_claimed_and_other_tasks_never_dispatched(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     store.declare(vec![put_service("print", limits(None))?]).await?;
     let print = service_key(store, "print").await?;
     let carried = submit_all(store, new_tasks(service, client, 2)?).await?;
-    // Whatever the caller believes.
+    // The store decides, whatever the caller believes.
     let believed = NewTask { dispatch: publisher(Duration::ZERO), ..new_task(print, client)? };
     let claimed = submit(store, believed).await?.task_id;
     ensure!(claim(store, service, 10).await?.is_empty());
@@ -160,7 +160,7 @@ pub async fn broker_tasks_are_never_claimed_and_other_tasks_never_dispatched(har
     Ok(())
 }
 
-/// In one statement, under a capacity, and under a key.
+/// Covers a plain submission, one under a capacity, and one with an idempotency key.
 pub async fn every_way_of_submission_writes_a_dispatch_row(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
@@ -177,12 +177,12 @@ pub async fn every_way_of_submission_writes_a_dispatch_row(harness: &Harness) ->
     Ok(())
 }
 
-/// A worker that gives it back to the broker leaves it there.
+/// A task that its worker returns to the broker stays at the broker.
 pub async fn a_returned_task_is_dispatched_again_unless_the_broker_has_it(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let all = submit_all(store, new_tasks(service, client, 2)?).await?;
-    settle(store, service, &all, Dispatched::Done).await?;
+    acknowledge(store, service, &all, Dispatched::Done).await?;
     let started = || Event::Delivered { worker_host: Some("a".to_owned()), again: false, delivery_limit: 9 };
     for task in &all {
         change(store, *task, service, started()).await?;
@@ -196,19 +196,19 @@ pub async fn a_returned_task_is_dispatched_again_unless_the_broker_has_it(harnes
     Ok(())
 }
 
-/// All that is not finished, a worker's or not, once; what came later is not.
+/// Every unfinished task is dispatched once, running or not. Tasks submitted later are not.
 pub async fn tasks_lost_by_the_broker_are_dispatched_again_in_batches(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let all = submit_all(store, new_tasks(service, client, 25)?).await?;
-    settle(store, service, &all, Dispatched::Done).await?;
+    acknowledge(store, service, &all, Dispatched::Done).await?;
     ensure!(!store.refill_dispatches(10).await?, "nothing is lost");
     let started = Event::Delivered { worker_host: None, again: false, delivery_limit: 9 };
     change(store, all[3], service, started).await?;
     change(store, all[4], service, Event::failed(None, "no")).await?;
     store.redispatch_service(service).await?;
     let later = submit_all(store, new_tasks(service, client, 1)?).await?;
-    settle(store, service, &later, Dispatched::Done).await?;
+    acknowledge(store, service, &later, Dispatched::Done).await?;
     let mut batches = 0;
     while store.refill_dispatches(10).await? {
         batches += 1;
@@ -220,22 +220,22 @@ pub async fn tasks_lost_by_the_broker_are_dispatched_again_in_batches(harness: &
     Ok(())
 }
 
-/// Whoever was about to say that it is done with a task speaks of a queue that is gone.
+/// An acknowledgement that arrives after the queue was lost is about a publication to the old queue.
 pub async fn an_acknowledgement_from_before_a_lost_queue_keeps_the_new_dispatch(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let held = NewTask { dispatch: publisher(LONG), ..new_task(service, client)? };
     let lost = submit(store, held).await?.task_id;
-    // It is published; the broker loses its queue; only then is it noted that it was published.
+    // The task is published, the broker loses its queue, and only then the publication is acknowledged.
     store.redispatch_service(service).await?;
     while store.refill_dispatches(10).await? {}
-    settle(store, service, &[lost], Dispatched::Done).await?;
+    acknowledge(store, service, &[lost], Dispatched::Done).await?;
     let due = take(store, service, 10).await?;
     ensure!(names(&due) == [lost], "it is to be published again");
     store.complete_dispatches(due.into_iter().map(|due| due.name).collect(), Dispatched::Done).await?;
     ensure!(take(store, service, 10).await?.is_empty(), "now it is done");
 
-    // To a queue that is not the service's any more, likewise.
+    // The same holds for a publication to a queue that the service no longer uses.
     let old = NewTask { dispatch: publisher(Duration::ZERO), ..new_task(service, client)? };
     let old = submit(store, old).await?.task_id;
     let renamed = DispatchName { queue: "images".into(), ..dispatch_name(service, old) };
@@ -245,7 +245,8 @@ pub async fn an_acknowledgement_from_before_a_lost_queue_keeps_the_new_dispatch(
     Ok(())
 }
 
-/// It is not known whether it was noted, so it is noted again; meanwhile the broker has lost the task, or it came back.
+/// The publisher does not know whether its acknowledgement arrived, so it repeats it. Meanwhile the broker lost the
+/// task, or the task was returned.
 pub async fn a_duplicate_acknowledgement_does_not_remove_a_later_dispatch(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
@@ -274,7 +275,7 @@ pub async fn a_duplicate_acknowledgement_does_not_remove_a_later_dispatch(harnes
     Ok(())
 }
 
-/// What waits goes along. What a worker has stays with it, for as long as a lease where nobody hears it any more.
+/// Pending tasks move to the new transport. A running task stays with its worker, under a lease after the change.
 pub async fn a_service_can_change_its_transport_to_a_broker_and_back(harness: &Harness) -> Result<()> {
     let store = harness.store();
     store.declare(vec![put_service("resize", limits(None))?]).await?;
@@ -285,7 +286,7 @@ pub async fn a_service_can_change_its_transport_to_a_broker_and_back(harness: &H
     store.declare(vec![put_brokered("resize", limits(None))?]).await?;
     while store.refill_dispatches(10).await? {}
     ensure!(names(&take(store, service, 10).await?) == all[1..]);
-    // Declared once more, it is the same: nothing is published twice.
+    // Declaring the same transport again publishes nothing twice.
     store.declare(vec![put_brokered("resize", limits(Some(100)))?]).await?;
     ensure!(!store.refill_dispatches(10).await?);
     let started = Event::Delivered { worker_host: None, again: false, delivery_limit: 9 };
@@ -299,12 +300,12 @@ pub async fn a_service_can_change_its_transport_to_a_broker_and_back(harness: &H
     Ok(())
 }
 
-/// All that is not finished is dispatched to the new one: nobody follows the old one any more.
+/// All unfinished tasks are dispatched to the new queue, because nobody consumes the old one.
 pub async fn tasks_in_a_renamed_queue_are_dispatched_again(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
     let all = submit_all(store, new_tasks(service, client, 3)?).await?;
-    settle(store, service, &all, Dispatched::Done).await?;
+    acknowledge(store, service, &all, Dispatched::Done).await?;
     change(store, all[1], service, Event::Delivered { worker_host: None, again: false, delivery_limit: 9 }).await?;
     let mut moved = put_brokered("resize", limits(None))?;
     if let Change::PutService { queue_name, .. } = &mut moved {
@@ -313,13 +314,13 @@ pub async fn tasks_in_a_renamed_queue_are_dispatched_again(harness: &Harness) ->
     store.declare(vec![moved.clone()]).await?;
     while store.refill_dispatches(10).await? {}
     ensure!(names(&take(store, service, 10).await?) == all);
-    settle(store, service, &all, Dispatched::Done).await?;
+    acknowledge(store, service, &all, Dispatched::Done).await?;
     store.declare(vec![moved]).await?;
     ensure!(!store.refill_dispatches(10).await?, "declared once more, it is the same");
     Ok(())
 }
 
-/// Each new start without an end is a loss; the same start heard again is not.
+/// Each new start without an end counts as a loss. A duplicate of the same start does not.
 pub async fn a_broker_task_fails_at_its_delivery_limit_of_lost_workers(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
@@ -341,8 +342,8 @@ pub async fn a_broker_task_fails_at_its_delivery_limit_of_lost_workers(harness: 
     Ok(())
 }
 
-/// A failure of a worker that was replaced changes nothing; that of one that was never heard of counts, for nobody else may have
-/// the task.
+/// A failure of a worker that was replaced changes nothing. A failure of a worker that never reported its start counts,
+/// because nobody else can have the task.
 pub async fn a_late_failure_of_a_lost_worker_does_not_fail_the_next_attempt(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = brokered(store, limits(None)).await?;
@@ -360,7 +361,7 @@ pub async fn a_late_failure_of_a_lost_worker_does_not_fail_the_next_attempt(harn
         let task_id = submit(store, new_task(service, client)?).await?.task_id;
         let event = |event| TaskEvent { task_id, service, client: None, event };
         change(store, task_id, service, started("a")).await?;
-        // Whether it is known from before, or from the same batch.
+        // The start is known from an earlier call, or from the same call.
         let outcome = if at_once {
             store.record_events(vec![event(started("b")), event(failed("a"))]).await?.pop()
         } else {
@@ -375,7 +376,7 @@ pub async fn a_late_failure_of_a_lost_worker_does_not_fail_the_next_attempt(harn
         ensure!(found.state.status == Status::Failure && found.state.failures == 1, "{found:?}");
         ensure!(found.state.worker_host == found.error_message, "it says who failed: {found:?}");
     }
-    // Nobody has it: who fails need not have said that it began.
+    // Nobody has the task: a worker may report a failure without having reported a start.
     let task_id = submit(store, new_task(service, client)?).await?.task_id;
     change(store, task_id, service, failed("a")).await?;
     let state = find(store, task_id).await?.state;

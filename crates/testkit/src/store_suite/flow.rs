@@ -1,4 +1,4 @@
-//! Limits on how many tasks run, how many start, and whose.
+//! Flow limits: how many tasks run, how fast they start, and whose are next.
 
 use std::{
     collections::HashMap,
@@ -21,7 +21,7 @@ use super::{
     random::Random,
     world::{
         DEADLINE, LONG, a_moment, at_once, change, claim, claim_for, client, filter, find, json, limits, list_all,
-        name, new_task, new_tasks, put_service, record, says, service, submit, submit_all, until_after, wish,
+        name, new_task, new_tasks, put_service, record, request, says, service, submit, submit_all, until_after,
     },
 };
 
@@ -57,7 +57,7 @@ async fn succeed(store: &dyn Store, service: ServiceKey, task: &Task) -> Result<
     change(store, task.task_id, service, event).await
 }
 
-/// Whose tasks these are.
+/// The client of each task.
 fn of(tasks: &[Task], client: &str) -> usize {
     tasks.iter().filter(|task| task.client_id.as_str() == client).count()
 }
@@ -66,8 +66,8 @@ async fn running(store: &dyn Store, service: ServiceKey) -> Result<u64> {
     Ok(store.queue_depths(vec![service]).await?.first().context("one queue")?.in_progress)
 }
 
-/// Works until so many tasks have ended, and tells the most that ran at once as workers know it: from the claim's answer
-/// until just before the end is said. `who` names what is counted apart.
+/// Runs tasks until this many have ended, and returns the most that ran at once as workers see it: from the answer of
+/// the claim until just before the result is sent. `who` selects what is counted separately.
 async fn work_together(
     harness: &Harness,
     service: ServiceKey,
@@ -88,7 +88,7 @@ async fn work_together(
             while ended.load(Ordering::Relaxed) < total {
                 let tasks = claim(&*store, service, 1 + worker % 3).await?;
                 tasks.iter().for_each(|task| count(task, 1));
-                // Others get a chance to see them run.
+                // Yields, so that other workers see these tasks running.
                 tokio::task::yield_now().await;
                 for task in tasks {
                     count(&task, -1);
@@ -108,7 +108,7 @@ async fn work_together(
     Ok(counts.iter().map(|(who, (_, most))| (who.clone(), *most)).collect())
 }
 
-/// Many claimers, from two processes where there can be two.
+/// Many concurrent claims, from two processes where the driver allows it.
 pub async fn concurrent_claims_start_exactly_max_running_tasks(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", flow(FlowLimits { max_running: Some(7), ..FREE })).await?;
@@ -129,7 +129,7 @@ pub async fn concurrent_claims_start_exactly_max_running_tasks(harness: &Harness
     Ok(())
 }
 
-/// The oldest first, of those that may run.
+/// Of the tasks that may run, the oldest start first.
 pub async fn max_running_per_client_holds_and_other_clients_use_the_room(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = FlowLimits { max_running: Some(8), max_running_per_client: Some(2), ..FREE };
@@ -155,7 +155,7 @@ pub async fn max_running_per_client_holds_and_other_clients_use_the_room(harness
     let claimed = claim(store, service, 10).await?;
     ensure!(claimed.len() == 3 && of(&claimed, "alice") == 1 && of(&claimed, "carol") == 1, "bob has two already");
 
-    // A client's own limit holds where the service has none.
+    // The limit of one client holds where the service has none.
     store.declare(vec![put_service("resize", flow(FREE))?]).await?;
     submit_all(store, new_tasks(service, alice, 10)?).await?;
     let claimed = claim(store, service, 20).await?;
@@ -163,7 +163,7 @@ pub async fn max_running_per_client_holds_and_other_clients_use_the_room(harness
     Ok(())
 }
 
-/// Workers that die, give back, are overtaken, and tasks that are cancelled or purged: what runs is what is counted.
+/// Covers lost workers, returns, late messages, cancellations and purges: the count of running tasks stays exact.
 pub async fn max_running_frees_its_room_however_a_task_ends(harness: &Harness) -> Result<()> {
     const MOST: u64 = 6;
     let store = harness.store();
@@ -194,7 +194,7 @@ pub async fn max_running_frees_its_room_however_a_task_ends(harness: &Harness) -
                 store.fire_timers(random.below(4)).await?;
             }
             6 => {
-                // Said by a worker that names no attempt, of a task that waits: counted, not stopped.
+                // A worker starts a pending task by a message without an attempt: it is counted, not stopped.
                 let waiting = TaskFilter { statuses: vec![Status::Pending], ..filter(1) };
                 if let Some(task) = store.list_tasks(waiting).await?.tasks.pop() {
                     let event = Event::Started { attempt: None, worker_host: None, lease: Some(LONG) };
@@ -233,7 +233,7 @@ pub async fn max_running_frees_its_room_however_a_task_ends(harness: &Harness) -
             ensure!(running(store, service).await? == listed, "step {step}: {listed} are running");
         }
     }
-    // To the end, as if nothing had happened.
+    // Runs all tasks to the end.
     for task in held {
         record(store, task.task_id, service, Event::Cancelled).await?;
     }
@@ -253,7 +253,7 @@ pub async fn max_running_frees_its_room_however_a_task_ends(harness: &Harness) -
     Ok(())
 }
 
-/// Told by when tasks have started, over every window there is.
+/// The start times of tasks are checked over every window.
 pub async fn a_rate_limit_follows_the_clock_of_the_store(harness: &Harness) -> Result<()> {
     const INTERVAL: u64 = 10;
     const BURST: usize = 8;
@@ -263,11 +263,11 @@ pub async fn a_rate_limit_follows_the_clock_of_the_store(harness: &Harness) -> R
     let [alice] = clients(store, ["alice"]).await?;
     submit_all(store, new_tasks(service, alice, 70)?).await?;
     ensure!(claim(store, service, 3).await?.len() == 3);
-    let claimed = store.claim_tasks(vec![wish(service, 40, None), wish(service, 2, None)]).await?;
+    let claimed = store.claim_tasks(vec![request(service, 40, None), request(service, 2, None)]).await?;
     ensure!(claimed.tasks[0].len() == BURST - 3 && claimed.tasks[1].is_empty(), "a burst, and no more");
     let again = claimed.again.context("there is a time to look again")?;
     ensure!(again <= slow.per && again > slow.per / 2, "{again:?}");
-    ensure!(store.claim_tasks(vec![wish(service, 0, None)]).await?.again.is_none(), "for those who want some");
+    ensure!(store.claim_tasks(vec![request(service, 0, None)]).await?.again.is_none(), "for those who want some");
 
     let rate = RateLimit { count: 100, per: Duration::from_millis(100 * INTERVAL), burst: BURST as u32 };
     store.declare(vec![put_service("resize", flow(FlowLimits { rate: Some(rate), ..FREE }))?]).await?;
@@ -277,7 +277,7 @@ pub async fn a_rate_limit_follows_the_clock_of_the_store(harness: &Harness) -> R
         async move {
             let mut started = Vec::new();
             while taken.load(Ordering::Relaxed) < 70 - BURST {
-                let claimed = store.claim_tasks(vec![wish(service, 5, None)]).await?;
+                let claimed = store.claim_tasks(vec![request(service, 5, None)]).await?;
                 let tasks = claimed.tasks.concat();
                 taken.fetch_add(tasks.len(), Ordering::Relaxed);
                 if let Some(again) = claimed.again {
@@ -298,7 +298,7 @@ pub async fn a_rate_limit_follows_the_clock_of_the_store(harness: &Harness) -> R
     ensure!(started.len() == 70 - BURST, "{} have started", started.len());
     for (i, from) in started.iter().enumerate() {
         for (j, to) in started.iter().enumerate().skip(i) {
-            // A moment is known to the millisecond only.
+            // Times have a resolution of one millisecond.
             let most = BURST as u64 + ((to - from + 1) as u64) / INTERVAL;
             ensure!(((j - i) as u64) < most, "{} starts within {} ms", j - i + 1, to - from);
         }
@@ -306,7 +306,7 @@ pub async fn a_rate_limit_follows_the_clock_of_the_store(harness: &Harness) -> R
     Ok(())
 }
 
-/// Claims of one task each, and of many.
+/// Covers claims of one task each, and of many.
 pub async fn fair_share_gives_clients_turns_whatever_their_backlog(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", flow(FAIR)).await?;
@@ -328,7 +328,7 @@ pub async fn fair_share_gives_clients_turns_whatever_their_backlog(harness: &Har
     Ok(())
 }
 
-/// One task of one client, behind hundreds of another's.
+/// A client submits one task after hundreds of another client.
 pub async fn fair_share_gives_an_absent_client_no_credit(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", flow(FlowLimits { max_running: Some(100), ..FAIR })).await?;
@@ -344,7 +344,7 @@ pub async fn fair_share_gives_an_absent_client_no_credit(harness: &Harness) -> R
     Ok(())
 }
 
-/// Three to one.
+/// The shares are three to one.
 pub async fn fair_share_starts_more_tasks_of_a_client_with_a_larger_share(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", flow(FAIR)).await?;
@@ -361,7 +361,7 @@ pub async fn fair_share_starts_more_tasks_of_a_client_with_a_larger_share(harnes
     Ok(())
 }
 
-/// Between clients where they do not take turns, and among each one's own where they do.
+/// Priority orders all tasks without fair share, and the tasks of each client with it.
 pub async fn priority_order_holds_under_flow_limits(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", flow(FlowLimits { max_running_per_client: Some(2), ..FREE })).await?;
@@ -383,7 +383,7 @@ pub async fn priority_order_holds_under_flow_limits(harness: &Harness) -> Result
     Ok(())
 }
 
-/// In one call for several services.
+/// One call claims for several services.
 pub async fn flow_limits_spare_unlimited_services_and_a_pause_stops_all_claims(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limited = service(store, "resize", flow(FlowLimits { max_running: Some(2), ..FREE })).await?;
@@ -393,16 +393,16 @@ pub async fn flow_limits_spare_unlimited_services_and_a_pause_stops_all_claims(h
         submit_all(store, new_tasks(service, alice, 10)?).await?;
     }
     store.declare(vec![Change::PauseService { name: name("resize")?, paused: true }]).await?;
-    let wishes = || vec![wish(limited, 9, None), wish(free, 4, None)];
-    let claimed = store.claim_tasks(wishes()).await?;
+    let requests = || vec![request(limited, 9, None), request(free, 4, None)];
+    let claimed = store.claim_tasks(requests()).await?;
     ensure!(claimed.tasks[0].is_empty() && claimed.tasks[1].len() == 4 && claimed.again.is_none());
     store.declare(vec![Change::PauseService { name: name("resize")?, paused: false }]).await?;
-    let claimed = store.claim_tasks(wishes()).await?;
+    let claimed = store.claim_tasks(requests()).await?;
     ensure!(claimed.tasks[0].len() == 2 && claimed.tasks[1].len() == 4);
     Ok(())
 }
 
-/// Raised, lowered and taken away; every process holds to it at once.
+/// Limits are raised, lowered and removed. Every process follows at once.
 pub async fn flow_limits_can_change_while_tasks_run(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let other = &**harness.handles.last().context("a handle")?;
@@ -414,7 +414,7 @@ pub async fn flow_limits_can_change_while_tasks_run(harness: &Harness) -> Result
         let changed = vec![put_service("resize", flow(FlowLimits { max_running: most, ..FREE }))?];
         Ok(store.declare(changed).await?)
     };
-    // What ran before the limit counts as well.
+    // Tasks that ran before the limit was set count too.
     for (most, more) in [(3, 1), (5, 2), (1, 0), (5, 0)] {
         put(Some(most)).await?;
         let claimed = claim(other, service, 40).await?;
@@ -436,17 +436,17 @@ pub async fn flow_limits_can_change_while_tasks_run(harness: &Harness) -> Result
     Ok(())
 }
 
-/// Keeps what it hears.
+/// Collects the wake-ups that it receives.
 pub(super) struct Ear(pub(super) mpsc::UnboundedSender<Wakeup>);
 
 impl WakeupListener for Ear {
     fn wake(&self, wakeup: &Wakeup) {
-        // Who listens no more is not told.
+        // A listener that was dropped receives nothing.
         let _ = self.0.send(wakeup.clone());
     }
 }
 
-/// When a task ends, whichever way; and only where somebody may be waiting for that.
+/// A wake-up is sent when a task ends in any way, and only where a worker may be waiting for room.
 pub async fn a_worker_that_waits_for_flow_room_is_woken(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limited = service(store, "resize", ServiceLimits { delivery_limit: 1, ..flow(FREE) }).await?;

@@ -1,4 +1,4 @@
-//! Processes that do tasks themselves: what they have in hand is theirs, until they are done with it or dead.
+//! Instance leases: a task that an instance has leased belongs to it until the task ends or the instance is reaped.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -34,12 +34,12 @@ async fn join(store: &dyn Store, new: NewInstance) -> Result<InstanceKey> {
     }
 }
 
-fn wish(service: ServiceKey, max: usize, instance: InstanceKey) -> ClaimRequest {
+fn request(service: ServiceKey, max: usize, instance: InstanceKey) -> ClaimRequest {
     ClaimRequest { service, max, lease: None, worker_host: Some("one".to_owned()), instance: Some(instance) }
 }
 
 async fn take(store: &dyn Store, service: ServiceKey, max: usize, instance: InstanceKey) -> Result<Vec<Task>> {
-    store.claim_tasks(vec![wish(service, max, instance)]).await?.tasks.pop().context("one wish has one answer")
+    store.claim_tasks(vec![request(service, max, instance)]).await?.tasks.pop().context("one request has one answer")
 }
 
 fn done(task: &Task, service: ServiceKey) -> Result<relais_core::TaskEvent> {
@@ -55,7 +55,7 @@ fn is_success(outcome: &Outcome) -> bool {
     matches!(outcome, Outcome::Applied(state) if state.status == Status::Success)
 }
 
-/// A task taken in hand is one attempt with all that belongs to it, whenever that is written.
+/// A task that an instance leases has one attempt with all its fields, whenever that is written.
 pub async fn a_task_leased_by_an_instance_is_recorded_as_one_attempt(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -77,13 +77,13 @@ pub async fn a_task_leased_by_an_instance_is_recorded_as_one_attempt(harness: &H
     let depth = store.queue_depths(vec![service]).await?[0];
     ensure!((depth.pending, depth.in_progress) == (10, 0), "{depth:?}");
     let position = find(store, names[20]).await?.position;
-    ensure!(position == Some(1), "those behind have moved up: {position:?}");
+    ensure!(position == Some(1), "later tasks have moved up: {position:?}");
     let again = all_done(store, &tasks[..1], service).await?;
     ensure!(again == [Outcome::Ignored(Ignored::Ended(Status::Success))], "a result counts once: {again:?}");
     Ok(())
 }
 
-/// Nobody else gets what is in hand, neither a process nor a worker, at any concurrency.
+/// A leased task is given neither to another instance nor to a worker, at any concurrency.
 pub async fn a_task_leased_by_an_instance_is_given_to_nobody_else(harness: &Harness) -> Result<()> {
     let (service, client) = one_of_each(harness.store()).await?;
     submit_all(harness.store(), new_tasks(service, client, 600)?).await?;
@@ -93,7 +93,7 @@ pub async fn a_task_leased_by_an_instance_is_given_to_nobody_else(harness: &Harn
         takers.spawn(async move {
             let mut got = Vec::new();
             if n < 2 {
-                // A worker elsewhere, beside them.
+                // A worker over HTTP, beside the instances.
                 loop {
                     let some = claim(&*store, service, 7).await?;
                     if some.is_empty() {
@@ -126,8 +126,8 @@ pub async fn a_task_leased_by_an_instance_is_given_to_nobody_else(harness: &Harn
     Ok(())
 }
 
-/// A process with many tasks in hand goes on behind them, and still gets what came to stand before them: what is more urgent, and
-/// what was given back. Nobody gets anything twice.
+/// An instance with many leased tasks claims behind them, and still gets tasks that rank before them: urgent ones and
+/// returned ones. Nobody gets a task twice.
 pub async fn an_instance_with_many_leased_tasks_still_gets_urgent_and_returned_ones(harness: &Harness) -> Result<()> {
     const MANY: usize = 1500;
     let store = harness.store();
@@ -157,7 +157,7 @@ pub async fn an_instance_with_many_leased_tasks_still_gets_urgent_and_returned_o
     Ok(())
 }
 
-/// Submits tasks while a process waits for some; tells their names, and what the process has in hand.
+/// Submits tasks while an instance waits for some. Returns their ids, and the tasks that the instance leased.
 async fn submit_for(
     store: &dyn Store,
     tasks: Vec<NewTask>,
@@ -165,11 +165,12 @@ async fn submit_for(
     instance: InstanceKey,
 ) -> Result<(Vec<TaskId>, Vec<Task>)> {
     let service = tasks.first().context("none to submit")?.service;
-    let (answers, taken) = store.submit_and_claim(tasks, wish(service, max, instance)).await?;
+    let (answers, taken) = store.submit_and_claim(tasks, request(service, max, instance)).await?;
     Ok((answers.into_iter().map(|answer| Ok(answer?.task_id)).collect::<Result<_>>()?, taken))
 }
 
-/// What is submitted while a process waits for it is in its hand, and nobody else's; but nothing comes before what waits already.
+/// A task that is submitted while an instance waits is leased to it alone. It does not overtake tasks that are already
+/// pending.
 pub async fn a_submission_for_a_waiting_instance_is_leased_in_the_same_transaction(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -192,11 +193,11 @@ pub async fn a_submission_for_a_waiting_instance_is_leased_in_the_same_transacti
     store.deregister_instance(one).await?;
     let (_, none) = submit_for(store, new_tasks(service, client, 1)?, 10, one).await?;
     ensure!(none.is_empty(), "one that has left gets nothing");
-    ensure!(take(store, service, 10, other).await?.len() == 5, "what nobody has is anybody's");
+    ensure!(take(store, service, 10, other).await?.len() == 5, "a task that nobody has leased can be claimed");
     Ok(())
 }
 
-/// The same of a service whose flow is limited, that is paused, or whose queue is full: it is as if nobody waited.
+/// If the flow is limited, the service is paused or its queue is full, the submission is as if no instance waited.
 pub async fn limits_hold_for_submissions_to_a_waiting_instance(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let client = client(store, "alice").await?;
@@ -207,12 +208,12 @@ pub async fn limits_hold_for_submissions_to_a_waiting_instance(harness: &Harness
     let (_, mut taken) = submit_for(store, new_tasks(slow, client, 3)?, 10, key).await?;
     taken.extend(take(store, slow, 10, key).await?);
     ensure!(taken.len() == 1, "{} run at once", taken.len());
-    let (answers, _) = store.submit_and_claim(new_tasks(small, client, 3)?, wish(small, 10, key)).await?;
+    let (answers, _) = store.submit_and_claim(new_tasks(small, client, 3)?, request(small, 10, key)).await?;
     ensure!(answers.iter().filter(|answer| answer.is_ok()).count() == 2, "{answers:?}");
     Ok(())
 }
 
-/// Nobody else gets what is submitted into a hand, at any concurrency.
+/// A task that is submitted to a waiting instance is given to nobody else, at any concurrency.
 pub async fn concurrent_submissions_to_waiting_instances_lease_each_task_once(harness: &Harness) -> Result<()> {
     const ROUNDS: usize = 40;
     let (service, client) = one_of_each(harness.store()).await?;
@@ -222,7 +223,7 @@ pub async fn concurrent_submissions_to_waiting_instances_lease_each_task_once(ha
         takers.spawn(async move {
             let mut got = Vec::new();
             if n < 2 {
-                // A worker elsewhere, beside them.
+                // A worker over HTTP, beside the instances.
                 for _ in 0..2 * ROUNDS {
                     got.extend(claim(&*store, service, 2).await?.into_iter().map(|task| task.task_id));
                 }
@@ -256,7 +257,7 @@ pub async fn concurrent_submissions_to_waiting_instances_lease_each_task_once(ha
     Ok(())
 }
 
-/// Whatever happens to a task while it is in hand counts, whoever does it.
+/// A change of a leased task by anybody else wins.
 pub async fn a_cancellation_of_a_leased_task_by_another_process_wins(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -278,7 +279,7 @@ pub async fn a_cancellation_of_a_leased_task_by_another_process_wins(harness: &H
     Ok(())
 }
 
-/// A task that fails, or is given back, is anybody's again, with the attempt that it has had.
+/// A leased task that fails or is returned can be claimed by anybody, and its attempt is recorded.
 pub async fn a_leased_task_that_is_returned_can_be_claimed_by_any_worker(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -298,14 +299,14 @@ pub async fn a_leased_task_that_is_returned_can_be_claimed_by_any_worker(harness
     Ok(())
 }
 
-/// When a process dies, what it had in hand is done again, and nothing that it says afterwards counts.
+/// When an instance dies, its leased tasks run again, and its late messages are ignored.
 pub async fn tasks_of_a_crashed_instance_run_again_and_its_late_results_are_ignored(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
     let names = submit_all(store, new_tasks(service, client, 6)?).await?;
     let key = join(store, NewInstance { silence: Duration::from_millis(1), ..instance("one", service) }).await?;
     let tasks = take(store, service, 6, key).await?;
-    // One is done, one is said to have begun, the others are only in hand.
+    // One has ended, one has reported a heartbeat, and the others are only leased.
     ensure!(all_done(store, &tasks[..1], service).await?.iter().all(is_success));
     record(store, tasks[1].task_id, service, Event::Kept { attempt: 1 }).await?;
     let other = harness.handles.last().context("there is a handle")?;
@@ -333,7 +334,7 @@ pub async fn tasks_of_a_crashed_instance_run_again_and_its_late_results_are_igno
     Ok(())
 }
 
-/// Whoever begins under a name takes the place of the one before it at once.
+/// An instance that registers under a known name replaces the one before it at once.
 pub async fn an_instance_that_registers_again_replaces_its_predecessor_at_once(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -354,7 +355,7 @@ pub async fn an_instance_that_registers_again_replaces_its_predecessor_at_once(h
     Ok(())
 }
 
-/// What a process had in hand fails when it dies, where it asked for that.
+/// With the crash policy `fail`, the leased tasks of a dead instance fail.
 pub async fn crash_policy_fail_fails_the_tasks_of_a_crashed_instance(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let client = client(store, "alice").await?;
@@ -365,14 +366,15 @@ pub async fn crash_policy_fail_fails_the_tasks_of_a_crashed_instance(harness: &H
     let key = join(store, one.clone()).await?;
     take(store, service, 1, key).await?;
     let Registration::In { recovered: 1, .. } = store.register_instance(one).await? else {
-        bail!("one task was in hand")
+        bail!("one task was leased")
     };
     let task = find(store, name).await?;
     ensure!(task.state.status == Status::Failure && task.error_kind.as_deref() == Some("crashed"), "{task:?}");
     Ok(())
 }
 
-/// A strict process leaves its tasks as they are, and nobody begins under its name, until somebody has decided.
+/// With the crash policy `refuse`, the leased tasks stay as they are and the name cannot be used, until an operator
+/// resolves it.
 pub async fn crash_policy_refuse_keeps_the_tasks_of_a_crashed_instance_until_resolved(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -401,7 +403,7 @@ pub async fn crash_policy_refuse_keeps_the_tasks_of_a_crashed_instance_until_res
     Ok(())
 }
 
-/// A process that ends gives back what it has in hand, and that costs no attempt unless it had begun.
+/// An instance that deregisters returns its leased tasks. That costs an attempt only if the task had begun.
 pub async fn deregistering_an_instance_returns_its_leased_tasks(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -418,7 +420,7 @@ pub async fn deregistering_an_instance_returns_its_leased_tasks(harness: &Harnes
     Ok(())
 }
 
-/// Limits hold for what is taken in hand as for all else.
+/// Flow limits hold for leased tasks too.
 pub async fn flow_limits_count_tasks_leased_by_an_instance(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let client = client(store, "alice").await?;
@@ -428,15 +430,15 @@ pub async fn flow_limits_count_tasks_leased_by_an_instance(harness: &Harness) ->
     let key = join(store, instance("one", service)).await?;
     let tasks = take(store, service, 5, key).await?;
     ensure!(tasks.len() == 2, "{}", tasks.len());
-    ensure!(claim(store, service, 5).await?.is_empty(), "a worker elsewhere is bound by them too");
+    ensure!(claim(store, service, 5).await?.is_empty(), "the limits bind a worker over HTTP too");
     ensure!(all_done(store, &tasks[..1], service).await?.iter().all(is_success));
     ensure!(take(store, service, 5, key).await?.len() == 1);
-    ensure!(store.lease_orphans(10).await? == 0, "what is in hand is watched by its process");
+    ensure!(store.lease_orphans(10).await? == 0, "a leased task is no orphan");
     Ok(())
 }
 
-/// Limits by client that come while tasks are in hand, and stay there until somebody decides: nobody's turn is spent on what is
-/// not to be had, and nobody looks again and again.
+/// Limits by client are declared while tasks are leased by an instance that waits for a decision: no turn of a client
+/// is spent on a leased task, and claims do not look again and again.
 pub async fn client_limits_skip_tasks_leased_by_an_instance(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (alice, bob) = (client(store, "alice").await?, client(store, "bob").await?);
@@ -455,25 +457,25 @@ pub async fn client_limits_skip_tasks_leased_by_an_instance(harness: &Harness) -
         }
         store.declare(vec![put_service(name, ServiceLimits { flow, ..limits(None) })?]).await?;
         let second = submit_all(store, new_tasks(service, bob, 2)?).await?;
-        let wish = |max| ClaimRequest { service, max, lease: None, worker_host: None, instance: None };
-        let got = store.claim_tasks(vec![wish(10)]).await?;
+        let request = |max| ClaimRequest { service, max, lease: None, worker_host: None, instance: None };
+        let got = store.claim_tasks(vec![request(10)]).await?;
         let names: HashSet<TaskId> = got.tasks[0].iter().map(|task| task.task_id).collect();
         ensure!(names == first[38..].iter().chain(&second).copied().collect(), "{name}: {}", names.len());
         for task in &got.tasks[0] {
             change(store, task.task_id, service, Event::Succeeded { attempt: None, response: json("1")? }).await?;
         }
-        let nothing = store.claim_tasks(vec![wish(10)]).await?;
+        let nothing = store.claim_tasks(vec![request(10)]).await?;
         ensure!(nothing.tasks[0].is_empty() && nothing.again.is_none(), "{name}: {:?}", nothing.again);
 
         submit_all(store, new_tasks(service, bob, 4)?).await?;
-        ensure!(store.claim_tasks(vec![wish(2)]).await?.tasks[0].len() == 2, "{name}: nobody else waits for them");
+        ensure!(store.claim_tasks(vec![request(2)]).await?.tasks[0].len() == 2, "{name}: nobody else waits for them");
         ensure!(store.resolve_instance(name.to_owned(), Decision::Restart).await? == Some(38));
-        ensure!(store.claim_tasks(vec![wish(2)]).await?.tasks[0].len() == 2, "{name}: they are to be had again");
+        ensure!(store.claim_tasks(vec![request(2)]).await?.tasks[0].len() == 2, "{name}: they are to be had again");
     }
     Ok(())
 }
 
-/// A task that is done once more is anybody's, whatever else is in the same hand.
+/// A retried task can be claimed by anybody, whatever else its instance has leased.
 pub async fn a_retried_task_can_be_claimed_by_any_worker(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let other = harness.handles.last().context("there is a handle")?;
@@ -483,7 +485,7 @@ pub async fn a_retried_task_can_be_claimed_by_any_worker(harness: &Harness) -> R
     let tasks = take(store, service, 3, key).await?;
     change(store, tasks[0].task_id, service, Event::failed(Some(1), "no")).await?;
     change(&**other, tasks[0].task_id, service, Event::Revived).await?;
-    // This one has begun, and nobody knows it yet.
+    // This task has begun, and that is not written yet.
     change(&**other, tasks[1].task_id, service, Event::Cancelled).await?;
     change(&**other, tasks[1].task_id, service, Event::Revived).await?;
     let again = claim(&**other, service, 5).await?;
@@ -495,7 +497,7 @@ pub async fn a_retried_task_can_be_claimed_by_any_worker(harness: &Harness) -> R
     Ok(())
 }
 
-/// What was taken in hand in time does not expire, and what takes too long fails like any task.
+/// A task that was leased in time does not expire. A task that runs too long times out like any other.
 pub async fn a_task_leased_by_an_instance_times_out_like_any_other(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let other = harness.handles.last().context("there is a handle")?;
@@ -522,11 +524,11 @@ pub async fn a_task_leased_by_an_instance_times_out_like_any_other(harness: &Har
     ensure!(waiting.state.status == Status::Waiting && waiting.state.failures == 1, "{waiting:?}");
     store.advance(Duration::from_secs(3600)).await?;
     other.fire_timers(10).await?;
-    ensure!(claim(&**other, service, 5).await?.len() == 1, "it is in nobody's hand any more");
+    ensure!(claim(&**other, service, 5).await?.len() == 1, "nobody leases it any more");
     Ok(())
 }
 
-/// Of what is done in hand is told what is told of any task, in its order.
+/// A leased task has the same callbacks as any other, in order.
 pub async fn callbacks_of_a_task_leased_by_an_instance_are_sent_in_order(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;

@@ -1,4 +1,4 @@
-//! Workers that are not heard of again.
+//! Leases of workers that fall silent.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
     world::{change, claim, claim_for, client, find, limits, new_tasks, one_of_each, service, submit_all},
 };
 
-/// It goes back to its place until it has lost as many workers as it may.
+/// The task returns to its position until it has lost as many workers as its delivery limit.
 pub async fn an_expired_lease_returns_the_task_until_its_delivery_limit_then_it_fails(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", ServiceLimits { delivery_limit: 3, ..limits(None) }).await?;
@@ -35,7 +35,7 @@ pub async fn an_expired_lease_returns_the_task_until_its_delivery_limit_then_it_
     Ok(())
 }
 
-/// Neither a long lease nor a task that has ended is touched.
+/// Leases that have not expired and tasks that have ended are left alone.
 pub async fn leases_that_have_not_expired_are_kept(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -43,14 +43,14 @@ pub async fn leases_that_have_not_expired_are_kept(harness: &Harness) -> Result<
     claim(store, service, 1).await?;
     claim_for(store, service, 1, Duration::ZERO).await?;
     change(store, names[1], service, Event::failed(Some(1), "no")).await?;
-    // A worker that a broker watches has no lease.
+    // A worker of a broker service has no lease.
     change(store, names[2], service, Event::Started { attempt: None, worker_host: None, lease: None }).await?;
     ensure!(store.fire_timers(10).await?.lost == 0);
     ensure!(find(store, names[0]).await?.state.status == Status::InProgress);
     Ok(())
 }
 
-/// The longest silent come first, and the rest has its turn.
+/// The oldest expired lease comes first, and the rest follows with the next calls.
 pub async fn expired_leases_are_reclaimed_oldest_first_up_to_the_limit(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;

@@ -1,4 +1,4 @@
-//! Listings.
+//! Lists of tasks.
 
 use anyhow::{Result, ensure};
 use relais_core::{ClientKey, Event, ServiceKey, Status, Store, Task, TaskFilter, TaskId, TaskLink};
@@ -15,7 +15,7 @@ fn names(tasks: &[Task]) -> Vec<TaskId> {
     tasks.iter().map(|task| task.task_id).collect()
 }
 
-/// With pages of any size, also while tasks arrive.
+/// Covers pages of any size, also while tasks are submitted.
 pub async fn pages_list_every_task_exactly_once_newest_first(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let everything = world(store).await?.0;
@@ -34,7 +34,7 @@ pub async fn pages_list_every_task_exactly_once_newest_first(harness: &Harness) 
     Ok(())
 }
 
-/// Tasks of two services and two clients in all statuses, in the order of their arrival.
+/// Creates tasks of two services and two clients in all statuses, in order of submission.
 async fn world(store: &dyn Store) -> Result<(Vec<TaskId>, [ServiceKey; 2], [ClientKey; 2])> {
     let (resize, alice) = one_of_each(store).await?;
     let (rotate, bob) = (service(store, "rotate", limits(None)).await?, client(store, "bob").await?);
@@ -57,7 +57,7 @@ async fn world(store: &dyn Store) -> Result<(Vec<TaskId>, [ServiceKey; 2], [Clie
     Ok((all, services, clients))
 }
 
-/// Every combination of services, clients and statuses, against leaving out by hand.
+/// Every combination of services, clients and statuses is compared with a filter in memory.
 pub async fn list_filters_select_by_service_client_and_status(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (all, services, clients) = world(store).await?;
@@ -88,7 +88,7 @@ pub async fn list_filters_select_by_service_client_and_status(harness: &Harness)
     Ok(())
 }
 
-/// From a moment on, up to before another one.
+/// The list starts at one date and ends before another.
 pub async fn list_filters_select_by_submission_date(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -121,7 +121,7 @@ pub async fn list_filters_select_by_submission_date(harness: &Harness) -> Result
     Ok(())
 }
 
-/// Whatever the filter; and no further than they were asked to count.
+/// A count agrees with every filter, and stops at its limit.
 pub async fn counts_agree_with_the_list_and_stop_at_their_limit(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (_, services, clients) = world(store).await?;
@@ -142,7 +142,7 @@ pub async fn counts_agree_with_the_list_and_stop_at_their_limit(harness: &Harnes
     Ok(())
 }
 
-/// Over services, with other filters, page by page.
+/// Covers several services, other filters and pages.
 pub async fn tasks_of_a_chain_are_listed_by_correlation_id(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;

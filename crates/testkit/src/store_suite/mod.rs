@@ -1,7 +1,7 @@
-//! The conformance suite of the `Store` port: what every driver must hold to, tried hard.
+//! The conformance suite of the `Store` port: tests that every driver must pass.
 //!
-//! A driver's own test builds a [`Harness`] and names it to [`store_suite!`](crate::store_suite), which makes one test of
-//! each promise below, so that each has its own name, its own empty database and its own verdict. Nothing here knows a
+//! A driver's own test builds a [`Harness`] and passes it to [`store_suite!`](crate::store_suite), which makes one test
+//! of each promise below. Each test has its own name, its own empty database and its own verdict. Nothing here knows a
 //! driver, SQL or a file.
 
 pub mod attempt;

@@ -1,7 +1,7 @@
-//! Random operations, and a model in memory that says what must come of each.
+//! Random operations, compared with a model in memory.
 //!
-//! The model knows the rules by `relais_core::apply` and by counting. Leases are either over at once or outlast the test,
-//! so that the model needs no clock.
+//! The model applies `relais_core::apply` and counts. Leases either expire at once or outlast the test, so that the
+//! model needs no clock.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -14,7 +14,7 @@ use relais_core::{
 use super::{
     Harness,
     random::Random,
-    world::{LONG, a_moment, authorize, client, filter, find, json, limits, list_all, new_task, service, wish},
+    world::{LONG, a_moment, authorize, client, filter, find, json, limits, list_all, new_task, request, service},
 };
 
 const EPOCH: Timestamp = Timestamp::from_millis(0);
@@ -30,17 +30,17 @@ struct Kept {
     purged: bool,
 }
 
-/// What the store must look like.
+/// The expected content of the store.
 struct Model {
     services: Vec<(ServiceKey, Option<u32>, u32)>,
     clients: Vec<(ClientKey, Option<u32>)>,
-    /// In the order of their arrival.
+    /// In order of submission.
     tasks: Vec<Kept>,
     keys: HashMap<(usize, usize, u8), (u8, TaskId, u64)>,
     random: Random,
 }
 
-/// All verbs at once, many steps, then everything is looked at.
+/// Runs many random steps of all verbs, then compares everything.
 pub async fn random_operations_agree_with_a_model(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let mut model = Model::new(store).await?;
@@ -61,7 +61,7 @@ pub async fn random_operations_agree_with_a_model(harness: &Harness) -> Result<(
     model.look(store, usize::MAX).await
 }
 
-/// Messages only: a few tasks, and everything that can be said about them, in every order.
+/// Runs only messages: a few tasks, and every message about them in every order.
 pub async fn late_duplicate_and_reordered_messages_agree_with_a_model(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let mut model = Model::new(store).await?;
@@ -158,7 +158,7 @@ impl Model {
     async fn claim(&mut self, store: &dyn Store) -> Result<()> {
         let (service, max) = (self.random.below(3), self.random.below(5));
         let lease = if self.random.once_in(2) { Duration::ZERO } else { LONG };
-        let claimed = store.claim_tasks(vec![wish(self.services[service].0, max, Some(lease))]).await?.tasks.concat();
+        let claimed = store.claim_tasks(vec![request(self.services[service].0, max, Some(lease))]).await?.tasks.concat();
         let event = Event::Claimed { worker_host: Some("host".to_owned()), lease };
         let mut expected = Vec::new();
         for task in &mut self.tasks {
@@ -178,7 +178,7 @@ impl Model {
         let mut events = Vec::new();
         let mut expected = Vec::new();
         for _ in 0..self.random.below(most) {
-            // Mostly of the youngest, so that many are of the same task.
+            // Mostly about the youngest tasks, so that many events are about the same task.
             let back = self.random.below(self.tasks.len().min(10)) + 1;
             let index =
                 if self.random.once_in(5) { self.random.below(self.tasks.len()) } else { self.tasks.len() - back };
@@ -236,7 +236,7 @@ impl Model {
         Ok(())
     }
 
-    /// Everything that is finished, of one service; sometimes everything.
+    /// Purges the finished tasks of one service, sometimes of all.
     async fn purge(&mut self, store: &dyn Store) -> Result<()> {
         a_moment(store).await?;
         let service = self.random.below(3);
@@ -269,7 +269,7 @@ impl Model {
         Ok(())
     }
 
-    /// Looks at some tasks, or at all, and at the counters and the listing.
+    /// Compares some tasks, or all, the counters and the list.
     async fn look(&mut self, store: &dyn Store, number: usize) -> Result<()> {
         let some: Vec<usize> = if number >= self.tasks.len() {
             (0..self.tasks.len()).collect()
@@ -287,7 +287,7 @@ impl Model {
         let backlog = store.backlog().await?;
         for (service, &(key, ..)) in self.services.iter().enumerate() {
             for status in Status::ALL {
-                // Totals of what is finished are kept for ever.
+                // Counters of finished tasks are never reset.
                 let counts = |task: &&Kept| {
                     task.service == service && task.state.status == status && (status.is_final() || !task.purged)
                 };
@@ -311,7 +311,7 @@ impl Model {
         Ok(())
     }
 
-    /// Queues asked for by name say the same as all of them together, in the order asked for.
+    /// Queues that are asked for by name agree with the list of all queues, in the order asked for.
     async fn depths(&self, store: &dyn Store, backlog: &relais_core::Backlog) -> Result<()> {
         let mut asked: Vec<_> = self.services.iter().map(|&(key, ..)| key).rev().collect();
         asked.push(relais_core::ServiceKey(i32::MAX));
@@ -362,7 +362,7 @@ impl Kept {
     }
 }
 
-/// The same but for the moments, of which only the presence is known.
+/// Compares two states without their times, of which only the presence is compared.
 fn alike(is: &State, must: &State) -> bool {
     let timeless = |state: &State| State {
         started: state.started.map(|_| EPOCH),

@@ -1,4 +1,4 @@
-//! A task's place in its queue.
+//! The position of a task in its queue.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::{
     world::{change, claim, claim_for, new_tasks, one_of_each, place, says, submit_all},
 };
 
-/// Small enough to look at every place after every step; beyond one node of the tree.
+/// Small enough to compare every position after every step, and larger than one node of the tree.
 pub async fn the_position_is_exact_after_claims_cancellations_and_returns(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -26,7 +26,7 @@ pub async fn the_position_is_exact_after_claims_cancellations_and_returns(harnes
     places(store, &rest).await?;
     ensure!(place(store, queue[0]).await?.is_none(), "who is being served has no place");
 
-    // Given back, it stands where it stood; and whoever comes later stands behind all.
+    // A returned task has its old position, and a later submission is behind all.
     change(store, held[1].task_id, service, Event::Returned { attempt: Some(1) }).await?;
     queue = [vec![held[1].task_id], rest].concat();
     places(store, &queue).await?;
@@ -51,7 +51,7 @@ async fn places(store: &dyn Store, queue: &[TaskId]) -> Result<()> {
     Ok(())
 }
 
-/// So many that all levels but the last of the tree are at work.
+/// Enough tasks to use all levels of the tree but the last.
 pub async fn the_position_is_exact_among_twenty_thousand_tasks(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -62,7 +62,7 @@ pub async fn the_position_is_exact_among_twenty_thousand_tasks(harness: &Harness
     }
     probe(store, &queue, &mut random).await?;
 
-    // Claims at the head, cancels all over.
+    // Claims at the head of the queue, and cancellations anywhere.
     queue.drain(..claim(store, service, 700).await?.len());
     for _ in 0..4 {
         let gone: Vec<TaskId> = (0..300).map(|_| queue.remove(random.below(queue.len()))).collect();

@@ -1,4 +1,4 @@
-//! Limits on what a broker has: how many tasks are published and unfinished, how many in a time, and whose.
+//! Flow limits of broker services: how many tasks are published and unfinished, how fast, and whose.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -36,7 +36,7 @@ fn succeeds() -> Result<Event> {
     Ok(Event::Succeeded { attempt: None, response: json("{}")? })
 }
 
-/// A service with a window, which all handles know.
+/// Declares a service with a window on all handles.
 async fn windowed(harness: &Harness, limits: ServiceLimits) -> Result<ServiceKey> {
     harness.store().declare(vec![put_brokered("resize", limits)?]).await?;
     let service = service_key(harness.store(), "resize").await?;
@@ -51,14 +51,14 @@ async fn take(store: &dyn Store, service: ServiceKey, most: usize) -> Result<Vec
     Ok(claimed.tasks.into_iter().map(|due| due.name).collect())
 }
 
-/// The same, and the broker has it.
+/// Takes dispatches and acknowledges their publication.
 async fn publish(store: &dyn Store, service: ServiceKey, most: usize) -> Result<Vec<TaskId>> {
     let names = take(store, service, most).await?;
     store.complete_dispatches(names.clone(), Dispatched::Done).await?;
     Ok(names.into_iter().map(|name| name.task_id).collect())
 }
 
-/// Whose tasks these are.
+/// The client of each task.
 async fn owners(store: &dyn Store, tasks: &[TaskId]) -> Result<Vec<String>> {
     let mut owners = Vec::new();
     for task in tasks {
@@ -67,7 +67,7 @@ async fn owners(store: &dyn Store, tasks: &[TaskId]) -> Result<Vec<String>> {
     Ok(owners)
 }
 
-/// Publishers and workers at once, from two processes where there can be two.
+/// Concurrent publishers and workers, from two processes where the driver allows it.
 pub async fn concurrent_publishers_hold_every_flow_limit_and_finish_all_tasks(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = FlowLimits { max_running: Some(6), max_running_per_client: Some(2), ..WINDOWED };
@@ -92,13 +92,13 @@ pub async fn concurrent_publishers_hold_every_flow_limit_and_finish_all_tasks(ha
                     let (all, each) = (out.len(), [alice, bob, carol].map(of));
                     ensure!(all <= 6 && each[0] <= 3 && each[1] <= 2 && each[2] <= 2, "{all} are out: {each:?}");
                 }
-                // Others get a chance to see them out.
+                // Yields, so that other publishers see these tasks as published.
                 tokio::task::yield_now().await;
                 for name in names {
                     if publisher % 3 > 0 {
                         store.complete_dispatches(vec![name.clone()], Dispatched::Done).await?;
                     }
-                    // As it is known here: it is over at the latest when this is said.
+                    // Counted before the message is recorded: the task has ended at the latest then.
                     out.lock().unwrap_or_else(PoisonError::into_inner).remove(&name.task_id);
                     change(&*store, name.task_id, service, succeeds()?).await?;
                     ended.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +113,7 @@ pub async fn concurrent_publishers_hold_every_flow_limit_and_finish_all_tasks(ha
     .await?;
     ensure!(take(store, service, 10).await?.is_empty());
 
-    // The oldest first, of those that may be out.
+    // Of the tasks that may be published, the oldest come first.
     let mut names = Vec::new();
     for who in [alice, bob, bob, bob, alice, carol, bob, alice, alice] {
         names.push(submit(store, new_task(service, who)?).await?.task_id);
@@ -129,7 +129,7 @@ pub async fn concurrent_publishers_hold_every_flow_limit_and_finish_all_tasks(ha
     Ok(())
 }
 
-/// What the broker, workers, consumers and operators do to tasks, by chance: never too many out, never room that is not used.
+/// Random actions of the broker, workers, consumers and operators: the limits hold, and no room stays unused.
 pub async fn flow_room_of_a_published_task_is_freed_however_it_ends(harness: &Harness) -> Result<()> {
     const MOST: usize = 6;
     const EACH: usize = 3;
@@ -145,7 +145,7 @@ pub async fn flow_room_of_a_published_task_is_freed_however_it_ends(harness: &Ha
     let service = windowed(harness, ServiceLimits { retry, ..flow(limits) }).await?;
     let store = harness.store();
     let who = clients(store, ["alice", "bob", "carol"]).await?;
-    // Those that were taken, and have neither ended nor come back since.
+    // Tasks that were taken, and have neither ended nor come back since.
     let mut out: BTreeMap<TaskId, (ClientKey, DispatchName)> = BTreeMap::new();
     let unfinished = |statuses: &[Status]| TaskFilter { statuses: statuses.to_vec(), ..filter(200) };
     let mut step = 0;
@@ -245,7 +245,7 @@ pub async fn flow_room_of_a_published_task_is_freed_however_it_ends(harness: &Ha
     }
 }
 
-/// What it says at once, and what the clock adds.
+/// Covers the burst and what the clock adds.
 pub async fn a_rate_limit_bounds_published_tasks(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let hour = Duration::from_secs(3600);
@@ -262,7 +262,7 @@ pub async fn a_rate_limit_bounds_published_tasks(harness: &Harness) -> Result<()
     ensure!(again <= hour && again > hour / 2, "{again:?}");
     store.complete_dispatches(claimed.tasks.into_iter().map(|due| due.name).collect(), Dispatched::Done).await?;
 
-    // What ends makes room, not time. What the broker has lost was paid for; what is tried again was not.
+    // An end frees a place, not the rate. A task that the broker lost is published again for free; a retry is not.
     change(store, all[0], service, succeeds()?).await?;
     change(store, all[1], service, Event::failed(None, "no")).await?;
     ensure!(take(store, service, 20).await?.is_empty());
@@ -292,7 +292,7 @@ pub async fn a_rate_limit_bounds_published_tasks(harness: &Harness) -> Result<()
     Ok(())
 }
 
-/// In the order in which they are published, and by rank within a client's.
+/// Fair share orders the publications, and the rank orders the tasks of one client.
 pub async fn fair_share_orders_published_tasks(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let limits = FlowLimits { fair_share: true, dispatch_window: Some(9), ..FREE };
@@ -319,7 +319,7 @@ pub async fn fair_share_orders_published_tasks(harness: &Harness) -> Result<()> 
     let bobs: Vec<TaskId> = first.iter().zip(&whose).filter(|(_, who)| *who == "bob").map(|(task, _)| *task).collect();
     ensure!(bobs[0] == high && !bobs.contains(&low), "the most urgent of a client is its first");
 
-    // One at a time it is the same, whatever ends when.
+    // The order is the same one task at a time, whichever task ends first.
     let (mut out, mut more) = (first, Vec::new());
     for _ in 0..16 {
         change(store, out.remove(0), service, succeeds()?).await?;
@@ -333,7 +333,7 @@ pub async fn fair_share_orders_published_tasks(harness: &Harness) -> Result<()> 
     Ok(())
 }
 
-/// From the next look on, whatever is out.
+/// A change takes effect with the next call, whatever is already published.
 pub async fn flow_limits_can_change_while_tasks_are_published(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = windowed(harness, flow(WINDOWED)).await?;
@@ -351,7 +351,7 @@ pub async fn flow_limits_can_change_while_tasks_are_published(harness: &Harness)
         change(store, *task, service, Event::Cancelled).await?;
     }
     ensure!(publish(store, service, 9).await?.is_empty(), "three are out");
-    // More may run than the window has places.
+    // The limit of running tasks may be larger than the window.
     declare(FlowLimits { max_running: Some(50), ..WINDOWED }).await?;
     ensure!(publish(store, service, 3).await? == all[6..9]);
     declare(FlowLimits { max_running_per_client: Some(4), ..WINDOWED }).await?;

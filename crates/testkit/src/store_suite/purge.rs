@@ -1,4 +1,4 @@
-//! Removing what is too old, and forgetting what nobody needs.
+//! Purge: removes old tasks, keys and nodes of the position tree.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ fn rule(service: ServiceKey, finished: Duration, any: Duration) -> PurgeRule {
     PurgeRule { service, finished, any, dry_run: false, batch: 100, cursor: None }
 }
 
-/// Purges until the service is done; how many were removed.
+/// Purges until the service is done, and returns how many tasks were removed.
 async fn purge(store: &dyn Store, mut rule: PurgeRule) -> Result<u64> {
     let mut purged = 0;
     for _ in 0..10_000 {
@@ -33,7 +33,7 @@ async fn purge(store: &dyn Store, mut rule: PurgeRule) -> Result<u64> {
     anyhow::bail!("a purge never ends")
 }
 
-/// One task in each status, in the order of [`Status::ALL`].
+/// Creates one task in each status, in the order of [`Status::ALL`].
 async fn one_in_each(store: &dyn Store, service: ServiceKey, client: relais_core::ClientKey) -> Result<Vec<TaskId>> {
     let names = submit_all(store, new_tasks(service, client, 4)?).await?;
     claim(store, service, 4).await?;
@@ -45,7 +45,7 @@ async fn one_in_each(store: &dyn Store, service: ServiceKey, client: relais_core
     Ok([vec![pending], names].concat())
 }
 
-/// By the end of what is finished, and by the submission of anything.
+/// Finished tasks are selected by their end, and any task by its submission.
 pub async fn a_purge_removes_only_tasks_past_their_retention(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;
@@ -73,7 +73,7 @@ pub async fn a_purge_removes_only_tasks_past_their_retention(harness: &Harness) 
     Ok(())
 }
 
-/// Between two submissions lies an age that removes the one and not the other.
+/// An age between two submissions removes the first task and keeps the second.
 pub async fn a_purge_selects_by_age_to_the_millisecond(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -86,7 +86,7 @@ pub async fn a_purge_selects_by_age_to_the_millisecond(harness: &Harness) -> Res
         let now = store.ping().await?;
         let age = now.since(older.after(gap / 2));
         let purged = purge(store, rule(service, age, age)).await?;
-        // If the purge itself took longer than half the gap, nothing can be said: again, with a longer one.
+        // If the purge took longer than half the gap, the result proves nothing: try again with a longer gap.
         if store.ping().await?.since(now) < gap / 2 {
             ensure!(purged == 1, "{purged} were purged");
             ensure!(store.find_task(old).await?.is_none() && store.find_task(young).await?.is_some());
@@ -98,7 +98,7 @@ pub async fn a_purge_selects_by_age_to_the_millisecond(harness: &Harness) -> Res
     anyhow::bail!("the machine is too slow to tell")
 }
 
-/// With the same cursor, batch by batch.
+/// A dry run uses the same cursor, batch by batch.
 pub async fn a_dry_run_purge_counts_the_same_and_removes_nothing(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -124,7 +124,7 @@ pub async fn a_dry_run_purge_counts_the_same_and_removes_nothing(harness: &Harne
     Ok(())
 }
 
-/// They leave the queue like any other; so does the room that they took.
+/// A purged pending task leaves the queue, and frees its place in the capacity.
 pub async fn purging_pending_tasks_keeps_positions_and_capacity_exact(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", limits(Some(200))).await?;
@@ -153,7 +153,7 @@ pub async fn purging_pending_tasks_keeps_positions_and_capacity_exact(harness: &
     Ok(())
 }
 
-/// Also when nothing in a batch is old enough, and when a batch ends exactly with a status.
+/// Covers a batch with no task that is old enough, and a batch that ends exactly with a status.
 pub async fn a_purge_in_small_batches_removes_everything(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -172,7 +172,7 @@ pub async fn a_purge_in_small_batches_removes_everything(harness: &Harness) -> R
     Ok(())
 }
 
-/// Nodes that are dropped are not missed, also with a task that is still held far behind.
+/// Removing nodes of the tree keeps positions exact, also with an old task that is still running.
 pub async fn compacting_the_position_tree_keeps_positions_exact(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -206,7 +206,7 @@ pub async fn compacting_the_position_tree_keeps_positions_exact(harness: &Harnes
     Ok(())
 }
 
-/// A key that is forgotten may be used again.
+/// An idempotency key that was purged can be used again.
 pub async fn only_old_idempotency_keys_are_purged(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;

@@ -1,8 +1,8 @@
-//! Chance that can be repeated: set `RELAIS_SEED` to the number that a failed test printed.
+//! Repeatable random numbers: set `RELAIS_SEED` to the number that a failed test printed.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A small generator (SplitMix64). Good enough to shuffle operations; for nothing else.
+/// A small generator (SplitMix64) that shuffles operations. It is good for nothing else.
 pub(super) struct Random(u64);
 
 impl Random {
@@ -30,7 +30,7 @@ impl Random {
         (self.next() % bound as u64) as usize
     }
 
-    /// True once in so many times.
+    /// True once in this many times on average.
     pub(super) fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }

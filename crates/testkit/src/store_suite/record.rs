@@ -1,4 +1,4 @@
-//! What workers and consumers say about tasks.
+//! Messages of workers and consumers about tasks.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn failed(attempt: Option<u32>) -> Event {
     Event::failed(attempt, "no such file")
 }
 
-/// The first one stays, whatever comes later.
+/// The first result stays, whatever arrives later.
 pub async fn a_task_has_at_most_one_result(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -45,7 +45,7 @@ pub async fn a_task_has_at_most_one_result(harness: &Harness) -> Result<()> {
     Ok(())
 }
 
-/// Fencing: the number of the attempt decides.
+/// The number of the attempt decides.
 pub async fn fencing_ignores_messages_of_a_replaced_worker(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -71,7 +71,7 @@ pub async fn fencing_ignores_messages_of_a_replaced_worker(harness: &Harness) ->
     Ok(())
 }
 
-/// Several events of one task, among those of others.
+/// Several events of one task are mixed with those of others.
 pub async fn events_of_one_call_are_applied_in_order(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -97,7 +97,7 @@ pub async fn events_of_one_call_are_applied_in_order(harness: &Harness) -> Resul
     Ok(())
 }
 
-/// Not another service's, not another client's, not what does not exist.
+/// Covers another service, another client, and a task that does not exist.
 pub async fn events_for_tasks_of_another_service_or_client_are_refused(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;
@@ -115,7 +115,7 @@ pub async fn events_for_tasks_of_another_service_or_client_are_refused(harness: 
     Ok(())
 }
 
-/// Many who end the same tasks at once, in batches of different orders.
+/// Many callers end the same tasks concurrently, in batches of different orders.
 pub async fn concurrent_results_of_one_task_leave_exactly_one(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -142,7 +142,7 @@ pub async fn concurrent_results_of_one_task_leave_exactly_one(harness: &Harness)
     Ok(())
 }
 
-/// Nobody waits for a renewal: the revision stays.
+/// A heartbeat does not change the revision, so nobody is woken.
 pub async fn a_heartbeat_extends_the_lease_and_wakes_nobody(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;

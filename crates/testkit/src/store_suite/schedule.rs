@@ -1,4 +1,4 @@
-//! Schedules: their runs happen once, whoever makes them, and whatever becomes of them they go on.
+//! Schedules: each run is made once, and a run that fails does not stop the schedule.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -17,7 +17,7 @@ use super::{
     },
 };
 
-/// Every second.
+/// A schedule that runs every second.
 const SECONDS: &str = "* * * * * *";
 
 fn named(schedule: &str) -> Result<ScheduleName> {
@@ -58,7 +58,7 @@ async fn record(store: &dyn Store, schedule: &str) -> Result<ScheduleRecord> {
     found.pop().context("the schedule is there")
 }
 
-/// Judges as an engine would that knows what is declared.
+/// A validator that knows the declaration, as the engine's does.
 struct Judge {
     version: i64,
     service: ServiceKey,
@@ -91,7 +91,7 @@ async fn fire(store: &dyn Store, of: (ServiceKey, ClientKey)) -> Result<FiredSch
     Ok(fired)
 }
 
-/// Waits until this schedule has a run that is due, and tells when that was.
+/// Waits until this schedule has a due run, and returns its due time.
 async fn until_due(store: &dyn Store, schedule: &str) -> Result<Timestamp> {
     let next = record(store, schedule).await?.progress.next.context("it runs")?;
     until_after(store, next).await?;
@@ -109,7 +109,7 @@ fn seconds(from: Timestamp, number: i64) -> impl Iterator<Item = Timestamp> {
     (0..number).map(move |i| Timestamp::from_millis(from.as_millis() + 1000 * i))
 }
 
-/// Many processes, and a run per second.
+/// Many processes fire a schedule that runs every second.
 pub async fn concurrent_processes_make_each_schedule_run_once(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of = one_of_each(store).await?;
@@ -165,14 +165,14 @@ fn submitted((_, outcome): &(Timestamp, RunOutcome)) -> Option<TaskId> {
     }
 }
 
-/// When the first run of a schedule was due, by its task.
+/// The due time of the first run of a schedule, read from its task.
 fn stored_begin(ids: &[String], schedule: &str) -> Result<Timestamp> {
     let prefix = format!("{schedule}@");
     let first = ids.iter().filter_map(|id| id.strip_prefix(&prefix)).min().context("it ran")?;
     Timestamp::parse(first).context("a date")
 }
 
-/// Every field, as it was put; and how far it has come, whatever is put again.
+/// Every field is read back, and declaring a schedule again keeps its progress.
 pub async fn a_declared_schedule_is_read_back_and_keeps_its_progress(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of = one_of_each(store).await?;
@@ -235,7 +235,7 @@ pub async fn a_declared_schedule_is_read_back_and_keeps_its_progress(harness: &H
     Ok(())
 }
 
-/// There are no runs, none are missed, and a declaration that does not speak of it leaves it paused.
+/// A paused schedule makes no runs and misses none. A declaration without `paused` leaves it paused.
 pub async fn a_paused_schedule_has_no_runs_and_misses_none(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of = one_of_each(store).await?;
@@ -256,7 +256,7 @@ pub async fn a_paused_schedule_has_no_runs_and_misses_none(harness: &Harness) ->
     Ok(())
 }
 
-/// Whether the validator refuses, or there is no room, or no service: it is noted, and the schedule goes on.
+/// Whether the validator refuses, the queue is full, or the service is missing: the refusal is recorded.
 pub async fn a_refused_run_is_recorded_and_the_schedule_continues(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -285,7 +285,7 @@ pub async fn a_refused_run_is_recorded_and_the_schedule_continues(harness: &Harn
     Ok(())
 }
 
-/// While the task of the last run is unfinished; and of many that are due at once the first.
+/// A run is skipped while the task of the last run is unfinished. Of several due runs, the first is made.
 pub async fn schedule_runs_do_not_overlap_unless_allowed(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of = one_of_each(store).await?;
@@ -312,7 +312,7 @@ pub async fn schedule_runs_do_not_overlap_unless_allowed(harness: &Harness) -> R
     Ok(())
 }
 
-/// Who does not know what is declared does not judge.
+/// A process whose declaration is older than the store's does not fire schedules.
 pub async fn a_process_with_an_old_declaration_fires_no_schedule(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let of = one_of_each(store).await?;
@@ -326,7 +326,7 @@ pub async fn a_process_with_an_old_declaration_fires_no_schedule(harness: &Harne
     Ok(())
 }
 
-/// Paused or not; it counts as the last run, and the next one stays.
+/// A paused schedule can be run too. The run is recorded as the last one, and the next run stays.
 pub async fn a_manual_run_happens_now_and_keeps_the_next_run(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -350,7 +350,7 @@ pub async fn a_manual_run_happens_now_and_keeps_the_next_run(harness: &Harness) 
     Ok(())
 }
 
-/// By whoever publishes, at once.
+/// The publisher gets the task at once.
 pub async fn schedule_runs_of_a_broker_service_are_dispatched(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (_, client) = one_of_each(store).await?;

@@ -1,4 +1,4 @@
-//! The store as a whole: its tables, its clock, turns at chores, its end.
+//! The store as a whole: tables, clock, chores and close.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use super::{
     world::{LONG, a_moment, at_once, one_of_each},
 };
 
-/// The tables are there, and stay as they are.
+/// The tables exist and stay as they are.
 pub async fn a_second_migration_does_nothing(harness: &Harness) -> Result<()> {
     let (service, _) = one_of_each(harness.store()).await?;
     for handle in &harness.handles {
@@ -20,7 +20,7 @@ pub async fn a_second_migration_does_nothing(harness: &Harness) -> Result<()> {
     Ok(())
 }
 
-/// It is the database's clock, it is UTC, and it never goes back.
+/// The clock is that of the database, in UTC, and never goes back.
 pub async fn the_database_clock_is_utc_and_never_goes_back(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let ours = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?.as_millis() as i64;
@@ -35,7 +35,7 @@ pub async fn the_database_clock_is_utc_and_never_goes_back(harness: &Harness) ->
     Ok(())
 }
 
-/// By one of all processes.
+/// Many processes ask, and one of them gets the chore.
 pub async fn a_chore_is_taken_once_per_period_by_one_process(harness: &Harness) -> Result<()> {
     let turns = at_once(harness, 30, |store, _| async move { Ok(store.take_turn("purge", LONG).await?) }).await?;
     ensure!(turns.iter().filter(|&&mine| mine).count() == 1, "{turns:?}");
@@ -47,7 +47,7 @@ pub async fn a_chore_is_taken_once_per_period_by_one_process(harness: &Harness) 
     Ok(())
 }
 
-/// It says so, at once.
+/// Every call fails at once with `Unavailable`.
 pub async fn a_closed_store_is_unavailable(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;

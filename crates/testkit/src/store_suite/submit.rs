@@ -1,4 +1,4 @@
-//! Taking tasks in: capacity, idempotency keys, payloads.
+//! Submission: capacity, idempotency keys and payloads.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ fn taken(answers: &[Submission]) -> usize {
     answers.iter().filter(|answer| answer.is_ok()).count()
 }
 
-/// A thousand submissions at once against room for a hundred.
+/// A thousand concurrent submissions to a service with room for a hundred.
 pub async fn a_full_service_accepts_exactly_its_capacity(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", limits(Some(100))).await?;
@@ -55,14 +55,14 @@ pub async fn a_full_service_accepts_exactly_its_capacity(harness: &Harness) -> R
     Ok(())
 }
 
-/// A capacity comes and goes while submissions are under way: from the moment it is declared no submission passes it by.
+/// A capacity is declared and removed during submissions. It holds from the moment it is declared.
 pub async fn a_capacity_is_enforced_from_its_declaration_until_its_removal(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", limits(None)).await?;
     let alice = client(store, "alice").await?;
     ensure!(taken(&store.submit_many(new_tasks(service, alice, 10)?).await?) == 10);
     for round in 0..10 {
-        // A capacity of nothing: what is taken after the declaration was answered is taken wrongly.
+        // The capacity is zero: a submission that is accepted after the answer of the declaration is an error.
         let before = at_once(harness, 8, |store, worker| async move {
             if worker == 0 {
                 store.declare(vec![put_service("resize", limits(Some(0)))?]).await?;
@@ -85,7 +85,7 @@ pub async fn a_capacity_is_enforced_from_its_declaration_until_its_removal(harne
     Ok(())
 }
 
-/// One client has a share, the other has not, and the service has a capacity besides.
+/// One client has a capacity, the other has none, and the service has one too.
 pub async fn a_full_client_is_accepted_exactly_up_to_its_capacity(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", limits(Some(40))).await?;
@@ -107,7 +107,7 @@ pub async fn a_full_client_is_accepted_exactly_up_to_its_capacity(harness: &Harn
     .concat();
     ensure!(taken(&both) == 25, "there were 25 places left and {} were taken, all by bob", taken(&both));
 
-    // Whoever leaves makes room for itself, and for the other.
+    // A task that ends makes room for its own client, and for the other.
     ensure!(claim(store, service, 15).await?.len() == 15, "the oldest are alice's");
     let more =
         at_once(harness, 40, |store, _| async move { Ok(store.submit_many(new_tasks(service, alice, 1)?).await?) })
@@ -122,7 +122,7 @@ fn keyed(service: ServiceKey, client: relais_core::ClientKey, key: &str, fingerp
     Ok(NewTask { idempotency, ..new_task(service, client)? })
 }
 
-/// In one batch, in a later one, and after the task has ended.
+/// Covers one batch, a later batch, and a task that has ended.
 pub async fn a_repeated_idempotency_key_gets_the_first_answer(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;
@@ -170,7 +170,7 @@ pub async fn concurrent_submissions_with_one_idempotency_key_create_one_task(har
     Ok(())
 }
 
-/// The same key may be tried again when there is room.
+/// The same key can be used again when there is room.
 pub async fn a_refused_submission_does_not_use_up_its_idempotency_key(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let service = service(store, "resize", limits(Some(1))).await?;
@@ -185,7 +185,7 @@ pub async fn a_refused_submission_does_not_use_up_its_idempotency_key(harness: &
     Ok(())
 }
 
-/// Whatever is valid JSON comes back as it went in.
+/// Any valid JSON is read back byte for byte.
 pub async fn payloads_are_carried_byte_for_byte(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -262,7 +262,7 @@ pub async fn a_text_that_a_database_cannot_keep_does_not_fail_its_batch(harness:
     Ok(())
 }
 
-/// One submission that cannot be taken does not harm its neighbours.
+/// One refused submission does not fail the others of its batch.
 pub async fn a_submission_to_a_deleted_service_does_not_fail_the_others(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (resize, alice) = one_of_each(store).await?;

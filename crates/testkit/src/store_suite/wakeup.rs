@@ -1,4 +1,4 @@
-//! Hints that something changed.
+//! Wake-ups, events and revocations.
 
 use std::{
     sync::Arc,
@@ -16,12 +16,12 @@ use super::{
     world::{DEADLINE, LONG, change, claim, find, name, new_task, one_of_each, record, submit},
 };
 
-/// Keeps what it hears.
+/// Collects the wake-ups that it receives.
 struct Ear(mpsc::UnboundedSender<Wakeup>);
 
 impl WakeupListener for Ear {
     fn wake(&self, wakeup: &Wakeup) {
-        // Who listens no more is not told.
+        // A listener that was dropped receives nothing.
         let _ = self.0.send(wakeup.clone());
     }
 }
@@ -36,7 +36,7 @@ async fn hear(heard: &mut mpsc::UnboundedReceiver<Wakeup>) -> Result<Wakeup> {
     tokio::time::timeout(DEADLINE, heard.recv()).await.context("nothing is heard")?.context("the store is gone")
 }
 
-/// Each is told when it can be seen, not before.
+/// A wake-up is sent when the change is visible, not before.
 pub async fn wakeups_for_work_changes_and_declarations_come_after_the_commit(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -63,7 +63,7 @@ pub async fn wakeups_for_work_changes_and_declarations_come_after_the_commit(har
     Ok(())
 }
 
-/// Neither refusals nor renewals nor messages that come late.
+/// Covers refusals, heartbeats and late messages.
 pub async fn an_event_that_changes_nothing_sends_no_wakeup(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -74,7 +74,7 @@ pub async fn an_event_that_changes_nothing_sends_no_wakeup(harness: &Harness) ->
     store.fire_timers(10).await?;
     store.submit_many(vec![new_task(ServiceKey(99), client)?]).await?;
     record(store, id, service, Event::Returned { attempt: Some(9) }).await?;
-    // What was not committed is not told either.
+    // A transaction that is rolled back sends nothing.
     ensure!(store.declare(vec![Change::PauseService { name: name("none")?, paused: true }]).await.is_err());
     record(store, id, service, Event::Renewed { attempt: Some(1), lease: LONG }).await?;
     let heard = heard.try_recv();
@@ -82,7 +82,7 @@ pub async fn an_event_that_changes_nothing_sends_no_wakeup(harness: &Harness) ->
     Ok(())
 }
 
-/// Where there can be other processes; where there cannot, relaying waits for ever and says nothing.
+/// Covers drivers for several processes. With a driver for one process, relaying waits for ever and sends nothing.
 pub async fn wakeups_reach_other_processes(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -109,7 +109,7 @@ pub async fn wakeups_reach_other_processes(harness: &Harness) -> Result<()> {
     Ok(())
 }
 
-/// Keeps every change while it wants them, and what is told.
+/// Collects every change while it follows them, and every text.
 #[derive(Default)]
 struct Curious {
     wants: std::sync::atomic::AtomicBool,
@@ -156,7 +156,7 @@ impl Curious {
     }
 }
 
-/// Each with its milestone, in the order in which they were committed, and nothing to those who do not want it.
+/// Each change has its milestone, in commit order. A listener that does not follow receives none.
 pub async fn every_committed_change_is_published_in_order_to_those_who_follow(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -195,7 +195,7 @@ pub async fn every_committed_change_is_published_in_order_to_those_who_follow(ha
     Ok(())
 }
 
-/// After the commit, once; and whenever a worker that a broker watches says something that shows that it does not know.
+/// The revocation is sent once, after the commit, and again when a worker reports on a task that has ended.
 pub async fn a_worker_with_a_cancelled_task_gets_a_revocation(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
@@ -235,7 +235,7 @@ pub async fn a_worker_with_a_cancelled_task_gets_a_revocation(harness: &Harness)
     Ok(())
 }
 
-/// Where there can be others; a store for one process says nothing to anybody.
+/// Covers drivers for several processes. A driver for one process broadcasts to nobody.
 pub async fn broadcast_texts_reach_every_process(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let other = Arc::clone(harness.handles.last().context("a handle")?);

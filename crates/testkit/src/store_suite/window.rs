@@ -1,4 +1,4 @@
-//! Windows: how many tasks of a service are at its broker at once, and which.
+//! Dispatch windows: how many tasks of a service are published and unfinished, and which.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use super::{
     },
 };
 
-/// Publishers at once, workers that end, cancel and lose tasks, and a broker that loses all of them.
+/// Concurrent publishers, workers that end, cancel and lose tasks, and a broker that loses all of them.
 pub async fn a_dispatch_window_bounds_published_tasks_and_loses_none(harness: &Harness) -> Result<()> {
     const WINDOW: usize = 6;
     let store = harness.store();
@@ -44,7 +44,7 @@ pub async fn a_dispatch_window_bounds_published_tasks_and_loses_none(harness: &H
         out.iter().map(|name| name.task_id).eq(all[..WINDOW].iter().copied()),
         "the oldest, as many as fit: {out:?}"
     );
-    ensure!(take(10).await?.is_empty(), "those are in somebody's hand");
+    ensure!(take(10).await?.is_empty(), "a publisher has taken those");
     store.complete_dispatches(out[..4].to_vec(), Dispatched::Done).await?;
     ensure!(take(10).await?.is_empty(), "and those at the broker");
     store.complete_dispatches(out[4..].to_vec(), Dispatched::Again).await?;
@@ -61,14 +61,14 @@ pub async fn a_dispatch_window_bounds_published_tasks_and_loses_none(harness: &H
     change(store, all[0], service, ends.clone()).await?;
     ensure!(heard.try_recv().is_ok_and(|wakeup| wakeup.dispatch == [service]), "whoever publishes is woken");
     change(store, all[1], service, Event::Cancelled).await?;
-    // One that was never published makes no room when it ends.
+    // A task that was never published frees no place when it ends.
     change(store, all[50], service, Event::Cancelled).await?;
     let more = take(10).await?;
     ensure!(more.iter().map(|name| name.task_id).eq(all[WINDOW..WINDOW + 2].iter().copied()), "{more:?}");
     store.complete_dispatches(more, Dispatched::Done).await?;
     ensure!(take(10).await?.is_empty());
 
-    // The broker has lost all of them, one of which a worker had.
+    // The broker lost all of them, one of which was running.
     change(store, all[2], service, starts).await?;
     store.redispatch_service(service).await?;
     while store.refill_dispatches(7).await? {}
@@ -77,7 +77,7 @@ pub async fn a_dispatch_window_bounds_published_tasks_and_loses_none(harness: &H
     ensure!(take(10).await?.is_empty());
     store.complete_dispatches(again, Dispatched::Done).await?;
 
-    // A window that is made smaller lets nothing out until there is room in it; without one, all of them go.
+    // A smaller window publishes nothing until there is room. Without a window, everything is published.
     let out = &all[2..WINDOW + 2];
     let windows = async |window: Option<u32>| -> Result<()> {
         let limits = flow(FlowLimits { dispatch_window: window, ..FREE });
@@ -101,7 +101,7 @@ fn flow_of(window: usize) -> ServiceLimits {
     flow(FlowLimits { dispatch_window: Some(window as u32), ..FREE })
 }
 
-/// Takes what may be published, by name.
+/// Takes what can be published, and returns the task ids.
 async fn take(store: &dyn Store, service: ServiceKey, most: usize) -> Result<Vec<DispatchName>> {
     let due = store.claim_dispatches(vec![service], most, LONG).await?.tasks;
     Ok(due.into_iter().map(|due| due.name).collect())
@@ -111,7 +111,7 @@ fn ids(names: &[DispatchName]) -> Vec<TaskId> {
     names.iter().map(|name| name.task_id).collect()
 }
 
-/// Older tasks come back at once, in greater number than the window: they were scheduled, or had failed.
+/// More older tasks than the window has places come back at once: they were delayed, or are retried.
 pub async fn a_dispatch_window_holds_when_many_older_tasks_come_back(harness: &Harness) -> Result<()> {
     const WINDOW: usize = 4;
     let store = harness.store();
@@ -135,7 +135,7 @@ pub async fn a_dispatch_window_holds_when_many_older_tasks_come_back(harness: &H
         store.fire_timers(100).await?;
         let taken = at_once(harness, 6, |store, _| async move { take(&*store, service, 3).await }).await?.concat();
         for name in taken {
-            // One that has failed and comes back keeps its place if nobody has looked since.
+            // A failed task that comes back keeps its place if no publisher has looked since.
             out.retain(|other| other.task_id != name.task_id);
             out.push(name);
         }
@@ -145,7 +145,7 @@ pub async fn a_dispatch_window_holds_when_many_older_tasks_come_back(harness: &H
             continue;
         }
         let name = out.remove(random.below(out.len()));
-        // What is published may be noted before its end, or after.
+        // A publication may be acknowledged before the end of its task, or after.
         let first = random.once_in(2);
         if first {
             store.complete_dispatches(vec![name.clone()], Dispatched::Done).await?;
@@ -166,7 +166,7 @@ pub async fn a_dispatch_window_holds_when_many_older_tasks_come_back(harness: &H
     Ok(())
 }
 
-/// The most urgent first, as it is handed out where there is no broker.
+/// The highest priority is published first, as claims do without a broker.
 pub async fn tasks_that_wait_for_a_dispatch_window_are_published_in_rank_order(harness: &Harness) -> Result<()> {
     let store = harness.store();
     store.declare(vec![put_brokered("resize", flow_of(2))?]).await?;
@@ -194,7 +194,7 @@ pub async fn tasks_that_wait_for_a_dispatch_window_are_published_in_rank_order(h
     Ok(())
 }
 
-/// What is at the broker when a window is declared has places in it, be it in somebody's hand or confirmed.
+/// A published task has a place in a new window, whether a publisher has taken it or the broker has confirmed it.
 pub async fn a_new_dispatch_window_counts_tasks_already_published(harness: &Harness) -> Result<()> {
     let store = harness.store();
     store.declare(vec![put_brokered("resize", flow(FREE))?]).await?;

@@ -1,4 +1,4 @@
-//! Short ways to say what the promises are about.
+//! Helpers of the store suite.
 
 use std::{
     future::Future,
@@ -16,10 +16,10 @@ use tokio::task::JoinSet;
 
 use super::Harness;
 
-/// How long anything may take before a test gives up.
+/// The deadline after which a test fails.
 pub(super) const DEADLINE: Duration = Duration::from_secs(30);
 
-/// A lease that outlives every test.
+/// A lease that outlasts every test.
 pub(super) const LONG: Duration = Duration::from_secs(3600);
 
 pub(super) fn name(name: &str) -> Result<ServiceName> {
@@ -42,7 +42,7 @@ pub(super) fn put_service(service: &str, limits: ServiceLimits) -> Result<Change
     })
 }
 
-/// The same, with its tasks carried by a broker.
+/// A broker service, else the same.
 pub(super) fn put_brokered(service: &str, limits: ServiceLimits) -> Result<Change> {
     let Change::PutService { name, queue_name, queue, json_schema, paused, limits, .. } = put_service(service, limits)?
     else {
@@ -83,7 +83,7 @@ pub(super) async fn client(store: &dyn Store, client: &str) -> Result<ClientKey>
     Ok(store.declared().await?.clients.get(client).context("the client is declared")?.key)
 }
 
-/// A service without limits, and a client: what most promises need.
+/// A service without limits, and a client.
 pub(super) async fn one_of_each(store: &dyn Store) -> Result<(ServiceKey, ClientKey)> {
     Ok((service(store, "resize", limits(None)).await?, client(store, "alice").await?))
 }
@@ -111,12 +111,12 @@ pub(super) fn new_tasks(service: ServiceKey, client: ClientKey, number: usize) -
     (0..number).map(|_| new_task(service, client)).collect()
 }
 
-/// Submits one task that must be taken.
+/// Submits one task that must be accepted.
 pub(super) async fn submit(store: &dyn Store, task: NewTask) -> Result<Submitted> {
     one(store.submit_many(vec![task]).await?)
 }
 
-/// Submits tasks that must be taken; their names, in their order.
+/// Submits tasks that must be accepted, and returns their ids in order.
 pub(super) async fn submit_all(store: &dyn Store, tasks: Vec<NewTask>) -> Result<Vec<TaskId>> {
     let mut names = Vec::with_capacity(tasks.len());
     for answer in store.submit_many(tasks).await? {
@@ -130,11 +130,11 @@ fn one(answers: Vec<Submission>) -> Result<Submitted> {
     Ok(answers[0]?)
 }
 
-pub(super) fn wish(service: ServiceKey, max: usize, lease: Option<Duration>) -> ClaimRequest {
+pub(super) fn request(service: ServiceKey, max: usize, lease: Option<Duration>) -> ClaimRequest {
     ClaimRequest { service, max, lease, worker_host: Some("host".to_owned()), instance: None }
 }
 
-/// Claims at most so many, for long.
+/// Claims at most this many tasks with a long lease.
 pub(super) async fn claim(store: &dyn Store, service: ServiceKey, max: usize) -> Result<Vec<Task>> {
     claim_for(store, service, max, LONG).await
 }
@@ -145,7 +145,7 @@ pub(super) async fn claim_for(
     max: usize,
     lease: Duration,
 ) -> Result<Vec<Task>> {
-    store.claim_tasks(vec![wish(service, max, Some(lease))]).await?.tasks.pop().context("one wish has one answer")
+    store.claim_tasks(vec![request(service, max, Some(lease))]).await?.tasks.pop().context("one request has one answer")
 }
 
 pub(super) fn says(task_id: TaskId, service: ServiceKey, event: Event) -> TaskEvent {
@@ -176,7 +176,7 @@ pub(super) fn filter(limit: usize) -> TaskFilter {
     TaskFilter { limit, ..TaskFilter::default() }
 }
 
-/// All pages of a listing.
+/// Lists all pages.
 pub(super) async fn list_all(store: &dyn Store, mut filter: TaskFilter) -> Result<Vec<Task>> {
     let mut tasks = Vec::new();
     loop {
@@ -190,7 +190,7 @@ pub(super) async fn list_all(store: &dyn Store, mut filter: TaskFilter) -> Resul
     }
 }
 
-/// Waits until the store's clock has passed this moment.
+/// Waits until the store's clock has passed this time.
 pub(super) async fn until_after(store: &dyn Store, moment: Timestamp) -> Result<Timestamp> {
     let start = Instant::now();
     loop {
@@ -203,13 +203,13 @@ pub(super) async fn until_after(store: &dyn Store, moment: Timestamp) -> Result<
     }
 }
 
-/// Waits until everything that was done so far lies in the past.
+/// Waits until everything that was done so far is in the past.
 pub(super) async fn a_moment(store: &dyn Store) -> Result<()> {
     let now = store.ping().await?;
     until_after(store, now).await.map(drop)
 }
 
-/// Runs `work` many times at once, spread over the handles, and gathers the answers.
+/// Runs `work` many times concurrently, spread over the handles, and collects the answers.
 pub(super) async fn at_once<T, F>(
     harness: &Harness,
     times: usize,
