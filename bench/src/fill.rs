@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_knows_who_is_in_it() {
+    fn a_filled_queue_has_exact_counters() {
         let queue = Queue::of(1000);
         assert_eq!((queue.pending(), queue.all(), queue.finished()), (1000, 1100, 100));
         assert_eq!(queue.pending_ids(1), [name(1098)], "the last pending one; 1099 is finished");

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_comes_twice_is_one_task_and_a_double() {
+    async fn a_duplicate_callback_counts_as_one_task() {
         let receiver = Receiver::start(2).unwrap();
         for (&port, body) in receiver.ports.iter().zip(["1", "22"]) {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();

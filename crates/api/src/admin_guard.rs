@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proxy_or_a_page_on_this_machine_does_not_speak_for_it() {
+    fn a_local_proxy_or_web_page_gets_no_admin_access() {
         assert!(is_direct(&headers(&[("host", "127.0.0.1:8080")])));
         assert!(is_direct(&headers(&[("host", "localhost")])));
         assert!(is_direct(&headers(&[("host", "[::1]:8080")])));

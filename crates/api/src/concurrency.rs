@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_client_has_so_many_places_and_a_request_takes_one() {
+    fn concurrent_requests_of_a_client_are_limited() {
         let places = Places::new(2);
         let (first, second, third, other) = (Slot::default(), Slot::default(), Slot::default(), Slot::default());
         first.take(&places, ClientKey(1)).unwrap();

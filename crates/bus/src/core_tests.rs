@@ -87,7 +87,7 @@ fn the_bound_is_exact_wherever_the_events_are() {
 }
 
 #[test]
-fn who_waits_for_room_gets_it_in_turn_and_one_who_leaves_passes_it_on() {
+fn publishers_that_wait_for_queue_room_get_it_in_order() {
     let queue = Queue::new(1);
     queue.try_push(0).unwrap();
     let (mut first, mut second, mut third) = (queue.push(1), queue.push(2), queue.push(3));

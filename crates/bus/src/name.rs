@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dead_letter_is_not_buried_twice() {
+    fn a_dead_letter_gets_no_dead_letter_of_its_own() {
         assert_eq!(dead_letter_channel("orders.created"), "dlq.orders.created");
         assert_eq!(dead_letter_channel("dlq.orders.created"), "dlq.orders.created");
     }

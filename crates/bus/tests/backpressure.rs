@@ -28,7 +28,7 @@ async fn a_full_queue_is_waited_for_then_the_event_is_dropped_and_counted_by_sub
 }
 
 #[tokio::test(start_paused = true)]
-async fn room_that_comes_in_time_saves_the_event() {
+async fn an_event_is_delivered_if_the_full_queue_gets_room_in_time() {
     let bus = Bus::in_memory();
     let mut slow = bus.subscriber("a").capacity(1).stream().await.unwrap();
     bus.publish("a", 0).await.unwrap();
@@ -56,7 +56,7 @@ async fn many_full_queues_cost_one_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_dead_letter_takes_the_place_of_a_drop() {
+async fn a_full_queue_makes_a_dead_letter_instead_of_a_drop() {
     let bus = Bus::builder().backpressure(Backpressure::DeadLetter).start().await.unwrap();
     let slow = bus.subscriber("a").capacity(1).name("slow").stream().await.unwrap();
     bus.publish("a", 0).await.unwrap();
@@ -81,7 +81,7 @@ async fn a_blocked_publisher_waits_for_ever_and_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_publisher_who_gives_up_has_lost_the_event_and_it_is_counted() {
+async fn an_event_of_a_cancelled_publish_is_counted_as_lost() {
     let bus = Bus::in_memory();
     let slow = bus.subscriber("a").capacity(1).backpressure(Backpressure::Block).stream().await.unwrap();
     bus.publish("a", 0).await.unwrap();
@@ -90,7 +90,7 @@ async fn a_publisher_who_gives_up_has_lost_the_event_and_it_is_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_subscriber_who_leaves_frees_those_who_wait_for_it() {
+async fn an_unsubscribe_frees_publishers_blocked_by_its_queue() {
     let bus = Bus::in_memory();
     let slow = bus.subscriber("a").capacity(1).backpressure(Backpressure::Block).stream().await.unwrap();
     bus.publish("a", 0).await.unwrap();

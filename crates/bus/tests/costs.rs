@@ -59,7 +59,7 @@ impl Wake for CountingWaker {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_is_not_woken_for_nothing() {
+async fn a_waiting_subscriber_is_not_woken_without_an_event() {
     let bus = Bus::in_memory();
     let mut subscription = bus.subscribe("a").await.unwrap();
     let counter = Arc::new(CountingWaker::default());
@@ -77,7 +77,7 @@ async fn who_waits_is_not_woken_for_nothing() {
 }
 
 #[tokio::test]
-async fn channels_without_number_are_not_all_remembered() {
+async fn the_channel_cache_is_bounded() {
     let bus = Bus::builder().max_channels(10).start().await.unwrap();
     let mut all = bus.subscribe("orders.*").await.unwrap();
     for number in 0..1000 {

@@ -44,7 +44,7 @@ mod by_reference {
 }
 
 #[tokio::test]
-async fn subscribers_live_through_a_restart_and_are_told_what_they_may_have_missed() {
+async fn subscribers_survive_a_server_restart_and_get_a_gap_notice() {
     let mut server = PostgresServer::start().await.unwrap();
     // One that gives up soon, so that a publisher is told soon.
     let pool =

@@ -78,7 +78,7 @@ async fn publish_until_taken(bus: &Bus, number: u32) {
 }
 
 #[tokio::test]
-async fn pubsub_subscribers_live_through_a_restart_and_are_told_what_they_may_have_missed() {
+async fn pubsub_subscribers_survive_a_redis_restart_and_get_a_gap_notice() {
     let mut server = RedisServer::start().await.unwrap();
     let bus = started(RedisPubSub::new(&server.url()).unwrap()).await;
     let mut numbers = bus.subscribe("numbers").await.unwrap();
@@ -136,7 +136,7 @@ async fn until_all(receiver: &mut mpsc::UnboundedReceiver<u32>, count: u32) {
 }
 
 #[tokio::test]
-async fn streams_lose_nothing_when_redis_is_killed_and_comes_back() {
+async fn streams_lose_no_event_when_redis_crashes_and_restarts() {
     let mut server = RedisServer::start().await.unwrap();
     let bus = started(RedisStreams::new(&server.url(), "g").unwrap()).await;
     let mut notices = bus.subscribe("$bus.reconnected").await.unwrap();
@@ -185,7 +185,7 @@ async fn streams_lose_nothing_when_the_network_is_cut() {
 }
 
 #[tokio::test]
-async fn events_of_an_instance_that_dies_are_taken_over() {
+async fn events_of_a_crashed_instance_are_taken_over() {
     let server = RedisServer::start().await.unwrap();
     let make = || RedisStreams::new(&server.url(), "g").unwrap().claim_after(Duration::from_millis(300));
     let dying = started(make()).await;
@@ -261,7 +261,7 @@ async fn a_slow_instance_keeps_its_events() {
 }
 
 #[tokio::test]
-async fn what_every_group_is_done_with_leaves_the_stream() {
+async fn entries_acknowledged_by_every_group_are_trimmed_from_the_stream() {
     let server = RedisServer::start().await.unwrap();
     let make = |group| RedisStreams::new(&server.url(), group).unwrap().claim_after(Duration::from_millis(90));
     let (one, two) = (started(make("one")).await, started(make("two")).await);

@@ -47,7 +47,7 @@ fn consume(queue: &Queue<u32>) -> Vec<u32> {
 }
 
 #[test]
-fn no_event_is_lost_or_late_and_each_publisher_stays_in_order() {
+fn no_event_is_lost_and_each_publisher_keeps_its_order() {
     let test = || {
         let queue = Arc::new(Queue::new(2));
         let publishers: Vec<_> = (0..3_u32)
@@ -78,7 +78,7 @@ fn no_event_is_lost_or_late_and_each_publisher_stays_in_order() {
 }
 
 #[test]
-fn room_that_is_given_up_goes_to_the_next_in_line() {
+fn room_of_a_cancelled_publisher_goes_to_the_next_in_order() {
     let test = || {
         let queue = Arc::new(Queue::new(1));
         assert!(queue.try_push(0).is_ok());

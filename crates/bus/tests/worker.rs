@@ -28,7 +28,7 @@ async fn publish(bus: &Bus, channel: &str, key: &str, payload: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_retryable_error_is_tried_again_after_one_two_and_four_seconds_then_it_is_a_dead_letter() {
+async fn a_retryable_error_is_retried_with_backoff_and_then_becomes_a_dead_letter() {
     let bus = Bus::in_memory();
     let mut letters = bus.subscribe("dlq.orders.created").await.unwrap();
     let (sender, mut tries) = mpsc::unbounded_channel();
@@ -61,7 +61,7 @@ async fn a_retryable_error_is_tried_again_after_one_two_and_four_seconds_then_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_failing_key_is_parked_and_followed_in_order_while_others_go_on() {
+async fn a_failing_key_is_parked_and_keeps_its_order_while_others_run() {
     let bus = Bus::in_memory();
     let log = Log::default();
     let (sender, mut done) = mpsc::unbounded_channel();
@@ -95,7 +95,7 @@ async fn a_failing_key_is_parked_and_followed_in_order_while_others_go_on() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_is_an_error_of_that_event_not_of_the_worker() {
+async fn a_panic_fails_its_event_and_not_the_push_worker() {
     let bus = Bus::in_memory();
     let (sender, mut done) = mpsc::unbounded_channel();
     let worker = PushWorker::builder("w")
@@ -344,7 +344,7 @@ async fn channels_and_patterns_are_merged_and_a_wrong_type_is_a_dead_letter_at_o
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_worker_on_dead_letters_does_not_bury_them_again() {
+async fn a_push_worker_on_dead_letters_makes_no_new_dead_letter() {
     let bus = Bus::in_memory();
     let fails = |_| async { Err(HandlerError::fatal("no")) };
     let first = PushWorker::builder("first").channel(">").start(&bus, fails).await.unwrap();

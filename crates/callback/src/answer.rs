@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_asks_for_nothing_is_not_heard() {
+    fn an_invalid_retry_after_is_ignored() {
         for text in
             ["0", "", "soon", "-5", "1.5", "+3", "Sun, 06 Nov 1994 08:49:37 GMT", "Sat, 05 Nov 1994 08:49:37 GMT"]
         {
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn only_those_who_may_ask_are_heard() {
+    fn retry_after_is_obeyed_only_for_statuses_that_allow_it() {
         let mut headers = HeaderMap::new();
         headers.insert(RETRY_AFTER, "9".parse().unwrap());
         let of = |status: u16| outcome(StatusCode::from_u16(status).unwrap(), &headers, NOW).0;

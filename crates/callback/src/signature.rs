@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn one_match_among_several_is_enough() {
+    fn one_valid_signature_among_several_is_accepted() {
         let other = generate_secret().unwrap();
         let others = sign(&other, ID, AT, BODY).unwrap();
         for header in [format!("{others} {SIGNATURE}"), format!("v1a,xyz {SIGNATURE}"), format!("{SIGNATURE} {others}")]
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_was_changed_is_noticed() {
+    fn a_changed_id_timestamp_or_body_invalidates_the_signature() {
         let bare = SIGNATURE.trim_start_matches("v1,");
         for header in ["", " ", "v1,", bare, &format!("v2,{bare}"), &format!("v1,{}", &bare[4..]), "v1,????"] {
             assert_eq!(check("1614265330", BODY, header, AT), Err(VerifyError::Mismatch), "{header}");
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_old_or_from_the_future_does_not_count() {
+    fn a_signature_with_an_old_or_future_timestamp_is_refused() {
         let far = Duration::from_secs(301);
         assert_eq!(check("1614265330", BODY, SIGNATURE, AT.after(TOLERANCE)), Ok(()));
         assert_eq!(check("1614265330", BODY, SIGNATURE, AT.after(far)), Err(VerifyError::Stale));

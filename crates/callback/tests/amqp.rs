@@ -109,7 +109,7 @@ fn a_client_names_its_own_destinations_and_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_letter_is_a_signed_persistent_message() {
+async fn a_callback_over_amqp_is_a_signed_persistent_message() {
     let vhost = vhost().await;
     let secrets = [generate_secret().unwrap(), generate_secret().unwrap()];
     let client = client(&[&secrets[0], &secrets[1]]);
@@ -132,7 +132,7 @@ async fn a_letter_is_a_signed_persistent_message() {
 }
 
 #[tokio::test]
-async fn a_compressed_letter_is_signed_as_it_was_before() {
+async fn a_compressed_callback_is_signed_over_the_uncompressed_body() {
     let vhost = vhost().await;
     let secret = generate_secret().unwrap();
     // Large enough to be compressed elsewhere.
@@ -152,7 +152,7 @@ async fn a_compressed_letter_is_signed_as_it_was_before() {
 }
 
 #[tokio::test]
-async fn who_has_no_secret_gets_no_signature() {
+async fn a_callback_without_a_signing_secret_has_no_signature() {
     let vhost = vhost().await;
     let callback_sender = callback_sender(vhost.url());
     assert_eq!(outcome(&callback_sender.send(&delivery("results", client(&[]))).await), ReplyOutcome::Delivered);
@@ -166,7 +166,7 @@ async fn who_has_no_secret_gets_no_signature() {
 }
 
 #[tokio::test]
-async fn a_destination_that_leads_nowhere_refuses_and_others_do_not_mind() {
+async fn a_callback_to_a_missing_exchange_or_queue_is_refused_alone() {
     let vhost = vhost().await;
     let callback_sender = callback_sender(vhost.url());
     for (target, word) in [("unbound", "no-such-queue"), ("missing", "no-such-exchange")] {
@@ -179,7 +179,7 @@ async fn a_destination_that_leads_nowhere_refuses_and_others_do_not_mind() {
 }
 
 #[tokio::test]
-async fn a_destination_that_was_taken_away_is_forbidden() {
+async fn a_callback_to_a_removed_destination_is_forbidden() {
     let vhost = vhost().await;
     let reply =
         callback_sender(vhost.url()).send(&delivery("results", Client { destinations: vec![], ..client(&[]) })).await;
@@ -188,7 +188,7 @@ async fn a_destination_that_was_taken_away_is_forbidden() {
 }
 
 #[tokio::test]
-async fn a_broker_that_is_away_is_unwell() {
+async fn a_callback_to_an_unreachable_broker_is_retried() {
     let nobody = AmqpSender::new(impatient(&format!("amqp://127.0.0.1:{}", free_port().unwrap())));
     let reply = nobody.send(&delivery("results", client(&[]))).await;
     assert_eq!(outcome(&reply), ReplyOutcome::Unwell { retry_after: None }, "{reply:?}");

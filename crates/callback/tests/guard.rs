@@ -259,7 +259,7 @@ fn operators_allow_networks() {
 }
 
 #[test]
-fn what_an_operator_can_not_have_meant_is_refused() {
+fn invalid_allow_lists_of_the_guard_are_refused() {
     for host in
         ["", "*", "*.", "*.10.0.0.1", "a.*.org", "*a.org", "example.org:443", "https://example.org", "a b", "a..b"]
     {

@@ -116,7 +116,7 @@ fn in_use(secret: &str) -> SigningSecret {
 }
 
 #[test]
-fn what_is_genuine_is_accepted() {
+fn the_receiver_accepts_a_valid_signature() {
     for receiver in Receiver::ALL {
         let genuine = signed(now());
         assert!(receiver.accepts(&genuine), "{receiver:?}");
@@ -126,7 +126,7 @@ fn what_is_genuine_is_accepted() {
 }
 
 #[test]
-fn while_a_secret_is_replaced_either_will_do() {
+fn the_receiver_accepts_both_secrets_during_rotation() {
     let (new, old, at) = (generate_secret().unwrap(), generate_secret().unwrap(), now());
     let header = sign_all(&[in_use(&new), in_use(&old)], ID, at, BODY.as_bytes()).unwrap().unwrap();
     for receiver in Receiver::ALL {
@@ -140,7 +140,7 @@ fn while_a_secret_is_replaced_either_will_do() {
 }
 
 #[test]
-fn what_is_not_genuine_is_refused() {
+fn the_receiver_refuses_an_invalid_signature() {
     let genuine = signed(now());
     let with = |change: fn(&mut Signed)| {
         let mut callback = genuine.clone();
@@ -201,7 +201,7 @@ impl Drop for Running {
 }
 
 #[tokio::test]
-async fn receivers_take_what_a_courier_brings_and_drop_doubles() {
+async fn receivers_accept_callbacks_and_drop_duplicates() {
     for receiver in [Receiver::Python, Receiver::Node] {
         let secret = generate_secret().unwrap();
         let mut running = Running::start(receiver, &secret);

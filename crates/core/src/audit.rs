@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_database_would_not_take_is_made_so_that_it_does() {
+    fn audit_texts_are_sanitized_for_the_database() {
         let entry = AuditEntry {
             actor: "a\0b".to_owned(),
             via: "api".to_owned(),

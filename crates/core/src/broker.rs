@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_is_bare_if_neither_it_nor_a_worker_can_have_anything() {
+    fn a_broker_queue_is_empty_only_if_no_worker_can_have_a_task() {
         let there = |waiting, handed_out, workers| QueueSight::There { waiting, handed_out, workers };
         for (sight, running, bare) in [
             (QueueSight::Missing, false, Some(false)),

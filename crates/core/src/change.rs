@@ -181,7 +181,7 @@ mod tests {
     use crate::apply;
 
     #[test]
-    fn every_step_of_a_life_has_its_name() {
+    fn every_milestone_has_its_name() {
         let lease = Duration::from_secs(60);
         let at = |second: i64| Timestamp::from_millis(second * 1000);
         let steps = [
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_task_at_hand_is_told_of_what_others_did_to_it() {
+    fn a_worker_gets_a_revocation_for_a_change_made_by_others() {
         let at = Timestamp::from_millis(1_000);
         let expires = State { expires: Some(at), ..State::pending() };
         let began = Event::Delivered { worker_host: None, again: false, delivery_limit: 1 };
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn who_speaks_of_a_task_that_is_over_does_not_know() {
+    fn a_worker_that_reports_on_an_ended_task_gets_a_revocation() {
         let at = Timestamp::from_millis(1_000);
         let cancelled = apply(&State::pending(), &Event::Cancelled, at).unwrap();
         let progress = |lease| Event::Progressed { attempt: None, progress: 1.0, lease };
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_failure_the_beginning_is_told() {
+    fn a_long_failure_is_truncated_in_events() {
         let short = Failure { trace: Some("at a\n\tat b".to_owned()), ..Failure::new("no").of_kind("ink") };
         assert_eq!(TaskChange::in_brief(&short), short);
         for piece in ["a", "é", "🦀", "\n", "\"", "\u{1}"] {

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_condition_opens_when_it_says() {
+    fn each_dependency_condition_is_met_by_its_statuses() {
         use Status::{Cancelled, Failure, Success};
         let id = TaskId::generate();
         let gate = |when: Condition, ends: &[Option<Status>]| {

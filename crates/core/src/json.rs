@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_carried_is_what_was_given() {
+    fn json_is_kept_byte_for_byte() {
         let text = r#"{"z":9223372036854775808,"a":1e400,"é":"\u0000 \ud83d\ude00","n":-0.0}"#;
         assert_eq!(Json::parse(text.to_owned()).unwrap().get(), text);
     }

@@ -167,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn chance_is_spread_evenly() {
+    fn random_numbers_are_uniform() {
         let mut tenths = [0; 10];
         for number in 0..1_000 {
             let chance = TaskId::generate().chance(number);

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_urgent_task_overtakes_what_came_a_while_before_and_no_more() {
+    fn a_priority_gives_a_bounded_head_start() {
         let step = Duration::from_secs(60);
         let rank = |submitted: i64, level| submitted - Priority::new(level).unwrap().head_start(step);
         assert!(rank(300_000, 9) < rank(1, 4), "five levels are five minutes");

@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_may_know_better_but_not_for_ever() {
+    fn a_worker_can_override_the_retry_delay_within_limits() {
         let policy = RetryPolicy { except_kinds: vec!["paper".to_owned()], ..RetryPolicy::classic() };
         let again = |failure: Failure, failures| policy.again(&failure, failures, Duration::ZERO, 0.0);
         let soon = Failure { retry_after: Some(Duration::from_secs(3)), ..Failure::default() };
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_service_forbids_no_task_can_ask_for() {
+    fn a_service_that_forbids_retries_overrides_every_task_policy() {
         let paper = RetryPolicy { except_kinds: vec!["paper".to_owned()], ..RetryPolicy::none() };
         let again =
             |policy: &RetryPolicy, kind: &str| policy.again(&Failure::new("jam").of_kind(kind), 0, Duration::ZERO, 0.0);
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_wait_is_longer_than_it_may_be_and_chance_only_shortens(
+        fn the_retry_backoff_is_capped_and_jitter_only_shortens_it(
             limit in 0u32..50,
             base in 0u64..10_000_000,
             factor in prop_oneof![1.0..10.0f64, Just(1e300)],
@@ -230,7 +230,7 @@ mod tests {
         }
 
         #[test]
-        fn no_retry_begins_too_late(age in 0u64..100_000, within in 0u64..100_000, failures in 0u32..10) {
+        fn no_retry_starts_after_the_retry_deadline(age in 0u64..100_000, within in 0u64..100_000, failures in 0u32..10) {
             let (age, within) = (Duration::from_secs(age), Duration::from_secs(within));
             let policy = RetryPolicy { within: Some(within), ..RetryPolicy::classic() };
             let wait = policy.wait(failures, 0.0);
@@ -239,7 +239,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_stored_is_what_was_declared(limit in 0u32..50, base in 0u64..10_000_000, cap in proptest::option::of(0u64..9)) {
+        fn a_retry_policy_is_stored_as_declared(limit in 0u32..50, base in 0u64..10_000_000, cap in proptest::option::of(0u64..9)) {
             let policy = RetryPolicy {
                 limit,
                 base: Duration::from_millis(base),

@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_a_little_late_runs_whatever_the_policy() {
+    fn a_slightly_late_run_is_made_whatever_the_missed_policy() {
         for policy in Missed::ALL {
             let (runs, missed, next) = due("* * * * * *", policy, "2026-01-01T00:00:00Z", "2026-01-01T00:00:02.700Z");
             assert_eq!((runs.len(), missed, next.as_str()), (3, 0, "2026-01-01T00:00:03.000Z"));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_missed_is_left_out_made_up_for_once_or_all() {
+    fn missed_runs_are_skipped_or_made_once_or_all() {
         let hourly = |policy| due("@hourly", policy, "2026-01-01T01:00:00Z", "2026-01-01T04:30:00Z");
         let newest = "2026-01-01T04:00:00.000Z".to_owned();
         let next = "2026-01-01T05:00:00.000Z".to_owned();
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn after_years_away_the_newest_are_made_up_for_at_once() {
+    fn missed_runs_of_years_are_bounded_to_the_newest() {
         let begun = std::time::Instant::now();
         let (runs, missed, next) = due("* * * * * *", Missed::All, "2016-01-01T00:00:00Z", "2026-01-01T00:00:00.500Z");
         assert_eq!((runs.len(), missed, next.as_str()), (1000, 9000, "2026-01-01T00:00:01.000Z"));

@@ -119,7 +119,7 @@ mod tests {
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn what_conforms_is_kept_and_comes_back() {
+    fn a_valid_trace_context_is_kept() {
         for (parent, state) in [
             (PARENT, None),
             (PARENT, Some("rojo=00f067aa0ba902b7,congo=t61rcWkgMzE")),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_malformed_is_left_out() {
+    fn a_malformed_trace_context_is_dropped() {
         for parent in [
             "",
             "00",

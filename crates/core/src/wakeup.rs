@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_told_is_heard_by_the_others_only() {
+    fn a_wakeup_is_received_by_other_processes_only() {
         for told in
             [wakeup(vec![1, 35, 36, 9_000_000_000]), wakeup(vec![]), Wakeup { declared: false, ..wakeup(vec![7]) }]
         {
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_of_hundreds_fits_and_one_of_thousands_becomes_vague() {
+    fn a_wakeup_lists_hundreds_of_tasks_and_becomes_vague_beyond() {
         let near = encode("a", &wakeup((5_000_000..5_000_500).collect()));
         assert!(near.len() < 2_000, "{}", near.len());
         let far = encode("a", &wakeup((0..10_000).map(|i| i * 1_000_003).collect()));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_means_anything() {
+    fn an_unknown_wakeup_wakes_everybody() {
         assert_eq!(decode("b", "a;x12"), Some(Wakeup::anything()));
         assert_eq!(decode("b", "a;*"), Some(Wakeup::anything()));
     }

@@ -268,7 +268,7 @@ fn next(expression: &str, zone: &str, after: &str, count: usize) -> Vec<String> 
 }
 
 #[test]
-fn what_falls_into_a_gap_runs_at_its_end_once() {
+fn a_run_in_a_clock_gap_happens_once_at_its_end() {
     let spring = "2026-03-28T12:00:00Z";
     assert_eq!(
         next("30 2 * * *", "Europe/Paris", spring, 2),
@@ -289,7 +289,7 @@ fn what_falls_into_a_gap_runs_at_its_end_once() {
 }
 
 #[test]
-fn what_happens_twice_runs_the_first_time_unless_it_runs_all_the_time() {
+fn a_run_in_a_repeated_hour_happens_once_unless_it_is_frequent() {
     let autumn = "2026-10-24T23:30:00Z";
     assert_eq!(
         next("30 2 * * *", "Europe/Paris", autumn, 2),
@@ -322,7 +322,7 @@ fn rare_days_are_found_and_those_that_never_come_are_refused() {
 }
 
 #[test]
-fn an_expression_is_told_in_words_with_its_zone() {
+fn an_expression_is_described_in_words_with_its_time_zone() {
     let cron = Cron::parse("30 2 * * MON-FRI", "Europe/Paris").unwrap();
     assert_eq!(cron.describe(), "at 02:30 every Monday to Friday, Europe/Paris");
     assert_eq!(Cron::parse("@hourly", "UTC").unwrap().describe(), "every hour, UTC");

@@ -113,7 +113,7 @@ fn a_lost_worker_gives_its_task_back_until_the_limit_and_then_the_task_fails_as_
 }
 
 #[test]
-fn what_a_broker_took_back_is_not_published_again() {
+fn a_task_returned_to_the_broker_is_not_published_again() {
     let given_back = Event::GivenBack { worker_host: None };
     let (effects, after) = effects(Subject::default(), &running(), &given_back);
     assert_eq!(after.status, Status::Pending);
@@ -127,7 +127,7 @@ fn a_cancelled_task_is_revoked_from_its_worker_and_a_result_is_not() {
 }
 
 #[test]
-fn a_task_that_is_retried_by_hand_has_its_key_again() {
+fn a_task_retried_by_an_operator_holds_its_unique_key_again() {
     let all = callback(&CallbackEvent::ALL);
     let ended = effects(everything(&all), &running(), &succeeded()).1;
     let (effects, after) = effects(everything(&all), &ended, &Event::Revived);

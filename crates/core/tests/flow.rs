@@ -224,7 +224,7 @@ proptest! {
 
     /// Without turns, what is taken are the oldest of those that may be taken.
     #[test]
-    fn without_turns_the_oldest_that_may_run_are_taken(
+    fn without_fair_share_the_oldest_tasks_start_first(
         per_client in most(),
         tasks in prop::collection::vec((1i32..5, 1usize..4), 1..30),
         wanted in 0usize..30,
@@ -255,7 +255,7 @@ proptest! {
 
     /// Between clients that always have something to do, starts differ by at most one, over any window of any claims.
     #[test]
-    fn clients_of_equal_weight_are_within_one_task_of_each_other(
+    fn fair_share_keeps_equal_clients_within_one_task(
         clients in 2usize..7,
         claims in prop::collection::vec(0usize..9, 1..80),
         before in prop::collection::vec((1i32..7, 1usize..6), 0..10),
@@ -287,7 +287,7 @@ proptest! {
 
     /// Weights share the starts among them, to within a task for each client.
     #[test]
-    fn starts_follow_the_weights(shares in prop::collection::vec(1u32..8, 2..5), claims in prop::collection::vec(1usize..9, 1..80)) {
+    fn fair_share_starts_follow_the_shares(shares in prop::collection::vec(1u32..8, 2..5), claims in prop::collection::vec(1usize..9, 1..80)) {
         let mut world = World::new(FlowLimits { fair_share: true, ..NONE }, shares.len());
         for (client, &share) in (1..).zip(&shares) {
             world.client(client).share = share;
@@ -307,7 +307,7 @@ proptest! {
 
     /// Against the definition: in any window no more than a burst and what the rate gives, and whatever that allows at once.
     #[test]
-    fn starts_follow_the_rate(
+    fn starts_follow_the_rate_limit(
         (count, per, burst) in (1u32..50, 1u64..5_000, 1u32..20),
         steps in prop::collection::vec((0i64..400_000_000, 0usize..15), 1..80),
     ) {
@@ -355,7 +355,7 @@ fn started(world: &World) -> Vec<u64> {
 }
 
 #[test]
-fn a_million_tasks_do_not_hold_up_one() {
+fn a_client_with_a_million_tasks_does_not_delay_another() {
     let mut world = World::new(FlowLimits { fair_share: true, max_running: Some(4), ..NONE }, 2);
     world.submit(1, 1_000);
     for _ in 0..50 {
@@ -368,7 +368,7 @@ fn a_million_tasks_do_not_hold_up_one() {
 }
 
 #[test]
-fn turns_are_told_one_after_the_other() {
+fn fair_share_turns_are_listed_in_order() {
     let client = |key, share| FlowClient {
         client: ClientKey(key),
         pending: 9,
@@ -384,7 +384,7 @@ fn turns_are_told_one_after_the_other() {
 }
 
 #[test]
-fn absence_earns_nothing() {
+fn fair_share_gives_no_credit_for_absence() {
     let mut world = World::new(FlowLimits { fair_share: true, ..NONE }, 2);
     world.submit(1, 1_000);
     world.claim(500);
@@ -405,7 +405,7 @@ fn absence_earns_nothing() {
 }
 
 #[test]
-fn a_limit_that_was_lowered_lets_nothing_start_until_there_is_room() {
+fn a_lowered_limit_starts_nothing_until_there_is_room() {
     let mut world = World::new(FlowLimits { max_running: Some(10), ..NONE }, 1);
     world.submit(1, 100);
     assert_eq!(world.claim(50).0.len(), 10);
@@ -418,7 +418,7 @@ fn a_limit_that_was_lowered_lets_nothing_start_until_there_is_room() {
 }
 
 #[test]
-fn a_faster_rate_counts_at_once_and_a_clock_that_is_set_back_stops_nothing_for_long() {
+fn a_raised_rate_takes_effect_at_once_and_a_clock_step_blocks_briefly() {
     let slow = RateLimit { count: 1, per: Duration::from_secs(86_400), burst: 1 };
     let mut world = World::new(FlowLimits { rate: Some(slow), ..NONE }, 1);
     world.submit(1, 100);
@@ -433,7 +433,7 @@ fn a_faster_rate_counts_at_once_and_a_clock_that_is_set_back_stops_nothing_for_l
 }
 
 #[test]
-fn numbers_that_no_one_means_overflow_nothing() {
+fn extreme_limits_do_not_overflow() {
     let rate = RateLimit { count: 1, per: Duration::MAX, burst: u32::MAX };
     let mut world = World::new(FlowLimits { rate: Some(rate), fair_share: true, ..NONE }, 1);
     world.submit(1, 3);

@@ -96,7 +96,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2_000))]
 
     #[test]
-    fn whatever_arrives_in_whatever_order_the_promises_hold(
+    fn messages_in_any_order_keep_the_invariants(
         steps in proptest::collection::vec((event(), 0i64..90_000), 1..40),
     ) {
         let mut state = State { timeout: Some(LEASE), expires: Some(Timestamp::from_millis(1_100_000)), ..State::pending() };
@@ -145,7 +145,7 @@ proptest! {
 
     /// Whatever state a task is in, time brings it to an end or to a queue: nothing waits for ever but for a worker.
     #[test]
-    fn time_moves_whatever_has_a_timer(steps in proptest::collection::vec((event(), 0i64..90_000), 0..20)) {
+    fn every_timer_fires_a_transition(steps in proptest::collection::vec((event(), 0i64..90_000), 0..20)) {
         let mut state = State { timeout: Some(LEASE), expires: Some(Timestamp::from_millis(1_100_000)), ..State::pending() };
         let mut now = 1_000_000i64;
         for (event, later) in steps {
@@ -169,7 +169,7 @@ proptest! {
 
     /// Only what a broker's workers say: nobody has a lease, and nothing counts as lost that was given back.
     #[test]
-    fn with_a_broker_there_is_no_lease_and_each_loss_is_a_start_that_nobody_gave_back(
+    fn a_broker_task_has_no_lease_and_counts_unreturned_starts_as_losses(
         steps in proptest::collection::vec(
             prop_oneof![
                 3 => delivered(),
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn a_worker_that_was_replaced_can_not_speak_for_its_successor(late in event()) {
+    fn fencing_ignores_a_replaced_worker(late in event()) {
         let now = Timestamp::from_millis(0);
         let claimed = |state: &State| apply(state, &Event::Claimed { worker_host: None, lease: LEASE }, now).unwrap();
         let first = claimed(&State::pending());
@@ -244,7 +244,7 @@ fn expired(state: &State, delivery_limit: u32) -> State {
 }
 
 #[test]
-fn a_redelivery_sets_the_host_and_begins_anew() {
+fn a_redelivery_sets_the_host_and_resets_the_attempt() {
     let running = apply(&State::pending(), &started("pod-1"), at(1)).unwrap();
     let half = apply(&running, &Event::Progressed { attempt: None, progress: 50.0, lease: None }, at(2)).unwrap();
     let again = apply(&half, &started("pod-2"), at(3)).unwrap();
@@ -252,7 +252,7 @@ fn a_redelivery_sets_the_host_and_begins_anew() {
 }
 
 #[test]
-fn messages_that_overtake_their_started_are_believed() {
+fn messages_that_arrive_before_started_are_accepted() {
     let early =
         apply(&State::pending(), &Event::Progressed { attempt: None, progress: 30.0, lease: None }, at(1)).unwrap();
     assert_eq!((early.status, early.progress), (Status::InProgress, 30.0));
@@ -263,7 +263,7 @@ fn messages_that_overtake_their_started_are_believed() {
 }
 
 #[test]
-fn whoever_speaks_keeps_the_task_and_a_task_begun_by_a_message_can_be_taken_away() {
+fn every_message_extends_the_lease_and_a_task_started_by_message_gets_one() {
     let lease = Some(LEASE);
     let claim = claimed(&State::pending(), at(0));
     let spoke = apply(&claim, &Event::Progressed { attempt: Some(1), progress: 1.0, lease }, at(50)).unwrap();
@@ -282,7 +282,7 @@ fn whoever_speaks_keeps_the_task_and_a_task_begun_by_a_message_can_be_taken_away
 }
 
 #[test]
-fn a_task_that_keeps_killing_its_workers_fails_and_one_that_is_given_back_does_not() {
+fn a_task_fails_at_its_delivery_limit_and_returns_do_not_count() {
     let mut state = State::pending();
     for _ in 0..50 {
         state = apply(&claimed(&state, at(0)), &Event::Returned { attempt: None }, at(1)).unwrap();
@@ -296,7 +296,7 @@ fn a_task_that_keeps_killing_its_workers_fails_and_one_that_is_given_back_does_n
 }
 
 #[test]
-fn a_result_that_comes_after_its_lease_is_taken_unless_somebody_else_has_the_task() {
+fn a_result_after_an_expired_lease_is_accepted_unless_another_worker_has_the_task() {
     let lost = expired(&claimed(&State::pending(), at(0)), 9);
     let late = Event::Succeeded { attempt: Some(1), response: json() };
     assert_eq!(apply(&lost, &late, at(61)).unwrap().status, Status::Success);
@@ -306,7 +306,7 @@ fn a_result_that_comes_after_its_lease_is_taken_unless_somebody_else_has_the_tas
 }
 
 #[test]
-fn a_failure_that_is_tried_again_waits_and_a_second_word_of_it_changes_nothing() {
+fn a_retried_failure_waits_and_a_duplicate_failure_changes_nothing() {
     let again = |attempt| failed(attempt, Some(LEASE), false, None);
     let waiting = apply(&claimed(&State::pending(), at(0)), &again(Some(1)), at(5)).unwrap();
     assert_eq!((waiting.status, waiting.due, waiting.failures), (Status::Waiting, Some(at(65)), 1));
@@ -322,7 +322,7 @@ fn a_failure_that_is_tried_again_waits_and_a_second_word_of_it_changes_nothing()
 }
 
 #[test]
-fn an_attempt_that_takes_too_long_is_told_so_and_then_taken_away() {
+fn an_attempt_past_its_timeout_is_overdue_and_then_times_out() {
     let state = State { timeout: Some(Duration::from_secs(5)), ..State::pending() };
     let running = claimed(&state, at(0));
     let renew = Event::Renewed { attempt: Some(1), lease: LEASE };
@@ -342,7 +342,7 @@ fn an_attempt_that_takes_too_long_is_told_so_and_then_taken_away() {
 }
 
 #[test]
-fn a_failure_that_is_heard_again_when_its_wait_is_over_is_not_counted_twice() {
+fn a_duplicate_failure_after_the_backoff_is_not_counted_twice() {
     let failed = |again_after| failed(Some(1), again_after, false, None);
     let again = Some(Duration::from_secs(5));
     let waiting = apply(&claimed(&State::pending(), at(0)), &failed(again), at(1)).unwrap();
@@ -394,7 +394,7 @@ fn a_late_failure_of_a_lost_worker_does_not_fail_the_next_attempt() {
 }
 
 #[test]
-fn what_a_broker_says_again_of_an_attempt_that_failed_is_not_counted_and_loses_nothing() {
+fn a_redelivered_failure_of_a_broker_is_not_counted_twice() {
     let started = |again| delivered_to("pod-1", again, 9);
     let failure = |again, host| failed(None, Some(LEASE), again, host);
     let running = apply(&State::pending(), &started(false), at(0)).unwrap();
@@ -427,7 +427,7 @@ fn delivered_to(host: &str, again: bool, delivery_limit: u32) -> Event {
 }
 
 #[test]
-fn a_start_by_way_of_a_broker_is_counted_as_the_loss_of_the_one_before() {
+fn a_second_start_from_a_broker_counts_as_a_lost_worker() {
     let first = apply(&State::pending(), &delivered_to("pod-1", false, 3), at(1)).unwrap();
     assert_eq!((first.status, first.attempt, first.losses), (Status::InProgress, 1, 0));
     let half = apply(&first, &Event::Progressed { attempt: None, progress: 50.0, lease: None }, at(2)).unwrap();
@@ -441,7 +441,7 @@ fn a_start_by_way_of_a_broker_is_counted_as_the_loss_of_the_one_before() {
 }
 
 #[test]
-fn what_is_given_back_to_a_broker_is_pending_and_nobody_else_can_give_it_back() {
+fn a_task_returned_to_a_broker_is_pending_and_a_second_return_is_ignored() {
     let given_back = |host: Option<&str>| Event::GivenBack { worker_host: host.map(str::to_owned) };
     let mut state = State::pending();
     assert_eq!(apply(&state, &given_back(Some("pod-1")), at(0)), Err(Ignored::NotHeld));
@@ -456,7 +456,7 @@ fn what_is_given_back_to_a_broker_is_pending_and_nobody_else_can_give_it_back() 
 }
 
 #[test]
-fn a_start_that_was_overtaken_is_no_loss() {
+fn a_start_that_arrives_late_is_no_loss() {
     let early =
         apply(&State::pending(), &Event::Progressed { attempt: None, progress: 30.0, lease: None }, at(1)).unwrap();
     let named = apply(&early, &delivered_to("pod-1", false, 1), at(2)).unwrap();
@@ -465,7 +465,7 @@ fn a_start_that_was_overtaken_is_no_loss() {
 }
 
 #[test]
-fn a_task_that_waits_for_others_hears_of_nothing_else_until_it_is_released_or_barred() {
+fn a_dependent_task_ignores_messages_until_its_dependencies_resolve() {
     let blocked = State { expires: Some(at(50)), ..State::blocked() };
     assert!(blocked.is_blocked());
     assert_eq!(blocked.timer(), Some(at(50)), "how long it is of use counts all the same");

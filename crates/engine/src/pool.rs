@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_was_never_seen_does_not_go_before_those_who_wait_for_longer() {
+    async fn a_new_caller_does_not_overtake_those_who_wait_longer() {
         let pool = Arc::new(Pool::new(options()));
         let go = held(&pool).await;
         let said = Arc::new(Mutex::new(Vec::new()));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_waits_is_bounded_for_a_client_for_an_address_and_in_all() {
+    async fn waiting_jobs_are_bounded_per_client_per_address_and_in_total() {
         let pool = Arc::new(Pool::new(options()));
         let _go = held(&pool).await;
         let said = Arc::new(Mutex::new(Vec::new()));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_caller_who_gives_up_is_answered_and_its_job_is_told() {
+    async fn a_cancelled_caller_is_answered_and_its_job_is_cancelled() {
         let pool = Pool::new(PoolOptions { stands_back: false, ..options() });
         let (told, was_told) = oneshot::channel();
         let job = pool.run(from("a", 1), Duration::from_secs(2), move |waiter: &JobCaller<'_>| {

@@ -47,7 +47,7 @@ mod postgres {
 }
 
 #[tokio::test]
-async fn subscribers_live_through_a_restart_and_are_told_what_they_may_have_missed() {
+async fn subscribers_survive_a_server_restart_and_get_a_gap_notice() {
     let mut server = PostgresServer::start().await.unwrap();
     let transport = StoreTransport::new(store(&server.url("postgres")).await);
     let bus = Bus::builder().transport(transport).start().await.unwrap();

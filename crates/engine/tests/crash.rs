@@ -187,7 +187,7 @@ async fn submitter(store: Arc<dyn Store>) -> Tasks {
 }
 
 #[tokio::test]
-async fn programs_that_are_killed_lose_nothing_and_run_no_attempt_twice() {
+async fn crashed_instances_lose_no_task_and_run_no_attempt_twice() {
     const TASKS: usize = 600;
     const KILLS: usize = 8;
     let database = TestDatabase::create().await.unwrap();
@@ -212,7 +212,7 @@ async fn programs_that_are_killed_lose_nothing_and_run_no_attempt_twice() {
 }
 
 #[tokio::test]
-async fn a_program_that_is_killed_goes_on_at_its_next_start() {
+async fn a_crashed_instance_continues_its_tasks_after_a_restart() {
     const TASKS: usize = 300;
     const KILLS: usize = 4;
     let folder = tempfile::tempdir().unwrap();
@@ -266,7 +266,7 @@ async fn a_program_that_is_killed_goes_on_at_its_next_start() {
 }
 
 #[tokio::test]
-async fn a_program_that_was_only_paused_does_not_disturb_whoever_has_its_task_now() {
+async fn a_paused_instance_is_fenced_after_its_tasks_were_taken_over() {
     let database = TestDatabase::create().await.unwrap();
     let url = database.url();
     let open = || async { relais_store::open(url, &relais_store::Options::default()).await.unwrap() };

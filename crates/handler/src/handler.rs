@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_is_told_with_what_is_behind_it() {
+    async fn an_error_is_reported_with_its_sources() {
         async fn handler(_: (), _: Context) -> Result<(), HandlerError> {
             #[derive(Debug, thiserror::Error)]
             #[error("failed to read the number")]
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_says_whether_to_try_again_of_what_kind_it_is_and_where_it_happened() {
+    async fn an_error_carries_its_retry_its_kind_and_its_trace() {
         async fn of(error: fn() -> HandlerError) -> Failure {
             match returned(erase(move |(), _| async move { Err::<(), _>(error()) }), "null").await {
                 Return::Ended(Verdict::Failure(failure)) => failure,
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_error_may_ask_for_another_time() {
+    async fn an_error_can_ask_for_a_retry_at_another_time() {
         let handler = erase(async |_: (), _: Context| Err::<(), _>(HandlerError::again("no paper yet")));
         assert!(matches!(returned(handler, "null").await, Return::Again(why) if why == "no paper yet"));
     }

@@ -17,7 +17,7 @@ on_both_stores!(
     what_was_not_taken_is_told_again_under_the_same_name,
     after_the_last_retry_it_is_a_failure_and_can_be_sent_again,
     nobody_lives_there_any_more,
-    an_endpoint_that_asks_for_time_gets_it,
+    retry_after_of_an_endpoint_is_obeyed,
     started_progress_and_the_end_come_in_their_order,
     an_endpoint_that_hangs_holds_up_no_other,
     an_endpoint_that_is_back_gets_all_that_waited,
@@ -182,7 +182,7 @@ async fn nobody_lives_there_any_more(on: Backend) {
     assert_eq!(receiver.received().len(), 1);
 }
 
-async fn an_endpoint_that_asks_for_time_gets_it(on: Backend) {
+async fn retry_after_of_an_endpoint_is_obeyed(on: Backend) {
     let app = app_with(on, |options| options.park_most = Duration::from_secs(60)).await;
     let receiver = Receiver::start().await.unwrap();
     receiver.will([Reply::status(429).with("retry-after", "1")]);

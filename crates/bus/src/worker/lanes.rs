@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn one_of_a_lane_at_a_time_and_lanes_take_turns() {
+    fn a_lane_runs_one_event_at_a_time_and_lanes_take_turns() {
         let mut lanes = Lanes::new();
         for (what, name) in [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b"), ("b2", "b")] {
             lanes.add(what, lane(name));
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parked_lane_waits_in_order_while_others_go_on() {
+    fn a_parked_lane_keeps_its_order_while_other_lanes_run() {
         let (mut lanes, now) = (Lanes::new(), Instant::now());
         for (what, name) in [("a1", "a"), ("a2", "a"), ("b1", "b")] {
             lanes.add(what, lane(name));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_lane_nothing_waits_for_anything() {
+    fn events_without_a_lane_run_concurrently() {
         let mut lanes = Lanes::new();
         lanes.add(1, None);
         lanes.add(2, None);

@@ -22,7 +22,7 @@ fn secret(secret: &str, lasts: Option<Duration>) -> SigningSecret {
 }
 
 #[tokio::test]
-async fn a_letter_arrives_as_it_was_written() {
+async fn a_callback_arrives_byte_for_byte() {
     let mut receiver = Receiver::answering(OK).await;
     let callback_sender = callback_sender(options(receiver.port()));
     let reply = send(&callback_sender, &receiver.url()).await;
@@ -43,7 +43,7 @@ async fn a_letter_arrives_as_it_was_written() {
 }
 
 #[tokio::test]
-async fn a_compressed_letter_is_signed_as_it_was_written() {
+async fn a_compressed_callback_over_http_is_signed_over_the_uncompressed_body() {
     let mut receiver = Receiver::answering(OK).await;
     let callback_sender = callback_sender(options(receiver.port()));
     let key = generate_secret().unwrap();
@@ -63,7 +63,7 @@ async fn a_compressed_letter_is_signed_as_it_was_written() {
 }
 
 #[tokio::test]
-async fn two_secrets_sign_while_one_replaces_the_other() {
+async fn both_signing_secrets_sign_callbacks_during_rotation() {
     let mut receiver = Receiver::answering(OK).await;
     let callback_sender = callback_sender(options(receiver.port()));
     let [new, old, older] = std::array::from_fn(|_| generate_secret().unwrap());
@@ -83,7 +83,7 @@ async fn two_secrets_sign_while_one_replaces_the_other() {
 }
 
 #[tokio::test]
-async fn who_has_secrets_gets_nothing_unsigned() {
+async fn a_callback_of_a_client_with_secrets_is_never_unsigned() {
     let receiver = Receiver::answering(OK).await;
     let callback_sender = callback_sender(options(receiver.port()));
     for (secrets, error) in [
@@ -140,7 +140,7 @@ async fn the_status_of_an_answer_decides() {
 }
 
 #[tokio::test]
-async fn a_redirect_is_told_and_not_followed() {
+async fn a_redirect_is_reported_and_not_followed() {
     let private = Receiver::answering(OK).await;
     for code in [301, 302, 303, 307, 308] {
         let answer = status(&format!("{code} Go"), &format!("location: {}\r\n", private.url()));
@@ -157,7 +157,7 @@ async fn a_redirect_is_told_and_not_followed() {
 }
 
 #[tokio::test]
-async fn a_redirect_to_a_long_place_is_told_in_short() {
+async fn a_long_redirect_target_is_shortened() {
     let location = format!("location: https://example.org/{}\r\n", "a".repeat(5000));
     let receiver = Receiver::answering(status("302 Found", &location)).await;
     let reply = send(&callback_sender(options(receiver.port())), &receiver.url()).await;
@@ -166,7 +166,7 @@ async fn a_redirect_to_a_long_place_is_told_in_short() {
 }
 
 #[tokio::test]
-async fn the_answer_is_kept_in_short_and_does_no_harm() {
+async fn the_stored_answer_is_shortened_and_sanitized() {
     let body = format!("a\0b\u{1b}[31m\r\n{}", "é".repeat(2000));
     let answer = format!("HTTP/1.1 500 Oh\r\ncontent-length: {}\r\n\r\n{body}", body.len());
     let receiver = Receiver::answering(answer).await;
@@ -204,7 +204,7 @@ async fn a_connection_is_used_again() {
 }
 
 #[test]
-fn where_a_callback_goes_is_judged_without_asking_anybody() {
+fn a_callback_target_is_validated_without_dns() {
     let options = HttpOptions { allow_http: true, ports: vec![80, 443, 8443], ..HttpOptions::default() };
     let (callback_sender, client) = (callback_sender(options), client(Vec::new()));
     let judge = |kind, target: &str| callback_sender.judge(kind, target, &client).map_err(|refusal| refusal.0);
@@ -230,7 +230,7 @@ fn where_a_callback_goes_is_judged_without_asking_anybody() {
 }
 
 #[tokio::test]
-async fn whatever_is_allowed_can_be_called() {
+async fn every_allowed_callback_target_can_be_called() {
     let receiver = Receiver::answering(OK).await;
     let callback_sender = callback_sender(options(receiver.port()));
     let mut called = 0;
@@ -247,7 +247,7 @@ async fn whatever_is_allowed_can_be_called() {
 }
 
 #[tokio::test]
-async fn a_letter_is_judged_again_when_it_is_carried() {
+async fn a_callback_target_is_validated_again_before_sending() {
     let receiver = Receiver::answering(OK).await;
     for options in [
         HttpOptions { allow_networks: Vec::new(), ..options(receiver.port()) },

@@ -115,7 +115,7 @@ async fn a_body_that_is_cut_off_changes_nothing() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_cut_is_told() {
+async fn a_connection_reset_is_reported() {
     let listener = TcpListener::bind((LOOPBACK, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
@@ -129,7 +129,7 @@ async fn a_connection_that_is_cut_is_told() {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_closed_without_an_answer_is_told() {
+async fn a_connection_closed_without_an_answer_is_reported() {
     let receiver = Receiver::answering("").await;
     let reply = send(&callback_sender(options(receiver.port())), &receiver.url()).await;
     let error = "the connection was closed before there was an answer";
@@ -174,7 +174,7 @@ async fn headers_that_are_too_large_are_not_taken() {
 }
 
 #[tokio::test]
-async fn a_port_where_nobody_listens_is_told() {
+async fn a_refused_connection_is_reported() {
     let listener = TcpListener::bind((LOOPBACK, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -192,7 +192,7 @@ async fn a_host_that_does_not_take_connections_is_left_at_the_deadline() {
 }
 
 #[test]
-fn a_courier_without_a_deadline_is_refused() {
+fn a_sender_without_a_timeout_is_refused() {
     for timeout in [Duration::ZERO, Duration::from_secs(3601), Duration::MAX] {
         let callback_sender = HttpSender::new(HttpOptions { timeout, ..HttpOptions::default() });
         assert!(matches!(callback_sender, Err(CourierError::Timeout(_))), "{timeout:?}");

@@ -15,7 +15,7 @@ const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 /// Another process, which carries one delivery there.
 fn another(target: &str) -> Command {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    child.args(["--exact", "environment::carries_one_letter_for_its_parent", "--ignored"]).env(TARGET, target);
+    child.args(["--exact", "environment::sends_one_callback_for_the_parent_process", "--ignored"]).env(TARGET, target);
     child.stdin(Stdio::null()).kill_on_drop(true);
     child
 }
@@ -58,7 +58,7 @@ async fn a_system_without_certificates_can_still_call_http() {
 
 #[tokio::test]
 #[ignore = "the other half of the tests above, which run it in an environment of its own"]
-async fn carries_one_letter_for_its_parent() {
+async fn sends_one_callback_for_the_parent_process() {
     // Whoever runs all that is ignored did not mean this one.
     let Ok(target) = std::env::var(TARGET) else { return };
     let port = url::Url::parse(&target).unwrap().port().unwrap();

@@ -55,7 +55,7 @@ async fn a_name_with_one_bad_address_is_refused() {
 }
 
 #[tokio::test]
-async fn bad_addresses_are_known_in_any_clothes() {
+async fn blocked_addresses_are_recognised_in_every_notation() {
     for address in [
         "127.0.0.1",
         "10.0.0.1",
@@ -141,7 +141,7 @@ async fn a_dead_address_leaves_time_for_the_next() {
 }
 
 #[tokio::test]
-async fn a_name_that_does_not_resolve_is_told() {
+async fn a_name_that_does_not_resolve_is_reported() {
     let reply = send(&courier_with(options(8080), &Script::new(&[])), "http://nowhere.test:8080/").await;
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, "the name nowhere.test does not resolve"));
     let reply = send(&courier_with(options(8080), &Script::new(&[&[]])), "http://empty.test:8080/").await;

@@ -83,7 +83,7 @@ async fn an_authority_that_the_operator_trusts_is_trusted() {
 }
 
 #[tokio::test]
-async fn an_authority_that_nobody_knows_is_not() {
+async fn an_unknown_certificate_authority_is_not_trusted() {
     let (authority, other) = (Authority::new("ours"), Authority::new("theirs"));
     let receiver = authority.receiver(NAME, |_| {}).await;
     for roots in [None, Some(other.file())] {
@@ -115,7 +115,7 @@ async fn a_certificate_out_of_its_time_is_not_trusted() {
 }
 
 #[tokio::test]
-async fn an_endpoint_that_does_not_speak_tls_is_told() {
+async fn an_endpoint_without_tls_is_reported() {
     let receiver = Receiver::start(|mut connection| async move {
         connection.say("HTTP/1.1 400 Bad Request\r\n\r\n").await;
         connection.left_alone().await;

@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_can_not_be_meant_is_refused_and_told_why() {
+    fn an_invalid_cron_expression_is_refused_with_the_reason() {
         for (expression, said) in [
             ("", "it has 0"),
             ("* * * *", "it has 4"),
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_two_ways_is_the_same() {
+    fn equivalent_cron_expressions_are_equal() {
         for (one, other) in [
             ("* * * * *", "0 * * * * *"),
             ("@HOURLY", "0 * * * *"),

@@ -134,7 +134,7 @@ fn two_tasks_on_the_built_in_queue_keep_every_promise() {
 }
 
 #[test]
-fn a_task_that_is_tried_again_keeps_every_promise() {
+fn a_retried_task_keeps_every_promise() {
     reaches(&holds("one task that is tried again", AGAIN), &["SUCCESS", "FAILURE", "CANCELLED"]);
 }
 
@@ -170,7 +170,7 @@ fn tasks_that_wait_for_others_keep_every_promise() {
 }
 
 #[test]
-fn a_chain_that_is_wrong_is_found_out() {
+fn the_model_finds_flaws_in_dependencies() {
     let wrong = |flaw| Chain { flaw, ..DIAMOND };
     let stuck = "from every state an end can be reached";
     fails(stuck, wrong(chain::Flaw::Unlocked));
@@ -181,27 +181,27 @@ fn a_chain_that_is_wrong_is_found_out() {
 }
 
 #[test]
-fn processes_with_a_task_in_hand_keep_every_promise() {
+fn instance_leases_keep_every_promise() {
     reaches(&holds("one task in hand", IN_HAND), &["SUCCESS", "FAILURE", "CANCELLED"]);
 }
 
 #[test]
-fn a_process_beside_a_worker_keeps_every_promise() {
+fn an_instance_beside_a_worker_keeps_every_promise() {
     reaches(&holds("one task in hand or under a lease", BESIDE), &["SUCCESS", "FAILURE", "CANCELLED"]);
 }
 
 #[test]
-fn a_hand_of_two_tasks_keeps_every_promise() {
+fn an_instance_lease_of_two_tasks_keeps_every_promise() {
     reaches(&holds("two tasks in hand", HANDFUL), &["SUCCESS and SUCCESS", "FAILURE and CANCELLED"]);
 }
 
 #[test]
-fn a_limited_service_in_hand_keeps_every_promise() {
+fn an_instance_lease_under_flow_limits_keeps_every_promise() {
     reaches(&holds("one task in hand, written at once", LIMITED), &["SUCCESS", "FAILURE", "CANCELLED"]);
 }
 
 #[test]
-fn a_built_in_queue_that_is_wrong_is_found_out() {
+fn the_model_finds_flaws_in_leases() {
     let wrong = |flaw| Lease { flaw, ..ONE };
     fails("a message of an older attempt changes nothing", wrong(lease::Flaw::Unfenced));
     fails("never two workers that both hold the current attempt", wrong(lease::Flaw::SameAttempt));
@@ -212,7 +212,7 @@ fn a_built_in_queue_that_is_wrong_is_found_out() {
 }
 
 #[test]
-fn a_dispatch_that_is_wrong_is_found_out() {
+fn the_model_finds_flaws_in_dispatch() {
     let wrong = |flaw| Broker { flaw, ..PUBLISHERS };
     let lost = "an unfinished task is in the store's rows, in the broker, or with a worker";
     fails(lost, wrong(broker::Flaw::SettledFirst));
@@ -229,7 +229,7 @@ fn a_dispatch_that_is_wrong_is_found_out() {
 }
 
 #[test]
-fn hands_that_are_wrong_are_found_out() {
+fn the_model_finds_flaws_in_instance_leases() {
     let wrong = |flaw| Hand { flaw, ..IN_HAND };
     fails("nothing is in two hands", wrong(hand::Flaw::Shared));
     fails("a final state never changes", wrong(hand::Flaw::Unguarded));

@@ -104,7 +104,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(3_600);
 
     #[test]
-    fn guesses_neither_grow_what_is_remembered_nor_push_out_what_is_right() {
+    fn wrong_secrets_neither_grow_the_cache_nor_evict_right_ones() {
         let memory = Memory::new(8, LONG, LONG);
         memory.remember([1; 32], true);
         for guess in 2..100 {
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_was_right_long_ago_is_known_as_such() {
+    fn a_credential_verified_long_ago_is_recognised() {
         let unused = Memory::new(8, Duration::ZERO, LONG);
         let unchecked = Memory::new(8, LONG, Duration::ZERO);
         for memory in [unused, unchecked] {

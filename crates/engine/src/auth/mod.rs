@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_changed_secret_counts_at_once_whatever_was_remembered() {
+    async fn a_changed_secret_takes_effect_at_once_despite_the_cache() {
         let auth = authenticator(|_| {});
         let old = declared("first");
         assert!(auth.authenticate(&old, &pair("acme", "first")).await.is_ok());
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pair_that_was_right_before_is_checked_whatever_guesses_wait() {
+    async fn a_known_credential_is_checked_before_waiting_guesses() {
         // Nothing is remembered for long enough to be used again.
         let auth = authenticator(|options| options.cache_ttl = Duration::ZERO);
         let declared = declared("right");
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_can_be_nobodys_never_waits() {
+    async fn an_impossible_credential_is_refused_without_waiting() {
         let auth = authenticator(|_| {});
         let _go = flooded(&auth, 0).await;
         let (long_id, long_secret) = (pair(&"x".repeat(300_000), "guess"), pair("acme", &"x".repeat(73)));
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_thousand_callers_with_one_pair_wait_for_one_check() {
+    async fn a_thousand_calls_with_one_credential_share_one_check() {
         let auth = authenticator(|_| {});
         let go = flooded(&auth, 0).await;
         let declared = Arc::new(declared("right"));

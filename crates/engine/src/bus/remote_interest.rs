@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_is_believed_until_it_says_otherwise_or_falls_silent() {
+    fn remote_interest_lasts_until_withdrawn_or_silent() {
         let elsewhere = RemoteInterest::new(true);
         assert!(!elsewhere.any());
         let now = Instant::now();

@@ -400,7 +400,7 @@ mod tests {
     const UNWELL: Option<ReplyOutcome> = Some(ReplyOutcome::Unwell { retry_after: None });
 
     #[test]
-    fn lanes_take_turns_whatever_waits_in_them() {
+    fn callback_lanes_take_turns_whatever_their_backlog() {
         let (mut lanes, options) = (LaneScheduler::default(), CallbackOptions::default());
         fill(&mut lanes, 1, 8);
         fill(&mut lanes, 2, 1);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_take_turns_whatever_they_have_and_nobody_has_all_places() {
+    fn clients_take_turns_in_sending_callbacks() {
         let mut lanes = LaneScheduler::default();
         let options = CallbackOptions { at_once: 8, ..CallbackOptions::default() };
         for lane in 0..20 {
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_its_endpoint_can_not_take_now_is_next_when_something_has_ended() {
+    fn a_callback_over_its_endpoint_limit_is_next_when_one_ends() {
         let (mut lanes, options) = (LaneScheduler::default(), CallbackOptions::default());
         fill(&mut lanes, 1, 1);
         fill(&mut lanes, 2, 2);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_taken_than_there_is_room_for() {
+    fn no_more_callbacks_are_taken_than_there_is_room_for() {
         let mut lanes = LaneScheduler::default();
         let options = CallbackOptions { at_once: 2, per_lane: 2, ..CallbackOptions::default() };
         for lane in 0..10 {
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_sends_so_many_at_once_and_all_together_so_many() {
+    fn concurrent_callbacks_are_limited_per_lane_and_in_total() {
         let mut lanes = LaneScheduler::default();
         let options = CallbackOptions { per_lane: 2, at_once: 6, ..CallbackOptions::default() };
         fill(&mut lanes, 1, 8);
@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_does_not_answer_is_left_alone_tried_once_and_opened_when_it_answers() {
+    fn a_failing_endpoint_is_parked_probed_once_and_unparked_when_it_answers() {
         let (mut lanes, options) = (LaneScheduler::default(), CallbackOptions::default());
         fill(&mut lanes, 1, 8);
         let mut change = None;
@@ -498,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endpoint_that_asks_for_time_gets_it() {
+    fn retry_after_of_an_endpoint_is_obeyed() {
         let (mut lanes, options) = (LaneScheduler::default(), CallbackOptions::default());
         fill(&mut lanes, 1, 3);
         lanes.next(&options).unwrap();
@@ -509,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn more_is_taken_where_there_was_more_and_less_where_it_is_large() {
+    fn the_number_of_callbacks_taken_adapts_to_backlog_and_size() {
         let (mut lanes, options) = (LaneScheduler::default(), CallbackOptions::default());
         fill(&mut lanes, 1, 8);
         for _ in 0..8 {
@@ -526,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_without_a_story_is_forgotten() {
+    fn an_idle_callback_lane_is_forgotten() {
         let (mut lanes, options) = (LaneScheduler::default(), CallbackOptions::default());
         fill(&mut lanes, 1, 1);
         lanes.next(&options).unwrap();

@@ -45,7 +45,7 @@ mod tests {
     const RETRIES: [Duration; 3] = [Duration::from_secs(10), Duration::from_secs(60), Duration::from_secs(360)];
 
     #[test]
-    fn three_retries_and_then_no_more() {
+    fn a_callback_is_retried_three_times() {
         let unwell = ReplyOutcome::Unwell { retry_after: None };
         for (tries, seconds) in [(0, 10), (1, 60), (2, 360)] {
             for random in [0.0, 0.3, 1.0] {
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_endpoint_wishes_counts_within_reason() {
+    fn retry_after_of_an_endpoint_is_bounded() {
         let wish = |seconds| ReplyOutcome::Refused { retry_after: Some(Duration::from_secs(seconds)) };
         assert_eq!(verdict(wish(100), &RETRIES, 0, 0.5), CallbackVerdict::Again(Duration::from_secs(100)));
         assert_eq!(verdict(wish(1), &RETRIES, 0, 0.5), CallbackVerdict::Again(Duration::from_secs(10)));

@@ -423,7 +423,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_that_ends_without_an_answer_leaves_its_service_to_others() {
+    fn a_claim_that_fails_lets_other_claims_of_its_service_continue() {
         let (finished, mut answers) = mpsc::unbounded_channel();
         drop(UnderWay::new(ServiceKey(7), Vec::new(), &finished));
         assert!(matches!(answers.try_recv(), Ok(Answered { service: ServiceKey(7), result: Err(_), .. })));

@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_a_second_means_that_the_fiftieth_starts_in_five_seconds() {
+    fn the_estimated_start_follows_the_pace_of_the_queue() {
         let (pace, begun) = (Pace::default(), Instant::now());
         assert_eq!(pace.estimate(ServiceKey(1), 50, begun), None);
         pace.sample(&backlog(1_000_000, 100), begun);

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_listen_is_told_now_and_then() {
+    async fn revocations_are_repeated_at_intervals() {
         let mut reminders = Reminders::default();
         assert!(reminders.is_due(&revocation(1)) && !reminders.is_due(&revocation(1)));
         assert!(reminders.is_due(&revocation(2)), "it was given up once more");
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_is_said_to_be_what_http_would_have_answered() {
+    fn a_revocation_has_the_outcome_that_http_would_answer() {
         for (status, kind) in [
             (Status::Cancelled, OutcomeKind::Cancelled),
             (Status::Failure, OutcomeKind::Ended),

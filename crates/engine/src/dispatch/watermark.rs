@@ -86,7 +86,7 @@ mod tests {
     const TWO: ServiceKey = ServiceKey(2);
 
     #[test]
-    fn what_was_left_while_the_sweep_looked_is_not_taken_for_found() {
+    fn tasks_left_during_a_sweep_keep_the_ordering_watermark() {
         let behind = Behind::default();
         assert!(behind.is_behind(ONE), "nobody has looked");
         behind.found_nothing(behind.look(), [ONE]);

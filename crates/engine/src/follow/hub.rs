@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_found_by_looking_is_told_only_where_no_wakeup_has() {
+    fn the_sweep_wakes_only_waiters_that_no_wakeup_has_reached() {
         let hub = WakeupHub::default();
         let told = || hub.pulse.borrow().tasks;
         hub.wake(&changed(vec![7]));
@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_watched_is_looked_at_when_it_may_have_changed() {
+    fn a_followed_queue_is_read_when_it_may_have_changed() {
         let (hub, service, other) = (WakeupHub::default(), ServiceKey(1), ServiceKey(2));
         let depth = |pending| QueueDepth { service, pending, in_progress: 0, oldest_pending: None };
         let work = |service| Wakeup { work: vec![service], ..Wakeup::default() };

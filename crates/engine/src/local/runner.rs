@@ -489,7 +489,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_being_written_keeps_nobody_from_taking_more_unless_it_is_too_much() {
+    fn unwritten_results_stop_new_leases_only_beyond_a_limit() {
         let room = Room { wanted: AtomicUsize::new(100), ..Room::default() };
         assert_eq!(room.left(10), Some(100));
         room.took(100);
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_are_taken_as_are_done_in_a_moment() {
+    fn an_instance_prefetches_as_many_tasks_as_it_runs_in_a_moment() {
         let start = Instant::now();
         let mut pace = Pace::new(start);
         assert_eq!(pace.wanted(1, start, 10), 10, "nothing is known yet");

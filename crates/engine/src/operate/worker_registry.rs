@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_waits_for_as_long_as_it_asks_and_no_more_are_kept_than_there_is_room_for() {
+    fn the_worker_registry_forgets_silent_workers_and_is_bounded() {
         const LEASE: Duration = Duration::from_secs(60);
         let (worker_registry, service) = (Arc::new(WorkerRegistry::default()), ServiceKey(1));
         let waiting = |host: &str| worker_registry.book().get(&(service, host.to_owned())).map(|entry| entry.waiting);
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_worker_that_waits_at_one_process_is_known_at_the_others() {
+    async fn a_worker_that_waits_at_one_process_is_in_every_worker_registry() {
         let folder = tempfile::tempdir().unwrap();
         let url = format!("sqlite:{}", folder.path().join("relais.db").display());
         let store = relais_store::open(&url, &relais_store::Options::default()).await.unwrap();

@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_arrives_while_a_batch_is_written_shares_the_next_one() {
+    async fn group_commit_batches_what_arrives_during_a_write() {
         let (seen, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
         let tracker = TaskTracker::new();
         let options = BatchOptions { max_batch: 8, queue: 100, in_flight: 1 };
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_too_many_is_told_at_once_and_room_comes_back() {
+    async fn a_full_batcher_refuses_at_once_and_accepts_again_later() {
         let (seen, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
         let tracker = TaskTracker::new();
         let options = BatchOptions { max_batch: 2, queue: 3, in_flight: 1 };
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_taken_before_closing_is_written_and_nothing_after() {
+    async fn a_closing_batcher_writes_what_it_accepted_and_refuses_more() {
         let (seen, gate) = (Arc::default(), Arc::new(Semaphore::new(0)));
         let (tracker, closing) = (TaskTracker::new(), CancellationToken::new());
         let options = BatchOptions { max_batch: 2, queue: 100, in_flight: 1 };

@@ -18,12 +18,12 @@ use tokio::sync::Notify;
 use crate::{LONG, Stage};
 
 on_both! {
-    by_hand_time_passes_when_it_is_told
-    a_chain_is_done_in_its_order
-    a_rate_refills_when_time_passes
-    what_a_dead_instance_had_is_done_when_it_has_been_silent_for_too_long
-    an_error_leaves_nothing_in_hand
-    time_is_moved_only_by_hand
+    the_test_clock_moves_only_when_it_is_advanced
+    a_chain_of_dependencies_runs_in_order
+    a_rate_limit_refills_when_the_test_clock_advances
+    tasks_of_a_dead_instance_run_after_its_heartbeat_expires
+    a_store_error_leaves_no_task_leased
+    the_test_clock_needs_manual_mode
 }
 
 /// A submission that waits for others.
@@ -33,7 +33,7 @@ fn after(tasks: &[TaskId], body: &Value) -> SubmitRequest {
     SubmitRequest { after: Some(after), ..SubmitRequest::new(to_raw_value(body).unwrap()) }
 }
 
-async fn by_hand_time_passes_when_it_is_told(stage: Stage) {
+async fn the_test_clock_moves_only_when_it_is_advanced(stage: Stage) {
     let handler = async |body: Value, context: Context| match (body["fail"].as_bool(), context.attempt()) {
         (Some(true), Some(1)) => Err(HandlerError::new("not yet")),
         _ => Ok(json!({"done": true})),
@@ -70,7 +70,7 @@ async fn by_hand_time_passes_when_it_is_told(stage: Stage) {
     tasks.stop().await;
 }
 
-async fn a_chain_is_done_in_its_order(stage: Stage) {
+async fn a_chain_of_dependencies_runs_in_order(stage: Stage) {
     let handler = async |body: Value, _: Context| match body["fail"].as_bool() {
         Some(true) => Err(HandlerError::permanent("torn")),
         _ => Ok(body["n"].clone()),
@@ -98,7 +98,7 @@ async fn a_chain_is_done_in_its_order(stage: Stage) {
     tasks.stop().await;
 }
 
-async fn a_rate_refills_when_time_passes(stage: Stage) {
+async fn a_rate_limit_refills_when_the_test_clock_advances(stage: Stage) {
     let rate = RateLimitDeclaration { count: 2, per: HumanDuration(Duration::from_secs(60)), burst: None };
     let service = ServiceDeclaration { rate_limit: Some(rate), ..ServiceDeclaration::named("call") };
     let handlers = Handlers::new().on("call", async |_: Value, _: Context| Ok::<_, HandlerError>(()));
@@ -115,7 +115,7 @@ async fn a_rate_refills_when_time_passes(stage: Stage) {
     tasks.stop().await;
 }
 
-async fn what_a_dead_instance_had_is_done_when_it_has_been_silent_for_too_long(stage: Stage) {
+async fn tasks_of_a_dead_instance_run_after_its_heartbeat_expires(stage: Stage) {
     let begun = Arc::new(Notify::new());
     let bell = Arc::clone(&begun);
     let handler = move |_: Value, context: Context| {
@@ -141,7 +141,7 @@ async fn what_a_dead_instance_had_is_done_when_it_has_been_silent_for_too_long(s
     tasks.stop().await;
 }
 
-async fn an_error_leaves_nothing_in_hand(stage: Stage) {
+async fn a_store_error_leaves_no_task_leased(stage: Stage) {
     // By this plan the first result is not taken, and the first one to leave does.
     let plan = FaultPlan { seed: 5, refused: 500, unanswered: 0, broken_off: 0, only: None };
     let faulty = Faulty::new(stage.store, plan);
@@ -171,7 +171,7 @@ async fn an_error_leaves_nothing_in_hand(stage: Stage) {
     tasks.stop().await;
 }
 
-async fn time_is_moved_only_by_hand(stage: Stage) {
+async fn the_test_clock_needs_manual_mode(stage: Stage) {
     let tasks = Tasks::builder(stage.store).start().await.unwrap();
     let refused = tasks.advance(Duration::from_secs(1)).await.unwrap_err();
     assert!(refused.to_string().contains("by hand"), "{refused}");
@@ -180,7 +180,7 @@ async fn time_is_moved_only_by_hand(stage: Stage) {
 
 /// A column that is added later is not forgotten: all that PostgreSQL knows as a time is moved.
 #[tokio::test]
-async fn time_passes_for_every_time_that_is_written() {
+async fn the_test_clock_covers_every_stored_time() {
     let stage = crate::postgres().await;
     stage.store.migrate().await.unwrap();
     let pool = sqlx::PgPool::connect(&stage.url).await.unwrap();

@@ -59,20 +59,20 @@ macro_rules! on_both {
 mod by_hand;
 
 on_both! {
-    a_thousand_tasks_are_done_once_each
-    an_idle_process_has_what_it_submits_in_hand
-    what_a_handler_says_is_what_is_stored
-    a_long_task_is_seen_told_and_can_be_cancelled
-    stopping_lets_tasks_finish_and_gives_back_the_rest
+    a_thousand_tasks_run_exactly_once
+    an_idle_instance_leases_what_it_submits
+    the_verdict_of_a_handler_is_stored
+    a_long_task_reports_progress_and_can_be_cancelled
+    stopping_an_instance_finishes_running_tasks_and_returns_the_rest
     hooks_are_called_around_every_task
-    a_task_of_a_transaction_exists_if_that_commits
-    a_task_that_wants_another_time_gets_it
-    a_strict_instance_does_not_begin_before_it_was_decided
-    what_takes_too_long_is_told_to_stop_and_fails
-    what_was_said_of_the_program_stays_when_it_starts_again
+    a_transactional_submission_exists_only_if_it_commits
+    a_handler_can_ask_for_a_retry_at_another_time
+    an_instance_with_crash_policy_refuse_starts_only_after_it_is_resolved
+    a_task_past_its_timeout_is_stopped_and_fails
+    declarations_of_an_embedded_program_survive_its_restart
 }
 
-async fn a_thousand_tasks_are_done_once_each(stage: Stage) {
+async fn a_thousand_tasks_run_exactly_once(stage: Stage) {
     let counts: Arc<Mutex<Vec<usize>>> = Arc::new(Mutex::new(vec![0; 1000]));
     let counted = Arc::clone(&counts);
     let handler = move |body: Value, _: Context| {
@@ -98,7 +98,7 @@ async fn a_thousand_tasks_are_done_once_each(stage: Stage) {
     assert!(counts.lock().unwrap().iter().all(|&times| times == 1), "each was done once");
 }
 
-async fn an_idle_process_has_what_it_submits_in_hand(stage: Stage) {
+async fn an_idle_instance_leases_what_it_submits(stage: Stage) {
     /// Whether it waits for tasks when one comes is a matter of moments.
     const MOST: u64 = 1000;
     let store = Faulty::new(stage.store, FaultPlan { seed: 1, refused: 0, unanswered: 0, broken_off: 0, only: None });
@@ -117,7 +117,7 @@ async fn an_idle_process_has_what_it_submits_in_hand(stage: Stage) {
     assert_eq!(tasks.stop().await.done, submitted);
 }
 
-async fn what_a_handler_says_is_what_is_stored(stage: Stage) {
+async fn the_verdict_of_a_handler_is_stored(stage: Stage) {
     let handler = async |body: Value, context: Context| match body["do"].as_str().unwrap() {
         "fail" => Err(HandlerError::permanent("no paper").kind("paper").trace("tray 2")),
         "panic" => panic!("out of ink"),
@@ -143,7 +143,7 @@ async fn what_a_handler_says_is_what_is_stored(stage: Stage) {
     tasks.stop().await;
 }
 
-async fn a_long_task_is_seen_told_and_can_be_cancelled(stage: Stage) {
+async fn a_long_task_reports_progress_and_can_be_cancelled(stage: Stage) {
     let stopped = Arc::new(Notify::new());
     let told = Arc::clone(&stopped);
     let handler = move |_: Value, context: Context| {
@@ -172,7 +172,7 @@ async fn a_long_task_is_seen_told_and_can_be_cancelled(stage: Stage) {
     assert_eq!(tasks.stop().await.done, 0, "what it returned does not count");
 }
 
-async fn stopping_lets_tasks_finish_and_gives_back_the_rest(stage: Stage) {
+async fn stopping_an_instance_finishes_running_tasks_and_returns_the_rest(stage: Stage) {
     let (begun, go_on) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
     let (count, gate) = (Arc::clone(&begun), Arc::clone(&go_on));
     let handler = move |body: Value, _: Context| {
@@ -242,7 +242,7 @@ async fn hooks_are_called_around_every_task(stage: Stage) {
     tasks.stop().await;
 }
 
-async fn a_task_of_a_transaction_exists_if_that_commits(stage: Stage) {
+async fn a_transactional_submission_exists_only_if_it_commits(stage: Stage) {
     let handler = async |body: Value, _: Context| Ok::<_, HandlerError>(body["n"].clone());
     let tasks = Tasks::builder(stage.store).handlers(Handlers::new().on("echo", handler)).start().await.unwrap();
     assert!(tasks.prepare("echo", &json!(7)).is_err(), "what would be refused is refused at once");
@@ -290,7 +290,7 @@ async fn a_task_of_a_transaction_exists_if_that_commits(stage: Stage) {
     tasks.stop().await;
 }
 
-async fn a_task_that_wants_another_time_gets_it(stage: Stage) {
+async fn a_handler_can_ask_for_a_retry_at_another_time(stage: Stage) {
     let handler = async |_: Value, context: Context| match context.attempt() {
         Some(1) => Err(HandlerError::again("no paper yet")),
         attempt => Ok(attempt),
@@ -302,7 +302,7 @@ async fn a_task_that_wants_another_time_gets_it(stage: Stage) {
     assert_eq!(tasks.stop().await.returned, 1);
 }
 
-async fn a_strict_instance_does_not_begin_before_it_was_decided(stage: Stage) {
+async fn an_instance_with_crash_policy_refuse_starts_only_after_it_is_resolved(stage: Stage) {
     let options = || InstanceOptions {
         name: Some("strict".to_owned()),
         crash_policy: CrashPolicy::Refuse,
@@ -333,7 +333,7 @@ async fn a_strict_instance_does_not_begin_before_it_was_decided(stage: Stage) {
     assert_eq!(instance.name(), "strict");
 }
 
-async fn what_takes_too_long_is_told_to_stop_and_fails(stage: Stage) {
+async fn a_task_past_its_timeout_is_stopped_and_fails(stage: Stage) {
     let told = Arc::new(Notify::new());
     let bell = Arc::clone(&told);
     let handler = move |body: Value, context: Context| {
@@ -367,7 +367,7 @@ async fn what_takes_too_long_is_told_to_stop_and_fails(stage: Stage) {
     assert_eq!(tasks.stop().await.failed, 2);
 }
 
-async fn what_was_said_of_the_program_stays_when_it_starts_again(stage: Stage) {
+async fn declarations_of_an_embedded_program_survive_its_restart(stage: Stage) {
     let handler = async |_: Value, _: Context| Ok::<_, HandlerError>(());
     let start = async || {
         let store = relais_store::open(&stage.url, &relais_store::Options::default()).await.unwrap();

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_token_opens_and_for_its_own_role() {
+    fn a_token_signs_in_with_its_own_role_only() {
         assert_eq!(two().recognise("one", "api"), Some(Actor::new("ada", OperatorRole::Admin, "api")));
         assert_eq!(two().recognise("two", "api").unwrap().role, OperatorRole::ReadOnly);
         for wrong in ["", "on", "one ", "One"] {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_are_taken_where_the_configuration_is_the_same_and_nowhere_else() {
+    fn sessions_are_accepted_only_with_the_same_configuration() {
         let signed = two().session_key().unwrap().sign("session", "ada");
         assert!(two().session_key().unwrap().is_signed("session", "ada", &signed));
         assert!(!two().session_key().unwrap().is_signed("session", "bob", &signed));

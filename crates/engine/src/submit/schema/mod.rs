@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_does_not_conform_is_told_where() {
+    fn a_schema_violation_is_reported_with_its_location() {
         let schema = Schema::compile(&json(
             r#"{"type":"object","required":["sleep"],"properties":{"sleep":{"type":"number","maximum":10},"mustSucceed":{"type":"boolean"}}}"#,
         ))
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_no_float_can_hold_are_judged_and_not_refused() {
+    fn numbers_beyond_floating_point_are_validated() {
         let schema = Schema::compile(&json(r#"{"properties":{"n":{"type":"number"}}}"#)).unwrap();
         assert!(problems(&schema, &json(r#"{"n":1e400}"#)).is_empty());
         assert!(problems(&schema, &json(r#"{"n":9223372036854775808}"#)).is_empty());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_fetched() {
+    fn a_schema_reference_is_never_fetched() {
         for reference in
             ["http://127.0.0.1:1/x.json", "https://example.org/s", "file:///etc/passwd", "other.json", "urn:x"]
         {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_would_be_written_out_for_ages_are_refused_by_their_own_error() {
+    fn numbers_with_huge_exponents_are_refused_with_their_own_error() {
         let schema = r#"{"properties":{"a":{"uniqueItems":true,"items":{"minimum":0.5,"multipleOf":0.01}}}}"#;
         let schema = Schema::compile(&json(schema)).unwrap();
         let numbers: Vec<String> = (0..700).map(|n| format!("1e{}", 9_000 + n)).collect();
