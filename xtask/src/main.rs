@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_finger_finds_its_command() {
+    fn a_typo_gets_the_nearest_command() {
         assert_eq!(nearest("tset"), Some("test"));
         assert_eq!(nearest("fuzz_api"), Some("fuzz-api"));
         assert_eq!(nearest("deploy"), None);

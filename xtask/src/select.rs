@@ -194,7 +194,7 @@ mod tests {
     fn a_part_of_a_name_finds_its_target_alone() {
         let one = selected(&["a_part_of_a_name_finds_its_target"]);
         assert_eq!(one.some, BTreeSet::from([Target::Programs]));
-        let memory = selected(&["memory::guesses_neither"]);
+        let memory = selected(&["memory::wrong_secrets_neither"]);
         assert_eq!((memory.some, memory.needs), (BTreeSet::from([Target::Libraries]), Needs::default()));
         assert!(select(&["no test is called so".to_owned()]).is_err());
     }

@@ -188,7 +188,7 @@ async fn a_callback_to_a_removed_destination_is_forbidden() {
 }
 
 #[tokio::test]
-async fn a_callback_to_an_unreachable_broker_is_retried() {
+async fn a_callback_to_an_unreachable_broker_reports_an_unwell_endpoint() {
     let nobody = AmqpSender::new(impatient(&format!("amqp://127.0.0.1:{}", free_port().unwrap())));
     let reply = nobody.send(&delivery("results", client(&[]))).await;
     assert_eq!(outcome(&reply), ReplyOutcome::Unwell { retry_after: None }, "{reply:?}");

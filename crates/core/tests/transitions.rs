@@ -441,7 +441,7 @@ fn a_second_start_from_a_broker_counts_as_a_lost_worker() {
 }
 
 #[test]
-fn a_task_returned_to_a_broker_is_pending_and_a_second_return_is_ignored() {
+fn a_task_returned_to_a_broker_is_pending_and_only_its_worker_can_return_it() {
     let given_back = |host: Option<&str>| Event::GivenBack { worker_host: host.map(str::to_owned) };
     let mut state = State::pending();
     assert_eq!(apply(&state, &given_back(Some("pod-1")), at(0)), Err(Ignored::NotHeld));

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_has_the_most_connections_and_keeps_us_waiting_longest_makes_room() {
+    async fn the_slowest_connection_of_the_busiest_address_is_closed_first() {
         let connections = Connections::new(3, 10);
         let old = connections.admit(peer(1), true).await.unwrap();
         advance(PATIENCE * 2).await;
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_address_has_so_many_places_and_takes_nobody_elses() {
+    async fn connections_are_limited_per_address() {
         let connections = Connections::new(10, 2);
         let other = connections.admit(peer(9), true).await.unwrap();
         let first = connections.admit(peer(1), true).await.unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_place_is_waited_for_while_all_others_wait_for_us() {
+    async fn a_new_connection_waits_while_all_others_wait_for_an_answer() {
         let connections = Connections::new(1, 1);
         let only = connections.admit(peer(1), true).await.unwrap();
         only.state.enter(Phase::Answering);

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_trusted_proxy_is_believed_and_only_what_it_wrote_itself() {
+    fn only_a_trusted_proxy_sets_the_client_address() {
         assert_eq!(seen(&[], "192.0.2.1", &["198.51.100.7"]), "192.0.2.1", "anybody can write that");
         assert_eq!(seen(&["192.0.2.0/24"], "192.0.2.1", &["198.51.100.7"]), "198.51.100.7");
         assert_eq!(seen(&["192.0.2.0/24"], "192.0.2.1", &["1.1.1.1, 198.51.100.7"]), "198.51.100.7");

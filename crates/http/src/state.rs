@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_waits_for_us_does_not_keep_us_waiting_unless_the_answer_is_not_read() {
+    async fn a_client_that_waits_for_an_answer_is_not_slow_unless_it_does_not_read_it() {
         let state = State::new();
         tokio::time::advance(Duration::from_secs(3)).await;
         assert_eq!(state.kept_waiting(), Some(Duration::from_secs(3)), "the first head");

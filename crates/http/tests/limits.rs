@@ -151,7 +151,7 @@ async fn is_closed(stream: &mut TcpStream) -> bool {
 }
 
 #[tokio::test]
-async fn a_head_that_does_not_arrive_is_given_up_and_an_idle_connection_is_kept() {
+async fn an_incomplete_request_head_times_out_and_an_idle_connection_is_kept() {
     let server = start(HttpOptions { head_timeout: SHORT, ..patient() }).await;
     let mut kept = server.connect().await;
     assert!(ask(&mut kept, "GET /hello").await.contains("200 OK"));
@@ -167,7 +167,7 @@ async fn a_head_that_does_not_arrive_is_given_up_and_an_idle_connection_is_kept(
 }
 
 #[tokio::test]
-async fn a_connection_between_two_requests_is_closed_after_its_own_time() {
+async fn an_idle_connection_is_closed_after_its_own_timeout() {
     let server = start(HttpOptions { idle_timeout: SHORT, ..patient() }).await;
     let mut stream = server.connect().await;
     assert!(ask(&mut stream, "GET /hello").await.ends_with("hello"));
@@ -204,7 +204,7 @@ async fn a_head_that_is_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn an_answer_that_nobody_reads_is_given_up() {
+async fn an_answer_that_is_not_read_times_out() {
     let mut server = start(HttpOptions { write_timeout: SHORT, ..patient() }).await;
     let mut stream = server.connect().await;
     send(&mut stream, "GET /endless HTTP/1.1\r\nhost: h\r\n\r\n").await;
@@ -212,7 +212,7 @@ async fn an_answer_that_nobody_reads_is_given_up() {
 }
 
 #[tokio::test]
-async fn whoever_waits_for_an_answer_has_no_deadline() {
+async fn a_client_that_waits_for_an_answer_has_no_timeout() {
     let short = HttpOptions { head_timeout: SHORT, idle_timeout: SHORT, write_timeout: SHORT, ..patient() };
     let mut server = start(short).await;
     let mut long_poll = server.waiting().await;
@@ -233,7 +233,7 @@ async fn a_body_is_read_within_its_size_and_its_time() {
 }
 
 #[tokio::test]
-async fn connections_that_keep_the_server_waiting_make_room_for_others() {
+async fn slow_connections_are_closed_to_make_room_for_others() {
     let server = start(HttpOptions { max_connections: 6, ..patient() }).await;
     let mut slow = Vec::new();
     let slow_starts = ["", "GET", "POST /body HTTP/1.1\r\nhost: h\r\n", "GET /hello HTTP/1.1\r\n", "", ""];
@@ -251,7 +251,7 @@ async fn connections_that_keep_the_server_waiting_make_room_for_others() {
 }
 
 #[tokio::test]
-async fn one_address_has_so_many_connections_and_others_have_theirs() {
+async fn one_address_has_a_connection_limit_and_others_keep_theirs() {
     let mut server = start(HttpOptions { max_connections_per_peer: 2, ..patient() }).await;
     let (first, second) = (server.waiting().await, server.waiting().await);
     let mut third = server.connect().await;
@@ -262,7 +262,7 @@ async fn one_address_has_so_many_connections_and_others_have_theirs() {
 }
 
 #[tokio::test]
-async fn a_trusted_proxy_has_no_limit_and_is_believed_whom_it_speaks_for() {
+async fn a_trusted_proxy_has_no_connection_limit_and_sets_the_client_address() {
     let trusted_proxies = TrustedProxies::parse(&["127.0.0.2".to_owned()]).unwrap();
     let server = start(HttpOptions { max_connections_per_peer: 1, trusted_proxies, ..patient() }).await;
     let forwarded = "GET /peer HTTP/1.1\r\nhost: h\r\nx-forwarded-for: 192.0.2.9\r\n\r\n";

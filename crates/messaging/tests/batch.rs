@@ -45,7 +45,7 @@ fn unroutable(queue: &str) -> Result<(), PublishError> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_answer_of_many_batches_at_once_is_its_own_message_s() -> Result<()> {
+async fn concurrent_batches_get_the_confirmations_of_their_own_messages() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let broker = Broker::new(vhost.url(), options())?;
     // Patterns that do not repeat with the broker's own rhythm of confirming.
@@ -97,7 +97,7 @@ async fn one_channel_carries_one_batch_after_the_other() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_message_that_can_not_be_told_from_another_is_refused_and_the_others_are_sent() -> Result<()> {
+async fn a_message_with_a_duplicate_id_in_a_batch_is_refused_alone() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let broker = Broker::new(vhost.url(), options())?;
     let nameless = Publish::new("", "tasks", "x");
@@ -113,7 +113,7 @@ async fn a_message_that_can_not_be_told_from_another_is_refused_and_the_others_a
 }
 
 #[tokio::test]
-async fn what_amqp_can_not_carry_harms_nobody_else() -> Result<()> {
+async fn a_message_that_amqp_can_not_encode_fails_alone() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let broker = Broker::new(vhost.url(), options())?;
     let long = to(&"q".repeat(256), 2);
@@ -125,7 +125,7 @@ async fn what_amqp_can_not_carry_harms_nobody_else() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_exchange_that_does_not_exist_harms_nobody_else() -> Result<()> {
+async fn a_message_to_a_missing_exchange_fails_alone() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     vhost.declare_exchange("events", "fanout").await?;
     vhost.bind("events", "tasks", "").await?;
@@ -187,7 +187,7 @@ async fn large_messages_share_a_batch_with_small_ones() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_batch_that_loses_its_connection_says_of_each_message_what_is_known() -> Result<()> {
+async fn a_batch_that_loses_its_connection_reports_each_message() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
     let broker = Broker::new(&vhost.url_via(proxy.addr())?, options())?;
@@ -251,7 +251,7 @@ async fn ids_when_back(vhost: &TestVhost, wanted: &HashSet<String>) -> Result<Ha
 }
 
 #[tokio::test]
-async fn a_batch_that_is_given_up_takes_nobody_with_it() -> Result<()> {
+async fn a_cancelled_batch_does_not_fail_others() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
     let hasty = BrokerOptions { publish_timeout: Duration::from_secs(2), ..options() };

@@ -73,7 +73,7 @@ async fn end(consumer: &mut Consumer) -> ConsumeError {
 }
 
 #[tokio::test]
-async fn a_delivery_says_all_that_was_published() -> Result<()> {
+async fn a_delivery_has_every_published_property() -> Result<()> {
     let vhost = vhost_with_queue("classic").await?;
     vhost.declare_exchange("events", "fanout").await?;
     vhost.bind("events", "tasks", "").await?;
@@ -114,7 +114,7 @@ async fn a_delivery_says_all_that_was_published() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_acked_is_gone_and_what_is_not_is_handed_out_again() -> Result<()> {
+async fn unacknowledged_messages_are_redelivered_and_acknowledged_ones_are_gone() -> Result<()> {
     for kind in KINDS {
         let vhost = vhost_with_queue(kind).await?;
         fill(&vhost, 10).await?;
@@ -140,7 +140,7 @@ async fn what_is_acked_is_gone_and_what_is_not_is_handed_out_again() -> Result<(
 }
 
 #[tokio::test]
-async fn what_is_given_back_is_handed_out_again_and_quorum_queues_count() -> Result<()> {
+async fn returned_messages_are_redelivered_and_quorum_queues_count_them() -> Result<()> {
     for kind in KINDS {
         let vhost = vhost_with_queue(kind).await?;
         fill(&vhost, 1).await?;
@@ -160,7 +160,7 @@ async fn what_is_given_back_is_handed_out_again_and_quorum_queues_count() -> Res
 }
 
 #[tokio::test]
-async fn no_more_is_handed_out_than_may_be_unsettled() -> Result<()> {
+async fn prefetch_limits_unacknowledged_messages() -> Result<()> {
     for kind in KINDS {
         let vhost = vhost_with_queue(kind).await?;
         fill(&vhost, 20).await?;
@@ -198,7 +198,7 @@ async fn a_batch_takes_what_is_there_and_does_not_wait_for_more() -> Result<()> 
 }
 
 #[tokio::test]
-async fn settling_does_not_wait_for_whoever_waits_for_more() -> Result<()> {
+async fn acknowledging_does_not_wait_for_a_pending_receive() -> Result<()> {
     let vhost = vhost_with_queue("classic").await?;
     fill(&vhost, 2).await?;
     let mut consumer = Broker::new(vhost.url(), options())?.consume("tasks", prefetch(1)).await?;
@@ -217,7 +217,7 @@ async fn settling_does_not_wait_for_whoever_waits_for_more() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_cancelled_consumer_takes_nothing_new_and_can_settle_what_it_has() -> Result<()> {
+async fn a_cancelled_consumer_gets_no_new_message_and_can_acknowledge_old_ones() -> Result<()> {
     for kind in KINDS {
         let vhost = vhost_with_queue(kind).await?;
         fill(&vhost, 5).await?;
@@ -267,7 +267,7 @@ async fn a_queue_that_is_deleted_ends_its_consumer() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_settled_twice_ends_the_channel_and_says_so() -> Result<()> {
+async fn a_duplicate_acknowledgement_ends_the_channel_with_an_error() -> Result<()> {
     let vhost = vhost_with_queue("classic").await?;
     fill(&vhost, 3).await?;
     let broker = Broker::new(vhost.url(), options())?;
@@ -292,7 +292,7 @@ async fn what_is_settled_twice_ends_the_channel_and_says_so() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_cut_connection_ends_the_consumer_and_what_it_had_is_handed_out_again() -> Result<()> {
+async fn a_cut_connection_ends_the_consumer_and_its_messages_are_redelivered() -> Result<()> {
     for kind in KINDS {
         let vhost = vhost_with_queue(kind).await?;
         fill(&vhost, 6).await?;
@@ -339,7 +339,7 @@ async fn a_cut_connection_ends_the_consumer_and_what_it_had_is_handed_out_again(
 }
 
 #[tokio::test]
-async fn a_connection_that_has_gone_silent_ends_the_consumer() -> Result<()> {
+async fn a_silent_connection_ends_the_consumer_by_missing_heartbeats() -> Result<()> {
     let vhost = vhost_with_queue("classic").await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
     let quick = BrokerOptions { heartbeat: Duration::from_secs(1), ..options() };
@@ -355,7 +355,7 @@ async fn a_connection_that_has_gone_silent_ends_the_consumer() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_consumer_keeps_its_connection_and_a_dropped_one_gives_back() -> Result<()> {
+async fn a_dropped_consumer_returns_its_messages() -> Result<()> {
     let vhost = vhost_with_queue("classic").await?;
     let broker = Broker::new(vhost.url(), options())?;
     let mut consumer = broker.consume("tasks", prefetch(0)).await?;

@@ -30,7 +30,7 @@ fn news(text: &str) -> Publish {
 }
 
 #[tokio::test]
-async fn everybody_who_listens_hears_what_is_said_from_then_on() -> Result<()> {
+async fn a_fanout_message_reaches_every_current_listener() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let (one, two) = (broker(vhost.url())?, broker(vhost.url())?);
     one.declare_fanout("news").await?;
@@ -43,7 +43,7 @@ async fn everybody_who_listens_hears_what_is_said_from_then_on() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_queue_of_ones_own_goes_with_whoever_listens() -> Result<()> {
+async fn an_exclusive_queue_is_deleted_with_its_listener() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let (one, two) = (broker(vhost.url())?, broker(vhost.url())?);
     let here = one.listen("news", "news.1").await?;
@@ -62,7 +62,7 @@ async fn a_queue_of_ones_own_goes_with_whoever_listens() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_connection_that_is_lost_ends_it_and_it_can_be_begun_again() -> Result<()> {
+async fn a_lost_connection_ends_the_listener_and_it_can_start_again() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
     let (near, far) = (broker(vhost.url())?, broker(&vhost.url_via(proxy.addr())?)?);
@@ -79,7 +79,7 @@ async fn a_connection_that_is_lost_ends_it_and_it_can_be_begun_again() -> Result
 }
 
 #[tokio::test]
-async fn who_may_not_is_told_and_can_do_all_else() -> Result<()> {
+async fn a_listener_without_permission_gets_an_error_and_the_connection_stays() -> Result<()> {
     let vhost = TestVhost::create().await?;
     vhost.declare_queue("tasks").await?;
     vhost.declare_exchange("news", "fanout").await?;

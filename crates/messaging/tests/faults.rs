@@ -76,7 +76,7 @@ async fn until(broker: &Broker, wanted: impl FnMut(&BrokerState) -> bool) {
 }
 
 #[tokio::test]
-async fn what_was_confirmed_survives_a_kill_and_the_connection_comes_back() -> Result<()> {
+async fn confirmed_messages_survive_a_broker_crash_and_the_connection_reconnects() -> Result<()> {
     let mut node = node().await?;
     let vhost = node.server.vhost().await?;
     vhost.declare_queue("tasks").await?;
@@ -165,7 +165,7 @@ async fn consume_whatever_happens(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_killed_loses_nothing_and_neither_publisher_nor_consumer_hangs() -> Result<()> {
+async fn a_broker_crash_loses_no_message_and_hangs_neither_publisher_nor_consumer() -> Result<()> {
     let mut node = node().await?;
     for (kind, count) in [(QueueKind::Classic, 20_000), (QueueKind::Quorum, 4_000)] {
         let vhost = node.server.vhost().await?;
@@ -190,7 +190,7 @@ async fn a_node_that_is_killed_loses_nothing_and_neither_publisher_nor_consumer_
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_harms_nobody_else() -> Result<()> {
+async fn a_message_that_is_too_large_fails_alone() -> Result<()> {
     let node = node().await?;
     let vhost = node.server.vhost().await?;
     vhost.declare_queue("tasks").await?;
@@ -276,7 +276,7 @@ async fn a_starved_broker_is_blocked_and_says_so() -> Result<()> {
 }
 
 #[tokio::test]
-async fn tls_is_spoken_with_whom_is_trusted_and_nobody_else() -> Result<()> {
+async fn tls_connects_only_to_trusted_certificates() -> Result<()> {
     let node = node().await?;
     let vhost = node.server.vhost().await?;
     vhost.declare_queue("tasks").await?;

@@ -95,7 +95,7 @@ async fn a_confirmed_message_is_in_the_queue_and_persistent() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_message_of_any_size_is_carried() -> Result<()> {
+async fn a_message_of_any_size_is_published() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let broker = Broker::new(vhost.url(), options())?;
     for size in [0, 1, 131_064, 131_065, 3_000_000] {
@@ -107,7 +107,7 @@ async fn a_message_of_any_size_is_carried() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_message_that_no_queue_takes_is_an_error_unless_that_is_fine() -> Result<()> {
+async fn an_unroutable_message_is_an_error_unless_allowed() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let broker = Broker::new(vhost.url(), options())?;
     let lost = Publish::new("", "nobody", "x");
@@ -120,7 +120,7 @@ async fn a_message_that_no_queue_takes_is_an_error_unless_that_is_fine() -> Resu
 }
 
 #[tokio::test]
-async fn each_of_many_messages_at_once_gets_its_own_answer() -> Result<()> {
+async fn concurrent_messages_get_their_own_confirmations() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let broker = Broker::new(vhost.url(), options())?;
     let results = join_all((0..600).map(|number| {
@@ -180,7 +180,7 @@ async fn virtual_hosts_are_apart() -> Result<()> {
 }
 
 #[tokio::test]
-async fn who_is_not_let_in_is_told_why() -> Result<()> {
+async fn a_refused_login_is_reported_with_the_reason() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let elsewhere = vhost.url().replace(vhost.name(), "no-such-host");
     for (url, word) in [(vhost.url_with_password("wrong")?, "ACCESS_REFUSED"), (elsewhere, "no-such-host")] {
@@ -193,7 +193,7 @@ async fn who_is_not_let_in_is_told_why() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_cut_connection_is_away_and_comes_back_by_itself() -> Result<()> {
+async fn a_cut_connection_reconnects_by_itself() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
     let broker = Broker::new(&vhost.url_via(proxy.addr())?, impatient())?;
@@ -214,7 +214,7 @@ async fn a_cut_connection_is_away_and_comes_back_by_itself() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_short_absence_is_not_noticed() -> Result<()> {
+async fn a_publish_waits_through_a_short_outage() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
     let broker = Broker::new(&vhost.url_via(proxy.addr())?, options())?;
@@ -229,7 +229,7 @@ async fn a_short_absence_is_not_noticed() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_was_confirmed_before_or_after_a_cut_is_there() -> Result<()> {
+async fn messages_confirmed_before_or_after_a_cut_are_in_the_queue() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
     let few = BrokerOptions { channels: 20, ..options() };
@@ -265,7 +265,7 @@ async fn what_was_confirmed_before_or_after_a_cut_is_there() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_connection_that_has_gone_silent_is_given_up() -> Result<()> {
+async fn a_silent_connection_is_closed_by_missing_heartbeats() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
     let quick = BrokerOptions { heartbeat: Duration::from_secs(1), ..options() };
@@ -280,7 +280,7 @@ async fn a_connection_that_has_gone_silent_is_given_up() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_confirmation_that_does_not_come_is_late() -> Result<()> {
+async fn a_missing_confirmation_times_out() -> Result<()> {
     let vhost = vhost_with_queue().await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
     let limit = Duration::from_millis(200);
@@ -297,7 +297,7 @@ async fn a_confirmation_that_does_not_come_is_late() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_peer_that_says_nothing_is_given_up_and_let_go_of() -> Result<()> {
+async fn a_silent_peer_times_out_and_its_socket_is_closed() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("amqp://{}", listener.local_addr()?);
     let quick = BrokerOptions { connect_timeout: Duration::from_millis(100), ..impatient() };
@@ -320,7 +320,7 @@ async fn a_peer_that_says_nothing_is_given_up_and_let_go_of() -> Result<()> {
 }
 
 #[tokio::test]
-async fn an_attempt_to_connect_that_nobody_waits_for_is_let_go_of() -> Result<()> {
+async fn an_abandoned_connection_attempt_is_cancelled() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("amqp://{}", listener.local_addr()?);
     let broker = Broker::new(&url, BrokerOptions { connect_timeout: SOON * 10, ..options() })?;

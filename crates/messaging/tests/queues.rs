@@ -176,7 +176,7 @@ async fn a_browser_says_what_is_missing_and_never_hangs() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_policy_leads_what_is_rejected_to_another_queue() -> Result<()> {
+async fn a_policy_dead_letters_rejected_messages() -> Result<()> {
     for kind in [QueueKind::Classic, QueueKind::Quorum] {
         let vhost = TestVhost::create().await?;
         let broker = Broker::new(vhost.url(), options())?;
@@ -260,7 +260,7 @@ fn said(error: &dyn Error) -> String {
 }
 
 #[tokio::test]
-async fn a_witness_goes_with_its_queue_however_soon_that_is_made_again() -> Result<()> {
+async fn a_witness_disappears_with_its_queue_however_soon_that_is_recreated() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let broker = Broker::new(vhost.url(), options())?;
     for kind in [QueueKind::Classic, QueueKind::Quorum] {

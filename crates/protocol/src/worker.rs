@@ -386,7 +386,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stop_says_in_the_words_of_http_which_of_those_handed_out_are_meant() {
+    fn a_revocation_names_the_outcome_of_http_and_the_revision() {
         let told = r#"{"outcomes":[{"taskId":"t","outcome":"cancelled","revision":3},{"taskId":"u","outcome":"lost","revision":1}]}"#;
         let stop: StopMessage = serde_json::from_str(told).unwrap();
         assert_eq!(stop.outcomes[1].outcome, OutcomeKind::Lost);
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_understood_says_why() {
+    fn a_malformed_worker_message_is_refused_with_the_reason() {
         assert_eq!(understand(r#"{"data":{}}"#).unwrap_err().0, "taskId is missing");
         assert_eq!(understand(r#"{"taskId":"t"}"#).unwrap_err().0, "data.messageType is missing");
         assert_eq!(

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trigger_does_not_say_has_a_default() {
+    fn absent_trigger_metadata_has_defaults() {
         // KEDA passes all its metadata on, its own included.
         let question = read(&[("service", "resize"), ("scalerAddress", "relais:9090")]);
         let expected = Question { service: "resize".to_owned(), target: 5.0, activation: 0.0, scope: Scope::All };
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_meant_is_named() {
+    fn invalid_trigger_metadata_is_named() {
         for (key, value, said) in [
             ("service", " ", "shop/resizer: service is missing"),
             ("scope", "some", "shop/resizer: scope is `some`"),

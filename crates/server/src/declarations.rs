@@ -168,7 +168,7 @@ authorizations:
     }
 
     #[test]
-    fn an_empty_file_is_no_wish_to_have_nothing() {
+    fn an_empty_declarations_file_is_refused() {
         for text in ["", "\n", "# nothing yet\n", "---\n# nothing\n"] {
             assert!(refusal(text).contains("services.yaml is empty; write {}"), "{text:?}");
         }

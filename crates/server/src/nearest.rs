@@ -24,7 +24,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_of_the_finger_is_recognised_and_nonsense_is_not() {
+    fn a_typo_gets_the_nearest_name_and_nonsense_gets_none() {
         let known = ["database.url", "server.listen", "purge.any"];
         assert_eq!(nearest("databse.url", known), Some("database.url"));
         assert_eq!(nearest("Server.Listne", known), Some("server.listen"));

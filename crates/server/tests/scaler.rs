@@ -197,7 +197,7 @@ async fn a_service_is_active_from_its_first_task_to_the_end_of_its_last() {
 }
 
 #[tokio::test]
-async fn what_counts_and_from_how_much_on_is_the_triggers_choice() {
+async fn the_trigger_chooses_what_counts_and_the_activation_threshold() {
     let server = Server::start().await;
     let mut pending = server.stream(&[("service", "resize"), ("scope", "pending")], false).await;
     let mut three = server.stream(&[("service", "resize"), ("activationBacklog", "2")], false).await;
@@ -216,7 +216,7 @@ async fn what_counts_and_from_how_much_on_is_the_triggers_choice() {
 }
 
 #[tokio::test]
-async fn what_is_measured_is_the_backlog() {
+async fn the_scaler_metric_is_the_backlog() {
     let server = Server::start().await;
     let mut client = server.client();
     let trigger = object(&[("service", "resize"), ("targetBacklog", "2.5")]);
@@ -241,7 +241,7 @@ async fn what_is_measured_is_the_backlog() {
 }
 
 #[tokio::test]
-async fn a_question_that_can_not_be_answered_is_refused_with_a_reason() {
+async fn an_invalid_scaler_request_is_refused_with_a_reason() {
     let server = Server::start().await;
     let mut client = server.client();
     for (metadata, code, said) in [
@@ -271,7 +271,7 @@ async fn a_question_that_can_not_be_answered_is_refused_with_a_reason() {
 }
 
 #[tokio::test]
-async fn hundreds_of_streams_are_told_at_once() {
+async fn hundreds_of_scaler_streams_are_notified_at_once() {
     let server = Server::start().await;
     let mut streams = Vec::new();
     for index in 0..300 {
@@ -291,7 +291,7 @@ async fn hundreds_of_streams_are_told_at_once() {
 }
 
 #[tokio::test]
-async fn streams_end_when_the_server_stops_and_begin_again_where_things_are() {
+async fn scaler_streams_end_on_shutdown_and_resume_with_the_current_state() {
     let mut server = Server::start().await;
     let mut client = server.client();
     let mut active = client.stream_is_active(object(RESIZE)).await.unwrap().into_inner();
@@ -317,7 +317,7 @@ async fn streams_end_when_the_server_stops_and_begin_again_where_things_are() {
 }
 
 #[tokio::test]
-async fn a_task_taken_in_by_one_process_is_told_by_another() {
+async fn a_submission_to_one_process_activates_the_scaler_of_another() {
     let database = TestDatabase::create().await.unwrap();
     let one = Server::start_on(database.url(), &[]).await;
     let other = Server::start_on(database.url(), &[]).await;
@@ -358,7 +358,7 @@ async fn with_a_certificate_it_speaks_tls_only_and_says_that_it_is_well() {
 }
 
 #[tokio::test]
-async fn what_can_not_be_served_keeps_the_server_from_starting() {
+async fn a_scaler_that_can_not_listen_fails_the_server_start() {
     let folder = tempfile::tempdir().unwrap();
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();

@@ -98,7 +98,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A submission whose task was to be leased was given up and goes on late: anybody can claim its task.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_submission_that_comes_late_is_in_nobodys_hand() -> Result<()> {
+async fn a_submission_that_commits_late_is_leased_by_nobody() -> Result<()> {
     let world = World::new(FlowLimits::default()).await?;
     let request = world.join().await?;
     let alice = world.clients[0];
@@ -130,7 +130,7 @@ async fn a_submission_that_comes_late_is_in_nobodys_hand() -> Result<()> {
 
 /// A claim that was given up and goes on: what it takes is found by the next one, which waits for it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_claim_takes_that_was_given_up_is_found_by_the_next() -> Result<()> {
+async fn tasks_of_a_cancelled_claim_are_found_by_the_next_claim() -> Result<()> {
     let world = World::new(FlowLimits::default()).await?;
     let request = world.join().await?;
     let task = world.task(world.clients[0])?;
@@ -158,7 +158,7 @@ async fn what_a_claim_takes_that_was_given_up_is_found_by_the_next() -> Result<(
 
 /// A task that another transaction holds is passed over, and nobody else's is claimed twice in its stead.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_a_limit_no_task_is_claimed_twice_because_another_is_locked() -> Result<()> {
+async fn a_flow_limited_claim_never_gets_a_task_twice_because_another_is_locked() -> Result<()> {
     let flow = FlowLimits { max_running: Some(10), fair_share: true, ..FlowLimits::default() };
     let world = World::new(flow).await?;
     let (store, service, [alice, bob]) = (&world.store, world.service, world.clients);

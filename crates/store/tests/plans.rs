@@ -34,12 +34,12 @@ const LANE: i64 = 7;
 const SERVICES: [&str; 7] = ["plain", "fair", "leased", "brokered", "windowed", "turns", "each"];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_call_reads_does_not_grow_with_what_is_stored() -> Result<()> {
+async fn query_plans_read_no_more_rows_as_tables_grow() -> Result<()> {
     reads_no_more_of_full_tables(true).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nor_does_it_where_there_was_nothing_at_first() -> Result<()> {
+async fn query_plans_prepared_on_empty_tables_stay_good_as_tables_grow() -> Result<()> {
     reads_no_more_of_full_tables(false).await
 }
 

@@ -367,7 +367,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_is_sent_elsewhere() {
+    fn a_sign_in_redirects_only_within_the_dashboard() {
         assert_eq!(own_page(Some("/ui/tasks?q=a")), "/ui/tasks?q=a");
         assert_eq!(own_page(Some("/ui?x=1")), "/ui?x=1");
         for other in ["", "https://example.org", "//example.org", "/uix", "/ui\\x", "/ui/sign-in", "/v1", "/ui/a\r\nb"]
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_of_another_site_is_known() {
+    fn a_cross_site_form_is_recognised() {
         let headers = |pairs: &[(&'static str, &str)]| -> HeaderMap {
             pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
         };

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_json_does_no_harm() {
+    fn invalid_json_is_shown_as_text() {
         for odd in ["", "\"", "{", "}}}]", "\"\\", "[1,", "é\"é"] {
             pretty(odd, &HashSet::new());
         }

@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_task_waits_longer_each_time() {
+    fn the_redelivery_backoff_of_a_task_grows() {
         let agains = Agains::default();
         assert_eq!(pauses(&agains, [None; 8]), [500, 1000, 2000, 4000, 8000, 16000, 30000, 30000]);
         agains.forget(&TaskKey { task_id: "t".into(), attempt: None, delivery: 9 });
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn attempts_elsewhere_count_too() {
+    fn the_redelivery_backoff_counts_attempts_of_other_workers() {
         assert_eq!(pauses(&Agains::default(), [Some(1), Some(2), Some(7), Some(u32::MAX)]), [500, 1000, 30000, 30000]);
     }
 }

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outage_is_told_once_and_ends_when_every_call_works() {
+    fn an_outage_is_logged_once_and_ends_when_every_call_succeeds() {
         let outage = Outage::default();
         assert!(!outage.ends(Call::Claim), "there was none");
         assert!(outage.begins(Call::Claim));

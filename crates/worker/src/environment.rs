@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_the_chart_says_is_heard() {
+    fn every_variable_of_the_chart_is_read() {
         let worker = built(&[]);
         let shown = format!("{:?}", worker.transport);
         assert!(shown.contains("http://relais.relais.svc:8080/v1/services/resize as resizer"), "{shown}");
@@ -152,13 +152,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_called_afterwards_wins() {
+    fn later_settings_override_the_environment() {
         let worker = with(&[]).unwrap().concurrency(9).grace(Duration::from_secs(1)).build().unwrap();
         assert_eq!((worker.concurrency, worker.grace), (9, Duration::from_secs(1)));
     }
 
     #[test]
-    fn what_can_not_be_understood_is_said_and_never_guessed() {
+    fn invalid_variables_are_reported_and_never_guessed() {
         for (variable, value) in [
             ("RELAIS_SERVICE", ""),
             ("RELAIS_SECRET", ""),

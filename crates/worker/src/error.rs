@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_tried_again_is_what_may_pass() {
+    fn only_transient_errors_are_retried() {
         for number in [408_001, 429_001, 500_001, 502_000, 503_003] {
             assert!(refused(number).is_passing(), "{number}");
         }

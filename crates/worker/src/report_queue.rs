@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn progress_that_was_not_told_gives_way_to_newer() {
+    async fn unsent_progress_is_replaced_by_newer_progress() {
         let outbox = ReportQueue::default();
         outbox.put_progress(&key("a"), 10.0);
         outbox.put_progress(&key("b"), 20.0);
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_result_tells_the_start_that_nobody_was_told_of() {
+    async fn a_result_carries_the_start_that_was_not_sent() {
         let outbox = ReportQueue::default();
         for name in ["told", "untold", "failed to tell"] {
             outbox.put_started(&key(name));

@@ -420,7 +420,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_worker_is_idle_from_when_its_last_task_is_settled() {
+    async fn a_worker_is_idle_from_when_its_last_task_is_acknowledged() {
         let slots = Slots::new(2);
         let key = TaskKey { task_id: "t".into(), attempt: Some(1), delivery: 0 };
         slots.take(key.clone()).unwrap();
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn a_task_takes_as_long_as_it_or_the_worker_allows_and_its_deadline_is_somebody_elses() {
+    fn the_timeout_of_a_task_is_the_shorter_of_task_and_worker() {
         let task = |timeout_ms, deadline: Option<&str>| {
             let body = serde_json::value::RawValue::NULL.to_owned();
             let deadline = deadline.map(str::to_owned);

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn untold_results_stop_the_claims_in_the_end() {
+    fn unsent_results_stop_new_claims() {
         let slots = Slots::new(2);
         for name in ["a", "b", "c"] {
             slots.take(key(name, 1)).unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_task_keeps_its_slot_until_its_handler_has_noticed() {
+    fn a_task_with_a_lost_lease_keeps_its_slot_until_its_handler_returns() {
         let slots = Slots::new(1);
         let cancel = slots.take(key("a", 1)).unwrap();
         slots.gone(&key("a", 1));
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_a_result_is_never_given_back() {
+    fn a_task_with_a_result_is_never_returned() {
         let slots = Slots::new(4);
         for name in ["finished", "running", "gone", "stopped"] {
             slots.take(key(name, 1)).unwrap();

@@ -6,9 +6,9 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 on_one_store!(
-    without_a_token_whoever_is_on_this_machine_may,
-    without_a_token_neither_a_proxy_nor_a_page_may,
-    with_a_token_only_the_token_opens,
+    without_a_token_local_callers_have_admin_access,
+    without_a_token_proxies_and_web_pages_have_no_admin_access,
+    with_a_token_only_the_token_gives_admin_access,
     no_admin_route_is_left_open,
 );
 
@@ -16,7 +16,7 @@ fn token(token: &str) -> Credentials {
     Credentials::default().with("admin", OperatorRole::Admin, token).expect("one operator")
 }
 
-async fn without_a_token_whoever_is_on_this_machine_may(on: Backend) {
+async fn without_a_token_local_callers_have_admin_access(on: Backend) {
     let app = TestApp::start(on).await;
     assert_eq!(app.caller().get("/admin/services").await.status, 200);
     let named = app.caller().with("host", &format!("localhost:{}", app.address().port()));
@@ -24,7 +24,7 @@ async fn without_a_token_whoever_is_on_this_machine_may(on: Backend) {
     assert_eq!(app.client("alice").get("/admin/services").await.status, 200, "credentials of a client change nothing");
 }
 
-async fn without_a_token_neither_a_proxy_nor_a_page_may(on: Backend) {
+async fn without_a_token_proxies_and_web_pages_have_no_admin_access(on: Backend) {
     let app = TestApp::start(on).await;
     for (name, value) in [
         ("x-forwarded-for", "127.0.0.1"),
@@ -46,7 +46,7 @@ async fn without_a_token_neither_a_proxy_nor_a_page_may(on: Backend) {
     }
 }
 
-async fn with_a_token_only_the_token_opens(on: Backend) {
+async fn with_a_token_only_the_token_gives_admin_access(on: Backend) {
     let app = TestApp::builder(on).api(|api| api.operators = token("open sesame")).start().await;
     let with = |value: &str| app.caller().with("authorization", value);
     for wrong in [

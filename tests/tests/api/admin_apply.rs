@@ -4,19 +4,19 @@ use relais_tests::app::{Answer, Backend, TestApp, secret};
 use serde_json::{Value, json};
 
 on_both_stores!(
-    applying_tells_what_it_did_and_doing_it_again_does_nothing,
-    a_dry_run_tells_the_same_and_does_nothing,
+    applying_a_declaration_reports_changes_and_is_idempotent,
+    a_dry_run_reports_the_same_and_changes_nothing,
     pruning_removes_what_is_not_named,
     a_generated_secret_is_shown_once_and_works,
-    a_rotated_secret_counts_at_once_and_the_old_one_no_more,
+    a_rotated_secret_takes_effect_at_once,
     a_service_with_unfinished_tasks_is_not_removed,
-    a_client_that_is_removed_is_out_at_once,
+    a_removed_client_is_refused_at_once,
 );
 on_one_store!(
     no_answer_shows_a_secret_or_its_hash,
     what_is_exported_can_be_applied_again,
     a_pause_survives_a_declaration_that_does_not_speak_of_it,
-    whoever_was_refused_too_early_is_let_in_once_declared,
+    a_client_refused_before_its_declaration_is_accepted_after_it,
 );
 
 /// `kind name action`, in the order of the report.
@@ -52,7 +52,7 @@ const DONE: [&str; 8] = [
     "authorization alice on resize: unchanged",
 ];
 
-async fn applying_tells_what_it_did_and_doing_it_again_does_nothing(on: Backend) {
+async fn applying_a_declaration_reports_changes_and_is_idempotent(on: Backend) {
     let app = TestApp::start(on).await;
     assert_eq!(report(&app.apply(some()).await), DONE);
     let again = report(&app.apply(some()).await);
@@ -61,7 +61,7 @@ async fn applying_tells_what_it_did_and_doing_it_again_does_nothing(on: Backend)
     assert_eq!(carol.post("/v1/services/new/tasks", &json!({"body": {}})).await.status, 201);
 }
 
-async fn a_dry_run_tells_the_same_and_does_nothing(on: Backend) {
+async fn a_dry_run_reports_the_same_and_changes_nothing(on: Backend) {
     let app = TestApp::start(on).await;
     let before = app.caller().get("/admin/declaration").await.text;
     assert_eq!(report(&app.caller().post("/admin/apply?dryRun=true", &some()).await), DONE);
@@ -110,7 +110,7 @@ async fn a_generated_secret_is_shown_once_and_works(on: Backend) {
     }
 }
 
-async fn a_rotated_secret_counts_at_once_and_the_old_one_no_more(on: Backend) {
+async fn a_rotated_secret_takes_effect_at_once(on: Backend) {
     let app = TestApp::start(on).await;
     assert_eq!(app.client("alice").get("/v1/services").await.status, 200, "and is remembered");
     let rotated = app.caller().post_nothing("/admin/clients/alice/secret").await.data();
@@ -144,7 +144,7 @@ async fn a_service_with_unfinished_tasks_is_not_removed(on: Backend) {
     assert_eq!(alice.get("/v1/services/resize").await.number(), 403_001, "its authorizations went with it");
 }
 
-async fn a_client_that_is_removed_is_out_at_once(on: Backend) {
+async fn a_removed_client_is_refused_at_once(on: Backend) {
     let app = TestApp::start(on).await;
     let alice = app.client("alice");
     let id = alice.submit("resize", json!({})).await;
@@ -199,7 +199,7 @@ async fn a_pause_survives_a_declaration_that_does_not_speak_of_it(on: Backend) {
     assert_eq!(app.caller().post_nothing("/admin/services/nowhere/pause").await.number(), 404_001);
 }
 
-async fn whoever_was_refused_too_early_is_let_in_once_declared(on: Backend) {
+async fn a_client_refused_before_its_declaration_is_accepted_after_it(on: Backend) {
     let app = TestApp::start(on).await;
     let carol = app.caller().basic("carol", "c");
     assert_eq!(carol.get("/v1/services").await.number(), 403_001);

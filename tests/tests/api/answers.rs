@@ -6,10 +6,10 @@ use relais_tests::app::{Backend, TestApp, redacted};
 use serde_json::{Value, json};
 
 on_both_stores!(
-    a_task_that_succeeds_is_told_in_each_status,
+    a_task_that_succeeds_is_answered_in_each_status,
     a_task_that_fails_keeps_the_progress_it_reached,
-    a_cancelled_task_says_so_and_saying_it_again_is_the_same,
-    a_task_whose_workers_all_vanish_fails_and_says_why,
+    cancelling_a_task_is_idempotent,
+    a_task_that_loses_all_its_workers_fails_with_the_reason,
     a_listing_is_newest_first_and_its_cursor_leads_on,
     each_task_of_a_batch_has_its_own_answer,
     outcomes_come_in_the_order_of_the_request,
@@ -17,7 +17,7 @@ on_both_stores!(
 on_one_store!(
     each_status_has_exactly_its_fields,
     one_sees_the_services_one_may_use_and_their_schema,
-    a_place_in_the_queue_becomes_a_date_once_the_pace_is_known,
+    a_position_gets_an_estimated_start_once_the_pace_is_known,
     health_and_documentation_need_no_credentials,
 );
 
@@ -25,7 +25,7 @@ fn id_of(answer: &Value) -> String {
     answer["taskId"].as_str().unwrap_or_else(|| panic!("no taskId in {answer}")).to_owned()
 }
 
-async fn a_task_that_succeeds_is_told_in_each_status(on: Backend) {
+async fn a_task_that_succeeds_is_answered_in_each_status(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let request = json!({"body": {"width": 10}, "correlationId": "order 7"});
@@ -60,7 +60,7 @@ async fn a_task_that_fails_keeps_the_progress_it_reached(on: Backend) {
     insta::assert_snapshot!("poll_failure", redacted(&polled));
 }
 
-async fn a_cancelled_task_says_so_and_saying_it_again_is_the_same(on: Backend) {
+async fn cancelling_a_task_is_idempotent(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let pending = format!("/v1/services/resize/tasks/{}", alice.submit("resize", json!({})).await);
@@ -74,7 +74,7 @@ async fn a_cancelled_task_says_so_and_saying_it_again_is_the_same(on: Backend) {
     insta::assert_snapshot!("cancel_in_progress", redacted(&alice.delete(&running).await));
 }
 
-async fn a_task_whose_workers_all_vanish_fails_and_says_why(on: Backend) {
+async fn a_task_that_loses_all_its_workers_fails_with_the_reason(on: Backend) {
     let app = TestApp::start(on).await;
     app.apply(json!({"services": [{"serviceName": "resize", "deliveryLimit": 1}]})).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
@@ -208,7 +208,7 @@ async fn one_sees_the_services_one_may_use_and_their_schema(on: Backend) {
 }
 
 /// A look at the queues is what takes a sample of the pace.
-async fn a_place_in_the_queue_becomes_a_date_once_the_pace_is_known(on: Backend) {
+async fn a_position_gets_an_estimated_start_once_the_pace_is_known(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     for _ in 0..2 {

@@ -10,22 +10,22 @@ use relais_tests::{
 use serde_json::{Value, json};
 
 on_both_stores!(
-    a_scheduled_task_is_handed_out_in_its_time,
-    a_worker_that_waits_has_a_task_when_it_is_due,
-    a_worker_that_waits_has_a_retry_when_it_is_due,
-    a_task_that_failed_is_tried_again_and_its_attempts_are_shown,
-    every_attempt_that_ends_is_told_in_events,
-    a_worker_decides_whether_and_when_to_try_again,
-    an_operator_does_tasks_once_more,
-    urgent_tasks_go_first,
+    a_delayed_task_is_claimed_when_it_is_due,
+    a_waiting_claim_gets_a_delayed_task_when_it_is_due,
+    a_waiting_claim_gets_a_retry_when_it_is_due,
+    a_failed_task_is_retried_and_its_attempts_are_shown,
+    every_ended_attempt_is_an_event,
+    a_worker_decides_whether_and_when_a_task_is_retried,
+    an_operator_retries_ended_tasks,
+    tasks_with_higher_priority_are_claimed_first,
     a_unique_key_allows_one_unfinished_task_at_a_time,
-    what_nobody_starts_in_time_fails,
+    a_task_that_is_not_started_in_time_expires,
 );
 on_one_store!(
-    a_consumer_does_its_own_task_once_more,
-    terms_that_can_not_be_are_refused,
-    a_worker_knows_its_deadline_and_is_told_when_it_has_passed,
-    a_policy_is_declared_and_shown,
+    a_consumer_retries_its_own_task,
+    invalid_terms_of_a_task_are_refused,
+    a_worker_knows_its_deadline_and_its_heartbeat_says_when_it_has_passed,
+    a_retry_policy_is_declared_and_shown,
 );
 
 const TASKS: &str = "/v1/services/resize/tasks";
@@ -49,7 +49,7 @@ fn name(task: &Value) -> String {
     task["taskId"].as_str().unwrap_or_default().to_owned()
 }
 
-async fn a_scheduled_task_is_handed_out_in_its_time(on: Backend) {
+async fn a_delayed_task_is_claimed_when_it_is_due(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let later = name(&submit(&app, json!({"body": {}, "scheduledDate": "2100-01-31T09:30:00+01:00"})).await);
@@ -93,7 +93,7 @@ async fn claimed_after(app: &TestApp, act: impl Future<Output = ()>) -> Value {
     tokio::join!(worker.claim_one("resize"), waiting).0
 }
 
-async fn a_worker_that_waits_has_a_task_when_it_is_due(on: Backend) {
+async fn a_waiting_claim_gets_a_delayed_task_when_it_is_due(on: Backend) {
     let app = TestApp::start(on).await;
     for field in ["delay", "scheduledDate"] {
         let mut late = Vec::new();
@@ -117,7 +117,7 @@ async fn a_worker_that_waits_has_a_task_when_it_is_due(on: Backend) {
     }
 }
 
-async fn a_worker_that_waits_has_a_retry_when_it_is_due(on: Backend) {
+async fn a_waiting_claim_gets_a_retry_when_it_is_due(on: Backend) {
     let app = app(on, json!({"retry": {"limit": 5, "base": "230ms", "factor": 1.0, "jitter": 0.0}})).await;
     let id = name(&submit(&app, json!({"body": {}})).await);
     let worker = app.client("worker");
@@ -139,7 +139,7 @@ async fn a_worker_that_waits_has_a_retry_when_it_is_due(on: Backend) {
     in_time("retry", late.collect());
 }
 
-async fn a_task_that_failed_is_tried_again_and_its_attempts_are_shown(on: Backend) {
+async fn a_failed_task_is_retried_and_its_attempts_are_shown(on: Backend) {
     let app = app(on, json!({"retry": {"limit": 2, "base": "20ms", "factor": 1.0}})).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let id = name(&submit(&app, json!({"body": {}})).await);
@@ -181,7 +181,7 @@ async fn follow(app: &TestApp) -> Tail {
     tail.unwrap_or_else(|error| panic!("{error:?}"))
 }
 
-async fn every_attempt_that_ends_is_told_in_events(on: Backend) {
+async fn every_ended_attempt_is_an_event(on: Backend) {
     let app = app(on, json!({"retry": {"limit": 1, "base": "20ms"}})).await;
     let worker = app.client("worker");
     let mut tail = follow(&app).await;
@@ -233,7 +233,7 @@ async fn every_attempt_that_ends_is_told_in_events(on: Backend) {
     assert_eq!((&expired["errorKind"], expired.get("workerHost")), (&json!("expired"), None), "{expired}");
 }
 
-async fn a_worker_decides_whether_and_when_to_try_again(on: Backend) {
+async fn a_worker_decides_whether_and_when_a_task_is_retried(on: Backend) {
     let app = app(on, json!({"retry": {"limit": 3, "base": "1h", "exceptKinds": ["paper"]}})).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let fails = async |more: Value| {
@@ -258,7 +258,7 @@ async fn a_worker_decides_whether_and_when_to_try_again(on: Backend) {
     assert_eq!(name(&worker.claim_one("resize").await), soon, "it need not wait an hour");
 }
 
-async fn an_operator_does_tasks_once_more(on: Backend) {
+async fn an_operator_retries_ended_tasks(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker, operator) = (app.client("alice"), app.client("worker"), app.caller());
     let mut ids = Vec::new();
@@ -300,7 +300,7 @@ async fn an_operator_does_tasks_once_more(on: Backend) {
     assert_eq!(app.count("resize", "success").await, 6, "ever: one of them twice");
 }
 
-async fn a_consumer_does_its_own_task_once_more(on: Backend) {
+async fn a_consumer_retries_its_own_task(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, bob, worker) = (app.client("alice"), app.client("bob"), app.client("worker"));
     let id = alice.submit("resize", json!({})).await;
@@ -316,7 +316,7 @@ async fn a_consumer_does_its_own_task_once_more(on: Backend) {
     assert_eq!(alice.post_nothing(&format!("{TASKS}/{later}/retry")).await.data()["taskPosition"], 2);
 }
 
-async fn urgent_tasks_go_first(on: Backend) {
+async fn tasks_with_higher_priority_are_claimed_first(on: Backend) {
     let app = TestApp::start(on).await;
     let worker = app.client("worker");
     let mut ids = Vec::new();
@@ -342,7 +342,7 @@ async fn a_unique_key_allows_one_unfinished_task_at_a_time(on: Backend) {
     assert_ne!(name(&third), name(&first));
 }
 
-async fn what_nobody_starts_in_time_fails(on: Backend) {
+async fn a_task_that_is_not_started_in_time_expires(on: Backend) {
     let app = TestApp::start(on).await;
     let id = name(&submit(&app, json!({"body": {}, "expiresAfter": "50ms"})).await);
     let ended = app.client("alice").get(&format!("{TASKS}/{id}?wait=20s")).await.data();
@@ -350,7 +350,7 @@ async fn what_nobody_starts_in_time_fails(on: Backend) {
     assert!(app.client("worker").claim("resize", json!({})).await.is_empty());
 }
 
-async fn a_worker_knows_its_deadline_and_is_told_when_it_has_passed(on: Backend) {
+async fn a_worker_knows_its_deadline_and_its_heartbeat_says_when_it_has_passed(on: Backend) {
     let app = app(on, json!({"timeout": "1s"})).await;
     let worker = app.client("worker");
     let id = name(&submit(&app, json!({"body": {}, "timeout": "50ms"})).await);
@@ -369,7 +369,7 @@ async fn a_worker_knows_its_deadline_and_is_told_when_it_has_passed(on: Backend)
     assert_eq!(shown["task"]["status"], "IN_PROGRESS", "it has a while to stop by itself");
 }
 
-async fn a_policy_is_declared_and_shown(on: Backend) {
+async fn a_retry_policy_is_declared_and_shown(on: Backend) {
     let app = app(on, json!({"retry": "classic", "timeout": "10m", "priorityStep": "5m"})).await;
     let shown = app.caller().get("/admin/services/resize").await.data();
     assert_eq!(
@@ -398,7 +398,7 @@ async fn a_policy_is_declared_and_shown(on: Backend) {
     }
 }
 
-async fn terms_that_can_not_be_are_refused(on: Backend) {
+async fn invalid_terms_of_a_task_are_refused(on: Backend) {
     let app = TestApp::start(on).await;
     for (wrong, path) in [
         (json!({"priority": 10}), "/priority"),

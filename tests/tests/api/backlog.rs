@@ -4,8 +4,8 @@
 use relais_tests::app::{Backend, TestApp};
 use serde_json::{Value, json};
 
-on_both_stores!(what_waits_and_what_runs_is_counted_until_it_ends, a_task_that_is_given_back_waits_again);
-on_one_store!(who_may_do_nothing_on_a_service_is_not_told, the_answer_is_shaped_like_this);
+on_both_stores!(the_backlog_counts_pending_and_running_tasks, a_returned_task_counts_as_pending_in_the_backlog);
+on_one_store!(the_backlog_is_refused_without_an_authorization, the_backlog_answer_matches_its_snapshot);
 
 const PATH: &str = "/v1/services/resize/backlog";
 
@@ -15,7 +15,7 @@ async fn counts(app: &TestApp, client: &str) -> (u64, u64, u64) {
     (number("queued"), number("running"), number("backlog"))
 }
 
-async fn what_waits_and_what_runs_is_counted_until_it_ends(on: Backend) {
+async fn the_backlog_counts_pending_and_running_tasks(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, bob, worker) = (app.client("alice"), app.client("bob"), app.client("worker"));
     assert_eq!(counts(&app, "alice").await, (0, 0, 0));
@@ -34,7 +34,7 @@ async fn what_waits_and_what_runs_is_counted_until_it_ends(on: Backend) {
     assert_eq!(counts(&app, "bob").await, (1, 0, 1));
 }
 
-async fn a_task_that_is_given_back_waits_again(on: Backend) {
+async fn a_returned_task_counts_as_pending_in_the_backlog(on: Backend) {
     let app = TestApp::start(on).await;
     let worker = app.client("worker");
     app.client("alice").submit("resize", json!({})).await;
@@ -45,7 +45,7 @@ async fn a_task_that_is_given_back_waits_again(on: Backend) {
     assert_eq!(counts(&app, "worker").await, (1, 0, 1));
 }
 
-async fn who_may_do_nothing_on_a_service_is_not_told(on: Backend) {
+async fn the_backlog_is_refused_without_an_authorization(on: Backend) {
     let app = TestApp::start(on).await;
     for (caller, path, number) in [
         (app.client("stranger"), PATH, 403001),
@@ -60,7 +60,7 @@ async fn who_may_do_nothing_on_a_service_is_not_told(on: Backend) {
     }
 }
 
-async fn the_answer_is_shaped_like_this(on: Backend) {
+async fn the_backlog_answer_matches_its_snapshot(on: Backend) {
     let app = TestApp::start(on).await;
     let alice = app.client("alice");
     let empty: Value = serde_json::from_str(&alice.get(PATH).await.text).unwrap();

@@ -9,7 +9,7 @@ on_one_store!(
     names_that_would_need_escaping_are_refused,
     a_schema_fetches_nothing_and_can_not_be_made_to_hang,
     limits_and_secrets_have_bounds,
-    one_fault_and_nothing_is_applied,
+    a_declaration_with_one_error_changes_nothing,
     the_name_in_the_address_and_the_one_in_the_body_are_the_same,
 );
 
@@ -123,7 +123,7 @@ async fn limits_and_secrets_have_bounds(on: Backend) {
     }
 }
 
-async fn one_fault_and_nothing_is_applied(on: Backend) {
+async fn a_declaration_with_one_error_changes_nothing(on: Backend) {
     let app = TestApp::start(on).await;
     let before = app.caller().get("/admin/declaration").await.text;
     let declaration = json!({

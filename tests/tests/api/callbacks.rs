@@ -13,25 +13,25 @@ use relais_tests::{
 use serde_json::{Value, json};
 
 on_both_stores!(
-    the_end_is_told_as_a_poll_would_say_it,
-    what_was_not_taken_is_told_again_under_the_same_name,
-    after_the_last_retry_it_is_a_failure_and_can_be_sent_again,
-    nobody_lives_there_any_more,
+    a_callback_has_the_content_of_a_poll,
+    a_callback_is_retried_under_the_same_id,
+    a_callback_fails_after_its_last_retry_and_can_be_sent_again,
+    an_endpoint_that_answers_410_gets_no_more_callbacks,
     retry_after_of_an_endpoint_is_obeyed,
-    started_progress_and_the_end_come_in_their_order,
-    an_endpoint_that_hangs_holds_up_no_other,
-    an_endpoint_that_is_back_gets_all_that_waited,
-    a_secret_that_is_replaced_signs_for_a_while,
-    all_that_failed_are_sent_again_at_once,
-    what_is_due_a_little_later_than_the_first_is_not_forgotten,
+    started_progress_and_end_callbacks_come_in_order,
+    an_endpoint_that_hangs_delays_no_other_callback,
+    an_endpoint_that_recovers_gets_all_waiting_callbacks,
+    a_replaced_signing_secret_signs_callbacks_for_a_while,
+    all_failed_callbacks_are_sent_again_at_once,
+    a_callback_due_a_little_later_than_the_first_is_sent,
 );
 
 on_one_store!(
-    what_can_be_seen_to_be_wrong_is_refused_at_submission,
-    a_body_is_compressed_if_asked_for,
-    a_large_response_arrives_whole,
+    an_invalid_callback_target_is_refused_at_submission,
+    a_callback_body_is_compressed_if_requested,
+    a_callback_with_a_large_response_arrives_whole,
     nobody_sees_the_callbacks_of_others,
-    stopping_finishes_what_is_on_its_way,
+    stopping_the_server_finishes_callbacks_in_flight,
 );
 
 const RESIZE: &str = "/v1/services/resize/tasks";
@@ -113,7 +113,7 @@ async fn until(app: &TestApp, task: &str, status: &str) -> Value {
     callback_when(app, task, |callback| callback["notificationStatus"] == status).await
 }
 
-async fn the_end_is_told_as_a_poll_would_say_it(on: Backend) {
+async fn a_callback_has_the_content_of_a_poll(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     let alice = app.client("alice");
     for end in ["success", "failure", "cancel"] {
@@ -135,7 +135,7 @@ async fn the_end_is_told_as_a_poll_would_say_it(on: Backend) {
     assert_eq!(receiver.received().len(), 3, "each once");
 }
 
-async fn what_was_not_taken_is_told_again_under_the_same_name(on: Backend) {
+async fn a_callback_is_retried_under_the_same_id(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     receiver.will([Reply::status(500).saying("not\u{0} now"), Reply::status(404), Reply::status(302)]);
     let task = submit(&app.client("alice"), to(&receiver)).await;
@@ -152,7 +152,7 @@ async fn what_was_not_taken_is_told_again_under_the_same_name(on: Backend) {
     assert!(tries[3]["date"].as_str() > tries[0]["date"].as_str());
 }
 
-async fn after_the_last_retry_it_is_a_failure_and_can_be_sent_again(on: Backend) {
+async fn a_callback_fails_after_its_last_retry_and_can_be_sent_again(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     receiver.always(Reply::status(403));
     let task = submit(&app.client("alice"), to(&receiver)).await;
@@ -173,7 +173,7 @@ async fn after_the_last_retry_it_is_a_failure_and_can_be_sent_again(on: Backend)
     assert_eq!(receiver.received()[4].id(), id, "under the same name");
 }
 
-async fn nobody_lives_there_any_more(on: Backend) {
+async fn an_endpoint_that_answers_410_gets_no_more_callbacks(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     receiver.always(Reply::status(410));
     let task = submit(&app.client("alice"), to(&receiver)).await;
@@ -200,7 +200,7 @@ async fn retry_after_of_an_endpoint_is_obeyed(on: Backend) {
     assert!(date(1).duration_since(date(0)).as_secs_f64() >= 0.9, "{waiting} {callback}");
 }
 
-async fn started_progress_and_the_end_come_in_their_order(on: Backend) {
+async fn started_progress_and_end_callbacks_come_in_order(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     receiver.will([Reply::status(500)]);
     let alice = app.client("alice");
@@ -231,7 +231,7 @@ async fn started_progress_and_the_end_come_in_their_order(on: Backend) {
     assert!(received[0].id() == received[1].id() && received[1].id() != received[2].id());
 }
 
-async fn an_endpoint_that_hangs_holds_up_no_other(on: Backend) {
+async fn an_endpoint_that_hangs_delays_no_other_callback(on: Backend) {
     let (app, dead, live) = (app(on).await, Receiver::start().await.unwrap(), Receiver::start().await.unwrap());
     dead.always(Reply::status(200).held());
     let alice = app.client("alice");
@@ -252,7 +252,7 @@ async fn an_endpoint_that_hangs_holds_up_no_other(on: Backend) {
     assert!(tried <= 16, "so many at once, and no more, not {tried}");
 }
 
-async fn an_endpoint_that_is_back_gets_all_that_waited(on: Backend) {
+async fn an_endpoint_that_recovers_gets_all_waiting_callbacks(on: Backend) {
     let app = app(on).await;
     let address = SocketAddr::from(([127, 0, 0, 1], relais_testkit::free_port().unwrap()));
     let alice = app.client("alice");
@@ -276,7 +276,7 @@ async fn an_endpoint_that_is_back_gets_all_that_waited(on: Backend) {
     assert!(failed <= 16, "only what was on its way before it was left alone may have run out of tries: {failed}");
 }
 
-async fn a_secret_that_is_replaced_signs_for_a_while(on: Backend) {
+async fn a_replaced_signing_secret_signs_callbacks_for_a_while(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     let (alice, operator) = (app.client("alice"), app.caller());
     let secrets = |answer: Answer| -> Vec<String> {
@@ -304,7 +304,7 @@ async fn a_secret_that_is_replaced_signs_for_a_while(on: Backend) {
     assert!(newest.len() == 2 && newest[1] == both[0], "one that was on its way out goes");
 }
 
-async fn all_that_failed_are_sent_again_at_once(on: Backend) {
+async fn all_failed_callbacks_are_sent_again_at_once(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     receiver.always(Reply::status(410));
     let alice = app.client("alice");
@@ -332,7 +332,7 @@ async fn all_that_failed_are_sent_again_at_once(on: Backend) {
     assert_eq!(unknown.number(), 400_003);
 }
 
-async fn what_can_be_seen_to_be_wrong_is_refused_at_submission(on: Backend) {
+async fn an_invalid_callback_target_is_refused_at_submission(on: Backend) {
     let app = TestApp::builder(on)
         .engine(|options| {
             let callback_sender: Arc<dyn CallbackSender> = Arc::new(HttpSender::new(HttpOptions::default()).unwrap());
@@ -366,7 +366,7 @@ async fn what_can_be_seen_to_be_wrong_is_refused_at_submission(on: Backend) {
     assert_eq!(submit(&alice, json!({"type": "https", "url": "https://example.org/done"})).await.len(), 36);
 }
 
-async fn a_body_is_compressed_if_asked_for(on: Backend) {
+async fn a_callback_body_is_compressed_if_requested(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     let asked = json!({"type": "http", "url": receiver.url("/"), "compression": "gzip"});
     let task = submit(&app.client("alice"), asked).await;
@@ -376,7 +376,7 @@ async fn a_body_is_compressed_if_asked_for(on: Backend) {
     assert!(!received.body.contains("taskId"));
 }
 
-async fn a_large_response_arrives_whole(on: Backend) {
+async fn a_callback_with_a_large_response_arrives_whole(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     let task = submit(&app.client("alice"), to(&receiver)).await;
     let large = "x".repeat(900_000);
@@ -402,7 +402,7 @@ async fn nobody_sees_the_callbacks_of_others(on: Backend) {
     }
 }
 
-async fn stopping_finishes_what_is_on_its_way(on: Backend) {
+async fn stopping_the_server_finishes_callbacks_in_flight(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     receiver.always(Reply::status(200).held());
     let task = submit(&app.client("alice"), to(&receiver)).await;
@@ -413,7 +413,7 @@ async fn stopping_finishes_what_is_on_its_way(on: Backend) {
     until(&app, &task, "SUCCESS").await;
 }
 
-async fn what_is_due_a_little_later_than_the_first_is_not_forgotten(on: Backend) {
+async fn a_callback_due_a_little_later_than_the_first_is_sent(on: Backend) {
     let app = app_with(on, |options| options.retries = vec![Duration::from_secs(1)]).await;
     let receiver = Receiver::start().await.unwrap();
     // Fewer than it takes to leave the endpoint alone, and a 4xx does not count for that anyway.

@@ -5,10 +5,10 @@ use serde_json::json;
 use tokio::{task::JoinSet, time::timeout};
 
 on_both_stores!(
-    a_thousand_at_once_find_exactly_a_hundred_places,
-    a_client_has_its_own_share_and_leaves_the_rest_to_others,
-    room_that_is_made_is_there_at_once,
-    a_paused_service_takes_tasks_in_and_hands_none_out_until_it_goes_on,
+    a_thousand_concurrent_submissions_fill_a_capacity_of_a_hundred_exactly,
+    a_client_capacity_leaves_the_rest_to_others,
+    freed_capacity_is_available_at_once,
+    a_paused_service_accepts_submissions_and_gives_none_to_claims,
 );
 
 const TASKS: &str = "/v1/services/resize/tasks";
@@ -27,14 +27,14 @@ async fn storm(caller: &Caller, submissions: usize, refusal: u64) -> (usize, usi
     (taken, refused.filter(|answer| answer.number() == refusal).count())
 }
 
-async fn a_thousand_at_once_find_exactly_a_hundred_places(on: Backend) {
+async fn a_thousand_concurrent_submissions_fill_a_capacity_of_a_hundred_exactly(on: Backend) {
     let app = TestApp::start(on).await;
     app.apply(json!({"services": [{"serviceName": "resize", "capacity": 100}]})).await;
     assert_eq!(storm(&app.client("alice"), 1000, 429_001).await, (100, 900));
     assert_eq!(app.pending("resize").await, 100);
 }
 
-async fn a_client_has_its_own_share_and_leaves_the_rest_to_others(on: Backend) {
+async fn a_client_capacity_leaves_the_rest_to_others(on: Backend) {
     let app = TestApp::start(on).await;
     app.apply(json!({
         "services": [{"serviceName": "resize", "capacity": 15}],
@@ -47,7 +47,7 @@ async fn a_client_has_its_own_share_and_leaves_the_rest_to_others(on: Backend) {
     assert_eq!(both_full.number(), 429_001, "the service is looked at first");
 }
 
-async fn room_that_is_made_is_there_at_once(on: Backend) {
+async fn freed_capacity_is_available_at_once(on: Backend) {
     let app = TestApp::start(on).await;
     app.apply(json!({"services": [{"serviceName": "resize", "capacity": 1}]})).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
@@ -68,7 +68,7 @@ async fn room_that_is_made_is_there_at_once(on: Backend) {
     alice.submit("resize", json!({"without": "a limit"})).await;
 }
 
-async fn a_paused_service_takes_tasks_in_and_hands_none_out_until_it_goes_on(on: Backend) {
+async fn a_paused_service_accepts_submissions_and_gives_none_to_claims(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let running = alice.submit("resize", json!({})).await;

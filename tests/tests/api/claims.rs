@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
 
 on_both_stores!(
-    who_waits_is_handed_a_task_the_moment_it_comes,
-    a_hundred_workers_never_get_the_same_task,
-    a_task_that_is_given_back_goes_to_another_worker_at_once,
-    a_silent_worker_loses_its_task_to_another,
-    a_heartbeat_keeps_a_task_and_tells_when_it_is_lost_or_cancelled,
-    a_worker_that_hangs_up_while_it_waits_swallows_no_task,
+    a_waiting_claim_gets_a_task_when_it_is_submitted,
+    a_hundred_concurrent_claims_never_get_the_same_task,
+    a_returned_task_can_be_claimed_by_another_worker_at_once,
+    a_task_with_an_expired_lease_goes_to_another_worker,
+    a_heartbeat_extends_the_lease_and_says_when_a_task_is_lost_or_cancelled,
+    a_disconnected_waiting_claim_loses_no_task,
 );
-on_one_store!(the_oldest_come_first_and_no_more_than_asked_for, claims_that_ask_for_the_absurd_are_refused);
+on_one_store!(claims_get_the_oldest_tasks_and_no_more_than_requested, invalid_claims_are_refused);
 
 const CLAIMS: &str = "/v1/services/resize/claims";
 
@@ -22,7 +22,7 @@ fn id(task: &Value) -> &str {
     task["taskId"].as_str().unwrap_or_else(|| panic!("no taskId in {task}"))
 }
 
-async fn who_waits_is_handed_a_task_the_moment_it_comes(on: Backend) {
+async fn a_waiting_claim_gets_a_task_when_it_is_submitted(on: Backend) {
     let app = TestApp::start(on).await;
     let worker = app.client("worker");
     let claiming = tokio::spawn(async move { worker.claim_one("resize").await });
@@ -34,7 +34,7 @@ async fn who_waits_is_handed_a_task_the_moment_it_comes(on: Backend) {
     assert_eq!(task["data"], json!({"messageType": "submission", "message_type": "submission", "body": {"n": 1}}));
 }
 
-async fn a_hundred_workers_never_get_the_same_task(on: Backend) {
+async fn a_hundred_concurrent_claims_never_get_the_same_task(on: Backend) {
     let app = TestApp::start(on).await;
     let mut workers = JoinSet::new();
     for _ in 0..100 {
@@ -57,7 +57,7 @@ async fn a_hundred_workers_never_get_the_same_task(on: Backend) {
     assert_eq!((app.pending("resize").await, app.count("resize", "inProgress").await), (0, 100));
 }
 
-async fn a_task_that_is_given_back_goes_to_another_worker_at_once(on: Backend) {
+async fn a_returned_task_can_be_claimed_by_another_worker_at_once(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let submitted = alice.submit("resize", json!({})).await;
@@ -75,7 +75,7 @@ async fn a_task_that_is_given_back_goes_to_another_worker_at_once(on: Backend) {
     assert_eq!(shown["losses"], 0, "nothing is held against it");
 }
 
-async fn a_silent_worker_loses_its_task_to_another(on: Backend) {
+async fn a_task_with_an_expired_lease_goes_to_another_worker(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let submitted = alice.submit("resize", json!({})).await;
@@ -94,7 +94,7 @@ async fn a_silent_worker_loses_its_task_to_another(on: Backend) {
     assert_eq!(app.caller().get(&format!("/admin/tasks/{submitted}")).await.data()["losses"], 1);
 }
 
-async fn a_heartbeat_keeps_a_task_and_tells_when_it_is_lost_or_cancelled(on: Backend) {
+async fn a_heartbeat_extends_the_lease_and_says_when_a_task_is_lost_or_cancelled(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let submitted = alice.submit("resize", json!({})).await;
@@ -116,7 +116,7 @@ async fn a_heartbeat_keeps_a_task_and_tells_when_it_is_lost_or_cancelled(on: Bac
     assert_eq!(worker.heartbeat("resize", &pending, 0).await, "lost", "nobody holds it");
 }
 
-async fn a_worker_that_hangs_up_while_it_waits_swallows_no_task(on: Backend) {
+async fn a_disconnected_waiting_claim_loses_no_task(on: Backend) {
     let app = TestApp::start(on).await;
     let credentials = basic("worker", &secret("worker"));
     let mut gone = Vec::new();
@@ -140,7 +140,7 @@ async fn a_worker_that_hangs_up_while_it_waits_swallows_no_task(on: Backend) {
     assert_eq!(id(&task), submitted);
 }
 
-async fn the_oldest_come_first_and_no_more_than_asked_for(on: Backend) {
+async fn claims_get_the_oldest_tasks_and_no_more_than_requested(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     for n in 0..5 {
@@ -159,7 +159,7 @@ async fn the_oldest_come_first_and_no_more_than_asked_for(on: Backend) {
     );
 }
 
-async fn claims_that_ask_for_the_absurd_are_refused(on: Backend) {
+async fn invalid_claims_are_refused(on: Backend) {
     let app = TestApp::start(on).await;
     let worker = app.client("worker");
     app.client("alice").submit("resize", json!({})).await;

@@ -13,16 +13,16 @@ use relais_tests::{
 use serde_json::{Value, json};
 
 on_both_stores!(
-    a_chain_over_two_services_is_done_in_its_order,
-    a_failure_goes_down_the_chain_and_can_be_undone_by_hand,
-    a_batch_is_followed_as_one_and_its_end_is_told_once,
-    a_batch_of_what_was_there_before_has_ended_and_that_is_told,
-    an_open_batch_takes_more_until_it_is_closed_and_can_be_cancelled,
-    correlation_and_trace_go_from_task_to_task,
+    a_chain_of_dependencies_over_two_services_runs_in_order,
+    a_failure_fails_its_dependents_and_a_retry_ignores_it,
+    a_batch_is_followed_as_one_and_its_callback_is_sent_once,
+    a_batch_of_existing_tasks_ends_at_once_and_sends_its_callback,
+    an_open_batch_accepts_tasks_until_closed_and_can_be_cancelled,
+    correlation_id_and_trace_pass_from_task_to_dependent,
 );
 on_one_store!(
-    what_can_not_be_waited_for_is_refused,
-    a_batch_is_all_or_nothing_and_nobody_elses,
+    an_invalid_dependency_is_refused,
+    a_batch_is_all_or_nothing_and_visible_to_its_client_only,
     operators_see_and_cancel_batches,
 );
 
@@ -78,7 +78,7 @@ async fn ended(caller: &Caller, path: &str, task: &str) -> Value {
     caller.get(&format!("{path}/{task}?wait=20s")).await.data()
 }
 
-async fn a_chain_over_two_services_is_done_in_its_order(on: Backend) {
+async fn a_chain_of_dependencies_over_two_services_runs_in_order(on: Backend) {
     let app = app(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let first = submit(&alice, RESIZE, json!({"body": {}})).await;
@@ -122,7 +122,7 @@ async fn a_chain_over_two_services_is_done_in_its_order(on: Backend) {
     }
 }
 
-async fn a_failure_goes_down_the_chain_and_can_be_undone_by_hand(on: Backend) {
+async fn a_failure_fails_its_dependents_and_a_retry_ignores_it(on: Backend) {
     let app = app(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let first = submit(&alice, RESIZE, json!({"body": {}})).await;
@@ -145,7 +145,7 @@ async fn a_failure_goes_down_the_chain_and_can_be_undone_by_hand(on: Backend) {
     assert_eq!(id(&worker.claim_one("ocr").await), late, "by hand means now");
 }
 
-async fn a_batch_is_followed_as_one_and_its_end_is_told_once(on: Backend) {
+async fn a_batch_is_followed_as_one_and_its_callback_is_sent_once(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     let alice = app.client("alice");
     let request = json!({
@@ -197,7 +197,7 @@ async fn a_batch_is_followed_as_one_and_its_end_is_told_once(on: Backend) {
     assert_eq!(receiver.received().len(), 1);
 }
 
-async fn a_batch_of_what_was_there_before_has_ended_and_that_is_told(on: Backend) {
+async fn a_batch_of_existing_tasks_ends_at_once_and_sends_its_callback(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     let alice = app.client("alice");
     submit(&alice, RESIZE, json!({"body": {}, "uniqueKey": "album 7"})).await;
@@ -210,7 +210,7 @@ async fn a_batch_of_what_was_there_before_has_ended_and_that_is_told(on: Backend
     assert_eq!((&told[0].json()["batchId"], &told[0].json()["status"]), (&made["batchId"], &json!("ENDED")));
 }
 
-async fn an_open_batch_takes_more_until_it_is_closed_and_can_be_cancelled(on: Backend) {
+async fn an_open_batch_accepts_tasks_until_closed_and_can_be_cancelled(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     let alice = app.client("alice");
     let callback = json!({"type": "http", "url": receiver.url("/batch")});
@@ -235,7 +235,7 @@ async fn an_open_batch_takes_more_until_it_is_closed_and_can_be_cancelled(on: Ba
     assert_eq!(alice.get("/v1/batches").await.data()["batches"][0]["batchId"], json!(batch));
 }
 
-async fn correlation_and_trace_go_from_task_to_task(on: Backend) {
+async fn correlation_id_and_trace_pass_from_task_to_dependent(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     app.apply(json!({"authorizations": [{"clientId": "worker", "serviceName": "ocr", "roles": ["work", "consume"]}]}))
         .await;
@@ -289,7 +289,7 @@ async fn correlation_and_trace_go_from_task_to_task(on: Backend) {
     assert_eq!((both.status, number(&both)), (400, 400_006));
 }
 
-async fn what_can_not_be_waited_for_is_refused(on: Backend) {
+async fn an_invalid_dependency_is_refused(on: Backend) {
     let app = app(on).await;
     let (alice, bob) = (app.client("alice"), app.client("bob"));
     let bobs = submit(&bob, RESIZE, json!({"body": {}})).await;
@@ -322,7 +322,7 @@ async fn what_can_not_be_waited_for_is_refused(on: Backend) {
     assert_eq!(app.count("resize", "waiting").await, 1, "nothing of what was refused is left");
 }
 
-async fn a_batch_is_all_or_nothing_and_nobody_elses(on: Backend) {
+async fn a_batch_is_all_or_nothing_and_visible_to_its_client_only(on: Backend) {
     let app = app(on).await;
     let (alice, bob) = (app.client("alice"), app.client("bob"));
     let fine = json!({"service": "resize", "body": {}});

@@ -11,12 +11,12 @@ use relais_tests::{
 };
 use serde_json::{Value, json};
 
-on_both_stores!(every_milestone_of_a_task_is_an_event, a_batch_is_told_task_by_task);
+on_both_stores!(every_milestone_of_a_task_is_an_event, a_batch_submission_publishes_an_event_per_task);
 on_one_store!(
-    nothing_is_published_while_nobody_follows,
-    operators_publish_and_see_what_became_of_it,
-    what_can_not_be_published_or_followed_is_refused,
-    a_reader_that_does_not_keep_up_is_told_how_much_it_lost,
+    no_event_is_published_without_a_follower,
+    operators_publish_events_and_see_the_result,
+    invalid_channels_and_patterns_are_refused,
+    a_slow_event_reader_is_told_how_many_events_it_lost,
     the_stream_ends_when_the_server_stops,
     a_bus_that_is_switched_off_says_so,
 );
@@ -96,7 +96,7 @@ async fn every_milestone_of_a_task_is_an_event(on: Backend) {
     assert_eq!(poll["status"], "SUCCESS");
 }
 
-async fn a_batch_is_told_task_by_task(on: Backend) {
+async fn a_batch_submission_publishes_an_event_per_task(on: Backend) {
     let app = started(on).await;
     let mut tail = follow(&app, &["task.resize.submitted", "task.*.submitted"]).await;
     let tasks: Vec<Value> = (0..300).map(|_| json!({"body": {}})).collect();
@@ -112,7 +112,7 @@ async fn a_batch_is_told_task_by_task(on: Backend) {
     assert!(told.iter().all(|id| answer.text.contains(id.as_str())));
 }
 
-async fn nothing_is_published_while_nobody_follows(on: Backend) {
+async fn no_event_is_published_without_a_follower(on: Backend) {
     let app = started(on).await;
     let alice = app.client("alice");
     alice.submit("resize", json!({})).await;
@@ -126,7 +126,7 @@ async fn nothing_is_published_while_nobody_follows(on: Backend) {
     assert_eq!((&after["published"], &after["subscriptions"]), (&json!(1), &json!(1)), "{after}");
 }
 
-async fn operators_publish_and_see_what_became_of_it(on: Backend) {
+async fn operators_publish_events_and_see_the_result(on: Backend) {
     let app = started(on).await;
     let mut tail = follow(&app, &["orders.>"]).await;
     let text = r#"{"channel":"orders.eu.created","payload":{"b":1,"a":12345678901234567890123}}"#;
@@ -153,7 +153,7 @@ async fn operators_publish_and_see_what_became_of_it(on: Backend) {
     assert_eq!((&stats["transport"], &stats["healthy"]), (&json!("memory"), &json!(true)), "{stats}");
 }
 
-async fn what_can_not_be_published_or_followed_is_refused(on: Backend) {
+async fn invalid_channels_and_patterns_are_refused(on: Backend) {
     let app = started(on).await;
     for channel in ["", "a..b", "a.*", "a b", "dlq.a", "$bus.disconnected", "relais.wakeup"] {
         let answer = app.caller().post("/admin/eventbus/publish", &json!({"channel": channel, "payload": {}})).await;
@@ -170,7 +170,7 @@ async fn what_can_not_be_published_or_followed_is_refused(on: Backend) {
     assert_eq!(app.caller().get(&format!("/admin/events?{many}")).await.number(), 400_006);
 }
 
-async fn a_reader_that_does_not_keep_up_is_told_how_much_it_lost(on: Backend) {
+async fn a_slow_event_reader_is_told_how_many_events_it_lost(on: Backend) {
     const EVENTS: usize = 400;
     let bus = relais_bus::Bus::builder().queue_capacity(8).build();
     let app = TestApp::builder(on).engine(|engine| engine.bus = BusOptions { bus, ..BusOptions::default() });

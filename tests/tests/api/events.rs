@@ -4,19 +4,19 @@ use relais_tests::app::{Backend, TestApp};
 use serde_json::json;
 
 on_both_stores!(
-    a_life_is_told_in_order_and_the_stream_ends_with_it,
-    a_task_that_is_given_back_is_pending_again,
-    a_place_that_moves_is_told,
+    a_task_stream_sends_milestones_in_order_and_ends_with_the_task,
+    a_task_stream_shows_a_returned_task_as_pending,
+    a_task_stream_sends_changes_of_position,
 );
 on_one_store!(
-    who_comes_back_gets_what_is_new_and_nothing_else,
-    an_id_that_was_never_given_says_nothing_about_what_was_seen,
-    what_has_ended_is_told_once,
-    there_is_nothing_to_follow_where_there_is_no_task,
+    a_reconnected_stream_gets_only_newer_events,
+    an_unknown_last_event_id_is_ignored,
+    the_stream_of_an_ended_task_sends_one_event,
+    a_stream_of_a_missing_task_is_refused,
     a_response_with_line_breaks_arrives_whole,
 );
 
-async fn a_life_is_told_in_order_and_the_stream_ends_with_it(on: Backend) {
+async fn a_task_stream_sends_milestones_in_order_and_ends_with_the_task(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let id = alice.submit("resize", json!({})).await;
@@ -46,7 +46,7 @@ async fn a_life_is_told_in_order_and_the_stream_ends_with_it(on: Backend) {
     assert!(events.next().await.is_none(), "nothing comes after the end");
 }
 
-async fn a_task_that_is_given_back_is_pending_again(on: Backend) {
+async fn a_task_stream_shows_a_returned_task_as_pending(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let id = alice.submit("resize", json!({})).await;
@@ -61,7 +61,7 @@ async fn a_task_that_is_given_back_is_pending_again(on: Backend) {
     assert!(events.next().await.is_none());
 }
 
-async fn a_place_that_moves_is_told(on: Backend) {
+async fn a_task_stream_sends_changes_of_position(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     alice.submit("resize", json!({})).await;
@@ -75,7 +75,7 @@ async fn a_place_that_moves_is_told(on: Backend) {
     assert_eq!(moved.id, first.id, "the task itself has not changed");
 }
 
-async fn who_comes_back_gets_what_is_new_and_nothing_else(on: Backend) {
+async fn a_reconnected_stream_gets_only_newer_events(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let id = alice.submit("resize", json!({})).await;
@@ -96,7 +96,7 @@ async fn who_comes_back_gets_what_is_new_and_nothing_else(on: Backend) {
     assert!(resume(end.id).follow("resize", &id).await.next().await.is_none(), "all was seen");
 }
 
-async fn an_id_that_was_never_given_says_nothing_about_what_was_seen(on: Backend) {
+async fn an_unknown_last_event_id_is_ignored(on: Backend) {
     let app = TestApp::start(on).await;
     let alice = app.client("alice");
     let id = alice.submit("resize", json!({})).await;
@@ -106,7 +106,7 @@ async fn an_id_that_was_never_given_says_nothing_about_what_was_seen(on: Backend
     }
 }
 
-async fn what_has_ended_is_told_once(on: Backend) {
+async fn the_stream_of_an_ended_task_sends_one_event(on: Backend) {
     let app = TestApp::start(on).await;
     let alice = app.client("alice");
     let id = alice.submit("resize", json!({})).await;
@@ -116,7 +116,7 @@ async fn what_has_ended_is_told_once(on: Backend) {
     assert!(events.next().await.is_none());
 }
 
-async fn there_is_nothing_to_follow_where_there_is_no_task(on: Backend) {
+async fn a_stream_of_a_missing_task_is_refused(on: Backend) {
     let app = TestApp::start(on).await;
     let id = app.client("alice").submit("resize", json!({})).await;
     let path = |id: &str| format!("/v1/services/resize/tasks/{id}/events");

@@ -5,16 +5,16 @@ use serde_json::{Value, json};
 use tokio::{task::JoinSet, time::timeout};
 
 on_both_stores!(
-    workers_that_wait_for_room_are_woken_when_there_is_some,
-    a_rate_lets_the_next_one_start_when_it_is_time,
-    a_limit_that_is_raised_lets_those_who_wait_begin,
-    one_task_of_one_client_does_not_wait_for_all_of_another,
-    a_worker_that_dies_leaves_its_room_to_others,
+    waiting_claims_are_woken_when_max_running_has_room,
+    a_rate_limit_lets_a_waiting_claim_start_when_it_refills,
+    a_raised_limit_wakes_waiting_claims,
+    fair_share_does_not_make_one_client_wait_for_another,
+    the_flow_room_of_a_lost_worker_is_freed,
 );
 
 on_one_store!(
     limits_are_shown_and_exported_as_they_were_put,
-    limits_that_make_no_sense_are_refused,
+    invalid_flow_limits_are_refused,
     limits_of_a_service_with_a_broker_need_a_window,
 );
 
@@ -35,7 +35,7 @@ async fn succeed(worker: &Caller, task: &Value) {
     assert_eq!(worker.message("resize", message).await, "accepted");
 }
 
-async fn workers_that_wait_for_room_are_woken_when_there_is_some(on: Backend) {
+async fn waiting_claims_are_woken_when_max_running_has_room(on: Backend) {
     let app = TestApp::start(on).await;
     put(&app, json!({"maxRunning": 2})).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
@@ -57,7 +57,7 @@ async fn workers_that_wait_for_room_are_woken_when_there_is_some(on: Backend) {
     assert_eq!(app.count("resize", "inProgress").await, 2);
 }
 
-async fn a_rate_lets_the_next_one_start_when_it_is_time(on: Backend) {
+async fn a_rate_limit_lets_a_waiting_claim_start_when_it_refills(on: Backend) {
     let app = TestApp::start(on).await;
     put(&app, json!({"rateLimit": {"count": 1, "per": "400ms"}})).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
@@ -82,7 +82,7 @@ async fn a_rate_lets_the_next_one_start_when_it_is_time(on: Backend) {
     }
 }
 
-async fn a_limit_that_is_raised_lets_those_who_wait_begin(on: Backend) {
+async fn a_raised_limit_wakes_waiting_claims(on: Backend) {
     let app = TestApp::start(on).await;
     put(&app, json!({"maxRunning": 1, "rateLimit": {"count": 1, "per": "1d", "burst": 2}})).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
@@ -106,7 +106,7 @@ async fn a_limit_that_is_raised_lets_those_who_wait_begin(on: Backend) {
     assert_eq!(worker.claim("resize", json!({"max": 5})).await.len(), 1);
 }
 
-async fn one_task_of_one_client_does_not_wait_for_all_of_another(on: Backend) {
+async fn fair_share_does_not_make_one_client_wait_for_another(on: Backend) {
     let app = TestApp::start(on).await;
     put(&app, json!({"fairShare": true})).await;
     let (alice, bob, worker) = (app.client("alice"), app.client("bob"), app.client("worker"));
@@ -119,7 +119,7 @@ async fn one_task_of_one_client_does_not_wait_for_all_of_another(on: Backend) {
     assert!(next.iter().any(|task| task["taskId"] == of_bob.as_str()), "{next:?}");
 }
 
-async fn a_worker_that_dies_leaves_its_room_to_others(on: Backend) {
+async fn the_flow_room_of_a_lost_worker_is_freed(on: Backend) {
     let app = TestApp::start(on).await;
     put(&app, json!({"maxRunningPerClient": 1, "lease": "1s"})).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
@@ -181,7 +181,7 @@ async fn limits_are_shown_and_exported_as_they_were_put(on: Backend) {
     assert!(state.get("maxRunning").is_none() && state.get("fairShare").is_none(), "{state}");
 }
 
-async fn limits_that_make_no_sense_are_refused(on: Backend) {
+async fn invalid_flow_limits_are_refused(on: Backend) {
     let app = TestApp::start(on).await;
     let before = app.caller().get("/admin/declaration").await.text;
     let service = |field: &str, value: Value| json!({"services": [{"serviceName": "resize", field: value}]});

@@ -7,18 +7,18 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 on_both_stores!(
-    the_same_request_gets_the_same_answer_and_makes_no_second_task,
-    another_request_under_the_same_key_is_refused,
-    the_key_of_another_client_or_service_is_another_key,
-    fifty_at_once_make_one_task,
+    a_repeated_idempotency_key_gets_the_same_answer_and_no_duplicate_task,
+    an_idempotency_key_of_another_request_is_refused,
+    idempotency_keys_are_per_client_and_service,
+    fifty_concurrent_submissions_with_one_idempotency_key_make_one_task,
     a_refused_submission_does_not_use_up_its_idempotency_key,
-    a_batch_that_is_made_again_is_the_same_batch,
+    a_batch_repeated_under_its_idempotency_key_is_the_same_batch,
 );
-on_one_store!(keys_are_one_to_two_hundred_visible_ascii_characters);
+on_one_store!(idempotency_keys_are_one_to_two_hundred_visible_ascii_characters);
 
 const TASKS: &str = "/v1/services/resize/tasks";
 
-async fn the_same_request_gets_the_same_answer_and_makes_no_second_task(on: Backend) {
+async fn a_repeated_idempotency_key_gets_the_same_answer_and_no_duplicate_task(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     alice.submit("resize", json!({"first": "in the queue"})).await;
@@ -39,7 +39,7 @@ async fn the_same_request_gets_the_same_answer_and_makes_no_second_task(on: Back
     assert_eq!((app.pending("resize").await, app.count("resize", "inProgress").await), (0, 2));
 }
 
-async fn another_request_under_the_same_key_is_refused(on: Backend) {
+async fn an_idempotency_key_of_another_request_is_refused(on: Backend) {
     let app = TestApp::start(on).await;
     let keyed = app.client("alice").with("idempotency-key", "order-7");
     assert_eq!(keyed.post(TASKS, &json!({"body": {"n": 1}})).await.status, 201);
@@ -50,7 +50,7 @@ async fn another_request_under_the_same_key_is_refused(on: Backend) {
     assert_eq!(app.pending("resize").await, 1);
 }
 
-async fn the_key_of_another_client_or_service_is_another_key(on: Backend) {
+async fn idempotency_keys_are_per_client_and_service(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, bob) = (app.client("alice"), app.client("bob"));
     let mut ids = BTreeSet::new();
@@ -65,7 +65,7 @@ async fn the_key_of_another_client_or_service_is_another_key(on: Backend) {
     assert_eq!(ids.len(), 4);
 }
 
-async fn fifty_at_once_make_one_task(on: Backend) {
+async fn fifty_concurrent_submissions_with_one_idempotency_key_make_one_task(on: Backend) {
     let app = TestApp::start(on).await;
     let keyed = app.client("alice").with("idempotency-key", "order-7");
     let mut submissions = JoinSet::new();
@@ -98,7 +98,7 @@ async fn a_refused_submission_does_not_use_up_its_idempotency_key(on: Backend) {
     assert_eq!(keyed.post(strict, &request).await.header("idempotency-replayed"), Some("true"));
 }
 
-async fn a_batch_that_is_made_again_is_the_same_batch(on: Backend) {
+async fn a_batch_repeated_under_its_idempotency_key_is_the_same_batch(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, bob) = (app.client("alice"), app.client("bob"));
     let keyed = alice.clone().with("idempotency-key", "album-7");
@@ -150,7 +150,7 @@ async fn a_batch_that_is_made_again_is_the_same_batch(on: Backend) {
     assert_eq!(bad.number(), 400_007);
 }
 
-async fn keys_are_one_to_two_hundred_visible_ascii_characters(on: Backend) {
+async fn idempotency_keys_are_one_to_two_hundred_visible_ascii_characters(on: Backend) {
     let app = TestApp::start(on).await;
     let alice = app.client("alice");
     let request = json!({"body": {}});

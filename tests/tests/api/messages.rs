@@ -4,15 +4,15 @@ use relais_tests::app::{Backend, TestApp};
 use serde_json::{Value, json};
 
 on_both_stores!(
-    both_spellings_do_the_same,
+    both_spellings_of_message_fields_do_the_same,
     an_error_message_may_be_any_json,
-    what_comes_after_the_end_changes_nothing,
-    what_comes_before_its_start_counts,
+    a_message_after_the_end_changes_nothing,
+    a_result_before_its_start_is_accepted,
     a_message_of_another_attempt_is_refused,
-    one_bad_message_does_not_hold_up_the_others,
+    one_bad_message_does_not_block_the_others,
     text_that_no_database_takes_is_made_harmless,
 );
-on_one_store!(a_restart_resets_what_the_first_worker_did, messages_that_are_none_are_refused_as_a_whole);
+on_one_store!(a_second_start_resets_the_progress_of_the_first, malformed_message_lists_are_refused_as_a_whole);
 
 const MESSAGES: &str = "/v1/services/resize/messages";
 
@@ -21,7 +21,7 @@ fn outcomes(data: &Value) -> Vec<&str> {
     outcomes.map(|outcome| outcome["outcome"].as_str().unwrap_or_default()).collect()
 }
 
-async fn both_spellings_do_the_same(on: Backend) {
+async fn both_spellings_of_message_fields_do_the_same(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     for (task, kind, host, error) in [
@@ -71,7 +71,7 @@ async fn an_error_message_may_be_any_json(on: Backend) {
     }
 }
 
-async fn what_comes_after_the_end_changes_nothing(on: Backend) {
+async fn a_message_after_the_end_changes_nothing(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let id = alice.submit("resize", json!({})).await;
@@ -98,7 +98,7 @@ async fn what_comes_after_the_end_changes_nothing(on: Backend) {
     assert_eq!(alice.poll("resize", &id).await["response"], 1);
 }
 
-async fn what_comes_before_its_start_counts(on: Backend) {
+async fn a_result_before_its_start_is_accepted(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let id = alice.submit("resize", json!({})).await;
@@ -138,7 +138,7 @@ async fn a_message_of_another_attempt_is_refused(on: Backend) {
     assert_eq!(worker.message("resize", of(2, success)).await, "accepted");
 }
 
-async fn one_bad_message_does_not_hold_up_the_others(on: Backend) {
+async fn one_bad_message_does_not_block_the_others(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let (first, last) = (alice.submit("resize", json!({})).await, alice.submit("resize", json!({})).await);
@@ -192,7 +192,7 @@ async fn text_that_no_database_takes_is_made_harmless(on: Backend) {
 }
 
 /// As a broker does it: it redelivers, and the next worker says `started` without an attempt.
-async fn a_restart_resets_what_the_first_worker_did(on: Backend) {
+async fn a_second_start_resets_the_progress_of_the_first(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let id = alice.submit("resize", json!({})).await;
@@ -207,7 +207,7 @@ async fn a_restart_resets_what_the_first_worker_did(on: Backend) {
     }
 }
 
-async fn messages_that_are_none_are_refused_as_a_whole(on: Backend) {
+async fn malformed_message_lists_are_refused_as_a_whole(on: Backend) {
     let app = TestApp::start(on).await;
     let worker = app.client("worker");
     let too_many = format!(r#"{{"messages":[{}]}}"#, vec!["{}"; 1001].join(","));

@@ -7,10 +7,10 @@ use serde_json::json;
 on_one_store!(
     credentials_come_before_the_service_and_the_service_before_the_authorization,
     an_authorization_comes_before_the_body_and_the_body_before_the_room,
-    what_is_no_credentials_is_refused_as_wrong_ones_are,
-    a_strange_name_in_an_address_names_nothing,
+    malformed_credentials_are_refused_like_wrong_ones,
+    an_invalid_name_in_a_path_is_not_found,
 );
-on_both_stores!(somebody_elses_task_does_not_exist, a_role_on_one_service_or_of_one_kind_is_no_other_role);
+on_both_stores!(a_task_of_another_client_is_not_found, a_role_on_one_service_or_of_one_kind_is_no_other_role);
 
 const ID: &str = "019a0000-0000-7000-8000-000000000000";
 
@@ -95,7 +95,7 @@ async fn an_authorization_comes_before_the_body_and_the_body_before_the_room(on:
     );
 }
 
-async fn what_is_no_credentials_is_refused_as_wrong_ones_are(on: Backend) {
+async fn malformed_credentials_are_refused_like_wrong_ones(on: Backend) {
     let app = TestApp::start(on).await;
     // base64 of "alice", of ":", and of what is not UTF-8.
     for given in ["Basic", "Basic ", "Basic !!!", "Basic YWxpY2U=", "Basic Og==", "Basic /////w==", "Bearer x", "", "x"]
@@ -113,7 +113,7 @@ async fn what_is_no_credentials_is_refused_as_wrong_ones_are(on: Backend) {
     assert_eq!(app.caller().basic("Alice", &secret("alice")).get("/v1/services").await.number(), 403_001);
 }
 
-async fn a_strange_name_in_an_address_names_nothing(on: Backend) {
+async fn an_invalid_name_in_a_path_is_not_found(on: Backend) {
     let app = TestApp::start(on).await;
     let alice = app.client("alice");
     for name in ["%00", "a%2Fb", "..%2f..", "%20", "resize%00"] {
@@ -141,7 +141,7 @@ async fn a_strange_name_in_an_address_names_nothing(on: Backend) {
     assert_eq!(alice.get(&format!("/v1/services/resize/tasks/{}", id.to_uppercase())).await.status, 200);
 }
 
-async fn somebody_elses_task_does_not_exist(on: Backend) {
+async fn a_task_of_another_client_is_not_found(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, bob, worker) = (app.client("alice"), app.client("bob"), app.client("worker"));
     let id = alice.submit("resize", json!({})).await;

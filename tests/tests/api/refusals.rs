@@ -10,7 +10,7 @@ use relais_tests::app::{Answer, Backend, TestApp, redacted, world};
 use reqwest::Method;
 use serde_json::{Value, json};
 
-on_one_store!(every_number_is_met_and_looks_like_this);
+on_one_store!(every_error_number_matches_its_snapshot);
 
 const TASKS: &str = "/v1/services/resize/tasks";
 
@@ -21,7 +21,7 @@ fn keep(met: &mut BTreeSet<u64>, number: u64, answer: &Answer) {
     met.insert(number);
 }
 
-async fn every_number_is_met_and_looks_like_this(on: Backend) {
+async fn every_error_number_matches_its_snapshot(on: Backend) {
     let mut met = BTreeSet::new();
     requests(on, &mut met).await;
     operators(on, &mut met).await;

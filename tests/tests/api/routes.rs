@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 on_one_store!(
     a_trailing_slash_makes_no_difference,
-    an_unknown_address_is_told_from_a_method_that_is_not_taken,
-    a_fault_of_ours_is_told_without_its_detail_and_the_next_request_is_served,
+    an_unknown_path_is_404_and_an_unknown_method_is_405,
+    an_internal_error_hides_its_detail_and_the_next_request_is_served,
 );
 
 async fn a_trailing_slash_makes_no_difference(on: Backend) {
@@ -77,7 +77,7 @@ async fn a_trailing_slash_makes_no_difference(on: Backend) {
     assert_eq!(operator.delete(&format!("/admin/tasks/{id}/")).await.status, 200);
 }
 
-async fn an_unknown_address_is_told_from_a_method_that_is_not_taken(on: Backend) {
+async fn an_unknown_path_is_404_and_an_unknown_method_is_405(on: Backend) {
     let app = TestApp::start(on).await;
     for path in
         ["/", "/v1", "/v1/service", "/v2/services", "/admin", "/admin/nothing", "/favicon.ico", "/v1/services/resize/x"]
@@ -103,7 +103,7 @@ async fn an_unknown_address_is_told_from_a_method_that_is_not_taken(on: Backend)
     }
 }
 
-async fn a_fault_of_ours_is_told_without_its_detail_and_the_next_request_is_served(on: Backend) {
+async fn an_internal_error_hides_its_detail_and_the_next_request_is_served(on: Backend) {
     let app = TestApp::builder(on).metrics(|| panic!("the password is 1234")).start().await;
     for _ in 0..3 {
         let answer = app.caller().get("/metrics").await;

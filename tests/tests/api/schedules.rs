@@ -7,16 +7,16 @@ use relais_tests::app::{Answer, Backend, DEADLINE, TestApp, redacted};
 use serde_json::{Value, json};
 
 on_both_stores!(
-    what_is_declared_is_shown_changed_and_removed,
-    a_task_is_there_when_it_is_due,
-    a_run_that_is_refused_is_shown_and_the_next_one_comes,
-    a_run_by_hand_is_judged_like_any_submission,
-    tasks_are_done_on_the_schedules_own_terms,
+    a_schedule_is_declared_shown_changed_and_removed,
+    a_schedule_submits_its_task_when_it_is_due,
+    a_refused_run_is_shown_and_the_schedule_continues,
+    a_manual_run_is_validated_like_any_submission,
+    tasks_of_a_schedule_have_its_terms,
     a_schedule_may_be_declared_with_all_that_it_needs_and_pruned,
 );
 on_one_store!(
-    what_can_not_be_is_refused_and_told_where,
-    the_next_runs_are_told_as_the_clocks_show_them,
+    an_invalid_schedule_is_refused_with_the_location,
+    the_next_runs_are_shown_in_local_time,
     a_pause_survives_a_declaration_that_does_not_speak_of_it,
 );
 
@@ -62,7 +62,7 @@ fn counts(state: &Value, counter: &str) -> u64 {
     state[counter].as_u64().unwrap_or_else(|| panic!("no {counter} in {state}"))
 }
 
-async fn what_is_declared_is_shown_changed_and_removed(on: Backend) {
+async fn a_schedule_is_declared_shown_changed_and_removed(on: Backend) {
     let app = TestApp::start(on).await;
     let operator = app.caller();
     insta::assert_snapshot!("schedule_created", redacted(&put(&app, &nightly()).await));
@@ -93,7 +93,7 @@ async fn what_is_declared_is_shown_changed_and_removed(on: Backend) {
     assert_eq!(operator.get("/admin/schedules").await.data(), json!({"schedules": []}));
 }
 
-async fn a_task_is_there_when_it_is_due(on: Backend) {
+async fn a_schedule_submits_its_task_when_it_is_due(on: Backend) {
     let app = TestApp::start(on).await;
     let worker = app.client("worker");
     assert_eq!(put(&app, &with(tick("resize"), json!({"body": {"n": 7}, "missed": "all"}))).await.status, 200);
@@ -125,7 +125,7 @@ async fn a_task_is_there_when_it_is_due(on: Backend) {
     assert_eq!(changed["description"], "at 00:00 on 1 January, UTC");
 }
 
-async fn a_run_that_is_refused_is_shown_and_the_next_one_comes(on: Backend) {
+async fn a_refused_run_is_shown_and_the_schedule_continues(on: Backend) {
     let app = TestApp::start(on).await;
     app.apply(json!({"services": [{"serviceName": "resize", "capacity": 0}]})).await;
     put(&app, &tick("resize")).await;
@@ -156,7 +156,7 @@ async fn a_run_that_is_refused_is_shown_and_the_next_one_comes(on: Backend) {
     assert_eq!(again["lastError"], "service not found", "it is kept, with its date: {again}");
 }
 
-async fn a_run_by_hand_is_judged_like_any_submission(on: Backend) {
+async fn a_manual_run_is_validated_like_any_submission(on: Backend) {
     let app = TestApp::start(on).await;
     let operator = app.caller();
     put(&app, &nightly()).await;
@@ -189,7 +189,7 @@ async fn a_run_by_hand_is_judged_like_any_submission(on: Backend) {
     assert_eq!((counts(&state, "runs"), counts(&state, "refusedRuns")), (2, 0), "whoever asked was told");
 }
 
-async fn tasks_are_done_on_the_schedules_own_terms(on: Backend) {
+async fn tasks_of_a_schedule_have_its_terms(on: Backend) {
     let app = TestApp::start(on).await;
     let (operator, worker) = (app.caller(), app.client("worker"));
     let terms = json!({
@@ -280,7 +280,7 @@ async fn a_schedule_may_be_declared_with_all_that_it_needs_and_pruned(on: Backen
     assert_eq!(app.caller().get("/admin/schedules").await.data(), json!({"schedules": []}));
 }
 
-async fn what_can_not_be_is_refused_and_told_where(on: Backend) {
+async fn an_invalid_schedule_is_refused_with_the_location(on: Backend) {
     let app = TestApp::start(on).await;
     for (change, path) in [
         (json!({"cron": "61 * * * *"}), "/schedules/0/cron"),
@@ -329,7 +329,7 @@ async fn what_can_not_be_is_refused_and_told_where(on: Backend) {
     assert_eq!(app.caller().get("/admin/schedules").await.data(), json!({"schedules": []}));
 }
 
-async fn the_next_runs_are_told_as_the_clocks_show_them(on: Backend) {
+async fn the_next_runs_are_shown_in_local_time(on: Backend) {
     let app = TestApp::start(on).await;
     put(&app, &with(nightly(), json!({"cron": "30 2 * * *"}))).await;
     let next = |query: &str| {

@@ -7,14 +7,14 @@ use serde_json::json;
 use tokio::{task::JoinHandle, time::timeout};
 
 on_both_stores!(
-    the_answer_comes_the_moment_the_task_ends,
-    two_hundred_who_wait_are_all_woken,
-    the_time_is_up_with_the_present_state,
+    a_waiting_poll_is_answered_when_the_task_ends,
+    two_hundred_waiting_polls_are_all_woken,
+    a_waiting_poll_times_out_with_the_current_state,
 );
 on_one_store!(
-    who_waits_for_what_has_ended_or_is_not_there_is_answered_at_once,
-    absurd_waits_are_refused,
-    who_waits_is_let_go_when_the_server_stops,
+    a_waiting_poll_of_an_ended_or_missing_task_is_answered_at_once,
+    invalid_waits_are_refused,
+    waiting_polls_are_answered_when_the_server_stops,
 );
 
 /// Far less than anyone waits here, far more than an answer takes.
@@ -33,7 +33,7 @@ async fn answered(waiting: JoinHandle<Answer>) -> Answer {
     }
 }
 
-async fn the_answer_comes_the_moment_the_task_ends(on: Backend) {
+async fn a_waiting_poll_is_answered_when_the_task_ends(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     for ending in ["success", "failure", "cancel"] {
@@ -58,7 +58,7 @@ async fn the_answer_comes_the_moment_the_task_ends(on: Backend) {
     }
 }
 
-async fn two_hundred_who_wait_are_all_woken(on: Backend) {
+async fn two_hundred_waiting_polls_are_all_woken(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let id = alice.submit("resize", json!({})).await;
@@ -72,7 +72,7 @@ async fn two_hundred_who_wait_are_all_woken(on: Backend) {
     }
 }
 
-async fn the_time_is_up_with_the_present_state(on: Backend) {
+async fn a_waiting_poll_times_out_with_the_current_state(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let id = alice.submit("resize", json!({})).await;
@@ -88,7 +88,7 @@ async fn the_time_is_up_with_the_present_state(on: Backend) {
     assert_eq!(alice.get(&format!("{path}?wait=0s")).await.data()["status"], "IN_PROGRESS");
 }
 
-async fn who_waits_for_what_has_ended_or_is_not_there_is_answered_at_once(on: Backend) {
+async fn a_waiting_poll_of_an_ended_or_missing_task_is_answered_at_once(on: Backend) {
     let app = TestApp::start(on).await;
     let alice = app.client("alice");
     let id = alice.submit("resize", json!({})).await;
@@ -99,7 +99,7 @@ async fn who_waits_for_what_has_ended_or_is_not_there_is_answered_at_once(on: Ba
     assert_eq!(answered(wait(&alice, none)).await.number(), 404_002);
 }
 
-async fn absurd_waits_are_refused(on: Backend) {
+async fn invalid_waits_are_refused(on: Backend) {
     let app = TestApp::start(on).await;
     let alice = app.client("alice");
     let id = alice.submit("resize", json!({})).await;
@@ -130,7 +130,7 @@ async fn absurd_waits_are_refused(on: Backend) {
     }
 }
 
-async fn who_waits_is_let_go_when_the_server_stops(on: Backend) {
+async fn waiting_polls_are_answered_when_the_server_stops(on: Backend) {
     let app = TestApp::start(on).await;
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let id = alice.submit("resize", json!({})).await;

@@ -162,7 +162,7 @@ fn keeps_its_schedule(callback: &Value, wait: Duration) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_message_says_what_a_poll_says_and_is_signed() -> Result<()> {
+async fn a_callback_over_amqp_has_the_content_of_a_poll_and_is_signed() -> Result<()> {
     let vhost = prepared(TestVhost::create().await?).await?;
     let world = World::start(vhost.url(), &[WAIT]).await?;
     for (destination, queue, exchange, key) in
@@ -194,7 +194,7 @@ async fn a_message_says_what_a_poll_says_and_is_signed() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_destination_that_is_not_there_is_tried_by_the_schedule_and_the_tries_say_why() -> Result<()> {
+async fn a_callback_to_a_missing_destination_is_retried_and_records_why() -> Result<()> {
     let vhost = prepared(TestVhost::create().await?).await?;
     let world = World::start(vhost.url(), &[WAIT, WAIT]).await?;
     for (destination, why) in [
@@ -215,7 +215,7 @@ async fn a_destination_that_is_not_there_is_tried_by_the_schedule_and_the_tries_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_ends_while_the_broker_is_away_is_told_when_it_is_back() -> Result<()> {
+async fn callbacks_wait_while_the_broker_is_away_and_are_sent_when_it_is_back() -> Result<()> {
     const TOLD: usize = 20;
     let vhost = prepared(TestVhost::create().await?).await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
@@ -265,7 +265,7 @@ async fn what_ends_while_the_broker_is_away_is_told_when_it_is_back() -> Result<
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_told_outlives_a_killed_broker_and_the_rest_follows() -> Result<()> {
+async fn confirmed_callbacks_survive_a_broker_crash_and_the_rest_follow() -> Result<()> {
     let mut node = RabbitMqServer::start().await?;
     let vhost = prepared(node.vhost().await?).await?;
     // Longer than a node takes to come back on a busy machine: what waits for it must not run out of tries.

@@ -83,7 +83,7 @@ fn a_port_in_use_is_told_with_what_to_do() -> Result<()> {
 }
 
 #[test]
-fn a_slip_of_the_pen_gets_the_nearest_name() -> Result<()> {
+fn a_typo_in_a_setting_gets_the_nearest_name() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("relais.toml");
     fs::write(&file, "[server]\nlisen = \"127.0.0.1:1\"\n")?;

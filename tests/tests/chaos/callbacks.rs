@@ -359,7 +359,7 @@ fn judge_arrived(received: &[Received], tally: &Tally, verdict: &mut Verdict) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everybody_is_told_though_the_server_on_sqlite_is_killed() -> Result<()> {
+async fn every_callback_is_sent_when_the_server_on_sqlite_crashes() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let (mut random, faults) = (Random::new(), rounds(4));
     let mut world = World::new().await?;
@@ -379,7 +379,7 @@ async fn everybody_is_told_though_the_server_on_sqlite_is_killed() -> Result<()>
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everybody_is_told_though_one_of_two_servers_on_postgresql_is_killed() -> Result<()> {
+async fn every_callback_is_sent_when_one_of_two_servers_on_postgresql_crashes() -> Result<()> {
     let database = TestDatabase::create().await?;
     let (mut random, faults) = (Random::new(), rounds(4));
     let mut world = World::new().await?;
@@ -400,7 +400,7 @@ async fn everybody_is_told_though_one_of_two_servers_on_postgresql_is_killed() -
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn everybody_is_told_though_postgresql_is_cut_off_for_a_moment() -> Result<()> {
+async fn every_callback_is_sent_when_postgresql_is_cut_off_for_a_moment() -> Result<()> {
     let database = TestDatabase::create().await?;
     let proxy = TcpProxy::start(database.server_addr()?).await?;
     let (mut random, faults) = (Random::new(), rounds(3));
@@ -423,7 +423,7 @@ async fn everybody_is_told_though_postgresql_is_cut_off_for_a_moment() -> Result
 
 /// The judge itself: what it is there to find, it finds.
 #[test]
-fn an_untold_a_doubled_and_a_stuck_callback_are_noticed() {
+fn the_judge_notices_lost_duplicate_and_stuck_callbacks() {
     let received = |number: u64, id: &str, status: &str| Received {
         path: format!("/told/{number}"),
         headers: BTreeMap::from([("webhook-id".to_owned(), id.to_owned())]),

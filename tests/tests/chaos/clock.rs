@@ -13,7 +13,7 @@ const HOUR: i64 = 3600;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_is_set_takes_nothing_away_on_postgresql() -> Result<()> {
+async fn a_clock_step_expires_no_lease_and_loses_no_task_on_postgresql() -> Result<()> {
     let clock = FakedClock::create()?;
     let database = PostgresServer::options().environment(clock.environment()).start().await?;
     let server = Instance::start(database.url("postgres")).await?;
@@ -21,7 +21,7 @@ async fn a_clock_that_is_set_takes_nothing_away_on_postgresql() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_clock_that_is_set_takes_nothing_away_on_sqlite() -> Result<()> {
+async fn a_clock_step_expires_no_lease_and_loses_no_task_on_sqlite() -> Result<()> {
     let (clock, folder) = (FakedClock::create()?, tempfile::tempdir()?);
     let mut options = Instance::options(format!("sqlite:{}", folder.path().join("relais.db").display()));
     for (name, value) in clock.environment() {

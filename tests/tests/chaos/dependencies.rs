@@ -36,14 +36,14 @@ const PAUSE: Duration = Duration::from_millis(20);
 const AHEAD: usize = 40;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn chains_and_batches_survive_a_server_on_sqlite_that_is_killed() -> Result<()> {
+async fn dependencies_and_batches_survive_a_crash_of_a_server_on_sqlite() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let database = format!("sqlite:{}", folder.path().join("relais.db").display());
     kill_servers("chains and batches, kill -9 of the server, SQLite", &database, 1).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn chains_and_batches_survive_two_servers_on_postgresql_that_are_killed() -> Result<()> {
+async fn dependencies_and_batches_survive_crashes_of_two_servers_on_postgresql() -> Result<()> {
     let database = TestDatabase::create().await?;
     kill_servers("chains and batches, kill -9 of two servers in turn, PostgreSQL", database.url(), 2).await
 }

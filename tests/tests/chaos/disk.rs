@@ -69,7 +69,7 @@ impl Drop for SmallDisk {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_is_told_and_nothing_accepted_is_lost() -> Result<()> {
+async fn a_full_disk_is_reported_and_no_accepted_task_is_lost() -> Result<()> {
     let disk = SmallDisk::mount("16m")?;
     let server = Instance::start(format!("sqlite:{}", disk.file("relais.db").display())).await?;
     declare(&server.url(), "2s").await?;

@@ -137,7 +137,7 @@ async fn succeed(servers: &[Api; 2], task: &Value) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn never_more_than_may_run_whoever_dies_and_all_is_done() -> Result<()> {
+async fn flow_limits_hold_through_crashes_and_every_task_ends() -> Result<()> {
     let (mut random, faults) = (Random::new(), rounds(3));
     let database = TestDatabase::create().await?;
     let mut mortal = Instance::start(database.url()).await?;

@@ -11,7 +11,7 @@ use relais_tests::{
 use sqlx::{Connection, PgConnection};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_a_doubled_and_a_stuck_task_are_noticed() -> Result<()> {
+async fn the_judge_notices_lost_duplicate_and_stuck_tasks() -> Result<()> {
     let database = TestDatabase::create().await?;
     let server = Instance::start(database.url()).await?;
     declare(&server.url(), "60s").await?;

@@ -80,7 +80,7 @@ impl World {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cut_connection_to_postgresql_is_told_and_survived() -> Result<()> {
+async fn a_cut_connection_to_postgresql_is_reported_and_survived() -> Result<()> {
     let world = World::start().await?;
     world.proxy.cut().await?;
     world.is_away().await?;
@@ -91,7 +91,7 @@ async fn a_cut_connection_to_postgresql_is_told_and_survived() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_silent_postgresql_is_told_and_survived() -> Result<()> {
+async fn a_silent_postgresql_is_reported_and_survived() -> Result<()> {
     let world = World::start().await?;
     world.proxy.stall().await?;
     world.is_away().await?;
@@ -104,7 +104,7 @@ async fn a_silent_postgresql_is_told_and_survived() -> Result<()> {
 /// A failover, or a firewall that forgot its connections: those that were open stay silent for ever, new ones work. The
 /// database still believes in the old ones too, and in the locks that they hold.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connections_that_died_without_a_word_do_not_use_up_the_pool() -> Result<()> {
+async fn silently_dead_connections_do_not_exhaust_the_pool() -> Result<()> {
     // As many as are in use at once: were their places not freed, there would be none left.
     let world = World::start_with(5).await?;
     world.proxy.abandon().await?;

@@ -78,7 +78,7 @@ async fn succeed(client: &Api, task: &Value) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_happens_here_wakes_whoever_waits_there() -> Result<()> {
+async fn a_change_at_one_server_wakes_waiters_at_the_other() -> Result<()> {
     let pair = Pair::start().await?;
     let (here, there) = (consumer(&pair.here.url())?, consumer(&pair.there.url())?);
 
@@ -120,7 +120,7 @@ async fn what_happens_here_wakes_whoever_waits_there() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_lives_here_is_streamed_there() -> Result<()> {
+async fn a_task_of_one_server_is_streamed_by_the_other() -> Result<()> {
     let pair = Pair::start().await?;
     let (here, there) = (consumer(&pair.here.url())?, consumer(&pair.there.url())?);
     let task_id = submit(&here).await?;
@@ -150,7 +150,7 @@ async fn a_task_that_lives_here_is_streamed_there() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_declared_here_is_known_there_at_once() -> Result<()> {
+async fn a_declaration_at_one_server_is_known_to_the_other_at_once() -> Result<()> {
     let pair = Pair::start().await?;
     let there = consumer(&pair.there.url())?;
     let declaration = json!({
@@ -165,7 +165,7 @@ async fn what_is_declared_here_is_known_there_at_once() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn capacity_is_exact_over_both() -> Result<()> {
+async fn capacity_is_exact_across_two_servers() -> Result<()> {
     const CAPACITY: usize = 100;
     let pair = Pair::start().await?;
     let declaration = json!({"services": [{"serviceName": SERVICE, "capacity": CAPACITY}]});

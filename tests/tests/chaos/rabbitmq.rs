@@ -186,7 +186,7 @@ fn options(node: &RabbitMqServer, database: &str) -> InstanceOptions {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_task_is_lost_whatever_is_killed_between_a_server_on_sqlite_and_its_workers() -> Result<()> {
+async fn no_task_is_lost_in_crashes_of_a_server_on_sqlite_its_broker_and_workers() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let database = format!("sqlite:{}", folder.path().join("relais.db").display());
     let node = RabbitMqServer::start().await?;
@@ -197,7 +197,7 @@ async fn no_task_is_lost_whatever_is_killed_between_a_server_on_sqlite_and_its_w
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_task_is_lost_whatever_is_killed_between_two_servers_on_postgresql_and_their_workers() -> Result<()> {
+async fn no_task_is_lost_in_crashes_of_two_servers_on_postgresql_their_broker_and_workers() -> Result<()> {
     let database = PostgresServer::options().fsync(true).start().await?;
     let node = RabbitMqServer::start().await?;
     let urls = [database.url("postgres"), database.url("postgres")];
@@ -243,7 +243,7 @@ async fn until(what: &str, so: impl AsyncFn() -> Result<bool>) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_task_of_a_worker_that_fell_silent_goes_to_another_and_the_first_is_not_heard_again() -> Result<()> {
+async fn the_task_of_a_silent_worker_goes_to_another_and_the_first_is_fenced() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let folder = tempfile::tempdir()?;
     let database = format!("sqlite:{}", folder.path().join("relais.db").display());
@@ -295,7 +295,7 @@ async fn the_task_of_a_worker_that_fell_silent_goes_to_another_and_the_first_is_
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_broker_that_lost_its_disk_is_given_every_task_again() -> Result<()> {
+async fn every_task_is_published_again_to_a_broker_that_lost_its_disk() -> Result<()> {
     const TASKS: usize = 10_000;
     let mut node = RabbitMqServer::start().await?;
     let folder = tempfile::tempdir()?;

@@ -88,7 +88,7 @@ async fn any_moment(random: &mut Random) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_second_has_one_task_whichever_server_is_killed() -> Result<()> {
+async fn a_schedule_runs_once_per_second_when_servers_crash() -> Result<()> {
     let database = TestDatabase::create().await?;
     let mut servers = start(database.url().to_owned()).await?;
     let (mut random, kills) = (Random::new(), rounds(6));
@@ -114,7 +114,7 @@ async fn every_second_has_one_task_whichever_server_is_killed() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_second_has_one_task_when_postgresql_is_killed() -> Result<()> {
+async fn a_schedule_runs_once_per_second_when_postgresql_crashes() -> Result<()> {
     let mut postgres = PostgresServer::options().fsync(true).start().await?;
     let servers = start(postgres.url("postgres")).await?;
     let (mut random, kills) = (Random::new(), rounds(4));

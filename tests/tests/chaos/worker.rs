@@ -16,7 +16,7 @@ use tokio::time::timeout;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_task_of_a_killed_worker_goes_to_another_and_the_first_is_not_heard_again() -> Result<()> {
+async fn the_task_of_a_crashed_worker_goes_to_another_and_the_first_is_fenced() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let server = Instance::start(format!("sqlite:{}", folder.path().join("relais.db").display())).await?;
     let admin = Api::admin(server.url())?;

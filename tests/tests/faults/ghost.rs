@@ -17,7 +17,7 @@ use super::{
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_process_whose_return_was_not_answered_takes_tasks_again() -> Result<()> {
+async fn an_instance_whose_return_was_not_answered_leases_tasks_again() -> Result<()> {
     let play = Play { backend: Backend::Postgres, cast: Cast::InProcess };
     let stage = Stage::set_up(play, seed(), &Arc::new(Ledger::default()), None).await?;
     stage.switch(false);

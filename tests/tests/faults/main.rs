@@ -45,30 +45,30 @@ const PATIENCE: Duration = Duration::from_secs(40);
 const AT_ONCE: usize = 4;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_doubled_or_stuck_on_a_faulty_sqlite() -> Result<()> {
+async fn no_task_is_lost_duplicate_or_stuck_on_a_faulty_sqlite() -> Result<()> {
     run_rounds("faulty store, SQLite", Play { backend: Backend::Sqlite, cast: Cast::Remote }, 4).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_doubled_or_stuck_on_a_faulty_postgresql() -> Result<()> {
+async fn no_task_is_lost_duplicate_or_stuck_on_a_faulty_postgresql() -> Result<()> {
     run_rounds("faulty store, PostgreSQL", Play { backend: Backend::Postgres, cast: Cast::Remote }, 3).await
 }
 
 /// A row that is to be published may have to wait until nobody can have it in hand any more.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_doubled_or_stuck_on_a_faulty_store_with_a_broker() -> Result<()> {
+async fn no_task_is_lost_duplicate_or_stuck_on_a_faulty_store_with_a_broker() -> Result<()> {
     let play = Play { backend: Backend::Postgres, cast: Cast::Brokered };
     run_rounds("faulty store, PostgreSQL and RabbitMQ", play, 1).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_doubled_or_stuck_in_processes_on_a_faulty_sqlite() -> Result<()> {
+async fn no_task_is_lost_duplicate_or_stuck_in_instances_on_a_faulty_sqlite() -> Result<()> {
     let play = Play { backend: Backend::Sqlite, cast: Cast::InProcess };
     run_rounds("faulty store, in process, SQLite", play, 2).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn nothing_is_lost_doubled_or_stuck_in_processes_on_a_faulty_postgresql() -> Result<()> {
+async fn no_task_is_lost_duplicate_or_stuck_in_instances_on_a_faulty_postgresql() -> Result<()> {
     let play = Play { backend: Backend::Postgres, cast: Cast::InProcess };
     run_rounds("faulty store, in process, PostgreSQL", play, 2).await
 }
@@ -108,7 +108,7 @@ async fn run_rounds(name: &str, play: Play, usual: usize) -> Result<()> {
 
 /// What the judge is there to find, it finds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_a_doubled_and_a_stuck_task_are_noticed() -> Result<()> {
+async fn the_judge_notices_lost_duplicate_and_stuck_tasks() -> Result<()> {
     let play = Play { backend: Backend::Postgres, cast: Cast::Remote };
     let (verdict, Left { stage, ledger }) = Box::pin(round(play, seed())).await?;
     assert_eq!(verdict.findings, Vec::<String>::new(), "{verdict}");

@@ -22,7 +22,7 @@ use super::{
 const MOST_POLLS: u64 = 24;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_process_has_without_knowing_comes_back_with_its_next_claim() -> Result<()> {
+async fn a_task_leased_without_an_answer_comes_with_the_next_claim() -> Result<()> {
     for backend in [Backend::Sqlite, Backend::Postgres] {
         let play = Play { backend, cast: Cast::InProcess };
         let stage = Stage::set_up(play, seed(), &Arc::new(Ledger::default()), None).await?;

@@ -8,7 +8,7 @@ use serde_json::json;
 use crate::{ATTACKER, Scene, again, client, say};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_secrets_keep_nobody_out_who_knows_the_right_one() -> Result<()> {
+async fn wrong_secrets_do_not_lock_out_a_client_with_the_right_one() -> Result<()> {
     let scene = Scene::set(|options| options).await?;
     let url = format!("{}/v1/services/strict/tasks", scene.server.url());
     let guesser = client(Some(ATTACKER), false)?;

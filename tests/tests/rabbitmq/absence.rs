@@ -6,12 +6,12 @@ use serde_json::{Value, json};
 
 use crate::stage::{Stage, builder, until};
 
-on_both_stores!(tasks_are_taken_while_the_broker_is_away_and_dispatched_in_order_when_it_is_back);
+on_both_stores!(tasks_accepted_while_the_broker_is_away_are_published_in_order_later);
 on_one_store!(
-    a_broker_that_comes_after_the_server_is_found,
-    a_connection_that_is_cut_again_and_again_loses_nothing,
-    an_alarm_of_the_broker_is_seen_and_loses_nothing,
-    a_node_that_is_killed_comes_back_with_everything,
+    a_broker_that_starts_after_the_server_is_used,
+    repeated_broker_disconnects_lose_no_task,
+    a_broker_alarm_is_reported_and_loses_no_task,
+    a_broker_crash_loses_no_task,
 );
 
 /// A stage whose Relais reaches the broker through a proxy; its workers do not need one.
@@ -33,7 +33,7 @@ async fn broker_is(stage: &Stage, state: &str) -> Value {
     broker(stage).await
 }
 
-async fn tasks_are_taken_while_the_broker_is_away_and_dispatched_in_order_when_it_is_back(on: Backend) {
+async fn tasks_accepted_while_the_broker_is_away_are_published_in_order_later(on: Backend) {
     let (stage, proxy) = behind_a_proxy(on).await;
     broker_is(&stage, "up").await;
     proxy.cut().await.unwrap();
@@ -60,7 +60,7 @@ async fn tasks_are_taken_while_the_broker_is_away_and_dispatched_in_order_when_i
     }
 }
 
-async fn a_broker_that_comes_after_the_server_is_found(on: Backend) {
+async fn a_broker_that_starts_after_the_server_is_used(on: Backend) {
     let vhost = TestVhost::create().await.unwrap();
     let proxy = TcpProxy::start(vhost.server_addr().unwrap()).await.unwrap();
     proxy.cut().await.unwrap();
@@ -78,7 +78,7 @@ async fn a_broker_that_comes_after_the_server_is_found(on: Backend) {
     listening.ack(&job);
 }
 
-async fn a_connection_that_is_cut_again_and_again_loses_nothing(on: Backend) {
+async fn repeated_broker_disconnects_lose_no_task(on: Backend) {
     const ROUNDS: usize = 5;
     let (stage, proxy) = behind_a_proxy(on).await;
     let worker = stage.worker.clone();
@@ -106,7 +106,7 @@ async fn a_connection_that_is_cut_again_and_again_loses_nothing(on: Backend) {
 }
 
 /// A node of one's own: an alarm is the whole node's.
-async fn an_alarm_of_the_broker_is_seen_and_loses_nothing(on: Backend) {
+async fn a_broker_alarm_is_reported_and_loses_no_task(on: Backend) {
     let node = RabbitMqServer::start().await.unwrap();
     let vhost = node.vhost().await.unwrap();
     let stage = Stage::with(builder(on, vhost.url(), None).start().await, vhost);
@@ -138,7 +138,7 @@ async fn an_alarm_of_the_broker_is_seen_and_loses_nothing(on: Backend) {
     }
 }
 
-async fn a_node_that_is_killed_comes_back_with_everything(on: Backend) {
+async fn a_broker_crash_loses_no_task(on: Backend) {
     let mut node = RabbitMqServer::start().await.unwrap();
     let vhost = node.vhost().await.unwrap();
     let stage = Stage::with(builder(on, vhost.url(), None).start().await, vhost);

@@ -9,10 +9,10 @@ use crate::stage::{Stage, until};
 
 on_both_stores!(
     a_scheduled_task_is_published_when_it_is_due,
-    a_task_that_failed_is_published_again_when_it_is_due,
-    a_task_that_is_done_once_more_is_published_again,
-    a_worker_is_told_how_long_an_attempt_may_take,
-    how_far_it_came_is_part_of_a_failure,
+    a_retry_is_published_when_it_is_due,
+    a_task_retried_by_an_operator_is_published_again,
+    a_published_task_carries_its_timeout,
+    a_failure_keeps_the_last_progress_over_rabbitmq,
 );
 
 async fn submit(stage: &Stage, request: Value) -> String {
@@ -43,7 +43,7 @@ async fn a_scheduled_task_is_published_when_it_is_due(on: Backend) {
     assert_eq!(stage.app.count("resize", "waiting").await, 1);
 }
 
-async fn how_far_it_came_is_part_of_a_failure(on: Backend) {
+async fn a_failure_keeps_the_last_progress_over_rabbitmq(on: Backend) {
     let stage = Stage::start(on).await;
     let mut listening = stage.worker.listen(1).await;
     let id = stage.submit(json!({})).await;
@@ -62,7 +62,7 @@ async fn how_far_it_came_is_part_of_a_failure(on: Backend) {
     listening.ack(&job);
 }
 
-async fn a_worker_is_told_how_long_an_attempt_may_take(on: Backend) {
+async fn a_published_task_carries_its_timeout(on: Backend) {
     let stage = Stage::start(on).await;
     let mut listening = stage.worker.listen(10).await;
     // Straight from memory, then by the sweep: what waited for its time.
@@ -85,7 +85,7 @@ async fn a_worker_is_told_how_long_an_attempt_may_take(on: Backend) {
     assert_eq!(stage.failure(&id).await, "It ran for longer than it may.");
 }
 
-async fn a_task_that_failed_is_published_again_when_it_is_due(on: Backend) {
+async fn a_retry_is_published_when_it_is_due(on: Backend) {
     let stage = Stage::start(on).await;
     stage.resize(json!({"retry": {"limit": 2, "base": "50ms", "factor": 1}})).await;
     let mut listening = stage.worker.listen(1).await;
@@ -118,7 +118,7 @@ async fn a_task_that_failed_is_published_again_when_it_is_due(on: Backend) {
     assert_eq!(told, expected);
 }
 
-async fn a_task_that_is_done_once_more_is_published_again(on: Backend) {
+async fn a_task_retried_by_an_operator_is_published_again(on: Backend) {
     let stage = Stage::start(on).await;
     let mut listening = stage.worker.listen(1).await;
     let id = stage.submit(json!({})).await;

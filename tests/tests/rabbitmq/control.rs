@@ -12,13 +12,13 @@ use tokio::time::timeout;
 use crate::stage::Stage;
 
 on_both_stores!(
-    every_cancel_is_told_once_however_it_comes,
-    what_is_done_once_more_is_not_meant_by_what_was_told_before
+    every_cancellation_sends_one_revocation,
+    an_old_revocation_does_not_stop_a_retried_task
 );
 
 on_one_store!(
-    who_goes_on_with_a_task_that_has_ended_is_told_again,
-    who_takes_too_long_is_told_and_what_is_tried_again_is_not_meant,
+    a_worker_that_continues_an_ended_task_gets_another_revocation,
+    an_attempt_past_its_timeout_is_revoked_and_its_retry_is_not,
 );
 
 /// Hears what is said to the workers of a service, as one of them would.
@@ -55,7 +55,7 @@ async fn cancel(stage: &Stage, id: &str) {
     assert_eq!(stage.alice.delete(&format!("/v1/services/resize/tasks/{id}")).await.status, 200);
 }
 
-async fn every_cancel_is_told_once_however_it_comes(on: Backend) {
+async fn every_cancellation_sends_one_revocation(on: Backend) {
     let stage = Stage::start(on).await;
     let mut heard = Heard::at(&stage.vhost, "resize").await;
     let mut listening = stage.worker.listen(10).await;
@@ -90,7 +90,7 @@ async fn every_cancel_is_told_once_however_it_comes(on: Backend) {
     heard.next_of(of_batch, "cancelled").await;
 }
 
-async fn what_is_done_once_more_is_not_meant_by_what_was_told_before(on: Backend) {
+async fn an_old_revocation_does_not_stop_a_retried_task(on: Backend) {
     let stage = Stage::start(on).await;
     let mut heard = Heard::at(&stage.vhost, "resize").await;
     let mut listening = stage.worker.listen(10).await;
@@ -108,7 +108,7 @@ async fn what_is_done_once_more_is_not_meant_by_what_was_told_before(on: Backend
     assert!(heard.next().await[0]["revision"].as_u64() > again.message["revision"].as_u64());
 }
 
-async fn who_goes_on_with_a_task_that_has_ended_is_told_again(on: Backend) {
+async fn a_worker_that_continues_an_ended_task_gets_another_revocation(on: Backend) {
     let stage = Stage::start(on).await;
     let mut listening = stage.worker.listen(10).await;
     let id = stage.submit(json!({})).await;
@@ -140,7 +140,7 @@ async fn who_goes_on_with_a_task_that_has_ended_is_told_again(on: Backend) {
     heard.next_of(vec![done], "ended").await;
 }
 
-async fn who_takes_too_long_is_told_and_what_is_tried_again_is_not_meant(on: Backend) {
+async fn an_attempt_past_its_timeout_is_revoked_and_its_retry_is_not(on: Backend) {
     let stage = Stage::start(on).await;
     stage.resize(json!({"timeout": "1s", "retry": {"limit": 1, "base": "50ms"}})).await;
     let mut heard = Heard::at(&stage.vhost, "resize").await;

@@ -9,15 +9,15 @@ use serde_json::{Value, json};
 use crate::stage::Stage;
 
 on_both_stores!(
-    a_life_is_seen_by_the_consumer_in_either_spelling,
+    a_consumer_follows_a_task_in_either_spelling,
     an_error_message_may_be_any_json,
-    words_that_come_early_late_or_twice_do_no_harm,
+    early_late_and_duplicate_messages_are_harmless,
     a_result_that_names_its_host_needs_no_start,
     several_messages_may_come_in_one,
 );
 on_one_store!(
-    a_submission_is_what_workers_know,
-    a_plain_assertion_of_the_queues_is_met,
+    a_published_task_has_the_documented_format,
+    workers_can_declare_the_queues_without_arguments,
     a_message_over_http_counts_as_well,
 );
 
@@ -28,7 +28,7 @@ fn fields(task: &Value) -> Vec<&str> {
     fields
 }
 
-async fn a_life_is_seen_by_the_consumer_in_either_spelling(on: Backend) {
+async fn a_consumer_follows_a_task_in_either_spelling(on: Backend) {
     let stage = Stage::start(on).await;
     for spelling in [Spelling::Camel, Spelling::Snake] {
         let worker = stage.worker.clone().spelling(spelling);
@@ -74,7 +74,7 @@ async fn a_life_is_seen_by_the_consumer_in_either_spelling(on: Backend) {
     }
 }
 
-async fn a_submission_is_what_workers_know(on: Backend) {
+async fn a_published_task_has_the_documented_format(on: Backend) {
     let stage = Stage::start(on).await;
     let request = json!({"body": {"file": "a.png"}, "correlationId": "basket-3"});
     let id = stage.alice.post("/v1/services/resize/tasks", &request).await.data()["taskId"].clone();
@@ -103,7 +103,7 @@ async fn a_submission_is_what_workers_know(on: Backend) {
 }
 
 /// With policies and without: they are no arguments, and so no worker's business.
-async fn a_plain_assertion_of_the_queues_is_met(on: Backend) {
+async fn workers_can_declare_the_queues_without_arguments(on: Backend) {
     for stage in [Stage::start(on).await, Stage::managed(on).await] {
         for queue in ["resize-in", "resize-out"] {
             stage.vhost.declare_queue(queue).await.unwrap();
@@ -127,7 +127,7 @@ async fn an_error_message_may_be_any_json(on: Backend) {
     }
 }
 
-async fn words_that_come_early_late_or_twice_do_no_harm(on: Backend) {
+async fn early_late_and_duplicate_messages_are_harmless(on: Backend) {
     let stage = Stage::start(on).await;
     let worker = &stage.worker;
     let id = stage.submit(json!({})).await;

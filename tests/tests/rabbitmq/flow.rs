@@ -21,10 +21,10 @@ use crate::{
 };
 
 on_both_stores!(
-    no_more_of_a_client_is_at_the_broker_than_may_be,
-    clients_take_turns_at_the_broker,
-    a_rate_lets_the_next_one_out_when_it_is_time,
-    what_is_done_at_once_makes_room_at_once,
+    max_running_per_client_limits_published_tasks,
+    fair_share_orders_tasks_at_the_broker,
+    a_rate_limit_publishes_the_next_task_when_it_refills,
+    an_ended_task_frees_flow_room_at_once,
 );
 
 /// Long enough for a task to come that should not.
@@ -55,7 +55,7 @@ async fn pause(stage: &Stage, act: &str) {
     assert_eq!(answer.status, 200, "{}", answer.text);
 }
 
-async fn no_more_of_a_client_is_at_the_broker_than_may_be(on: Backend) {
+async fn max_running_per_client_limits_published_tasks(on: Backend) {
     let stage = Stage::start(on).await;
     stage.resize(json!({"dispatchWindow": 20, "maxRunning": 5, "maxRunningPerClient": 3})).await;
     let bobs = json!({"clientId": "bob", "serviceName": "resize", "roles": ["consume"], "maxRunning": 1});
@@ -91,7 +91,7 @@ async fn no_more_of_a_client_is_at_the_broker_than_may_be(on: Backend) {
     assert!(waiting.values().all(|left| *left == 0), "{waiting:?}");
 }
 
-async fn clients_take_turns_at_the_broker(on: Backend) {
+async fn fair_share_orders_tasks_at_the_broker(on: Backend) {
     let stage = Stage::start(on).await;
     stage.resize(json!({"dispatchWindow": 4, "fairShare": true})).await;
     pause(&stage, "pause").await;
@@ -112,7 +112,7 @@ async fn clients_take_turns_at_the_broker(on: Backend) {
     }
 }
 
-async fn a_rate_lets_the_next_one_out_when_it_is_time(on: Backend) {
+async fn a_rate_limit_publishes_the_next_task_when_it_refills(on: Backend) {
     let stage = Stage::start(on).await;
     let rate = json!({"count": 10, "per": "1s", "burst": 2});
     stage.resize(json!({"dispatchWindow": 50, "rateLimit": rate})).await;
@@ -125,7 +125,7 @@ async fn a_rate_lets_the_next_one_out_when_it_is_time(on: Backend) {
     assert!(took >= Duration::from_millis(750), "ten of them came in {took:?}");
 }
 
-async fn what_is_done_at_once_makes_room_at_once(on: Backend) {
+async fn an_ended_task_frees_flow_room_at_once(on: Backend) {
     let stage = Stage::start(on).await;
     stage.resize(json!({"dispatchWindow": 1, "maxRunningPerClient": 1})).await;
     submit(&stage.alice, "alice", 15).await;

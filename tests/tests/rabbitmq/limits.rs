@@ -9,12 +9,12 @@ use crate::stage::{Stage, builder, until};
 on_both_stores!(
     a_task_that_a_worker_rejects_fails_and_says_so,
     a_task_that_expires_fails_and_says_so,
-    what_does_not_fit_waits_in_the_store,
+    tasks_beyond_the_queue_length_wait_in_the_store,
 );
 on_one_store!(
-    a_quorum_queue_gives_up_what_is_delivered_too_often,
+    a_quorum_queue_dead_letters_a_task_over_its_delivery_limit,
     without_policies_a_rejected_task_can_be_published_again,
-    a_task_that_is_too_large_for_the_broker_fails_and_holds_up_nobody,
+    a_task_that_is_too_large_for_the_broker_fails_alone,
 );
 
 /// Returns when the policy of the queue of tasks is in force, and has this key.
@@ -57,7 +57,7 @@ async fn a_task_that_expires_fails_and_says_so(on: Backend) {
     assert!(why.contains("expired"), "{why}");
 }
 
-async fn what_does_not_fit_waits_in_the_store(on: Backend) {
+async fn tasks_beyond_the_queue_length_wait_in_the_store(on: Backend) {
     let stage = Stage::managed(on).await;
     stage.resize(json!({"queue": {"maxLength": 5}})).await;
     in_force(&stage, "max-length").await;
@@ -76,7 +76,7 @@ async fn what_does_not_fit_waits_in_the_store(on: Backend) {
     }
 }
 
-async fn a_quorum_queue_gives_up_what_is_delivered_too_often(on: Backend) {
+async fn a_quorum_queue_dead_letters_a_task_over_its_delivery_limit(on: Backend) {
     let stage = Stage::managed(on).await;
     stage
         .app
@@ -122,7 +122,7 @@ async fn without_policies_a_rejected_task_can_be_published_again(on: Backend) {
     listening.ack(&job);
 }
 
-async fn a_task_that_is_too_large_for_the_broker_fails_and_holds_up_nobody(on: Backend) {
+async fn a_task_that_is_too_large_for_the_broker_fails_alone(on: Backend) {
     let server = RabbitMqServer::options().set("max_message_size", "50000").start().await.unwrap();
     let vhost = server.vhost().await.unwrap();
     let app = builder(on, vhost.url(), None).start().await;

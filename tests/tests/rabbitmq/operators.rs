@@ -6,14 +6,14 @@ use serde_json::json;
 use crate::stage::{Stage, builder};
 
 on_both_stores!(
-    a_service_that_is_paused_dispatches_nothing_until_it_goes_on,
+    a_paused_service_publishes_nothing_until_it_is_resumed,
     a_task_that_is_cancelled_before_its_dispatch_is_not_dispatched,
     a_task_that_is_purged_before_its_dispatch_is_not_dispatched,
     a_service_changes_its_transport_and_back_with_tasks_waiting,
-    a_worker_that_has_a_task_when_its_service_leaves_the_broker_does_not_keep_it_for_ever,
+    a_task_gets_a_lease_when_its_service_leaves_the_broker,
 );
 on_one_store!(
-    a_claim_of_what_the_broker_hands_out_is_refused,
+    a_claim_of_a_broker_service_is_refused,
     a_service_of_the_built_in_queue_works_beside_one_of_the_broker,
     a_cancelled_task_that_a_worker_has_stays_cancelled,
 );
@@ -35,7 +35,7 @@ async fn comes(worker: &AmqpWorker, id: &str) {
     drop(listening);
 }
 
-async fn a_service_that_is_paused_dispatches_nothing_until_it_goes_on(on: Backend) {
+async fn a_paused_service_publishes_nothing_until_it_is_resumed(on: Backend) {
     let stage = Stage::start(on).await;
     let before = stage.submit(json!({})).await;
     paused(&stage, true).await;
@@ -119,7 +119,7 @@ async fn a_service_changes_its_transport_and_back_with_tasks_waiting(on: Backend
     assert_eq!(http.claim("resize", json!({})).await.len(), 0);
 }
 
-async fn a_worker_that_has_a_task_when_its_service_leaves_the_broker_does_not_keep_it_for_ever(on: Backend) {
+async fn a_task_gets_a_lease_when_its_service_leaves_the_broker(on: Backend) {
     let stage = Stage::start(on).await;
     stage.resize(json!({"lease": "1s"})).await;
     let id = stage.submit(json!({})).await;
@@ -130,7 +130,7 @@ async fn a_worker_that_has_a_task_when_its_service_leaves_the_broker_does_not_ke
     assert_eq!((&claimed["taskId"], &claimed["attempt"]), (&json!(id), &json!(2)));
 }
 
-async fn a_claim_of_what_the_broker_hands_out_is_refused(on: Backend) {
+async fn a_claim_of_a_broker_service_is_refused(on: Backend) {
     let stage = Stage::start(on).await;
     let answer = stage.app.client("worker").post("/v1/services/resize/claims", &json!({"wait": "20s"})).await;
     assert_eq!(answer.number(), 409_003);

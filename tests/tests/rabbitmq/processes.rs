@@ -113,7 +113,7 @@ async fn two_servers_publish_each_task_once() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn of_many_processes_the_one_that_cancels_tells_the_workers() -> Result<()> {
+async fn the_process_that_commits_a_cancellation_sends_the_revocation() -> Result<()> {
     let (database, vhost) = (TestDatabase::create().await?, TestVhost::create().await?);
     let role = |role: &str| server(database.url(), &vhost).arg("--role").arg(role);
     let (first, _second) =
@@ -268,7 +268,7 @@ async fn an_operator_types_deadletter_commands() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_is_killed_publishes_what_it_had_accepted() -> Result<()> {
+async fn a_crashed_server_publishes_its_accepted_tasks_after_a_restart() -> Result<()> {
     for round in 0..3 {
         let (folder, vhost) = (tempfile::tempdir()?, TestVhost::create().await?);
         let database = format!("sqlite:{}", folder.path().join("relais.db").display());

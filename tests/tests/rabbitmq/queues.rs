@@ -10,14 +10,14 @@ use serde_json::json;
 use crate::stage::{Stage, builder, until};
 
 on_both_stores!(
-    a_queue_that_is_deleted_is_made_again_with_all_that_is_not_finished,
-    queues_that_are_deleted_under_load_lose_nothing,
-    a_queue_that_is_purged_is_noticed_and_filled_again_by_one_call,
+    a_deleted_queue_is_recreated_with_all_unfinished_tasks,
+    queues_deleted_under_load_lose_no_task,
+    a_purged_queue_is_reported_and_refilled_by_one_call,
 );
 on_one_store!(
     a_queue_that_a_worker_makes_again_is_filled_again,
     a_queue_that_exists_is_used_as_it_is,
-    what_is_lost_out_of_a_window_is_noticed,
+    tasks_lost_from_a_dispatch_window_are_noticed,
     a_service_may_move_to_another_queue
 );
 
@@ -53,7 +53,7 @@ async fn impatient(on: Backend, managed: bool) -> Stage {
     stage
 }
 
-async fn a_queue_that_is_purged_is_noticed_and_filled_again_by_one_call(on: Backend) {
+async fn a_purged_queue_is_reported_and_refilled_by_one_call(on: Backend) {
     let stage = impatient(on, on == Backend::Postgres).await;
     let ids = stage.submit_many(0..10).await;
     until("all are at the broker", async || {
@@ -74,7 +74,7 @@ async fn a_queue_that_is_purged_is_noticed_and_filled_again_by_one_call(on: Back
     }
 }
 
-async fn what_is_lost_out_of_a_window_is_noticed(on: Backend) {
+async fn tasks_lost_from_a_dispatch_window_are_noticed(on: Backend) {
     let stage = impatient(on, false).await;
     stage.resize(json!({"transport": "rabbitmq", "dispatchWindow": 2})).await;
     let ids = stage.submit_many(0..5).await;
@@ -96,7 +96,7 @@ async fn what_is_lost_out_of_a_window_is_noticed(on: Backend) {
     until("it is over", async || lost(&stage).await.is_empty()).await;
 }
 
-async fn a_queue_that_is_deleted_is_made_again_with_all_that_is_not_finished(on: Backend) {
+async fn a_deleted_queue_is_recreated_with_all_unfinished_tasks(on: Backend) {
     let stage = Stage::start(on).await;
     let ids = stage.submit_many(0..30).await;
     let mut listening = stage.worker.listen(3).await;
@@ -123,7 +123,7 @@ async fn a_queue_that_is_deleted_is_made_again_with_all_that_is_not_finished(on:
     assert_eq!(stage.success(&ids[1]).await, "done");
 }
 
-async fn queues_that_are_deleted_under_load_lose_nothing(on: Backend) {
+async fn queues_deleted_under_load_lose_no_task(on: Backend) {
     let stage = Stage::start(on).await;
     let mut ids = Vec::new();
     for round in 0..4 {

@@ -10,14 +10,14 @@ use serde_json::json;
 use crate::stage::{Stage, until};
 
 on_both_stores!(
-    a_worker_that_dies_is_replaced_and_the_next_start_begins_anew,
-    a_task_that_is_given_back_with_a_word_is_pending_and_no_loss,
-    a_task_that_is_given_back_without_a_word_is_one_loss,
-    a_task_that_kills_its_workers_fails,
-    a_failure_that_the_broker_hands_out_again_counts_once,
+    a_task_of_a_crashed_worker_is_redelivered_as_a_new_attempt,
+    a_task_returned_with_a_message_is_pending_and_no_loss,
+    a_task_returned_without_a_message_is_one_loss,
+    a_task_that_crashes_its_workers_fails,
+    a_redelivered_failure_counts_once,
 );
 
-async fn a_worker_that_dies_is_replaced_and_the_next_start_begins_anew(on: Backend) {
+async fn a_task_of_a_crashed_worker_is_redelivered_as_a_new_attempt(on: Backend) {
     let stage = Stage::start(on).await;
     let id = stage.submit(json!({})).await;
     let mut first = stage.worker.listen(1).await;
@@ -41,7 +41,7 @@ async fn a_worker_that_dies_is_replaced_and_the_next_start_begins_anew(on: Backe
     second.ack(&job);
 }
 
-async fn a_task_that_is_given_back_with_a_word_is_pending_and_no_loss(on: Backend) {
+async fn a_task_returned_with_a_message_is_pending_and_no_loss(on: Backend) {
     let stage = Stage::start(on).await;
     stage.resize(json!({"deliveryLimit": 1})).await;
     let id = stage.submit(json!({})).await;
@@ -73,7 +73,7 @@ async fn a_task_that_is_given_back_with_a_word_is_pending_and_no_loss(on: Backen
     listening.ack(&job);
 }
 
-async fn a_task_that_is_given_back_without_a_word_is_one_loss(on: Backend) {
+async fn a_task_returned_without_a_message_is_one_loss(on: Backend) {
     let stage = Stage::start(on).await;
     let id = stage.submit(json!({})).await;
     let mut listening = stage.worker.listen(1).await;
@@ -92,7 +92,7 @@ async fn a_task_that_is_given_back_without_a_word_is_one_loss(on: Backend) {
     listening.ack(&job);
 }
 
-async fn a_task_that_kills_its_workers_fails(on: Backend) {
+async fn a_task_that_crashes_its_workers_fails(on: Backend) {
     let stage = Stage::start(on).await;
     stage.resize(json!({"deliveryLimit": 2})).await;
     let id = stage.submit(json!({})).await;
@@ -115,7 +115,7 @@ async fn a_task_that_kills_its_workers_fails(on: Backend) {
 }
 
 /// As after a crash between what was recorded and what was acknowledged, when the task has been published again since.
-async fn a_failure_that_the_broker_hands_out_again_counts_once(on: Backend) {
+async fn a_redelivered_failure_counts_once(on: Backend) {
     let stage = Stage::start(on).await;
     let retry = json!({"limit": 1, "base": "50ms", "factor": 1});
     stage.resize(json!({"retry": retry})).await;

@@ -5,17 +5,17 @@ use serde_json::{Value, json};
 
 use crate::stage::{Stage, until};
 
-on_both_stores!(what_can_not_be_understood_is_set_aside_with_the_reason_and_holds_up_nobody);
+on_both_stores!(a_malformed_message_becomes_a_dead_letter_with_the_reason);
 on_one_store!(
-    an_operator_shows_replays_and_discards,
-    a_message_that_is_not_text_is_set_aside_as_it_was,
-    there_may_be_many_of_them,
-    a_service_without_a_broker_has_none,
+    an_operator_shows_replays_and_discards_dead_letters,
+    a_binary_message_becomes_a_dead_letter_unchanged,
+    many_dead_letters_are_listed_and_discarded,
+    a_service_without_a_broker_has_no_dead_letters,
 );
 
 const LETTERS: &str = "/admin/deadletters";
 
-async fn what_can_not_be_understood_is_set_aside_with_the_reason_and_holds_up_nobody(on: Backend) {
+async fn a_malformed_message_becomes_a_dead_letter_with_the_reason(on: Backend) {
     let stage = Stage::start(on).await;
     let (ours, other) = (stage.submit(json!({})).await, stage.alice.submit("ocr", json!({})).await);
     let unknown = "019a0000-0000-7000-8000-000000000000";
@@ -68,7 +68,7 @@ fn id(letter: &Value) -> &str {
     letter["id"].as_str().unwrap()
 }
 
-async fn an_operator_shows_replays_and_discards(on: Backend) {
+async fn an_operator_shows_replays_and_discards_dead_letters(on: Backend) {
     let stage = Stage::start(on).await;
     let operator = stage.app.caller();
     assert!(stage.letters(0).await.is_empty(), "where there never was one there is no queue either");
@@ -121,7 +121,7 @@ async fn whole_message(stage: &Stage, letter: &Value) -> String {
     letter["message"].as_str().unwrap().to_owned()
 }
 
-async fn a_message_that_is_not_text_is_set_aside_as_it_was(on: Backend) {
+async fn a_binary_message_becomes_a_dead_letter_unchanged(on: Backend) {
     let stage = Stage::start(on).await;
     let bytes = [0xff, 0xfe, 0x00, b'{', 0x80];
     stage.worker.send(bytes).await;
@@ -132,7 +132,7 @@ async fn a_message_that_is_not_text_is_set_aside_as_it_was(on: Backend) {
     assert_eq!(stage.vhost.take("resize-out.rejected", 1).await.unwrap()[0].body, bytes, "byte for byte");
 }
 
-async fn there_may_be_many_of_them(on: Backend) {
+async fn many_dead_letters_are_listed_and_discarded(on: Backend) {
     let stage = Stage::start(on).await;
     stage.worker.send_many((0..1500).map(|n| format!("bad {n}"))).await;
     let id = stage.submit(json!({})).await;
@@ -148,7 +148,7 @@ async fn there_may_be_many_of_them(on: Backend) {
     stage.letters(0).await;
 }
 
-async fn a_service_without_a_broker_has_none(on: Backend) {
+async fn a_service_without_a_broker_has_no_dead_letters(on: Backend) {
     let stage = Stage::start(on).await;
     stage.app.apply(json!({"services": [{"serviceName": "ocr", "transport": "builtin"}]})).await;
     let operator = stage.app.caller();

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use crate::stage::Stage;
 
-on_both_stores!(a_flood_of_progress_delays_no_result, every_task_of_many_is_done_once);
+on_both_stores!(a_flood_of_progress_delays_no_result, every_task_of_many_runs_once);
 
 async fn a_flood_of_progress_delays_no_result(on: Backend) {
     const FLOOD: usize = 5000;
@@ -36,7 +36,7 @@ async fn a_flood_of_progress_delays_no_result(on: Backend) {
     assert_eq!(stage.task(&loud).await["attempt"], before["attempt"]);
 }
 
-async fn every_task_of_many_is_done_once(on: Backend) {
+async fn every_task_of_many_runs_once(on: Backend) {
     const TASKS: usize = 600;
     let stage = Stage::start(on).await;
     let mut listening = stage.worker.listen(100).await;

@@ -9,9 +9,9 @@ use tokio::time::timeout;
 use crate::stage::Stage;
 
 on_both_stores!(
-    no_more_than_the_window_is_at_the_broker_and_all_is_done,
-    urgent_tasks_overtake_what_waits_for_the_window,
-    a_window_is_shown_changed_and_taken_away,
+    a_dispatch_window_limits_published_tasks_and_all_run,
+    urgent_tasks_overtake_tasks_that_wait_for_the_dispatch_window,
+    a_dispatch_window_is_shown_changed_and_removed,
 );
 
 const WINDOW: usize = 3;
@@ -19,7 +19,7 @@ const WINDOW: usize = 3;
 /// Long enough for a task to come that should not.
 const A_WHILE: Duration = Duration::from_millis(400);
 
-async fn no_more_than_the_window_is_at_the_broker_and_all_is_done(on: Backend) {
+async fn a_dispatch_window_limits_published_tasks_and_all_run(on: Backend) {
     let stage = Stage::start(on).await;
     stage.resize(json!({"dispatchWindow": WINDOW})).await;
     let ids = stage.submit_many(0..12).await;
@@ -63,7 +63,7 @@ async fn no_more_than_the_window_is_at_the_broker_and_all_is_done(on: Backend) {
     }
 }
 
-async fn urgent_tasks_overtake_what_waits_for_the_window(on: Backend) {
+async fn urgent_tasks_overtake_tasks_that_wait_for_the_dispatch_window(on: Backend) {
     let stage = Stage::start(on).await;
     stage.resize(json!({"dispatchWindow": 1})).await;
     let mut listening = stage.worker.listen(100).await;
@@ -84,7 +84,7 @@ async fn urgent_tasks_overtake_what_waits_for_the_window(on: Backend) {
     }
 }
 
-async fn a_window_is_shown_changed_and_taken_away(on: Backend) {
+async fn a_dispatch_window_is_shown_changed_and_removed(on: Backend) {
     let stage = Stage::start(on).await;
     stage.resize(json!({"dispatchWindow": 1})).await;
     let operator = stage.app.caller();

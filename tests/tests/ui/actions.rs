@@ -82,7 +82,7 @@ async fn many_tasks_are_chosen_previewed_and_then_acted_on() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_goes_from_a_task_to_all_that_it_has_to_do_with() -> Result<()> {
+async fn a_task_page_links_to_its_parts_dependencies_and_batch() -> Result<()> {
     let (world, browser) = begin().await?;
     let link = |task: &str| format!("document.querySelector('.links a[href=\"/ui/tasks/{task}\"]').click()");
     browser.open(&world.url(&format!("/ui/tasks/{}", world.done))).await?;

@@ -24,7 +24,7 @@ async fn sign_in(browser: &Browser, world: &World, token: &str) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_signs_in_is_led_where_one_wanted_and_signs_out() -> Result<()> {
+async fn a_sign_in_leads_to_the_requested_page_and_a_sign_out_ends_the_session() -> Result<()> {
     let world = World::start(|api| api.operators = operators()).await;
     let browser = Browser::start().await?;
     browser.look(Look { language: "fr", theme: "light", width: 1380 }).await?;

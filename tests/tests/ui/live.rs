@@ -22,7 +22,7 @@ async fn a_task_is_seen_as_it_goes() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_list_grows_but_not_under_somebodys_hands() -> Result<()> {
+async fn a_live_list_does_not_change_while_it_is_used() -> Result<()> {
     let world = World::start(|_| {}).await;
     let browser = Browser::start().await?;
     browser.open(&world.url("/ui/tasks?q=service:ocr")).await?;
@@ -41,7 +41,7 @@ async fn a_list_grows_but_not_under_somebodys_hands() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_page_that_nothing_happens_to_asks_for_nothing() -> Result<()> {
+async fn an_idle_page_sends_no_requests() -> Result<()> {
     let world = World::start(|_| {}).await;
     let (quiet, watching) = (Browser::start().await?, Browser::start().await?);
     // Clients do not change when tasks do.

@@ -39,7 +39,7 @@ async fn set_aside(app: &TestApp) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_that_nobody_understood_are_grouped_replayed_and_discarded() -> Result<()> {
+async fn dead_letters_are_grouped_replayed_and_discarded() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let options = RabbitMqOptions { broker: BrokerOptions::default(), management_url: None };
     let task_broker = RabbitMq::new(vhost.url(), options)?;
@@ -118,7 +118,7 @@ async fn dies(world: &World, name: &str, tasks: usize) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_becomes_of_the_tasks_of_a_dead_process_is_decided() -> Result<()> {
+async fn the_tasks_of_a_crashed_instance_are_resolved_by_an_operator() -> Result<()> {
     let world = World::start(|_| {}).await;
     dies(&world, "printer-7", 2).await?;
     let browser = Browser::start().await?;

@@ -85,7 +85,7 @@ pub async fn a_body_of_another_shape_fails_its_task(world: &World) -> Result<()>
     Ok(())
 }
 
-pub async fn progress_comes_back_and_a_flood_of_it_is_no_trouble(world: &World) -> Result<()> {
+pub async fn progress_is_reported_and_a_flood_of_it_is_limited(world: &World) -> Result<()> {
     let stage = Stage::new();
     let worker = stage.run(world.worker());
     let task = world.submit(json!({"do": "progress", "percent": 42})).await;
@@ -113,7 +113,7 @@ pub async fn a_cancelled_task_is_stopped(world: &World) -> Result<()> {
     Ok(())
 }
 
-pub async fn as_many_at_once_as_there_are_slots(world: &World) -> Result<()> {
+pub async fn a_worker_runs_as_many_tasks_as_it_has_slots(world: &World) -> Result<()> {
     let stage = Stage::new();
     let mut tasks = Vec::new();
     for _ in 0..5 {
@@ -132,7 +132,7 @@ pub async fn as_many_at_once_as_there_are_slots(world: &World) -> Result<()> {
     Ok(())
 }
 
-pub async fn many_tasks_are_each_done_once(world: &World) -> Result<()> {
+pub async fn many_tasks_run_once_each(world: &World) -> Result<()> {
     let stage = Stage::new();
     let worker = stage.run(world.worker().concurrency(20));
     let bodies: Vec<_> = (0..200).map(|n| json!({"body": {"do": "double", "n": n}})).collect();
@@ -148,7 +148,7 @@ pub async fn many_tasks_are_each_done_once(world: &World) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_stop_lets_tasks_finish(world: &World) -> Result<()> {
+pub async fn a_stopping_worker_lets_tasks_finish(world: &World) -> Result<()> {
     let stage = Stage::new();
     let worker = stage.run(world.worker());
     let tasks = [world.submit(json!({"do": "wait"})).await, world.submit(json!({"do": "wait"})).await];
@@ -163,11 +163,11 @@ pub async fn a_stop_lets_tasks_finish(world: &World) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_stop_gives_back_what_does_not_finish(world: &World) -> Result<()> {
+pub async fn a_stopping_worker_returns_unfinished_tasks(world: &World) -> Result<()> {
     given_back(world, "wait").await
 }
 
-pub async fn a_stop_gives_back_what_will_not_stop(world: &World) -> Result<()> {
+pub async fn a_stopping_worker_returns_tasks_whose_handler_does_not_stop(world: &World) -> Result<()> {
     given_back(world, "never").await
 }
 
@@ -192,7 +192,7 @@ async fn given_back(world: &World, order: &str) -> Result<()> {
     Ok(())
 }
 
-pub async fn once_is_exactly_once(world: &World) -> Result<()> {
+pub async fn a_worker_with_once_runs_exactly_one_task(world: &World) -> Result<()> {
     let stage = Stage::new();
     let worker = stage.run(world.worker().concurrency(5).once());
     let tasks = [world.submit(json!({"do": "wait"})).await, world.submit(json!({"do": "wait"})).await];
@@ -210,7 +210,7 @@ pub async fn once_is_exactly_once(world: &World) -> Result<()> {
     Ok(())
 }
 
-pub async fn once_may_be_told_to_stop(world: &World) -> Result<()> {
+pub async fn a_worker_with_once_can_be_stopped(world: &World) -> Result<()> {
     let stage = Stage::new();
     let worker = stage.run(world.worker().once().grace(Duration::ZERO));
     let task = world.submit(json!({"do": "wait"})).await;
@@ -226,7 +226,7 @@ pub async fn once_may_be_told_to_stop(world: &World) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_task_that_is_to_be_tried_again_comes_back_after_a_while(world: &World) -> Result<()> {
+pub async fn a_task_is_retried_after_its_backoff(world: &World) -> Result<()> {
     let stage = Stage::new();
     let worker = stage.run(world.worker());
     let task = world.submit(json!({"do": "again"})).await;
@@ -242,7 +242,7 @@ pub async fn a_task_that_is_to_be_tried_again_comes_back_after_a_while(world: &W
     Ok(())
 }
 
-pub async fn what_a_killed_worker_had_is_done_by_another(world: &World) -> Result<()> {
+pub async fn a_task_of_a_crashed_worker_is_run_by_another(world: &World) -> Result<()> {
     let stage = Stage::new();
     let worker = stage.run(world.worker().lease(BRIEF));
     let task = world.submit(json!({"do": "wait"})).await;

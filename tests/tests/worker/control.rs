@@ -40,7 +40,7 @@ async fn waiting(broker: &Broker, count: u32) -> Result<()> {
     timeout(DEADLINE, looking).await.with_context(|| format!("there never were {count} tasks in the queue"))?
 }
 
-pub async fn who_comes_too_late_to_hear_of_a_cancel_is_told_when_it_begins(world: &World) -> Result<()> {
+pub async fn a_worker_that_missed_a_cancellation_is_told_when_it_starts_the_task(world: &World) -> Result<()> {
     let (vhost, broker) = broker(world)?;
     let task = world.submit(json!({"do": "wait"})).await;
     waiting(&broker, 1).await?;
@@ -55,7 +55,7 @@ pub async fn who_comes_too_late_to_hear_of_a_cancel_is_told_when_it_begins(world
 }
 
 /// As it is when an attempt has run for too long and the task is tried again.
-pub async fn what_was_taken_away_is_stopped_and_what_is_handed_out_anew_is_not(world: &World) -> Result<()> {
+pub async fn a_revoked_attempt_is_stopped_and_the_next_attempt_is_not(world: &World) -> Result<()> {
     let (vhost, broker) = broker(world)?;
     let stage = Stage::new();
     let worker = stage.run(world.worker().concurrency(2));
@@ -87,7 +87,7 @@ pub async fn what_was_taken_away_is_stopped_and_what_is_handed_out_anew_is_not(w
     Ok(())
 }
 
-pub async fn what_takes_too_long_is_told_to_stop(world: &World) -> Result<()> {
+pub async fn a_task_past_its_timeout_is_stopped(world: &World) -> Result<()> {
     let stage = Stage::new();
     let worker = stage.run(world.worker());
     let submission = json!({"body": {"do": "wait"}, "timeout": "300ms"});
@@ -99,7 +99,7 @@ pub async fn what_takes_too_long_is_told_to_stop(world: &World) -> Result<()> {
     Ok(())
 }
 
-pub async fn a_cancelled_task_that_will_not_stop_is_not_handed_out_again(world: &World) -> Result<()> {
+pub async fn a_cancelled_task_that_does_not_stop_is_not_redelivered(world: &World) -> Result<()> {
     let (vhost, broker) = broker(world)?;
     let stage = Stage::new();
     let hired = world.worker().grace(Duration::ZERO).stop_limit(Duration::from_millis(100)).concurrency(2);
@@ -123,7 +123,7 @@ pub async fn a_cancelled_task_that_will_not_stop_is_not_handed_out_again(world: 
     Ok(())
 }
 
-pub async fn what_has_not_begun_is_not_begun_any_more(world: &World) -> Result<()> {
+pub async fn a_cancelled_task_that_waits_for_a_slot_is_not_started(world: &World) -> Result<()> {
     let (vhost, broker) = broker(world)?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
     let stage = Stage::new();
@@ -149,7 +149,7 @@ pub async fn what_has_not_begun_is_not_begun_any_more(world: &World) -> Result<(
     Ok(())
 }
 
-pub async fn who_may_not_listen_works_all_the_same(world: &World) -> Result<()> {
+pub async fn a_worker_without_permission_for_the_control_exchange_still_works(world: &World) -> Result<()> {
     let url = url_of_who_may_not_listen(world).await?;
     let stage = Stage::new();
     let worker = stage.run(world.worker_at(&url));

@@ -30,12 +30,12 @@ async fn gives_up(world: &World) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_over_http_for_which_nothing_comes_ends() -> Result<()> {
+async fn an_idle_worker_over_http_ends() -> Result<()> {
     gives_up(&World::http().await?).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_on_rabbitmq_for_which_nothing_comes_ends() -> Result<()> {
+async fn an_idle_worker_on_rabbitmq_ends() -> Result<()> {
     gives_up(&World::rabbitmq_classic().await?).await
 }
 

@@ -235,17 +235,17 @@ suite!(
         a_failure_comes_back_with_its_message,
         a_panic_fails_its_task_and_no_other,
         a_body_of_another_shape_fails_its_task,
-        progress_comes_back_and_a_flood_of_it_is_no_trouble,
+        progress_is_reported_and_a_flood_of_it_is_limited,
         a_cancelled_task_is_stopped,
-        as_many_at_once_as_there_are_slots,
-        many_tasks_are_each_done_once,
-        a_stop_lets_tasks_finish,
-        a_stop_gives_back_what_does_not_finish,
-        a_stop_gives_back_what_will_not_stop,
-        once_is_exactly_once,
-        once_may_be_told_to_stop,
-        a_task_that_is_to_be_tried_again_comes_back_after_a_while,
-        what_a_killed_worker_had_is_done_by_another
+        a_worker_runs_as_many_tasks_as_it_has_slots,
+        many_tasks_run_once_each,
+        a_stopping_worker_lets_tasks_finish,
+        a_stopping_worker_returns_unfinished_tasks,
+        a_stopping_worker_returns_tasks_whose_handler_does_not_stop,
+        a_worker_with_once_runs_exactly_one_task,
+        a_worker_with_once_can_be_stopped,
+        a_task_is_retried_after_its_backoff,
+        a_task_of_a_crashed_worker_is_run_by_another
     ]
 );
 
@@ -262,11 +262,11 @@ mod told {
             javascript_rabbitmq_quorum
         ],
         [
-            who_comes_too_late_to_hear_of_a_cancel_is_told_when_it_begins,
-            what_was_taken_away_is_stopped_and_what_is_handed_out_anew_is_not,
-            what_takes_too_long_is_told_to_stop,
-            a_cancelled_task_that_will_not_stop_is_not_handed_out_again,
-            who_may_not_listen_works_all_the_same
+            a_worker_that_missed_a_cancellation_is_told_when_it_starts_the_task,
+            a_revoked_attempt_is_stopped_and_the_next_attempt_is_not,
+            a_task_past_its_timeout_is_stopped,
+            a_cancelled_task_that_does_not_stop_is_not_redelivered,
+            a_worker_without_permission_for_the_control_exchange_still_works
         ]
     );
 }
@@ -277,6 +277,6 @@ mod told_in_time {
     suite!(
         control,
         [rabbitmq_classic, rabbitmq_quorum, javascript_rabbitmq_classic, javascript_rabbitmq_quorum],
-        [what_has_not_begun_is_not_begun_any_more]
+        [a_cancelled_task_that_waits_for_a_slot_is_not_started]
     );
 }

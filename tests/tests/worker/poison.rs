@@ -18,7 +18,7 @@ fn runs(broker: &str, flags: &[&str], script: &str) -> Result<ServerProcess> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_that_kills_its_workers_at_once_fails_after_so_many() -> Result<()> {
+async fn a_task_that_crashes_its_workers_fails_at_its_delivery_limit() -> Result<()> {
     let service = json!({"serviceName": SERVICE, "transport": "rabbitmq", "deliveryLimit": 2});
     let world = World::start(Way::RabbitMq, service).await?;
     // They do not hear that the task has failed, which could reach one of them sooner than it dies.

@@ -69,7 +69,7 @@ pub async fn queues(vhost: &TestVhost) -> Result<Other> {
 }
 
 #[tokio::test]
-async fn what_is_said_on_the_wire() -> Result<()> {
+async fn worker_messages_have_the_documented_wire_format() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let other = queues(&vhost).await?;
     let stage = Stage::new();
@@ -107,7 +107,7 @@ fn kinds<'a>(messages: &'a [Value], task_id: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test]
-async fn that_a_task_is_started_is_said_before_it_begins_if_somebody_had_it_before() -> Result<()> {
+async fn a_redelivered_task_reports_its_start_before_it_begins() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let other = queues(&vhost).await?;
     other.submit("a", json!({"do": "double", "n": 1})).await?;
@@ -127,7 +127,7 @@ async fn that_a_task_is_started_is_said_before_it_begins_if_somebody_had_it_befo
 }
 
 #[tokio::test]
-async fn a_failure_says_how_far_it_came_just_before() -> Result<()> {
+async fn a_failure_carries_the_last_progress() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let other = queues(&vhost).await?;
     let worker = Stage::new().run(Worker::rabbitmq(vhost.url(), "q"));
@@ -180,7 +180,7 @@ async fn a_failure_says_its_kind_and_a_return_says_itself() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_start_is_told_before_its_result_or_with_it() -> Result<()> {
+async fn a_start_is_sent_before_its_result_or_with_it() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let other = queues(&vhost).await?;
     let worker = Stage::new().run(Worker::rabbitmq(vhost.url(), "q").concurrency(50).host_name("pod-1"));
@@ -225,7 +225,7 @@ async fn queues_that_are_missing_are_declared_as_old_workers_would() -> Result<(
 }
 
 #[tokio::test]
-async fn what_is_no_submission_is_rejected_and_blocks_nothing() -> Result<()> {
+async fn a_malformed_submission_is_rejected_and_blocks_nothing() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let other = queues(&vhost).await?;
     for poison in ["not JSON", "{}", "[]", "\u{0}", r#"{"taskId":"x","data":{"messageType":"dance","body":{}}}"#] {
@@ -266,7 +266,7 @@ async fn a_queue_that_somebody_deletes_is_made_again() -> Result<()> {
 }
 
 #[tokio::test]
-async fn what_is_lost_with_the_connection_is_stopped_and_done_again() -> Result<()> {
+async fn tasks_of_a_lost_connection_are_stopped_and_run_again() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let other = queues(&vhost).await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
@@ -288,7 +288,7 @@ async fn what_is_lost_with_the_connection_is_stopped_and_done_again() -> Result<
 }
 
 #[tokio::test]
-async fn a_result_that_is_ready_when_the_connection_is_lost_is_still_told() -> Result<()> {
+async fn a_result_that_is_ready_when_the_connection_is_lost_is_still_sent() -> Result<()> {
     let vhost = TestVhost::create().await?;
     let other = queues(&vhost).await?;
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
@@ -308,7 +308,7 @@ async fn a_result_that_is_ready_when_the_connection_is_lost_is_still_told() -> R
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_node_that_is_killed_and_comes_back_loses_nothing() -> Result<()> {
+async fn a_broker_crash_and_restart_loses_no_task() -> Result<()> {
     let mut node = RabbitMqServer::start().await?;
     let url = node.url("/");
     let other = Other::at(&url)?;

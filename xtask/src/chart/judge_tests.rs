@@ -111,12 +111,12 @@ fn good() -> Rendering {
 }
 
 #[test]
-fn what_fits_together_passes() {
+fn a_consistent_chart_passes() {
     assert_eq!(judge(&good()), [""; 0]);
 }
 
 #[test]
-fn each_way_of_spoiling_it_is_noticed() {
+fn every_inconsistency_of_a_chart_is_noticed() {
     const SERVER: &str = "/0/spec/template/spec/containers/0";
     const WORKER: &str = "/2/spec/template/spec/containers/0";
     const JOB: &str = "/5/spec/jobTargetRef/template/spec/containers/0";

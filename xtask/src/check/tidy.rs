@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_opens_with_its_story() {
+    fn a_module_needs_a_doc_comment() {
         assert!(complaints("crates/a/src/lib.rs", "//! A story.\n").is_empty());
         assert!(complaints("crates/a/src/b/c.rs", "#![expect(x)]\n\n//! A story.\n").is_empty());
         assert_eq!(complaints("crates/a/src/lib.rs", "use std::fs;\n").len(), 1);

@@ -131,7 +131,7 @@ pub async fn many_events_published_at_once_stay_in_order(harness: Harness) {
     assert_eq!(bus.stats().published, 500, "all or none");
 }
 
-pub async fn who_unsubscribes_gets_no_more_and_others_go_on(harness: Harness) {
+pub async fn an_unsubscribed_subscriber_gets_no_more_events(harness: Harness) {
     let bus = harness.bus("one").await;
     let mut stays = bus.subscribe("numbers").await.unwrap();
     let mut leaves = bus.subscribe("numbers").await.unwrap();
@@ -146,7 +146,7 @@ pub async fn who_unsubscribes_gets_no_more_and_others_go_on(harness: Harness) {
     assert_eq!(bus.stats().subscriptions, 0);
 }
 
-pub async fn a_confirmation_says_who_has_it(harness: Harness) {
+pub async fn a_publish_returns_how_many_received_the_event(harness: Harness) {
     let bus = harness.bus("one").await;
     let mut stream = bus.subscribe("numbers").await.unwrap();
     let _works = bus.on("numbers", |_| async { Ok(()) }).await.unwrap();
@@ -164,7 +164,7 @@ pub async fn a_confirmation_says_who_has_it(harness: Harness) {
     }
 }
 
-pub async fn what_serde_does_not_know_is_carried_or_refused(harness: Harness) {
+pub async fn an_unserializable_payload_is_delivered_locally_or_refused(harness: Harness) {
     struct Handle(u8);
     let bus = harness.bus("one").await;
     let mut handles = bus.subscribe("handles").await.unwrap();
@@ -195,7 +195,7 @@ pub async fn an_event_that_is_too_large_is_refused_and_others_go_on(harness: Har
     assert_eq!(*next(&mut texts).await.payload.get::<String>().unwrap(), "small");
 }
 
-pub async fn instances_share_events_as_they_say(harness: Harness) {
+pub async fn subscription_modes_decide_which_instances_get_an_event(harness: Harness) {
     let (one, two, other) = (harness.bus("one").await, harness.bus("one").await, harness.bus("other").await);
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let mut guards = Vec::new();
@@ -277,7 +277,7 @@ pub async fn a_bus_that_is_stopped_refuses_and_can_be_started_again(harness: Har
     }
 }
 
-pub async fn start_and_stop_may_race_with_everything(harness: Harness) {
+pub async fn concurrent_start_and_stop_are_safe(harness: Harness) {
     let bus = harness.bus("one").await;
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..6_u32 {
@@ -302,7 +302,7 @@ pub async fn start_and_stop_may_race_with_everything(harness: Harness) {
     assert_eq!(numbers(&mut events, 1).await, [1]);
 }
 
-pub async fn who_subscribes_before_the_start_misses_nothing_of_it(harness: Harness) {
+pub async fn a_subscription_before_the_start_misses_no_event(harness: Harness) {
     let (away, home) = (harness.bus("one").await, harness.bus("other").await);
     within(away.stop()).await;
     if harness.features != Features::MEMORY {
@@ -327,15 +327,15 @@ macro_rules! conformance {
             patterns_match_by_segment,
             one_publishers_events_stay_in_order,
             many_events_published_at_once_stay_in_order,
-            who_unsubscribes_gets_no_more_and_others_go_on,
-            a_confirmation_says_who_has_it,
-            what_serde_does_not_know_is_carried_or_refused,
+            an_unsubscribed_subscriber_gets_no_more_events,
+            a_publish_returns_how_many_received_the_event,
+            an_unserializable_payload_is_delivered_locally_or_refused,
             an_event_that_is_too_large_is_refused_and_others_go_on,
-            instances_share_events_as_they_say,
+            subscription_modes_decide_which_instances_get_an_event,
             dead_letters_are_kept_listed_and_replayed,
             a_bus_that_is_stopped_refuses_and_can_be_started_again,
-            start_and_stop_may_race_with_everything,
-            who_subscribes_before_the_start_misses_nothing_of_it,
+            concurrent_start_and_stop_are_safe,
+            a_subscription_before_the_start_misses_no_event,
         );
     };
     (@ $harness:expr, $($case:ident),* $(,)?) => {

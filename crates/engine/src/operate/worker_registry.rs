@@ -270,7 +270,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worker_registry_forgets_silent_workers_and_is_bounded() {
+    fn the_worker_registry_counts_waiting_claims_and_is_bounded() {
         const LEASE: Duration = Duration::from_secs(60);
         let (worker_registry, service) = (Arc::new(WorkerRegistry::default()), ServiceKey(1));
         let waiting = |host: &str| worker_registry.book().get(&(service, host.to_owned())).map(|entry| entry.waiting);

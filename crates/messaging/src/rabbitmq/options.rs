@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_url_does_not_say_has_a_default() {
+    fn absent_url_parameters_have_defaults() {
         for url in ["amqp://broker", "amqp://broker/", "amqp://broker/%2f", "amqp://guest:guest@broker:5672"] {
             let target = parse(url);
             assert_eq!((target.tls, target.port, target.uri.vhost.as_str()), (false, 5672, "/"), "{url}");
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_url_that_can_not_be_meant_is_refused_with_a_reason() {
+    fn an_invalid_url_is_refused_with_a_reason() {
         assert!(refusal("http://broker").contains("amqp://"));
         assert!(refusal("amqp:///vhost").contains("host"));
         assert!(refusal("amqp://broker/a/b").contains("%2F"));

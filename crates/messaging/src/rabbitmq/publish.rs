@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_amqp_can_not_carry_is_refused_before_it_breaks_the_connection() {
+    fn a_message_that_amqp_can_not_encode_is_refused_before_the_connection_breaks() {
         let long = "é".repeat(128);
         for message in [
             Publish::new(&long, "", ""),

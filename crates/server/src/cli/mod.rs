@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_right_is_a_usage_error() {
+    fn an_invalid_command_line_is_a_usage_error() {
         for line in [
             "service show a/b",
             "service put s --lease 60",

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_not_be_is_refused_by_the_name_it_came_under() {
+    fn an_invalid_event_setting_is_refused_by_its_name() {
         for (variable, value, said) in [
             ("EVENTBUS_MODE", "kafka", "`events.mode` = \"kafka\" (EVENTBUS_MODE): "),
             ("EVENTBUS_QUEUE_CAPACITY", "0", "expected at least 1"),

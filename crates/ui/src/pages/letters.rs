@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn letters_that_differ_in_a_number_are_of_one_kind() {
+    fn dead_letters_that_differ_in_a_number_are_grouped() {
         assert_eq!(
             kind("not a message: expected value at line 1 column 17"),
             kind("not a message: expected value at line 2 column 4")

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn progress_is_told_and_the_end_of_the_rest_is_kept() {
+    async fn progress_on_stderr_is_reported_and_the_tail_is_kept() {
         let (context, outbox) = crate::context::cancelled_by(CancellationToken::new());
         let text = b"progress 10\nprogress report\nprogress 42.5%\nprogress NaN\nno \xff paper";
         let tail = tail_of(&text[..], &context).await;

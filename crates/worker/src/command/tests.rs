@@ -179,7 +179,7 @@ async fn what_a_command_leaves_behind_is_killed() {
 }
 
 #[tokio::test]
-async fn what_leaves_the_group_and_holds_the_output_open_takes_no_words_away() {
+async fn a_process_that_leaves_the_group_does_not_lose_the_output() {
     let scene = Scene::new();
     let leaving = |name: &str| {
         format!("setsid sh -c 'echo $$ >$0/{name}; exec sleep 1000' $0 & until [ -s $0/{name} ]; do sleep 0.01; done; ")

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_understood_is_passed_over() {
+    fn an_unknown_control_message_is_ignored() {
         let told = br#"{"more":1,"outcomes":[{"taskId":"a"},7,{"taskId":"b","outcome":"frozen","revision":1},
             {"taskId":"c","outcome":"lost","revision":2,"more":3}]}"#;
         let understood = understand(told).outcomes;

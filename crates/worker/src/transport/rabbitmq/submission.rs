@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn how_long_it_may_take_is_read_where_it_is_said() {
+    fn the_timeout_is_read_from_the_submission() {
         for (said, understood) in [("", None), (r#""timeoutMs":1500,"#, Some(1500)), (r#""timeoutMs":null,"#, None)] {
             let text = format!(r#"{{"taskId":"t",{said}"data":{{"messageType":"submission","body":1}}}}"#);
             assert_eq!(understand(text.as_bytes()).unwrap().timeout_ms, understood);
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_not() {
+    fn an_invalid_submission_is_refused() {
         for text in [
             "",
             "hello",
