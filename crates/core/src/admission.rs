@@ -1,4 +1,4 @@
-//! May this task be taken in? The one place that counts room.
+//! Admission: the one place that decides whether a submission is accepted.
 //!
 //! A driver locks the queues that a batch of submissions is for, reads how full they are, and asks [`Admission`] for each
 //! submission in turn. Because the queues stay locked until the commit, the answer is exact: never one too many, and
@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use crate::{ClientKey, ServiceKey};
 
-/// Why a submission was not taken.
+/// Why a submission was refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// The service has as many pending tasks as it may have.
@@ -23,13 +23,13 @@ pub enum Refusal {
     /// The service was removed a moment ago.
     #[error("the service does not exist any more")]
     ServiceGone,
-    /// One of the tasks that it is to wait for is not there: gone, somebody else's, or refused itself.
+    /// A dependency does not exist: it was purged, belongs to another client, or was refused itself.
     #[error("there is no task to wait for")]
     PrerequisiteNotFound,
-    /// There is no such batch, or it is somebody else's.
+    /// The batch does not exist, or belongs to another client.
     #[error("there is no such batch")]
     BatchNotFound,
-    /// The batch takes no more tasks.
+    /// The batch is closed.
     #[error("the batch is closed")]
     BatchClosed,
 }
@@ -39,9 +39,9 @@ pub enum Refusal {
 pub struct Room {
     /// The pending tasks.
     pub pending: u64,
-    /// Those that are not to be handed out before their time. They need room as well.
+    /// Delayed and dependent tasks, which count against the capacity too.
     pub waiting: u64,
-    /// As many as there may be; none means no limit.
+    /// The capacity; none means no limit.
     pub capacity: Option<u64>,
 }
 
@@ -51,7 +51,7 @@ impl Room {
     }
 }
 
-/// The room that one batch of submissions shares.
+/// The capacity that one batch of submissions shares.
 #[derive(Debug, Default)]
 pub struct Admission {
     services: HashMap<ServiceKey, Room>,
@@ -59,18 +59,18 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Says how full a service's queue is.
+    /// Adds a service's queue.
     pub fn set_service(&mut self, service: ServiceKey, room: Room) {
         self.services.insert(service, room);
     }
 
-    /// Says how full a client's share of a service's queue is.
+    /// Adds a client's part of a service's queue.
     pub fn set_client(&mut self, service: ServiceKey, client: ClientKey, room: Room) {
         self.clients.insert((service, client), room);
     }
 
-    /// Takes a place for one task, and tells its position in the queue; or refuses, and takes nothing. One that is `waiting`
-    /// is told the position that it would have.
+    /// Takes a place for one task and returns its position in the queue, or refuses it. A `waiting` task gets the
+    /// position that it would have.
     pub fn admit(&mut self, service: ServiceKey, client: ClientKey, waiting: bool) -> Result<u64, Refusal> {
         let room = self.services.get_mut(&service).ok_or(Refusal::ServiceGone)?;
         if room.is_full() {
@@ -83,7 +83,7 @@ impl Admission {
         self.admit_anyway(service, client, waiting)
     }
 
-    /// The same, however full it is.
+    /// Takes a place even if the queue is full.
     pub fn admit_anyway(&mut self, service: ServiceKey, client: ClientKey, waiting: bool) -> Result<u64, Refusal> {
         let room = self.services.get_mut(&service).ok_or(Refusal::ServiceGone)?;
         let share = self.clients.entry((service, client)).or_insert(Room { pending: 0, waiting: 0, capacity: None });

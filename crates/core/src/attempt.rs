@@ -1,24 +1,24 @@
-//! The executions of a task.
+//! Attempts: the executions of a task.
 //!
-//! The current attempt, or the last one of a task that has ended, is told by the task itself. Those before it are kept beside
-//! it, so that a task that is done at once, as most are, costs nothing more.
+//! The state of a task describes its current or last attempt. Earlier attempts are stored separately, so that a task
+//! that succeeds at once, as most do, costs nothing more.
 
 use crate::{Failure, Json, State, Status, Timestamp};
 
-/// What became of an execution.
+/// The outcome of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AttemptOutcome {
-    /// It is under way.
+    /// It is running.
     Running,
-    /// There is a result.
+    /// It succeeded.
     Success,
-    /// The worker could not do it, or took too long.
+    /// It failed or timed out.
     Failure,
-    /// The task was given up meanwhile.
+    /// The task was cancelled meanwhile.
     Cancelled,
-    /// The worker gave it back unfinished.
+    /// The worker returned the task unfinished.
     Returned,
-    /// The worker was not heard of again.
+    /// The worker was lost.
     Lost,
 }
 
@@ -50,7 +50,7 @@ impl AttemptOutcome {
     }
 }
 
-/// One execution of a task.
+/// One attempt: one execution of a task.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attempt {
     /// Counted from 1.
@@ -59,18 +59,18 @@ pub struct Attempt {
     pub started: Option<Timestamp>,
     /// When it ended.
     pub ended: Option<Timestamp>,
-    /// What became of it.
+    /// The outcome.
     pub outcome: AttemptOutcome,
     /// The host or pod that ran it.
     pub worker_host: Option<String>,
     /// Why it failed.
     pub failure: Option<Failure>,
-    /// Its result, where another attempt was asked for all the same.
+    /// The result of an attempt that succeeded before the task was retried.
     pub response: Option<Json>,
 }
 
 impl Attempt {
-    /// The attempt that a state tells of, with what else is known; none if there was none so far, or if it waits for the next.
+    /// The attempt that a state describes; none if the task has had none so far, or waits for the next one.
     pub fn of(state: &State, failure: Option<Failure>) -> Option<Self> {
         let outcome = match state.status {
             Status::Pending | Status::Waiting => return None,
@@ -79,7 +79,7 @@ impl Attempt {
             Status::Failure => AttemptOutcome::Failure,
             Status::Cancelled => AttemptOutcome::Cancelled,
         };
-        // Given up, or too late, before anybody had it.
+        // Cancelled or expired before a worker had it.
         if state.attempt == 0 || state.started.is_none() {
             return None;
         }

@@ -1,29 +1,29 @@
-//! Who did what: a line for each thing that an operator did, or tried; and who is signed in.
+//! The audit log: what operators did, or tried to do; and their sessions.
 
 use crate::Timestamp;
 
-/// Longer texts are cut: they are for people.
+/// Longer texts are cut.
 const LONGEST: usize = 1000;
 
-/// What somebody did.
+/// An audit record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditEntry {
-    /// Who.
+    /// The operator.
     pub actor: String,
-    /// By which way: `api`, `dashboard`, `file`.
+    /// The interface: `api`, `dashboard`, `file`.
     pub via: String,
-    /// What, as a word for programs: `service.pause`.
+    /// The action, as a word for programs: `service.pause`.
     pub action: String,
-    /// To what: a name.
+    /// The target: a name.
     pub target: String,
-    /// What else is worth knowing. Never a secret.
+    /// Details. Never a secret.
     pub detail: Option<String>,
-    /// Why it could not be done; none if it was.
+    /// Why it failed; none if it succeeded.
     pub error: Option<String>,
 }
 
 impl AuditEntry {
-    /// The same, as a database takes it: nothing endless, and no U+0000.
+    /// Sanitizes it for a database: texts are bounded, and have no U+0000.
     pub fn tidied(mut self) -> Self {
         let texts = [&mut self.actor, &mut self.via, &mut self.action, &mut self.target];
         texts.into_iter().chain(&mut self.detail).chain(&mut self.error).for_each(tidy);
@@ -31,19 +31,19 @@ impl AuditEntry {
     }
 }
 
-/// What came of something that was written down before it was done.
+/// The outcome of an action whose record was written before it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct AuditOutcome {
-    /// To what, where that was not known before.
+    /// The target, if it was not known before.
     pub target: Option<String>,
-    /// What else is worth knowing.
+    /// Details.
     pub detail: Option<String>,
-    /// Why it could not be done; none if it was.
+    /// Why it failed; none if it succeeded.
     pub error: Option<String>,
 }
 
 impl AuditOutcome {
-    /// The same, as a database takes it.
+    /// Sanitizes it for a database.
     pub fn tidied(mut self) -> Self {
         [&mut self.target, &mut self.detail, &mut self.error].into_iter().flatten().for_each(tidy);
         self
@@ -59,16 +59,16 @@ fn tidy(text: &mut String) {
     }
 }
 
-/// A line of the audit log.
+/// A stored audit record.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AuditRecord {
-    /// The order in which they were written.
+    /// Its number in the log.
     pub id: i64,
     /// When.
     pub at: Timestamp,
-    /// What.
+    /// The record.
     pub entry: AuditEntry,
-    /// Whether it is not known what came of it: it is being done, or whoever did it died over it.
+    /// Whether the outcome is unknown: the action is running, or its process died.
     pub open: bool,
 }
 
@@ -81,7 +81,7 @@ pub struct AuditPage {
     pub next_before: Option<i64>,
 }
 
-/// Which sessions of operators are meant.
+/// Which sessions to end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionsOf {
     /// This one.

@@ -1,20 +1,20 @@
-//! How full queues are: what is counted, and what is told of it.
+//! Counters and backlogs of queues.
 
 use std::time::Duration;
 
 use crate::{ClientKey, ServiceKey, Status, Timestamp};
 
-/// How many tasks of a service came into a status and left it. A task that is given back takes its departure from PENDING
-/// back with it, so that arrivals there number the tasks.
+/// How many tasks of a service came into a status and left it. A return undoes the count of leaving PENDING, so that
+/// the number of arrivals in PENDING numbers the tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tally {
     /// The service.
     pub service: ServiceKey,
     /// The status.
     pub status: Status,
-    /// Came into it.
+    /// How many came into it.
     pub arrived: u64,
-    /// Left it.
+    /// How many left it.
     pub departed: u64,
 }
 
@@ -25,7 +25,7 @@ impl Tally {
     }
 }
 
-/// What is to be known of all queues at a glance.
+/// The counters of all queues at one moment.
 #[derive(Debug, Clone, Default)]
 pub struct Backlog {
     /// The counters.
@@ -41,16 +41,16 @@ pub struct Backlog {
 pub struct QueueDepth {
     /// The service.
     pub service: ServiceKey,
-    /// Tasks that wait.
+    /// Pending tasks.
     pub pending: u64,
-    /// Tasks that a worker has.
+    /// Tasks in progress.
     pub in_progress: u64,
-    /// How long the oldest that waits has been waiting; none if none does.
+    /// How long the oldest pending task has waited; none if none is pending.
     pub oldest_pending: Option<Duration>,
 }
 
 impl QueueDepth {
-    /// All that is not finished.
+    /// The backlog: all unfinished tasks.
     pub const fn backlog(&self) -> u64 {
         self.pending.saturating_add(self.in_progress)
     }
@@ -61,8 +61,8 @@ impl QueueDepth {
 pub struct QueueShare {
     /// The client.
     pub client: ClientKey,
-    /// Its tasks that wait.
+    /// Its pending tasks.
     pub pending: u64,
-    /// Its tasks that a worker has.
+    /// Its tasks in progress.
     pub in_progress: u64,
 }

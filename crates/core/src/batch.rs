@@ -1,14 +1,14 @@
-//! Batches: tasks of one client that are followed as one, whatever services they are for.
+//! Batches: tasks of one client that are followed together, whatever their services.
 //!
-//! A batch ends once: when it is closed and none of its tasks is unfinished any more. A task that is done once more after that
-//! is counted as it goes, and the batch stays ended.
+//! A batch ends once: when it is closed and all its tasks have ended. A task that is retried after that is counted, and
+//! the batch stays ended.
 
 use crate::{
     BatchId, Callback, CallbackStatus, ClientKey, IdempotencyKey, Refusal, Status, Submission, Submitted, Timestamp,
     TraceContext,
 };
 
-/// A batch to be made.
+/// A batch to be created.
 #[derive(Debug, Clone)]
 pub struct NewBatch {
     /// Its public name, given by the caller.
@@ -17,46 +17,46 @@ pub struct NewBatch {
     pub client: ClientKey,
     /// Whether tasks may be added later.
     pub open: bool,
-    /// Where to tell that it has ended.
+    /// The callback for its end.
     pub callback: Option<Callback>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
-    /// Whose trace it is part of.
+    /// The trace context that it belongs to.
     pub trace: Option<TraceContext>,
-    /// So that the call can be repeated.
+    /// Makes the call safe to repeat.
     pub idempotency: Option<IdempotencyKey>,
 }
 
-/// What became of a batch that was to be made.
+/// The answer to a call that creates a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BatchCreated {
-    /// It is there, with all its tasks.
+    /// It was created with all its tasks.
     Taken(Vec<Submission>),
-    /// It was there before, under the same idempotency key: its name, and the first answer.
+    /// It existed before, under the same idempotency key: its name, and the first answer.
     Replayed(BatchId, Vec<Submitted>),
     /// The idempotency key was used for another request.
     KeyReused,
-    /// Nothing was taken, because this task of it was refused.
+    /// Nothing was created, because this task of it was refused.
     Refused(usize, Refusal),
 }
 
 /// How many tasks are in each status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct BatchCounts {
-    /// Not started.
+    /// Pending.
     pub pending: u64,
-    /// A worker has them.
+    /// In progress.
     pub in_progress: u64,
-    /// Ended well.
+    /// Succeeded.
     pub success: u64,
-    /// Ended badly.
+    /// Failed.
     pub failure: u64,
-    /// Given up.
+    /// Cancelled.
     pub cancelled: u64,
 }
 
 impl BatchCounts {
-    /// Which of the counters stands for a status.
+    /// The index of the counter for a status.
     pub const fn slot(status: Status) -> usize {
         match status {
             Status::Pending | Status::Waiting => 0,
@@ -73,7 +73,7 @@ impl BatchCounts {
     }
 }
 
-/// Where a batch is in its life.
+/// The state of a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BatchStatus {
     /// Tasks may be added.
@@ -95,33 +95,33 @@ impl BatchStatus {
     }
 }
 
-/// A batch, as it is kept.
+/// A stored batch.
 #[derive(Debug, Clone)]
 pub struct Batch {
     /// Its public name.
     pub batch_id: BatchId,
     /// The consumer.
     pub client: ClientKey,
-    /// When it was made.
+    /// When it was created.
     pub created: Timestamp,
     /// When it was closed; none while it is open.
     pub closed: Option<Timestamp>,
     /// When the last of its tasks had ended.
     pub ended: Option<Timestamp>,
-    /// How its tasks are.
+    /// How many of its tasks are in each status.
     pub counts: BatchCounts,
-    /// Where to tell that it has ended.
+    /// The callback for its end.
     pub callback: Option<Callback>,
-    /// What became of telling it.
+    /// The status of that callback.
     pub notification: Option<CallbackStatus>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
-    /// Whose trace it is part of.
+    /// The trace context that it belongs to.
     pub trace: Option<TraceContext>,
 }
 
 impl Batch {
-    /// Where it is in its life.
+    /// Its state.
     pub const fn status(&self) -> BatchStatus {
         match (self.closed, self.ended) {
             (_, Some(_)) => BatchStatus::Ended,

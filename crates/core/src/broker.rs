@@ -1,35 +1,35 @@
-//! The port to a message broker that carries tasks to workers and brings back what they say.
+//! The port to a message broker that delivers tasks to workers and returns their messages.
 //!
-//! A task broker knows queues and bytes. What is to be carried, when, and what a message means is decided above it; what is
-//! carried may arrive twice, and what comes back may be anything.
+//! A task broker knows queues and bytes. What to publish, when, and what a message means is decided by the engine. A
+//! message may be delivered twice, and a message of a worker may be anything.
 
 use async_trait::async_trait;
 
 use crate::{Priority, QueueSettings, TaskId, TraceContext};
 
-/// Why something could not be carried.
+/// Errors of a task broker.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TaskBrokerError {
-    /// The broker is away, blocked or too slow. Nobody knows whether it was carried.
+    /// The broker is away, blocked or too slow. It is unknown whether the message was published.
     #[error("the broker is away: {0}")]
     Away(String),
-    /// There is no such queue. It was not carried.
+    /// The queue does not exist. The message was not published.
     #[error("there is no queue {0}")]
     NoQueue(String),
-    /// The broker will never take it: it is larger than the broker allows. It was not carried.
+    /// The message is larger than the broker allows. It was not published.
     #[error("the broker does not take such a message: {0}")]
     Unacceptable(String),
-    /// The broker refused it: the queue is full, or it is not allowed. It was not carried.
+    /// The broker refused the message: the queue is full, or it is not allowed. It was not published.
     #[error("the broker refused: {0}")]
     Refused(String),
 }
 
-/// How the broker is.
+/// The state of the connection to the broker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskBrokerState {
-    /// It takes messages.
+    /// It accepts messages.
     Up,
-    /// It takes none for now.
+    /// It accepts none for now.
     Blocked(String),
     /// There is no connection.
     Away(String),
@@ -38,76 +38,76 @@ pub enum TaskBrokerState {
 /// The queues of one service.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mailbox {
-    /// The prefix: tasks go to `<name>-in`, what workers say comes from `<name>-out`.
+    /// The prefix: tasks go to `<name>-in`, workers answer on `<name>-out`.
     pub name: String,
-    /// What they are to be like, where there are none yet.
+    /// The settings of the queues to declare, if there are none yet.
     pub settings: QueueSettings,
-    /// How often a task may be delivered.
+    /// The delivery limit.
     pub delivery_limit: u32,
 }
 
 impl Mailbox {
-    /// Where tasks go, by the prefix.
+    /// The queue of tasks, by the prefix.
     pub fn tasks_of(name: &str) -> String {
         format!("{name}-in")
     }
 
-    /// Where tasks go.
+    /// The queue of tasks.
     pub fn tasks(&self) -> String {
         Self::tasks_of(&self.name)
     }
 
-    /// Where workers' messages come from.
+    /// The queue of workers' messages.
     pub fn reports(&self) -> String {
         format!("{}-out", self.name)
     }
 
-    /// Where tasks end that no worker takes.
+    /// The queue of tasks that no worker takes.
     pub fn refused_tasks(&self) -> String {
         format!("{}-in.rejected", self.name)
     }
 
-    /// Where workers are told of tasks that they may have at hand. Not a queue: everybody who listens hears it.
+    /// The exchange for revocations. It is a fanout: every worker that listens receives them.
     pub fn control(&self) -> String {
         format!("{}-control", self.name)
     }
 
-    /// Where messages are set aside that can not be understood.
+    /// The queue of dead letters.
     pub fn rejected(&self) -> String {
         format!("{}-out.rejected", self.name)
     }
 }
 
-/// What is seen of the queue of a service's tasks.
+/// The observed state of a service's queue of tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueSight {
-    /// There is none, or another one than there was: whatever was in it is lost.
+    /// It is missing, or was recreated: its messages are lost.
     Missing,
-    /// It is there.
+    /// It exists.
     There {
-        /// So many tasks wait in it.
+        /// How many tasks wait in it.
         waiting: u64,
-        /// So many are with workers; none if that can not be seen.
+        /// How many are delivered and unacknowledged; none if that is unknown.
         handed_out: Option<u64>,
-        /// So many workers listen.
+        /// How many workers consume it.
         workers: u64,
     },
 }
 
 impl QueueSight {
-    /// Whether the broker has no task of the service: not in the queue, nor with a worker. None if that can not be seen; it can if
-    /// it is known whether a worker has begun with any.
+    /// Whether the broker has no task of the service, neither in the queue nor at a worker. None if that is unknown. It
+    /// is known if it is known whether a worker has started any.
     pub fn is_bare(self, running: bool) -> Option<bool> {
         match self {
             Self::Missing | Self::There { waiting: 1.., .. } => Some(false),
             Self::There { handed_out: Some(tasks), .. } => Some(tasks == 0),
-            // A worker that has tasks ahead is busy with one of them.
+            // A worker with prefetched tasks runs one of them.
             Self::There { workers, .. } => (workers == 0 || !running).then_some(true),
         }
     }
 }
 
-/// A task on its way to a worker.
+/// A message to be published: a task on its way to a worker.
 #[derive(Debug, Clone)]
 pub struct OutgoingMessage {
     /// The task's public name.
@@ -118,59 +118,59 @@ pub struct OutgoingMessage {
     pub body: Vec<u8>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
-    /// Whose trace it is part of.
+    /// The trace context that it belongs to.
     pub trace: Option<TraceContext>,
-    /// How urgent it is, for queues that care.
+    /// The priority, for queues that support it.
     pub priority: Priority,
 }
 
-/// Which of a service's queues is followed.
+/// Which of a service's queues to consume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// What workers say.
+    /// Messages of workers.
     Reports,
     /// Tasks that no worker takes: rejected, expired, or delivered too often.
     RefusedTasks,
 }
 
-/// A message from a queue.
+/// A message that was consumed.
 #[derive(Debug, Clone)]
 pub struct Incoming {
-    /// Its place in the follower's order.
+    /// Its number in the order of delivery.
     pub tag: u64,
     /// The message.
     pub body: Vec<u8>,
-    /// Whether it may have been seen before.
+    /// Whether it may be a redelivery.
     pub redelivered: bool,
-    /// Why it is here, where the broker says so.
+    /// Why it was dead-lettered, if the broker says so.
     pub reason: Option<String>,
 }
 
-/// Follows one queue. Dropped, it gives back what was not done.
+/// A consumer of one queue. Dropping it returns what was not acknowledged.
 #[async_trait]
 pub trait TaskConsumer: Send {
-    /// Waits for messages, and takes what else is there, at most `max`.
+    /// Waits for messages and returns those that are there, at most `max`.
     async fn next(&mut self, max: usize) -> Result<Vec<Incoming>, TaskBrokerError>;
 
-    /// All messages up to this one are done with.
+    /// Acknowledges all messages up to this one.
     async fn done(&mut self, through: u64) -> Result<(), TaskBrokerError>;
 }
 
-/// A message that can not be understood, and why.
+/// A message that cannot be understood, and why.
 #[derive(Debug, Clone)]
 pub struct Rejected {
-    /// As it was.
+    /// The message, unchanged.
     pub body: Vec<u8>,
-    /// Why it was set aside.
+    /// The reason.
     pub reason: String,
 }
 
-/// A message that was set aside.
+/// A dead letter: a message that could not be understood and was set aside.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
     /// Its name.
     pub id: String,
-    /// Why it was set aside.
+    /// The reason.
     pub reason: String,
     /// When, as RFC 3339; empty if it is not known.
     pub at: String,
@@ -178,33 +178,34 @@ pub struct DeadLetter {
     pub body: Vec<u8>,
 }
 
-/// Carries tasks to workers, and brings back what they say.
+/// The port to a message broker.
 #[async_trait]
 pub trait TaskBroker: Send + Sync + 'static {
-    /// How the broker is.
+    /// The state of the connection.
     fn state(&self) -> TaskBrokerState;
 
-    /// Returns when the broker takes messages.
+    /// Returns when the broker accepts messages.
     async fn until_up(&self);
 
-    /// Returns when the broker does not take messages.
+    /// Returns when the broker does not accept messages.
     async fn until_down(&self);
 
-    /// Looks at the queue of a service's tasks.
+    /// Observes the queue of a service's tasks.
     async fn look(&self, mailbox: &Mailbox) -> Result<QueueSight, TaskBrokerError>;
 
-    /// Makes sure that a service's queues are there: the one for tasks only if it is `missing`, since whoever makes it must know
-    /// what was in it.
+    /// Declares a service's queues: the one for tasks only if it is `missing`, because the caller must know that its
+    /// messages are lost.
     async fn prepare(&self, mailbox: &Mailbox, missing: bool) -> Result<(), TaskBrokerError>;
 
-    /// Sends tasks, in their order, and tells what became of each.
-    async fn send(&self, consignments: Vec<OutgoingMessage>) -> Vec<Result<(), TaskBrokerError>>;
+    /// Publishes tasks in order, and returns the outcome of each.
+    async fn send(&self, messages: Vec<OutgoingMessage>) -> Vec<Result<(), TaskBrokerError>>;
 
-    /// Tells all workers of a service something at once: those who listen now, and nobody later.
+    /// Broadcasts a text to all workers of a service that listen now.
     async fn announce(&self, mailbox: &Mailbox, body: Vec<u8>) -> Result<(), TaskBrokerError>;
 
-    /// Follows a queue, which is made if need be, with at most `ahead` messages in hand; none if this broker has no such
-    /// queue. Makes no other: a queue of tasks that is gone must be found missing, or nobody knows what was in it.
+    /// Consumes a queue, which is declared if need be, with at most `ahead` prefetched messages; none if this broker
+    /// has no such queue. Declares no other queue: a missing queue of tasks must be noticed, because its messages are
+    /// lost.
     async fn follow(
         &self,
         mailbox: &Mailbox,
@@ -212,16 +213,16 @@ pub trait TaskBroker: Send + Sync + 'static {
         ahead: u16,
     ) -> Result<Option<Box<dyn TaskConsumer>>, TaskBrokerError>;
 
-    /// Sets messages aside where an operator can see them.
+    /// Stores dead letters, where an operator can see them.
     async fn set_aside(&self, mailbox: &Mailbox, rejected: Vec<Rejected>) -> Result<(), TaskBrokerError>;
 
-    /// The messages that were set aside, the oldest first, at most `limit`.
+    /// Lists dead letters, the oldest first, at most `limit`.
     async fn dead_letters(&self, mailbox: &Mailbox, limit: usize) -> Result<Vec<DeadLetter>, TaskBrokerError>;
 
-    /// Puts messages that were set aside back where they came from: those with these names, or all. Tells how many.
+    /// Replays dead letters: puts those with these ids, or all, back into their queue. Returns how many.
     async fn replay(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, TaskBrokerError>;
 
-    /// Forgets messages that were set aside: those with these names, or all. Tells how many.
+    /// Discards dead letters: those with these ids, or all. Returns how many.
     async fn discard(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, TaskBrokerError>;
 }
 

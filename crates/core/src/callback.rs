@@ -1,8 +1,8 @@
-//! Callbacks: telling whoever waits what became of a task, without being asked.
+//! Callbacks: messages about a task that Relais sends to its consumer.
 //!
-//! What is to be told is written with the change that it tells of (an outbox), so it is neither lost nor told of something
-//! that never was. A [`CallbackSender`] carries one kind of callback; everything else (what is due, what shares an endpoint, when to
-//! try again) is the same for all kinds.
+//! A callback is stored in the transaction of the change that it reports (an outbox), so it is neither lost nor sent
+//! for a change that was rolled back. A [`CallbackSender`] sends one kind of callback; everything else (what is due,
+//! lanes, retries) is the same for all kinds.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Batch, Client, ClientKey, ServiceKey, Status, Task, TaskId, Timestamp, TraceContext};
 
-/// How whoever waits wants to be told.
+/// The kind of a callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CallbackType {
@@ -42,19 +42,19 @@ impl CallbackType {
     }
 }
 
-/// Something that whoever waits can be told of.
+/// The event that a callback reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CallbackEvent {
-    /// A worker has begun.
+    /// A worker has started the task.
     Started,
-    /// A worker said how far it is. Not each time: the latest, now and then.
+    /// A worker reported progress. Only the latest progress is sent, at intervals.
     Progress,
-    /// The task ended well.
+    /// The task succeeded.
     Success,
-    /// The task ended badly.
+    /// The task failed.
     Failure,
-    /// The task was given up.
+    /// The task was cancelled.
     Cancelled,
     /// A batch has ended.
     #[serde(rename = "batch.ended")]
@@ -62,9 +62,9 @@ pub enum CallbackEvent {
 }
 
 impl CallbackEvent {
-    /// All that can be told of a task, in the order of their codes.
+    /// All events of a task, in the order of their codes.
     pub const ALL: [Self; 5] = [Self::Started, Self::Progress, Self::Success, Self::Failure, Self::Cancelled];
-    /// What is told unless something else is asked for: the end, whichever it is.
+    /// The default: the end of the task, whichever it is.
     pub const ENDS: [Self; 3] = [Self::Success, Self::Failure, Self::Cancelled];
 
     /// The name on the wire.
@@ -79,7 +79,7 @@ impl CallbackEvent {
         }
     }
 
-    /// Reads the name on the wire of something that can be told of a task.
+    /// Reads the name on the wire of an event of a task.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|event| event.as_str() == text)
     }
@@ -95,12 +95,12 @@ impl CallbackEvent {
         known.into_iter().find(|event| event.code() == code)
     }
 
-    /// Whether it is the last thing that is told.
+    /// Whether it is the last event.
     pub const fn is_end(self) -> bool {
         matches!(self, Self::Success | Self::Failure | Self::Cancelled | Self::BatchEnded)
     }
 
-    /// The end that a final status is; none while the task goes on.
+    /// The event of a final status; none while the task goes on.
     pub const fn of_end(status: Status) -> Option<Self> {
         match status {
             Status::Success => Some(Self::Success),
@@ -111,51 +111,51 @@ impl CallbackEvent {
     }
 }
 
-/// Where to tell what becomes of a task.
+/// The callback that a consumer requested for a task.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Callback {
     /// The kind of callback.
     #[serde(rename = "type")]
     pub kind: CallbackType,
-    /// Where to: a URL, or the name of a destination that was declared for the client.
+    /// The target: a URL, or the name of a destination that was declared for the client.
     pub target: String,
-    /// What is to be told.
+    /// The events to report.
     pub events: Vec<CallbackEvent>,
     /// Whether the body is to be compressed.
     #[serde(default)]
     pub gzip: bool,
-    /// What shares its endpoint and its client shares its limits and its fate; see [`lane`].
+    /// The lane: callbacks of one client to one endpoint share limits and parking; see [`lane`].
     pub lane: i64,
 }
 
 impl Callback {
-    /// Whether this is to be told.
+    /// Whether this event is reported.
     pub fn asks_for(&self, event: CallbackEvent) -> bool {
         self.events.contains(&event)
     }
 
-    /// Whether more than one thing is to be told of a task, so that their order matters.
+    /// Whether more than one event of a task is reported, so that their order matters.
     pub fn is_chain(&self) -> bool {
         self.events.iter().any(|event| !event.is_end())
     }
 }
 
-/// Names a lane: the deliveries of one client to one endpoint. Lanes do not wait for each other.
+/// The name of a lane: the callbacks of one client to one endpoint. Lanes do not wait for each other.
 pub fn lane(client: ClientKey, endpoint: &str) -> i64 {
     use sha2::{Digest, Sha256};
     let digest = Sha256::new_with_prefix(client.0.to_be_bytes()).chain_update(endpoint).finalize();
     i64::from_be_bytes(std::array::from_fn(|i| digest[i]))
 }
 
-/// What became of a callback.
+/// The status of a callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum CallbackStatus {
-    /// It is to be told, for the first time or again.
+    /// It is still to be sent, for the first time or again.
     Pending,
-    /// It was told.
+    /// It was delivered.
     Success,
-    /// It could not be told, and is not tried any more.
+    /// It failed, and its retries are used up.
     Failure,
 }
 
@@ -188,12 +188,12 @@ impl CallbackStatus {
     }
 }
 
-/// The name of a callback on the wire: the same however often it is sent, so that receivers can drop doubles.
+/// The id of a callback on the wire: the same for every retry, so that receivers can drop duplicates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct CallbackId {
-    /// The task; or the batch, whose name is like one.
+    /// The task, or the batch, whose name has the same form.
     pub task_id: TaskId,
-    /// The task's revision when it happened; zero for a batch.
+    /// The task's revision at the event; zero for a batch.
     pub revision: u64,
 }
 
@@ -211,35 +211,35 @@ impl std::fmt::Display for CallbackId {
     }
 }
 
-/// A callback, as it is kept.
+/// A stored callback.
 #[derive(Debug, Clone)]
 pub struct CallbackRecord {
-    /// Its row in the store: the order in which callbacks came to be.
+    /// Its row in the store: the order in which callbacks were stored.
     pub row: i64,
     /// Its name on the wire.
     pub id: CallbackId,
-    /// The task's service; a batch has none, which is zero.
+    /// The task's service; zero for a batch.
     pub service: ServiceKey,
     /// The client of the task or the batch.
     pub client: ClientKey,
-    /// What is told.
+    /// The event.
     pub event: CallbackEvent,
-    /// What became of it.
+    /// Its status.
     pub status: CallbackStatus,
-    /// How many times it was sent, ever.
+    /// How many times it was sent in all.
     pub attempts: u32,
-    /// When it came to be.
+    /// When it was stored.
     pub created: Timestamp,
-    /// When it is to be sent next; while it is being sent, when it will be sent again if nothing is heard. None if it has
-    /// ended, or waits for the one before it.
+    /// When it is sent next. While it is being sent, when its lease expires. None if it was delivered, has failed, or
+    /// waits for the callback before it.
     pub due: Option<Timestamp>,
-    /// When it was told, or given up.
+    /// When it was delivered, or failed for good.
     pub ended: Option<Timestamp>,
-    /// Where to.
+    /// The kind and the target.
     pub callback: Callback,
 }
 
-/// One try to tell.
+/// One try to send a callback.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CallbackAttempt {
     /// Counted from 1.
@@ -250,36 +250,36 @@ pub struct CallbackAttempt {
     pub duration: Duration,
     /// The answer's status, where there was an answer.
     pub status: Option<u16>,
-    /// Why it did not succeed.
+    /// Why it failed.
     pub error: Option<String>,
     /// The first bytes of the answer.
     pub answer: Option<String>,
 }
 
-/// A callback that is to be sent now, and that nobody else sends meanwhile.
+/// A callback that is due and leased to one sender.
 #[derive(Debug, Clone)]
 pub struct DueCallback {
-    /// What is kept of it.
+    /// The stored callback.
     pub record: CallbackRecord,
-    /// How many times it was tried before, since it was last asked for.
+    /// How many times it was tried since it was last requested.
     pub tries: u32,
-    /// What it tells of.
+    /// What it reports.
     pub about: About,
     /// The database's time.
     pub now: Timestamp,
 }
 
-/// What a callback tells of.
+/// The content of a callback.
 #[derive(Debug, Clone)]
 pub enum About {
-    /// A task, as it was when this happened.
+    /// A task, as it was at the event.
     Task(Box<Task>),
-    /// A batch, as it is.
+    /// A batch, as it is now.
     Batch(Box<Batch>),
 }
 
 impl About {
-    /// How much there is to be told, roughly.
+    /// The size of the content, roughly.
     pub fn bytes(&self) -> usize {
         match self {
             Self::Task(task) => task.response.as_ref().map_or(0, |response| response.get().len()),
@@ -287,7 +287,7 @@ impl About {
         }
     }
 
-    /// Whose trace it is part of.
+    /// The trace context that it belongs to.
     pub fn trace(&self) -> Option<&TraceContext> {
         match self {
             Self::Task(task) => task.links.trace.as_ref(),
@@ -296,66 +296,66 @@ impl About {
     }
 }
 
-/// What became of one try.
+/// The outcome of one try.
 #[derive(Debug, Clone)]
 pub struct Settlement {
     /// The callback's row.
     pub row: i64,
-    /// The number of the try, as it was handed out: an older one changes nothing.
+    /// The number of the try, as it was taken: an older number changes nothing.
     pub attempt: u32,
-    /// Whether more is told of the task ([`Callback::is_chain`]).
+    /// Whether the callback reports more than one event of the task ([`Callback::is_chain`]).
     pub chain: bool,
-    /// What follows from it.
+    /// What happens next.
     pub verdict: CallbackVerdict,
-    /// What is kept of it; nothing if it was given back untried.
+    /// The record of the try; none if it was returned without a try.
     pub tried: Option<CallbackAttempt>,
 }
 
-/// What follows from a try.
+/// What happens to a callback after a try.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CallbackVerdict {
-    /// It was told.
+    /// It was delivered.
     Delivered,
-    /// It is not to be tried again.
+    /// It failed for good.
     GivenUp,
-    /// Nobody lives there any more: nothing else is to be told of this task.
+    /// The endpoint is gone: no other event of this task is sent.
     Gone,
-    /// It is to be tried again, after so long.
+    /// It is retried after this time.
     Again(Duration),
-    /// It was not tried: somebody else may.
+    /// It was not tried, and another sender may take it.
     Returned,
 }
 
-/// What became of the endpoint of a lane.
+/// A change of the parking of a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LaneChange {
-    /// It does not answer: leave it alone for `first`, twice as long each time, `most` at most.
+    /// The endpoint does not answer: park the lane for `first`, twice as long each time, at most for `most`.
     Park {
         /// The first time.
         first: Duration,
         /// At most.
         most: Duration,
     },
-    /// It asks to be left alone for so long.
+    /// The endpoint asks for no callbacks for so long.
     Wait(Duration),
-    /// It is to be tried now, whether it answers or not.
+    /// The lane is tried now, whether its endpoint answers or not.
     Try,
-    /// It answers.
+    /// The endpoint answers.
     Open,
 }
 
-/// A lane in which something waits.
+/// A lane with waiting callbacks.
 #[derive(Debug, Clone, Copy)]
 pub struct LaneHead {
     /// Its name.
     pub lane: i64,
     /// When its first callback is due.
     pub due: Timestamp,
-    /// Until when its endpoint is left alone; kept when that time has passed, until it answers.
+    /// Until when it is parked. Kept after that time, until the endpoint answers.
     pub parked_until: Option<Timestamp>,
 }
 
-/// Some lanes, in the order of their names.
+/// A page of lanes, in the order of their names.
 #[derive(Debug, Clone, Default)]
 pub struct CallbackLanePage {
     /// The lanes.
@@ -377,7 +377,7 @@ pub struct CallbackFilter {
     pub revision: Option<u64>,
     /// In this status.
     pub status: Option<CallbackStatus>,
-    /// That came to be at this time or later.
+    /// Stored at this time or later.
     pub from: Option<Timestamp>,
     /// Before this row: the cursor.
     pub before: Option<i64>,
@@ -388,7 +388,8 @@ pub struct CallbackFilter {
 /// A page of callbacks.
 #[derive(Debug, Clone, Default)]
 pub struct CallbackPage {
-    /// The callbacks. There may be fewer than asked for, or none, and yet a next page: a page looks at so many, not at all.
+    /// The callbacks. A page reads a bounded number of rows, so it may have fewer than asked for, or none, and a next
+    /// page.
     pub records: Vec<CallbackRecord>,
     /// Where the next page begins, if there may be one.
     pub next_before: Option<i64>,
@@ -397,9 +398,9 @@ pub struct CallbackPage {
 /// Which callbacks to send again.
 #[derive(Debug, Clone)]
 pub enum Resend {
-    /// This one, whatever became of it.
+    /// This one, whatever its status.
     One(CallbackId),
-    /// All that failed since then.
+    /// All that failed since a time.
     Failed {
         /// Since then.
         since: Timestamp,
@@ -415,41 +416,41 @@ pub enum Resend {
 /// What one call to send again did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Resent {
-    /// So many will be sent again.
+    /// How many are sent again.
     pub count: u64,
     /// Where to go on; none when all is done.
     pub next_after: Option<i64>,
 }
 
-/// A callback that is to be sent to an endpoint.
+/// A callback request: one callback on its way to an endpoint.
 #[derive(Debug, Clone)]
 pub struct CallbackDelivery {
-    /// Its name: the same each time it is sent.
+    /// Its id: the same for every retry.
     pub id: String,
     /// The kind of callback.
     pub kind: CallbackType,
-    /// Where to: a URL, or the name of a destination that was declared for the client.
+    /// The target: a URL, or the name of a destination that was declared for the client.
     pub target: String,
     /// The client: its signing secrets, its destinations.
     pub client: Arc<Client>,
-    /// What is told: JSON.
+    /// The content: JSON.
     pub body: String,
     /// Whether the body is to be compressed.
     pub gzip: bool,
-    /// Whose trace it is part of.
+    /// The trace context that it belongs to.
     pub trace: Option<TraceContext>,
     /// The database's time.
     pub now: Timestamp,
 }
 
-/// What an endpoint answered.
+/// The answer of an endpoint.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Reply {
-    /// Whether it was taken.
+    /// Whether it was delivered.
     pub outcome: ReplyOutcome,
     /// The answer's status, where there was an answer.
     pub status: Option<u16>,
-    /// Why it was not taken, in words for operators and for the client.
+    /// Why it was not delivered, in words for operators and for the client.
     pub error: Option<String>,
     /// The first bytes of the answer.
     pub answer: Option<String>,
@@ -458,36 +459,36 @@ pub struct Reply {
 /// Whether a callback was delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyOutcome {
-    /// It was.
+    /// The endpoint accepted it.
     Delivered,
-    /// The endpoint is alive and says no (4xx): trying again may help, leaving it alone does not.
+    /// The endpoint answers and refuses it (4xx): a retry may help, parking the lane does not.
     Refused {
-        /// It asks to be left alone for so long.
+        /// How long it asks to wait.
         retry_after: Option<Duration>,
     },
-    /// The endpoint does not answer as it should (no connection, no answer in time, 5xx): it may be in trouble.
+    /// The endpoint is in trouble: no connection, no answer in time, or 5xx.
     Unwell {
-        /// It asks to be left alone for so long.
+        /// How long it asks to wait.
         retry_after: Option<Duration>,
     },
-    /// Nobody lives there any more, and nobody will (410).
+    /// The endpoint is gone for good (410).
     Gone,
-    /// It may not be sent there: trying again does not help.
+    /// The target is forbidden: a retry does not help.
     Forbidden,
 }
 
-/// Why something may not be sent somewhere.
+/// Why a target is forbidden.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotAllowed(pub String);
 
-/// Sends one kind of callback, or several.
+/// The port that sends callbacks of one kind or several.
 #[async_trait]
 pub trait CallbackSender: Send + Sync + 'static {
-    /// Judges where a callback is to go, when it is asked for: whatever can be seen to be wrong is refused here. Tells the
-    /// endpoint, e.g. `https://example.org:443`. Does no I/O.
+    /// Validates the target of a callback when it is requested, and returns its endpoint, e.g.
+    /// `https://example.org:443`. Does no I/O.
     fn judge(&self, kind: CallbackType, target: &str, client: &Client) -> Result<String, NotAllowed>;
 
-    /// Sends it, within a time of its own. Judges again: what is allowed may have changed.
+    /// Sends a callback, with its own timeout. Validates the target again, because settings may have changed.
     async fn send(&self, delivery: &CallbackDelivery) -> Reply;
 }

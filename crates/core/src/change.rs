@@ -1,35 +1,35 @@
-//! What became of a task, as those hear it who want to know of every change and not only that something changed.
+//! Milestones of tasks, for subscribers to events, and revocations, for workers.
 
 use crate::{Attempt, ClientKey, Event, Failure, ServiceKey, State, Status, TaskId, Timestamp};
 
-/// So much is told of a failure's message, in bytes of JSON: all that is told of a change has to go through a store that
-/// carries little at a time ([`MAX_TEXT`](crate::wakeup::MAX_TEXT)). The task has the whole of it.
+/// The most bytes of JSON of a failure's message in an event. An event has to fit into a text between processes
+/// ([`MAX_TEXT`](crate::wakeup::MAX_TEXT)). The task has the whole message.
 const LONGEST_MESSAGE: usize = 1_000;
 
-/// The same of its trace.
+/// The most bytes of its trace.
 const LONGEST_TRACE: usize = 2_500;
 
-/// The same of its kind.
+/// The most bytes of its kind.
 const LONGEST_KIND: usize = 200;
 
-/// A step in a task's life that others may want to hear of.
+/// A milestone: a step in a task's life that others may follow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Milestone {
-    /// It was taken in.
+    /// It was submitted.
     Submitted,
-    /// A worker has begun, or another one has begun anew.
+    /// A worker has started it, or another worker has started it again.
     Started,
-    /// A worker said how far it is.
+    /// A worker reported its progress.
     Progress,
-    /// Its worker gave it back or fell silent, or its time has come: it waits for a worker again.
+    /// Its worker returned it or fell silent, or its time has come: it is pending again.
     Returned,
-    /// It failed, and is tried again later.
+    /// It failed, and is retried later.
     Retrying,
-    /// It ended well.
+    /// It succeeded.
     Success,
-    /// It ended badly.
+    /// It failed for good.
     Failure,
-    /// It was given up.
+    /// It was cancelled.
     Cancelled,
 }
 
@@ -60,14 +60,14 @@ impl Milestone {
         }
     }
 
-    /// What a change of state was; none if nobody but the store need know, such as a lease that is longer now.
+    /// The milestone of a change of state; none for a change that only the store needs to know, such as a longer lease.
     pub fn of(before: &State, after: &State) -> Option<Self> {
         if before.revision == after.revision {
             return None;
         }
         Some(match after.status {
             Status::Pending => Self::Returned,
-            // What it waited for is there; its time has not come.
+            // Its dependencies are met, but it is not due yet.
             Status::Waiting if before.status == Status::Waiting => return None,
             Status::Waiting => Self::Retrying,
             Status::InProgress if before.status != Status::InProgress || before.started != after.started => {
@@ -81,31 +81,31 @@ impl Milestone {
     }
 }
 
-/// A task that has come to a milestone.
+/// An event: a task that has reached a milestone.
 #[derive(Debug, Clone)]
 pub struct TaskChange {
-    /// Its public name.
+    /// The task's public name.
     pub task_id: TaskId,
     /// The service.
     pub service: ServiceKey,
     /// The consumer.
     pub client: ClientKey,
-    /// What happened.
+    /// The milestone.
     pub milestone: Milestone,
-    /// Its state since then.
+    /// The task's state after the change.
     pub state: State,
-    /// When it was taken in; not known of one that just was.
+    /// When it was submitted; none for a task that was just submitted.
     pub submitted: Option<Timestamp>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
-    /// The attempt that ended with this while the task goes on: the state does not tell of it any more.
+    /// The attempt that ended with this change while the task goes on. The state no longer describes it.
     pub over: Option<Attempt>,
     /// Why it failed, [in brief](Self::in_brief).
     pub failure: Option<Failure>,
 }
 
 impl TaskChange {
-    /// A failure as it is told: of what is long, the beginning.
+    /// A failure as events carry it: long texts are cut.
     pub fn in_brief(failure: &Failure) -> Failure {
         Failure {
             message: beginning(&failure.message, LONGEST_MESSAGE),
@@ -116,32 +116,32 @@ impl TaskChange {
     }
 }
 
-/// A task that a worker may have at hand, and that nobody wants from it any more: cancelled, taken away because it ran for too
-/// long, or spoken of after its end.
+/// A revocation: tells a worker to stop a task that was cancelled, timed out, or has already ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Revocation {
     /// Its public name.
     pub task_id: TaskId,
     /// The service.
     pub service: ServiceKey,
-    /// What it is since then: final, or waiting to be tried again.
+    /// The task's status since then: final, or waiting for a retry.
     pub status: Status,
-    /// Its revision. What was handed out under an earlier one is meant; what is handed out from now on is not.
+    /// Its revision. The revocation is about deliveries with an earlier revision, not about later ones.
     pub revision: u64,
-    /// Whether it just came to be so. Otherwise a worker has said something of it that shows that it does not know.
+    /// Whether the change just happened. Otherwise a worker reported on the task without knowing of it.
     pub fresh: bool,
 }
 
 impl Revocation {
-    /// Whether a worker may have had the task at hand that this event took from it, and does not know. What ended by a worker's
-    /// own word is nobody's to be told of, nor what no worker could have.
+    /// Whether this event took the task from a worker that does not know. A worker knows of an end that it reported
+    /// itself, and no worker needs to know of a task that none could have.
     pub fn follows(before: &State, event: &Event, after: &State) -> bool {
         matches!(event, Event::Cancelled | Event::Expired | Event::Delivered { .. })
             && matches!(before.status, Status::Pending | Status::InProgress)
             && is_withdrawn(after)
     }
 
-    /// Whether a worker that says this by way of a broker has the task at hand, and does not know. Who has a result is done with it.
+    /// Whether a worker that sends this message through a broker still runs the task without knowing of the change. A
+    /// worker that sends a result has finished it.
     pub fn is_unknown_to_whoever_says(event: &Event, state: &State) -> bool {
         let goes_on = match event {
             Event::Delivered { delivery_limit, .. } => *delivery_limit < u32::MAX,
@@ -152,7 +152,7 @@ impl Revocation {
     }
 }
 
-/// Whether no worker is to have it: if it is tried again, it is handed out anew.
+/// Whether no worker may run the task in this state. A retry is delivered anew.
 fn is_withdrawn(state: &State) -> bool {
     state.status.is_final() || state.status == Status::Waiting
 }

@@ -1,4 +1,4 @@
-//! What operators declare: services, clients, and who may do what.
+//! Declarations: services, clients, and who may do what.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -9,19 +9,19 @@ use crate::{
     Timestamp,
 };
 
-/// How long a worker may keep silent, unless the service or the worker says otherwise.
+/// The default lease of a worker.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(60);
 
-/// How many workers a task may lose before it fails, unless the service says otherwise.
+/// The default delivery limit: how many workers a task may lose before it fails.
 pub const DEFAULT_DELIVERY_LIMIT: u32 = 20;
 
-/// What somebody may do on a service.
+/// A role of a client on a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Submit tasks and follow one's own.
+    /// Submits tasks and follows its own.
     Consume,
-    /// Take tasks and report on them.
+    /// Claims tasks and reports on them.
     Work,
 }
 
@@ -40,7 +40,7 @@ impl Role {
 pub struct Roles {
     /// May submit tasks and follow its own.
     pub consume: bool,
-    /// May take tasks and report on them.
+    /// May claim tasks and report on them.
     pub work: bool,
 }
 
@@ -53,12 +53,12 @@ impl Roles {
         }
     }
 
-    /// Those of a list.
+    /// The roles of a list.
     pub fn of(roles: &[Role]) -> Self {
         Self { consume: roles.contains(&Role::Consume), work: roles.contains(&Role::Work) }
     }
 
-    /// As a list, in the order of the names.
+    /// The roles as a list, in the order of the names.
     pub fn to_vec(self) -> Vec<Role> {
         [Role::Consume, Role::Work].into_iter().filter(|&role| self.has(role)).collect()
     }
@@ -73,18 +73,18 @@ pub struct Retention {
     pub any: Option<Duration>,
 }
 
-/// How a service's tasks reach its workers.
+/// The transport: how the tasks of a service reach its workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum TaskTransport {
-    /// Workers take them from the built-in queue, over HTTP.
+    /// Workers claim them from the built-in queue, over HTTP.
     #[default]
     Builtin,
-    /// They are published to `<queueName>-in` of a RabbitMQ broker, and followed from `<queueName>-out`.
+    /// They are published to `<queueName>-in` of a RabbitMQ broker, and workers answer on `<queueName>-out`.
     RabbitMq,
 }
 
 impl TaskTransport {
-    /// Whether tasks go to a broker, whichever it is, and not to the built-in queue.
+    /// Whether tasks go to a broker and not to the built-in queue.
     pub const fn is_brokered(self) -> bool {
         match self {
             Self::Builtin => false,
@@ -118,13 +118,13 @@ impl TaskTransport {
     }
 }
 
-/// What kind of queue a broker is asked for, where there is none yet.
+/// The kind of queue to declare on a broker, if there is none yet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum QueueKind {
-    /// On one node. Workers that assert plain durable queues find what they expect.
+    /// A classic queue on one node, as workers declare it without arguments.
     #[default]
     Classic,
-    /// Replicated, and counts deliveries.
+    /// A quorum queue: replicated, and counts deliveries.
     Quorum,
 }
 
@@ -155,7 +155,7 @@ impl QueueKind {
     }
 }
 
-/// The queues of a service on a broker.
+/// The settings of a service's queues on a broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QueueSettings {
     /// Which kind, where there is none yet.
@@ -169,23 +169,23 @@ pub struct QueueSettings {
 /// The limits of a service that operators change while it runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServiceLimits {
-    /// A new task is taken only while there are fewer pending ones than this.
+    /// The capacity: a new task is accepted only while there are fewer pending ones than this.
     pub capacity: Option<u32>,
-    /// How long a worker may keep silent.
+    /// The default lease of a worker.
     pub lease: Duration,
-    /// How many workers a task may lose before it fails.
+    /// The delivery limit: how many workers a task may lose before it fails.
     pub delivery_limit: u32,
     /// How long its tasks are kept.
     pub retention: Retention,
-    /// How long to wait before each new try of a callback; none means the server's setting.
+    /// The backoff of callbacks; none means the server's setting.
     pub callback_retries: Option<Vec<Duration>>,
-    /// How often a task that failed is tried again.
+    /// The retry policy of its tasks.
     pub retry: RetryPolicy,
-    /// How long an attempt may take.
+    /// The timeout of an attempt.
     pub timeout: Option<Duration>,
-    /// How long a head start each level of priority gives.
+    /// The head start that each level of priority gives.
     pub priority_step: Duration,
-    /// What limits the flow of its tasks to its workers.
+    /// The flow limits.
     pub flow: FlowLimits,
 }
 
@@ -205,7 +205,7 @@ impl Default for ServiceLimits {
     }
 }
 
-/// A service: something that workers do and clients ask for.
+/// A service: a named kind of work with its own queue and settings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Service {
     /// Its row in the store.
@@ -218,15 +218,15 @@ pub struct Service {
     pub transport: TaskTransport,
     /// Its queues on a broker.
     pub queue: QueueSettings,
-    /// A request that does not conform is refused at once.
+    /// The schema of requests. A request that does not conform is refused at once.
     pub json_schema: Option<Json>,
-    /// While it is paused, tasks are taken in but not handed out.
+    /// While it is paused, tasks are accepted but not claimed.
     pub paused: bool,
     /// Its limits.
     pub limits: ServiceLimits,
 }
 
-/// A client: somebody who calls, be it a consumer or a worker.
+/// A client: a pair of id and secret that a consumer or a worker uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
     /// Its row in the store.
@@ -235,18 +235,18 @@ pub struct Client {
     pub client_id: ClientId,
     /// The bcrypt hash of its secret.
     pub secret_hash: String,
-    /// What its callbacks are signed with, the newest first; two while one replaces the other.
+    /// Its signing secrets, the newest first; two during a rotation.
     pub signing_secrets: Vec<SigningSecret>,
-    /// Where on the broker it may be told.
+    /// Its callback destinations on the broker.
     pub destinations: Vec<Destination>,
 }
 
-/// What callbacks are signed with.
+/// A signing secret of callbacks.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SigningSecret {
-    /// As receivers are given it: `whsec_` and base64.
+    /// The text that receivers get: `whsec_` and base64.
     pub secret: String,
-    /// When it began to be used.
+    /// Since when it is used.
     pub created: Timestamp,
     /// Until when it is used, if another one replaces it.
     pub expires: Option<Timestamp>,
@@ -258,7 +258,7 @@ impl std::fmt::Debug for SigningSecret {
     }
 }
 
-/// An exchange or a queue of the broker, under a name of its own.
+/// A destination: an exchange or a queue of the broker, under a name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Destination {
@@ -271,36 +271,36 @@ pub struct Destination {
     pub routing_key: String,
 }
 
-/// What a client may do on a service.
+/// An authorization: what a client may do on a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Authorization {
     /// The client.
     pub client: ClientKey,
     /// The service.
     pub service: ServiceKey,
-    /// What it may do.
+    /// Its roles.
     pub roles: Roles,
-    /// A new task of this client is taken only while it has fewer pending ones on the service than this.
+    /// Its capacity: a new task is accepted only while the client has fewer pending ones on the service than this.
     pub capacity: Option<u32>,
-    /// Its part in the service's flow.
+    /// Its flow limits on the service.
     pub flow: ClientFlow,
 }
 
-/// Everything that is declared, at one moment. Small enough to be kept in memory by every process.
+/// The whole declaration at one moment. Small enough to be kept in memory by every process.
 #[derive(Debug, Clone, Default)]
 pub struct Declared {
-    /// Counts the changes.
+    /// The version: counts the changes.
     pub version: i64,
     /// The services, by name.
     pub services: HashMap<ServiceName, Arc<Service>>,
     /// The clients, by name.
     pub clients: HashMap<ClientId, Arc<Client>>,
-    /// Who may do what.
+    /// The authorizations.
     pub authorizations: HashMap<(ClientKey, ServiceKey), Authorization>,
 }
 
 impl Declared {
-    /// Puts rows together.
+    /// Builds it from rows.
     pub fn new(version: i64, services: Vec<Service>, clients: Vec<Client>, authorizations: Vec<Authorization>) -> Self {
         Self {
             version,
@@ -310,7 +310,7 @@ impl Declared {
         }
     }
 
-    /// What a client may do on a service; nothing, if it was not said.
+    /// The authorization of a client on a service; no roles if none is declared.
     pub fn roles(&self, client: ClientKey, service: ServiceKey) -> Roles {
         self.authorizations.get(&(client, service)).map(|a| a.roles).unwrap_or_default()
     }

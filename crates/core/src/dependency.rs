@@ -1,23 +1,22 @@
-//! Tasks that wait for others: what they wait for, and when they need not wait any more.
+//! Dependencies: the tasks that a task waits for, and when it is released.
 //!
-//! A task that waits so is [`Status::Waiting`] without being due. Each of those that it waits for settles its part once, by the
-//! first end that it comes to; [`After::gate`] says what follows, the same when the task is submitted and each time that one
-//! of the others ends.
+//! A dependent task is [`Status::Waiting`] without a due time. Each of its dependencies is resolved once, by its first
+//! end. [`After::gate`] decides what follows, both at submission and each time that a dependency ends.
 
 use crate::{BatchId, Failure, State, Status, TaskId};
 
-/// So many tasks may one wait for.
+/// The most dependencies of one task.
 pub const MOST_PREREQUISITES: usize = 100;
 
-/// When a task need not wait any more.
+/// The condition that releases a dependent task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Condition {
-    /// All of the others ended well. As soon as one ends otherwise it never will be so, and the task fails.
+    /// All dependencies succeeded. As soon as one ends otherwise, the task fails.
     #[default]
     AllSucceeded,
-    /// All of the others ended, however they did.
+    /// All dependencies ended, in any way.
     AllEnded,
-    /// One of the others ended, however it did.
+    /// One dependency ended, in any way.
     AnyEnded,
 }
 
@@ -45,37 +44,38 @@ impl Condition {
     }
 }
 
-/// What a new task waits for.
+/// The dependencies of a new task.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct After {
-    /// These tasks, each once. They are of the same client, and were taken in before, or come before it in the same call.
+    /// These tasks, each once. They belong to the same client, and were submitted before, or come before it in the same
+    /// call.
     pub tasks: Vec<TaskId>,
-    /// When it need not wait any more.
+    /// The condition.
     pub when: Condition,
 }
 
-/// One of the tasks that another one waits for.
+/// One dependency of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Prerequisite {
     /// Its public name.
     pub task_id: TaskId,
-    /// How it ended, the first time that it did.
+    /// Its first end.
     pub ended: Option<Status>,
 }
 
-/// Whether a task may go on.
+/// Whether a dependent task may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
     /// Not yet.
     Closed,
-    /// It may.
+    /// It may start.
     Open,
-    /// Never: this one ended in a way that it was not to.
+    /// Never: this dependency ended in a way that does not meet the condition.
     Barred(TaskId, Status),
 }
 
 impl Condition {
-    /// Whether a task that waits for these may go on.
+    /// Decides for a task with these dependencies.
     pub fn gate<'a>(self, prerequisites: impl IntoIterator<Item = &'a Prerequisite>) -> Gate {
         let (mut any, mut all) = (false, true);
         for prerequisite in prerequisites {
@@ -91,41 +91,41 @@ impl Condition {
     }
 }
 
-/// What tasks can have in common besides their service and their client.
+/// What a list of tasks can have in common besides service and client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskLink {
-    /// This correlation id.
+    /// The correlation id.
     Correlation(String),
-    /// This task is their parent.
+    /// The parent.
     Parent(TaskId),
-    /// This is their batch.
+    /// The batch.
     Batch(BatchId),
-    /// They wait for this task, and were not told yet that it has ended.
+    /// An unresolved dependency on this task.
     After(TaskId),
 }
 
-/// What became of tasks because others ended.
+/// What a call that resolves dependencies did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DependenciesResolved {
-    /// So many tasks changed.
+    /// How many tasks changed.
     pub changed: usize,
-    /// Whether there may be more to do.
+    /// Whether there may be more to resolve.
     pub more: bool,
 }
 
-/// Why a task fails that waits for one that ended otherwise than it was to.
+/// The failure of a task whose dependency did not meet the condition.
 pub fn barred(task_id: TaskId, status: Status) -> Failure {
     Failure::new(format!("It was to start after task {task_id}, which ended as {}.", status.as_str()))
         .of_kind("dependency")
 }
 
 impl State {
-    /// A task that was just taken in, and waits for others.
+    /// The state of a task that was just submitted and has dependencies.
     pub fn blocked() -> Self {
         Self { status: Status::Waiting, ..Self::pending() }
     }
 
-    /// Whether it waits for other tasks.
+    /// Whether it waits for its dependencies.
     pub fn is_blocked(&self) -> bool {
         self.status == Status::Waiting && self.due.is_none()
     }

@@ -1,64 +1,64 @@
-//! Tasks on their way to a broker, as a store hands them out.
+//! Dispatches: tasks that are to be published to a broker.
 
 use std::{sync::Arc, time::Duration};
 
 use crate::{Json, Priority, ServiceKey, TaskId, TraceContext};
 
-/// A task that is to be published, as whoever does so knows it.
+/// The name of a dispatch, as its publisher knows it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DispatchName {
     /// The service.
     pub service: ServiceKey,
-    /// The prefix of the queue. A service may get another one meanwhile.
+    /// The prefix of the queue. The service may have another one by now.
     pub queue: Arc<str>,
-    /// Which publication it is about: another one each time that the broker has lost it, or that it came back.
+    /// The number of the publication: a new one each time that the broker lost the task, or that the task was returned.
     pub round: i32,
     /// The task's public name.
     pub task_id: TaskId,
 }
 
-/// A task that was dispatched to a broker, and of which nothing was heard since.
+/// A published task of which nothing was heard since.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PublishedTask {
     /// The task's public name.
     pub task_id: TaskId,
-    /// Whether a worker has any task of the same service.
+    /// Whether any task of the same service is in progress.
     pub running: bool,
 }
 
-/// A task that is to be dispatched to a broker.
+/// A dispatch that is due.
 #[derive(Debug, Clone)]
 pub struct DueDispatch {
-    /// What it is called.
+    /// Its name.
     pub name: DispatchName,
-    /// The arguments; none if the task has ended, or is gone: there is nothing to be dispatched any more.
+    /// The arguments; none if the task has ended or was purged, so that there is nothing to publish.
     pub request: Option<Json>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
-    /// Whose trace it is part of.
+    /// The trace context that it belongs to.
     pub trace: Option<TraceContext>,
-    /// How urgent it is.
+    /// The priority.
     pub priority: Priority,
-    /// How long an attempt may take, if the task says so itself.
+    /// The timeout of an attempt, if the task has one of its own.
     pub timeout: Option<Duration>,
-    /// The task's revision: what was [revoked](crate::Revocation) before it is not meant by that.
+    /// The task's revision: [revocations](crate::Revocation) before it are not about this publication.
     pub revision: u64,
 }
 
-/// What is to be published.
+/// The answer to a claim of dispatches.
 #[derive(Debug, Clone, Default)]
 pub struct ClaimedDispatches {
-    /// The tasks, in the order in which they are to be published.
+    /// The dispatches, in the order of publication.
     pub tasks: Vec<DueDispatch>,
-    /// When to look again, where a rate holds tasks back. Whatever else does wakes those who publish.
+    /// When to look again, where a rate limit delays tasks. Other limits send a wake-up instead.
     pub again: Option<Duration>,
 }
 
-/// What became of a dispatch.
+/// The outcome of a dispatch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dispatched {
-    /// The broker has it, or nobody needs it any more.
+    /// The broker has confirmed it, or nobody needs it any more.
     Done,
-    /// It is to be tried again, by anybody.
+    /// It is retried by any publisher.
     Again,
 }

@@ -50,23 +50,23 @@ pub struct Effects {
     pub unique_key: Option<KeyEffect>,
     /// What subscribers to events are told.
     pub milestone: Option<Milestone>,
-    /// Whoever watches the task sees something new.
+    /// Whether watchers of the task see something new.
     pub is_visible: bool,
-    /// The task had ended, or waited, and begins anew.
+    /// Whether the task had ended, or waited, and starts anew.
     pub is_revived: bool,
-    /// It waits in its queue again, and has to be published anew where the service uses a broker.
+    /// Whether it is pending again, and must be published again where the service uses a broker.
     pub returns_to_queue: bool,
-    /// No instance leases it any more.
+    /// Whether the instance lease on it ends.
     pub ends_lease: bool,
-    /// A claim on the service may find more than before.
+    /// Whether a claim on the service may find more than before.
     pub wakes_claims: bool,
-    /// The service's window has room for another task.
+    /// Whether the service's window has room for another task.
     pub opens_window: bool,
-    /// Those who depend on the task are to be resolved.
+    /// Whether the dependents of the task must be resolved.
     pub ends_for_dependents: bool,
-    /// The worker that has the task is to be told to stop.
+    /// Whether the worker that has the task gets a revocation.
     pub revokes: bool,
-    /// When something happens to the task by itself.
+    /// When the next timer of the task fires.
     pub timer: Option<Timestamp>,
 }
 

@@ -1,14 +1,15 @@
-//! May tasks of this service be handed out now, how many, and whose? The one place that limits a flow.
+//! Flow limits: how many tasks of a service may start now, and whose. The one place that decides it.
 //!
-//! A store locks the service's flow, reads how many tasks run and wait, and asks [`Flow`]. Because the flow stays locked
-//! until the commit, claims take turns, and the answer is exact: never one too many, and never none while there is room.
-//! What runs is counted, not remembered: a worker that dies leaves nothing behind that would have to be given back.
+//! A store locks the service's flow, reads how many tasks run and wait, and asks [`Flow`]. The flow stays locked until
+//! the commit, so the answer is exact: never one task too many, and never none while there is room. Running tasks are
+//! counted from the tasks themselves, so a lost worker leaves no count to correct.
 //!
-//! Where a broker hands tasks out, the same is asked before they are published: what is published and unfinished is what runs.
+//! For a broker service the same is asked before tasks are published: a task that is published and unfinished counts as
+//! running.
 //!
-//! The rate is GCRA: one moment says how far ahead of its rate a service is. Fair share is start-time fair queueing: every
-//! start costs its client some virtual time, the client with the earliest is next, and one that was away begins at the
-//! service's own time, so that its absence earns it nothing.
+//! The rate limit is GCRA: one time says how far ahead of its rate a service is. Fair share is start-time fair
+//! queueing: every start costs its client some virtual time, and the client with the earliest virtual time is next. A
+//! client that was away begins at the virtual time of the service, so that absence earns no credit.
 
 use std::{
     cmp::Reverse,
@@ -18,26 +19,26 @@ use std::{
 
 use crate::ClientKey;
 
-/// What a start costs a client whose weight is 1, in virtual time. One that weighs more pays less.
+/// The virtual time that a start costs a client with share 1. A larger share pays less.
 const COST: i64 = 1_000_000;
 
-/// The most that a client may weigh.
+/// The largest share of a client.
 pub const MAX_SHARE: u32 = 1_000;
 
-/// Starts that a rate holds back are looked for together, where that costs nobody more than this.
+/// Starts that a rate limit delays are looked for together, if that delays none by more than this.
 const TOGETHER: i128 = 5_000_000;
 
-/// A century, in nanoseconds: as far ahead of its rate as a service can get.
+/// A century in nanoseconds: the most that a service can be ahead of its rate.
 const FAR: i128 = 3_155_760_000_000_000_000;
 
-/// How many tasks of a service may start in a time.
+/// A rate limit: how many tasks of a service may start in a period.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RateLimit {
-    /// So many...
+    /// How many starts.
     pub count: u32,
-    /// ...in this time.
+    /// The period.
     pub per: Duration,
-    /// So many at once, after a pause.
+    /// How many starts at once after a pause: the burst.
     pub burst: u32,
 }
 
@@ -48,38 +49,39 @@ impl RateLimit {
         (per + i128::from(self.count.max(1)) - 1).div_euclid(i128::from(self.count.max(1))).clamp(1, FAR)
     }
 
-    /// How far ahead of its rate a service may get.
+    /// How far ahead of its rate a service may be.
     fn window(self) -> i128 {
         (self.interval() * i128::from(self.burst.max(1))).min(FAR)
     }
 
-    /// How long it takes until a burst is possible again after one.
+    /// How long until a full burst is possible again.
     pub fn refills_in(self) -> Duration {
         Duration::from_nanos(u64::try_from(self.window()).unwrap_or(u64::MAX))
     }
 }
 
-/// What limits the flow of a service's tasks to its workers, over all processes.
+/// The flow limits of a service, over all processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowLimits {
-    /// So many tasks run at once.
+    /// How many tasks run at once.
     pub max_running: Option<u32>,
-    /// So many of one client, unless its authorization says otherwise.
+    /// How many tasks of one client run at once, unless its authorization says otherwise.
     pub max_running_per_client: Option<u32>,
-    /// So many start in a time.
+    /// How fast tasks start.
     pub rate: Option<RateLimit>,
-    /// Whether clients take turns; otherwise the oldest task is next, whosever it is.
+    /// Whether clients take turns. Otherwise the oldest task is next, whichever client it belongs to.
     pub fair_share: bool,
-    /// Where a broker hands tasks out: so many are published and unfinished at once, the rest waits in the store.
+    /// The dispatch window of a broker service: how many tasks are published and unfinished. The rest wait in the
+    /// store.
     pub dispatch_window: Option<u32>,
 }
 
-/// What an authorization says of its client's part in a service's flow.
+/// The flow limits of one client on one service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientFlow {
-    /// So many of its tasks run at once; none means what holds for every client.
+    /// How many of its tasks run at once; none means the service's limit per client.
     pub max_running: Option<u32>,
-    /// How much it weighs where clients take turns.
+    /// Its share where clients take turns.
     pub share: u32,
 }
 
@@ -89,68 +91,68 @@ impl Default for ClientFlow {
     }
 }
 
-/// What a flow remembers from one claim to the next.
+/// The stored state of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FlowState {
     /// When the service is back at its rate, in nanoseconds since 1970.
     pub ahead_until: i64,
-    /// The service's virtual time: when the last start began.
+    /// The virtual time of the service: when the last start began.
     pub time: i64,
     /// How many turns clients have had.
     pub turns: i64,
 }
 
-/// Where a client stands among those that take turns.
+/// The stored state of a client in a fair share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Standing {
     /// Its virtual time: when its last start was paid for.
     pub time: i64,
-    /// Which turn that was: of those with the same time, whoever has waited for longer is next.
+    /// The number of its last turn. Of clients with the same virtual time, the one with the older turn is next.
     pub turn: i64,
 }
 
-/// What a claim has to know of one client.
+/// What a claim needs to know of one client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FlowClient {
     /// The client.
     pub client: ClientKey,
-    /// Tasks that wait.
+    /// Pending tasks.
     pub pending: u64,
-    /// Tasks that a worker has.
+    /// Running tasks.
     pub running: u64,
-    /// So many run at once, where its authorization says so.
+    /// How many of its tasks run at once, if its authorization says so.
     pub max_running: Option<u32>,
-    /// How much it weighs where clients take turns.
+    /// Its share where clients take turns.
     pub share: u32,
-    /// Where it stands among those that take turns.
+    /// Its stored state.
     pub standing: Standing,
 }
 
-/// What a claim has to know of a service, read while its flow is locked.
+/// What a claim needs to know of a service, read while its flow is locked.
 #[derive(Debug, Clone, Default)]
 pub struct FlowFacts {
     /// The limits.
     pub limits: FlowLimits,
-    /// What was remembered.
+    /// The stored state of the flow.
     pub state: FlowState,
     /// The database's time, in nanoseconds since 1970.
     pub now: i64,
-    /// Tasks that wait.
+    /// Pending tasks.
     pub pending: u64,
-    /// Tasks that a worker has.
+    /// Running tasks.
     pub running: u64,
-    /// The clients with tasks that wait, where it matters whose they are.
+    /// The clients with pending tasks, if the limits are per client.
     pub clients: Option<Vec<FlowClient>>,
 }
 
-/// What may be taken.
+/// What a claim may take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Pick {
-    /// The first so many, whosever they are.
+    /// The first so many, of any client.
     Any(usize),
-    /// So many of each of these, in the order of their last turns.
+    /// So many of each of these clients, in the order of their last turns.
     Each(Vec<(ClientKey, usize)>),
-    /// The first so many of all, but at most so many of each of these: see [`Flow::first_of`].
+    /// The first so many of all, but at most so many of each of these clients: see [`Flow::first_of`].
     First(Vec<(ClientKey, usize)>, usize),
 }
 

@@ -1,25 +1,25 @@
-//! Processes that do tasks themselves: how they are known, what they have in hand, and what becomes of that when they die.
+//! Instances: their registration, their heartbeats, and what happens to their leased tasks when they die.
 //!
-//! A worker elsewhere holds each task under a lease of its own. A process on the store itself answers for all that it has
-//! in hand with one sign of life: its heartbeat. So taking a thousand tasks costs it one row.
+//! A worker over HTTP has a lease for each task. An instance covers all its leased tasks with one heartbeat, so leasing
+//! a thousand tasks costs one row.
 
 use std::time::Duration;
 
 use crate::{ServiceKey, Timestamp};
 
-/// One run of a process: another one each time that it starts.
+/// The key of one run of a process: a new one each time that it starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct InstanceKey(pub i64);
 
-/// What becomes of the tasks that a process had in hand when it died.
+/// The crash policy: what happens to the leased tasks of a dead instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CrashPolicy {
-    /// They are done again, by whoever is there. After as many losses as the service allows, they fail.
+    /// They run again anywhere. At the delivery limit of the service, they fail.
     #[default]
     Restart,
     /// They fail.
     Fail,
-    /// They stay as they are, and no process of that name starts, until somebody has decided.
+    /// They stay as they are, and no instance of that name starts, until an operator decides.
     Refuse,
 }
 
@@ -27,7 +27,7 @@ impl CrashPolicy {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Restart, Self::Fail, Self::Refuse];
 
-    /// The word for it.
+    /// The name on the wire.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Restart => "restart",
@@ -36,7 +36,7 @@ impl CrashPolicy {
         }
     }
 
-    /// The policy that a word means.
+    /// Reads the name on the wire.
     pub fn parse(word: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|policy| policy.as_str() == word)
     }
@@ -56,57 +56,57 @@ impl CrashPolicy {
     }
 }
 
-/// A process that begins.
+/// An instance to be registered.
 #[derive(Debug, Clone)]
 pub struct NewInstance {
-    /// What it is called. Whoever begins under a name replaces whoever had it.
+    /// Its name. It replaces an instance with the same name.
     pub name: String,
     /// The host or pod it runs on.
     pub host: Option<String>,
     /// Which version of Relais it is.
     pub version: String,
-    /// What becomes of its tasks if it dies.
+    /// Its crash policy.
     pub policy: CrashPolicy,
-    /// How long it may keep silent before it counts as dead.
+    /// How long it may be silent before it counts as dead.
     pub silence: Duration,
-    /// The services whose tasks it does itself.
+    /// The services whose tasks it runs.
     pub services: Vec<ServiceKey>,
 }
 
-/// Whether a process may begin.
+/// The answer to a registration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Registration {
-    /// It may.
+    /// It is registered.
     In {
-        /// What it is called from now on.
+        /// Its key.
         key: InstanceKey,
-        /// So many tasks of the one that had its name were taken care of.
+        /// How many tasks of its predecessor were recovered.
         recovered: usize,
     },
-    /// The one that had its name died with so many tasks in hand, and it is to be decided what becomes of them.
+    /// The predecessor died with so many leased tasks, and an operator has to decide what happens to them.
     Refused {
         /// How many.
         tasks: usize,
     },
 }
 
-/// What an operator decides about the tasks of a process that died.
+/// An operator's decision about the tasks of a dead instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
-    /// They are done again.
+    /// They run again.
     Restart,
     /// They fail.
     Fail,
 }
 
-/// How a process is.
+/// The status of an instance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum InstanceStatus {
-    /// It gives signs of life.
+    /// Its heartbeats arrive.
     Alive,
-    /// It has been silent for too long; what it had is about to be taken care of.
+    /// It has been silent for too long, and is about to be reaped.
     Silent,
-    /// It died with tasks in hand, and somebody has to decide what becomes of them.
+    /// It died with leased tasks, and an operator has to decide what happens to them.
     Undecided,
 }
 
@@ -121,36 +121,36 @@ impl InstanceStatus {
     }
 }
 
-/// A process, as it is known.
+/// A registered instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceRecord {
-    /// This run of it.
+    /// Its key.
     pub key: InstanceKey,
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// The host or pod it runs on.
     pub host: Option<String>,
     /// Which version of Relais it is.
     pub version: String,
-    /// What becomes of its tasks if it dies.
+    /// Its crash policy.
     pub policy: CrashPolicy,
-    /// How it is.
+    /// Its status.
     pub status: InstanceStatus,
-    /// When it began.
+    /// When it registered.
     pub started: Timestamp,
-    /// Its last sign of life.
+    /// Its last heartbeat.
     pub seen: Timestamp,
-    /// How many tasks it has in hand, about: those that it has just finished may be among them.
+    /// About how many tasks it has leased. Tasks that it has just finished may be among them.
     pub leased: u64,
 }
 
-/// What was done about processes that died.
+/// What a call of the reaper did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ReapedInstances {
-    /// So many of them.
+    /// How many instances were reaped.
     pub instances: usize,
-    /// So many tasks were taken care of.
+    /// How many of their tasks were recovered.
     pub tasks: usize,
-    /// How long until the next one has been silent for too long, unless it gives a sign of life.
+    /// How long until the next instance has been silent for too long, unless its heartbeat arrives.
     pub next: Option<Duration>,
 }

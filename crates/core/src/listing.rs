@@ -1,4 +1,4 @@
-//! Which tasks a listing asks for, and what it gets.
+//! Filters and pages of task lists.
 
 use crate::{ClientKey, ServiceKey, Status, Task, TaskLink, Timestamp};
 
@@ -11,14 +11,14 @@ pub struct TaskFilter {
     pub client: Option<ClientKey>,
     /// In one of these; none means any.
     pub statuses: Vec<Status>,
-    /// That have this in common. Where one is given, a page may have fewer tasks than asked for, or none, and yet a next one:
-    /// it looks at so many of those, not at all.
+    /// What the tasks have in common. With this filter a page reads a bounded number of rows, so it may have fewer
+    /// tasks than asked for, or none, and a next page.
     pub link: Option<TaskLink>,
     /// Submitted at this time or later.
     pub submitted_from: Option<Timestamp>,
     /// Submitted before this time.
     pub submitted_before: Option<Timestamp>,
-    /// Arrived before the task with this `id`: the cursor.
+    /// Submitted before the task with this `id`: the cursor.
     pub before_id: Option<i64>,
     /// At most so many.
     pub limit: usize,
@@ -34,7 +34,7 @@ impl TaskFilter {
 /// A page of tasks, the newest first.
 #[derive(Debug, Clone, Default)]
 pub struct Page {
-    /// The tasks; a listing does not place them in their queues.
+    /// The tasks, without positions.
     pub tasks: Vec<Task>,
     /// Where the next page begins, if there may be one.
     pub next_before_id: Option<i64>,

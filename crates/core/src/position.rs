@@ -1,12 +1,12 @@
-//! A task's place in its queue, at a cost that does not grow with the queue.
+//! The position of a task in its queue, at a cost that does not grow with the queue.
 //!
-//! Each service numbers its tasks 0, 1, 2… in the order in which they were committed (`seq`). So the tasks that came
-//! before one are known without counting them: there are `seq`. What has to be counted is how many of those have left
-//! the queue. Departures are counted in a tree: level 0 has a node for every 16 numbers, and each level above one for every 16
-//! of the level below. A departure adds one to its node on each level; a place is found by adding up the full nodes before
-//! it, at most 15 a level, and looking at the fewer than 16 tasks that share its smallest node.
+//! Each service numbers its tasks 0, 1, 2… in commit order (`seq`). So `seq` tasks were submitted before a task, and
+//! only those of them that left the queue have to be counted. They are counted in a tree: level 0 has a node for every
+//! 16 numbers, and each higher level a node for every 16 nodes of the level below. A task that leaves adds one to its
+//! node on each level. A position is found by adding up the full nodes before it, at most 15 per level, and by looking
+//! at the fewer than 16 tasks in its smallest node.
 //!
-//! A submission touches none of it: a task that arrives stands behind all that are pending.
+//! A submission writes nothing here: a new task is behind all pending ones.
 
 /// How many bits of a number each level drops.
 pub const LEVELS: [u32; 6] = [4, 8, 12, 16, 20, 24];
@@ -20,12 +20,12 @@ pub struct Node {
     pub slot: i64,
 }
 
-/// The nodes that a departure of this number counts in.
+/// The nodes that count a task with this number when it leaves the queue.
 pub fn nodes(seq: i64) -> [Node; LEVELS.len()] {
     std::array::from_fn(|level| Node { level: level as i16, slot: seq >> LEVELS[level] })
 }
 
-/// What has to be added up to place a task.
+/// The nodes to add up for the position of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     /// For each level, the first slot that counts and the one after the last.
@@ -34,7 +34,7 @@ pub struct Span {
     pub first: i64,
 }
 
-/// What has to be added up to place the task with this number.
+/// The nodes to add up for the position of the task with this number.
 pub fn span(seq: i64) -> Span {
     let slots = std::array::from_fn(|level| {
         let first = match LEVELS.get(level + 1) {

@@ -1,27 +1,27 @@
-//! Which of the tasks that wait goes first.
+//! Priority: the order of pending tasks.
 //!
-//! Tasks are taken in the order of their rank, a moment: when a task was submitted, less a head start for each level of
-//! its priority. So an urgent task goes before all that came a while earlier, and none waits for ever: one that was passed
-//! over long enough is before all that come later, whatever their priority. The rank is written once and never changes.
+//! Tasks are claimed in the order of their rank. The rank is a time: the submission, less a head start for each level
+//! of priority. So an urgent task overtakes tasks that were submitted a while before, and no task waits for ever. The
+//! rank is written once and never changes.
 
 use std::time::Duration;
 
-/// How long a head start each level gives, unless the service says otherwise.
+/// The default head start of each level.
 pub const DEFAULT_PRIORITY_STEP: Duration = Duration::from_secs(60);
 
-/// How urgent a task is: from 0, the least, to 9.
+/// The priority of a task: from 0, the lowest, to 9.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Priority(u8);
 
 impl Default for Priority {
-    /// In the middle: there is something to be less urgent than others.
+    /// The default, in the middle, so that tasks can also be less urgent than others.
     fn default() -> Self {
         Self(4)
     }
 }
 
 impl Priority {
-    /// The most urgent.
+    /// The highest.
     pub const MOST: Self = Self(9);
 
     /// A priority, if it is one.
@@ -34,7 +34,7 @@ impl Priority {
         self.0
     }
 
-    /// By how many milliseconds the rank comes before the submission; less than 0 if it comes after.
+    /// By how many milliseconds the rank comes before the submission; negative if it comes after.
     pub fn head_start(self, step: Duration) -> i64 {
         let levels = i64::from(self.0) - i64::from(Self::default().0);
         levels.saturating_mul(i64::try_from(step.as_millis()).unwrap_or(i64::MAX))

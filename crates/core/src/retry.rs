@@ -1,13 +1,13 @@
-//! When a task that failed is tried again.
+//! Retry policies: when a failed task is run again.
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// So many retries may a policy ask for.
+/// The most retries of a policy.
 pub const MOST_RETRIES: u32 = 1000;
 
-/// So long may it be until the next attempt, whatever the policy says.
+/// The longest backoff, whatever the policy says.
 pub const LONGEST_RETRY: Duration = Duration::from_secs(30 * 86_400);
 
 /// Why an attempt failed.
@@ -15,23 +15,23 @@ pub const LONGEST_RETRY: Duration = Duration::from_secs(30 * 86_400);
 pub struct Failure {
     /// For people.
     pub message: String,
-    /// A word for programs.
+    /// The kind: a word for programs.
     pub kind: Option<String>,
-    /// Where it happened, as the worker's language tells it.
+    /// Where it happened: a stack trace of the worker's language.
     pub trace: Option<String>,
-    /// Whether trying again may help; the policy's choice if the worker does not say.
+    /// Whether a retry may help; none leaves it to the policy.
     pub retryable: Option<bool>,
-    /// How long to wait before the next attempt, if there is one; the policy's choice if the worker does not say.
+    /// The wait before the retry; none leaves it to the policy.
     pub retry_after: Option<Duration>,
 }
 
 impl Failure {
-    /// A failure of which nothing is known but this.
+    /// A failure with only a message.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), ..Self::default() }
     }
 
-    /// The same, with a word for programs.
+    /// A failure with a message and a kind.
     #[must_use]
     pub fn of_kind(mut self, kind: impl Into<String>) -> Self {
         self.kind = Some(kind.into());
@@ -39,29 +39,30 @@ impl Failure {
     }
 }
 
-/// How often a task that failed is tried again, and when.
+/// A retry policy: how often a failed task is retried, and when.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RetryPolicy {
-    /// At most so many times after the first.
+    /// The most retries.
     pub limit: u32,
-    /// How long to wait before the first retry.
+    /// The wait before the first retry.
     #[serde(with = "millis")]
     pub base: Duration,
-    /// Each wait is so many times as long as the one before.
+    /// The factor by which each wait grows.
     pub factor: f64,
-    /// No wait is longer than this.
+    /// The longest wait.
     #[serde(with = "millis_if_any", default)]
     pub cap: Option<Duration>,
-    /// This share of each wait, from 0 to 1, is left to chance, so that tasks that failed together do not come back together.
+    /// The jitter: this share of each wait, from 0 to 1, is random, so that tasks that failed together are not retried
+    /// together.
     pub jitter: f64,
-    /// No retry begins later than this after the task was submitted, was to begin, or was asked for once more.
+    /// No retry starts later than this after the submission, the due time, or a retry by an operator.
     #[serde(with = "millis_if_any", default)]
     pub within: Option<Duration>,
-    /// Failures of these kinds are not tried again.
+    /// Failures of these kinds are not retried.
     #[serde(default)]
     pub except_kinds: Vec<String>,
-    /// Nothing is tried again, whatever tasks ask for. Only a service can say so.
+    /// No task of the service is retried, whatever its own policy. Only a service can say so.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub never: bool,
 }
@@ -81,12 +82,12 @@ impl RetryPolicy {
         }
     }
 
-    /// No retry, and none for tasks that ask for some.
+    /// No retry, also for tasks with a policy of their own.
     pub fn never() -> Self {
         Self { never: true, ..Self::none() }
     }
 
-    /// What holds for a task with a policy of its own: what its service forbids stays forbidden.
+    /// The policy of a task with a policy of its own: a service that forbids retries overrides it.
     #[must_use]
     pub fn under(mut self, service: Self) -> Self {
         if service.never {

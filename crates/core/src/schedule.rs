@@ -1,8 +1,7 @@
-//! Schedules: tasks that are submitted at the times which a cron expression names.
+//! Schedules: submit tasks at the times of a cron expression.
 //!
-//! What an operator declares is a [`Schedule`]; how far it has come is its [`Progress`], which a new declaration leaves as it
-//! is. Which runs are due, and which were missed, is decided here ([`Due`]); a driver keeps the rows, and a [`ScheduleValidator`] says
-//! what a run submits.
+//! A [`Schedule`] is declared by an operator; its [`Progress`] survives a new declaration. [`Due`] decides which runs
+//! are due and which were missed. A driver stores the rows, and a [`ScheduleValidator`] makes the task of a run.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -10,24 +9,24 @@ use crate::{
     ClientId, Cron, Json, NewTask, Priority, RetryPolicy, ScheduleName, ServiceName, Submission, TaskId, Timestamp,
 };
 
-/// A run that is at most so late was not missed: a busy machine is not an absent one.
+/// How late a run may be before it counts as missed: a busy machine is not an absent one.
 pub const PATIENCE: Duration = Duration::from_secs(5);
 
-/// At most so many runs that were missed are made up for, the newest.
+/// The most missed runs that are made up for, the newest first.
 pub const MOST_MISSED: usize = 1000;
 
-/// Runs that were missed are counted up to here, each time that some were.
+/// The most missed runs that are counted at a time.
 const MOST_COUNTED: usize = 10_000;
 
-/// What becomes of runs that were missed while no process ran.
+/// What happens to runs that were missed while no process ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Missed {
-    /// They are left out.
+    /// They are skipped.
     Skip,
-    /// One run stands for all of them.
+    /// One run replaces all of them.
     #[default]
     Once,
-    /// Each is made up for, up to the newest [`MOST_MISSED`].
+    /// Each is made, up to the newest [`MOST_MISSED`].
     All,
 }
 
@@ -46,13 +45,13 @@ impl Missed {
     }
 }
 
-/// What becomes of a run while the task of the run before is unfinished.
+/// What happens to a run while the task of the previous run is unfinished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Overlap {
-    /// It happens all the same.
+    /// It is made all the same.
     #[default]
     Allow,
-    /// It is left out.
+    /// It is skipped.
     Skip,
 }
 
@@ -71,7 +70,7 @@ impl Overlap {
     }
 }
 
-/// A schedule, as it is declared.
+/// A declared schedule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Schedule {
     /// Its name.
@@ -80,85 +79,85 @@ pub struct Schedule {
     pub service: ServiceName,
     /// The consumer on whose behalf they are submitted.
     pub client: ClientId,
-    /// When.
+    /// The cron expression.
     pub cron: String,
-    /// Where the clocks are that it goes by.
+    /// The time zone.
     pub time_zone: String,
     /// The arguments of each task.
     pub body: Json,
-    /// Where to tell what becomes of them, as it was asked for.
+    /// The callback of its tasks, as it was requested.
     pub callback: Option<Json>,
-    /// One id for all of them; else each has one of its own, [`run_id`].
+    /// The correlation id of its tasks; without one, each run has its own, [`run_id`].
     pub correlation_id: Option<String>,
-    /// On what terms they are to be done.
+    /// The terms of its tasks.
     pub terms: RunTerms,
-    /// What becomes of runs that were missed.
+    /// What happens to missed runs.
     pub missed: Missed,
-    /// What becomes of runs while the one before goes on.
+    /// What happens to a run while the task of the previous run is unfinished.
     pub overlap: Overlap,
     /// While it is paused, there are no runs, and none are missed.
     pub paused: bool,
 }
 
-/// On what terms the tasks of a schedule are to be done; what is none is as for any task of the service.
+/// The terms of a schedule's tasks; none means the default of the service.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct RunTerms {
-    /// How urgent they are.
+    /// The priority.
     pub priority: Option<Priority>,
-    /// How often they are tried again.
+    /// The retry policy.
     pub retry: Option<RetryPolicy>,
-    /// How long an attempt may take.
+    /// The timeout of an attempt.
     pub timeout: Option<Duration>,
-    /// If no worker has started one within this time, it fails.
+    /// The expiry: a task that no worker starts within this time fails.
     pub expires: Option<Duration>,
 }
 
 /// A change to a schedule.
 #[derive(Debug, Clone)]
 pub enum ScheduleChange {
-    /// It is to be like this.
+    /// Creates or changes it.
     Put {
-        /// As it is declared, but for whether it is paused.
+        /// The schedule, without whether it is paused.
         schedule: Box<Schedule>,
         /// Whether it is to be paused; none leaves it as it is.
         paused: Option<bool>,
     },
-    /// It is to be paused, or to go on.
+    /// Pauses or resumes it.
     Pause {
         /// Its name.
         name: ScheduleName,
         /// Whether it is to be paused.
         paused: bool,
     },
-    /// It is to go. Its tasks stay.
+    /// Deletes it. Its tasks stay.
     Delete(ScheduleName),
 }
 
-/// How far a schedule has come.
+/// The progress of a schedule.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Progress {
     /// When it runs next.
     pub next: Option<Timestamp>,
-    /// When the last run was due that submitted a task.
+    /// The due time of the last run that submitted a task.
     pub last_run: Option<Timestamp>,
     /// The task of that run.
     pub last_task: Option<TaskId>,
-    /// Why the last run that was refused was.
+    /// Why the last refused run was refused.
     pub last_error: Option<String>,
     /// When that was.
     pub last_error_at: Option<Timestamp>,
     /// Runs that submitted a task.
     pub runs: u64,
-    /// Runs that were left out because the task of the one before was unfinished.
+    /// Runs that were skipped because the task of the previous run was unfinished.
     pub skipped: u64,
     /// Runs whose task was refused.
     pub refused: u64,
-    /// Runs that were missed and not made up for.
+    /// Missed runs that were not made up for.
     pub missed: u64,
 }
 
 impl Progress {
-    /// Adds what became of runs.
+    /// Adds the outcomes of runs.
     pub fn add(&mut self, fired: &FiredSchedule) {
         self.missed = self.missed.saturating_add(fired.missed);
         for (due, outcome) in &fired.runs {
@@ -177,7 +176,7 @@ impl Progress {
     }
 }
 
-/// A schedule, and how far it has come.
+/// A schedule with its progress.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScheduleRecord {
     /// As it is declared.
@@ -186,56 +185,56 @@ pub struct ScheduleRecord {
     pub progress: Progress,
 }
 
-/// Judges what a run is to submit, by everything but the room there is. Asked within a transaction: it must not wait.
+/// The port that validates the task of a run, without its capacity. Called within a transaction: it must not wait.
 pub trait ScheduleValidator: Send + Sync {
-    /// The number of changes to what is declared that it knows of. It is not asked while there are others.
+    /// The version of the declaration that it knows. It is not called while the store has another version.
     fn version(&self) -> i64;
 
-    /// The task of a run that is due; or why there can be none.
+    /// The task of a due run, or why it is refused.
     fn judge(&self, schedule: &Schedule, due: Timestamp) -> Result<NewTask, String>;
 }
 
-/// What became of the runs that were due.
+/// The outcome of firing schedules.
 #[derive(Debug, Clone, Default)]
 pub struct FiredSchedules {
-    /// Whether nothing was done because the validator does not know what is declared by now.
+    /// Whether nothing was done because the validator knows an older declaration.
     pub stale: bool,
     /// The schedules that had runs.
     pub schedules: Vec<FiredSchedule>,
 }
 
-/// What became of the runs of one schedule.
+/// The outcome of the runs of one schedule.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FiredSchedule {
     /// The schedule.
     pub name: ScheduleName,
     /// The service.
     pub service: ServiceName,
-    /// When they were fired: the database's time.
+    /// When they were fired, by the database's clock.
     pub at: Timestamp,
-    /// When each was due, and what became of it.
+    /// The due time and the outcome of each run.
     pub runs: Vec<(Timestamp, RunOutcome)>,
-    /// How many were missed and not made up for.
+    /// How many missed runs were not made up for.
     pub missed: u64,
 }
 
-/// What became of a run.
+/// The outcome of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RunOutcome {
     /// This task was submitted.
     Submitted(TaskId),
-    /// The task of the run before is unfinished.
+    /// The run was skipped, because the task of the previous run is unfinished.
     Skipped,
     /// Its task was refused.
     Refused(String),
 }
 
-/// What became of a run by hand.
+/// The outcome of a manual run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunByHand {
     /// There is no such schedule.
     NotFound,
-    /// This task of the run before is unfinished, and runs do not overlap.
+    /// The task of the previous run is unfinished, and runs do not overlap.
     Busy(TaskId),
     /// It was submitted, or refused.
     Answered(Submission),
@@ -246,19 +245,19 @@ pub fn run_id(name: &ScheduleName, due: Timestamp) -> String {
     format!("{name}@{due}")
 }
 
-/// Which runs are to be made of those that are due.
+/// The runs to be made now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
     /// When each of them was due, in their order.
     pub runs: Vec<Timestamp>,
-    /// How many were missed and are not made up for.
+    /// How many missed runs are not made up for.
     pub missed: u64,
     /// When the next run is due.
     pub next: Option<Timestamp>,
 }
 
 impl Due {
-    /// Judges the runs from `first` until `now`.
+    /// Decides about the runs from `first` until `now`.
     pub fn of(cron: &Cron, policy: Missed, first: Timestamp, now: Timestamp) -> Self {
         let mut runs = VecDeque::new();
         let mut total = 0;
@@ -273,7 +272,7 @@ impl Due {
         if total == MOST_COUNTED {
             runs = newest(cron, now);
         }
-        // As soon as one was missed, somebody was away, and the policy decides.
+        // If one run was missed, all processes were away, and the policy decides.
         if now.since(first) > PATIENCE {
             let kept = match policy {
                 Missed::All => runs.len(),
@@ -337,7 +336,7 @@ mod tests {
         assert_eq!(hourly(Missed::Once), (vec![newest.clone()], 3, next));
         let (runs, missed, _) = hourly(Missed::All);
         assert_eq!((runs.len(), missed, &runs[3]), (4, 0, &newest));
-        // Back just in time for the newest: that one was not missed.
+        // The newest run is just in time, so it was not missed.
         let (runs, missed, _) = due("@hourly", Missed::Skip, "2026-01-01T01:00:00Z", "2026-01-01T04:00:03Z");
         assert_eq!((runs, missed), (vec![newest], 3));
     }

@@ -1,11 +1,11 @@
-//! Tasks that a program put into the database in its own transaction, and that are to be taken in.
+//! Transactional submissions: tasks that a program wrote to the database in its own transaction.
 //!
-//! A task exists if and only if that transaction is committed. It writes one row and locks nothing that others need, however
-//! long it takes; whoever runs an engine takes the row in afterwards, by the same rules as any submission.
+//! The task exists if and only if that transaction commits. It writes one row and holds no lock that others need. An
+//! engine collects the row afterwards, by the same rules as any submission.
 
 use crate::{Json, NewTask, TaskId};
 
-/// A task that is to be taken in.
+/// A transactional submission.
 #[derive(Debug, Clone)]
 pub struct StoredSubmission {
     /// Its public name.
@@ -14,27 +14,27 @@ pub struct StoredSubmission {
     pub service: String,
     /// The consumer.
     pub client: String,
-    /// What a consumer would say over HTTP: `{"body": {…}, …}`.
+    /// The request as over HTTP: `{"body": {…}, …}`.
     pub request: Json,
 }
 
-/// Who judges entries, by what is declared at one moment.
+/// The port that validates transactional submissions against one version of the declaration.
 pub trait SubmissionValidator: Send + Sync {
-    /// The version of what is declared by which it judges.
+    /// The version of the declaration.
     fn version(&self) -> i64;
 
-    /// The task that an entry asks for, or why it is refused.
+    /// The task of a submission, or why it is refused.
     fn judge(&self, entry: &StoredSubmission) -> Result<NewTask, String>;
 }
 
-/// What became of entries.
+/// The outcome of collecting submissions.
 #[derive(Debug, Clone, Default)]
 pub struct CollectedSubmissions {
-    /// Nothing, because something else is declared by now.
+    /// Nothing was collected, because the declaration has changed.
     pub stale: bool,
-    /// So many are tasks now.
+    /// How many became tasks.
     pub taken: usize,
-    /// These were refused, and are kept with the reason.
+    /// Those that were refused; they are kept with the reason.
     pub refused: Vec<(Option<TaskId>, String)>,
     /// There may be more.
     pub more: bool,

@@ -1,4 +1,4 @@
-//! A task to be taken in: what is to be done, and on what terms; and the answer.
+//! Submissions: what a new task is, its terms, and the answer.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,16 +7,16 @@ use crate::{
     TraceContext,
 };
 
-/// A key that a consumer chose so that it can repeat a submission without fear.
+/// An idempotency key: makes a submission safe to repeat.
 #[derive(Debug, Clone)]
 pub struct IdempotencyKey {
-    /// The consumer's word.
+    /// The key, as the consumer chose it.
     pub key: String,
-    /// A digest of the request that it stands for.
+    /// A digest of the request.
     pub fingerprint: Vec<u8>,
 }
 
-/// A moment, as a consumer says it: by the calendar, or from now on. Now is the database's.
+/// A time in a submission: absolute, or relative to the database's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum When {
     /// At this moment.
@@ -26,7 +26,7 @@ pub enum When {
 }
 
 impl When {
-    /// The moment that is meant.
+    /// The absolute time.
     pub fn moment(self, now: Timestamp) -> Timestamp {
         match self {
             Self::At(moment) => moment,
@@ -35,37 +35,37 @@ impl When {
     }
 }
 
-/// A word of a client's, of which a service has one task at a time.
+/// A unique key: a service has at most one unfinished task of a client with this key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UniqueKey {
-    /// The word.
+    /// The key.
     pub key: String,
     /// For how long from the submission on; none means until the task has ended.
     pub lasting: Option<Duration>,
 }
 
-/// On what terms a task is to be done.
+/// The terms of a task.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Terms {
-    /// How urgent it is.
+    /// The priority.
     pub priority: Priority,
     /// By how many milliseconds its rank comes before its submission; see [`Priority::head_start`].
     pub head_start: i64,
-    /// Not to be handed out before; none means at once.
+    /// The due time; none means at once.
     pub due: Option<When>,
-    /// Not to be started later than this after it is due.
+    /// The expiry after the due time, if no worker has started it.
     pub expires: Option<Duration>,
-    /// How long an attempt may take; none means the service's setting.
+    /// The timeout of an attempt; none means the service's setting.
     pub timeout: Option<Duration>,
-    /// How often to try again; none means the service's setting.
+    /// The retry policy; none means the service's setting.
     pub retry: Option<RetryPolicy>,
-    /// If there is such a task already, that one is the answer.
+    /// The unique key. If it is taken, the answer is the existing task.
     pub unique: Option<UniqueKey>,
-    /// It was promised that it is taken, however full the queue is.
+    /// Whether it is accepted even if the queue is full.
     pub promised: bool,
 }
 
-/// A task to be taken in.
+/// A task to be submitted.
 #[derive(Debug, Clone)]
 pub struct NewTask {
     /// Its public name, given by the caller.
@@ -76,52 +76,52 @@ pub struct NewTask {
     pub client: ClientKey,
     /// The arguments.
     pub request: Json,
-    /// Where to tell that it has ended.
+    /// The callback.
     pub callback: Option<Callback>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
-    /// So that it can be repeated without fear.
+    /// Makes the submission safe to repeat.
     pub idempotency: Option<IdempotencyKey>,
-    /// On what terms it is to be done.
+    /// The terms.
     pub terms: Terms,
-    /// What it has to do with other tasks.
+    /// Its links to other tasks.
     pub links: NewLinks,
-    /// Where the caller believes that it goes to a broker: who publishes it.
+    /// The publisher, where the caller believes that the service uses a broker.
     pub dispatch: Option<Publisher>,
 }
 
-/// What a new task has to do with others.
+/// The links of a new task to others.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct NewLinks {
-    /// The task that it is a part of.
+    /// The parent.
     pub parent: Option<TaskId>,
-    /// The batch that it is to belong to.
+    /// The batch.
     pub batch: Option<BatchId>,
-    /// Whose trace it is part of.
+    /// The trace context that it belongs to.
     pub trace: Option<TraceContext>,
-    /// What it waits for. Where it has no correlation id or no trace, it gets those of the first of them.
+    /// Its dependencies. Without a correlation id or a trace, it gets those of the first dependency.
     pub after: Option<After>,
 }
 
-/// Who publishes a new task.
+/// The publisher of a new task.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Publisher {
-    /// How long it is left to the caller, before others find it. At zero they are told at once.
+    /// How long the dispatch is reserved for the caller. At zero, other publishers are woken at once.
     pub held: Duration,
-    /// The prefix of the queue to which the caller would publish it.
+    /// The prefix of the queue that the caller would publish to.
     pub queue: Arc<str>,
 }
 
-/// The answer to a submission that was taken.
+/// The answer to an accepted submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Submitted {
     /// The task's public name.
     pub task_id: TaskId,
-    /// Its place in the queue when it was taken, counted from 1.
+    /// Its position in the queue at submission, counted from 1.
     pub position: u64,
-    /// Whether the task was there before, under the same idempotency key.
+    /// Whether the task existed before, under the same idempotency key.
     pub replayed: bool,
-    /// Whether the task was there before, under the same unique key.
+    /// Whether the task existed before, under the same unique key.
     pub duplicate: bool,
 }
 
@@ -132,5 +132,5 @@ impl Submitted {
     }
 }
 
-/// Taken, or why not.
+/// The answer, or why the submission was refused.
 pub type Submission = Result<Submitted, Refusal>;

@@ -1,4 +1,4 @@
-//! The task, as the store keeps it and everyone sees it.
+//! The task, as the store keeps it and the API shows it.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,22 +7,22 @@ use crate::{
     Timestamp, TraceContext,
 };
 
-/// Where a task is in its life.
+/// The status of a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub enum Status {
-    /// Waiting for a worker.
+    /// Pending.
     Pending,
-    /// A worker has it.
+    /// In progress at a worker.
     InProgress,
-    /// It ended well; there is a response.
+    /// Succeeded, with a response.
     Success,
-    /// It ended badly; there is an error message.
+    /// Failed, with an error message.
     Failure,
-    /// Its consumer, or an operator, gave it up.
+    /// Cancelled by its consumer or an operator.
     Cancelled,
-    /// Pending, but not to be handed out yet: it was scheduled, it failed and is tried again, or it waits for other tasks. On the
-    /// wire it is PENDING; only the queue knows it apart.
+    /// Pending, but not in the queue yet: it is delayed, waits for a retry, or has dependencies. On the wire it is
+    /// PENDING.
     Waiting,
 }
 
@@ -47,7 +47,7 @@ impl Status {
         Self::ALL.into_iter().find(|status| status.as_str() == text)
     }
 
-    /// All that have the same name on the wire.
+    /// All statuses with the same name on the wire.
     pub fn alike(self) -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(move |other| other.as_str() == self.as_str())
     }
@@ -62,7 +62,7 @@ impl Status {
         usize::try_from(code).ok().and_then(|index| Self::ALL.get(index).copied())
     }
 
-    /// Whether nothing can change it any more.
+    /// Whether the task has ended.
     pub const fn is_final(self) -> bool {
         matches!(self, Self::Success | Self::Failure | Self::Cancelled)
     }
@@ -79,7 +79,7 @@ pub struct Task {
     pub client_id: ClientId,
     /// The service it is for.
     pub service: ServiceName,
-    /// Where it is in its life.
+    /// Its state.
     pub state: State,
     /// The arguments.
     pub request: Json,
@@ -87,39 +87,39 @@ pub struct Task {
     pub response: Option<Json>,
     /// Why it failed.
     pub error_message: Option<String>,
-    /// What kind of failure it was, a word for programs.
+    /// The kind of failure: a word for programs.
     pub error_kind: Option<String>,
-    /// Where it happened, as the worker's language tells it.
+    /// Where it happened: a stack trace of the worker's language.
     pub error_trace: Option<String>,
-    /// How urgent it is.
+    /// The priority.
     pub priority: Priority,
-    /// Where to tell what becomes of it.
+    /// The callback.
     pub callback: Option<Callback>,
-    /// What became of telling its end, where that is to be told.
+    /// The status of the callback for its end, if one is requested.
     pub notification: Option<CallbackStatus>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
-    /// When it was taken in.
+    /// When it was submitted.
     pub submitted: Timestamp,
-    /// For when it was asked, if not for at once.
+    /// Its due time, if it was delayed.
     pub scheduled: Option<Timestamp>,
-    /// Its place in its service's queue, counted from 1, while it is pending and where it was asked for.
+    /// Its position in its queue, counted from 1, while it is pending and if it was asked for.
     pub position: Option<u64>,
-    /// What it has to do with other tasks.
+    /// Its links to other tasks.
     pub links: Links,
 }
 
-/// What a task has to do with others.
+/// The links of a task to others.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Links {
-    /// The task that it is a part of.
+    /// The parent.
     pub parent: Option<TaskId>,
-    /// The batch that it belongs to.
+    /// The batch.
     pub batch: Option<BatchId>,
-    /// Whose trace it is part of.
+    /// The trace context that it belongs to.
     pub trace: Option<TraceContext>,
-    /// When it need not wait for others any more, if it was to wait for any.
+    /// The condition of its dependencies, if it has any.
     pub when: Option<Condition>,
-    /// Those that it was to wait for; read for one task, not for a list of them.
+    /// Its dependencies; read for one task, not for a list.
     pub after: Vec<Prerequisite>,
 }

@@ -1,15 +1,14 @@
-//! The W3C trace context of a task: whose trace it is part of, as its consumer said it, and as everybody is told who has to do
-//! with the task.
+//! The W3C trace context of a task: taken from its consumer, and passed on to workers and callbacks.
 //!
-//! It is carried, not acted on: Relais does not need it, so one that is malformed is left out and nobody is refused for it.
+//! Relais only passes it on. A malformed trace context is dropped, and nothing is refused because of it.
 
-/// As many vendors have their say in a `tracestate`...
+/// The most members of a `tracestate`.
 const MOST_MEMBERS: usize = 32;
 
-/// ...in so many bytes. What is longer may be dropped by anybody on the way, and is dropped here.
+/// The most bytes of a `tracestate`. A longer one may be dropped by anybody, and is dropped here.
 const LONGEST_STATE: usize = 512;
 
-/// A later version of the grammar may add to a `traceparent`; so much at most is carried.
+/// The most bytes of a `traceparent`. Later versions of the grammar may add to it.
 const LONGEST_PARENT: usize = 128;
 
 /// A trace context that conforms to the W3C's grammar.
@@ -37,7 +36,7 @@ impl TraceContext {
         self.tracestate.as_deref()
     }
 
-    /// Both, as one text to be kept.
+    /// Both headers as one text, for storage.
     pub fn to_text(&self) -> String {
         match &self.tracestate {
             Some(state) => format!("{}\n{state}", self.traceparent),
@@ -45,7 +44,7 @@ impl TraceContext {
         }
     }
 
-    /// Reads what was kept.
+    /// Reads a stored text.
     pub fn from_text(text: &str) -> Option<Self> {
         match text.split_once('\n') {
             Some((parent, state)) => Self::parse(parent, Some(state)),
@@ -66,7 +65,7 @@ fn is_parent(text: &str) -> bool {
     else {
         return false;
     };
-    // Version 00 ends here; those to come may say more, in characters that a header takes.
+    // Version 00 ends here. Later versions may say more, in characters that a header takes.
     let rest = parts.next();
     let fine = rest.is_none_or(|rest| version != "00" && rest.bytes().all(|byte| byte.is_ascii_graphic()));
     text.len() <= LONGEST_PARENT
@@ -80,7 +79,7 @@ fn is_parent(text: &str) -> bool {
         && hex(flags, 2)
 }
 
-/// The members that conform, without those that say nothing; none if one does not, or there are too many.
+/// The valid members, without empty ones; none if one is invalid or there are too many.
 fn state(text: &str) -> Option<String> {
     if text.len() > LONGEST_STATE {
         return None;

@@ -1,14 +1,14 @@
 //! The only way a task's state changes.
 //!
-//! Every driver loads a [`State`], hands it to [`apply`] with what happened, and stores what comes back. Messages may
-//! arrive late, twice or out of order, from workers that were replaced long ago: whatever they say, a final state stays
-//! as it is, and a message that carries another attempt than the current one changes nothing.
+//! Every driver loads a [`State`], calls [`apply`] with an event, and stores the result. Messages may arrive late,
+//! twice or out of order, from workers that were replaced long ago. A final state never changes, and a message of
+//! another attempt than the current one changes nothing.
 
 use std::time::Duration;
 
 use crate::{Failure, Json, Status, Timestamp};
 
-/// A worker whose task has run for too long is told so, and has this long to stop by itself.
+/// How long a worker has to stop by itself after its attempt has timed out.
 pub const GRACE: Duration = Duration::from_secs(10);
 
 /// The part of a task that changes.
@@ -16,9 +16,9 @@ pub const GRACE: Duration = Duration::from_secs(10);
 pub struct State {
     /// Where it is in its life.
     pub status: Status,
-    /// How many times it was handed to a worker; the number of the current attempt.
+    /// How many times it was given to a worker: the number of the current attempt.
     pub attempt: u32,
-    /// How many times a worker lost it without a word.
+    /// How many times a worker was lost without a message.
     pub losses: u32,
     /// How many attempts have failed: what a retry policy counts.
     pub failures: u32,
@@ -30,22 +30,22 @@ pub struct State {
     pub started: Option<Timestamp>,
     /// When it ended.
     pub ended: Option<Timestamp>,
-    /// Until when its worker may keep silent. None where a broker watches the worker instead.
+    /// When its lease expires. None where a broker watches the worker instead.
     pub lease_until: Option<Timestamp>,
-    /// When it comes into its queue, while it is waiting.
+    /// When it enters its queue, while it is waiting.
     pub due: Option<Timestamp>,
-    /// When it is too late to start, while nobody has started it.
+    /// When it expires, while nobody has started it.
     pub expires: Option<Timestamp>,
     /// How long an attempt may take. It does not change.
     pub timeout: Option<Duration>,
-    /// When the current attempt has taken too long.
+    /// When the current attempt times out.
     pub deadline: Option<Timestamp>,
-    /// Counts the changes; watchers use it to know whether they have seen this one.
+    /// Counts the visible changes, so that watchers know whether they have seen this one.
     pub revision: u64,
 }
 
 impl State {
-    /// A task that was just taken in.
+    /// The state of a task that was just submitted.
     pub const fn pending() -> Self {
         Self {
             status: Status::Pending,
@@ -65,12 +65,12 @@ impl State {
         }
     }
 
-    /// A task that was just taken in, and is not to be handed out before this moment.
+    /// The state of a task that was just submitted and is delayed until this time.
     pub fn waiting(due: Timestamp) -> Self {
         Self { status: Status::Waiting, due: Some(due), ..Self::pending() }
     }
 
-    /// When something happens to it by itself, if nothing else does before.
+    /// When the next timer of the task fires, if nothing else happens before.
     pub fn timer(&self) -> Option<Timestamp> {
         let (one, other) = match self.status {
             Status::Waiting => (self.due, self.expires),
@@ -81,13 +81,13 @@ impl State {
         [one, other].into_iter().flatten().min()
     }
 
-    /// What happens to it by itself at this moment. `delivery_limit` is that of [`Event::LeaseExpired`].
+    /// The event that its timer fires at this time. `delivery_limit` is that of [`Event::LeaseExpired`].
     pub fn overdue(&self, now: Timestamp, delivery_limit: u32) -> Option<Event> {
         let passed = |moment: Option<Timestamp>| moment.is_some_and(|moment| moment <= now);
         match self.status {
             Status::Waiting | Status::Pending if passed(self.expires) => Some(Event::Expired),
             Status::Waiting if passed(self.due) => Some(Event::Due),
-            // Whoever has fallen silent after its deadline has stopped, as it was told.
+            // A worker that is silent after its deadline has stopped, as it was told.
             Status::InProgress
                 if passed(self.deadline.map(|deadline| deadline.after(GRACE)))
                     || passed(self.deadline) && passed(self.lease_until) =>
@@ -100,7 +100,7 @@ impl State {
     }
 }
 
-/// Why a task fails whose attempt took too long.
+/// The failure of an attempt that timed out.
 fn timed_out() -> Failure {
     Failure::new("It ran for longer than it may.").of_kind("timeout")
 }
@@ -115,136 +115,137 @@ pub enum Event {
         /// How long the worker may keep silent.
         lease: Duration,
     },
-    /// A process on the store itself took it. It answers for all that it has in hand at once, so there is no lease.
+    /// An instance leased it. One heartbeat of the instance covers all its tasks, so there is no lease per task.
     Taken {
-        /// What the process is called.
+        /// The instance's name.
         worker_host: Option<String>,
     },
-    /// That process still has it. Nothing changes, unless it is not so.
+    /// The instance still runs it. Nothing changes, unless the task was taken from it.
     Kept {
-        /// The attempt it speaks of.
+        /// The attempt.
         attempt: u32,
     },
-    /// That process is gone.
+    /// The instance was reaped.
     Abandoned {
-        /// After so many losses the task fails: it may be what kills its workers.
+        /// The delivery limit: after so many losses the task fails, because it may crash its workers.
         delivery_limit: u32,
     },
-    /// The worker says that it has begun.
+    /// The worker has started it.
     Started {
-        /// The attempt it speaks of.
+        /// The attempt.
         attempt: Option<u32>,
         /// The host or pod that runs it.
         worker_host: Option<String>,
-        /// How long it may keep silent from now on. None where a broker watches the worker instead.
+        /// Its lease from now on. None where a broker watches the worker instead.
         lease: Option<Duration>,
     },
-    /// A worker to whom a broker gave it says that it has begun. The broker watches that worker, so there is no lease, and it
-    /// says nothing of its own: a second start is how one learns that the worker before was lost.
+    /// A worker has started a task that a broker delivered. The broker watches that worker, so there is no lease. The
+    /// broker does not report lost workers: a second start shows that the worker before was lost.
     Delivered {
         /// The host or pod that runs it.
         worker_host: Option<String>,
-        /// Whether this may have been heard before.
+        /// Whether this message may be a duplicate.
         again: bool,
-        /// After so many losses the task fails: it may be what kills its workers. `u32::MAX` where a result comes with it, so that
-        /// no limit matters.
+        /// The delivery limit: after so many losses the task fails, because it may crash its workers. `u32::MAX` where
+        /// a result comes with the start, so that no limit matters.
         delivery_limit: u32,
     },
-    /// The worker says how far it is.
+    /// The worker reports its progress.
     Progressed {
-        /// The attempt it speaks of.
+        /// The attempt.
         attempt: Option<u32>,
         /// From 0 to 100; anything else is brought into that range.
         progress: f64,
-        /// How long it may keep silent from now on. None where a broker watches the worker instead.
+        /// Its lease from now on. None where a broker watches the worker instead.
         lease: Option<Duration>,
     },
-    /// The worker has a result.
+    /// The task succeeded.
     Succeeded {
-        /// The attempt it speaks of.
+        /// The attempt.
         attempt: Option<u32>,
         /// The result.
         response: Json,
     },
-    /// The worker could not do it, or took too long.
+    /// The attempt failed or timed out.
     Failed {
-        /// The attempt it speaks of.
+        /// The attempt.
         attempt: Option<u32>,
         /// Why.
         failure: Failure,
-        /// How long until it is tried again; none if this is the end. Decided by the policy
+        /// How long until the retry; none if there is none. Decided by the policy
         /// ([`RetryPolicy::again`](crate::RetryPolicy::again)) when it is recorded.
         again_after: Option<Duration>,
-        /// Whether this may have been heard before, as it is where a broker hands out a message once more.
+        /// Whether this message may be a duplicate, as after a redelivery by a broker.
         again: bool,
-        /// Who says so, where a broker watches the worker and it has given its name.
+        /// The host that reports it, where a broker watches the worker and it has given its name.
         worker_host: Option<String>,
-        /// Whether that host is known to have had the task before the one that has it now. Looked up when it is recorded.
+        /// Whether that host is known to have run the task before the host that runs it now. Looked up when it is
+        /// recorded.
         replaced: bool,
     },
-    /// The worker is alive and still has it.
+    /// A heartbeat: the worker still runs it.
     Renewed {
-        /// The attempt it speaks of.
+        /// The attempt.
         attempt: Option<u32>,
-        /// How long it may keep silent from now on.
+        /// Its lease from now on.
         lease: Duration,
     },
-    /// The worker gives it back unfinished; somebody else may take it.
+    /// The worker returns it unfinished, so that another worker can claim it.
     Returned {
-        /// The attempt it speaks of.
+        /// The attempt.
         attempt: Option<u32>,
     },
-    /// The worker gives it back to the broker, which gives it to another one.
+    /// The worker returns it to the broker, which delivers it to another worker.
     GivenBack {
         /// The host or pod that ran it.
         worker_host: Option<String>,
     },
-    /// The worker kept silent for too long.
+    /// The lease expired.
     LeaseExpired {
-        /// After so many losses the task fails: it may be what kills its workers.
+        /// The delivery limit: after so many losses the task fails, because it may crash its workers.
         delivery_limit: u32,
     },
-    /// Its time has come: it comes into its queue.
+    /// It is due, and enters its queue.
     Due,
-    /// What it waited for is there: it comes into its queue, or waits for its time.
+    /// Its dependencies are met: it enters its queue, or waits until it is due.
     Released {
-        /// For when it was asked.
+        /// When it is due.
         due: Option<Timestamp>,
     },
-    /// What it waited for will never be.
+    /// Its dependencies can never be met.
     Barred(Failure),
-    /// Nobody has started it in time.
+    /// It expired before a worker started it.
     Expired,
-    /// Its consumer, or an operator, gives it up.
+    /// Its consumer, or an operator, cancels it.
     Cancelled,
-    /// Its consumer, or an operator, wants it done once more, or at last: the one event that a final state knows.
+    /// Its consumer, or an operator, retries it. This is the only event that changes a final state.
     Revived,
 }
 
 /// Why an event changed nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Ignored {
-    /// The task had ended; it has the status it has.
+    /// The task has ended, with this status.
     #[error("the task has ended ({})", .0.as_str())]
     Ended(Status),
-    /// The message is of another attempt than the current one.
+    /// The message is about another attempt than the current one.
     #[error("the message is of another attempt than the current one ({0})")]
     OtherAttempt(u32),
-    /// Nobody holds the task at the moment.
+    /// No worker has the task at the moment.
     #[error("the lease was lost")]
     NotHeld,
-    /// The attempt has taken longer than it may.
+    /// The attempt has timed out.
     #[error("the task has run for longer than it may")]
     Overdue,
-    /// It can not be done once more: another task that has not ended has its unique key. Only a store knows.
+    /// It cannot be retried: another unfinished task holds its unique key. Only a store knows.
     #[error("another task that has not ended has its uniqueKey")]
     KeyTaken,
-    /// The event does not fit the state, e.g. a claim of what is not pending.
+    /// The event does not fit the state, e.g. a claim of a task that is not pending.
     #[error("nothing to do in this state")]
     NoEffect,
 }
 
-/// What a task becomes when something happens to it, or why it stays as it is.
+/// Applies an event to a state: the new state, or why it stays as it is.
 pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Ignored> {
     if state.status.is_final() && !matches!(event, Event::Revived) {
         return Err(Ignored::Ended(state.status));
@@ -255,7 +256,7 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
         return Err(Ignored::OtherAttempt(state.attempt));
     }
     if state.status == Status::Waiting && event.is_of_worker() {
-        // Whoever speaks of a task that waits was replaced, or says the same thing twice.
+        // A message about a waiting task is a duplicate, or comes from a worker that was replaced.
         return Err(Ignored::NotHeld);
     }
     let mut next = state.clone();
@@ -299,11 +300,11 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
             let same = worker_host.is_none() || *worker_host == state.worker_host;
             match state.status {
                 Status::InProgress if *again && same => return Err(Ignored::NoEffect),
-                // Of the attempt that has failed, it may be. If it is of the next one, its worker will say more.
+                // It may be about the attempt that failed. If it is about the next one, its worker will say more.
                 Status::Pending if *again && state.failures > 0 && *delivery_limit < u32::MAX => {
                     return Err(Ignored::NotHeld);
                 }
-                // Its first words were overtaken by others, which said no name.
+                // Messages without a host overtook its `started`.
                 Status::InProgress if state.worker_host.is_none() => next.worker_host.clone_from(worker_host),
                 Status::InProgress if state.losses + 1 >= *delivery_limit => {
                     next.losses += 1;
@@ -326,7 +327,7 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
         Event::Progressed { progress, lease, .. } => {
             held(state, event)?;
             if state.status == Status::Pending {
-                // The `started` message is still on its way: this one proves that the work has begun.
+                // The `started` message is still on its way: this one proves that the attempt has begun.
                 next.attempt += 1;
                 next.begin(None, now);
             }
@@ -339,16 +340,17 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
             next.progress = 100.0;
         }
         Event::Failed { again_after, again, replaced, .. } => {
-            // Somebody else will try; and it may be the failure that is being waited out, heard again.
+            // Another worker will try. Or it is a duplicate of the failure whose backoff is running.
             held(state, event)?;
             if *again && state.status == Status::Pending && state.attempt > 0 {
-                // Of an attempt before, it may be, and then it was counted; or of one that nothing else was heard of, and then
-                // nobody has the task. So it is not counted, and the task comes into its queue once more.
+                // It may be about an earlier attempt, and was counted then; or about an attempt that nothing else was
+                // heard of, and then no worker has the task. So it is not counted, and the task enters its queue once
+                // more.
                 next.revision = state.revision;
                 return Ok(next);
             }
             if *replaced {
-                // A slow worker does not speak for its successor.
+                // Fencing: a slow worker does not speak for its successor.
                 return Err(Ignored::NotHeld);
             }
             next.overtaken(event);
@@ -370,7 +372,7 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
                 return Err(Ignored::Overdue);
             }
             next.lease_until = Some(now.after(*lease));
-            // Nobody waits for a renewal.
+            // A heartbeat wakes nobody.
             next.revision = state.revision;
         }
         Event::Returned { .. } => {
@@ -424,8 +426,8 @@ pub fn apply(state: &State, event: &Event, now: Timestamp) -> Result<State, Igno
     Ok(next)
 }
 
-/// A `started` is the first one (the claim, or the broker's delivery, said no host), the same one again, or the sign that
-/// the broker gave the task to another worker.
+/// A `started` is either the first one (the claim, or the broker's delivery, named no host), a duplicate, or the sign
+/// that the broker delivered the task to another worker.
 fn started(
     state: &State,
     next: &mut State,
@@ -436,13 +438,13 @@ fn started(
     held(state, event)?;
     match state.status {
         Status::InProgress if state.worker_host.is_none() => next.worker_host.clone_from(worker_host),
-        // Whoever names the current attempt has it; its `started` adds nothing but its name.
+        // A message with the current attempt comes from its worker; its `started` adds only the host.
         Status::InProgress
             if event.attempt().is_some() && worker_host.is_some() && *worker_host != state.worker_host =>
         {
             next.worker_host.clone_from(worker_host);
         }
-        // The worker that took the task by claim says so once more.
+        // The worker that claimed the task reports the start once more.
         Status::InProgress
             if event.attempt().is_some()
                 || state.lease_until.is_some() && (worker_host.is_none() || *worker_host == state.worker_host) =>
@@ -457,7 +459,7 @@ fn started(
     Ok(())
 }
 
-/// A message that names its attempt is believed only while that attempt holds the task.
+/// A message with an attempt is accepted only while that attempt holds the task.
 fn held(state: &State, event: &Event) -> Result<(), Ignored> {
     match (event.attempt(), state.status) {
         (Some(_), Status::Pending) => Err(Ignored::NotHeld),
@@ -480,7 +482,7 @@ impl State {
         if self.losses >= delivery_limit { self.end(Status::Failure, now) } else { self.requeue() }
     }
 
-    /// A result that came before its `started` is of an attempt all the same.
+    /// Counts an attempt for a result that arrived before its `started`.
     fn overtaken(&mut self, event: &Event) {
         if self.status == Status::Pending && event.attempt().is_none() {
             self.attempt += 1;
@@ -488,7 +490,8 @@ impl State {
         }
     }
 
-    /// Whoever says something is alive. A longer lease, as a claim may have asked for, stays as long.
+    /// Extends the lease, because every message is a sign of life. A longer lease, as a claim may have asked for, is
+    /// kept.
     fn extend_lease(&mut self, lease: Option<Duration>, now: Timestamp) {
         if let Some(lease) = lease {
             self.lease_until = self.lease_until.max(Some(now.after(lease)));
@@ -509,7 +512,7 @@ impl State {
 
     fn end(&mut self, status: Status, now: Timestamp) {
         if status != Status::Cancelled {
-            // The result overtook its `started`.
+            // The result arrived before its `started`.
             self.started.get_or_insert(now);
         }
         self.status = status;
@@ -519,21 +522,21 @@ impl State {
 }
 
 impl Event {
-    /// A failure of which nothing is known but its message.
+    /// A failure with only a message.
     pub fn failed(attempt: Option<u32>, message: impl Into<String>) -> Self {
         Self::failure(attempt, Failure::new(message))
     }
 
-    /// A failure that is heard for the first time. Whether it is tried again is not decided yet.
+    /// A failure that is not a duplicate. The retry is not decided yet.
     pub const fn failure(attempt: Option<u32>, failure: Failure) -> Self {
         Self::Failed { attempt, failure, again_after: None, again: false, worker_host: None, replaced: false }
     }
 
-    /// The start that a failure stands for. A worker that a broker watches need not say that it has begun, if it gives its name
-    /// with its result: whoever had the task before was lost. No limit matters any more, since a result is there.
+    /// The start that a failure implies. A worker behind a broker need not report its start if its result names its
+    /// host: the worker before it was lost. No limit matters any more, since there is a result.
     pub fn unsaid_start(&self, state: &State) -> Option<Self> {
         let Self::Failed { worker_host: Some(host), again, replaced, .. } = self else { return None };
-        // One that may have been heard before is the start of nothing where nobody has the task.
+        // A possible duplicate implies no start where no worker has the task.
         let doubtful = *again && state.status == Status::Pending && state.attempt > 0;
         (!replaced && !doubtful).then(|| Self::Delivered {
             worker_host: Some(host.clone()),
@@ -542,15 +545,15 @@ impl Event {
         })
     }
 
-    /// The host that a failure names, while another one has the task. Whether it counts depends on whether that host was
-    /// replaced, or was never heard of.
+    /// The host that a failure names, while another host has the task. The failure counts unless that host was
+    /// replaced.
     pub fn other_host(&self, state: &State) -> Option<&str> {
         let Self::Failed { worker_host: Some(host), .. } = self else { return None };
         let other = state.worker_host.as_ref().is_some_and(|has| has != host);
         (state.status == Status::InProgress && other).then_some(host)
     }
 
-    /// The attempt that the event speaks of, where it says so.
+    /// The attempt that the event names, if any.
     pub const fn attempt(&self) -> Option<u32> {
         match self {
             Self::Started { attempt, .. }
@@ -575,7 +578,7 @@ impl Event {
         }
     }
 
-    /// Whether a worker says it, or the want of one.
+    /// Whether the event comes from a worker, or from the loss of one.
     const fn is_of_worker(&self) -> bool {
         !matches!(
             self,

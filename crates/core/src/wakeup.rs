@@ -1,4 +1,4 @@
-//! Wake-ups: hints that something changed. They make things fast; a slow sweep makes them certain.
+//! Wake-ups: hints that something changed. A wake-up may be lost; the sweep finds what it missed.
 //!
 //! A wake-up has topics. Each topic is one line of [`topics!`]: a name, what it carries, and the letter under which it travels
 //! between processes (`origin;w1,2;d;t1a,1b`). Numbers are written in base 36, tasks as differences, so that a batch of

@@ -1,7 +1,7 @@
-//! The port through which everything is kept.
+//! The port to the database.
 //!
-//! The methods are whole verbs: each is one transaction, takes many items at once, and never hands out a transaction.
-//! Two drivers exist, and one conformance suite holds both to what is written here.
+//! Each method is one transaction and takes many items at once. No method exposes a transaction. Two drivers exist, and
+//! one conformance suite tests both.
 
 mod ports;
 
@@ -15,14 +15,14 @@ use crate::{
 
 pub use ports::*;
 
-/// What a store can not do, whatever it was asked.
+/// Errors of a store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database is away, too slow, full, or shutting down. The same call may succeed later; a write may have been
-    /// done in spite of the error.
+    /// The database is away, too slow, full, or shutting down. The same call may succeed later. A write may have been
+    /// committed in spite of the error.
     #[error("the store is unavailable")]
     Unavailable(#[source] Box<dyn std::error::Error + Send + Sync>),
-    /// The database refused what it was asked: a fault of ours.
+    /// The database refused the statement: a fault of Relais.
     #[error("the store failed")]
     Failed(#[source] Box<dyn std::error::Error + Send + Sync>),
     /// The change contradicts what is stored.
@@ -36,66 +36,66 @@ pub enum StoreError {
     Encrypted(String),
 }
 
-/// A worker's wish for tasks.
+/// A claim of tasks by a worker or an instance.
 #[derive(Debug, Clone)]
 pub struct ClaimRequest {
     /// The service.
     pub service: ServiceKey,
-    /// As many as it can use.
+    /// The most tasks to claim.
     pub max: usize,
-    /// How long it may keep silent; none means the service's setting.
+    /// The lease; none means the service's setting.
     pub lease: Option<Duration>,
-    /// The host or pod that asks.
+    /// The host or pod of the claimer.
     pub worker_host: Option<String>,
-    /// The process that takes them in hand, where it is one on this store: there is no lease then.
+    /// The instance that leases the tasks, if it is one on this store. There is no lease per task then.
     pub instance: Option<InstanceKey>,
 }
 
-/// What was handed out.
+/// The answer to claims.
 #[derive(Debug, Clone, Default)]
 pub struct Claimed {
     /// The tasks of each request, in their order.
     pub tasks: Vec<Vec<Task>>,
-    /// When to look again for those who want more, where a rate holds tasks back. Whatever else does wakes them.
+    /// When to claim again, where a rate limit delays tasks. Other limits send a wake-up instead.
     pub again: Option<Duration>,
 }
 
-/// Something that happened to a task, and who says so.
+/// An event of a task, and who reports it.
 #[derive(Debug, Clone)]
 pub struct TaskEvent {
     /// The task.
     pub task_id: TaskId,
-    /// The event counts only if the task is of this service.
+    /// The event is recorded only if the task belongs to this service.
     pub service: ServiceKey,
-    /// The event counts only if the task is of this client, where one is given.
+    /// The event is recorded only if the task belongs to this client, where one is given.
     pub client: Option<ClientKey>,
-    /// What happened.
+    /// The event.
     pub event: crate::Event,
 }
 
-/// What became of an event.
+/// The outcome of a recorded event.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Outcome {
-    /// The task is now in this state.
+    /// The task has this new state.
     Applied(State),
-    /// The task stays as it was.
+    /// The task did not change.
     Ignored(Ignored),
-    /// There is no such task for whoever said so.
+    /// There is no such task for this service or client.
     NotFound,
 }
 
-/// What happened to tasks because time passed.
+/// What fired timers did.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TimersFired {
-    /// So many tasks changed.
+    /// How many tasks changed.
     pub changed: usize,
-    /// So many of them were lost by their workers.
+    /// How many of them lost their workers.
     pub lost: usize,
-    /// How long until something happens to the next one, if nothing comes before; zero if there is more to do at once.
+    /// How long until the next timer fires; zero if there is more to do at once.
     pub next: Option<Duration>,
 }
 
-/// What is too old, for one service.
+/// What a purge removes of one service.
 #[derive(Debug, Clone, Copy)]
 pub struct PurgeRule {
     /// The service.
@@ -112,20 +112,20 @@ pub struct PurgeRule {
     pub cursor: Option<(Status, i64)>,
 }
 
-/// What one call to purge did.
+/// What one call of purge did.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct PurgeReport {
-    /// Removed, or to be removed in a dry run.
+    /// How many tasks were removed, or would be in a dry run.
     pub purged: u64,
     /// Where to go on; none when the service is done.
     pub cursor: Option<(Status, i64)>,
 }
 
-/// A change to what is declared.
+/// A change of a declaration.
 #[expect(clippy::large_enum_variant, reason = "a few at a time, and rarely")]
 #[derive(Debug, Clone)]
 pub enum Change {
-    /// The service is to be like this.
+    /// Creates or changes a service.
     PutService {
         /// Its name.
         name: ServiceName,
@@ -142,38 +142,38 @@ pub enum Change {
         /// Its limits.
         limits: ServiceLimits,
     },
-    /// The service is to be paused, or to go on.
+    /// Pauses or resumes a service.
     PauseService {
         /// Its name.
         name: ServiceName,
-        /// Whether it is to be paused.
+        /// Whether it is paused.
         paused: bool,
     },
-    /// The service is to go. Refused while it has tasks that are not finished.
+    /// Deletes a service. Refused while it has unfinished tasks.
     DeleteService(ServiceName),
-    /// The client is to be there; with this secret, where one is given.
+    /// Creates a client, or changes its secret or destinations.
     PutClient {
         /// Its name.
         client_id: ClientId,
         /// The bcrypt hash of its secret; none keeps the one it has.
         secret_hash: Option<String>,
-        /// Where on the broker it may be told; none keeps what it has.
+        /// Its callback destinations on the broker; none keeps those it has.
         destinations: Option<Vec<Destination>>,
     },
-    /// The client's callbacks are to be signed with this from now on.
+    /// Rotates the signing secret of a client.
     PutSigningSecret {
         /// The client.
         client_id: ClientId,
         /// `whsec_` and base64.
         secret: String,
-        /// How long the one before is used as well.
+        /// How long the previous secret signs as well.
         overlap: Duration,
-        /// Only if it has none.
+        /// Only if the client has none.
         unless_any: bool,
     },
-    /// The client is to go, with its authorizations. Its tasks stay until they are purged.
+    /// Deletes a client with its authorizations. Its tasks stay until they are purged.
     DeleteClient(ClientId),
-    /// The client is to have these roles on the service.
+    /// Sets the roles of a client on a service.
     PutAuthorization {
         /// The client.
         client_id: ClientId,
@@ -183,47 +183,48 @@ pub enum Change {
         roles: Vec<Role>,
         /// How many pending tasks it may have there.
         capacity: Option<u32>,
-        /// Its part in the service's flow.
+        /// Its flow limits on the service.
         flow: ClientFlow,
     },
-    /// The client is to have no role on the service.
+    /// Removes the roles of a client on a service.
     DeleteAuthorization {
         /// The client.
         client_id: ClientId,
         /// The service.
         service: ServiceName,
     },
-    /// A schedule.
+    /// Changes a schedule.
     Schedule(ScheduleChange),
 }
 
-/// Somebody who wants to be woken. Called after the commit, from any thread; must return at once.
+/// A listener to the store. Called after the commit, from any thread; must return at once.
 pub trait WakeupListener: Send + Sync {
-    /// Something changed.
+    /// A wake-up: something changed.
     fn wake(&self, wakeup: &Wakeup);
 
-    /// Whether it wants every single change too. Asked before each transaction: what nobody wants is not put together.
+    /// Whether it follows every change too. Asked before each transaction, so that events that nobody follows are not
+    /// made.
     fn wants_changes(&self) -> bool {
         false
     }
 
-    /// This process committed these changes, in this order. Said only to those who want it.
+    /// This process committed these changes, in this order. Called only if it follows changes.
     fn changed(&self, changes: &[TaskChange]) {
         let _ = changes;
     }
 
-    /// This process has committed that workers are to leave these tasks alone, or has found one that does not know. Whoever
-    /// is told may lose it: a worker that says more of such a task is told of again.
+    /// This process committed that workers must stop these tasks, or a worker reported on a task that has ended. A
+    /// revocation may be lost: a worker that reports on such a task again is revoked again.
     fn revoked(&self, tasks: &[Revocation]) {
         let _ = tasks;
     }
 
-    /// A process on the same store, perhaps this one, has said this by [`Store::tell`].
+    /// A process on the same store, perhaps this one, has broadcast this text ([`MaintenanceStore::broadcast`](crate::MaintenanceStore::broadcast)).
     fn told(&self, text: &str) {
         let _ = text;
     }
 
-    /// Whether other processes are heard from now on; if not, why.
+    /// Whether wake-ups of other processes arrive from now on; if not, why.
     fn hears(&self, hears: Result<(), &str>) {
         let _ = hears;
     }
