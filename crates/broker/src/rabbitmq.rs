@@ -190,22 +190,22 @@ impl TaskBroker for RabbitMq {
         if missing { self.place_witness(mailbox).await } else { Ok(()) }
     }
 
-    async fn send(&self, consignments: Vec<OutgoingMessage>) -> Vec<Result<(), TaskBrokerError>> {
-        let message = |consignment: OutgoingMessage| {
-            let mut message = Publish::new("", consignment.queue, consignment.body)
-                .message_id(consignment.task_id.to_string())
+    async fn send(&self, messages: Vec<OutgoingMessage>) -> Vec<Result<(), TaskBrokerError>> {
+        let message = |outgoing: OutgoingMessage| {
+            let mut message = Publish::new("", outgoing.queue, outgoing.body)
+                .message_id(outgoing.task_id.to_string())
                 .content_type("application/json");
-            if let Some(trace) = &consignment.trace {
+            if let Some(trace) = &outgoing.trace {
                 message = message.header("traceparent", trace.traceparent());
                 if let Some(state) = trace.tracestate() {
                     message = message.header("tracestate", state);
                 }
             }
             // AMQP has room for a short one; the message has it in any case.
-            let correlation_id = consignment.correlation_id.filter(|id| id.len() <= 255);
-            Publish { correlation_id, priority: Some(consignment.priority.level()), ..message }
+            let correlation_id = outgoing.correlation_id.filter(|id| id.len() <= 255);
+            Publish { correlation_id, priority: Some(outgoing.priority.level()), ..message }
         };
-        let answers = self.publisher.publish_all(consignments.into_iter().map(message).collect()).await;
+        let answers = self.publisher.publish_all(messages.into_iter().map(message).collect()).await;
         answers.into_iter().map(|answer| answer.map_err(published)).collect()
     }
 

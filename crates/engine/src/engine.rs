@@ -33,28 +33,28 @@ use crate::{
     timers,
 };
 
-/// How long it may take to leave tasks to others that there is no room for here.
+/// How long it may take to leave tasks to other processes when there is no room here.
 const GIVE_BACK: Duration = Duration::from_secs(2);
 
-/// How the engine behaves.
+/// The settings of the engine.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// Group commit.
     pub batching: BatchOptions,
     /// Secrets.
     pub auth: AuthOptions,
-    /// Bodies that a service's JSON Schema judges.
+    /// The validation of bodies by JSON Schemas.
     pub validation: ValidationOptions,
     /// How long tasks are kept.
     pub purge: PurgeDefaults,
     /// How long idempotency keys are kept.
     pub idempotency_age: Duration,
-    /// How long it is known what operators did.
+    /// How long audit records are kept.
     pub audit_age: Duration,
-    /// How often it is looked for what nobody told of, in case a wake-up was lost on its way; 5 s unless set. What a process left
-    /// behind that died while it published to a broker is found so too.
+    /// The period of sweeps, which find what a lost wake-up left behind; 5 s unless set. They also find what a process
+    /// left that died while it published to a broker.
     pub sweep: Duration,
-    /// Whether this process takes tasks away from silent workers.
+    /// Whether this process rescues tasks from silent workers.
     pub rescue: bool,
     /// Whether this process purges.
     pub purging: bool,
@@ -62,16 +62,16 @@ pub struct Options {
     pub send_callbacks: bool,
     /// Whether this process makes the runs of schedules.
     pub scheduling: bool,
-    /// Who carries callbacks; a kind that nobody carries is refused.
+    /// The senders of callbacks; a kind without a sender is refused.
     pub callback_senders: CallbackSenders,
     /// How callbacks are sent.
     pub callbacks: CallbackOptions,
-    /// How tasks are carried to workers by a broker.
+    /// The dispatch of tasks to a broker.
     pub dispatch: DispatchOptions,
     /// The event bus.
     pub bus: BusOptions,
-    /// How this process is known among those on the store, where it is to be; one that does tasks itself
-    /// ([`Engine::work`]) is anyway.
+    /// How this process registers as an instance, if it does. A process that runs handlers ([`Engine::work`]) always
+    /// does.
     pub presence: Option<InstanceOptions>,
 }
 
@@ -98,7 +98,7 @@ impl Default for Options {
     }
 }
 
-/// A caller who was recognised, and the service it may use.
+/// An authenticated client, and a service that it may use.
 #[derive(Debug, Clone)]
 pub struct Access {
     /// The caller.
@@ -135,7 +135,7 @@ pub(crate) struct Inner {
 pub struct Engine(pub(crate) Arc<Inner>);
 
 impl Engine {
-    /// Starts the engine on a store whose tables are there, or will be: until the store answers, every use case says so.
+    /// Starts the engine on a store whose tables exist or will exist: until the store answers, every use case fails.
     pub fn start(store: Arc<dyn Store>, mut options: Options) -> Result<Self, EngineError> {
         options.sweep = options.sweep.clamp(Duration::from_millis(100), Duration::from_secs(86_400));
         let store: Arc<dyn Store> = Arc::new(Measured(store));
@@ -213,12 +213,12 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Tells whoever waits for something to give up waiting. Submissions are still taken.
+    /// Ends all waits. Submissions are still accepted.
     pub fn begin_stop(&self) {
         self.0.stopping.cancel();
     }
 
-    /// Stops: nothing new is taken, waiting callers are answered, and what was taken is written.
+    /// Stops: refuses new calls, answers waiting callers, and writes what was accepted.
     pub async fn stop(self) {
         self.begin_stop();
         self.0.closing.cancel();
@@ -228,12 +228,12 @@ impl Engine {
         self.0.store.close().await;
     }
 
-    /// Cancelled when the engine begins to stop: whoever waits for something gives up waiting.
+    /// Cancelled when the engine begins to stop, which ends all waits.
     pub fn stopping(&self) -> CancellationToken {
         self.0.stopping.clone()
     }
 
-    /// Whether the store answers, what is declared is known, and nobody has a reason [why not](Self::not_ready).
+    /// Whether the store answers, the declaration is known, and there is no other reason [why not](Self::not_ready).
     pub async fn ready(&self) -> Result<(), EngineError> {
         if self.0.stopping.is_cancelled() {
             return Err(EngineError::Stopping);
@@ -254,24 +254,24 @@ impl Engine {
         DeclarationStore::encrypt_secrets(&Measured(Arc::clone(store))).await
     }
 
-    /// Recognises a caller.
+    /// Authenticates a caller.
     pub async fn authenticate(&self, given: &ClientCredentials) -> Result<Arc<Client>, EngineError> {
         let snapshot = self.snapshot()?;
         self.0.auth.authenticate(&snapshot.declared, given).await
     }
 
-    /// Lets somebody who was recognised in on a service.
+    /// Authorizes an authenticated client on a service.
     pub fn access(&self, client: Arc<Client>, service: &str, role: Role) -> Result<Access, EngineError> {
         self.allow(client, service, |roles| roles.has(role))
     }
 
-    /// The same for whoever has any role at all on it.
+    /// Authorizes a client with any role on the service.
     pub fn access_by_any_role(&self, client: Arc<Client>, service: &str) -> Result<Access, EngineError> {
         self.allow(client, service, |roles| !roles.to_vec().is_empty())
     }
 
-    /// Lets a program that embeds the engine act as one of the clients. It needs no secret: it has the store. The client's
-    /// rights count all the same.
+    /// Lets a program that embeds the engine act as one of the clients, without a secret. The client's authorizations
+    /// hold all the same.
     pub fn insider(&self, client_id: &str, service: &str, role: Role) -> Result<Access, EngineError> {
         let client = self.snapshot()?.declared.clients.get(client_id).cloned().ok_or(EngineError::Forbidden)?;
         self.allow(client, service, |roles| roles.has(role))

@@ -1,4 +1,4 @@
-//! Why a use case could not be done. Knows nothing of HTTP: the edge gives each of these its number.
+//! The errors of use cases. They know nothing of HTTP: the API gives each its number.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::OperatorRole;
 pub struct Problem {
     /// Where, as a JSON pointer into the request; empty for the whole of it.
     pub path: String,
-    /// What is wrong there.
+    /// The problem.
     pub message: String,
 }
 
@@ -22,19 +22,19 @@ impl Problem {
     }
 }
 
-/// Why a use case could not be done.
+/// Why a use case failed.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum EngineError {
     /// Unknown client, wrong secret, or no such role on the service.
     #[error("forbidden")]
     Forbidden,
-    /// An operator whose role is less than this.
+    /// An operator with a lower role than this.
     #[error("the role {0} is needed")]
     NotAllowed(OperatorRole),
     /// No such service.
     #[error("service not found")]
     ServiceNotFound,
-    /// No such task, or somebody else's.
+    /// No such task, or a task of another client.
     #[error("task not found")]
     TaskNotFound,
     /// No such client.
@@ -46,7 +46,7 @@ pub enum EngineError {
     /// No such callback.
     #[error("callback not found")]
     CallbackNotFound,
-    /// No such message was set aside.
+    /// No such dead letter.
     #[error("dead letter not found")]
     DeadLetterNotFound,
     /// No such schedule.
@@ -55,40 +55,40 @@ pub enum EngineError {
     /// No such instance.
     #[error("instance not found")]
     InstanceNotFound,
-    /// No such batch, or somebody else's.
+    /// No such batch, or a batch of another client.
     #[error("batch not found")]
     BatchNotFound,
-    /// The batch takes no more tasks.
+    /// The batch is closed.
     #[error("the batch is closed")]
     BatchClosed,
-    /// A task to wait for is not there, or somebody else's; and where in the request it is named.
+    /// A dependency does not exist, or belongs to another client; and where in the request it is named.
     #[error("a task to wait for was not found")]
     PrerequisiteNotFound(String),
-    /// The parent is not there, or neither the caller's nor one that it works on.
+    /// The parent does not exist, or the caller neither submitted it nor runs it.
     #[error("parent task not found")]
     ParentNotFound,
-    /// Nothing of a batch was taken, because of this task of it.
+    /// A batch was refused because of this task of it.
     #[error("task {0} of the batch: {1}")]
     InBatch(usize, #[source] Box<EngineError>),
-    /// The broker could not do it.
+    /// The broker failed.
     #[error("{0}")]
     Broker(TaskBrokerError),
     /// The body does not conform to the service's schema.
     #[error("the body does not conform to the service's schema")]
     SchemaMismatch(Vec<Problem>),
-    /// A number of the body is too long to be judged by the service's schema.
+    /// A number of the body is too long to be validated.
     #[error("a number has too many digits: {0}")]
     NumberTooLong(String),
-    /// Judging the body took longer than it may.
+    /// The validation of the body timed out.
     #[error("judging the body took too long")]
     ValidationTimeout,
-    /// Too many bodies are waiting to be judged.
+    /// Too many bodies wait for validation.
     #[error("too much is waiting to be validated")]
     ValidationBusy,
-    /// Too many secrets are waiting to be checked.
+    /// Too many secrets wait to be checked.
     #[error("too many secrets are waiting to be checked")]
     TooManyChecks,
-    /// The request says something that can not be.
+    /// The request is invalid.
     #[error("invalid request")]
     Invalid(Vec<Problem>),
     /// The JSON is nested too deeply.
@@ -97,7 +97,7 @@ pub enum EngineError {
     /// There is no such kind of callback.
     #[error("unknown callback type")]
     UnknownCallbackType(String),
-    /// The callback may not go there.
+    /// The target of the callback is forbidden.
     #[error("callback URL not allowed: {0}")]
     CallbackUrlNotAllowed(String),
     /// The service has as many pending tasks as it may have.
@@ -109,7 +109,7 @@ pub enum EngineError {
     /// The idempotency key was used for another request.
     #[error("the idempotency key was used for another request")]
     KeyReused,
-    /// The task had already ended otherwise.
+    /// The task has already ended otherwise.
     #[error("the task has ended ({})", .0.as_str())]
     Ended(Status),
     /// What was declared is not valid.
@@ -118,19 +118,19 @@ pub enum EngineError {
     /// The change contradicts what is there.
     #[error("{0}")]
     Conflict(String),
-    /// Too much is waiting already.
+    /// Too many calls are waiting.
     #[error("too much is waiting")]
     Overloaded,
-    /// The process is about to end.
+    /// The process is stopping.
     #[error("stopping")]
     Stopping,
-    /// The process has just begun.
+    /// The process is starting.
     #[error("not ready yet: {0}")]
     NotReady(String),
-    /// The event bus could not do it.
+    /// The event bus failed.
     #[error("the event bus could not do it")]
     Bus(#[source] Arc<relais_bus::BusError>),
-    /// The store could not do it.
+    /// The store failed.
     #[error("the store could not do it")]
     Store(#[source] Arc<StoreError>),
 }

@@ -1,12 +1,12 @@
-//! The use cases of Relais, and the services that run in its background.
+//! The use cases of Relais, and its background services.
 //!
-//! [`Engine`] is the application layer: whatever reaches Relais (over HTTP, from a file, from the command line) becomes a
-//! call of one of its methods, with the same rights and the same rules. It sees the store through its port only, knows no
-//! HTTP, and writes nothing that was not asked for.
+//! [`Engine`] is the application layer: everything that reaches Relais (over HTTP, from a file, from the command line)
+//! becomes a call of one of its methods, with the same rights and the same rules. It sees the store through its port
+//! only and knows no HTTP.
 //!
-//! The folders are the use cases, and the methods of [`Engine`] are where one looks for them: `submit`, `claims` (workers),
-//! `local` (handlers in this process), `dispatch` (brokers), `callbacks`, `timers` (and schedules), `follow` (reading and
-//! watching tasks), `operate` (operators), `bus` (events), `auth`.
+//! The folders are the use cases, as methods of [`Engine`]: `submit`, `claims` (workers), `local` (handlers in this
+//! process), `dispatch` (brokers), `callbacks`, `timers` (and schedules), `follow` (reading and watching tasks),
+//! `operate` (operators), `bus` (events), `auth`.
 //!
 //! Concurrent calls share transactions: submissions and messages go through a `submit::batcher::Batcher`, claims through the
 //! claim coordinator. An answer is given after its commit, never before.

@@ -1,4 +1,4 @@
-//! Wraps a store: every call is timed, counted and bounded once, here, so that drivers contain none of it.
+//! Wraps a store: measures and bounds every call, so that drivers need not.
 
 use std::{
     collections::HashMap,
@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use relais_core::*;
 use tracing::Instrument as _;
 
-/// A call that takes longer is given up: a database that hangs is a database that is away.
+/// The timeout of a call: a database that hangs counts as away.
 const DEADLINE: Duration = Duration::from_secs(15);
 
 /// Migrations may rewrite tables.

@@ -1,8 +1,8 @@
-//! Threads for work that fills a processor: bcrypt, JSON Schemas.
+//! A pool of threads for work that fills a processor: bcrypt, JSON Schemas.
 //!
-//! A few jobs run at once, off the async threads. Others wait, and take turns: first by the address that they came from, then
-//! by the client that they are for. So whoever sends a thousand jobs is served a thousand times, and whoever sends one waits
-//! for one of them. What waits is bounded, in all and for each address and client. A job whose caller has hung up is dropped.
+//! A few jobs run at once, off the async threads. Others wait and take turns: first by their address, then by their
+//! client. So a caller with a thousand jobs does not delay a caller with one for long. Waiting jobs are bounded, in
+//! total and for each address and client. A job whose caller has disconnected is dropped.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -18,17 +18,17 @@ use std::{
 
 use tokio::sync::oneshot;
 
-/// A thread without work ends after this time.
+/// After this time without work a thread ends.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// How a [`Pool`] is to be.
+/// The settings of a [`Pool`].
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct PoolOptions {
     /// What its threads are called.
     pub(crate) name: &'static str,
     /// How many jobs run at once.
     pub(crate) threads: usize,
-    /// Whether its threads stand back when the processors have other work. Only on Linux.
+    /// Whether its threads have a lower priority than others. Only on Linux.
     pub(crate) stands_back: bool,
     /// How many jobs may wait.
     pub(crate) waiting: usize,
@@ -38,7 +38,7 @@ pub(crate) struct PoolOptions {
     pub(crate) waiting_per_peer: usize,
 }
 
-/// Whom a job is for.
+/// The caller of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Requester {
     /// The client's id, as it was given.
@@ -47,40 +47,40 @@ pub(crate) struct Requester {
     pub(crate) peer: Option<IpAddr>,
 }
 
-/// Why a job was not done.
+/// Why a job failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PoolError {
-    /// As many are waiting as may wait.
+    /// The queue is full.
     #[error("too many jobs are waiting")]
     Full,
-    /// It had not begun when its time was up.
+    /// It timed out before it began.
     #[error("the job did not begin in time")]
     NotBegun,
-    /// It had not ended when its time was up.
+    /// It timed out while it ran.
     #[error("the job did not end in time")]
     NotEnded,
-    /// It panicked, or no thread could be had.
+    /// It panicked, or no thread could be started.
     #[error("the job could not be done")]
     Failed,
 }
 
-/// Tells a job whether anybody still waits for it.
+/// Says to a job whether its caller still waits.
 pub(crate) struct JobCaller<'s>(&'s dyn Fn() -> bool);
 
 impl JobCaller<'_> {
-    /// Whether the caller has gone: the rest of the work is for nobody.
+    /// Whether the caller has gone, so that the rest of the work is useless.
     pub(crate) fn is_gone(&self) -> bool {
         (self.0)()
     }
 }
 
-/// Runs jobs. Its threads are there while there is work, and end with it.
+/// Runs jobs. Its threads exist while there is work.
 pub(crate) struct Pool(Arc<Shared>);
 
 struct Shared {
     options: PoolOptions,
     state: Mutex<State>,
-    /// Told when a job comes, and when the pool is closed.
+    /// Notified when a job arrives, and when the pool is closed.
     changed: Condvar,
 }
 
@@ -136,7 +136,7 @@ impl Pool {
         Self(Arc::new(Shared { options, state: Mutex::default(), changed: Condvar::new() }))
     }
 
-    /// Has a job done, within a time.
+    /// Runs a job, with a timeout.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         requester: Requester,

@@ -1,6 +1,6 @@
-//! What is declared, in memory: requests are judged without asking the store.
+//! The declaration in memory: requests are checked without asking the store.
 //!
-//! It is read again when a wake-up says so, after this process's own changes, and by a slow sweep.
+//! It is read again after a wake-up, after this process's own changes, and by a slow sweep.
 
 use std::{
     collections::HashMap,
@@ -16,7 +16,7 @@ use tokio::sync::{Mutex, watch};
 
 use crate::{EngineError, submit::schema::Schema};
 
-/// What is declared at one moment, ready to judge.
+/// A snapshot of the declaration, with compiled schemas.
 #[derive(Default)]
 pub(crate) struct Snapshot {
     pub(crate) declared: Declared,
@@ -35,7 +35,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// What is declared. An error until it was read once: nobody is refused for what we do not know yet.
+    /// The declaration. An error until it was read once: nobody is refused for what is not known yet.
     pub(crate) fn current(&self) -> Result<Arc<Snapshot>, EngineError> {
         if self.loaded.load(Ordering::Acquire) {
             Ok(self.current.load_full())
@@ -44,7 +44,7 @@ impl Registry {
         }
     }
 
-    /// Tells when what is declared changes.
+    /// Notified when the declaration changes.
     pub(crate) fn changes(&self) -> watch::Receiver<i64> {
         self.version.subscribe()
     }

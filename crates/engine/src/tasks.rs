@@ -1,8 +1,8 @@
-//! Tasks in a program of your own, without any server: an engine, handlers, and a way to submit.
+//! Tasks in your own program, without a server: an engine, handlers, and a way to submit.
 //!
-//! [`Tasks`] is the engine as a library: it makes the tables, declares the services for which there are handlers, runs the
-//! handlers, and submits as one client that stands for the program. Everything else is the engine's own
-//! ([`Tasks::engine`]). For tests see [`TasksBuilder::by_hand`].
+//! [`Tasks`] is the engine as a library: it creates the tables, declares the services for which there are handlers,
+//! runs the handlers, and submits as one client. Everything else is in [`Tasks::engine`]. For tests see
+//! [`TasksBuilder::by_hand`].
 
 mod by_hand;
 
@@ -22,10 +22,10 @@ use tokio::{sync::Mutex, time::Instant};
 
 use crate::{Access, Engine, EngineError, Handlers, Instance, InstanceReport, Options, Problem};
 
-/// How long to wait before it is looked again for a task that was just put into the stored submissions.
+/// The wait before a look for a transactional submission that was just stored.
 const SOON: Duration = Duration::from_millis(20);
 
-/// Tasks of this program. Cheap to clone.
+/// The tasks of this program. Cheap to clone.
 #[derive(Clone)]
 pub struct Tasks(Arc<Shared>);
 
@@ -34,7 +34,7 @@ struct Shared {
     client: String,
     handlers: Handlers,
     by_hand: bool,
-    /// None where tasks are done by hand, and once it was stopped.
+    /// None where a test runs the tasks, and after a stop.
     instance: Mutex<Option<Instance>>,
 }
 
@@ -51,49 +51,49 @@ pub struct TasksBuilder {
 }
 
 impl TasksBuilder {
-    /// What does the tasks.
+    /// Sets the handlers.
     pub fn handlers(mut self, handlers: Handlers) -> Self {
         self.handlers = handlers;
         self
     }
 
-    /// The client in whose name the program submits; `app` unless set.
+    /// The client that the program submits as; `app` unless set.
     pub fn client(mut self, client: impl Into<String>) -> Self {
         self.client = client.into();
         self
     }
 
-    /// How the engine behaves.
+    /// Sets the settings of the engine.
     pub fn options(mut self, options: Options) -> Self {
         self.options = options;
         self
     }
 
-    /// A service is to be like this from now on: its retry policy, its limits. A service for which there is a handler and
-    /// that is not declared here is made with defaults, unless it is there.
+    /// Declares a service: its retry policy, its limits. A service with a handler that is not declared here is created
+    /// with defaults, unless it exists.
     pub fn service(mut self, service: ServiceDeclaration) -> Self {
         self.services.insert(service.service_name.clone(), service);
         self
     }
 
-    /// A schedule is to be like this from now on.
+    /// Declares a schedule.
     pub fn schedule(mut self, schedule: ScheduleDeclaration) -> Self {
         self.schedules.push(schedule);
         self
     }
 
-    /// For tests: nothing happens by itself. Tasks are done by [`Tasks::run_due`], and time passes by [`Tasks::advance`].
+    /// For tests: nothing happens by itself. [`Tasks::run_due`] runs tasks, and [`Tasks::advance`] moves the clock.
     pub fn by_hand(mut self) -> Self {
         self.by_hand = true;
         self
     }
 
-    /// Makes the tables if need be, declares, and begins to do tasks.
+    /// Creates the tables if need be, applies the declaration, and starts to run tasks.
     ///
     /// # Errors
     ///
-    /// If the store does not answer, if what is declared is not right, or if an instance of the same name died and somebody
-    /// has to decide what becomes of its tasks.
+    /// If the store does not answer, if the declaration is invalid, or if an instance of the same name died and an
+    /// operator has to decide about its tasks.
     pub async fn start(self) -> Result<Tasks, EngineError> {
         Engine::migrate(&self.store).await?;
         let options = match self.by_hand {
@@ -157,28 +157,28 @@ impl Tasks {
         self.submit_request(service, request(body)?).await
     }
 
-    /// The same, on terms: later, urgently, once, tried again.
+    /// Submits a task with terms: delay, priority, unique key, retries.
     pub async fn submit_request(&self, service: &str, request: SubmitRequest) -> Result<TaskId, EngineError> {
         let accepted = self.engine().submit(&self.access(service)?, request, None).await?;
         Ok(accepted.submitted.task_id)
     }
 
-    /// Judges a task now, for a transaction of your own: put what this returns into the stored submissions (`relais_store::enqueue`).
+    /// Validates a task now, for a transaction of your own: store what this returns with `relais_store::enqueue`.
     pub fn prepare(&self, service: &str, body: &impl Serialize) -> Result<StoredSubmission, EngineError> {
         self.prepare_request(service, &request(body)?)
     }
 
-    /// The same, on terms.
+    /// Validates a task with terms, for a transaction of your own.
     pub fn prepare_request(&self, service: &str, request: &SubmitRequest) -> Result<StoredSubmission, EngineError> {
         self.engine().prepare(&self.access(service)?, request)
     }
 
-    /// A transaction in which something was put into the stored submissions is committed. PostgreSQL says so by itself.
+    /// Says that a transaction with a submission was committed. PostgreSQL notifies by itself.
     pub fn look_into_inbox(&self) {
         self.engine().look_into_inbox();
     }
 
-    /// A task, once it has ended or the time is up.
+    /// Waits until a task has ended or the time is up, and returns it.
     pub async fn wait(&self, task_id: TaskId, wait: Duration) -> Result<Task, EngineError> {
         let deadline = Instant::now() + wait;
         loop {
@@ -186,7 +186,7 @@ impl Tasks {
                 let access = self.access(task.service.as_str())?;
                 return self.engine().wait(&access, task_id, deadline.saturating_duration_since(Instant::now())).await;
             }
-            // It may be in the stored submissions.
+            // It may be an uncollected transactional submission.
             self.look_into_inbox();
             if Instant::now() >= deadline {
                 return Err(EngineError::TaskNotFound);
@@ -200,7 +200,7 @@ impl Tasks {
         &self.0.engine
     }
 
-    /// Stops: takes nothing more, lets what runs finish within the grace period, gives back the rest.
+    /// Stops: leases nothing more, lets running tasks finish within the grace period, and returns the rest.
     pub async fn stop(self) -> InstanceReport {
         let instance = self.0.instance.lock().await.take();
         let report = match instance {
@@ -220,7 +220,8 @@ impl Tasks {
     }
 }
 
-/// What lets the client submit to a service; none if something does. Whatever else an operator has said of it stays.
+/// The authorization that lets the client submit to a service; none if it has one. Everything else that an operator
+/// declared stays.
 fn consumer(declared: &Declared, client_id: &str, service_name: String) -> Option<AuthorizationDeclaration> {
     let keys = declared.clients.get(client_id).zip(declared.services.get(service_name.as_str()));
     let known = keys.and_then(|(client, service)| declared.authorizations.get(&(client.key, service.key)));
@@ -239,7 +240,7 @@ fn consumer(declared: &Declared, client_id: &str, service_name: String) -> Optio
     })
 }
 
-/// A submission on the service's terms.
+/// A submission with the service's terms.
 fn request(body: &impl Serialize) -> Result<SubmitRequest, EngineError> {
     let body =
         to_raw_value(body).map_err(|error| EngineError::Invalid(vec![Problem::at("/body", error.to_string())]))?;

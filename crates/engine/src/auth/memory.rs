@@ -1,4 +1,4 @@
-//! Pairs of client and secret that were checked lately, by a digest that says nothing of either.
+//! A cache of verified credentials, keyed by a digest that reveals neither client nor secret.
 
 use std::{
     collections::HashMap,
@@ -8,17 +8,17 @@ use std::{
 
 use super::Digest;
 
-/// How long a pair that was refused is refused again without another look.
+/// How long a refused credential is refused again without another check.
 const REFUSED: Duration = Duration::from_secs(5);
 
-/// What is known of a pair.
+/// What is known of a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
-    /// It is right.
+    /// It is valid.
     Verified,
-    /// It is wrong.
+    /// It is invalid.
     Refused,
-    /// It was right when it was last checked, which is too long ago.
+    /// It was valid at its last check, which is too old.
     VerifiedBefore,
     /// Nothing.
     Nothing,
@@ -30,13 +30,13 @@ struct Entry {
     used: Instant,
 }
 
-/// Remembers what came of checks.
+/// Caches the results of checks.
 pub(super) struct Memory {
     entries: Mutex<HashMap<Digest, Entry>>,
     most: usize,
-    /// A pair that is right counts for so long after its last use...
+    /// How long a valid credential counts after its last use.
     unused: Duration,
-    /// ...and for so long after its last check.
+    /// How long it counts after its last check.
     unchecked: Duration,
 }
 
@@ -45,7 +45,7 @@ impl Memory {
         Self { entries: Mutex::default(), most, unused, unchecked }
     }
 
-    /// What is known of a pair, which is being used.
+    /// What is known of a credential that is being used.
     pub(super) fn recall(&self, digest: &Digest) -> Known {
         let now = Instant::now();
         let mut entries = self.entries();
@@ -61,7 +61,7 @@ impl Memory {
         }
     }
 
-    /// Notes what came of a check. Guesses never push out a pair that is right.
+    /// Stores the result of a check. Wrong secrets never evict a valid credential.
     pub(super) fn remember(&self, digest: Digest, verified: bool) {
         let now = Instant::now();
         let mut entries = self.entries();
@@ -75,7 +75,7 @@ impl Memory {
             if !verified {
                 return;
             }
-            // The half that was used last stays.
+            // The half that was used last is kept.
             let mut used: Vec<Instant> = entries.values().map(|entry| entry.used).collect();
             used.sort_unstable();
             let middle = used.get(used.len() / 2).copied();

@@ -1,10 +1,10 @@
-//! Who is calling? bcrypt, off the async threads, a few at a time; what was verified is remembered for a while.
+//! Authentication of clients: bcrypt in a bounded pool of threads, with a cache of verified credentials.
 //!
-//! What is remembered is a keyed hash of the pair, under a key that lives and dies with the process. An unknown client
-//! costs as much as a wrong secret, so that neither can be told from the time it takes.
+//! The cache has a keyed hash of the credential, under a key of this process. An unknown client costs as much as a
+//! wrong secret, so that the time of an answer reveals neither.
 //!
-//! Guesses do not keep those out who know their secret: a pair that was right before is checked in a lane of its own, and in
-//! the other lane addresses and clients take turns ([`crate::pool`]).
+//! Wrong secrets do not lock out clients with the right one: a credential that was valid before is checked in a pool of
+//! its own, and in the other pool addresses and clients take turns ([`crate::pool`]).
 
 mod memory;
 
@@ -27,33 +27,33 @@ use crate::{
     pool::{Pool, PoolError, PoolOptions, Requester},
 };
 
-/// bcrypt looks at no more than this.
+/// bcrypt reads no more bytes than this.
 const MAX_SECRET: usize = 72;
 
-/// How many pairs may wait to be checked; a flood of guesses is turned away.
+/// How many credentials may wait for a check; more are refused.
 const WAITING: usize = 1_000;
 
-/// How many of those for one client from one address. Callers with the same pair wait for one check.
+/// How many of those for one client from one address. Callers with the same credential share one check.
 const WAITING_PER_CLIENT: usize = 16;
 
 /// How many of those from one address.
 const WAITING_PER_PEER: usize = 250;
 
-/// How long a check may take, the wait for its turn included.
+/// The timeout of a check, including the wait for its turn.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How secrets are checked.
 #[derive(Debug, Clone, Copy)]
 pub struct AuthOptions {
-    /// How many pairs are remembered.
+    /// How many credentials are cached.
     pub cache_size: usize,
-    /// For how long after their last use.
+    /// How long after their last use.
     pub cache_ttl: Duration,
-    /// For how long at most, however often they are used.
+    /// How long at most.
     pub cache_max_age: Duration,
     /// bcrypt's cost, for secrets that are set from now on.
     pub bcrypt_cost: u32,
-    /// How many secrets are checked at once, of those that were never right and as many of those that were.
+    /// How many secrets are checked at once: so many that were never valid, and as many that were.
     pub bcrypt_parallel: usize,
 }
 
@@ -69,21 +69,21 @@ impl Default for AuthOptions {
     }
 }
 
-/// A secret that nobody can guess, to be shown once.
+/// A random secret, to be shown once.
 pub fn generate_secret() -> Result<String, EngineError> {
     let mut bytes = [0u8; 24];
     getrandom::fill(&mut bytes).map_err(|error| EngineError::Conflict(format!("no randomness: {error}")))?;
     Ok(base64::Engine::encode(&base64::engine::general_purpose::URL_SAFE_NO_PAD, bytes))
 }
 
-/// A secret to sign callbacks with, as Standard Webhooks writes it.
+/// A random signing secret, as Standard Webhooks writes it.
 pub(crate) fn generate_signing_secret() -> Result<String, EngineError> {
     let mut bytes = [0u8; 24];
     getrandom::fill(&mut bytes).map_err(|error| EngineError::Conflict(format!("no randomness: {error}")))?;
     Ok(format!("{SIGNING_PREFIX}{}", base64::Engine::encode(&base64::engine::general_purpose::STANDARD, bytes)))
 }
 
-/// Whether a text can be a secret to sign callbacks with; why not, if not.
+/// Checks that a text can be a signing secret.
 pub(crate) fn check_signing_secret(secret: &str) -> Result<(), String> {
     let bytes = secret
         .strip_prefix(SIGNING_PREFIX)
@@ -96,7 +96,7 @@ pub(crate) fn check_signing_secret(secret: &str) -> Result<(), String> {
 
 const SIGNING_PREFIX: &str = "whsec_";
 
-/// What is stored of a secret. Takes a while, on purpose: not for an async thread.
+/// The bcrypt hash of a secret. Slow on purpose: not for an async thread.
 pub fn hash_secret(secret: &str, cost: u32) -> Result<String, EngineError> {
     if secret.is_empty() || secret.len() > MAX_SECRET || secret.contains('\0') {
         return Err(EngineError::Conflict(format!("a secret has 1 to {MAX_SECRET} bytes, and no NUL")));
@@ -104,7 +104,7 @@ pub fn hash_secret(secret: &str, cost: u32) -> Result<String, EngineError> {
     bcrypt::hash(secret, cost).map_err(|error| EngineError::Conflict(error.to_string()))
 }
 
-/// What a caller says of itself.
+/// The credentials of a caller.
 #[derive(Clone)]
 pub struct ClientCredentials {
     client_id: String,
@@ -118,7 +118,7 @@ impl ClientCredentials {
         Self { client_id: client_id.into(), secret: secret.into(), peer: None }
     }
 
-    /// Sent from this address. Addresses take turns.
+    /// Sets the address of the caller. Addresses take turns.
     pub fn sent_from(self, peer: IpAddr) -> Self {
         Self { peer: Some(peer), ..self }
     }
@@ -132,7 +132,8 @@ impl fmt::Debug for ClientCredentials {
 
 type Digest = [u8; 32];
 
-/// A check that is under way. Whoever brings the same pair waits for it too; if the one who began it hangs up, the next goes on.
+/// A check that is running. Callers with the same credential wait for it too; if its caller disconnects, the next one
+/// goes on.
 type Check = OnceCell<Result<bool, PoolError>>;
 
 /// Checks pairs of client and secret.
@@ -140,11 +141,11 @@ pub(crate) struct Authenticator {
     key: Digest,
     memory: Arc<Memory>,
     under_way: Mutex<HashMap<Digest, Weak<Check>>>,
-    /// Pairs that were right when they were last checked.
+    /// Checks credentials that were valid at their last check.
     verified_before: Pool,
-    /// All others.
+    /// Checks all others.
     guesses: Pool,
-    /// Stands in for the hash of a client that does not exist.
+    /// The hash to check against for a client that does not exist.
     nobody: String,
 }
 
@@ -172,13 +173,13 @@ impl Authenticator {
         })
     }
 
-    /// The client that this pair belongs to.
+    /// The client with these credentials.
     pub(crate) async fn authenticate(
         &self,
         declared: &Declared,
         given: &ClientCredentials,
     ) -> Result<Arc<Client>, EngineError> {
-        // What can be nobody's is not looked at: it would only fill the queue. That depends on nothing but what was sent.
+        // Credentials that no client can have are refused without a check. That depends only on what was sent.
         if given.secret.len() > MAX_SECRET || ClientId::new(given.client_id.as_str()).is_err() {
             return Err(EngineError::Forbidden);
         }
@@ -194,7 +195,7 @@ impl Authenticator {
         client.filter(|_| verified).map(Arc::clone).ok_or(EngineError::Forbidden)
     }
 
-    /// Checks a pair, or waits for whoever is checking it.
+    /// Checks a credential, or waits for the check that is running.
     async fn check(
         &self,
         lane: &Pool,
@@ -206,7 +207,7 @@ impl Authenticator {
         let verified = check.get_or_init(|| {
             let requester = Requester { client: given.client_id.as_str().into(), peer: given.peer };
             let (secret, hash) = (given.secret.clone(), hash.unwrap_or(&self.nobody).to_owned());
-            // Remembered by whoever did the work: a caller that hangs up has not made it for nothing.
+            // Stored in the cache by the job itself, so that the check is not lost if the caller disconnects.
             let memory = Arc::clone(&self.memory);
             lane.run(requester, PATIENCE, move |_| {
                 let verified = bcrypt::verify(&secret, &hash).unwrap_or(false);

@@ -1,8 +1,8 @@
-//! The engine's part in the event bus: every milestone of a task becomes an event, and wake-ups may travel on it.
+//! The engine's part of the event bus: publishes every milestone of a task, and may carry wake-ups.
 //!
-//! The bus itself is `relais-bus`, whose transport is chosen by whoever builds it; the engine sees no driver. Channels that
-//! begin with `relais.` are what processes of Relais say to each other. Nothing here is needed for a task to live: whatever
-//! is lost on the bus, the sweeps find.
+//! The bus itself is `relais-bus`; its transport is chosen by the program, and the engine sees no driver. Channels with
+//! the prefix `relais.` are for messages between processes of Relais. The bus may lose messages: sweeps find what was
+//! missed.
 
 mod over_store;
 mod publisher;
@@ -21,19 +21,19 @@ pub use self::over_store::StoreTransport;
 use self::{publisher::EventPublisher, remote_interest::RemoteInterest};
 use crate::{Engine, EngineError, Problem, engine::Inner, error::chain, follow::hub::WakeupHub};
 
-/// What the channels of tasks begin with.
+/// The prefix of the channels of tasks.
 pub const TASKS: &str = "task";
 
-/// Where processes wake each other, if not through the store.
+/// The channel of wake-ups, if they do not go through the store.
 const WAKEUPS: &str = "relais.wakeup";
 
-/// What the channels begin with that are ours alone to publish to.
+/// The prefix of the channels that only Relais may publish to.
 const OWN: &str = "relais.";
 
-/// How long to wait before a transport that is away is tried again.
+/// The wait before a transport that is away is tried again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// How long the last events may take to leave.
+/// How long the last events may take to be published at the stop.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// How the engine uses the bus.
@@ -41,15 +41,16 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct BusOptions {
     /// The bus, not started.
     pub bus: relais_bus::Bus,
-    /// Whether it is to be used at all.
+    /// Whether it is used at all.
     pub enabled: bool,
     /// Whether other processes may be on it.
     pub shared: bool,
-    /// Whether wake-ups travel on it. Else the store takes them along.
+    /// Whether wake-ups go over it. Otherwise they go through the store.
     pub wakeups: bool,
-    /// Whether tasks' events are published even if no process of Relais follows them: for other programs on the transport.
+    /// Whether task events are published even if no process of Relais follows them: for other programs on the
+    /// transport.
     pub always: bool,
-    /// How many of tasks' events may wait to be published.
+    /// How many task events may wait to be published.
     pub queue: usize,
 }
 
@@ -67,14 +68,14 @@ impl Default for BusOptions {
     }
 }
 
-/// The bus, and who speaks on it for the engine.
+/// The bus, and what the engine publishes on it.
 pub(crate) struct EventBus {
     bus: relais_bus::Bus,
     options: BusOptions,
     /// None if the bus is not used.
     event_publisher: Option<Arc<EventPublisher>>,
     elsewhere: Arc<RemoteInterest>,
-    /// Told when nothing will be published any more.
+    /// Notified when nothing will be published any more.
     quiet: CancellationToken,
     tasks: std::sync::Mutex<Vec<JoinHandle<()>>>,
 }
@@ -91,7 +92,7 @@ impl EventBus {
         Ok(Self { bus, options: options.clone(), event_publisher, elsewhere, quiet, tasks })
     }
 
-    /// Begins to speak and to listen. A transport that is away is tried until it is there.
+    /// Starts publishing and listening. A transport that is away is tried until it answers.
     pub(crate) fn start(engine: &Engine) {
         let this = &engine.0.bus;
         let Some(event_publisher) = &this.event_publisher else { return };
@@ -112,14 +113,14 @@ impl EventBus {
     }
 }
 
-/// Starts the bus, then speaks until all is quiet.
+/// Starts the bus, then publishes until the engine is closed.
 async fn run(engine: std::sync::Weak<Inner>, event_publisher: Arc<EventPublisher>, quiet: CancellationToken) {
     let Some(inner) = engine.upgrade() else { return };
     let (bus, hub) = (inner.bus.bus.clone(), Arc::clone(&inner.hub));
     let (elsewhere, options) = (Arc::clone(&inner.bus.elsewhere), inner.bus.options.clone());
     drop(inner);
     let prepared = async {
-        // Before the bus is started: what comes first must find somebody.
+        // Subscribes before the bus starts, so that the first events have a subscriber.
         let worker = match options.wakeups {
             true => Some(hear_wakeups(&bus, &hub, event_publisher.origin()).await?),
             false => None,
@@ -140,7 +141,7 @@ async fn run(engine: std::sync::Weak<Inner>, event_publisher: Arc<EventPublisher
         return;
     }
     if options.wakeups {
-        // Whatever was told before we listened was missed.
+        // Wake-ups that were sent before this process listened are missed.
         hub.wake(&Wakeup::anything());
     }
     let listening = async {
@@ -156,7 +157,7 @@ async fn run(engine: std::sync::Weak<Inner>, event_publisher: Arc<EventPublisher
     tokio::join!(listening, event_publisher.run(&bus, &engine, &quiet));
 }
 
-/// Starts the bus, however long it takes. Whether it runs.
+/// Starts the bus, however long it takes. Returns whether it runs.
 async fn connect(bus: &relais_bus::Bus, quiet: &CancellationToken) -> bool {
     let mut told = false;
     loop {
@@ -182,7 +183,7 @@ async fn connect(bus: &relais_bus::Bus, quiet: &CancellationToken) -> bool {
     }
 }
 
-/// Wakes whoever waits here for what happens elsewhere.
+/// Wakes waiters of this process for changes of other processes.
 async fn hear_wakeups(bus: &relais_bus::Bus, hub: &Arc<WakeupHub>, origin: &str) -> Result<PushWorker, BusError> {
     let (hub, origin): (_, Arc<str>) = (Arc::clone(hub), origin.into());
     let worker = PushWorker::builder("wakeups").channel(WAKEUPS).retries(0);
@@ -272,10 +273,11 @@ impl Engine {
         })
     }
 
-    /// Follows what is published on these channels, here and elsewhere, and what the bus has to say of itself. Who does not
-    /// keep up loses events, and can ask how many; publishers do not wait.
+    /// Follows events on these channels of all processes, and notices of the bus. A subscriber that does not keep up
+    /// loses events and can ask how many; publishers do not wait for it.
     ///
-    /// What other processes do is followed from a few milliseconds after this returns: they have been asked to tell.
+    /// Events of other processes arrive from a few milliseconds after this returns: those processes are asked to
+    /// publish.
     pub async fn follow_bus(&self, patterns: &[String]) -> Result<Subscription, EngineError> {
         let bus = &self.0.bus;
         if bus.bus.state() != BusState::Running {

@@ -1,7 +1,7 @@
-//! The bus between processes that share nothing but a store, on the connection that the store has for its wake-ups anyway.
+//! A bus transport between processes that share only a store, on the connection of its wake-ups.
 //!
-//! What a store carries is small and may be lost, like a notification: every process hears every event, and one that did
-//! not hear for a while is told that it may have missed some.
+//! Texts of a store are small and may be lost, like a notification. Every process receives every event; a process that
+//! did not listen for a while gets a notice that it may have missed some.
 
 use std::{
     fmt,
@@ -20,16 +20,16 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// How long the store may take to listen, and to take what is said.
+/// The timeout of the store to listen, and to broadcast.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a text begins with that is no event, but says that a bus begins to hear.
+/// The prefix of a text that is no event: a bus begins to listen.
 const MARK: &str = "begin:";
 
-/// How much may wait to be delivered in this process.
+/// How many texts may wait to be delivered in this process.
 const WAITING: usize = 10_000;
 
-/// Carries events by [`Store::tell`].
+/// Sends events by [`MaintenanceStore::broadcast`](relais_core::MaintenanceStore::broadcast).
 pub struct StoreTransport {
     store: Arc<dyn Store>,
     ear: Arc<Ear>,
@@ -42,13 +42,13 @@ enum Heard {
     Lost(String),
 }
 
-/// What the store calls.
+/// The listener of the store.
 struct Ear {
-    /// Where to put what is heard; none while the bus is stopped.
+    /// Receives the texts; none while the bus is stopped.
     out: Mutex<Option<mpsc::Sender<Heard>>>,
-    /// Whether the store hears others.
+    /// Whether wake-ups of other processes arrive.
     hears: watch::Sender<bool>,
-    /// Whether something was lost because this process did not keep up.
+    /// Whether texts were dropped because this process did not keep up.
     overrun: AtomicBool,
 }
 
@@ -124,7 +124,7 @@ impl Transport for StoreTransport {
         if tokio::time::timeout(PATIENCE, hears.wait_for(|hears| *hears)).await.is_err() {
             return Err(BusError::transport("listen", "the store does not hear other processes yet"));
         }
-        // What was said before the start may still be on its way, and is over when our own word comes back.
+        // Texts from before the start may still be on their way. All of them have arrived when our own text comes back.
         let mark = format!("{MARK}{}", uuid::Uuid::now_v7());
         self.tell(vec![mark.clone()]).await?;
         let until_mark = async {
@@ -166,7 +166,7 @@ impl Transport for StoreTransport {
     }
 }
 
-/// Delivers what is heard, until the bus stops.
+/// Delivers received texts until the bus stops.
 async fn deliver(mut heard: mpsc::Receiver<Heard>, inbox: Inbox, ear: Arc<Ear>) {
     while let Some(heard) = heard.recv().await {
         if ear.overrun.swap(false, Ordering::AcqRel) {

@@ -1,7 +1,7 @@
-//! Says on the bus what the store has committed: tasks' events, and wake-ups where they travel there.
+//! The event publisher: publishes committed changes on the bus, and wake-ups where they go over it.
 //!
-//! The store calls from the middle of its work, so nothing is done there but to write down what happened, within bounds.
-//! One task publishes it: all that has come together since it last did, at once. What nobody follows is not written down.
+//! The store calls it in the middle of its work, so it only queues what happened, within bounds. One async task
+//! publishes all that was queued since its last turn. Events that nobody follows are not queued.
 
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
@@ -24,13 +24,13 @@ use crate::{Engine, EngineError, engine::Inner, error::chain, follow::views::tex
 /// The most events that are published at once.
 const AT_ONCE: usize = 500;
 
-/// How long after a failure a wake-up is said again.
+/// The wait before a failed wake-up is sent again.
 const AGAIN: Duration = Duration::from_millis(100);
 
-/// So many tasks are named in a wake-up that waits; beyond, any may have changed.
+/// How many tasks a waiting wake-up names; beyond that it says that any may have changed.
 const MOST_NAMED: usize = 5_000;
 
-/// Hears what the store has committed, and publishes it.
+/// Listens to commits of the store, and publishes them.
 pub(crate) struct EventPublisher {
     /// Names this process.
     origin: String,
@@ -75,7 +75,7 @@ impl EventPublisher {
         self.here.any()
     }
 
-    /// Events that were to be published and were not.
+    /// Events that could not be published.
     pub(super) fn unpublished(&self) -> u64 {
         self.unpublished.load(Ordering::Relaxed)
     }
@@ -89,7 +89,7 @@ impl EventPublisher {
         metrics::counter!("relais_events_unpublished_total").increment(events as u64);
     }
 
-    /// Publishes what there is to say, until all is quiet and said.
+    /// Publishes until the engine is closed and everything was published.
     pub(super) async fn run(&self, bus: &Bus, engine: &Weak<Inner>, quiet: &CancellationToken) {
         let mut failing = false;
         loop {
@@ -109,7 +109,7 @@ impl EventPublisher {
                 Err(error) => {
                     self.lost(changes.len());
                     if !wakeup.is_empty() && !quiet.is_cancelled() {
-                        // Others wait for it. What has come meanwhile is said with it.
+                        // Other processes wait for it. What was queued meanwhile is sent with it.
                         merge(&mut self.pending().wakeup, &wakeup);
                         tokio::select! {
                             () = tokio::time::sleep(AGAIN) => {}
@@ -172,7 +172,7 @@ impl WakeupListener for EventPublisher {
     }
 }
 
-/// Two hints as one. What names too much becomes vaguer.
+/// Merges two wake-ups. One that would name too much becomes vaguer.
 fn merge(into: &mut Wakeup, other: &Wakeup) {
     into.merge(other);
     let many = |ids: &IdsChanged| matches!(ids, IdsChanged::These(ids) if ids.len() > MOST_NAMED);

@@ -1,8 +1,8 @@
-//! Whether somebody follows tasks' events in another process.
+//! Remote interest: whether another process follows task events.
 //!
-//! Publishing what nobody wants would cost every process something for every task, so processes tell each other whether
-//! they want it: once when that changes, and again every so often while they do, so that one that vanished is forgotten. Who
-//! comes new asks. Between processes nothing is said while nobody follows anything.
+//! Publishing events that nobody follows would cost every process something for every task. So processes tell each
+//! other whether they follow: once when that changes, and again periodically while they do, so that a dead process is
+//! forgotten. A new process asks. Nothing is sent while nobody follows anything.
 
 use std::{
     collections::HashMap,
@@ -21,46 +21,46 @@ use tokio_util::sync::CancellationToken;
 use super::{TASKS, publisher::EventPublisher};
 use crate::error::chain;
 
-/// Where processes say what they want.
+/// The channel on which processes send their interest.
 pub(super) const CHANNEL: &str = "relais.interest";
 
-/// How often a process that wants events says so.
+/// How often a process that follows sends its interest.
 const RENEW: Duration = Duration::from_secs(10);
 
-/// How soon it says again what could not be said.
+/// The wait before a failed message is sent again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How long that is believed.
+/// How long an interest lasts.
 const BELIEVED: Duration = Duration::from_secs(35);
 
-/// How long somebody who begins to follow waits for the others to have been told.
+/// How long a new subscriber waits until the other processes know.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The most processes that are kept apart; one that is beyond counts for as long as the last word of it.
+/// The most processes that are tracked. The interest of others lasts as long as their last message.
 const MOST: usize = 10_000;
 
-/// What a process says.
+/// A message of interest.
 #[derive(Debug, Serialize, Deserialize)]
 struct Said {
-    /// Who.
+    /// The process.
     origin: String,
-    /// Whether it wants tasks' events.
+    /// Whether it follows task events.
     wants: bool,
-    /// Whether it wants to know who else does.
+    /// Whether it asks who else follows.
     #[serde(default)]
     asks: bool,
 }
 
-/// What the other processes want, as far as is known.
+/// The known interest of other processes.
 pub(crate) struct RemoteInterest {
-    /// Whether there may be others.
+    /// Whether there may be other processes.
     shared: bool,
     base: Instant,
-    /// Milliseconds after `base` until which somebody wants events.
+    /// Milliseconds after `base` until which another process follows.
     until: AtomicU64,
-    /// Until when each is believed.
+    /// Until when the interest of each process lasts.
     known: Mutex<HashMap<String, Instant>>,
-    /// What the others were last told of this process.
+    /// The last interest of this process that was sent.
     told: watch::Sender<bool>,
 }
 
@@ -70,14 +70,14 @@ impl RemoteInterest {
         Self { shared, base: Instant::now(), until, known, told: watch::channel(false).0 }
     }
 
-    /// Whether somebody does.
+    /// Whether another process follows.
     pub(super) fn any(&self) -> bool {
         let until = self.until.load(Ordering::Relaxed);
-        // Most of the time nobody ever did, and the clock need not be asked.
+        // Usually no process ever followed, so the clock is not read.
         until != 0 && self.millis(Instant::now()) < until
     }
 
-    /// Waits until the others were told what is wanted here, if there are others and they can be told.
+    /// Waits until the other processes know the interest of this one, if there are others and they can be reached.
     pub(super) async fn until_told(&self, wants: bool) {
         if self.shared {
             let mut told = self.told.subscribe();
@@ -102,8 +102,8 @@ impl RemoteInterest {
     }
 }
 
-/// Says what this process wants, and hears what others do, until all is quiet. `reconnected` is called when what was said in
-/// between may have been missed.
+/// Sends the interest of this process and receives that of others, until the engine is closed. `reconnected` is called
+/// when messages may have been missed.
 pub(super) async fn listen(
     elsewhere: &RemoteInterest,
     bus: &Bus,

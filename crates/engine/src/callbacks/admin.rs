@@ -22,7 +22,7 @@ pub struct CallbackQuery {
     pub task: Option<TaskId>,
     /// In this status.
     pub status: Option<CallbackStatus>,
-    /// That came to be at this time or later.
+    /// Stored at this time or later.
     pub from: Option<Timestamp>,
     /// Where the page begins.
     pub cursor: Option<String>,
@@ -74,13 +74,13 @@ impl Engine {
         };
         let found = self.with_tries(filter).await?;
         if found.is_empty() {
-            // Somebody else's task is no task; one's own may have nothing to tell yet.
+            // A task of another client is not found; one's own may have no callback yet.
             self.task(access, task_id).await?;
         }
         Ok(found)
     }
 
-    /// Sends one callback again, whatever became of it; under the same name, with all its tries before it.
+    /// Sends one callback again, whatever its status, under the same id.
     pub async fn redeliver(&self, id: CallbackId) -> Result<CallbackView, EngineError> {
         let before = self.callback(id).await?;
         if self.0.store.resend_callbacks(Resend::One(id)).await?.count == 0 {
@@ -90,7 +90,7 @@ impl Engine {
         self.callback(id).await
     }
 
-    /// Sends all callbacks again that failed since then; tells how many.
+    /// Sends again all callbacks that failed since a time, and returns how many.
     pub async fn redeliver_failed(
         &self,
         since: Timestamp,

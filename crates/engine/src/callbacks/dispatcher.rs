@@ -1,7 +1,7 @@
-//! The round that sends callbacks: one actor takes what is due, starts callback senders, and writes down what came of it.
+//! The callback dispatcher: one actor that takes due callbacks, starts senders, and writes the outcomes.
 //!
-//! It is woken by the store when something is to be told, by a callback sender that comes back, and by the clock when something
-//! becomes due. Results that come in while others are written are written together.
+//! It is woken by the store when a callback is queued, by a sender that has finished, and by the clock when a callback
+//! is due. Outcomes that arrive during a write are written together.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -34,40 +34,40 @@ use crate::{
     submit::links::{as_context, as_trail},
 };
 
-/// At least so long from one look to the next.
+/// The shortest time between two looks at the lanes.
 const REST: Duration = Duration::from_millis(10);
 
-/// After something was taken from a lane, so long until it is known when the next of it is due.
+/// After callbacks were taken from a lane, how long until its next due time is known.
 const SOON: Duration = Duration::from_millis(100);
 
-/// After a failure of the store, so long until the next try.
+/// The wait after an error of the store.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// So many lanes are looked at in one call.
+/// How many lanes are listed in one call.
 const PAGE: usize = 256;
 
-/// So many lanes are taken from in one call.
+/// How many lanes are taken from in one call.
 const LANES_AT_ONCE: usize = 16;
 
-/// So many overdue callbacks are given up in one call.
+/// How many overdue callbacks are failed in one call.
 const GIVE_UP: usize = 500;
 
-/// One endpoint gets so many deliveries at once, of all clients together.
+/// How many requests one endpoint gets at once, of all clients together.
 const PER_ENDPOINT: usize = 64;
 
-/// A delivery, who carries it, and how many may carry to its endpoint at once.
+/// A callback request, its sender, and the limit of its endpoint.
 struct Errand {
     delivery: CallbackDelivery,
     callback_sender: Arc<dyn CallbackSender>,
     places: Arc<Semaphore>,
 }
 
-/// What a callback sender came back with.
+/// The outcome of a sender.
 struct Back {
     record: CallbackRecord,
     tries: u32,
     tried: Option<(CallbackAttempt, ReplyOutcome)>,
-    /// Whether the endpoint was asked at all: only then does the outcome say something of it.
+    /// Whether the endpoint was asked at all. Only then the outcome says something about it.
     reached: bool,
 }
 
@@ -86,7 +86,7 @@ struct CallbackDispatcher {
     failing: bool,
 }
 
-/// Sends callbacks until the engine stops; then what is on its way is waited for, and the rest is given back.
+/// Sends callbacks until the engine stops. Then it waits for requests in flight, and returns the rest.
 pub(crate) async fn run(engine: Engine) {
     let stopping = engine.stopping();
     let mut post = CallbackDispatcher {
@@ -111,13 +111,13 @@ pub(crate) async fn run(engine: Engine) {
         while let Some(back) = post.callback_senders.try_join_next() {
             post.came_back(back);
         }
-        // First what is here already: callback senders need not wait for what is written of others.
+        // First what was already taken: senders need not wait for the outcomes of others to be written.
         post.send();
         loop {
             post.write().await;
             let more = post.take().await;
             post.send();
-            // A lane that had as many as were asked for may have more; what came back meanwhile is written first.
+            // A lane that returned as many as were asked for may have more. Outcomes are written first.
             if !more || stopping.is_cancelled() {
                 break;
             }
@@ -130,7 +130,7 @@ pub(crate) async fn run(engine: Engine) {
 }
 
 impl CallbackDispatcher {
-    /// Notes what the store says has come to be due.
+    /// Queues the lanes of a wake-up.
     fn hear(&mut self) {
         let (hints, everything) = self.engine.0.hub.take_callbacks();
         for lane in hints {
@@ -141,12 +141,12 @@ impl CallbackDispatcher {
         }
     }
 
-    /// How often the lanes are looked at, in case a wake-up was lost.
+    /// How often all lanes are listed, in case a wake-up was lost.
     fn look_by_itself(&self) -> Duration {
         self.engine.0.options.sweep * 2
     }
 
-    /// Looks at all lanes in which something waits.
+    /// Lists all lanes with waiting callbacks.
     async fn look(&mut self) {
         let begun = Instant::now();
         match self.look_at_all().await {
@@ -160,7 +160,7 @@ impl CallbackDispatcher {
         self.earliest_look = tokio::time::Instant::now() + rest;
     }
 
-    /// How long until something becomes due.
+    /// How long until a callback is due.
     async fn look_at_all(&mut self) -> Result<Duration, StoreError> {
         let store = Arc::clone(&self.engine.0.store);
         let options = Arc::clone(&self.options);
@@ -183,7 +183,7 @@ impl CallbackDispatcher {
                 }
                 if ready <= now {
                     self.lanes.open(head.lane, head.parked_until.is_some());
-                    // What comes after its first is not seen from here.
+                    // Callbacks after the first of a lane are not known here.
                     wait = wait.min(SOON);
                 } else {
                     wait = wait.min(ready.since(now));
@@ -203,9 +203,9 @@ impl CallbackDispatcher {
         Ok(wait)
     }
 
-    /// Takes what is due in lanes that have room; tells whether there was anything.
+    /// Takes due callbacks from lanes that have room, and returns whether there were any.
     async fn take(&mut self) -> bool {
-        // Nothing is sent before it is known who the clients are.
+        // Nothing is sent before the clients are known.
         if self.failing || self.engine.snapshot().is_err() {
             return false;
         }
@@ -237,10 +237,10 @@ impl CallbackDispatcher {
         found
     }
 
-    /// Starts callback senders while there is something to be carried and somebody to carry it.
+    /// Starts senders while there are callbacks and room.
     fn send(&mut self) {
         let options = Arc::clone(&self.options);
-        // What waited here for too long may be another process's by now.
+        // A callback that waited here for too long may be leased by another process by now.
         let fresh = options.lease().saturating_sub(options.timeout + Duration::from_secs(2));
         while let Some(taken) = self.lanes.next(&options) {
             let lane = taken.due.record.callback.lane;
@@ -268,7 +268,7 @@ impl CallbackDispatcher {
                         let _place = place;
                         let (record, tries) = (due.record, due.tries);
                         let begun = Instant::now();
-                        // A callback sender that panics has lost its way, not the place it took.
+                        // A sender that panics still frees its place.
                         let reply = std::panic::AssertUnwindSafe(callback_sender.send(&delivery)).catch_unwind().await;
                         let Ok(Reply { outcome, status, error, answer }) = reply else {
                             tracing::error!(callback = %record.id, "a callback sender panicked: its callback is sent again");
@@ -292,7 +292,7 @@ impl CallbackDispatcher {
                     self.callback_senders.spawn(carried.instrument(span));
                 }
                 Err(why) => {
-                    // It can not even be tried: that is a try too, so that somebody sees why.
+                    // A callback that cannot be sent is recorded as a failed try, so that somebody sees why.
                     let attempt = CallbackAttempt {
                         number: taken.due.record.attempts,
                         at: taken.due.now,
@@ -310,7 +310,7 @@ impl CallbackDispatcher {
         }
     }
 
-    /// What is to be carried, and how many may carry to its endpoint at once; or why it can not be.
+    /// The request of a callback and the limit of its endpoint, or why it cannot be sent.
     fn delivery(&mut self, taken: &Taken) -> Result<Errand, String> {
         let (record, about) = (&taken.due.record, &taken.due.about);
         let callback = &record.callback;
@@ -319,7 +319,7 @@ impl CallbackDispatcher {
         let callback_sender = self.engine.0.options.callback_senders.get(callback.kind).cloned();
         let callback_sender = callback_sender
             .ok_or_else(|| format!("callbacks of the type {} are not enabled", callback.kind.as_str()))?;
-        // The callback sender says itself why it refuses; here it is only asked what shares an endpoint.
+        // The sender itself says why it refuses; here only its endpoint is asked for.
         let endpoint = callback_sender.judge(callback.kind, &callback.target, client).unwrap_or_default();
         let places = self.endpoints.entry(endpoint).or_insert_with(|| Arc::new(Semaphore::new(PER_ENDPOINT)));
         let delivery = CallbackDelivery {
@@ -339,7 +339,7 @@ impl CallbackDispatcher {
         Ok(Errand { delivery, callback_sender, places: Arc::clone(places) })
     }
 
-    /// Notes what a callback sender came back with.
+    /// Handles the outcome of a sender.
     fn came_back(&mut self, back: Result<Back, tokio::task::JoinError>) {
         let Ok(Back { record, tries, tried, reached }) = back else {
             tracing::error!("a callback sender was lost: its callback is sent again later");
@@ -382,7 +382,7 @@ impl CallbackDispatcher {
         self.settlements.push(Settlement { row, attempt: record.attempts, chain, verdict, tried });
     }
 
-    /// Writes what became of what was sent.
+    /// Writes the outcomes.
     async fn write(&mut self) {
         if self.settlements.is_empty() && self.changes.is_empty() {
             return;
@@ -394,7 +394,7 @@ impl CallbackDispatcher {
                 self.changes.clear();
                 self.works();
             }
-            // Kept for the next time; what is never written is sent again under the same name.
+            // Kept for the next write. A callback whose outcome is never written is sent again under the same id.
             Err(error) => self.fails(&error),
         }
     }
@@ -414,7 +414,7 @@ impl CallbackDispatcher {
         }
     }
 
-    /// Waits for what is on its way, gives the rest back, writes all of it.
+    /// Waits for requests in flight, returns the rest, and writes all outcomes.
     async fn stop(mut self) {
         for taken in self.lanes.drain() {
             self.settlements.push(given_back(&taken.due.record));
@@ -440,7 +440,7 @@ async fn give_up(store: &dyn relais_core::Store, lane: i64, older_than: Duration
     Ok(())
 }
 
-/// Where a callback goes, without what a URL may give away.
+/// The target of a callback, without what a URL may reveal.
 fn endpoint(record: &CallbackRecord) -> String {
     match url::Url::parse(&record.callback.target) {
         Ok(url) => url.origin().ascii_serialization(),
@@ -448,7 +448,7 @@ fn endpoint(record: &CallbackRecord) -> String {
     }
 }
 
-/// A callback that was taken and not tried.
+/// The outcome of a callback that was taken and not tried.
 fn given_back(record: &CallbackRecord) -> Settlement {
     let (row, attempt, chain) = (record.row, record.attempts, record.callback.is_chain());
     Settlement { row, attempt, chain, verdict: CallbackVerdict::Returned, tried: None }

@@ -1,4 +1,4 @@
-//! The lanes that this process is busy with: what waits in each, what is on its way, and how its endpoint is.
+//! The lanes that this process works on: what waits in each, what is in flight, and the state of its endpoint.
 //!
 //! Nothing here does I/O or reads a clock.
 
@@ -11,11 +11,11 @@ use relais_core::{ClientKey, DueCallback, LaneChange, ReplyOutcome};
 
 use super::CallbackOptions;
 
-/// So many are taken from a lane the first time; twice as many each time it had that many, up to [`MOST`].
+/// How many callbacks are taken from a lane the first time; twice as many each time it had that many, up to [`MOST`].
 const FIRST: usize = 8;
 const MOST: usize = 64;
 
-/// As many bytes as the callbacks of one lane may take in memory at a time, more or less.
+/// About how many bytes the callbacks of one lane may take in memory.
 const LANE_BYTES: usize = 4 * 1024 * 1024;
 
 /// A callback that was taken, and when.
@@ -31,21 +31,21 @@ struct Lane {
     running: usize,
     /// Failures in a row.
     failures: u32,
-    /// Whether the store knows that its endpoint was left alone: to be told when it answers.
+    /// Whether the store has parked it, and must know when its endpoint answers.
     troubled: bool,
-    /// Until it answers once, one at a time.
+    /// Whether it sends one at a time until its endpoint answers once.
     probing: bool,
-    /// Left alone: the store says until when.
+    /// Whether it is parked: the store says until when.
     parked: bool,
-    /// Whether there may be more to be taken.
+    /// Whether there may be more to take.
     more: bool,
     /// How many to take next time.
     each: usize,
-    /// Whether it is among those of its client that are ready.
+    /// Whether it is among the ready lanes of its client.
     ready: bool,
-    /// Whose it is, once something of it is known.
+    /// Its client, once known.
     client: ClientKey,
-    /// When something was last taken from it, in rounds: those that waited longest come first.
+    /// When something was last taken from it, in rounds: the oldest comes first.
     round: u64,
 }
 
@@ -67,24 +67,24 @@ impl Default for Lane {
     }
 }
 
-/// What one client has.
+/// The lanes of one client.
 #[derive(Debug, Default)]
 struct Share {
-    /// Its lanes that have something to be sent and may send it, each once, in turn.
+    /// Its ready lanes, each once, in turn.
     ready: VecDeque<i64>,
     running: usize,
-    /// Whether it is among those whose turn comes.
+    /// Whether it is among the ready clients.
     queued: bool,
 }
 
-/// The lanes that this process is busy with.
+/// The lanes that this process works on.
 #[derive(Debug, Default)]
 pub(super) struct LaneScheduler {
     lanes: HashMap<i64, Lane>,
     clients: HashMap<ClientKey, Share>,
-    /// Clients that have lanes that are ready, each once, in turn.
+    /// The clients with ready lanes, each once, in turn.
     turns: VecDeque<ClientKey>,
-    /// Lanes that may go on when something else has ended.
+    /// Lanes that may continue when another request has ended.
     held_up: Vec<i64>,
     running: usize,
     waiting: usize,
@@ -96,13 +96,13 @@ impl LaneScheduler {
         self.running
     }
 
-    /// Something may be due in this lane.
+    /// A callback may be due in this lane.
     pub(super) fn hint(&mut self, lane: i64) {
         self.lanes.entry(lane).or_default().more = true;
     }
 
-    /// What the store says of a lane in which something is due: its endpoint may be tried now, for the first time after it
-    /// was left alone if `after_rest`.
+    /// A lane has a due callback and is not parked. With `after_rest`, it is tried for the first time after it was
+    /// parked.
     pub(super) fn open(&mut self, lane: i64, after_rest: bool) {
         let lane = self.lanes.entry(lane).or_default();
         lane.more = true;
@@ -113,14 +113,14 @@ impl LaneScheduler {
         }
     }
 
-    /// What the store says of a lane whose endpoint is left alone.
+    /// A lane is parked.
     pub(super) fn rest(&mut self, lane: i64) {
         let lane = self.lanes.entry(lane).or_default();
         (lane.parked, lane.troubled) = (true, true);
     }
 
-    /// The lanes to take something from, with how much to take: lanes that are nearly empty, those that waited longest first,
-    /// as far as there is room.
+    /// The lanes to take from, with how many to take: nearly empty lanes, the longest waiting first, as far as there is
+    /// room.
     pub(super) fn hungry(&self, options: &CallbackOptions) -> Vec<(i64, usize)> {
         let mut room = (options.at_once * 8).saturating_sub(self.waiting + self.running);
         let mut hungry: Vec<(&i64, &Lane)> = self
@@ -171,18 +171,18 @@ impl LaneScheduler {
         }
     }
 
-    /// The next callback to be sent: client by client in turn, and of each client lane by lane.
+    /// The next callback to be sent: clients take turns, and so do the lanes of each client.
     pub(super) fn next(&mut self, options: &CallbackOptions) -> Option<Taken> {
         if self.running >= options.at_once {
             return None;
         }
-        // Nobody has all the places, so that whoever comes next finds one.
+        // No client gets all places, so that another one finds a place.
         let most_of_one = (options.at_once / 2).max(1);
         while let Some(client) = self.turns.pop_front() {
             let Some(share) = self.clients.get_mut(&client) else { continue };
             share.queued = false;
             if share.running >= most_of_one {
-                // Its turn comes again when something of it ends.
+                // Its turn comes again when one of its requests ends.
                 continue;
             }
             while let Some(name) = share.ready.pop_front() {
@@ -200,13 +200,13 @@ impl LaneScheduler {
                     self.queue(client);
                     return Some(taken);
                 }
-                // One that is full comes back when something of it ends.
+                // A full lane comes back when one of its requests ends.
             }
         }
         None
     }
 
-    /// A callback can not be sent now: its endpoint has all that it can take. It is the next one again when something has
+    /// A callback cannot be sent now, because its endpoint is at its limit. It is the next one when another request has
     /// ended.
     pub(super) fn put_back(&mut self, taken: Taken) {
         let name = taken.due.record.callback.lane;
@@ -226,7 +226,7 @@ impl LaneScheduler {
         self.held_up.push(name);
     }
 
-    /// A lane that has something waiting is one of those whose turn comes.
+    /// Makes a lane with waiting callbacks ready.
     fn make_ready(&mut self, name: i64) {
         let Some(lane) = self.lanes.get_mut(&name) else { return };
         if lane.waiting.is_empty() || std::mem::replace(&mut lane.ready, true) {
@@ -246,7 +246,8 @@ impl LaneScheduler {
         }
     }
 
-    /// A callback was sent. Tells what the store is to know of the endpoint, and what is not to be sent after all.
+    /// A request has ended. Returns what the store must know of the endpoint, and the callbacks that are not sent after
+    /// all.
     pub(super) fn ended(
         &mut self,
         name: i64,
@@ -298,13 +299,13 @@ impl LaneScheduler {
         (change, returned)
     }
 
-    /// All that was taken and not sent.
+    /// All callbacks that were taken and not sent.
     pub(super) fn drain(&mut self) -> Vec<Taken> {
         self.waiting = 0;
         self.lanes.values_mut().flat_map(|lane| lane.waiting.drain(..)).collect()
     }
 
-    /// A lane without a story is not remembered.
+    /// Forgets an idle lane without failures.
     fn forget_if_idle(&mut self, name: i64) {
         if let Some(lane) = self.lanes.get(&name)
             && lane.waiting.is_empty()
@@ -319,7 +320,7 @@ impl LaneScheduler {
         }
     }
 
-    /// Lanes that the store has nothing in any more, as it said after a whole round.
+    /// Forgets lanes that were not in a complete list of the store.
     pub(super) fn retain(&mut self, known: impl Fn(i64) -> bool) {
         self.lanes.retain(|&name, lane| {
             known(name) || lane.more && !lane.parked || lane.running > 0 || !lane.waiting.is_empty()

@@ -1,8 +1,8 @@
-//! Callbacks: who carries them, when they are tried again, and the round that sends them.
+//! Callbacks: senders, retries, and the dispatcher.
 //!
-//! What is to be told lies in the store, in lanes: one for each client and endpoint. The [`post`] takes what is due, lane by
-//! lane, sends it, and writes down what became of it. An endpoint that does not answer is left alone for a while; that
-//! holds up its own lane and no other.
+//! Callbacks are stored in lanes: one for each client and endpoint. The [`dispatcher`] takes what is due, lane by lane,
+//! sends it, and writes the outcome. An endpoint that does not answer is parked for a while; that delays its own lane
+//! and no other.
 
 mod admin;
 mod dispatcher;
@@ -16,19 +16,19 @@ use relais_core::{CallbackSender, CallbackType};
 pub(crate) use self::dispatcher::run;
 pub use self::{admin::CallbackQuery, schedule::MAX_RETRIES};
 
-/// Who carries which kind of callback.
+/// The senders, by kind of callback.
 #[derive(Clone, Default)]
 pub struct CallbackSenders(HashMap<CallbackType, Arc<dyn CallbackSender>>);
 
 impl CallbackSenders {
-    /// From now on `callback_sender` carries callbacks of this kind.
+    /// Registers a sender for a kind of callback.
     #[must_use]
     pub fn with(mut self, kind: CallbackType, callback_sender: Arc<dyn CallbackSender>) -> Self {
         self.0.insert(kind, callback_sender);
         self
     }
 
-    /// Who carries callbacks of this kind, if anybody does.
+    /// The sender for a kind of callback, if any.
     pub fn get(&self, kind: CallbackType) -> Option<&Arc<dyn CallbackSender>> {
         self.0.get(&kind)
     }
@@ -40,24 +40,24 @@ impl fmt::Debug for CallbackSenders {
     }
 }
 
-/// How callbacks are sent.
+/// The settings of callbacks.
 #[derive(Debug, Clone)]
 pub struct CallbackOptions {
-    /// How long to wait before each new try, unless the service says otherwise.
+    /// The backoff, unless the service says otherwise.
     pub retries: Vec<Duration>,
-    /// A callback sender's own limit for one try; what is not settled within a few of these is sent again.
+    /// A sender's timeout for one try. A callback that is not completed within a few of these is sent again.
     pub timeout: Duration,
-    /// So many are sent at once.
+    /// How many are sent at once.
     pub at_once: usize,
-    /// So many are sent at once to one endpoint, for one client.
+    /// How many are sent at once to one endpoint, for one client.
     pub per_lane: usize,
-    /// After so many failures in a row, an endpoint is left alone.
+    /// After how many failures in a row a lane is parked.
     pub park_after: u32,
-    /// For so long, the first time; twice as long each time.
+    /// For how long the first time; twice as long each time.
     pub park_first: Duration,
-    /// For so long at most.
+    /// For how long at most.
     pub park_most: Duration,
-    /// What waits for an endpoint that long is given up.
+    /// How long a callback may be overdue before it fails.
     pub give_up_after: Duration,
 }
 
@@ -77,7 +77,7 @@ impl Default for CallbackOptions {
 }
 
 impl CallbackOptions {
-    /// What a process that sends is silent about for so long is sent by another.
+    /// The lease of callbacks: after this time of silence another process sends them.
     fn lease(&self) -> Duration {
         self.timeout * 3 + Duration::from_secs(5)
     }

@@ -1,16 +1,16 @@
-//! When a callback is tried again, and when no more.
+//! The retries of callbacks.
 
 use std::time::Duration;
 
 use relais_core::{CallbackVerdict, ReplyOutcome};
 
-/// A service may ask for so many new tries at most.
+/// The most retries that a service may ask for.
 pub const MAX_RETRIES: usize = 20;
 
-/// However long an endpoint asks to be left alone, it is tried again after this.
+/// The longest wait that an endpoint can ask for.
 const LONGEST_WISH: Duration = Duration::from_secs(24 * 3600);
 
-/// What follows from a reply: `retries` is how long to wait before each new try, `tries` how many there were before this one.
+/// What happens after a reply. `retries` is the backoff, `tries` is how many there were before this one.
 pub(super) fn verdict(outcome: ReplyOutcome, retries: &[Duration], tries: u32, random: f64) -> CallbackVerdict {
     match outcome {
         ReplyOutcome::Delivered => CallbackVerdict::Delivered,
@@ -28,12 +28,13 @@ pub(super) fn verdict(outcome: ReplyOutcome, retries: &[Duration], tries: u32, r
     }
 }
 
-/// A fifth more or less, so that what failed together does not come back together. `random` is between 0 and 1.
+/// Jitter: a fifth more or less, so that callbacks that failed together are not retried together. `random` is between 0
+/// and 1.
 fn jittered(wait: Duration, random: f64) -> Duration {
     wait.mul_f64(0.8 + 0.4 * random.clamp(0.0, 1.0))
 }
 
-/// A number between 0 and 1.
+/// A random number between 0 and 1.
 pub(super) fn random() -> f64 {
     f64::from(getrandom::u32().unwrap_or(u32::MAX / 2)) / f64::from(u32::MAX)
 }

@@ -1,7 +1,7 @@
-//! The claim coordinator: workers queue here for tasks, and the store is asked once for all who wait.
+//! The claim coordinator: workers wait here for tasks, and the store is asked once for all of them.
 //!
-//! One actor holds the queues, a service at a time has at most one claim under way, and a worker that waits costs nothing
-//! until there is work. Tasks claimed for a worker that went away in the meantime are given back at once.
+//! One actor has the queues of waiters. A service has at most one claim under way, and a waiter costs nothing until
+//! there is work. Tasks that were claimed for a worker that disconnected meanwhile are returned at once.
 
 pub(crate) mod pace;
 pub(crate) mod work;
@@ -24,38 +24,38 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{EngineError, follow::hub::WakeupHub};
 
-/// The most tasks that one transaction hands out.
+/// The most tasks of one claim transaction.
 const MAX_CLAIM: usize = 1000;
 
-/// The most workers that may wait.
+/// The most waiters.
 const MAX_WAITING: usize = 100_000;
 
 struct Waiter {
     request: ClaimRequest,
     deadline: Instant,
-    /// Whether the store was asked for it once. Until then it is not late, however short its wait.
+    /// Whether the store was asked for it once. Until then it does not time out, however short its wait.
     asked: bool,
     reply: oneshot::Sender<Result<Vec<Task>, EngineError>>,
 }
 
-/// For so long after it gained nothing, no waiter is lent to those who submit tasks of the service.
+/// How long no waiter of a service joins a submission, after one did so in vain.
 const FRUITLESS: Duration = Duration::from_secs(1);
 
-/// Somebody is about to submit so many tasks of a service: who waits for them?
+/// A request of a submission for a waiter of its service.
 struct Asked {
     service: ServiceKey,
     tasks: usize,
     reply: oneshot::Sender<Waiter>,
 }
 
-/// Where workers queue. Cheap to clone.
+/// The handle of the coordinator. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct ClaimCoordinator {
     store: Arc<dyn Store>,
     waiters: mpsc::Sender<Waiter>,
     asked: mpsc::Sender<Asked>,
     finished: mpsc::UnboundedSender<Answered>,
-    /// Whether anybody has ever waited here.
+    /// Whether there has ever been a waiter.
     in_use: Arc<AtomicBool>,
 }
 
@@ -98,7 +98,7 @@ impl ClaimCoordinator {
         answer.await.map_err(|_| EngineError::Stopping)?
     }
 
-    /// Takes tasks in. If somebody waits here for such tasks and for nothing else, it has them with the same commit.
+    /// Submits tasks. If a worker waits for tasks of that service, the same commit may give them to it.
     pub(crate) async fn submit(&self, tasks: Vec<NewTask>) -> Result<Vec<Submission>, StoreError> {
         let Some(waiter) = self.who_waits_for(&tasks).await else { return self.store.submit_many(tasks).await };
         let request = waiter.request.clone();
@@ -109,7 +109,7 @@ impl ClaimCoordinator {
                 Ok(answers)
             }
             Err(error) => {
-                // Whether it has any, its next claim finds out.
+                // If it got any, its next claim finds out.
                 let waiters = std::mem::take(&mut under_way.waiters);
                 under_way.answer(Ok(Claimed { tasks: Vec::new(), again: None }), false);
                 for waiter in waiters {
@@ -120,7 +120,7 @@ impl ClaimCoordinator {
         }
     }
 
-    /// Whoever has waited the longest for tasks of the service that all of these are for.
+    /// The longest waiter for the service of all of these tasks.
     async fn who_waits_for(&self, tasks: &[NewTask]) -> Option<Waiter> {
         let service = tasks.first()?.service;
         if !self.in_use.load(Ordering::Relaxed) || tasks.iter().any(|task| task.service != service) {
@@ -132,7 +132,7 @@ impl ClaimCoordinator {
     }
 }
 
-/// The waiters of one service that one claim was made for, and what the store said.
+/// The waiters of one service that a claim was made for, and the answer of the store.
 struct Answered {
     service: ServiceKey,
     waiters: Vec<Waiter>,
@@ -141,7 +141,7 @@ struct Answered {
     lent: bool,
 }
 
-/// A claim under way. However it ends, the coordinator hears of it: until then nobody else claims for its service.
+/// A claim under way. The coordinator is notified however it ends: until then nobody else claims for its service.
 struct UnderWay {
     service: ServiceKey,
     waiters: Vec<Waiter>,
@@ -157,7 +157,7 @@ impl UnderWay {
     fn answer(&mut self, result: Result<Claimed, StoreError>, lent: bool) {
         self.answered = true;
         let waiters = std::mem::take(&mut self.waiters);
-        // The desk outlives all claims; when it is gone, nobody waits.
+        // The coordinator outlives all claims; when it is gone, nobody waits.
         let _ = self.finished.send(Answered { service: self.service, waiters, result, lent });
     }
 }
@@ -173,7 +173,7 @@ impl Drop for UnderWay {
 struct Desk {
     store: Arc<dyn Store>,
     hub: Arc<WakeupHub>,
-    /// How often those who wait look by themselves.
+    /// How often waiters look without a wake-up.
     sweep: Duration,
     stopping: CancellationToken,
     tracker: TaskTracker,
@@ -184,9 +184,9 @@ struct Desk {
     busy: HashSet<ServiceKey>,
     /// Services that may have tasks that no claim has seen.
     fresh: HashSet<ServiceKey>,
-    /// Services whose rate holds tasks back that workers wait for, and when to look again.
+    /// Services whose rate limit delays tasks that workers wait for, and when to look again.
     again: HashMap<ServiceKey, Instant>,
-    /// Services of which a waiter was lent in vain, and when.
+    /// Services of which a waiter joined a submission in vain, and when.
     fruitless: HashMap<ServiceKey, Instant>,
 }
 
@@ -220,7 +220,7 @@ impl Desk {
             }
             self.claim_for_those_who_wait();
         }
-        // Claims under way are finished and handed out; those who still wait are told that there is nothing.
+        // Claims under way are finished and answered; the remaining waiters get an empty answer.
         drop(questions);
         while !self.busy.is_empty() {
             let Some(done) = claimed.recv().await else { break };
@@ -243,13 +243,13 @@ impl Desk {
         let service = waiter.request.service;
         self.waiting_count += 1;
         self.waiting.entry(service).or_default().push_back(waiter);
-        // Nobody has looked on behalf of this one yet.
+        // Nobody has looked on behalf of this waiter yet.
         self.fresh.insert(service);
     }
 
-    /// Lends the waiter that has waited the longest for a claim that is made together with a submission; it is as if it were under way.
-    /// Not where tasks may be there already: those are first. And a claim under a lease, which writes to its tasks, makes a submission longer:
-    /// that is for one task alone, not for a crowd, of which all would wait.
+    /// Gives the longest waiter to a claim that is made together with a submission, as if its claim were under way. Not
+    /// if there may be pending tasks already: those are first. A claim with a lease writes to its tasks and makes the
+    /// submission longer, so it is done for one task alone, not for many.
     fn lend(&mut self, Asked { service, tasks, reply }: Asked) {
         if self.busy.contains(&service) || self.fresh.contains(&service) {
             return;
@@ -277,8 +277,8 @@ impl Desk {
         }
     }
 
-    /// Any service may have tasks: those that workers wait for, and those with a claim under way, which may have begun too
-    /// early to see them.
+    /// Any service may have tasks: those that workers wait for, and those with a claim under way, which may have begun
+    /// too early to see them.
     fn look_everywhere(&mut self) {
         self.fresh.extend(self.waiting.keys().chain(&self.busy).copied());
     }
@@ -288,7 +288,7 @@ impl Desk {
         waiters.chain(self.again.values().copied()).min()
     }
 
-    /// What a rate has held back so far may start now.
+    /// Services whose rate limit allows the next start now.
     fn look_again(&mut self, now: Instant) {
         self.fresh.extend(self.again.extract_if(|_, at| *at <= now).map(|(service, _)| service));
     }
@@ -307,7 +307,7 @@ impl Desk {
         self.waiting.retain(|_, waiters| !waiters.is_empty());
     }
 
-    /// Begins a claim for each service that has both: tasks, perhaps, and workers who wait.
+    /// Starts a claim for each service that may have tasks and has waiters.
     fn claim_for_those_who_wait(&mut self) {
         let ready: Vec<ServiceKey> =
             self.fresh.iter().copied().filter(|service| !self.busy.contains(service)).collect();
@@ -320,7 +320,7 @@ impl Desk {
                 if waiter.reply.is_closed() {
                     continue;
                 }
-                // What a process takes in hand is a claim of its own: it must know what became of it.
+                // An instance claims on its own, because it must know the outcome.
                 let alone = waiter.request.instance.is_some()
                     || waiters.iter().any(|waiter: &Waiter| waiter.request.instance.is_some());
                 if wished > 0 && (alone || wished + waiter.request.max > MAX_CLAIM) {
@@ -352,7 +352,7 @@ impl Desk {
             Ok(claimed) => claimed,
             Err(error) => {
                 let error = EngineError::from(error);
-                // Those who came in the meantime would only wait for the same answer.
+                // Waiters that arrived meanwhile would only wait for the same answer.
                 let waiting = self.waiting.remove(&done.service).unwrap_or_default();
                 self.waiting_count -= waiting.len();
                 for waiter in done.waiters.into_iter().chain(waiting) {
@@ -395,7 +395,7 @@ impl Desk {
         }
     }
 
-    /// The worker hung up while its tasks were being claimed.
+    /// The worker disconnected while its tasks were being claimed.
     fn give_back(&self, service: ServiceKey, tasks: Vec<Task>) {
         if tasks.is_empty() {
             return;

@@ -1,6 +1,6 @@
-//! How fast each service's tasks have been started lately, so that a place in the queue can be told as a time.
+//! The pace of each service, to estimate when a pending task may start.
 //!
-//! Also keeps the database's time: a sample ties it to this process's monotonic clock.
+//! Also keeps the database's time: a sample relates it to this process's monotonic clock.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -10,15 +10,15 @@ use std::{
 
 use relais_core::{Backlog, ServiceKey, Status, Timestamp};
 
-/// How far back "lately" goes.
+/// How far back the pace is measured.
 const WINDOW: Duration = Duration::from_secs(300);
 
-/// Scrapes that come faster than this see the same.
+/// How long a sample is reused.
 const MIN_INTERVAL: Duration = Duration::from_millis(100);
 
 #[derive(Default)]
 struct Samples {
-    /// When somebody last looked.
+    /// When the last sample was requested.
     looked: Option<Instant>,
     /// The database's time, and when it was read.
     clock: Option<(Timestamp, Instant)>,
@@ -31,7 +31,7 @@ struct Samples {
 pub(crate) struct Pace(Mutex<Samples>);
 
 impl Pace {
-    /// Whether it is time for another look. Whoever is told so is the one to look.
+    /// Whether it is time for another sample. The caller that gets true must take it.
     pub(crate) fn is_due(&self, at: Instant) -> bool {
         let mut samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let due = samples.looked.is_none_or(|looked| at.saturating_duration_since(looked) >= MIN_INTERVAL);
@@ -56,7 +56,7 @@ impl Pace {
         }
     }
 
-    /// How much time passes from one start to the next; nothing if none was started lately.
+    /// The time from one start to the next; none if none was started lately.
     pub(crate) fn interval(&self, service: ServiceKey) -> Option<Duration> {
         let samples = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let seen = samples.started.get(&service)?;
@@ -65,7 +65,7 @@ impl Pace {
         (started > 0 && !elapsed.is_zero()).then(|| elapsed.div_f64(started as f64))
     }
 
-    /// When the task at this place may start; nothing if none was started lately.
+    /// When the task at this position may start; none if none was started lately.
     pub(crate) fn estimate(&self, service: ServiceKey, position: u64, at: Instant) -> Option<Timestamp> {
         let interval = self.interval(service)?;
         let (clock, read) = self.0.lock().unwrap_or_else(PoisonError::into_inner).clock?;

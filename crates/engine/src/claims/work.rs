@@ -1,4 +1,4 @@
-//! What workers do: take tasks, say how they go, give them back.
+//! Use cases of workers: claim tasks, report on them, return them.
 
 use std::time::Duration;
 
@@ -9,22 +9,22 @@ use relais_protocol::worker::{
 
 use crate::{Access, Engine, EngineError, Problem, follow::views::text, submit::payload};
 
-/// The longest lease that makes sense: beyond it, nobody would notice a worker's death.
+/// The longest lease: beyond it, nobody would notice a dead worker.
 const MAX_LEASE: Duration = Duration::from_secs(24 * 3600);
 
-/// The shortest lease that a heartbeat can keep.
+/// The shortest lease that heartbeats can keep.
 const MIN_LEASE: Duration = Duration::from_secs(1);
 
 const MAX_HOST_NAME: usize = 255;
 
-/// Longer error messages are cut: they are for people.
+/// Longer error messages are cut.
 const MAX_ERROR_MESSAGE: usize = 64 * 1024;
 
-/// Longer ones are no words for programs.
+/// Longer kinds are cut.
 const MAX_ERROR_KIND: usize = 100;
 
 impl Engine {
-    /// Hands tasks to a worker, waiting for the first one as long as it asks.
+    /// Claims tasks for a worker, waiting for the first one as long as it asks.
     pub async fn claim(
         &self,
         access: &Access,
@@ -93,7 +93,7 @@ impl Engine {
             .collect())
     }
 
-    /// Takes messages from a worker; each has its own outcome, whatever the others say.
+    /// Records messages of a worker; each has its own outcome.
     pub async fn messages(
         &self,
         access: &Access,
@@ -110,7 +110,7 @@ impl Engine {
         self.outcomes(access, judged.collect()).await
     }
 
-    /// A worker is alive and still has these tasks.
+    /// Heartbeats: a worker still runs these tasks.
     pub async fn heartbeat(
         &self,
         access: &Access,
@@ -122,7 +122,7 @@ impl Engine {
         self.outcomes(access, judged.collect()).await
     }
 
-    /// A worker gives these tasks back unfinished.
+    /// A worker returns these tasks unfinished.
     pub async fn give_back(&self, access: &Access, tasks: Vec<HeldTask>) -> Result<Vec<TaskOutcome>, EngineError> {
         let judged = tasks.into_iter().map(|task| held(task, |attempt| Event::Returned { attempt }));
         self.outcomes(access, judged.collect()).await
@@ -177,7 +177,7 @@ impl Engine {
         Ok(outcome)
     }
 
-    /// Logs what became of an event, and counts a task's end.
+    /// Logs the outcome of an event, and counts the end of a task.
     fn account_outcome(&self, task_id: TaskId, service: ServiceKey, outcome: &Outcome) {
         let state = match outcome {
             Outcome::Applied(state) => state,
@@ -200,7 +200,7 @@ impl Engine {
     }
 }
 
-/// From a worker's words to what happened to a task.
+/// Converts messages of workers to events.
 pub(crate) mod wording {
     use std::time::Duration;
 
@@ -209,7 +209,7 @@ pub(crate) mod wording {
 
     use super::{MAX_ERROR_KIND, MAX_ERROR_MESSAGE, MAX_HOST_NAME, payload};
 
-    /// The task that a message speaks of.
+    /// The task of a message.
     pub(crate) fn task_id(message: &WorkerMessage) -> Result<TaskId, String> {
         TaskId::parse(&message.task_id).ok_or_else(|| "taskId is not a UUID".to_owned())
     }
@@ -219,7 +219,7 @@ pub(crate) mod wording {
         clean(name, MAX_HOST_NAME)
     }
 
-    /// What a worker says is also a sign of life: over HTTP it keeps the task for `lease`, as a heartbeat does.
+    /// Every message is a sign of life: over HTTP it extends the lease, as a heartbeat does.
     pub(crate) fn event(message: WorkerMessage, lease: Option<Duration>) -> Result<(TaskId, Event), String> {
         let task_id = task_id(&message)?;
         let attempt = message.attempt;
@@ -268,7 +268,7 @@ pub(crate) mod wording {
     }
 }
 
-/// What a worker says, ready for the store; or of which task it can not be understood, and why.
+/// A message of a worker as an event; or its task, and why it is malformed.
 type Judged = Result<(TaskId, Event), (Option<String>, String)>;
 
 fn held(task: HeldTask, event: impl Fn(Option<u32>) -> Event) -> Judged {
@@ -287,7 +287,7 @@ fn lease(asked: Option<relais_protocol::HumanDuration>) -> Result<Option<Duratio
     }
 }
 
-/// What became of a message, in the worker's words.
+/// The outcome of a message, on the wire.
 fn tell(task_id: TaskId, outcome: Outcome, renewed: bool) -> TaskOutcome {
     let (outcome, reason, lease_expires) = match outcome {
         Outcome::Applied(state) => (OutcomeKind::Accepted, None, state.lease_until.filter(|_| renewed).map(text)),

@@ -1,4 +1,4 @@
-//! What was set aside: operators look at it, put it back, or forget it.
+//! Dead letters: operators list, replay and discard them.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use relais_protocol::broker::{BrokerView, DeadLetterView};
 use super::mailbox;
 use crate::{Engine, EngineError, Problem};
 
-/// At most so many of a service are looked through.
+/// The most dead letters of a service that are searched.
 pub const MOST_LETTERS: usize = 1000;
 
-/// A list shows so much of a message.
+/// How much of a message a list shows.
 const SHOWN: usize = 200;
 
 impl Engine {
-    /// How the broker is, and what it carries.
+    /// The state of the broker, and the services that use it.
     pub fn broker(&self) -> Result<BrokerView, EngineError> {
         self.snapshot()?;
         let (state, reason) = match self.0.options.dispatch.task_broker.as_ref().map(|task_broker| task_broker.state())
@@ -35,7 +35,7 @@ impl Engine {
         })
     }
 
-    /// The messages of workers that were set aside, of one service or of all, the oldest of each first.
+    /// The dead letters of one service or of all, the oldest of each first.
     pub async fn dead_letters(&self, service: Option<&str>, limit: usize) -> Result<Vec<DeadLetterView>, EngineError> {
         let services = match service {
             Some(service) => vec![service.to_owned()],
@@ -54,7 +54,7 @@ impl Engine {
         Ok(shown)
     }
 
-    /// One of them, whole.
+    /// One dead letter, whole.
     pub async fn dead_letter(&self, service: &str, id: &str) -> Result<DeadLetterView, EngineError> {
         let Some((task_broker, mailbox)) = self.letterbox(service).await? else {
             return Err(EngineError::DeadLetterNotFound);
@@ -64,7 +64,7 @@ impl Engine {
         Ok(view(service, letter, usize::MAX))
     }
 
-    /// Puts messages back to be understood once more: those with these names, or all. Tells how many.
+    /// Replays dead letters: those with these ids, or all. Returns how many.
     pub async fn replay_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
         judge(ids.as_deref())?;
         let Some((task_broker, mailbox)) = self.letterbox(service).await? else { return Ok(0) };
@@ -73,7 +73,7 @@ impl Engine {
         Ok(count)
     }
 
-    /// Forgets messages: those with these names, or all. Tells how many.
+    /// Discards dead letters: those with these ids, or all. Returns how many.
     pub async fn discard_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
         judge(ids.as_deref())?;
         let Some((task_broker, mailbox)) = self.letterbox(service).await? else { return Ok(0) };
@@ -88,7 +88,7 @@ impl Engine {
         }
     }
 
-    /// Where a service's letters are; none if it has no broker, and so no letters.
+    /// The queues of a service; none if it has no broker, and so no dead letters.
     async fn letterbox(&self, service: &str) -> Result<Option<(Arc<dyn TaskBroker>, Mailbox)>, EngineError> {
         let service = self.declared_service(service).await?;
         if !service.transport.is_brokered() {

@@ -1,11 +1,12 @@
-//! Tasks that go to workers by way of a broker, and what the workers say.
+//! Dispatch: publishes tasks to a broker, and consumes the messages of workers.
 //!
-//! That a task is to be published is a row of the store, written with the task. After the commit the process that took the
-//! task in publishes it straight from memory ([`clerk`]); a sweep finds what was left behind, by a process that died or a
-//! broker that was away ([`sweep`]). The queues are kept there ([`queues`]), and what workers say is followed ([`track`]).
-//! Workers that have a task at hand which nobody wants any more are told ([`stops`]).
+//! A dispatch row is written with the task. After the commit, the process that accepted the task publishes it from
+//! memory ([`publisher`]). A sweep finds what was left behind by a process that died or a broker that was away
+//! ([`sweep`]). [`queues`] declares the queues, and [`track`] consumes the messages of workers. [`revocations`] tells
+//! workers to stop tasks.
 //!
-//! A task may be published twice, never before its commit, and never too seldom: a row goes when the broker has confirmed.
+//! A task may be published twice, but never before its commit. Its row is removed after the broker's confirmation, so
+//! no task is forgotten.
 
 mod letters;
 mod publisher;
@@ -36,27 +37,27 @@ pub use letters::MOST_LETTERS;
 pub(crate) use publisher::give_back;
 pub(crate) use watermark::Behind;
 
-/// How long a task that was just taken in is left to the process that took it.
+/// How long the dispatch of a new task is reserved for the process that accepted it.
 const HOLD: Duration = Duration::from_secs(15);
 
-/// So many tasks wait in memory to be published; what is too much is left to the sweep.
+/// How many tasks may wait in memory to be published; the rest is left to the sweep.
 const MOST_PARCELS: usize = 20_000;
 
-/// So many bytes of them, in KiB.
+/// How many KiB they may have.
 const MOST_KIB: usize = 64 * 1024;
 
-/// How tasks are carried to workers.
+/// The settings of dispatch.
 #[derive(Clone)]
 pub struct DispatchOptions {
-    /// Who carries them; none if there is no broker.
+    /// The broker, if there is one.
     pub task_broker: Option<Arc<dyn TaskBroker>>,
     /// Whether this process publishes.
     pub publish: bool,
-    /// Whether this process follows what workers say.
+    /// Whether this process consumes the messages of workers.
     pub track: bool,
-    /// How many messages of workers it has in hand at most, of each service.
+    /// How many messages of workers it prefetches, of each service.
     pub ahead: u16,
-    /// How long a queue may be found empty while a task waits that was published to it. Then that counts as lost.
+    /// How long a queue may be empty while a published task waits. After that, the task counts as lost.
     pub patience: Duration,
 }
 
@@ -78,35 +79,35 @@ impl std::fmt::Debug for DispatchOptions {
     }
 }
 
-/// A task that was just taken in, in memory.
+/// A task in memory that was just accepted.
 pub(crate) struct Publication {
     task: DueDispatch,
-    /// Its share of the memory.
+    /// Its part of the memory limit.
     _room: OwnedSemaphorePermit,
 }
 
-/// Where tasks wait to be published.
+/// The tasks that wait to be published, and what is known of the queues.
 pub(crate) struct Dispatcher {
     parcels: mpsc::Sender<Publication>,
     room: Arc<Semaphore>,
-    /// Services whose tasks the broker does not take for now: until when, and whether it is because a queue is missing.
+    /// Services whose tasks the broker refuses for now: until when, and whether a queue is missing.
     parked: Mutex<HashMap<ServiceKey, (Instant, bool)>>,
-    /// Services whose queues this process has looked after.
+    /// Services whose queues this process has checked.
     known: Mutex<HashSet<ServiceKey>>,
-    /// How many messages of each service this process has set aside, and nobody has replayed or forgotten since.
+    /// How many dead letters of each service this process has stored, less those replayed or discarded.
     letters: Mutex<HashMap<ServiceKey, u64>>,
-    /// Services of which the broker has nothing while published tasks wait: the oldest of those, and since when.
+    /// Services whose queue is empty while published tasks wait: the oldest of those, and since when.
     suspects: Mutex<HashMap<ServiceKey, Suspect>>,
-    /// Rings when a queue may be missing.
+    /// Notified when a queue may be missing.
     queues_bell: Notify,
 }
 
-/// A task that should be at the broker, and is not.
+/// A published task that is not at the broker.
 #[derive(Debug, Clone, Copy)]
 struct Suspect {
     task_id: TaskId,
     since: Instant,
-    /// Whether it has been so for long enough.
+    /// Whether that has lasted long enough.
     lost: bool,
 }
 
@@ -126,7 +127,7 @@ impl Dispatcher {
         (dispatcher, waiting)
     }
 
-    /// Those tasks of a batch that this process is to publish, before the batch is handed to the store.
+    /// The tasks of a batch that this process will publish, before the batch is submitted.
     pub(crate) fn pick(tasks: &[NewTask]) -> Vec<Option<DueDispatch>> {
         let ours = |task: &NewTask| {
             let at_once = |publisher: &&Publisher| !publisher.held.is_zero() && task.terms.due.is_none();
@@ -145,7 +146,8 @@ impl Dispatcher {
         tasks.iter().map(ours).collect()
     }
 
-    /// Takes those that were committed, up to the first for which there is no room: that and what comes after it is for the sweep.
+    /// Queues the committed tasks, up to the first for which there is no room: that one and the rest are left to the
+    /// sweep.
     #[must_use]
     pub(crate) fn offer(&self, picked: Vec<Option<DueDispatch>>, answers: &[Submission]) -> Vec<DispatchName> {
         let committed = picked.into_iter().zip(answers).filter_map(|(task, answer)| {
@@ -162,7 +164,7 @@ impl Dispatcher {
         left
     }
 
-    /// Takes a task to be published, if there is room for it.
+    /// Queues a task to be published, if there is room for it.
     fn take(&self, task: DueDispatch) -> bool {
         let kib = task.request.as_ref().map_or(1, |request| 1 + request.get().len() / 1024);
         let kib = u32::try_from(kib).unwrap_or(u32::MAX);
@@ -170,12 +172,12 @@ impl Dispatcher {
         self.parcels.try_send(Publication { task, _room: room }).is_ok()
     }
 
-    /// Messages of a service were set aside.
+    /// Counts dead letters of a service.
     fn count_letters(&self, service: ServiceKey, count: u64) {
         *self.letters.lock().unwrap_or_else(PoisonError::into_inner).entry(service).or_default() += count;
     }
 
-    /// Somebody has dealt with messages of a service.
+    /// Counts dead letters that an operator has replayed or discarded.
     fn settle_letters(&self, service: ServiceKey, count: u64) {
         let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         let left = letters.get(&service).copied().unwrap_or_default().saturating_sub(count);
@@ -186,14 +188,14 @@ impl Dispatcher {
         };
     }
 
-    /// How many messages of each service were set aside, as far as this process knows.
+    /// How many dead letters each service has, as far as this process knows.
     pub(crate) fn letters(&self) -> Vec<(ServiceKey, u64)> {
         let letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
         letters.iter().map(|(service, count)| (*service, *count)).collect()
     }
 
-    /// The broker has nothing of a service, yet this task of it should be there; or nothing is wrong, if there is none. Tells
-    /// whether it is news that tasks are lost.
+    /// Records that the broker lacks this task, or that nothing is wrong. Returns whether it is new that tasks are
+    /// lost.
     fn suspect(&self, service: ServiceKey, task: Option<TaskId>, patience: Duration) -> bool {
         let mut suspects = self.suspects.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(task_id) = task else {
@@ -215,12 +217,12 @@ impl Dispatcher {
         suspects.iter().filter(|(_, suspect)| suspect.lost).map(|(service, _)| *service).collect()
     }
 
-    /// Whether there is room for what is taken in now.
+    /// Whether there is room for new tasks.
     fn keeps_up(&self) -> bool {
         self.parcels.capacity() > MOST_PARCELS / 2 && self.room.available_permits() > MOST_KIB / 2
     }
 
-    /// Whether this process looks after a service's queues for the first time.
+    /// Whether this process checks the queues of a service for the first time.
     fn is_new(&self, service: ServiceKey) -> bool {
         !self.known.lock().unwrap_or_else(PoisonError::into_inner).contains(&service)
     }
@@ -229,7 +231,7 @@ impl Dispatcher {
         self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(service);
     }
 
-    /// Leaves a service alone for a while. Tells whether that is news.
+    /// Pauses publishing for a service for a while. Returns whether that is new.
     fn park(&self, service: ServiceKey, pause: Duration, missing: bool) -> bool {
         let now = Instant::now();
         let mut parked = self.parked();
@@ -243,8 +245,8 @@ impl Dispatcher {
         self.parked().get(&service).is_some_and(|(until, _)| *until > Instant::now())
     }
 
-    /// How long until the next of those is not left alone any more whose tasks were refused. That a missing queue is there again is
-    /// told ([`Self::is_found`]).
+    /// How long until publishing continues for the next refused service. A missing queue ends by [`Self::is_found`]
+    /// instead.
     fn parked_for(&self) -> Option<Duration> {
         let now = Instant::now();
         let refused =
@@ -252,7 +254,7 @@ impl Dispatcher {
         refused.into_iter().filter(|until| *until > now).min().map(|until| until - now)
     }
 
-    /// The queue of a service is there again. Tells whether somebody has missed it.
+    /// The queue of a service exists again. Returns whether it was missing.
     fn is_found(&self, service: ServiceKey) -> bool {
         let mut parked = self.parked();
         let missed = parked.get(&service).is_some_and(|(_, missing)| *missing);
@@ -272,7 +274,7 @@ pub(crate) fn mailbox(service: &Service) -> Mailbox {
     Mailbox { name: service.queue_name.clone(), settings: service.queue, delivery_limit: service.limits.delivery_limit }
 }
 
-/// Starts what the options ask for.
+/// Starts the services that the options ask for.
 pub(crate) fn start(engine: &Engine, parcels: mpsc::Receiver<Publication>) {
     let options = &engine.0.options.dispatch;
     let Some(task_broker) = &options.task_broker else { return };
@@ -290,7 +292,7 @@ pub(crate) fn start(engine: &Engine, parcels: mpsc::Receiver<Publication>) {
     engine.spawn(watch(engine.clone(), Arc::clone(task_broker)));
 }
 
-/// Keeps the broker in sight, whatever this process does for it: what it tells of the broker is so.
+/// Watches the state of the broker, whatever this process does for it.
 async fn watch(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
     let stopping = &engine.0.stopping;
     loop {
@@ -306,18 +308,18 @@ async fn watch(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
 }
 
 impl Engine {
-    /// How tasks of a service that does not say reach its workers.
+    /// The default transport of a service.
     pub(crate) fn default_transport(&self) -> TaskTransport {
         if self.0.options.dispatch.task_broker.is_some() { TaskTransport::RabbitMq } else { TaskTransport::Builtin }
     }
 
-    /// Who publishes a new task of this service, and how long that is left to us.
+    /// The publisher of a new task of this service.
     pub(crate) fn dispatch_of(&self, service: &Service) -> Option<Publisher> {
         if !service.transport.is_brokered() || service.paused {
             return None;
         }
         let options = &self.0.options.dispatch;
-        // What goes through a window is counted in the store.
+        // The store decides what enters a window.
         let ours = options.publish
             && service.limits.flow.dispatch_window.is_none()
             && options.task_broker.as_ref().is_some_and(|task_broker| task_broker.state() == TaskBrokerState::Up)

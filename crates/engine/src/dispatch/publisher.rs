@@ -1,4 +1,5 @@
-//! Publishing: from memory after a commit, and what the sweep found. A row goes when the broker has confirmed.
+//! The publisher: publishes tasks from memory after a commit, and those that the sweep found. A row is removed after
+//! the broker's confirmation.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,28 +17,28 @@ use tokio::sync::mpsc;
 use super::Publication;
 use crate::{Engine, EngineError, error::chain, follow::hub::WakeupHub};
 
-/// So many tasks are published together...
+/// How many tasks are published together.
 const BATCH: usize = 500;
 
-/// ...of so many bytes.
+/// How many bytes they may have.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// So long is waited for more of what the broker has...
+/// How long to wait for more confirmations.
 const GATHER: Duration = Duration::from_millis(25);
 
-/// ...unless it is so many already.
+/// How many confirmations do not wait.
 const MOST_SETTLED: usize = 4 * BATCH;
 
-/// How long a service is left alone whose queue is full, or may not be published to.
+/// How long publishing pauses for a service whose queue is full or forbidden.
 const REFUSED: Duration = Duration::from_secs(5);
 
-/// The same, while its queue is missing.
+/// How long publishing pauses while its queue is missing.
 const MISSING: Duration = Duration::from_secs(1);
 
-/// Those that the broker has.
+/// The dispatches that the broker has confirmed.
 pub(super) type Settled = mpsc::Sender<Vec<DispatchName>>;
 
-/// Publishes what was just taken in, until the engine closes; then what is left.
+/// Publishes new tasks until the engine closes; then what is left.
 pub(super) async fn run(
     engine: Engine,
     task_broker: Arc<dyn TaskBroker>,
@@ -52,7 +53,7 @@ pub(super) async fn run(
             taken = parcels.recv_many(&mut batch, BATCH) => last = taken == 0,
             () = engine.0.closing.cancelled() => {
                 last = true;
-                // Whoever still takes tasks in leaves them to others.
+                // New tasks are left to other processes.
                 parcels.close();
                 while let Ok(parcel) = parcels.try_recv() {
                     batch.push(parcel);
@@ -67,7 +68,7 @@ pub(super) async fn run(
                 bytes += parcel.task.request.as_ref().map_or(0, |request| request.get().len());
                 part.push(parcel);
             }
-            // Their room is free when they are published.
+            // Their memory is freed when they are published.
             let (tasks, _rooms): (Vec<_>, Vec<_>) =
                 part.into_iter().map(|Publication { task, _room }| (task, _room)).unzip();
             post(&engine, task_broker.as_ref(), tasks, &settled).await;
@@ -75,7 +76,7 @@ pub(super) async fn run(
     }
 }
 
-/// Publishes tasks; tells whether the broker took all that it was given.
+/// Publishes tasks, and returns whether the broker accepted all of them.
 pub(super) async fn post(
     engine: &Engine,
     task_broker: &dyn TaskBroker,
@@ -84,10 +85,10 @@ pub(super) async fn post(
 ) -> bool {
     let Ok(snapshot) = engine.snapshot() else { return false };
     let mut services: HashMap<ServiceKey, Option<Arc<Service>>> = HashMap::new();
-    let (mut named, mut consignments, mut done, mut again) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut named, mut messages, mut done, mut again) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for task in tasks {
         let name = task.name;
-        // It ended before it was dispatched: nobody needs it any more.
+        // The task ended before it was published: nobody needs it any more.
         let Some(request) = task.request else {
             done.push(name);
             continue;
@@ -101,7 +102,7 @@ pub(super) async fn post(
         };
         let timeout = task.timeout.or(service.limits.timeout);
         let (correlation_id, trace) = (task.correlation_id.clone(), task.trace.as_ref());
-        consignments.push(OutgoingMessage {
+        messages.push(OutgoingMessage {
             task_id: name.task_id,
             queue: Mailbox::tasks_of(&name.queue),
             body: encode(name.task_id, &request, correlation_id, trace, timeout, task.revision),
@@ -111,7 +112,7 @@ pub(super) async fn post(
         });
         named.push(name);
     }
-    let results = if consignments.is_empty() { Vec::new() } else { task_broker.send(consignments).await };
+    let results = if messages.is_empty() { Vec::new() } else { task_broker.send(messages).await };
     let mut all = again.is_empty();
     let mut sent: HashMap<ServiceKey, u64> = HashMap::new();
     let mut hopeless = Vec::new();
@@ -153,18 +154,18 @@ pub(super) async fn post(
     all
 }
 
-/// Leaves tasks to the sweep that this process was to publish.
+/// Leaves tasks of this process to the sweep.
 pub(crate) async fn give_back(store: &dyn Store, hub: &WakeupHub, tasks: Vec<DispatchName>) {
     let services: HashSet<ServiceKey> = tasks.iter().map(|name| name.service).collect();
     if let Err(error) = store.complete_dispatches(tasks, Dispatched::Again).await {
-        // They are found when their lease is over.
+        // They are found when their lease expires.
         tracing::debug!(error = %chain(&error), "tasks that could not be dispatched could not be given back");
     }
     hub.behind.note(services);
     hub.dispatch_bell.notify_one();
 }
 
-/// Fails tasks that the broker will never take: no worker would ever see them.
+/// Fails tasks that the broker will never accept.
 async fn give_up(engine: &Engine, hopeless: &[(DispatchName, String)]) -> Result<(), EngineError> {
     let events = hopeless.iter().map(|(name, why)| {
         let failure = Failure::new(format!("The broker does not take it: {why}")).of_kind("undelivered");
@@ -177,7 +178,7 @@ async fn give_up(engine: &Engine, hopeless: &[(DispatchName, String)]) -> Result
     engine.record_all(events).await.map(drop)
 }
 
-/// What a worker gets, in both spellings.
+/// The message that a worker gets, in both spellings.
 fn encode(
     task_id: TaskId,
     request: &relais_core::Json,
@@ -198,11 +199,11 @@ fn encode(
     serde_json::to_vec(&message).unwrap_or_default()
 }
 
-/// What follows from a task that could not be published.
+/// What happens to a task that could not be published.
 fn troubled(engine: &Engine, service: ServiceKey, error: &TaskBrokerError) {
     let dispatcher = &engine.0.dispatcher;
     let (reason, news) = match error {
-        // Everybody waits for the broker; whoever keeps the connection says so.
+        // Everybody waits for the broker; the connection logs it.
         TaskBrokerError::Away(_) => ("away", false),
         TaskBrokerError::NoQueue(_) => {
             dispatcher.queues_bell.notify_one();
@@ -220,8 +221,8 @@ fn troubled(engine: &Engine, service: ServiceKey, error: &TaskBrokerError) {
     }
 }
 
-/// Removes the rows of what the broker has. Nobody waits for that, so it is done for many at once; a process that dies before it
-/// has leaves tasks behind that are published again.
+/// Removes the rows of confirmed dispatches, many at once, because nobody waits for it. If the process dies before,
+/// those tasks are published again.
 pub(super) async fn settle(engine: Engine, mut settled: mpsc::Receiver<Vec<DispatchName>>) {
     // Ends when those who publish have.
     while let Some(mut done) = settled.recv().await {

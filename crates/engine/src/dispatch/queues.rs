@@ -1,5 +1,5 @@
-//! Keeps the queues of all services there: at the start, when something was declared, when the broker is back, when a task
-//! found no queue, and now and then.
+//! Declares the queues of all services: at the start, after a declaration, when the broker is back, when a queue was
+//! missing, and periodically.
 
 use std::{sync::Arc, time::Duration};
 
@@ -8,19 +8,19 @@ use relais_core::{QueueSight, Service, StoreError, TaskBroker, TaskBrokerError};
 use super::mailbox;
 use crate::{Engine, EngineError, error::chain};
 
-/// How often it looks by itself.
+/// How often it checks.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// How soon it looks again while something is missing.
+/// How soon it checks again while a queue is missing.
 const SOON: Duration = Duration::from_secs(1);
 
-/// Of several processes that find a queue gone, one has its tasks dispatched again.
+/// The chore: of several processes that find a queue missing, one has its tasks dispatched again.
 const TURN: Duration = Duration::from_secs(5);
 
-/// What was done once for a service is not done again.
+/// The period of that chore: it is not repeated within it.
 const EVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Keeps queues until the engine stops.
+/// Checks the queues until the engine stops.
 pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
     let mut declared = engine.0.registry.changes();
     loop {
@@ -54,38 +54,39 @@ pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
     }
 }
 
-/// Whether a service's queues are there.
+/// Whether a service's queues exist.
 enum Kept {
     There,
-    /// Somebody else is about to make them.
+    /// Another process is about to declare them.
     Soon,
 }
 
-/// Makes sure that a service's queues are there. What was in one that is gone is dispatched again: that is noted before there
-/// is a queue again, so that a process that dies in between leaves the trace for the next one.
+/// Makes sure that a service's queues exist. The tasks of a missing queue are dispatched again: that is written before
+/// the queue is declared, so that it is not lost if the process dies in between.
 async fn keep(engine: &Engine, task_broker: &dyn TaskBroker, service: &Service) -> Result<Kept, String> {
     let words = |error: TaskBrokerError| error.to_string();
     let store = |error: EngineError| chain(&error);
     let mailbox = mailbox(service);
     let sight = task_broker.look(&mailbox).await.map_err(words)?;
     let missing = sight == QueueSight::Missing;
-    // Not made without its turn: if it was another process that did so, the queue is there when one looks again, and if it is
-    // gone for the second time, what was in it is still to be noted.
+    // Not declared without the chore. If another process did it, the queue exists at the next check; if it is missing
+    // for the second time, its tasks must be written once more.
     if missing && !take_turn(engine, format!("dispatch again: {}", mailbox.name), TURN).await.map_err(store)? {
         return Ok(Kept::Soon);
     }
-    // A service that never had queues has lost nothing with them.
+    // A service that never had queues has lost nothing.
     let new = engine.0.dispatcher.is_new(service.key)
         && take_turn(engine, format!("queues of service {}", service.key.0), EVER).await.map_err(store)?;
     engine.0.dispatcher.is_known(service.key);
     if missing && !new {
         tracing::info!(service = %service.name, queue = mailbox.tasks(), "there is no queue: made, and filled with what is not finished");
-        // Nothing is published until it is there: what came before its queue would come back, and then after the rest.
+        // Nothing is published until the queue exists: an earlier task would come back, and be published after the
+        // rest.
         engine.0.dispatcher.park(service.key, TURN, true);
         engine.0.store.redispatch_service(service.key).await.map_err(|error| store(error.into()))?;
     }
     task_broker.prepare(&mailbox, missing).await.map_err(words)?;
-    // It may be there because somebody else made it.
+    // Another process may have declared it.
     if engine.0.dispatcher.is_found(service.key) || missing {
         engine.0.hub.dispatch_bell.notify_one();
     }
@@ -93,8 +94,8 @@ async fn keep(engine: &Engine, task_broker: &dyn TaskBroker, service: &Service) 
     Ok(Kept::There)
 }
 
-/// Notices that the broker has nothing of a service while tasks wait that were published to it: somebody purged the queue, or a
-/// policy dropped them. Nobody is sure of it but an operator, who can have them published again.
+/// Notices that the broker has no task of a service while published tasks wait: somebody purged the queue, or a policy
+/// dropped them. Only an operator can be sure, and can have them published again.
 async fn notice_loss(engine: &Engine, service: &Service, sight: QueueSight) -> Result<(), StoreError> {
     let lost = match sight.is_bare(false) {
         Some(false) => None,
@@ -102,7 +103,7 @@ async fn notice_loss(engine: &Engine, service: &Service, sight: QueueSight) -> R
             None => None,
             Some(oldest) => match sight.is_bare(oldest.running) {
                 Some(bare) => Some(oldest.task_id).filter(|_| bare),
-                // Workers are busy, and may have it: it stays as it was.
+                // Workers are busy, and may have the task: nothing changes.
                 None => return Ok(()),
             },
         },
@@ -131,7 +132,7 @@ async fn take_turn(engine: &Engine, chore: String, period: Duration) -> Result<b
 }
 
 impl Engine {
-    /// Has all unfinished tasks of a service published again, for an operator who knows that the broker has lost them.
+    /// Publishes all unfinished tasks of a service again, for an operator who knows that the broker has lost them.
     pub async fn redispatch(&self, service: &str) -> Result<(), EngineError> {
         let service = self.declared_service(service).await?;
         if !service.transport.is_brokered() {

@@ -1,9 +1,8 @@
-//! Tells workers to leave tasks alone that they may have at hand: cancelled, taken away because they ran for too long, or ended
-//! otherwise.
+//! Revocations: tell workers to stop tasks that were cancelled, timed out or ended otherwise.
 //!
-//! The store says which, after its commit, to the process that did it ([`WakeupListener::revoked`]): nothing is asked for, and
-//! nothing is done where no task is given up. What is told here may be lost, with the broker or before a worker listens. It is
-//! told again when that worker says something of the task that shows that it does not know.
+//! The store reports revocations after the commit to the process that committed ([`WakeupListener::revoked`]), so
+//! nothing is polled. A revocation may be lost, with the broker or before a worker listens. It is sent again when a
+//! worker reports on the task without knowing.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -23,19 +22,19 @@ use tokio::{
 use super::mailbox;
 use crate::Engine;
 
-/// So many transactions may wait to be told of. What is too much is told when a worker speaks of it.
+/// How many transactions may wait. What is beyond is sent when a worker reports on the task.
 const MOST_WAITING: usize = 1024;
 
-/// Who does not know of a task is told of it again after so long, however often it speaks.
+/// How long until a revocation of the same task is repeated, however often its worker reports.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// How long a connection is waited for that was lost. Meanwhile what is given up waits too.
+/// How long to wait for a lost connection. Meanwhile revocations wait too.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// So many tasks are remembered to have been told of again.
+/// How many repeated revocations are remembered.
 const MOST_REMEMBERED: usize = 20_000;
 
-/// Hears from the store.
+/// Receives revocations from the store.
 struct Ear(mpsc::Sender<Vec<Revocation>>);
 
 impl WakeupListener for Ear {
@@ -46,7 +45,7 @@ impl WakeupListener for Ear {
     }
 }
 
-/// Tells them from now on.
+/// Sends revocations from now on.
 pub(super) fn start(engine: &Engine, task_broker: &Arc<dyn TaskBroker>) {
     let (tell, revoked) = mpsc::channel(MOST_WAITING);
     engine.0.store.listen(Arc::new(Ear(tell)));
@@ -74,7 +73,7 @@ async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>, mut revoked: mpsc
     }
 }
 
-/// Tells the workers of a service.
+/// Sends revocations to the workers of a service.
 async fn tell(
     engine: &Engine,
     task_broker: &dyn TaskBroker,
@@ -83,8 +82,8 @@ async fn tell(
     outcomes: &[StopOutcome],
 ) {
     for outcomes in outcomes.chunks(MAX_MESSAGES) {
-        // It may be this process alone that has lost its connection. If it is the broker that is away, whoever has its tasks by it
-        // is losing them.
+        // This process alone may have lost its connection. If the broker is away, its workers are losing their tasks
+        // anyway.
         if task_broker.state() != TaskBrokerState::Up {
             let back = timeout_at(deadline, task_broker.until_up());
             let Some(Ok(())) = engine.0.closing.run_until_cancelled(back).await else { return };
@@ -113,7 +112,7 @@ fn outcome(task: Revocation) -> StopOutcome {
     StopOutcome { task_id: task.task_id.to_string(), outcome, revision: task.revision }
 }
 
-/// Of which tasks it was told again of late.
+/// The revocations that were repeated lately.
 struct Reminders {
     lately: HashSet<(TaskId, u64)>,
     before: HashSet<(TaskId, u64)>,
@@ -127,7 +126,7 @@ impl Default for Reminders {
 }
 
 impl Reminders {
-    /// Whether it is time to tell of it again; if so, that counts as done.
+    /// Whether it is time to repeat the revocation of a task; if so, that counts as done.
     fn is_due(&mut self, task: &Revocation) -> bool {
         if self.since.elapsed() >= AGAIN || self.lately.len() >= MOST_REMEMBERED {
             let idle = self.since.elapsed() >= 2 * AGAIN;

@@ -1,4 +1,4 @@
-//! Finds tasks that are to be dispatched and that nobody has in hand: their process died, the broker was away, the service
+//! The sweep: finds dispatches that no process has taken, because their process died, the broker was away, the service
 //! was paused, or the broker has lost them.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
@@ -8,13 +8,14 @@ use relais_core::{ServiceKey, TaskBroker, TaskBrokerState};
 use super::publisher::{Settled, post};
 use crate::{Engine, EngineError, timers};
 
-/// At most about so many at a time, as many of each service, so that a long queue does not hold up a short one.
+/// About how many dispatches are taken at a time, as many of each service, so that a long queue does not delay a short
+/// one.
 const MOST: usize = 200;
 
-/// How long whoever has taken some may be silent.
+/// The lease of a dispatch.
 const LEASE: Duration = Duration::from_secs(20);
 
-/// So many that the broker has lost are made due at once.
+/// How many lost tasks are made due at once.
 const REFILL: usize = 2000;
 
 /// Sweeps until the engine stops.
@@ -24,7 +25,7 @@ pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>, settle
         let mut declared = declared.lock().await;
         tokio::select! {
             () = engine.0.hub.dispatch_bell.notified() => {}
-            // A service may go on that was paused. The other end is the engine's.
+            // A paused service may be resumed. The other end is the engine's.
             _ = declared.changed() => {}
             () = back(task_broker.as_ref()) => {}
         }
@@ -40,7 +41,7 @@ async fn back(task_broker: &dyn TaskBroker) {
     task_broker.until_up().await;
 }
 
-/// Tells when to look again: also when a rate lets the next ones out, or a service was left alone for long enough.
+/// Returns when to look again: also when a rate limit allows the next start, or a pause of a service ends.
 async fn sweep(engine: &Engine, task_broker: &dyn TaskBroker, settled: &Settled) -> Result<Duration, EngineError> {
     let behind = &engine.0.hub.behind;
     loop {

@@ -1,7 +1,7 @@
-//! Follows what workers say, one follower for each service and queue.
+//! Consumes the messages of workers, with one consumer for each service and queue.
 //!
-//! A batch is recorded, what can not be understood is set aside, and then the broker is told that it is done with. Whatever
-//! fails before that comes again; what was recorded already is then ignored, by the rules of [`relais_core::apply`].
+//! A batch is recorded, malformed messages become dead letters, and then the batch is acknowledged. What fails before
+//! that is redelivered; what was recorded already is then ignored by [`relais_core::apply`].
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -24,26 +24,25 @@ use tokio_util::sync::CancellationToken;
 use super::mailbox;
 use crate::{Engine, EngineError, claims::work::wording, error::chain};
 
-/// How long to wait before something that did not work is tried again.
+/// The wait after an error.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// A worker that acknowledges at the end is taken for lost after 30 minutes, as RabbitMQ comes. Somewhat before that there is
-/// reason to say so.
+/// RabbitMQ takes a worker that acknowledges at the end for lost after 30 minutes. A warning is logged somewhat before.
 const LONG: Duration = Duration::from_secs(25 * 60);
 
-/// So many bytes are recorded at once.
+/// How many bytes are recorded at once.
 const MOST_BYTES: usize = 8 << 20;
 
-/// While messages come by the dozen, so long is waited for more of them: a batch costs the store little more than one.
+/// How long to wait for more messages under load: a batch costs the store little more than one message.
 const GATHER: Duration = Duration::from_millis(10);
 
-/// Whether they do: so many came together.
+/// How many messages together count as load.
 const DOZEN: usize = 8;
 
-/// A worker may put so many messages into one.
+/// How many messages a worker may put into one.
 const MOST_IN_ONE: usize = 1000;
 
-/// Follows all services that use the broker, whichever these are.
+/// Consumes the queues of all services that use the broker.
 pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
     let mut declared = engine.0.registry.changes();
     let mut running: BTreeMap<ServiceKey, (Mailbox, CancellationToken)> = BTreeMap::new();
@@ -86,7 +85,7 @@ pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
             _ = declared.changed() => {}
             Some(ended) = followers.join_next(), if !followers.is_empty() => {
                 if let Err(error) = ended {
-                    // A fault of ours. Whoever it was about is followed anew.
+                    // A fault of Relais. Its service is consumed anew.
                     tracing::error!(%error, "following workers ended badly");
                     running.clear();
                     followers.shutdown().await;
@@ -98,25 +97,25 @@ pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
     while followers.join_next().await.is_some() {}
 }
 
-/// Follows one queue of one service.
+/// Consumes one queue of one service.
 struct Track {
     engine: Engine,
     task_broker: Arc<dyn TaskBroker>,
     service: Arc<Service>,
     mailbox: Mailbox,
     side: Side,
-    /// Whether it was said that tasks run for long.
+    /// Whether the warning about long tasks was logged.
     warned: AtomicBool,
 }
 
 impl Track {
-    /// Follows until it is dropped.
+    /// Consumes until it is dropped.
     async fn follow(&self) {
         let mut reported = None;
         loop {
             self.task_broker.until_up().await;
             let Err(error) = self.follow_once().await else { return };
-            // Said once, not at every attempt.
+            // Logged once, not at every attempt.
             if reported.as_ref() != Some(&error) {
                 tracing::debug!(service = %self.service.name, %error, "does not follow its workers for now");
                 reported = Some(error);
@@ -125,11 +124,11 @@ impl Track {
         }
     }
 
-    /// Follows until something breaks. A side that the broker does not have ends without an error.
+    /// Consumes until an error. A queue that the broker does not have ends without an error.
     async fn follow_once(&self) -> Result<(), TaskBrokerError> {
         let ahead = self.engine.0.options.dispatch.ahead;
         let Some(mut follower) = self.task_broker.follow(&self.mailbox, self.side, ahead).await? else { return Ok(()) };
-        // The broker hands out more while these are recorded.
+        // The broker delivers more while these are recorded.
         let most = usize::from(ahead / 2).max(1);
         let mut flowing = false;
         loop {
@@ -153,7 +152,7 @@ impl Track {
         }
     }
 
-    /// Records a batch, however long the store takes, and sets aside what can not be understood. Tells how much was said in it.
+    /// Records a batch, however long the store takes, and stores dead letters. Returns how many messages there were.
     async fn take_in(&self, batch: Vec<Incoming>) -> Result<usize, TaskBrokerError> {
         let mut understood = Understood::default();
         for incoming in batch {
@@ -162,7 +161,7 @@ impl Track {
                 Side::RefusedTasks => self.read_refused(&incoming, &mut understood),
             }
         }
-        // Counted before what is stale is left out: much that is said of few tasks is gathered as well.
+        // Counted before stale progress is dropped: many messages about few tasks are batched too.
         let said = understood.events.len();
         let (mut events, bodies) = understood.close();
         let mut rejected = bodies.rejected;
@@ -173,7 +172,7 @@ impl Track {
                     Err(EngineError::Stopping) => return Err(TaskBrokerError::Away("the process stops".to_owned())),
                     Err(error) => {
                         tracing::debug!(error = %chain(&error), "what workers said could not be recorded; tried again");
-                        // Some of it may have been.
+                        // Some of it may have been recorded.
                         for event in &mut events {
                             if let Event::Delivered { again, .. } | Event::Failed { again, .. } = &mut event.event {
                                 *again = true;
@@ -241,7 +240,7 @@ impl Track {
         }
     }
 
-    /// What a worker says: one message, or a list of them.
+    /// Decodes a delivery: one message, or a list of them.
     fn read_reports(&self, incoming: &Incoming, understood: &mut Understood) {
         let body = &incoming.body;
         let first = body.iter().find(|byte| !byte.is_ascii_whitespace());
@@ -275,7 +274,7 @@ impl Track {
         }
     }
 
-    /// What a message means where a broker watches the workers.
+    /// The event of a message where a broker watches the workers.
     fn events(&self, message: WorkerMessage, again: bool) -> Result<(TaskId, Vec<Event>), String> {
         let delivery_limit = self.service.limits.delivery_limit;
         let worker_host = message.host_name.clone().map(wording::host);
@@ -288,10 +287,10 @@ impl Track {
                 Ok((task_id, vec![Event::Delivered { worker_host, again, delivery_limit }]))
             }
             Report::Returned => Ok((wording::task_id(&message)?, vec![Event::GivenBack { worker_host }])),
-            // How far it was; it may be of an attempt before.
+            // Its progress; it may be about an earlier attempt.
             Report::Progress { .. } if again => Ok((wording::task_id(&message)?, Vec::new())),
             Report::Progress { .. } => wording::event(message, None).map(|(task_id, event)| (task_id, vec![event])),
-            // Who says so decides whether it counts: a slow worker does not speak for its successor.
+            // The host decides whether it counts: a slow worker does not speak for its successor.
             Report::Failure(_) => {
                 let (task_id, mut event) = wording::event(message, None)?;
                 if let Event::Failed { again: doubt, worker_host: who, .. } = &mut event {
@@ -301,8 +300,8 @@ impl Track {
             }
             Report::Success { .. } => {
                 let (task_id, event) = wording::event(message, None)?;
-                // A result that says who has it stands for the `started` that was not sent. Whoever had it before was lost,
-                // but a result is there, so that no limit matters any more.
+                // A result that names its host replaces the `started` that was not sent. The worker before it was lost,
+                // but there is a result, so that no limit matters any more.
                 let named = worker_host.map(|host| Event::Delivered {
                     worker_host: Some(host),
                     again: true,
@@ -313,7 +312,7 @@ impl Track {
         }
     }
 
-    /// A task that no worker takes: it fails, and says why.
+    /// A task that no worker takes fails with the reason.
     fn read_refused(&self, incoming: &Incoming, understood: &mut Understood) {
         let message = match serde_json::from_slice::<SubmissionMessage>(&incoming.body) {
             Ok(message) => message,
@@ -330,23 +329,23 @@ impl Track {
             Some("rejected") | None => "A worker rejected it without saying why.".to_owned(),
             Some(other) => format!("The broker gave it up: {other}."),
         };
-        // Whatever the policy, the broker would come to the same end.
+        // A retry would end the same way, whatever the policy.
         let failure = Failure { retryable: Some(false), ..Failure::new(error_message).of_kind("undelivered") };
         understood.add(self.service.key, task_id, Event::failure(None, failure), &incoming.body);
     }
 }
 
-/// What a batch says.
+/// The events of a batch.
 #[derive(Default)]
 struct Understood {
     events: Vec<Option<(TaskEvent, Vec<u8>)>>,
-    /// Where the last word of each task is, if it is its progress: newer progress and a success make it stale. A failure does not:
-    /// how far the task came is part of it.
+    /// The index of the last event of each task, if it is its progress: newer progress and a success make it stale. A
+    /// failure does not, because it keeps the last progress.
     progress: HashMap<TaskId, usize>,
     rejected: Vec<Rejected>,
 }
 
-/// The messages behind the events, and those behind none.
+/// The messages of the events, and those without events.
 struct Bodies {
     of_events: Vec<Vec<u8>>,
     rejected: Vec<Rejected>,

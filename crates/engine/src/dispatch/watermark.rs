@@ -1,4 +1,5 @@
-//! Of which services tasks may wait in the store to be published: what comes later must not overtake them.
+//! The ordering watermark: which services may have dispatches left to the sweep, so that new tasks must not overtake
+//! them.
 
 use std::{
     collections::HashMap,
@@ -7,30 +8,30 @@ use std::{
 
 use relais_core::ServiceKey;
 
-/// When tasks were last left to the sweep, of each service, and up to when it has found them all.
+/// When dispatches of each service were last left to the sweep, and up to when it has found them all.
 #[derive(Debug)]
 pub(crate) struct Behind(Mutex<Marks>);
 
 #[derive(Debug)]
 struct Marks {
-    /// Counts what is noted.
+    /// Counts the marks.
     now: u64,
-    /// When anything may have been left.
+    /// When dispatches of any service may have been left.
     anything: u64,
     /// When something was last left, and up to when all was found. Bounded by the number of services.
     services: HashMap<ServiceKey, (u64, u64)>,
 }
 
 impl Default for Behind {
-    /// Nobody has looked yet.
+    /// Before the first sweep.
     fn default() -> Self {
         Self(Mutex::new(Marks { now: 1, anything: 1, services: HashMap::new() }))
     }
 }
 
 impl Behind {
-    /// Tasks of these were left to the sweep, or may be there, or it has found some. Where they were just submitted it is said before
-    /// whoever did so has an answer.
+    /// Dispatches of these services were left to the sweep, or may be there, or it has found some. For new tasks this
+    /// is called before the submitter gets its answer.
     pub(crate) fn note(&self, services: impl IntoIterator<Item = ServiceKey>) {
         let mut marks = self.marks();
         for service in services {
@@ -40,19 +41,19 @@ impl Behind {
         }
     }
 
-    /// Tasks of any service may have been left to the sweep.
+    /// Dispatches of any service may have been left to the sweep.
     pub(crate) fn note_all(&self) {
         let mut marks = self.marks();
         marks.now += 1;
         marks.anything = marks.now;
     }
 
-    /// The sweep looks from now on.
+    /// The sweep starts to look.
     pub(super) fn look(&self) -> Look {
         Look(self.marks().now)
     }
 
-    /// It has found nothing of these. What was left since it began to look, it may not have seen.
+    /// The sweep has found nothing of these services. It may not have seen what was left after it started.
     pub(super) fn found_nothing(&self, look: Look, services: impl IntoIterator<Item = ServiceKey>) {
         let mut marks = self.marks();
         for service in services {
@@ -61,7 +62,7 @@ impl Behind {
         }
     }
 
-    /// Whether tasks of the service may wait in the store.
+    /// Whether dispatches of the service may be left to the sweep.
     pub(super) fn is_behind(&self, service: ServiceKey) -> bool {
         let marks = self.marks();
         let (left, found) = marks.services.get(&service).copied().unwrap_or_default();
@@ -74,7 +75,7 @@ impl Behind {
     }
 }
 
-/// When the sweep began to look.
+/// When a sweep started.
 #[derive(Clone, Copy)]
 pub(super) struct Look(u64);
 

@@ -1,7 +1,7 @@
-//! Who waits for what in this process, and waking them.
+//! The hub: wakes those who wait in this process.
 //!
-//! Wake-ups are hints: whoever is woken reads the store again. So a hint that is lost costs time, never truth, and
-//! everyone who waits also looks now and then by itself.
+//! Wake-ups are hints: a waiter that is woken reads the store again. A lost hint costs time, never correctness, because
+//! every waiter also looks periodically.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -16,59 +16,59 @@ use tokio::sync::{Notify, watch};
 
 use crate::dispatch::Behind;
 
-/// So many lanes are remembered by name.
+/// How many lanes are remembered by name.
 const MOST_LANES: usize = 10_000;
 
-/// Counts what happened, by kind, for those who look at many things at once.
+/// Counts changes by kind, for those who watch many things at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Pulse {
-    /// To tasks.
+    /// Of tasks.
     pub(crate) tasks: u64,
-    /// To what is declared.
+    /// Of declarations.
     pub(crate) declared: u64,
-    /// To callbacks.
+    /// Of callbacks.
     pub(crate) callbacks: u64,
-    /// Something that a wake-up may have told, and that was found by looking.
+    /// Found by a look, not by a wake-up.
     pub(crate) swept: u64,
 }
 
-/// Hears the store's wake-ups and passes them on.
+/// Receives the store's wake-ups and passes them on.
 #[derive(Default)]
 pub(crate) struct WakeupHub {
-    /// Tasks that somebody watches, by `id`.
+    /// The watched tasks, by `id`.
     watched: Mutex<HashMap<i64, watch::Sender<u64>>>,
     /// Services that have had new work since the claim coordinator last looked. Bounded by the number of services.
     work: Mutex<HashSet<ServiceKey>>,
-    /// Rings when `work` has something.
+    /// Notified when `work` has something.
     pub(crate) work_bell: Notify,
-    /// Lanes that have had callbacks to be sent since somebody last looked, and whether any other may have had.
+    /// Lanes that had due callbacks since the last look, and whether others may have had some.
     callbacks: Mutex<(HashSet<i64>, bool)>,
-    /// Rings when `callbacks` has something.
+    /// Notified when `callbacks` has something.
     pub(crate) callbacks_bell: Notify,
-    /// Rings when there are tasks to be dispatched that nobody has in hand.
+    /// Notified when there are dispatches that no process has taken.
     pub(crate) dispatch_bell: Notify,
-    /// Of which services such tasks may be there.
+    /// The services that may have such dispatches.
     pub(crate) behind: Behind,
-    /// Queues that somebody watches.
+    /// The watched queues.
     queues: Mutex<Queues>,
-    /// Rings when a queue that is watched is to be looked at.
+    /// Notified when a watched queue must be read.
     pub(crate) queues_bell: Notify,
-    /// Rings when something happens to a task by itself sooner than was known.
+    /// Notified when a timer fires sooner than was known.
     pub(crate) timer_bell: Notify,
-    /// Rings when there may be something in the stored submissions.
+    /// Notified when there may be transactional submissions.
     pub(crate) submissions_bell: Notify,
-    /// Rings when what is declared has changed.
+    /// Notified when the declaration has changed.
     pub(crate) declared_bell: Notify,
-    /// Rings when anything may have happened and everything should be looked at.
+    /// Notified when anything may have happened.
     pub(crate) sweep_bell: Notify,
-    /// What happened, for those who look at many things at once.
+    /// The counts, for those who watch many things at once.
     pub(crate) pulse: watch::Sender<Pulse>,
-    /// How many changes of tasks had been told when somebody last looked for those that were not.
+    /// How many changes of tasks were announced at the last look.
     looked: AtomicU64,
 }
 
 impl WakeupHub {
-    /// Watches a task. Whatever changes it from now on is noticed.
+    /// Watches a task from now on.
     pub(crate) fn watch(self: &Arc<Self>, id: i64) -> Watch {
         let receiver = lock(&self.watched).entry(id).or_insert_with(|| watch::channel(0).0).subscribe();
         Watch { hub: Arc::clone(self), id, receiver: Some(receiver) }
@@ -79,12 +79,12 @@ impl WakeupHub {
         std::mem::take(&mut *lock(&self.work))
     }
 
-    /// The lanes that have had callbacks to be sent since the last call, and whether any other may have had.
+    /// The lanes that had due callbacks since the last call, and whether others may have had some.
     pub(crate) fn take_callbacks(&self) -> (HashSet<i64>, bool) {
         std::mem::take(&mut *lock(&self.callbacks))
     }
 
-    /// Watches a queue: it is looked at now, and whenever it may have changed.
+    /// Watches a queue: it is read now, and whenever it may have changed.
     pub(crate) fn watch_queue(&self, service: ServiceKey) -> watch::Receiver<Option<QueueDepth>> {
         let mut queues = lock(&self.queues);
         let receiver = queues.watched.entry(service).or_insert_with(|| watch::channel(None).0).subscribe();
@@ -103,7 +103,7 @@ impl WakeupHub {
         }
     }
 
-    /// The watched queues that may have changed since the last call; with `all`, those that have not as well.
+    /// The watched queues that may have changed since the last call; with `all`, the others too.
     pub(crate) fn take_queues(&self, all: bool) -> Vec<ServiceKey> {
         let mut queues = lock(&self.queues);
         let due = std::mem::take(&mut queues.due);
@@ -116,7 +116,7 @@ impl WakeupHub {
         !lock(&self.queues).watched.is_empty()
     }
 
-    /// Tells those who watch how full these queues are.
+    /// Sends these depths to those who watch the queues.
     pub(crate) fn tell_depths(&self, depths: &[QueueDepth]) {
         let mut queues = lock(&self.queues);
         queues.looking.clear();
@@ -136,7 +136,7 @@ impl WakeupHub {
         self.pulse.send_modify(count);
     }
 
-    /// Somebody who looked has found that tasks have changed since they last did. Told, unless a wake-up has told it.
+    /// A look has found changes of tasks. They are announced, unless a wake-up has announced them.
     pub(crate) fn found_changes(&self) {
         let told = self.pulse.borrow().tasks;
         if self.looked.swap(told, Ordering::Relaxed) == told {
@@ -154,17 +154,17 @@ impl WakeupHub {
     }
 }
 
-/// The queues that are watched, and those of them that are to be looked at.
+/// The watched queues, and those that must be read.
 #[derive(Default)]
 struct Queues {
     watched: HashMap<ServiceKey, watch::Sender<Option<QueueDepth>>>,
     due: HashSet<ServiceKey>,
-    /// Being looked at: what is known of them may be older than the change that is heard of.
+    /// Being read: the answer may be older than the change.
     looking: HashSet<ServiceKey>,
 }
 
 impl Queues {
-    /// Notes what may have changed. A wake-up names tasks, not their services: whichever has any may be the one.
+    /// Marks what may have changed. A wake-up names tasks, not their services, so any service with tasks may be meant.
     fn hear(&mut self, wakeup: &Wakeup) {
         let tasks_changed = wakeup.tasks != IdsChanged::These(Vec::new());
         for (service, sender) in &self.watched {
@@ -187,7 +187,7 @@ impl WakeupListener for WakeupHub {
         }
         drop(queues);
         self.beat(|pulse| {
-            // New work is a task that was submitted, or came back.
+            // New work is a task that was submitted or returned.
             pulse.tasks += u64::from(!wakeup.work.is_empty() || wakeup.tasks != IdsChanged::These(Vec::new()));
             pulse.declared += u64::from(wakeup.declared);
             pulse.callbacks += u64::from(!wakeup.callbacks.is_empty());
@@ -198,7 +198,7 @@ impl WakeupListener for WakeupHub {
         }
         if !wakeup.callbacks.is_empty() || wakeup.tasks == IdsChanged::Perhaps {
             let mut callbacks = lock(&self.callbacks);
-            // Bounded where nobody sends: whoever does looks at everything then.
+            // Bounded where this process sends no callbacks: a sender then looks at everything.
             if callbacks.0.len() + wakeup.callbacks.len() > MOST_LANES {
                 *callbacks = (HashSet::new(), true);
             }
@@ -212,7 +212,7 @@ impl WakeupListener for WakeupHub {
             self.dispatch_bell.notify_one();
         }
         if wakeup.tasks == IdsChanged::Perhaps {
-            // Where only the tasks' names were too many, the rest is as it says.
+            // Only the names of the tasks were too many; the other topics are exact.
             if wakeup.declared {
                 self.behind.note_all();
             }

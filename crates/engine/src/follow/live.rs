@@ -1,4 +1,4 @@
-//! Telling a page that what it shows may have changed, at most once a second, and nothing while nothing happens.
+//! Notifies a page that what it shows may have changed, at most once a second, and never while nothing happens.
 
 use std::time::Duration;
 
@@ -10,24 +10,24 @@ use crate::{
     follow::hub::{Pulse, Watch},
 };
 
-/// Changes that come faster than this are told as one.
+/// Faster changes are notified as one.
 const PACE: Duration = Duration::from_secs(1);
 
-/// What somebody looks at.
+/// What a page shows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LiveTopic {
     /// Anything.
     Anything,
     /// Any task.
     Tasks,
-    /// This task, and what is told of it.
+    /// This task, and its callbacks.
     Task(TaskId),
-    /// What is declared.
+    /// Declarations.
     Declared,
 }
 
 impl Engine {
-    /// Begins to watch for changes.
+    /// Starts to watch for changes.
     pub async fn live(&self, topic: LiveTopic) -> Result<Live, EngineError> {
         let pulse = self.0.hub.pulse.subscribe();
         let task = match topic {
@@ -51,7 +51,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// Returns when what is looked at may have changed since the last call; false when the engine stops.
+    /// Returns when what is shown may have changed since the last call; false when the engine stops.
     pub async fn changed(&mut self) -> bool {
         loop {
             let before = *self.pulse.borrow_and_update();

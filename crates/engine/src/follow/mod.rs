@@ -1,4 +1,4 @@
-//! Following tasks: one's own, one at a time or in a list; waiting for them; giving them up.
+//! Use cases of consumers: read tasks, list them, wait for them, cancel them.
 
 pub(crate) mod hub;
 pub(crate) mod live;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::{Access, Engine, EngineError, Problem, follow::hub::Watch};
 
-/// How often those who wait look by themselves: nobody says that a place in a queue has moved.
+/// How often waiters look without a wake-up: no wake-up says that a position has changed.
 const SWEEP: Duration = Duration::from_secs(5);
 
 /// Which tasks to list.
@@ -37,7 +37,7 @@ impl Engine {
     /// One of the caller's own tasks on the service.
     pub async fn task(&self, access: &Access, task_id: TaskId) -> Result<Task, EngineError> {
         let task = self.0.store.find_task(task_id).await?.ok_or(EngineError::TaskNotFound)?;
-        // Somebody else's task does not exist.
+        // A task of another client is not found.
         if task.client_id != access.client.client_id || task.service != access.service.name {
             return Err(EngineError::TaskNotFound);
         }
@@ -75,7 +75,7 @@ impl Engine {
         Ok(paged(self.0.store.list_tasks(filter).await?))
     }
 
-    /// Gives a task up. Again is the same; one that has ended otherwise can not be.
+    /// Cancels a task. This is idempotent; a task that has ended otherwise cannot be cancelled.
     pub async fn cancel(&self, access: &Access, task_id: TaskId) -> Result<Task, EngineError> {
         let event = TaskEvent {
             task_id,
@@ -106,7 +106,7 @@ pub struct Following {
 }
 
 impl Following {
-    /// Returns when the task is another than it was last seen. Changes that come fast are seen as one.
+    /// Returns when the task has changed. Fast changes are seen as one.
     pub async fn changed(&mut self) -> Result<(), EngineError> {
         loop {
             tokio::select! {

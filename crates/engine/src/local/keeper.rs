@@ -1,5 +1,4 @@
-//! Looks after tasks that take longer: says that they have begun and how far they are, and hears whether somebody took them
-//! away.
+//! Reports the start and the progress of long tasks, and stops those that were cancelled or taken away.
 
 use std::{sync::Arc, time::Duration};
 
@@ -10,16 +9,16 @@ use tokio_util::sync::CancellationToken;
 use super::{life::Life, running::Running};
 use crate::Engine;
 
-/// A task that runs for longer than this is said to have begun. Those that do not are only said to have ended.
+/// A task that runs for longer than this reports its start. Shorter ones only report their end.
 const SHORT: Duration = Duration::from_millis(50);
 
-/// How often it is asked whether tasks are still ours.
+/// How often it checks whether the tasks are still ours.
 const ASK: Duration = Duration::from_secs(1);
 
 /// The most tasks of one call.
 const BATCH: usize = 500;
 
-/// Looks after them until the instance stops, and then for as long as its tasks run.
+/// Reports until the instance stops, and then for as long as its tasks run.
 pub(super) async fn run(engine: Engine, life: Arc<Life>, running: Arc<Running>, stop: CancellationToken) {
     let mut asked = Instant::now();
     loop {
@@ -41,7 +40,7 @@ pub(super) async fn run(engine: Engine, life: Arc<Life>, running: Arc<Running>, 
     }
 }
 
-/// What there is to be told of tasks that run.
+/// The reports that are due.
 fn news(running: &Running, ask: bool) -> Vec<TaskEvent> {
     let now = Instant::now();
     let mut events = Vec::new();
@@ -58,7 +57,7 @@ fn news(running: &Running, ask: bool) -> Vec<TaskEvent> {
     events
 }
 
-/// Tells it, and stops what was taken away.
+/// Sends the reports, and stops tasks that were taken away.
 async fn tell(engine: &Engine, life: &Life, running: &Running, events: &[TaskEvent]) {
     let Ok(outcomes) = engine.0.store.record_events(events.to_vec()).await else {
         let mut runs = running.lock();

@@ -1,4 +1,4 @@
-//! An instance's life: it begins, gives signs of life, may be given up and begin anew, and ends.
+//! The life of an instance: registration, heartbeats, registration after it was reaped, and deregistration.
 
 use std::{
     sync::{
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use super::{InstanceOptions, InstanceReport, Key, Tallies};
 use crate::{Engine, EngineError, error::chain};
 
-/// How long after a sign of life that was not heard the next one is given.
+/// The wait before a failed heartbeat is repeated.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// One instance of this process.
@@ -23,15 +23,15 @@ pub(super) struct Life {
     engine: Engine,
     new: NewInstance,
     key: watch::Sender<Key>,
-    /// Whether the store was asked to let it begin and has not answered: whoever has its name may be itself.
+    /// Whether a registration was sent and not answered: the instance with its name may be this one.
     in_doubt: AtomicBool,
-    /// Cancelled when running tasks are to stop now.
+    /// Cancelled when running tasks must stop now.
     interrupted: CancellationToken,
     pub(super) tallies: Tallies,
 }
 
 impl Life {
-    /// Begins, under the name that the options give.
+    /// Registers, under the name that the options give.
     pub(super) async fn begin(
         engine: Engine,
         options: InstanceOptions,
@@ -62,7 +62,7 @@ impl Life {
         Ok(life)
     }
 
-    /// One that is never known, for tasks that are done by hand.
+    /// An instance that is never registered, for tasks that tests run.
     pub(super) fn by_hand(engine: Engine) -> Self {
         let new = NewInstance {
             name: "by hand".to_owned(),
@@ -104,18 +104,18 @@ impl Life {
         &self.new.name
     }
 
-    /// The number under which the store knows it, while it is alive.
+    /// The key under which it is registered, if it is.
     pub(super) fn key(&self) -> Option<InstanceKey> {
         *self.key.borrow()
     }
 
-    /// Waits until it is known by another number, or by none.
+    /// Waits until it has another key, or none.
     pub(super) async fn changed(&self, key: InstanceKey) {
         // The sender is here: it does not go away.
         let _ = self.key.subscribe().wait_for(|now| *now != Some(key)).await;
     }
 
-    /// Running tasks are to stop now.
+    /// Stops the running tasks now.
     pub(super) fn interrupt(&self) {
         self.interrupted.cancel();
     }
@@ -124,12 +124,12 @@ impl Life {
         &self.interrupted
     }
 
-    /// Gives signs of life until the instance has ended.
+    /// Sends heartbeats until the instance has ended.
     pub(super) async fn beat(self: Arc<Self>, ended: CancellationToken) {
         let mut failing = false;
         loop {
             tokio::select! {
-                // One that was not heard is given again soon: others may be about to give it up.
+                // A failed heartbeat is repeated soon: the reaper may be about to act.
                 () = tokio::time::sleep(if failing { AGAIN } else { self.new.silence / 3 }) => {}
                 () = ended.cancelled() => return,
                 () = self.engine.0.closing.cancelled() => return,
@@ -158,15 +158,15 @@ impl Life {
         }
     }
 
-    /// It was given up. It begins anew, unless another one has taken its name, or somebody has to decide first what becomes of
-    /// its tasks: then it never does.
+    /// It was reaped. It registers again, unless another instance has its name, or an operator has to decide about its
+    /// tasks first: then it never does.
     async fn begin_anew(&self) -> Result<bool, EngineError> {
         if self.key.send_replace(None).is_some() {
             tracing::warn!(instance = self.new.name, "it was silent for too long and given up; it begins anew");
         }
         let known = self.engine.0.store.list_instances().await?;
         match known.iter().find(|instance| instance.name == self.new.name) {
-            // If it is itself, it falls silent: then it is known which.
+            // If the other instance is itself, it falls silent, and then that is known.
             Some(other) if other.status == InstanceStatus::Alive && self.in_doubt.load(Ordering::Relaxed) => {
                 return Err(EngineError::Conflict("it is not known whether it has begun".to_owned()));
             }
@@ -189,7 +189,7 @@ impl Life {
         }
     }
 
-    /// Ends: what it still has in hand goes back.
+    /// Deregisters: its leased tasks are returned.
     pub(super) async fn end(&self) {
         let Some(key) = self.key.send_replace(None) else { return };
         if let Err(error) = self.engine.0.store.deregister_instance(key).await {

@@ -1,11 +1,11 @@
-//! Tasks that are done in this very process, by handlers registered with the engine.
+//! Handlers in this process: the engine runs tasks itself.
 //!
-//! The process is an *instance*: it has a name, gives signs of life, and answers for all that it has in hand. It takes tasks
-//! in hand by the hundred when they are short, runs them side by side, and writes their results together ([`runner`]). What
-//! takes longer is said to have begun, is told when somebody cancels it, and can tell its progress ([`keeper`]).
+//! The process is an *instance*: it has a name, sends heartbeats, and leases tasks. It prefetches short tasks by the
+//! hundred, runs them concurrently, and writes their results together ([`runner`]). A long task reports its start and
+//! its progress, and can be cancelled ([`keeper`]).
 //!
-//! When an instance dies, others take care of what it had, as it asked for ([`CrashPolicy`]). One that was only slow learns
-//! that it was given up: nothing that it says of those tasks counts any more.
+//! When an instance dies, its crash policy decides what happens to its leased tasks ([`CrashPolicy`]). An instance that
+//! was only slow learns that it was reaped: its messages about those tasks are ignored.
 
 mod keeper;
 mod life;
@@ -31,27 +31,26 @@ use self::{
 };
 use crate::{Engine, EngineError, error::chain};
 
-/// Called before a task is done.
+/// Called before a task runs.
 pub type Before = Arc<dyn Fn(Context) -> BoxFuture<'static, ()> + Send + Sync>;
 
-/// Called after a task was done, with what came of it, before that is written.
+/// Called after a task has run, with its outcome, before that is written.
 pub type After = Arc<dyn for<'a> Fn(Context, &'a Verdict) -> BoxFuture<'a, ()> + Send + Sync>;
 
-/// How an instance behaves.
+/// The settings of an instance.
 #[derive(Debug, Clone)]
 pub struct InstanceOptions {
-    /// What it is called; made of the host's name and chance unless set. Whoever starts under the same name replaces it.
+    /// Its name; the host's name and a random part unless set. An instance with the same name is replaced.
     pub name: Option<String>,
-    /// What becomes of the tasks in hand if it dies.
+    /// The crash policy: what happens to its leased tasks if it dies.
     pub crash_policy: CrashPolicy,
-    /// How long it may keep silent before it counts as dead. Signs of life are given three times as often.
+    /// How long it may be silent before it counts as dead. Heartbeats are three times as frequent.
     pub silence: Duration,
-    /// How long running tasks may go on once it is told to stop. Then they are given back.
+    /// How long running tasks may continue after a stop. Then they are returned.
     pub grace: Duration,
-    /// How long a handler may take to end once its task is told to stop. Then it is dropped.
+    /// How long a handler may take to end after its task was stopped. Then it is dropped.
     pub stop_limit: Duration,
-    /// Whether it does one task, the first there is of any of its services, and takes nothing more: for a process that was
-    /// started to do one.
+    /// Whether it runs only one task, the first of any of its services: for a process that was started for one task.
     pub once: bool,
 }
 
@@ -68,21 +67,21 @@ impl Default for InstanceOptions {
     }
 }
 
-/// A handler and how many of its tasks run side by side.
+/// A handler and its concurrency.
 #[derive(Clone)]
 pub(crate) struct Registered {
     pub(crate) handler: Handler,
     pub(crate) concurrency: usize,
 }
 
-/// What happens around every task.
+/// The hooks around every task.
 #[derive(Clone, Default)]
 pub(crate) struct Hooks {
     pub(crate) before: Vec<Before>,
     pub(crate) after: Vec<After>,
 }
 
-/// Handlers, and how the instance that runs them behaves.
+/// The handlers, and the settings of the instance that runs them.
 #[derive(Clone, Default)]
 #[must_use]
 pub struct Handlers {
@@ -91,23 +90,23 @@ pub struct Handlers {
     pub(crate) hooks: Hooks,
 }
 
-/// So many tasks of a service run side by side, unless said otherwise.
+/// The default concurrency of a service.
 const CONCURRENCY: usize = 100;
 
 impl Handlers {
-    /// None yet.
+    /// No handlers yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// How the instance behaves.
+    /// Sets the settings of the instance.
     pub fn options(mut self, options: InstanceOptions) -> Self {
         self.options = options;
         self
     }
 
-    /// Does the tasks of a service by an async function from a typed body and a [`Context`] to a typed result or an error.
-    /// Up to a hundred run side by side, each in a tokio task of its own; work that blocks belongs in
+    /// Registers an async function for the tasks of a service, from a typed body and a [`Context`] to a typed result or
+    /// an error. Up to a hundred run concurrently, each in a tokio task of its own; work that blocks belongs in
     /// [`tokio::task::spawn_blocking`].
     pub fn on<B, R, E, H, F>(self, service: impl Into<String>, handler: H) -> Self
     where
@@ -120,7 +119,7 @@ impl Handlers {
         self.on_up_to(CONCURRENCY, service, handler)
     }
 
-    /// The same, with at most so many side by side.
+    /// Registers a handler with this concurrency.
     pub fn on_up_to<B, R, E, H, F>(mut self, concurrency: usize, service: impl Into<String>, handler: H) -> Self
     where
         H: Fn(B, Context) -> F + Send + Sync + 'static,
@@ -143,7 +142,7 @@ impl Handlers {
         self
     }
 
-    /// Called after every task, in the order of registration, with what came of it.
+    /// Called after every task, in the order of registration, with its outcome.
     pub fn after(
         mut self,
         hook: impl for<'a> Fn(Context, &'a Verdict) -> BoxFuture<'a, ()> + Send + Sync + 'static,
@@ -153,25 +152,25 @@ impl Handlers {
     }
 }
 
-/// What an instance did, from its start to its end.
+/// What an instance did from its start to its end.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct InstanceReport {
-    /// Tasks that ended well.
+    /// Tasks that succeeded.
     pub done: u64,
-    /// Tasks that ended badly, or are to be tried again.
+    /// Tasks that failed or are retried.
     pub failed: u64,
-    /// Tasks given back unfinished.
+    /// Tasks that were returned unfinished.
     pub returned: u64,
-    /// Tasks that were taken away: cancelled, or given to somebody else.
+    /// Tasks that were taken away: cancelled, or given to another worker.
     pub lost: u64,
 }
 
-/// An instance that is at work.
+/// A running instance.
 ///
-/// Dropped instead of [stopped](Self::stop), it ends as if its process had died: handlers are told to stop, nothing more is
-/// written, and what it had in hand is taken care of when it has been silent for long enough, or when another one begins
-/// under its name.
+/// If it is dropped instead of [stopped](Self::stop), it ends as if its process had died: handlers are stopped, nothing
+/// more is written, and its leased tasks are recovered when it is reaped, or when another instance registers under its
+/// name.
 #[must_use = "an instance that is dropped ends at once"]
 pub struct Instance {
     life: Arc<Life>,
@@ -184,13 +183,13 @@ pub struct Instance {
 }
 
 impl Engine {
-    /// Begins to do tasks in this process. The services have to be there.
+    /// Starts to run tasks in this process. The services must exist.
     ///
     /// # Errors
     ///
-    /// If a service is not there or has its tasks carried by a broker, if the store does not answer, or if the instance
-    /// that had the name before died and somebody has to decide first what becomes of its tasks
-    /// ([`EngineError::Conflict`], see [`CrashPolicy::Refuse`]).
+    /// If a service does not exist or uses a broker, if the store does not answer, or if the instance that had the name
+    /// before died and an operator has to decide about its tasks first ([`EngineError::Conflict`], see
+    /// [`CrashPolicy::Refuse`]).
     pub async fn work(&self, handlers: Handlers) -> Result<Instance, EngineError> {
         let services = services(self, &handlers)?;
         let keys = services.iter().map(|(service, _)| service.key).collect();
@@ -218,7 +217,7 @@ impl Engine {
         let keeper = keeper::run(self.clone(), Arc::clone(&life), running, stop.clone());
         tracker.spawn(dropped.clone().run_until_cancelled_owned(keeper));
         let ended = CancellationToken::new();
-        // For as long as anything runs: whoever is silent is given up.
+        // For as long as anything runs: a silent instance is reaped.
         self.spawn(Arc::clone(&life).beat(ended.clone()));
         tracker.close();
         Ok(Instance { life, tracker, grace: handlers.options.grace, stop, ended, dropped })
@@ -238,14 +237,14 @@ pub(crate) fn services(engine: &Engine, handlers: &Handlers) -> Result<Vec<(Arc<
     handlers.registered.iter().map(find).collect()
 }
 
-/// What does tasks of one service, one at a time.
+/// Runs tasks of one service, one at a time.
 pub(crate) fn by_hand(
     engine: &Engine,
     service: Arc<Service>,
     registered: Registered,
     handlers: &Handlers,
 ) -> runner::Runner {
-    // What wants another time is not held until then.
+    // A task that wants a retry is not kept until then.
     let stop = CancellationToken::new();
     stop.cancel();
     runner::Runner {
@@ -262,18 +261,19 @@ pub(crate) fn by_hand(
 }
 
 impl Instance {
-    /// What it is called.
+    /// Its name.
     pub fn name(&self) -> &str {
         self.life.name()
     }
 
-    /// Waits until it has nothing more to do: with [`InstanceOptions::once`], when its task is over. It is still to be
+    /// Waits until it has nothing more to do: with [`InstanceOptions::once`], when its task has ended. It must still be
     /// [stopped](Self::stop).
     pub async fn finished(&self) {
         self.tracker.wait().await;
     }
 
-    /// Stops: takes nothing more, lets what runs finish within the grace period, gives back the rest, and tells what it did.
+    /// Stops: leases nothing more, lets running tasks finish within the grace period, returns the rest, and reports
+    /// what it did.
     pub async fn stop(self) -> InstanceReport {
         self.stop.cancel();
         if tokio::time::timeout(self.grace, self.tracker.wait()).await.is_err() {
@@ -295,7 +295,7 @@ impl Drop for Instance {
     }
 }
 
-/// Has this process known among those on the store, until the engine stops. While the store does not answer it is tried again.
+/// Registers this process as an instance until the engine stops. Retries while the store does not answer.
 pub(crate) async fn presence(engine: Engine, options: InstanceOptions) {
     let stopping = engine.stopping();
     let life = loop {
@@ -316,5 +316,5 @@ pub(crate) async fn presence(engine: Engine, options: InstanceOptions) {
     life.end().await;
 }
 
-/// The number under which the store knows the instance, while it is alive.
+/// The key under which the instance is registered, while it is alive.
 type Key = Option<InstanceKey>;

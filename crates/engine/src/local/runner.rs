@@ -1,9 +1,8 @@
-//! Does the tasks of one service in this process: takes them in hand, runs them, writes what came of them.
+//! Runs the tasks of one service in this process: leases them, runs them, and writes their results.
 //!
-//! Three loops, bound together by what is in hand. The first takes tasks while there is room for more; how much room there
-//! is follows the pace: as many as are done within a moment, and never fewer than run side by side. The second runs them.
-//! The third writes results, as many at once as have come together while others were written; what is being written keeps
-//! nobody from taking more, unless far too much is.
+//! It has three loops. The first leases tasks while there is room. The room follows the pace: as many tasks as end
+//! within a moment, and never fewer than the concurrency. The second runs them. The third writes results, as many at
+//! once as arrived during the last write. Unwritten results do not stop new leases, unless there are far too many.
 
 use std::{
     panic::AssertUnwindSafe,
@@ -32,34 +31,35 @@ use super::{
 };
 use crate::{Engine, EngineError, claims::work::wording, error::chain, submit::links::as_trail};
 
-/// A claim waits so long for a first task, and then asks again.
+/// How long a claim waits for a first task before it asks again.
 const CLAIM_WAIT: Duration = Duration::from_secs(30);
 
-/// The most tasks of one claim, and of one write. Each write waits for the disk once, and for the counters of the one before it.
+/// The most tasks of one claim, and of one write. Each write waits for the disk once, and for the counters of the one
+/// before it.
 const BATCH: usize = 2000;
 
 /// The most writes under way at once, and how many results there must be for one beside another.
 const WRITES: usize = 2;
 const MANY: usize = 1000;
 
-/// The most tasks of one service that are in hand at once and have not ended, and the most whose results are not written besides.
+/// The most leased tasks of one service that have not ended, and the most whose results are not written besides.
 const MOST_AHEAD: usize = 4000;
 const MOST_UNWRITTEN: usize = 8000;
 
-/// As many tasks are taken in hand as are done within this time, at the pace of the last moments.
+/// As many tasks are leased as end within this time, at the current pace.
 const AHEAD: Duration = Duration::from_millis(40);
 
-/// How long to wait before a store that does not answer is asked again.
+/// The wait before a store that does not answer is asked again.
 const AGAIN: Duration = Duration::from_millis(500);
 
 /// How long results are kept for a store that does not answer, once the instance stops.
 const FLUSH: Duration = Duration::from_secs(7);
 
-/// How long a task is held that wants another time; twice as long each time it does, up to the longest.
+/// How long a task is kept that asked for another time; twice as long each time, up to the longest.
 const HELD: Duration = Duration::from_millis(500);
 const LONGEST_HELD: Duration = Duration::from_secs(30);
 
-/// What does the tasks of one service.
+/// The runner of one service.
 pub(crate) struct Runner {
     pub(super) engine: Engine,
     pub(super) life: Arc<Life>,
@@ -69,25 +69,26 @@ pub(crate) struct Runner {
     pub(super) running: Arc<Running>,
     pub(super) stop: CancellationToken,
     pub(super) stop_limit: Duration,
-    /// Where the instance does one task only: whether that has begun.
+    /// For an instance that runs only one task: whether that has begun.
     pub(super) only: Option<Arc<AtomicBool>>,
 }
 
-/// What is in hand, and how fast it goes.
+/// The leased tasks, and their pace.
 #[derive(Debug, Default)]
 struct Room {
-    /// Have not ended.
+    /// Tasks that have not ended.
     ahead: AtomicUsize,
-    /// Have ended, and are not written.
+    /// Tasks that have ended and are not written.
     unwritten: AtomicUsize,
-    /// So many are to be ahead.
+    /// How many tasks to prefetch.
     wanted: AtomicUsize,
-    /// Rings when there is room for more.
+    /// Notified when there is room for more.
     bell: Notify,
 }
 
 impl Room {
-    /// How many to take now, if so many run at once: when a slot is free, and else when half of what was ahead is done.
+    /// How many to lease now, with this concurrency: when a slot is free, and otherwise when half of the prefetched
+    /// ones have ended.
     fn left(&self, concurrency: usize) -> Option<usize> {
         let (ahead, wanted) = (self.ahead.load(Ordering::Acquire), self.wanted.load(Ordering::Relaxed));
         let free = ahead < concurrency || ahead * 2 <= wanted;
@@ -99,7 +100,7 @@ impl Room {
         self.ahead.fetch_add(tasks, Ordering::AcqRel);
     }
 
-    /// One has ended, and is to be written.
+    /// A task has ended, and must be written.
     fn ended(&self, concurrency: usize) {
         self.unwritten.fetch_add(1, Ordering::AcqRel);
         let ahead = self.ahead.fetch_sub(1, Ordering::AcqRel) - 1;
@@ -108,7 +109,7 @@ impl Room {
         }
     }
 
-    /// So many were written; at this pace, so many are to be ahead.
+    /// So many results were written; at this pace, so many tasks are prefetched.
     fn wrote(&self, tasks: usize, wanted: usize) {
         self.unwritten.fetch_sub(tasks, Ordering::AcqRel);
         self.wanted.store(wanted, Ordering::Relaxed);
@@ -116,16 +117,16 @@ impl Room {
     }
 }
 
-/// What came of a task.
+/// The outcome of a task.
 struct Ended {
     task_id: TaskId,
     attempt: u32,
-    /// None if there is nothing to be said of it: it was taken away.
+    /// None if there is nothing to write, because the task was taken away.
     what: Option<Return>,
 }
 
 impl Runner {
-    /// Takes, runs and writes until the instance stops and what runs has ended.
+    /// Leases, runs and writes until the instance stops and running tasks have ended.
     pub(super) async fn run(self) {
         let concurrency = self.registered.concurrency;
         let room = Arc::new(Room { wanted: AtomicUsize::new(concurrency), ..Room::default() });
@@ -139,14 +140,14 @@ impl Runner {
         );
     }
 
-    /// Takes tasks in hand while there is room.
+    /// Leases tasks while there is room.
     async fn take(self: Arc<Self>, room: Arc<Room>, deliver: mpsc::UnboundedSender<Task>) {
         let mut failing = false;
         while !self.stop.is_cancelled() {
             let (Some(max), Some(instance)) = (room.left(self.registered.concurrency), self.life.key()) else {
                 tokio::select! {
                     () = room.bell.notified() => {}
-                    // It may have begun anew.
+                    // The instance may have registered again.
                     () = tokio::time::sleep(AGAIN) => {}
                     () = self.stop.cancelled() => {}
                 }
@@ -161,9 +162,9 @@ impl Runner {
             };
             let claimed = tokio::select! {
                 claimed = self.engine.0.claims.claim(request, CLAIM_WAIT) => claimed,
-                // What is being claimed is given back by the coordinator.
+                // The coordinator returns what is being claimed.
                 () = self.stop.cancelled() => break,
-                // It was given up, and may have begun anew.
+                // The instance was reaped, and may have registered again.
                 () = self.life.changed(instance) => continue,
             };
             match claimed {
@@ -187,8 +188,8 @@ impl Runner {
         }
     }
 
-    /// Runs tasks, so many side by side. What is in hand and has not begun when the instance stops is not begun: it goes
-    /// back when the instance ends, as if it had never been taken.
+    /// Runs tasks concurrently. A leased task that has not begun when the instance stops is returned when the instance
+    /// ends, as if it had never been leased.
     async fn run_all(
         self: Arc<Self>,
         room: Arc<Room>,
@@ -223,7 +224,7 @@ impl Runner {
                     _ => what,
                 };
                 let ours = run.is_some();
-                // One that was interrupted had begun: whoever does it again is at another attempt.
+                // An interrupted task had begun, so its next run is another attempt.
                 let what = what.or_else(|| Some(Return::Again("the process stops".to_owned())));
                 room.ended(this.registered.concurrency);
                 let _ = report.send(Ended { task_id, attempt, what: what.filter(|_| ours) });
@@ -272,7 +273,7 @@ impl Runner {
             }
             let returned = (self.registered.handler)(task.request.as_raw().to_owned(), context.clone()).await;
             if cancel.is_cancelled() {
-                // It was told to stop, and says that it has: nobody knows whether it is done.
+                // It was stopped, so its result is not trusted.
                 return Return::Again("it was told to stop".to_owned());
             }
             if let Return::Ended(verdict) = &returned {
@@ -298,7 +299,7 @@ impl Runner {
         }
     }
 
-    /// Runs one task and writes what came of it.
+    /// Runs one task and writes its result.
     pub(crate) async fn run_by_hand(&self, task: Task) -> Result<Return, EngineError> {
         let (task_id, attempt) = (task.task_id, task.state.attempt);
         let Some(returned) = self.run_one(task).await else { return Ok(Return::Again("interrupted".to_owned())) };
@@ -313,7 +314,7 @@ impl Runner {
         Ok(returned)
     }
 
-    /// A task wants another time. Given back at once, it would be back at once.
+    /// A task asked for another time. If it were returned at once, it would be claimed at once.
     async fn hold(&self, why: &str, attempt: u32, cancel: &CancellationToken) {
         let pause = HELD.saturating_mul(2_u32.saturating_pow(attempt.saturating_sub(1))).min(LONGEST_HELD);
         tracing::info!(why, pause_ms = pause.as_millis() as u64, "the task is to be tried again");
@@ -325,8 +326,8 @@ impl Runner {
         }
     }
 
-    /// Writes results as they come, many at once. While some are written others come together; when those are many, they do
-    /// not wait, and the store has something to do while it waits for its disk.
+    /// Writes results as they arrive, many at once. If many arrive during a write, a second write starts beside it, so
+    /// that the store has work while it waits for its disk.
     async fn write_all(self: Arc<Self>, room: Arc<Room>, mut results: mpsc::UnboundedReceiver<Ended>) {
         let mut pace = Pace::new(Instant::now());
         let (mut batch, mut open) = (Vec::with_capacity(BATCH), true);
@@ -355,7 +356,7 @@ impl Runner {
         }
     }
 
-    /// Writes these, and tells how many they were.
+    /// Writes these results, and returns how many there were.
     async fn write_batch(self: Arc<Self>, batch: Vec<Ended>) -> usize {
         let number = batch.len();
         let (done, rest): (Vec<_>, Vec<_>) = batch
@@ -386,7 +387,7 @@ impl Runner {
         Some(TaskEvent { task_id, service: self.service.key, client: None, event })
     }
 
-    /// Writes until the store has taken it; once the instance stops, not for ever.
+    /// Writes until the store accepts it; after the instance was stopped, only for a while.
     async fn write(&self, events: Vec<TaskEvent>) {
         let mut failing = false;
         let mut deadline = None;
@@ -458,7 +459,7 @@ fn system_time(moment: Timestamp) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(moment.as_millis()).unwrap_or(0))
 }
 
-/// How fast tasks end.
+/// The pace at which tasks end.
 #[derive(Debug)]
 struct Pace {
     since: Instant,
@@ -471,7 +472,7 @@ impl Pace {
         Self { since: now, ended: 0, per_second: 0.0 }
     }
 
-    /// So many ended: how many to have ahead.
+    /// So many tasks ended: returns how many to prefetch.
     fn wanted(&mut self, ended: usize, now: Instant, concurrency: usize) -> usize {
         self.ended += ended;
         let elapsed = now.duration_since(self.since);

@@ -1,4 +1,4 @@
-//! Which tasks run in this process at the moment, and how it went so far. Pure bookkeeping.
+//! Bookkeeping of the tasks that run in this process.
 
 use std::{
     collections::HashMap,
@@ -14,26 +14,26 @@ use tokio_util::sync::CancellationToken;
 
 use super::InstanceReport;
 
-/// One task that runs.
+/// A running task.
 #[derive(Debug)]
 pub(super) struct Run {
     pub service: ServiceKey,
     pub attempt: u32,
     pub since: Instant,
-    /// Whether it has taken longer than it may.
+    /// Whether it has timed out.
     pub overdue: bool,
-    /// Whether the store was told that it has begun.
+    /// Whether its start was reported.
     pub begun: bool,
-    /// Its newest progress that was not told.
+    /// Its latest progress that was not reported.
     pub progress: Option<f64>,
     pub cancel: CancellationToken,
 }
 
-/// The tasks that run.
+/// The running tasks.
 #[derive(Debug, Default)]
 pub(super) struct Running {
     runs: Mutex<HashMap<TaskId, Run>>,
-    /// Rings when there is something to look at.
+    /// Notified when there is something to report.
     pub bell: Notify,
 }
 
@@ -45,7 +45,7 @@ impl Running {
     pub(super) fn begin(&self, task_id: TaskId, run: Run) {
         let mut runs = self.lock();
         let first = runs.is_empty();
-        // An attempt that was given up, and has not noticed yet.
+        // An earlier attempt that was taken away, and has not stopped yet.
         if let Some(before) = runs.insert(task_id, run) {
             before.cancel.cancel();
         }
@@ -72,7 +72,7 @@ impl Running {
     }
 }
 
-/// How it went so far.
+/// The counts of outcomes.
 #[derive(Debug, Default)]
 pub(super) struct Tallies {
     pub done: AtomicU64,

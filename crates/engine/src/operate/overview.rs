@@ -116,18 +116,18 @@ pub enum Trouble {
         /// Why.
         error: String,
     },
-    /// A process has fallen silent, or has died and somebody has to decide what becomes of its tasks.
+    /// A process has fallen silent, or has died and an operator has to decide about its tasks.
     Instance {
         /// The process.
         name: String,
         /// Whether somebody has to decide.
         undecided: bool,
-        /// So many tasks it had, about.
+        /// About how many tasks it had leased.
         in_hand: u64,
     },
     /// Endpoints of callbacks do not answer.
     Callbacks {
-        /// So many are left alone.
+        /// How many lanes are parked.
         parked: usize,
     },
     /// Messages of workers could not be understood.
@@ -235,7 +235,7 @@ impl Engine {
             });
         }
         for instance in self.instances().await?.instances {
-            // A server that is gone has nothing in hand, and another one does its work.
+            // A server that is gone has leased nothing, and another one does its work.
             let undecided = instance.status == "undecided";
             if undecided || (instance.status == "silent" && instance.in_hand > 0) {
                 troubles.push(Trouble::Instance { name: instance.name, undecided, in_hand: instance.in_hand });

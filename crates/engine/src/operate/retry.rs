@@ -1,4 +1,4 @@
-//! Doing one task once more, by hand.
+//! Retries of one task by its consumer or an operator.
 
 use relais_core::{Event, Ignored, Outcome, ServiceKey, TaskEvent, TaskId};
 use relais_protocol::admin::AdminTaskView;
@@ -6,14 +6,14 @@ use relais_protocol::admin::AdminTaskView;
 use crate::{Access, Engine, EngineError};
 
 impl Engine {
-    /// Does one of the caller's own tasks once more.
+    /// Retries one of the caller's own tasks.
     pub async fn retry(&self, access: &Access, task_id: TaskId) -> Result<relais_core::Task, EngineError> {
         let (service, client) = (access.service.key, Some(access.client.key));
         self.revive(TaskEvent { task_id, service, client, event: Event::Revived }).await?;
         self.task(access, task_id).await
     }
 
-    /// Does any task once more.
+    /// Retries any task.
     pub async fn admin_retry(&self, task_id: TaskId) -> Result<AdminTaskView, EngineError> {
         let service = self.service_of(task_id).await?;
         self.revive(TaskEvent { task_id, service, client: None, event: Event::Revived }).await?;

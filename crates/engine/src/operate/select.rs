@@ -94,7 +94,7 @@ impl Engine {
         Ok((counted.min(most as u64), counted > most as u64))
     }
 
-    /// Does tasks once more: those that are named, or a batch of those that match.
+    /// Retries tasks: those that are named, or a batch of those that match.
     pub async fn retry_selected(&self, selection: Selection, dry_run: bool) -> Result<Selected, EngineError> {
         let may = |status: Status| status.is_final();
         self.on_selected(selection, dry_run, Event::Revived, may, &[Status::Failure], "SUCCESS, FAILURE or CANCELLED")
@@ -106,7 +106,7 @@ impl Engine {
             })
     }
 
-    /// Gives tasks up: those that are named, or a batch of those that match.
+    /// Cancels tasks: those that are named, or a batch of those that match.
     pub async fn cancel_selected(&self, selection: Selection, dry_run: bool) -> Result<Selected, EngineError> {
         let may = |status: Status| !status.is_final();
         let usual = [Status::Pending, Status::InProgress];
@@ -127,7 +127,7 @@ impl Engine {
             if selection.tasks.len() > MOST_NAMED {
                 return invalid("/tasks", format!("must be at most {MOST_NAMED}"));
             }
-            // One that waits to be tried again may be tried at once, and may be given up.
+            // A task that waits for a retry may be retried at once, or cancelled.
             let named = |status: Status| may(status) || status == Status::Waiting;
             return self.on_named(&selection.tasks, dry_run, &event, named).await;
         }

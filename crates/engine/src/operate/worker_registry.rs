@@ -1,7 +1,7 @@
-//! Which workers have been heard of: by this process, by the others, and through the tasks that they have.
+//! The worker registry: workers known to this process, to other processes, and from running tasks.
 //!
-//! A worker that asks for tasks is known to the process that it asks. Each process that knows of some tells the others every
-//! few seconds, by the store; it tells nothing while it knows of none. The tasks that workers have are in the store anyway.
+//! A worker that claims is known to the process that it asks. Each process publishes the workers that it knows every
+//! few seconds through the store, and nothing while it knows none. Workers of running tasks are known from the store.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,10 +18,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Engine, EngineError, follow::views::text};
 
-/// So many are remembered.
+/// The most workers that are remembered.
 const MOST: usize = 10_000;
 
-/// A worker that was not heard of for so long is forgotten.
+/// After this time of silence a worker is forgotten.
 const FORGET: Duration = Duration::from_secs(15 * 60);
 
 /// So many running tasks are looked at, the newest.
@@ -30,13 +30,13 @@ const LOOK: usize = 1000;
 /// A worker shows so many of its tasks.
 const SHOWN: usize = 5;
 
-/// What another process told longer ago than this is not believed.
+/// What another process published longer ago than this is ignored.
 const BELIEVED: Duration = Duration::from_secs(45);
 
-/// So many workers are told of, those that were heard last.
+/// How many workers are published, the latest first.
 const TOLD: usize = 500;
 
-/// A worker, as processes tell each other of it.
+/// A worker, as processes publish it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Told {
@@ -44,7 +44,7 @@ struct Told {
     host: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     version: Option<String>,
-    /// How long ago it was heard of.
+    /// How long ago it was last heard.
     seen_ms: u64,
     waiting: usize,
     slots: usize,
@@ -58,18 +58,18 @@ struct Entry {
     seen: Instant,
     /// Claims that wait.
     waiting: usize,
-    /// As many tasks as those claims ask for.
+    /// How many tasks those claims ask for.
     slots: usize,
-    /// How long it may keep silent.
+    /// Its lease.
     lease: Option<Duration>,
 }
 
 /// The workers that this process has heard of.
 pub(crate) struct WorkerRegistry {
     book: Mutex<HashMap<(ServiceKey, String), Entry>>,
-    /// What this process is called among those who tell each other.
+    /// The name under which this process publishes.
     process: String,
-    /// Whether others were told of some.
+    /// Whether workers were published.
     has_told: AtomicBool,
 }
 
@@ -80,7 +80,7 @@ impl Default for WorkerRegistry {
 }
 
 impl WorkerRegistry {
-    /// A worker asks for tasks, until what is returned is dropped.
+    /// Counts a waiting claim of a worker, until the guard is dropped.
     pub(crate) fn asks(
         self: &Arc<Self>,
         service: ServiceKey,
@@ -101,7 +101,7 @@ impl WorkerRegistry {
         Asking { worker_registry: Arc::clone(self), key }
     }
 
-    /// A worker said something.
+    /// A worker sent a message.
     pub(crate) fn hears(&self, service: ServiceKey, host: &str) {
         Self::entry(&mut self.book(), &(service, host.to_owned()));
     }
@@ -123,7 +123,7 @@ impl WorkerRegistry {
         Some(entry)
     }
 
-    /// All that is known of, the one heard last first, as others are told.
+    /// All known workers, the latest first, as they are published.
     fn told(&self) -> Vec<Told> {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let book = self.book();
@@ -162,7 +162,7 @@ impl Drop for Asking {
 }
 
 impl Engine {
-    /// The workers that are known of, in the order of services and hosts.
+    /// The known workers, in the order of services and hosts.
     pub async fn workers(&self) -> Result<Vec<WorkerStateView>, EngineError> {
         let snapshot = self.snapshot()?;
         let declared = &snapshot.declared;
@@ -203,8 +203,8 @@ impl Engine {
             let host = task.state.worker_host.clone().unwrap_or_default();
             let service = task.service.to_string();
             let key = (service.clone(), host.clone());
-            // A worker renews at a third of its lease: one that has used up more than half of it is late. What the lease of
-            // another process's worker was is not known: it is late when it is over.
+            // A worker sends a heartbeat at a third of its lease: it is late when it has used more than half of it. The
+            // lease of another process's worker is not known, so that worker is late when the lease has expired.
             let patience = leases.get(&key).map_or(Duration::ZERO, |lease| *lease / 2);
             let late = task.state.lease_until.is_some_and(|until| until < now.after(patience));
             let worker = workers.entry(key).or_insert_with(|| blank(&service, &host));
@@ -221,7 +221,7 @@ impl Engine {
         Ok(workers.into_values().collect())
     }
 
-    /// Whether a worker of a service has been heard of lately, by any process.
+    /// Whether any process has lately heard of a worker of a service.
     pub(crate) async fn heard_of_worker(&self, service: ServiceKey, within: Duration) -> Result<bool, EngineError> {
         let heard = |told: &[Told]| {
             told.iter().any(|told| told.service == service.0 && Duration::from_millis(told.seen_ms) < within)
@@ -229,7 +229,7 @@ impl Engine {
         Ok(heard(&self.0.worker_registry.told()) || heard(&self.told_elsewhere().await?))
     }
 
-    /// What other processes told of workers, as of now.
+    /// The workers that other processes published, as of now.
     async fn told_elsewhere(&self) -> Result<Vec<Told>, EngineError> {
         let told = self.0.store.list_published_workers(self.0.worker_registry.process.clone(), BELIEVED).await?;
         let told = told.into_iter().flat_map(|(text, ago)| {
@@ -241,7 +241,7 @@ impl Engine {
         Ok(told.collect())
     }
 
-    /// Tells other processes which workers this one has heard of; nothing while that is none.
+    /// Publishes the workers that this process knows; nothing if it knows none.
     pub(crate) async fn publish_workers(&self) -> Result<(), EngineError> {
         let worker_registry = &self.0.worker_registry;
         let mut told = worker_registry.told();

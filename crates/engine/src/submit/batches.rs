@@ -1,4 +1,4 @@
-//! Batches: making them, following them, closing them, giving them up.
+//! Batches: create, follow, close and cancel them.
 
 use std::sync::Arc;
 
@@ -21,37 +21,37 @@ use crate::{
     submit::{callback, correlation, dispatched, refused, unjudged_task},
 };
 
-/// So many tasks of a batch are given up at once.
+/// How many tasks of a batch are cancelled at once.
 const CANCEL: usize = 500;
 
-/// A batch to be made.
+/// A batch to be created.
 #[derive(Debug, Default)]
 pub struct BatchRequest {
     /// Its tasks, each with its service.
     pub tasks: Vec<SubmitRequest>,
-    /// Where to tell that it has ended.
+    /// The callback for its end.
     pub callback: Option<CallbackRequest>,
     /// One id through a chain of tasks.
     pub correlation_id: Option<String>,
     /// Whether tasks may be added later.
     pub open: bool,
-    /// Whose trace it is part of.
+    /// The trace context that it belongs to.
     pub trace: TraceHeaders,
 }
 
-/// A batch that was made.
+/// A batch that was created.
 #[derive(Debug, Clone)]
 pub struct AcceptedBatch {
     /// Its public name.
     pub batch_id: BatchId,
     /// Its tasks, in the order of the request.
     pub tasks: Vec<Accepted>,
-    /// Whether it was there before, under the same idempotency key.
+    /// Whether it existed before, under the same idempotency key.
     pub replayed: bool,
 }
 
 impl Engine {
-    /// Makes a batch with its tasks: all of them, or nothing if one can not be taken.
+    /// Creates a batch with its tasks: all of them, or none if one is refused.
     pub async fn create_batch(
         &self,
         client: &Arc<Client>,
@@ -134,7 +134,7 @@ impl Engine {
         Ok((access, task))
     }
 
-    /// Of a batch one thing is told: that it has ended.
+    /// A batch has one callback event: its end.
     fn batch_callback(&self, client: &Client, asked: CallbackRequest) -> Result<Callback, EngineError> {
         if asked.events.is_some() {
             let message = "is not for a batch: its end is told, and nothing else";
@@ -177,14 +177,14 @@ impl Engine {
         Ok(paged(self.0.store.list_tasks(filter).await?))
     }
 
-    /// Takes no more tasks into a batch; again is the same.
+    /// Closes a batch. This is idempotent.
     pub async fn close_batch(&self, client: &Client, batch_id: BatchId) -> Result<BatchView, EngineError> {
         self.own_batch(client, batch_id).await?;
         self.0.store.close_batch(batch_id).await?;
         self.batch(client, batch_id).await
     }
 
-    /// Closes a batch, and gives up all of its tasks that have not ended; again is the same.
+    /// Closes a batch, and cancels all its unfinished tasks. This is idempotent.
     pub async fn cancel_batch(&self, client: &Client, batch_id: BatchId) -> Result<BatchView, EngineError> {
         self.own_batch(client, batch_id).await?;
         self.give_up_batch(batch_id).await?;
@@ -192,7 +192,7 @@ impl Engine {
     }
 
     async fn own_batch(&self, client: &Client, batch_id: BatchId) -> Result<Batch, EngineError> {
-        // Somebody else's batch does not exist.
+        // A batch of another client is not found.
         let batch = self.0.store.find_batch(batch_id).await?.filter(|batch| batch.client == client.key);
         batch.ok_or(EngineError::BatchNotFound)
     }
@@ -249,7 +249,7 @@ impl Engine {
         self.admin_batch(batch_id).await
     }
 
-    /// Gives up any batch.
+    /// Cancels any batch.
     pub async fn admin_cancel_batch(&self, batch_id: BatchId) -> Result<AdminBatchView, EngineError> {
         self.admin_batch(batch_id).await?;
         self.give_up_batch(batch_id).await?;

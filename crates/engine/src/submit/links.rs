@@ -1,4 +1,4 @@
-//! What a submission says of other tasks: what it waits for, whose part it is, whose trace it belongs to.
+//! The links of a submission to other tasks: dependencies, parent, trace.
 
 use std::collections::HashMap;
 
@@ -12,12 +12,11 @@ use crate::{Engine, EngineError, Problem, follow::views::task_status};
 
 const MAX_REF: usize = 100;
 
-/// The words by which tasks of one call know each other.
+/// The references by which tasks of one call name each other.
 #[derive(Debug, Default)]
 pub(crate) struct References(HashMap<String, TaskId>);
 
-/// What a submission says of other tasks, judged by everything that needs no store. Where there are references, they are those
-/// of the tasks before it in the same call.
+/// Validates the links of a submission without the store. References are to earlier tasks of the same call.
 pub(crate) fn links(request: &SubmitRequest, references: Option<&References>) -> Result<NewLinks, EngineError> {
     if let Some(reference) = &request.reference {
         if references.is_none() {
@@ -40,7 +39,7 @@ pub(crate) fn links(request: &SubmitRequest, references: Option<&References>) ->
     Ok(NewLinks { parent, batch, trace: trace(&request.trace), after })
 }
 
-/// A trace context that is malformed is none.
+/// A malformed trace context counts as none.
 pub(crate) fn trace(headers: &TraceHeaders) -> Option<TraceContext> {
     TraceContext::parse(headers.traceparent.as_deref()?, headers.tracestate.as_deref())
 }
@@ -87,7 +86,7 @@ fn wrong(path: &str, message: String) -> EngineError {
 }
 
 impl References {
-    /// From now on this task can be waited for by its word.
+    /// Makes this task available under its reference.
     pub(crate) fn add(&mut self, reference: String, task: TaskId) -> Result<(), EngineError> {
         match self.0.insert(reference, task) {
             Some(_) => Err(wrong("/ref", "is there twice in this call".to_owned())),
@@ -116,7 +115,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether the client may be working on a task. One that a process has in hand may look as if nobody had it.
+    /// Whether the client may be running a task. A task that an instance has leased may look pending.
     fn works_on(&self, client: &Client, task: &Task) -> Result<bool, EngineError> {
         let snapshot = self.snapshot()?;
         let service = snapshot.declared.services.get(&task.service);
@@ -125,7 +124,7 @@ impl Engine {
     }
 }
 
-/// What a task waits for, as it is shown.
+/// The dependencies of a task, as they are shown.
 pub(crate) fn after_view(task: &Task) -> Option<AfterView> {
     let when = match task.links.when? {
         Condition::AllSucceeded => AfterWhen::AllSucceeded,

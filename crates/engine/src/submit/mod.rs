@@ -1,4 +1,4 @@
-//! Submitting tasks: alone, many at once, in batches, and from submissions that programs stored in their own transactions.
+//! Submission of tasks: single ones, many at once, batches, and transactional submissions.
 
 pub(crate) mod batcher;
 pub(crate) mod batches;
@@ -22,10 +22,10 @@ use crate::{Access, CallbackSenders, Engine, EngineError, Problem, registry::Sna
 const MAX_CORRELATION_ID: usize = 200;
 const MAX_TARGET: usize = 2000;
 
-/// A consumer's word for its request, so that it can repeat it without fear.
+/// A consumer's idempotency key: makes a request safe to repeat.
 #[derive(Debug, Clone)]
 pub struct Idempotency {
-    /// The word.
+    /// The key.
     pub key: String,
     /// A digest of the request as it was sent.
     pub fingerprint: Vec<u8>,
@@ -37,17 +37,17 @@ impl Idempotency {
     }
 }
 
-/// A task that was taken in.
+/// A task that was accepted.
 #[derive(Debug, Clone, Copy)]
 pub struct Accepted {
     /// The store's answer.
     pub submitted: Submitted,
-    /// When it may start, judging by the last minutes.
+    /// The estimated start.
     pub estimated_start: Option<Timestamp>,
 }
 
 impl Engine {
-    /// Takes a task in. The answer comes after the commit.
+    /// Submits a task. The answer comes after the commit.
     pub async fn submit(
         &self,
         access: &Access,
@@ -72,8 +72,7 @@ impl Engine {
         self.0.submissions.put(task).await.and_then(refused)
     }
 
-    /// Takes many tasks in; each has its own answer. Those that can not be taken for what they say are answered without
-    /// troubling the store.
+    /// Submits many tasks; each has its own answer. Invalid ones are answered without the store.
     pub async fn submit_batch(
         &self,
         access: &Access,
@@ -91,20 +90,20 @@ impl Engine {
                 Ok(mut task) => self.adopt(&access.client, &mut task).await.map(|()| task),
                 Err(error) => Err(error),
             };
-            // One that is refused is nobody's to wait for.
+            // A refused task cannot be depended on.
             judged.push(task.and_then(|task| {
                 reference.map_or(Ok(()), |reference| references.add(reference, task.task_id))?;
                 Ok(dispatched(task, dispatch.clone()))
             }));
         }
         let tasks: Vec<NewTask> = judged.iter().filter_map(|task| task.as_ref().ok().cloned()).collect();
-        // Those that wait for others of the same call are taken in with them.
+        // Tasks that depend on others of the same call are submitted in one transaction with them.
         let together = tasks.iter().any(|task| task.links.after.is_some());
         let submissions = match together {
             true => self.0.submissions.put_together(tasks).await,
             false => self.0.submissions.put_each(tasks).await,
         };
-        // If nothing at all could be written, that is the answer to the whole.
+        // If nothing at all could be written, that is the answer to the whole call.
         if let Some(Err(error)) = submissions.first()
             && submissions.iter().all(Result::is_err)
         {
@@ -118,8 +117,7 @@ impl Engine {
         Ok(judged.into_iter().map(|task| self.account(access, answer(task))).collect())
     }
 
-    /// Judges the bodies of many requests at once, before anything else is known of them. One that is no body is refused
-    /// for that later.
+    /// Validates the bodies of many requests at once, before anything else. A body that is not JSON is refused later.
     async fn judge_requests(
         &self,
         snapshot: &Snapshot,
@@ -134,7 +132,7 @@ impl Engine {
         self.judge(snapshot, &access.client, requests.iter().map(body).collect()).await
     }
 
-    /// How long it may take until the service has room for one more, judging by the last minutes.
+    /// The estimated time until the service has room for one more task.
     pub fn room_after(&self, access: &Access) -> Duration {
         self.0.pace.interval(access.service.key).unwrap_or(Duration::from_secs(1))
     }
@@ -173,7 +171,8 @@ impl Engine {
     }
 }
 
-/// Who publishes a task. One that may have to wait is nobody's until then; and what one gets from others, only the store knows.
+/// The publisher of a task. A task that may have to wait has none; nor has one that inherits from others, because only
+/// the store knows.
 pub(crate) fn dispatched(task: NewTask, mut publisher: Option<Publisher>) -> NewTask {
     if let Some(publisher) = &mut publisher
         && (task.terms.due.is_some() || task.links.after.is_some() || task.links.batch.is_some())
@@ -195,7 +194,7 @@ pub(crate) fn refused(submission: Submission) -> Result<Submitted, EngineError> 
     })
 }
 
-/// Why a submission was refused, as a label: a small set of words.
+/// Why a submission was refused, as a label from a small set.
 fn reason(error: &EngineError) -> &'static str {
     match error {
         EngineError::SchemaMismatch(_) | EngineError::NumberTooLong(_) | EngineError::ValidationTimeout => "schema",
@@ -212,8 +211,8 @@ fn reason(error: &EngineError) -> &'static str {
     }
 }
 
-/// Judges what a request says, by everything but the room there is. The schema may take milliseconds: a request from
-/// outside is an [`unjudged_task`] first, and its body is judged by [`Engine::judge`].
+/// Validates a submission, without its capacity. The schema may take milliseconds: a request over HTTP is an
+/// [`unjudged_task`] first, and its body is validated by [`Engine::judge`].
 pub(crate) fn new_task(
     snapshot: &Snapshot,
     callback_senders: &CallbackSenders,
@@ -227,7 +226,7 @@ pub(crate) fn new_task(
     }
 }
 
-/// The same, by everything but the service's schema. One among many of the same call may wait for those before it.
+/// Validates a submission without the service's schema. A task of a call may depend on earlier ones of the same call.
 pub(crate) fn unjudged_task(
     callback_senders: &CallbackSenders,
     access: &Access,
@@ -260,7 +259,7 @@ pub(crate) fn unjudged_task(
     })
 }
 
-/// Checks an id through a chain of tasks.
+/// Checks a correlation id.
 pub(crate) fn correlation(given: Option<String>) -> Result<Option<String>, EngineError> {
     match given {
         Some(id) if id.chars().count() > MAX_CORRELATION_ID || id.chars().any(char::is_control) => {
@@ -271,7 +270,7 @@ pub(crate) fn correlation(given: Option<String>) -> Result<Option<String>, Engin
     }
 }
 
-/// Checks a payload that is carried as it is.
+/// Checks a payload.
 pub(crate) fn payload(raw: Box<RawValue>, path: &str) -> Result<Json, EngineError> {
     Json::try_from(raw).map_err(|error| match error {
         JsonError::TooDeep => EngineError::TooDeep,
@@ -279,7 +278,7 @@ pub(crate) fn payload(raw: Box<RawValue>, path: &str) -> Result<Json, EngineErro
     })
 }
 
-/// Checks what can be seen of a callback when it is asked for.
+/// Checks the callback of a submission.
 pub(crate) fn callback(
     callback_senders: &CallbackSenders,
     client: &Client,

@@ -1,4 +1,4 @@
-//! Takes in what programs put into the store's inbox in their own transactions.
+//! Collects transactional submissions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -7,10 +7,10 @@ use relais_protocol::consumer::SubmitRequest;
 
 use crate::{Access, Engine, EngineError, registry::Snapshot, submit::new_task, timers::schedule::explained};
 
-/// So many are taken in at once.
+/// How many are collected at once.
 const BATCH: usize = 500;
 
-/// Judges entries by what is declared at one moment.
+/// Validates transactional submissions against one version of the declaration.
 struct Judge {
     engine: Engine,
     snapshot: Arc<Snapshot>,
@@ -29,12 +29,13 @@ impl SubmissionValidator for Judge {
 }
 
 impl Engine {
-    /// Looks into the stored submissions now: something was put there, and the transaction was committed. PostgreSQL rings by itself.
+    /// Collects transactional submissions now, because a transaction with one was committed. PostgreSQL notifies by
+    /// itself.
     pub fn look_into_inbox(&self) {
         self.0.hub.submissions_bell.notify_one();
     }
 
-    /// Judges a submission now, and makes of it what a program can put into the stored submissions in a transaction of its own.
+    /// Validates a submission now, and returns what a program can store in a transaction of its own.
     pub fn prepare(&self, access: &Access, request: &SubmitRequest) -> Result<StoredSubmission, EngineError> {
         let text = serde_json::to_string(request).map_err(|error| EngineError::Conflict(error.to_string()))?;
         let (service, client) = (access.service.name.to_string(), access.client.client_id.to_string());
@@ -60,12 +61,12 @@ impl Engine {
         }
         let access = Access { client: Arc::clone(client), service: Arc::clone(service) };
         let task = new_task(snapshot, &self.0.options.callback_senders, &access, request)?;
-        // Whoever publishes is told at once.
+        // Publishers are woken at once.
         let dispatch = self.dispatch_of(&access.service).map(|ours| Publisher { held: Duration::ZERO, ..ours });
         Ok(NewTask { dispatch, ..task })
     }
 
-    /// Takes in all that is in the stored submissions.
+    /// Collects all transactional submissions.
     pub(crate) async fn take_in(&self) -> Result<(), EngineError> {
         loop {
             let Ok(snapshot) = self.snapshot() else { return Ok(()) };

@@ -1,4 +1,4 @@
-//! Tasks in tests: they are done when the test says so, and time passes when the test says so.
+//! Tasks in tests: the test runs them, and the test moves the clock.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,20 +14,20 @@ use crate::{
     local::{self, Registered},
 };
 
-/// So many tasks are taken at once.
+/// How many tasks are leased at once.
 const BATCH: usize = 100;
 
 /// So many tasks are listed.
 const MOST: usize = 1000;
 
-/// A task that was done by hand.
+/// A task that a test ran.
 #[derive(Debug, Clone)]
 pub struct Ran {
-    /// Which.
+    /// Its id.
     pub task_id: TaskId,
-    /// Of which service.
+    /// Its service.
     pub service: String,
-    /// At which attempt.
+    /// Its attempt.
     pub attempt: u32,
     /// Its result, or why it failed.
     pub outcome: Result<Value, String>,
@@ -36,7 +36,7 @@ pub struct Ran {
 /// A task that waits.
 #[derive(Debug, Clone)]
 pub struct Enqueued {
-    /// Which.
+    /// Its id.
     pub task_id: TaskId,
     /// Its body.
     pub body: Value,
@@ -45,8 +45,8 @@ pub struct Enqueued {
 }
 
 impl Tasks {
-    /// Does all that is due now, one after the other, and what comes of that, until nothing is due: runs of schedules, what
-    /// is in the stored submissions, what waited until now or for others to end. Tells what was done, in that order. For tests, see
+    /// Runs all that is due now, one after the other, until nothing is due: runs of schedules, transactional
+    /// submissions, delayed tasks, retries and dependents. Returns what ran, in that order. For tests, see
     /// [`TasksBuilder::by_hand`](super::TasksBuilder::by_hand).
     pub async fn run_due(&self) -> Result<Vec<Ran>, EngineError> {
         let engine = self.engine();
@@ -62,14 +62,14 @@ impl Tasks {
         });
         let Registration::In { key, .. } = joined.await? else { return Ok(Vec::new()) };
         let ran = self.run_due_as(key, &services).await;
-        // After an error too: what it has in hand would be nobody else's until it has been silent for an hour.
+        // After an error too: its leased tasks would be unavailable until it has been silent for an hour.
         let left = engine.0.store.deregister_instance(key).await;
         let ran = ran?;
         left?;
         Ok(ran)
     }
 
-    /// The same, by an instance that has begun.
+    /// Runs all that is due, by a registered instance.
     async fn run_due_as(
         &self,
         key: InstanceKey,
@@ -77,7 +77,7 @@ impl Tasks {
     ) -> Result<Vec<Ran>, EngineError> {
         let engine = self.engine();
         let mut ran = Vec::new();
-        // Schedules look at what runs.
+        // Schedules look at running tasks.
         self.settle().await?;
         loop {
             engine.fire_schedules().await?;
@@ -105,30 +105,31 @@ impl Tasks {
                     ran.push(Ran { task_id, service: service.name.to_string(), attempt, outcome });
                 }
             }
-            // What wants another time gets it at the next call.
+            // A task that asked for another time gets it at the next call.
             if !moved {
                 return Ok(ran);
             }
         }
     }
 
-    /// Does what time does to tasks, and what the end of others does, until there is no more of it.
+    /// Fires timers and resolves dependencies, until there is nothing left to do.
     async fn settle(&self) -> Result<(), EngineError> {
         let store = &self.engine().0.store;
         loop {
             while store.resolve_dependencies(BATCH).await?.more {}
-            // Others may wait for what time has ended.
+            // Tasks may depend on those that a timer ended.
             if store.fire_timers(BATCH).await?.changed == 0 {
                 return Ok(());
             }
         }
     }
 
-    /// Lets so much time pass, at once: whatever is to happen within it is due afterwards. For tests.
+    /// Moves the clock forward at once: everything within that time is due afterwards. For tests.
     ///
     /// # Errors
     ///
-    /// If the program does not run [by hand](super::TasksBuilder::by_hand): every time in its database would be another one.
+    /// If the program does not run [by hand](super::TasksBuilder::by_hand), because every time in its database would
+    /// change.
     pub async fn advance(&self, by: Duration) -> Result<(), EngineError> {
         if !self.0.by_hand {
             return Err(EngineError::Conflict("time is moved only where tasks are done by hand".to_owned()));
@@ -136,7 +137,7 @@ impl Tasks {
         Ok(self.engine().0.store.advance(by).await?)
     }
 
-    /// The tasks of a service that wait to be done, the oldest first. For tests: it reads each of them.
+    /// The pending tasks of a service, the oldest first. For tests: it reads each of them.
     pub async fn enqueued(&self, service: &str) -> Result<Vec<Enqueued>, EngineError> {
         self.engine().take_in().await?;
         let access = self.access(service)?;
@@ -158,7 +159,7 @@ impl Tasks {
         Ok(enqueued)
     }
 
-    /// Makes sure that a task waits whose body has at least these fields, and returns the first one. For tests.
+    /// Asserts that a pending task has at least these fields in its body, and returns the first one. For tests.
     ///
     /// # Panics
     ///

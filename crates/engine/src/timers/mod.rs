@@ -1,5 +1,5 @@
-//! What runs in the background. Each service is one loop of one shape: wait for its reason to act or for the end, act,
-//! say once when it can not and once when it can again.
+//! Background services. Each is one loop of one shape: wait for a reason to act or for the end, then act. It logs once
+//! when it fails, and once when it works again.
 
 pub(crate) mod schedule;
 
@@ -14,25 +14,25 @@ use tokio::time::Instant;
 
 use crate::{Engine, EngineError, callbacks, error::chain, operate::depth};
 
-/// How often it is looked for what time has done: nobody says when a lease begins, and a clock may be set.
+/// How often timers are fired without a wake-up: nobody announces a lease, and a clock may be set.
 const TIME: Duration = Duration::from_secs(1);
 
-/// How often it is looked for instances that died.
+/// How often dead instances are looked for.
 const DEATHS: Duration = Duration::from_secs(5);
 
-/// How often tasks that nobody watches are looked for.
+/// How often orphans are looked for.
 const ORPHANS: Duration = Duration::from_secs(10);
 
-/// The most tasks that time changes in one transaction.
+/// The most tasks that timers change in one transaction.
 const TIME_BATCH: usize = 500;
 
-/// How often it is looked for ends of tasks of which nobody told those who wait for them.
+/// How often unresolved dependencies on ended tasks are looked for.
 const RECHECK: Duration = Duration::from_secs(60);
 
-/// So many of those are looked at in one transaction.
+/// How many of those are looked at in one transaction.
 const RECHECK_BATCH: usize = 1000;
 
-/// How often the queues are looked at for the gauges and the pace.
+/// How often the queues are read for the gauges and the pace.
 const OBSERVE: Duration = Duration::from_secs(10);
 
 /// How often a process asks whether it is its turn to purge.
@@ -55,7 +55,7 @@ pub(crate) fn start(engine: &Engine) {
     });
     let observe = engine.clone();
     engine.spawn(async move {
-        // Queues have no names before it was read what is declared.
+        // Queues have no names before the declaration was read.
         if !until_declared(&observe).await {
             return;
         }
@@ -71,7 +71,7 @@ pub(crate) fn start(engine: &Engine) {
         let inbox = engine.clone();
         engine.spawn(async move {
             let hub = inbox.0.hub.clone();
-            // Nobody can be judged before.
+            // Nothing can be validated before.
             if !until_declared(&inbox).await {
                 return;
             }
@@ -106,7 +106,7 @@ pub(crate) fn start(engine: &Engine) {
     }
 }
 
-/// Waits until it was read what is declared; false if the engine stops before.
+/// Waits until the declaration was read; false if the engine stops before.
 async fn until_declared(engine: &Engine) -> bool {
     let mut declared = engine.0.registry.changes();
     while engine.snapshot().is_err() {
@@ -132,8 +132,8 @@ pub(crate) async fn every<B, A>(
     paced(engine, name, bell, || async { act().await.map(|()| period) }).await;
 }
 
-/// Acts at once, then whenever `bell` rings or so much time has passed as acting said, until the engine stops. While acting
-/// fails it is tried again every second; one line is logged when it begins to fail, and one when it works again.
+/// Acts at once, then whenever `bell` rings or the returned time has passed, until the engine stops. On an error it
+/// tries again every second; it logs one line when it begins to fail, and one when it works again.
 pub(crate) async fn paced<B, A>(engine: &Engine, name: &'static str, bell: impl Fn() -> B, act: impl Fn() -> A)
 where
     B: Future<Output = ()>,
@@ -143,7 +143,7 @@ where
     loop {
         let acted = tokio::select! {
             acted = act() => acted,
-            // Whatever it was about is one transaction at a time: what is not done stays to be done.
+            // Each action is one transaction at a time: what is not done stays to be done.
             () = engine.0.stopping.cancelled() => return,
         };
         let mut pause = Duration::from_secs(1);
@@ -169,23 +169,23 @@ where
 }
 
 impl Engine {
-    /// Reads what is declared again, if it has changed.
+    /// Reads the declaration again, if it has changed.
     pub async fn refresh(&self) -> Result<(), EngineError> {
         self.0.registry.refresh(self.0.store.as_ref()).await
     }
 
-    /// The same as [`Engine::observe`], unless somebody has just looked: for callers who may come as often as they like.
+    /// Calls [`Engine::observe`], unless somebody has just done so: for callers who may come as often as they like.
     pub async fn observe_if_due(&self) -> Result<(), EngineError> {
         if self.0.pace.is_due(std::time::Instant::now()) { self.observe().await } else { Ok(()) }
     }
 
-    /// Looks at the queues, and tells other processes of workers.
+    /// Reads the queues, and publishes the worker registry.
     async fn look_around(&self) -> Result<(), EngineError> {
         self.observe().await?;
         self.publish_workers().await
     }
 
-    /// Looks at the queues: sets the gauges, and learns the services' pace.
+    /// Reads the queues: sets the gauges, and measures the pace of the services.
     pub async fn observe(&self) -> Result<(), EngineError> {
         let backlog = self.0.store.backlog().await?;
         self.0.pace.sample(&backlog, std::time::Instant::now());
@@ -212,13 +212,13 @@ impl Engine {
         Ok(())
     }
 
-    /// Has what services that left the broker had running watched like all else.
+    /// Gives leases to orphans: running tasks of services that left the broker.
     async fn lease_orphans(&self) -> Result<(), EngineError> {
         while self.0.store.lease_orphans(TIME_BATCH).await? == TIME_BATCH {}
         Ok(())
     }
 
-    /// Looks for ends of which nobody told those who wait for them, if it is this process's turn.
+    /// Looks for unresolved dependencies on ended tasks, if it is this process's turn.
     async fn recheck_dependencies(&self) -> Result<(), EngineError> {
         if !self.0.store.take_turn("dependencies", RECHECK).await? {
             return Ok(());
@@ -231,7 +231,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Does what time does to tasks, and what the end of others does, and tells when to look again.
+    /// Fires timers and resolves dependencies, and returns when to look again.
     async fn fire_timers(&self) -> Result<Duration, EngineError> {
         loop {
             let settled = self.0.store.resolve_dependencies(TIME_BATCH).await?;
@@ -245,15 +245,15 @@ impl Engine {
             }
             match passed.next {
                 Some(next) if next.is_zero() && passed.changed > 0 => {}
-                // Never at once: what could not be done now is not done a moment later either.
+                // Never at once: what failed now would fail a moment later too.
                 next => return Ok(next.map_or(TIME, |next| next.clamp(Duration::from_millis(1), TIME))),
             }
         }
     }
 
-    /// Takes care of what instances had that died, and tells when to look again.
+    /// The reaper: reaps dead instances, and returns when to look again.
     async fn reap(&self, failed: &AtomicBool) -> Result<Duration, EngineError> {
-        // After an outage all have been silent for too long: they speak first.
+        // After an outage all instances have been silent for too long: their heartbeats come first.
         if failed.swap(false, Ordering::Relaxed) {
             return Ok(DEATHS);
         }
@@ -271,7 +271,7 @@ impl Engine {
 
     /// Purges, if it is this process's turn.
     async fn purge_in_turn(&self) -> Result<(), EngineError> {
-        // A turn that was taken and not used stays this process's: nobody else will do it today.
+        // A turn that was taken and not used stays this process's: no other process will purge today.
         if !self.0.purge_owed.load(Ordering::Relaxed)
             && !self.0.store.take_turn("purge", self.0.options.purge.every).await?
         {

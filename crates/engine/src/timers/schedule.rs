@@ -1,7 +1,7 @@
 //! Makes the runs of schedules when they are due.
 //!
-//! The loop sleeps until the next run, as the database's clock tells it, and is woken when something is declared. Every
-//! process may do so: the store sees to it that a run happens once. While there is no schedule it asks nothing.
+//! The loop sleeps until the next run by the database's clock, and is woken by a declaration. Every process may do so:
+//! the store makes each run once. While there is no schedule, nothing is asked.
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::{Access, Engine, EngineError, Problem, error::chain, registry::Snapshot, submit::new_task, submit::terms};
 
-/// How long to wait where another process has in hand what is due.
+/// The wait where another process has locked the due runs.
 const IN_OTHER_HANDS: Duration = Duration::from_millis(20);
 
 /// How long to wait before a store that did not answer is asked again.
@@ -29,7 +29,7 @@ pub(crate) async fn run(engine: Engine) {
     let mut failing_since: Option<Instant> = None;
     loop {
         changes.mark_unchanged();
-        // Nobody can be judged before it was read what is declared.
+        // Nothing can be validated before the declaration was read.
         let wait = match engine.snapshot() {
             Err(_) => None,
             Ok(_) => {
@@ -76,7 +76,7 @@ pub(crate) async fn run(engine: Engine) {
 }
 
 impl Engine {
-    /// Makes the runs that are due, and tells how long it is until the next one.
+    /// Makes the due runs, and returns how long it is until the next one.
     pub(crate) async fn fire_schedules(&self) -> Result<Option<Duration>, EngineError> {
         loop {
             match self.0.store.next_schedule_run().await? {
@@ -94,7 +94,7 @@ impl Engine {
         }
     }
 
-    /// What a run of a schedule submits, judged like any submission by everything but the room there is.
+    /// The task of a run, validated like any submission, without its capacity.
     pub(crate) fn run_of(
         &self,
         snapshot: &Snapshot,
@@ -113,13 +113,13 @@ impl Engine {
         let access = Access { client: Arc::clone(client), service: Arc::clone(service) };
         let request = submission(schedule, Some(due))?;
         let task = new_task(snapshot, &self.0.options.callback_senders, &access, request)?;
-        // Whoever publishes is told at once.
+        // Publishers are woken at once.
         let dispatch = self.dispatch_of(&access.service).map(|ours| Publisher { held: Duration::ZERO, ..ours });
         Ok((access, NewTask { dispatch, ..task }))
     }
 }
 
-/// What a run submits, as a consumer would say it.
+/// The task of a run, as a consumer would submit it.
 pub(crate) fn submission(schedule: &Schedule, due: Option<Timestamp>) -> Result<SubmitRequest, EngineError> {
     let callback = schedule.callback.as_ref().map(|callback| serde_json::from_str(callback.get())).transpose();
     let corrupt = |error: serde_json::Error| EngineError::from(StoreError::Failed(error.into()));
@@ -134,7 +134,7 @@ pub(crate) fn submission(schedule: &Schedule, due: Option<Timestamp>) -> Result<
     })
 }
 
-/// Judges runs by what is declared at one moment.
+/// Validates runs against one version of the declaration.
 struct Judge {
     engine: Engine,
     snapshot: Arc<Snapshot>,
@@ -157,7 +157,7 @@ pub(crate) fn explained(error: &EngineError) -> String {
     format!("{error}: {}", problems.iter().map(said).collect::<Vec<_>>().join("; "))
 }
 
-/// Counts and logs what became of runs.
+/// Counts and logs the outcomes of runs.
 fn account(fired: &FiredSchedules) {
     for schedule in &fired.schedules {
         let name = &schedule.name;

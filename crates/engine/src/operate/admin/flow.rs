@@ -32,7 +32,7 @@ pub(super) fn limits(
     mut wrong: impl FnMut(&str, String),
 ) -> FlowLimits {
     let brokered = transport.is_brokered();
-    // What a broker was given is out of our hands; what waits for a place in a window is not.
+    // Tasks at a broker cannot be limited any more; tasks that wait for a window can.
     let given_away = brokered && service.dispatch_window.is_none();
     for (field, most) in [("maxRunning", service.max_running), ("maxRunningPerClient", service.max_running_per_client)]
     {

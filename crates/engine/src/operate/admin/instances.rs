@@ -1,4 +1,4 @@
-//! Instances: who is there, and what becomes of the tasks of one that died.
+//! Instances: lists them, and resolves those that died.
 
 use relais_core::{Decision, InstanceRecord};
 use relais_protocol::instance::{DecisionName, InstanceView, Instances, ResolveAnswer};
@@ -11,7 +11,7 @@ impl Engine {
         Ok(Instances { instances: self.0.store.list_instances().await?.into_iter().map(view).collect() })
     }
 
-    /// Decides what becomes of the tasks of an instance that died.
+    /// Resolves a dead instance: decides what happens to its tasks.
     pub async fn resolve_instance(&self, name: &str, decision: DecisionName) -> Result<ResolveAnswer, EngineError> {
         let decision = match decision {
             DecisionName::Restart => Decision::Restart,
