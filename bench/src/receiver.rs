@@ -231,14 +231,14 @@ mod tests {
 
     const TASK: Uuid = Uuid::from_u128(7);
 
-    fn letter(body: &str) -> String {
+    fn callback(body: &str) -> String {
         let length = body.len();
         format!("POST /done HTTP/1.1\r\nwebhook-id: {TASK}-2\r\ncontent-length: {length}\r\n\r\n{body}")
     }
 
     #[test]
     fn a_request_is_whole_when_its_body_is() {
-        let text = letter("{}");
+        let text = callback("{}");
         assert_eq!(request(text.as_bytes()).unwrap(), Some((text.len() - 2, text.len())));
         assert_eq!(request(&text.as_bytes()[..40]).unwrap(), None);
         assert!(request(b"GET / HTTP/1.1\r\n\r\n").is_err());
@@ -250,7 +250,7 @@ mod tests {
         for (&port, body) in receiver.ports.iter().zip(["1", "22"]) {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
             for _ in 0..2 {
-                stream.write_all(letter(body).as_bytes()).await.unwrap();
+                stream.write_all(callback(body).as_bytes()).await.unwrap();
                 let mut answer = vec![0; TAKEN.len()];
                 stream.read_exact(&mut answer).await.unwrap();
                 assert_eq!(answer, TAKEN);

@@ -74,7 +74,7 @@ pub(crate) async fn take_out(
     (broker, publisher): (&Broker, &Broker),
     mailbox: &Mailbox,
     ids: Option<Vec<String>>,
-    fate: Disposition,
+    disposition: Disposition,
 ) -> Result<u64, TaskBrokerError> {
     let Some(found) = broker.find(&mailbox.rejected()).await.map_err(consumed)? else { return Ok(0) };
     let mut wanted: Option<HashSet<String>> = ids.map(|ids| ids.into_iter().collect());
@@ -91,7 +91,7 @@ pub(crate) async fn take_out(
             continue;
         }
         let tag = delivery.tag;
-        if fate == Disposition::Replayed {
+        if disposition == Disposition::Replayed {
             // Confirmed first: a letter may be replayed twice, and is never lost.
             let back =
                 Publish::new("", mailbox.reports(), delivery.body).message_id(id).content_type("application/json");

@@ -83,7 +83,7 @@ impl Default for HttpOptions {
 
 /// Why there can be no callback sender.
 #[derive(Debug, thiserror::Error)]
-pub enum CourierError {
+pub enum HttpSenderError {
     /// What is allowed can not be read.
     #[error(transparent)]
     Rule(#[from] RuleError),
@@ -121,14 +121,14 @@ pub struct HttpSender {
 
 impl HttpSender {
     /// A callback sender that asks the system's resolver.
-    pub fn new(options: HttpOptions) -> Result<Self, CourierError> {
+    pub fn new(options: HttpOptions) -> Result<Self, HttpSenderError> {
         Self::with_resolver(options, Arc::new(SystemResolver::default()))
     }
 
     /// A callback sender that asks this resolver. Its answers are judged like those of any other.
-    pub fn with_resolver(options: HttpOptions, resolver: Arc<dyn Resolver>) -> Result<Self, CourierError> {
+    pub fn with_resolver(options: HttpOptions, resolver: Arc<dyn Resolver>) -> Result<Self, HttpSenderError> {
         if options.timeout.is_zero() || options.timeout > MAX_TIMEOUT {
-            return Err(CourierError::Timeout(options.timeout));
+            return Err(HttpSenderError::Timeout(options.timeout));
         }
         let HttpOptions { allow_http, allow_hosts, allow_networks, ports, .. } = &options;
         let guard = Arc::new(Guard::new(*allow_http, allow_hosts, allow_networks, ports)?);
@@ -231,7 +231,7 @@ fn client(
     options: &HttpOptions,
     guard: &Arc<Guard>,
     resolver: &Arc<dyn Resolver>,
-) -> Result<reqwest::Client, CourierError> {
+) -> Result<reqwest::Client, HttpSenderError> {
     if rustls::crypto::CryptoProvider::get_default().is_none() {
         // Another thread may be faster; then there is one, which is all that is wanted.
         let _ = rustls::crypto::ring::default_provider().install_default();
@@ -258,17 +258,17 @@ fn client(
     let Some(path) = &options.root_certificates else {
         return builder().build().or_else(|error| {
             // A minimal container image has no certificates. It can still call `http`.
-            let client = builder().tls_certs_only([]).build().map_err(|_| CourierError::Setup(error))?;
+            let client = builder().tls_certs_only([]).build().map_err(|_| HttpSenderError::Setup(error))?;
             tracing::warn!("this system has no root certificates: no https callback will be trusted");
             Ok(client)
         });
     };
-    let pem = std::fs::read(path).map_err(|source| CourierError::RootCertificates { path: path.clone(), source })?;
-    let certificates = Certificate::from_pem_bundle(&pem).map_err(CourierError::Setup)?;
+    let pem = std::fs::read(path).map_err(|source| HttpSenderError::RootCertificates { path: path.clone(), source })?;
+    let certificates = Certificate::from_pem_bundle(&pem).map_err(HttpSenderError::Setup)?;
     if certificates.is_empty() {
-        return Err(CourierError::NoRootCertificate { path: path.clone() });
+        return Err(HttpSenderError::NoRootCertificate { path: path.clone() });
     }
-    builder().tls_certs_merge(certificates).build().map_err(CourierError::Setup)
+    builder().tls_certs_merge(certificates).build().map_err(HttpSenderError::Setup)
 }
 
 fn forbidden(why: String) -> Reply {

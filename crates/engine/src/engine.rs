@@ -142,7 +142,7 @@ impl Engine {
         let (tracker, stopping, closing) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
         let hub = Arc::new(WakeupHub::default());
         store.listen(Arc::clone(&hub) as _);
-        let (dispatcher, parcels) = Dispatcher::new();
+        let (dispatcher, publications) = Dispatcher::new();
         let dispatcher = Arc::new(dispatcher);
         let claims =
             ClaimCoordinator::start(Arc::clone(&store), Arc::clone(&hub), options.sweep, stopping.clone(), &tracker);
@@ -206,7 +206,7 @@ impl Engine {
         }));
         EventBus::start(&engine);
         timers::start(&engine);
-        dispatch::start(&engine, parcels);
+        dispatch::start(&engine, publications);
         if let Some(options) = engine.0.options.presence.clone() {
             engine.spawn(presence(engine.clone(), options));
         }

@@ -110,8 +110,8 @@ async fn a_submission_that_commits_late_is_leased_by_nobody() -> Result<()> {
     sqlx::query("SELECT 1 FROM relais.tally FOR UPDATE").execute(&mut *holding).await?;
     let late = world.task(alice)?;
     let name = late.task_id;
-    let (store, wish) = (Arc::clone(&world.store), request.clone());
-    let given_up = tokio::spawn(async move { store.submit_and_claim(vec![late], wish).await.map(drop) });
+    let (store, requested) = (Arc::clone(&world.store), request.clone());
+    let given_up = tokio::spawn(async move { store.submit_and_claim(vec![late], requested).await.map(drop) });
     world.waits_for_a_lock().await?;
     given_up.abort();
     ensure!(given_up.await.is_err_and(|failure| failure.is_cancelled()), "it was given up");
@@ -141,8 +141,8 @@ async fn tasks_of_a_cancelled_claim_are_found_by_the_next_claim() -> Result<()> 
     let mut holding = other.begin().await?;
     sqlx::query("SELECT 1 FROM relais.flow FOR UPDATE").execute(&mut *holding).await?;
     let claim = || {
-        let (store, wish) = (Arc::clone(&world.store), request.clone());
-        tokio::spawn(async move { store.claim_tasks(vec![wish]).await })
+        let (store, requested) = (Arc::clone(&world.store), request.clone());
+        tokio::spawn(async move { store.claim_tasks(vec![requested]).await })
     };
     let given_up = claim();
     world.waits_for_a_lock().await?;
@@ -172,9 +172,9 @@ async fn a_flow_limited_claim_never_gets_a_task_twice_because_another_is_locked(
     sqlx::query("SELECT 1 FROM relais.task WHERE task_id = $1 FOR UPDATE").bind(bobs.0).execute(&mut *holding).await?;
 
     let claim = async |max| -> Result<Vec<TaskId>> {
-        let wish =
+        let requested =
             ClaimRequest { service, max, lease: Some(Duration::from_secs(3600)), worker_host: None, instance: None };
-        let claimed = store.claim_tasks(vec![wish]).await?;
+        let claimed = store.claim_tasks(vec![requested]).await?;
         Ok(claimed.tasks.into_iter().flatten().map(|task| task.task_id).collect())
     };
     let running = async || -> Result<u64> {

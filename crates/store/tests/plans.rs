@@ -337,25 +337,25 @@ impl World {
             ..self.task(plain, 0)?
         };
         measured!("submit with keys", store.submit_many(vec![keyed]));
-        let wish = |service, instance| ClaimRequest { service, max: 3, lease: Some(LONG), worker_host: None, instance };
+        let request = |service, instance| ClaimRequest { service, max: 3, lease: Some(LONG), worker_host: None, instance };
         let says = |service, task_id, event| TaskEvent { task_id, service, client: None, event };
         let success =
             || Ok::<_, anyhow::Error>(Event::Succeeded { attempt: None, response: Json::parse("1".to_owned())? });
         for service in [plain, fair] {
-            let claimed = measured!("claim", store.claim_tasks(vec![wish(service, None)]));
+            let claimed = measured!("claim", store.claim_tasks(vec![request(service, None)]));
             ensure!(claimed.tasks[0].len() == 3, "{} were claimed", claimed.tasks[0].len());
-            let beats = claimed.tasks[0].iter().map(|task| {
+            let heartbeats = claimed.tasks[0].iter().map(|task| {
                 says(service, task.task_id, Event::Renewed { attempt: Some(task.state.attempt), lease: LONG })
             });
-            measured!("heartbeat", store.record_events(beats.collect()));
+            measured!("heartbeat", store.record_events(heartbeats.collect()));
             let results = claimed.tasks[0][..2].iter().map(|task| Ok(says(service, task.task_id, success()?)));
             measured!("record results", store.record_events(results.collect::<Result<_>>()?));
         }
-        let waits = store.submit_and_claim(self.tasks(leased, 3)?, wish(leased, Some(self.instance)));
-        let (_, taken) = measured!("submit for an instance", waits);
-        ensure!(taken.is_empty(), "{} were leased before others", taken.len());
-        let claimed = measured!("lease", store.claim_tasks(vec![wish(leased, Some(self.instance))]));
-        ensure!(claimed.tasks[0].len() == 3, "{} are leased", claimed.tasks[0].len());
+        let waits = store.submit_and_claim(self.tasks(handed, 3)?, request(handed, Some(self.instance)));
+        let (_, taken) = measured!("submit for a process", waits);
+        ensure!(taken.is_empty(), "{} were taken before others", taken.len());
+        let claimed = measured!("take in hand", store.claim_tasks(vec![request(handed, Some(self.instance))]));
+        ensure!(claimed.tasks[0].len() == 3, "{} are in hand", claimed.tasks[0].len());
         let results = claimed.tasks[0].iter().map(|task| {
             let response = Json::parse("1".to_owned())?;
             Ok(says(leased, task.task_id, Event::Succeeded { attempt: Some(task.state.attempt), response }))
@@ -392,9 +392,9 @@ impl World {
         measured!("give up", store.expire_callbacks(LANE + 1, LONG, 5));
 
         measured!("retry by hand", store.record_events(vec![says(plain, names[0][9], Event::Revived)]));
-        let mut follower = self.task(plain, 0)?;
-        follower.links.after = Some(After { tasks: vec![names[1][9]], when: Condition::AllSucceeded });
-        measured!("submit what waits", store.submit_many(vec![follower]));
+        let mut dependent = self.task(plain, 0)?;
+        dependent.links.after = Some(After { tasks: vec![names[1][9]], when: Condition::AllSucceeded });
+        measured!("submit what waits", store.submit_many(vec![dependent]));
         let event = Event::failed(None, "no");
         measured!("fail what is waited for", store.record_events(vec![says(fair, names[1][9], event)]));
         measured!("dependencies", store.resolve_dependencies(100));

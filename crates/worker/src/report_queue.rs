@@ -168,8 +168,8 @@ impl ReportQueue {
     /// Results that could not be told go back to the front.
     pub fn put_back_results(&self, batch: Vec<Report>) {
         let mut waiting = self.lock();
-        for parcel in batch.into_iter().rev() {
-            waiting.results.push_front(parcel);
+        for report in batch.into_iter().rev() {
+            waiting.results.push_front(report);
         }
         drop(waiting);
         self.results_came.notify_one();
@@ -228,9 +228,9 @@ impl ReportQueue {
     fn take_batch(&self, limit: usize) -> Vec<Report> {
         let mut waiting = self.lock();
         let (mut bytes, mut messages, mut count) = (0, 0, 0);
-        for parcel in waiting.results.iter().take(limit) {
-            bytes += size(&parcel.verdict);
-            messages += 1 + usize::from(parcel.progress.is_some());
+        for report in waiting.results.iter().take(limit) {
+            bytes += size(&report.verdict);
+            messages += 1 + usize::from(report.progress.is_some());
             if count > 0 && (bytes > BATCH_BYTES || messages > MAX_MESSAGES) {
                 break;
             }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     fn names(batch: &[Report]) -> Vec<&str> {
-        batch.iter().map(|parcel| &*parcel.key.task_id).collect()
+        batch.iter().map(|report| &*report.key.task_id).collect()
     }
 
     #[tokio::test]
@@ -317,7 +317,7 @@ mod tests {
         assert_eq!(notes(&outbox).await, [so_far("b", 100.0)]);
         let results = outbox.take_results(9).await.unwrap();
         assert_eq!(names(&results), ["a", "c"]);
-        assert_eq!(results.iter().map(|parcel| parcel.progress).collect::<Vec<_>>(), [None, Some(30.0)]);
+        assert_eq!(results.iter().map(|report| report.progress).collect::<Vec<_>>(), [None, Some(30.0)]);
     }
 
     #[tokio::test]
@@ -333,7 +333,7 @@ mod tests {
         outbox.put_progress(&key("told"), 30.0);
         outbox.told_notes(&outbox.take_notes(Instant::now()).await);
         outbox.put_result(key("told"), failure("3"));
-        let progress: Vec<_> = outbox.take_results(9).await.unwrap().iter().map(|parcel| parcel.progress).collect();
+        let progress: Vec<_> = outbox.take_results(9).await.unwrap().iter().map(|report| report.progress).collect();
         assert_eq!(progress, [Some(10.0), Some(21.0), None]);
     }
 
@@ -425,7 +425,7 @@ mod tests {
         let under_way = outbox.take_notes(Instant::now()).await;
         outbox.put_result(key("failed to tell"), failure("3"));
         outbox.put_back_notes(under_way, |_| false);
-        let untold: Vec<_> = outbox.take_results(9).await.unwrap().iter().map(|parcel| parcel.untold).collect();
+        let untold: Vec<_> = outbox.take_results(9).await.unwrap().iter().map(|report| report.untold).collect();
         assert_eq!(untold, [false, true, true]);
         assert!(outbox.take_notes_batch(true).is_empty());
     }

@@ -38,8 +38,8 @@ pub(crate) async fn tell_results(shared: Arc<Shared>) {
                 let of_results =
                     news.iter().zip(&outcomes).filter(|((_, news), _)| matches!(news, News::Verdict { .. }));
                 let outcomes: Vec<_> = of_results.map(|(_, outcome)| outcome).collect();
-                for (parcel, outcome) in batch.into_iter().zip(outcomes) {
-                    settle(&shared, parcel, outcome);
+                for (report, outcome) in batch.into_iter().zip(outcomes) {
+                    settle(&shared, report, outcome);
                 }
             }
             Err(error) if error.is_about_the_content() => {
@@ -47,12 +47,12 @@ pub(crate) async fn tell_results(shared: Arc<Shared>) {
                     alone = batch.len();
                     shared.outbox.put_back_results(batch);
                 } else {
-                    batch.into_iter().for_each(|parcel| unwanted(&shared, parcel, &error.to_string()));
+                    batch.into_iter().for_each(|report| unwanted(&shared, report, &error.to_string()));
                 }
             }
             Err(error) => {
                 shared.outage.failed(Call::Results, &error);
-                batch.iter_mut().for_each(|parcel| parcel.sent_before = true);
+                batch.iter_mut().for_each(|report| report.sent_before = true);
                 shared.outbox.put_back_results(batch);
                 pause(&shared, &mut backoff).await;
             }
@@ -61,9 +61,9 @@ pub(crate) async fn tell_results(shared: Arc<Shared>) {
 }
 
 /// What is told of a task that has ended: how far it came, where that is to be told, then its result.
-fn told(parcel: &Report) -> impl Iterator<Item = (&TaskKey, News<'_>)> {
-    let result = News::Verdict { verdict: &parcel.verdict, untold: parcel.untold };
-    parcel.progress.map(News::Progress).into_iter().chain([result]).map(|news| (&parcel.key, news))
+fn told(report: &Report) -> impl Iterator<Item = (&TaskKey, News<'_>)> {
+    let result = News::Verdict { verdict: &report.verdict, untold: report.untold };
+    report.progress.map(News::Progress).into_iter().chain([result]).map(|news| (&report.key, news))
 }
 
 /// Tells starts and progress, until it is dropped.
@@ -96,24 +96,24 @@ pub(crate) async fn tell_notes(shared: Arc<Shared>) {
     }
 }
 
-fn settle(shared: &Shared, parcel: Report, outcome: &TaskOutcome) {
+fn settle(shared: &Shared, report: Report, outcome: &TaskOutcome) {
     match outcome.outcome {
-        OutcomeKind::Accepted | OutcomeKind::Unchanged => count(shared, &parcel),
+        OutcomeKind::Accepted | OutcomeKind::Unchanged => count(shared, &report),
         // Ended by this very message: the first call with it arrived, only its answer did not.
-        OutcomeKind::Ended if parcel.sent_before => count(shared, &parcel),
+        OutcomeKind::Ended if report.sent_before => count(shared, &report),
         OutcomeKind::Cancelled | OutcomeKind::Ended | OutcomeKind::Lost | OutcomeKind::NotFound => {
-            tracing::info!(task_id = %parcel.key.task_id, outcome = ?outcome.outcome, "the result came too late");
+            tracing::info!(task_id = %report.key.task_id, outcome = ?outcome.outcome, "the result came too late");
             shared.tally(|tally| tally.lost += 1);
         }
         OutcomeKind::Rejected => {
-            return unwanted(shared, parcel, outcome.reason.as_deref().unwrap_or("it was not understood"));
+            return unwanted(shared, report, outcome.reason.as_deref().unwrap_or("it was not understood"));
         }
     }
-    shared.slots.settle(&parcel.key);
+    shared.slots.settle(&report.key);
 }
 
-fn count(shared: &Shared, parcel: &Report) {
-    shared.tally(|tally| match parcel.verdict {
+fn count(shared: &Shared, report: &Report) {
+    shared.tally(|tally| match report.verdict {
         Verdict::Success(_) => tally.done += 1,
         Verdict::Failure(_) => tally.failed += 1,
     });
@@ -121,18 +121,18 @@ fn count(shared: &Shared, parcel: &Report) {
 
 /// A result that the server will never take, e.g. because of its size, becomes a failure that says so: without an end the
 /// task would be handed out again, and end here again.
-fn unwanted(shared: &Shared, mut parcel: Report, reason: &str) {
-    if parcel.substitute {
-        tracing::error!(task_id = %parcel.key.task_id, reason, "the server takes neither the result nor its failure");
+fn unwanted(shared: &Shared, mut report: Report, reason: &str) {
+    if report.substitute {
+        tracing::error!(task_id = %report.key.task_id, reason, "the server takes neither the result nor its failure");
         shared.tally(|tally| tally.unsent += 1);
-        shared.slots.settle(&parcel.key);
+        shared.slots.settle(&report.key);
         return;
     }
-    tracing::warn!(task_id = %parcel.key.task_id, reason, "the server does not take the result");
+    tracing::warn!(task_id = %report.key.task_id, reason, "the server does not take the result");
     let message = format!("the server did not take the worker's result: {reason}");
-    parcel.verdict = Verdict::Failure(Failure { kind: Some("result".to_owned()), ..Failure::new(message) });
-    parcel.substitute = true;
-    shared.outbox.put_back_results(vec![parcel]);
+    report.verdict = Verdict::Failure(Failure { kind: Some("result".to_owned()), ..Failure::new(message) });
+    report.substitute = true;
+    shared.outbox.put_back_results(vec![report]);
 }
 
 /// Waits before the next try. When the worker begins to wind up, the next try is at once: time is short then.

@@ -193,14 +193,14 @@ class Vhost:
 
     def publish(self, queue: str, body: str | bytes) -> None:
         text = body if isinstance(body, str) else body.decode()
-        wish = {"properties": {"delivery_mode": 2}, "routing_key": queue, "payload": text, "payload_encoding": "string"}
-        answer = self._call("POST", f"exchanges/{self.name}/amq.default/publish", wish)
+        options = {"properties": {"delivery_mode": 2}, "routing_key": queue, "payload": text, "payload_encoding": "string"}
+        answer = self._call("POST", f"exchanges/{self.name}/amq.default/publish", options)
         assert answer == {"routed": True}, answer
 
     def take(self, queue: str, count: int = 1000) -> list[dict[str, Any]]:
         """Takes messages out of a queue for good."""
-        wish = {"count": count, "ackmode": "ack_requeue_false", "encoding": "base64"}
-        answer: list[dict[str, Any]] = self._call("POST", f"queues/{self.name}/{queue}/get", wish)
+        options = {"count": count, "ackmode": "ack_requeue_false", "encoding": "base64"}
+        answer: list[dict[str, Any]] = self._call("POST", f"queues/{self.name}/{queue}/get", options)
         for message in answer:
             message["body"] = b64decode(message["payload"]).decode()
         return answer
@@ -211,8 +211,8 @@ class Vhost:
 
     def look(self, queue: str) -> None:
         """Takes a message and puts it back: the next one to have it is told that somebody had it before."""
-        wish = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
-        assert self._call("POST", f"queues/{self.name}/{queue}/get", wish)
+        options = {"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}
+        assert self._call("POST", f"queues/{self.name}/{queue}/get", options)
 
     def ready(self, queue: str) -> int:
         """How many messages wait in it, this very moment."""
@@ -233,8 +233,8 @@ class Vhost:
         return [queue["name"] for queue in self._call("GET", f"queues/{self.name}")]
 
     def policy(self, name: str, pattern: str, definition: dict[str, Any]) -> None:
-        wish = {"pattern": pattern, "definition": definition, "apply-to": "queues"}
-        self._call("PUT", f"policies/{self.name}/{name}", wish)
+        options = {"pattern": pattern, "definition": definition, "apply-to": "queues"}
+        self._call("PUT", f"policies/{self.name}/{name}", options)
 
     def queue(self, queue: str) -> dict[str, Any]:
         answer: dict[str, Any] = self._call("GET", f"queues/{self.name}/{queue}")

@@ -99,8 +99,8 @@ async fn a_heartbeat_extends_the_lease_and_says_when_a_task_is_lost_or_cancelled
     let (alice, worker) = (app.client("alice"), app.client("worker"));
     let submitted = alice.submit("resize", json!({})).await;
     let task = worker.claim_one("resize").await;
-    let beat = json!({"tasks": [{"taskId": submitted, "attempt": 1}], "lease": "2h"});
-    let outcome = worker.post("/v1/services/resize/heartbeats", &beat).await.data()["outcomes"][0].clone();
+    let renewal = json!({"tasks": [{"taskId": submitted, "attempt": 1}], "lease": "2h"});
+    let outcome = worker.post("/v1/services/resize/heartbeats", &renewal).await.data()["outcomes"][0].clone();
     assert_eq!(outcome["outcome"], "accepted");
     assert!(outcome["leaseExpires"].as_str() > task["leaseExpires"].as_str(), "{outcome}");
     assert_eq!(worker.heartbeat("resize", &submitted, 2).await, "lost");

@@ -6,11 +6,11 @@ use serde_json::json;
 
 use super::world::{World, accessible, pictures};
 
-const DESK: Look = Look { language: "en", theme: "light", width: 1380 };
+const DESKTOP: Look = Look { language: "en", theme: "light", width: 1380 };
 
 async fn begin() -> Result<(World, Browser)> {
     let (world, browser) = (World::start(|_| {}).await, Browser::start().await?);
-    browser.look(DESK).await?;
+    browser.look(DESKTOP).await?;
     Ok((world, browser))
 }
 

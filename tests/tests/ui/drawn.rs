@@ -61,8 +61,8 @@ async fn shop() -> Result<(TestApp, String)> {
         Ok(())
     };
     let claim = async |service: &str, host: &str, count: usize| {
-        let wish = json!({"max": count, "hostName": host, "lease": "1h"});
-        let taken = worker.post(&format!("/v1/services/{service}/claims"), &wish).await.data();
+        let request = json!({"max": count, "hostName": host, "lease": "1h"});
+        let taken = worker.post(&format!("/v1/services/{service}/claims"), &request).await.data();
         taken["tasks"].as_array().cloned().unwrap_or_default()
     };
     let tell = async |service: &str, tasks: &[Value], said: &dyn Fn(usize) -> Value| {

@@ -20,7 +20,7 @@ use serde_json::json;
 
 use super::world::{World, accessible, pictures};
 
-const DESK: Look = Look { language: "en", theme: "light", width: 1380 };
+const DESKTOP: Look = Look { language: "en", theme: "light", width: 1380 };
 const PHONE: Look = Look { language: "fr", theme: "dark", width: 390 };
 
 async fn until(what: &str, mut so: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
@@ -58,7 +58,7 @@ async fn dead_letters_are_grouped_replayed_and_discarded() -> Result<()> {
 
     let url = |path: &str| format!("http://{}{path}", app.address());
     let browser = Browser::start().await?;
-    for look in [PHONE, DESK] {
+    for look in [PHONE, DESKTOP] {
         browser.look(look).await?;
         browser.open(&url("/ui/dead-letters")).await?;
         let what = format!("dead-letters-full-{}-{}-{}", look.language, look.theme, look.width);
@@ -107,8 +107,8 @@ async fn dies(world: &World, name: &str, tasks: usize) -> Result<()> {
         services: vec![service],
     };
     let Registration::In { key, .. } = store.register_instance(instance).await? else { bail!("{name} may not begin") };
-    let wish = ClaimRequest { service, max: tasks, lease: None, worker_host: None, instance: Some(key) };
-    ensure!(store.claim_tasks(vec![wish]).await?.tasks[0].len() == tasks);
+    let request = ClaimRequest { service, max: tasks, lease: None, worker_host: None, instance: Some(key) };
+    ensure!(store.claim_tasks(vec![request]).await?.tasks[0].len() == tasks);
     until("it is dead", async || {
         store.reap_instances().await?;
         let known = store.list_instances().await?;
@@ -122,7 +122,7 @@ async fn the_tasks_of_a_crashed_instance_are_resolved_by_an_operator() -> Result
     let world = World::start(|_| {}).await;
     dies(&world, "printer-7", 2).await?;
     let browser = Browser::start().await?;
-    browser.look(DESK).await?;
+    browser.look(DESKTOP).await?;
     browser.open(&world.url("/ui")).await?;
     let text = browser.text().await?;
     ensure!(text.contains("Process printer-7 died with 2 tasks in hand: decide what becomes of them"), "{text}");

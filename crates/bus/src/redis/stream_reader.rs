@@ -42,7 +42,7 @@ pub(super) struct Reader {
     /// It was gone after an outage, and what the stream held with it.
     lost_stream: bool,
     next_care: Instant,
-    next_beat: Instant,
+    next_heartbeat: Instant,
     /// Something was acknowledged since the stream was last trimmed.
     dirty: bool,
 }
@@ -66,7 +66,7 @@ impl Reader {
             known: false,
             lost_stream: false,
             next_care: Instant::now(),
-            next_beat: Instant::now() + transport.claim_after / 3,
+            next_heartbeat: Instant::now() + transport.claim_after / 3,
             dirty: false,
         }
     }
@@ -206,7 +206,7 @@ impl Reader {
                     self.note(settled);
                     let _ = self.acknowledge().await;
                 }
-                () = sleep_until(self.next_beat) => drop(self.beat().await),
+                () = sleep_until(self.next_heartbeat) => drop(self.heartbeat().await),
             }
         }
     }
@@ -242,7 +242,7 @@ impl Reader {
             return Ok(());
         }
         self.next_care = Instant::now() + self.claim_after / 3;
-        self.beat().await?;
+        self.heartbeat().await?;
         self.take_over().await?;
         if std::mem::take(&mut self.dirty) {
             self.trim().await?;
@@ -251,8 +251,8 @@ impl Reader {
     }
 
     /// Says of everything we work on that we do.
-    async fn beat(&mut self) -> Answer<()> {
-        self.next_beat = Instant::now() + self.claim_after / 3;
+    async fn heartbeat(&mut self) -> Answer<()> {
+        self.next_heartbeat = Instant::now() + self.claim_after / 3;
         let mut commands = commands(&self.server).await?;
         let alive: Vec<&String> = self.outstanding.iter().collect();
         for some in alive.chunks(1000) {

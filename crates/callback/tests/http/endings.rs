@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_callback::{CourierError, HttpOptions, HttpSender};
+use relais_callback::{HttpSenderError, HttpOptions, HttpSender};
 use relais_core::ReplyOutcome;
 use tokio::{io::AsyncReadExt, net::TcpListener, sync::mpsc::unbounded_channel};
 
@@ -195,6 +195,6 @@ async fn a_host_that_does_not_take_connections_is_left_at_the_deadline() {
 fn a_sender_without_a_timeout_is_refused() {
     for timeout in [Duration::ZERO, Duration::from_secs(3601), Duration::MAX] {
         let callback_sender = HttpSender::new(HttpOptions { timeout, ..HttpOptions::default() });
-        assert!(matches!(callback_sender, Err(CourierError::Timeout(_))), "{timeout:?}");
+        assert!(matches!(callback_sender, Err(HttpSenderError::Timeout(_))), "{timeout:?}");
     }
 }

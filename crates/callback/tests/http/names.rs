@@ -18,7 +18,7 @@ fn only_other(port: u16) -> HttpOptions {
     HttpOptions { allow_networks: vec!["127.0.0.2".to_owned()], ..options(port) }
 }
 
-fn courier_with(options: HttpOptions, script: &Arc<Script>) -> HttpSender {
+fn sender_with(options: HttpOptions, script: &Arc<Script>) -> HttpSender {
     HttpSender::with_resolver(options, Arc::<Script>::clone(script)).unwrap()
 }
 
@@ -33,7 +33,7 @@ async fn private_and_public() -> (Receiver, Receiver) {
 async fn a_name_that_changes_its_answer_is_refused() {
     let (private, public) = private_and_public().await;
     let script = Script::new(&[&["127.0.0.2"], &["127.0.0.1"]]);
-    let callback_sender = courier_with(only_other(public.port()), &script);
+    let callback_sender = sender_with(only_other(public.port()), &script);
     let target = format!("http://rebind.test:{}/", public.port());
 
     assert_eq!(send(&callback_sender, &target).await.outcome, ReplyOutcome::Delivered);
@@ -47,7 +47,7 @@ async fn a_name_that_changes_its_answer_is_refused() {
 async fn a_name_with_one_bad_address_is_refused() {
     let (private, public) = private_and_public().await;
     for answer in [["127.0.0.2", "127.0.0.1"], ["127.0.0.1", "127.0.0.2"], ["127.0.0.2", "10.0.0.1"]] {
-        let callback_sender = courier_with(only_other(public.port()), &Script::new(&[&answer]));
+        let callback_sender = sender_with(only_other(public.port()), &Script::new(&[&answer]));
         let reply = send(&callback_sender, &format!("http://mixed.test:{}/", public.port())).await;
         assert_eq!(reply.outcome, ReplyOutcome::Forbidden, "{answer:?}");
     }
@@ -72,7 +72,7 @@ async fn blocked_addresses_are_recognised_in_every_notation() {
     ] {
         let script = Script::new(&[&[address]]);
         let options = HttpOptions { allow_networks: Vec::new(), ..options(8080) };
-        let reply = send(&courier_with(options, &script), "http://hidden.test:8080/").await;
+        let reply = send(&sender_with(options, &script), "http://hidden.test:8080/").await;
         assert_eq!(reply.outcome, ReplyOutcome::Forbidden, "{address}");
         assert!(why(&reply).ends_with("is not allowed"), "{address}: {}", why(&reply));
         assert_eq!(script.asked(), ["hidden.test"]);
@@ -89,7 +89,7 @@ async fn a_kept_connection_goes_on_to_the_address_that_was_checked() {
         }
     });
     let script = Script::new(&[&["127.0.0.2"], &["127.0.0.1"]]);
-    let callback_sender = courier_with(only_other(public.port()), &script);
+    let callback_sender = sender_with(only_other(public.port()), &script);
     for _ in 0..3 {
         let reply = send(&callback_sender, &format!("http://kept.test:{}/", public.port())).await;
         assert_eq!(reply.outcome, ReplyOutcome::Delivered);
@@ -106,7 +106,7 @@ async fn an_allowed_host_may_resolve_to_anything() {
         allow_hosts: vec!["inside".to_owned(), "*.svc.cluster.local".to_owned()],
         ..options(receiver.port())
     };
-    let callback_sender = courier_with(options, &Script::new(&[&["127.0.0.1"]]));
+    let callback_sender = sender_with(options, &Script::new(&[&["127.0.0.1"]]));
     for (host, outcome) in [
         ("inside", ReplyOutcome::Delivered),
         ("INSIDE.", ReplyOutcome::Delivered),
@@ -134,7 +134,7 @@ async fn a_dead_address_leaves_time_for_the_next() {
     let public = TcpListener::bind((OTHER, dead.local_addr().unwrap().port())).await.unwrap();
     let public = Receiver::on(public, None, |it| answer_once(it, OK.into()));
     let options = HttpOptions { timeout: 10 * SHORT, ..options(public.port()) };
-    let callback_sender = courier_with(options, &Script::new(&[&["127.0.0.1", "127.0.0.2"]]));
+    let callback_sender = sender_with(options, &Script::new(&[&["127.0.0.1", "127.0.0.2"]]));
     let (reply, took) = timed(&callback_sender, &format!("http://two.test:{}/", public.port())).await;
     assert_eq!((reply.outcome, why(&reply)), (ReplyOutcome::Delivered, ""));
     assert!(took >= 5 * SHORT, "{took:?}");
@@ -142,9 +142,9 @@ async fn a_dead_address_leaves_time_for_the_next() {
 
 #[tokio::test]
 async fn a_name_that_does_not_resolve_is_reported() {
-    let reply = send(&courier_with(options(8080), &Script::new(&[])), "http://nowhere.test:8080/").await;
+    let reply = send(&sender_with(options(8080), &Script::new(&[])), "http://nowhere.test:8080/").await;
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, "the name nowhere.test does not resolve"));
-    let reply = send(&courier_with(options(8080), &Script::new(&[&[]])), "http://empty.test:8080/").await;
+    let reply = send(&sender_with(options(8080), &Script::new(&[&[]])), "http://empty.test:8080/").await;
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, "the name empty.test does not resolve"));
 }
 
@@ -160,7 +160,7 @@ async fn the_deadline_covers_the_lookup() {
 async fn addresses_never_reach_the_resolver() {
     let script = Script::new(&[&["127.0.0.2"]]);
     let receiver = Receiver::answering(OK).await;
-    let callback_sender = courier_with(only_other(receiver.port()), &script);
+    let callback_sender = sender_with(only_other(receiver.port()), &script);
     for host in ["127.0.0.1", "127.1", "0x7f.1", "2130706433", "[::1]", "[::ffff:127.0.0.1]"] {
         let reply = send(&callback_sender, &format!("http://{host}:{}/", receiver.port())).await;
         assert_eq!(reply.outcome, ReplyOutcome::Forbidden, "{host}");

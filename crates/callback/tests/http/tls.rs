@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, sync::Arc};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
-use relais_callback::{CourierError, HttpOptions, HttpSender};
+use relais_callback::{HttpSenderError, HttpOptions, HttpSender};
 use relais_core::ReplyOutcome;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -63,7 +63,7 @@ impl Authority {
     }
 }
 
-fn courier_for(port: u16, roots: Option<PathBuf>) -> HttpSender {
+fn sender_for(port: u16, roots: Option<PathBuf>) -> HttpSender {
     let options = HttpOptions { root_certificates: roots, allow_http: false, ..options(port) };
     HttpSender::with_resolver(options, Script::new(&[&["127.0.0.1"]])).unwrap()
 }
@@ -76,7 +76,7 @@ fn target(port: u16) -> String {
 async fn an_authority_that_the_operator_trusts_is_trusted() {
     let authority = Authority::new("ours");
     let mut receiver = authority.receiver(NAME, |_| {}).await;
-    let callback_sender = courier_for(receiver.port(), Some(authority.file()));
+    let callback_sender = sender_for(receiver.port(), Some(authority.file()));
     let reply = send(&callback_sender, &target(receiver.port())).await;
     assert_eq!((reply.outcome, why(&reply)), (ReplyOutcome::Delivered, ""));
     assert_eq!(receiver.request().await.body, BODY.as_bytes());
@@ -87,7 +87,7 @@ async fn an_unknown_certificate_authority_is_not_trusted() {
     let (authority, other) = (Authority::new("ours"), Authority::new("theirs"));
     let receiver = authority.receiver(NAME, |_| {}).await;
     for roots in [None, Some(other.file())] {
-        let reply = send(&courier_for(receiver.port(), roots), &target(receiver.port())).await;
+        let reply = send(&sender_for(receiver.port(), roots), &target(receiver.port())).await;
         let error = "the certificate is not trusted: its issuer is unknown";
         assert_eq!((reply.outcome, why(&reply), reply.status), (UNWELL, error, None));
     }
@@ -97,7 +97,7 @@ async fn an_unknown_certificate_authority_is_not_trusted() {
 async fn a_certificate_for_another_name_is_not_trusted() {
     let authority = Authority::new("ours");
     let receiver = authority.receiver("other.test", |_| {}).await;
-    let reply = send(&courier_for(receiver.port(), Some(authority.file())), &target(receiver.port())).await;
+    let reply = send(&sender_for(receiver.port(), Some(authority.file())), &target(receiver.port())).await;
     let error = "the certificate is not trusted: it is for another name";
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, error));
 }
@@ -108,7 +108,7 @@ async fn a_certificate_out_of_its_time_is_not_trusted() {
     let expired = authority.receiver(NAME, |params| params.not_after = date_time_ymd(2001, 1, 1)).await;
     let early = authority.receiver(NAME, |params| params.not_before = date_time_ymd(3000, 1, 1)).await;
     for (receiver, error) in [(expired, "it has expired"), (early, "it is not valid yet")] {
-        let reply = send(&courier_for(receiver.port(), Some(authority.file())), &target(receiver.port())).await;
+        let reply = send(&sender_for(receiver.port(), Some(authority.file())), &target(receiver.port())).await;
         assert_eq!(reply.outcome, UNWELL);
         assert_eq!(why(&reply), format!("the certificate is not trusted: {error}"));
     }
@@ -121,7 +121,7 @@ async fn an_endpoint_without_tls_is_reported() {
         connection.left_alone().await;
     })
     .await;
-    let reply = send(&courier_for(receiver.port(), None), &target(receiver.port())).await;
+    let reply = send(&sender_for(receiver.port(), None), &target(receiver.port())).await;
     assert_eq!((reply.outcome, why(&reply)), (UNWELL, "the endpoint does not speak TLS"));
 }
 
@@ -142,9 +142,9 @@ fn a_file_without_certificates_is_refused() {
         HttpSender::new(HttpOptions { root_certificates: Some(folder.path().join(name)), ..HttpOptions::default() })
     };
     fs::write(folder.path().join("empty.pem"), "nothing").unwrap();
-    assert!(matches!(with("missing.pem"), Err(CourierError::RootCertificates { .. })));
-    assert!(matches!(with("empty.pem"), Err(CourierError::NoRootCertificate { .. })));
+    assert!(matches!(with("missing.pem"), Err(HttpSenderError::RootCertificates { .. })));
+    assert!(matches!(with("empty.pem"), Err(HttpSenderError::NoRootCertificate { .. })));
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     fs::write(folder.path().join("broken.pem"), broken).unwrap();
-    assert!(matches!(with("broken.pem"), Err(CourierError::Setup(_))));
+    assert!(matches!(with("broken.pem"), Err(HttpSenderError::Setup(_))));
 }

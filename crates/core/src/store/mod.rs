@@ -219,7 +219,8 @@ pub trait WakeupListener: Send + Sync {
         let _ = tasks;
     }
 
-    /// A process on the same store, perhaps this one, has broadcast this text ([`MaintenanceStore::broadcast`](crate::MaintenanceStore::broadcast)).
+    /// A process on the same store, perhaps this one, has broadcast this text
+    /// ([`MaintenanceStore::broadcast`](crate::MaintenanceStore::broadcast)).
     fn told(&self, text: &str) {
         let _ = text;
     }

@@ -211,14 +211,14 @@ impl CallbackDispatcher {
         }
         let mut found = false;
         let options = Arc::clone(&self.options);
-        let mut wishes: Vec<(usize, Vec<i64>)> = Vec::new();
+        let mut portions: Vec<(usize, Vec<i64>)> = Vec::new();
         for (lane, each) in self.lanes.hungry(&options) {
-            match wishes.iter_mut().find(|(size, lanes)| *size == each && lanes.len() < LANES_AT_ONCE) {
+            match portions.iter_mut().find(|(size, lanes)| *size == each && lanes.len() < LANES_AT_ONCE) {
                 Some((_, lanes)) => lanes.push(lane),
-                None => wishes.push((each, vec![lane])),
+                None => portions.push((each, vec![lane])),
             }
         }
-        for (each, lanes) in wishes {
+        for (each, lanes) in portions {
             let taken = self.engine.0.store.claim_callbacks(lanes.clone(), each, options.lease()).await;
             match taken {
                 Ok(due) => {

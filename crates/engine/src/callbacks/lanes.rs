@@ -132,16 +132,16 @@ impl LaneScheduler {
             })
             .collect();
         hungry.sort_unstable_by_key(|(_, lane)| lane.round);
-        let mut wishes = Vec::new();
+        let mut portions = Vec::new();
         for (&name, lane) in hungry {
             let each = if lane.probing { 1 } else { lane.each.min(room) };
             if each == 0 {
                 break;
             }
             room = room.saturating_sub(each);
-            wishes.push((name, each));
+            portions.push((name, each));
         }
-        wishes
+        portions
     }
 
     /// Callbacks were taken from these lanes, at most `each` of each.
@@ -450,8 +450,8 @@ mod tests {
         for lane in 0..10 {
             lanes.hint(lane);
         }
-        let wished: usize = lanes.hungry(&options).iter().map(|(_, each)| each).sum();
-        assert_eq!(wished, 16);
+        let requested: usize = lanes.hungry(&options).iter().map(|(_, each)| each).sum();
+        assert_eq!(requested, 16);
         fill(&mut lanes, 1, 8);
         fill(&mut lanes, 2, 8);
         assert!(lanes.hungry(&options).is_empty());
@@ -503,8 +503,8 @@ mod tests {
         let (mut lanes, options) = (LaneScheduler::default(), CallbackOptions::default());
         fill(&mut lanes, 1, 3);
         lanes.next(&options).unwrap();
-        let wish = Some(Duration::from_secs(7));
-        let (change, returned) = lanes.ended(1, Some(ReplyOutcome::Refused { retry_after: wish }), &options);
+        let seven_seconds = Some(Duration::from_secs(7));
+        let (change, returned) = lanes.ended(1, Some(ReplyOutcome::Refused { retry_after: seven_seconds }), &options);
         assert_eq!((change, returned.len()), (Some(LaneChange::Wait(Duration::from_secs(7))), 2));
         assert!(lanes.next(&options).is_none());
     }

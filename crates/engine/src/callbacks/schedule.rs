@@ -8,7 +8,7 @@ use relais_core::{CallbackVerdict, ReplyOutcome};
 pub const MAX_RETRIES: usize = 20;
 
 /// The longest wait that an endpoint can ask for.
-const LONGEST_WISH: Duration = Duration::from_secs(24 * 3600);
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(24 * 3600);
 
 /// What happens after a reply. `retries` is the backoff, `tries` is how many there were before this one.
 pub(super) fn verdict(outcome: ReplyOutcome, retries: &[Duration], tries: u32, random: f64) -> CallbackVerdict {
@@ -19,8 +19,8 @@ pub(super) fn verdict(outcome: ReplyOutcome, retries: &[Duration], tries: u32, r
         ReplyOutcome::Refused { retry_after } | ReplyOutcome::Unwell { retry_after } => {
             match usize::try_from(tries).ok().and_then(|tries| retries.get(tries)) {
                 Some(&wait) => {
-                    let wished = retry_after.unwrap_or_default().min(LONGEST_WISH);
-                    CallbackVerdict::Again(jittered(wait, random).max(wished))
+                    let asked = retry_after.unwrap_or_default().min(LONGEST_RETRY_AFTER);
+                    CallbackVerdict::Again(jittered(wait, random).max(asked))
                 }
                 None => CallbackVerdict::GivenUp,
             }
@@ -61,11 +61,11 @@ mod tests {
 
     #[test]
     fn retry_after_of_an_endpoint_is_bounded() {
-        let wish = |seconds| ReplyOutcome::Refused { retry_after: Some(Duration::from_secs(seconds)) };
-        assert_eq!(verdict(wish(100), &RETRIES, 0, 0.5), CallbackVerdict::Again(Duration::from_secs(100)));
-        assert_eq!(verdict(wish(1), &RETRIES, 0, 0.5), CallbackVerdict::Again(Duration::from_secs(10)));
-        assert_eq!(verdict(wish(u64::MAX), &RETRIES, 0, 0.5), CallbackVerdict::Again(LONGEST_WISH));
-        assert_eq!(verdict(wish(100), &RETRIES, 3, 0.5), CallbackVerdict::GivenUp, "no more tries are no more tries");
+        let refused_for = |seconds| ReplyOutcome::Refused { retry_after: Some(Duration::from_secs(seconds)) };
+        assert_eq!(verdict(refused_for(100), &RETRIES, 0, 0.5), CallbackVerdict::Again(Duration::from_secs(100)));
+        assert_eq!(verdict(refused_for(1), &RETRIES, 0, 0.5), CallbackVerdict::Again(Duration::from_secs(10)));
+        assert_eq!(verdict(refused_for(u64::MAX), &RETRIES, 0, 0.5), CallbackVerdict::Again(LONGEST_RETRY_AFTER));
+        assert_eq!(verdict(refused_for(100), &RETRIES, 3, 0.5), CallbackVerdict::GivenUp, "no more tries are no more tries");
         assert_eq!(verdict(ReplyOutcome::Gone, &RETRIES, 0, 0.5), CallbackVerdict::Gone);
         assert_eq!(verdict(ReplyOutcome::Forbidden, &RETRIES, 0, 0.5), CallbackVerdict::GivenUp);
     }

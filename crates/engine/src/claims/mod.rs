@@ -71,7 +71,7 @@ impl ClaimCoordinator {
         // A service has one claim under way: there are never more answers than services.
         let (finished, claimed) = mpsc::unbounded_channel();
         let (asked, questions) = mpsc::channel(64);
-        let desk = Desk {
+        let coordinator = Coordinator {
             store: Arc::clone(&store),
             hub,
             sweep,
@@ -85,7 +85,7 @@ impl ClaimCoordinator {
             again: HashMap::new(),
             fruitless: HashMap::new(),
         };
-        tracker.spawn(desk.run(queue, claimed, questions));
+        tracker.spawn(coordinator.run(queue, claimed, questions));
         Self { store, waiters, asked, finished, in_use: Arc::default() }
     }
 
@@ -170,7 +170,7 @@ impl Drop for UnderWay {
     }
 }
 
-struct Desk {
+struct Coordinator {
     store: Arc<dyn Store>,
     hub: Arc<WakeupHub>,
     /// How often waiters look without a wake-up.
@@ -190,7 +190,7 @@ struct Desk {
     fruitless: HashMap<ServiceKey, Instant>,
 }
 
-impl Desk {
+impl Coordinator {
     async fn run(
         mut self,
         mut queue: mpsc::Receiver<Waiter>,
@@ -314,7 +314,7 @@ impl Desk {
         for service in ready {
             self.fresh.remove(&service);
             let Some(waiting) = self.waiting.get_mut(&service) else { continue };
-            let (mut waiters, mut wished) = (Vec::new(), 0);
+            let (mut waiters, mut requested) = (Vec::new(), 0);
             while let Some(waiter) = waiting.pop_front() {
                 self.waiting_count -= 1;
                 if waiter.reply.is_closed() {
@@ -323,13 +323,13 @@ impl Desk {
                 // An instance claims on its own, because it must know the outcome.
                 let alone = waiter.request.instance.is_some()
                     || waiters.iter().any(|waiter: &Waiter| waiter.request.instance.is_some());
-                if wished > 0 && (alone || wished + waiter.request.max > MAX_CLAIM) {
+                if requested > 0 && (alone || requested + waiter.request.max > MAX_CLAIM) {
                     // It has its turn if these get all that they asked for.
                     waiting.push_front(waiter);
                     self.waiting_count += 1;
                     break;
                 }
-                wished += waiter.request.max;
+                requested += waiter.request.max;
                 waiters.push(waiter);
             }
             if waiting.is_empty() {
@@ -361,12 +361,12 @@ impl Desk {
                 return;
             }
         };
-        let wished: usize = done.waiters.iter().map(|waiter| waiter.request.max).sum();
+        let requested: usize = done.waiters.iter().map(|waiter| waiter.request.max).sum();
         let got = claimed.tasks.iter().map(Vec::len).sum::<usize>();
         if done.lent && got == 0 {
             self.fruitless.insert(done.service, Instant::now());
         }
-        let exhausted = got < wished;
+        let exhausted = got < requested;
         let mut unanswered = VecDeque::new();
         let now = Instant::now();
         for (mut waiter, tasks) in done.waiters.into_iter().zip(claimed.tasks) {

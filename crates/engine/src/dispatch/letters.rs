@@ -69,7 +69,7 @@ impl Engine {
         judge(ids.as_deref())?;
         let Some((task_broker, mailbox)) = self.letterbox(service).await? else { return Ok(0) };
         let count = task_broker.replay(&mailbox, ids).await.map_err(EngineError::Broker)?;
-        self.settled(service, count);
+        self.dead_letters_removed(service, count);
         Ok(count)
     }
 
@@ -78,11 +78,11 @@ impl Engine {
         judge(ids.as_deref())?;
         let Some((task_broker, mailbox)) = self.letterbox(service).await? else { return Ok(0) };
         let count = task_broker.discard(&mailbox, ids).await.map_err(EngineError::Broker)?;
-        self.settled(service, count);
+        self.dead_letters_removed(service, count);
         Ok(count)
     }
 
-    fn settled(&self, service: &str, count: u64) {
+    fn dead_letters_removed(&self, service: &str, count: u64) {
         if let Some(service) = self.snapshot().ok().and_then(|s| s.declared.services.get(service).cloned()) {
             self.0.dispatcher.settle_letters(service.key, count);
         }

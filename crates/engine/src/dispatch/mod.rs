@@ -35,13 +35,13 @@ use crate::Engine;
 
 pub use letters::MOST_LETTERS;
 pub(crate) use publisher::give_back;
-pub(crate) use watermark::Behind;
+pub(crate) use watermark::Watermark;
 
 /// How long the dispatch of a new task is reserved for the process that accepted it.
 const HOLD: Duration = Duration::from_secs(15);
 
 /// How many tasks may wait in memory to be published; the rest is left to the sweep.
-const MOST_PARCELS: usize = 20_000;
+const MOST_PUBLICATIONS: usize = 20_000;
 
 /// How many KiB they may have.
 const MOST_KIB: usize = 64 * 1024;
@@ -88,7 +88,7 @@ pub(crate) struct Publication {
 
 /// The tasks that wait to be published, and what is known of the queues.
 pub(crate) struct Dispatcher {
-    parcels: mpsc::Sender<Publication>,
+    publications: mpsc::Sender<Publication>,
     room: Arc<Semaphore>,
     /// Services whose tasks the broker refuses for now: until when, and whether a queue is missing.
     parked: Mutex<HashMap<ServiceKey, (Instant, bool)>>,
@@ -113,10 +113,10 @@ struct Suspect {
 
 impl Dispatcher {
     pub(crate) fn new() -> (Self, mpsc::Receiver<Publication>) {
-        let (parcels, waiting) = mpsc::channel(MOST_PARCELS);
+        let (publications, waiting) = mpsc::channel(MOST_PUBLICATIONS);
         let room = Arc::new(Semaphore::new(MOST_KIB));
         let dispatcher = Self {
-            parcels,
+            publications,
             room,
             parked: Mutex::default(),
             known: Mutex::default(),
@@ -169,7 +169,7 @@ impl Dispatcher {
         let kib = task.request.as_ref().map_or(1, |request| 1 + request.get().len() / 1024);
         let kib = u32::try_from(kib).unwrap_or(u32::MAX);
         let Ok(room) = Arc::clone(&self.room).try_acquire_many_owned(kib) else { return false };
-        self.parcels.try_send(Publication { task, _room: room }).is_ok()
+        self.publications.try_send(Publication { task, _room: room }).is_ok()
     }
 
     /// Counts dead letters of a service.
@@ -219,7 +219,7 @@ impl Dispatcher {
 
     /// Whether there is room for new tasks.
     fn keeps_up(&self) -> bool {
-        self.parcels.capacity() > MOST_PARCELS / 2 && self.room.available_permits() > MOST_KIB / 2
+        self.publications.capacity() > MOST_PUBLICATIONS / 2 && self.room.available_permits() > MOST_KIB / 2
     }
 
     /// Whether this process checks the queues of a service for the first time.
@@ -275,14 +275,14 @@ pub(crate) fn mailbox(service: &Service) -> Mailbox {
 }
 
 /// Starts the services that the options ask for.
-pub(crate) fn start(engine: &Engine, parcels: mpsc::Receiver<Publication>) {
+pub(crate) fn start(engine: &Engine, publications: mpsc::Receiver<Publication>) {
     let options = &engine.0.options.dispatch;
     let Some(task_broker) = &options.task_broker else { return };
     if options.publish {
-        let (settled, to_settle) = mpsc::channel(64);
-        engine.spawn(publisher::run(engine.clone(), Arc::clone(task_broker), parcels, settled.clone()));
-        engine.spawn(publisher::settle(engine.clone(), to_settle));
-        engine.spawn(sweep::run(engine.clone(), Arc::clone(task_broker), settled));
+        let (confirmed, to_complete) = mpsc::channel(64);
+        engine.spawn(publisher::run(engine.clone(), Arc::clone(task_broker), publications, confirmed.clone()));
+        engine.spawn(publisher::complete(engine.clone(), to_complete));
+        engine.spawn(sweep::run(engine.clone(), Arc::clone(task_broker), confirmed));
         engine.spawn(queues::run(engine.clone(), Arc::clone(task_broker)));
     }
     if options.track {
@@ -323,7 +323,7 @@ impl Engine {
         let ours = options.publish
             && service.limits.flow.dispatch_window.is_none()
             && options.task_broker.as_ref().is_some_and(|task_broker| task_broker.state() == TaskBrokerState::Up)
-            && !self.0.hub.behind.is_behind(service.key)
+            && !self.0.hub.watermark.is_behind(service.key)
             && self.0.dispatcher.keeps_up()
             && !self.0.dispatcher.is_parked(service.key);
         let held = if ours { HOLD } else { Duration::ZERO };

@@ -36,27 +36,27 @@ const REFUSED: Duration = Duration::from_secs(5);
 const MISSING: Duration = Duration::from_secs(1);
 
 /// The dispatches that the broker has confirmed.
-pub(super) type Settled = mpsc::Sender<Vec<DispatchName>>;
+pub(super) type Confirmed = mpsc::Sender<Vec<DispatchName>>;
 
 /// Publishes new tasks until the engine closes; then what is left.
 pub(super) async fn run(
     engine: Engine,
     task_broker: Arc<dyn TaskBroker>,
-    mut parcels: mpsc::Receiver<Publication>,
-    settled: Settled,
+    mut publications: mpsc::Receiver<Publication>,
+    confirmed: Confirmed,
 ) {
     let mut batch = Vec::with_capacity(BATCH);
     let mut last = false;
     while !last {
         tokio::select! {
             biased;
-            taken = parcels.recv_many(&mut batch, BATCH) => last = taken == 0,
+            taken = publications.recv_many(&mut batch, BATCH) => last = taken == 0,
             () = engine.0.closing.cancelled() => {
                 last = true;
                 // New tasks are left to other processes.
-                parcels.close();
-                while let Ok(parcel) = parcels.try_recv() {
-                    batch.push(parcel);
+                publications.close();
+                while let Ok(publication) = publications.try_recv() {
+                    batch.push(publication);
                 }
             }
         }
@@ -64,24 +64,24 @@ pub(super) async fn run(
         while rest.peek().is_some() {
             let mut bytes = 0;
             let mut part: Vec<Publication> = Vec::new();
-            while let Some(parcel) = rest.next_if(|_| bytes < BATCH_BYTES) {
-                bytes += parcel.task.request.as_ref().map_or(0, |request| request.get().len());
-                part.push(parcel);
+            while let Some(publication) = rest.next_if(|_| bytes < BATCH_BYTES) {
+                bytes += publication.task.request.as_ref().map_or(0, |request| request.get().len());
+                part.push(publication);
             }
             // Their memory is freed when they are published.
             let (tasks, _rooms): (Vec<_>, Vec<_>) =
                 part.into_iter().map(|Publication { task, _room }| (task, _room)).unzip();
-            post(&engine, task_broker.as_ref(), tasks, &settled).await;
+            publish(&engine, task_broker.as_ref(), tasks, &confirmed).await;
         }
     }
 }
 
 /// Publishes tasks, and returns whether the broker accepted all of them.
-pub(super) async fn post(
+pub(super) async fn publish(
     engine: &Engine,
     task_broker: &dyn TaskBroker,
     tasks: Vec<DueDispatch>,
-    settled: &Settled,
+    confirmed: &Confirmed,
 ) -> bool {
     let Ok(snapshot) = engine.snapshot() else { return false };
     let mut services: HashMap<ServiceKey, Option<Arc<Service>>> = HashMap::new();
@@ -146,7 +146,7 @@ pub(super) async fn post(
     }
     if !done.is_empty() {
         // The other end outlives this one.
-        let _ = settled.send(done).await;
+        let _ = confirmed.send(done).await;
     }
     if !again.is_empty() {
         give_back(engine.0.store.as_ref(), &engine.0.hub, again).await;
@@ -161,7 +161,7 @@ pub(crate) async fn give_back(store: &dyn Store, hub: &WakeupHub, tasks: Vec<Dis
         // They are found when their lease expires.
         tracing::debug!(error = %chain(&error), "tasks that could not be dispatched could not be given back");
     }
-    hub.behind.note(services);
+    hub.watermark.note(services);
     hub.dispatch_bell.notify_one();
 }
 
@@ -223,12 +223,12 @@ fn troubled(engine: &Engine, service: ServiceKey, error: &TaskBrokerError) {
 
 /// Removes the rows of confirmed dispatches, many at once, because nobody waits for it. If the process dies before,
 /// those tasks are published again.
-pub(super) async fn settle(engine: Engine, mut settled: mpsc::Receiver<Vec<DispatchName>>) {
+pub(super) async fn complete(engine: Engine, mut confirmed: mpsc::Receiver<Vec<DispatchName>>) {
     // Ends when those who publish have.
-    while let Some(mut done) = settled.recv().await {
+    while let Some(mut done) = confirmed.recv().await {
         let gathered = tokio::time::Instant::now() + GATHER;
         while done.len() < MOST_SETTLED
-            && let Ok(Some(more)) = tokio::time::timeout_at(gathered, settled.recv()).await
+            && let Ok(Some(more)) = tokio::time::timeout_at(gathered, confirmed.recv()).await
         {
             done.extend(more);
         }

@@ -5,7 +5,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use relais_core::{ServiceKey, TaskBroker, TaskBrokerState};
 
-use super::publisher::{Settled, post};
+use super::publisher::{Confirmed, publish};
 use crate::{Engine, EngineError, timers};
 
 /// About how many dispatches are taken at a time, as many of each service, so that a long queue does not delay a short
@@ -19,7 +19,7 @@ const LEASE: Duration = Duration::from_secs(20);
 const REFILL: usize = 2000;
 
 /// Sweeps until the engine stops.
-pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>, settled: Settled) {
+pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>, confirmed: Confirmed) {
     let declared = tokio::sync::Mutex::new(engine.0.registry.changes());
     let bell = || async {
         let mut declared = declared.lock().await;
@@ -30,7 +30,7 @@ pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>, settle
             () = back(task_broker.as_ref()) => {}
         }
     };
-    timers::paced(&engine, "dispatch", bell, || sweep(&engine, task_broker.as_ref(), &settled)).await;
+    timers::paced(&engine, "dispatch", bell, || sweep(&engine, task_broker.as_ref(), &confirmed)).await;
 }
 
 /// Returns when the broker is back, if it is away.
@@ -42,14 +42,14 @@ async fn back(task_broker: &dyn TaskBroker) {
 }
 
 /// Returns when to look again: also when a rate limit allows the next start, or a pause of a service ends.
-async fn sweep(engine: &Engine, task_broker: &dyn TaskBroker, settled: &Settled) -> Result<Duration, EngineError> {
-    let behind = &engine.0.hub.behind;
+async fn sweep(engine: &Engine, task_broker: &dyn TaskBroker, confirmed: &Confirmed) -> Result<Duration, EngineError> {
+    let watermark = &engine.0.hub.watermark;
     loop {
-        let look = behind.look();
+        let look = watermark.look();
         let parked = engine.0.dispatcher.parked_for();
         let period = engine.0.options.sweep.min(parked.unwrap_or(Duration::MAX));
         if task_broker.state() != TaskBrokerState::Up {
-            behind.note_all();
+            watermark.note_all();
             return Ok(period);
         }
         let more = engine.0.store.refill_dispatches(REFILL).await?;
@@ -57,7 +57,7 @@ async fn sweep(engine: &Engine, task_broker: &dyn TaskBroker, settled: &Settled)
             .brokered()
             .into_iter()
             .partition(|service| service.paused || engine.0.dispatcher.is_parked(service.key));
-        behind.note(passed_over.iter().map(|service| service.key));
+        watermark.note(passed_over.iter().map(|service| service.key));
         let services: Vec<ServiceKey> = services.iter().map(|service| service.key).collect();
         if services.is_empty() {
             return Ok(period);
@@ -66,12 +66,12 @@ async fn sweep(engine: &Engine, task_broker: &dyn TaskBroker, settled: &Settled)
         let claimed = engine.0.store.claim_dispatches(services.clone(), each, LEASE).await?;
         let found: HashSet<ServiceKey> = claimed.tasks.iter().map(|task| task.name.service).collect();
         if !more {
-            behind.found_nothing(look, services.into_iter().filter(|service| !found.contains(service)));
+            watermark.found_nothing(look, services.into_iter().filter(|service| !found.contains(service)));
         }
         if found.is_empty() && !more {
             return Ok(claimed.again.map_or(period, |again| again.min(period)));
         }
-        behind.note(found);
-        post(engine, task_broker, claimed.tasks, settled).await;
+        watermark.note(found);
+        publish(engine, task_broker, claimed.tasks, confirmed).await;
     }
 }

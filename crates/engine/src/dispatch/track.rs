@@ -46,7 +46,7 @@ const MOST_IN_ONE: usize = 1000;
 pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
     let mut declared = engine.0.registry.changes();
     let mut running: BTreeMap<ServiceKey, (Mailbox, CancellationToken)> = BTreeMap::new();
-    let mut followers = JoinSet::new();
+    let mut consumers = JoinSet::new();
     loop {
         let services: BTreeMap<ServiceKey, Arc<Service>> =
             engine.brokered().into_iter().map(|service| (service.key, service)).collect();
@@ -61,7 +61,7 @@ pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
             running.entry(key).or_insert_with(|| {
                 let (mailbox, over) = (mailbox(&service), engine.0.stopping.child_token());
                 for side in [Side::Reports, Side::RefusedTasks] {
-                    let follower = Track {
+                    let consumer = Track {
                         engine: engine.clone(),
                         task_broker: Arc::clone(&task_broker),
                         service: Arc::clone(&service),
@@ -70,9 +70,9 @@ pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
                         warned: AtomicBool::new(false),
                     };
                     let over = over.clone();
-                    followers.spawn(async move {
+                    consumers.spawn(async move {
                         tokio::select! {
-                            () = follower.follow() => {}
+                            () = consumer.follow() => {}
                             () = over.cancelled() => {}
                         }
                     });
@@ -83,18 +83,18 @@ pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
         tokio::select! {
             // The other end is the engine's.
             _ = declared.changed() => {}
-            Some(ended) = followers.join_next(), if !followers.is_empty() => {
+            Some(ended) = consumers.join_next(), if !consumers.is_empty() => {
                 if let Err(error) = ended {
                     // A fault of Relais. Its service is consumed anew.
                     tracing::error!(%error, "following workers ended badly");
                     running.clear();
-                    followers.shutdown().await;
+                    consumers.shutdown().await;
                 }
             }
             () = engine.0.stopping.cancelled() => break,
         }
     }
-    while followers.join_next().await.is_some() {}
+    while consumers.join_next().await.is_some() {}
 }
 
 /// Consumes one queue of one service.
@@ -127,7 +127,7 @@ impl Track {
     /// Consumes until an error. A queue that the broker does not have ends without an error.
     async fn follow_once(&self) -> Result<(), TaskBrokerError> {
         let ahead = self.engine.0.options.dispatch.ahead;
-        let Some(mut follower) = self.task_broker.follow(&self.mailbox, self.side, ahead).await? else { return Ok(()) };
+        let Some(mut consumer) = self.task_broker.follow(&self.mailbox, self.side, ahead).await? else { return Ok(()) };
         // The broker delivers more while these are recorded.
         let most = usize::from(ahead / 2).max(1);
         let mut flowing = false;
@@ -135,7 +135,7 @@ impl Track {
             if flowing {
                 tokio::time::sleep(GATHER).await;
             }
-            let batch = follower.next(most).await?;
+            let batch = consumer.next(most).await?;
             let (messages, mut said) = (batch.len(), 0);
             let mut rest = batch.into_iter().peekable();
             // One transaction is not made longer than this by large messages.
@@ -146,7 +146,7 @@ impl Track {
                     part.push(incoming);
                 }
                 said += self.take_in(part).await?;
-                follower.done(last).await?;
+                consumer.done(last).await?;
             }
             flowing = said >= DOZEN && messages < most;
         }

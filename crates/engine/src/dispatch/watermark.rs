@@ -10,7 +10,7 @@ use relais_core::ServiceKey;
 
 /// When dispatches of each service were last left to the sweep, and up to when it has found them all.
 #[derive(Debug)]
-pub(crate) struct Behind(Mutex<Marks>);
+pub(crate) struct Watermark(Mutex<Marks>);
 
 #[derive(Debug)]
 struct Marks {
@@ -22,14 +22,14 @@ struct Marks {
     services: HashMap<ServiceKey, (u64, u64)>,
 }
 
-impl Default for Behind {
+impl Default for Watermark {
     /// Before the first sweep.
     fn default() -> Self {
         Self(Mutex::new(Marks { now: 1, anything: 1, services: HashMap::new() }))
     }
 }
 
-impl Behind {
+impl Watermark {
     /// Dispatches of these services were left to the sweep, or may be there, or it has found some. For new tasks this
     /// is called before the submitter gets its answer.
     pub(crate) fn note(&self, services: impl IntoIterator<Item = ServiceKey>) {
@@ -88,20 +88,20 @@ mod tests {
 
     #[test]
     fn tasks_left_during_a_sweep_keep_the_ordering_watermark() {
-        let behind = Behind::default();
-        assert!(behind.is_behind(ONE), "nobody has looked");
-        behind.found_nothing(behind.look(), [ONE]);
-        assert!(!behind.is_behind(ONE) && behind.is_behind(TWO), "of one of them");
-        let look = behind.look();
-        behind.note([ONE]);
-        behind.found_nothing(look, [ONE, TWO]);
-        assert!(behind.is_behind(ONE), "it came after the look had begun");
-        assert!(!behind.is_behind(TWO), "nobody else is held up");
-        behind.found_nothing(behind.look(), [ONE]);
-        assert!(!behind.is_behind(ONE));
-        let look = behind.look();
-        behind.note_all();
-        behind.found_nothing(look, [ONE]);
-        assert!(behind.is_behind(ONE) && behind.is_behind(TWO));
+        let watermark = Watermark::default();
+        assert!(watermark.is_behind(ONE), "nobody has looked");
+        watermark.found_nothing(watermark.look(), [ONE]);
+        assert!(!watermark.is_behind(ONE) && watermark.is_behind(TWO), "of one of them");
+        let look = watermark.look();
+        watermark.note([ONE]);
+        watermark.found_nothing(look, [ONE, TWO]);
+        assert!(watermark.is_behind(ONE), "it came after the look had begun");
+        assert!(!watermark.is_behind(TWO), "nobody else is held up");
+        watermark.found_nothing(watermark.look(), [ONE]);
+        assert!(!watermark.is_behind(ONE));
+        let look = watermark.look();
+        watermark.note_all();
+        watermark.found_nothing(look, [ONE]);
+        assert!(watermark.is_behind(ONE) && watermark.is_behind(TWO));
     }
 }

@@ -14,7 +14,7 @@ use std::{
 use relais_core::{IdsChanged, QueueDepth, ServiceKey, Wakeup, WakeupListener};
 use tokio::sync::{Notify, watch};
 
-use crate::dispatch::Behind;
+use crate::dispatch::Watermark;
 
 /// How many lanes are remembered by name.
 const MOST_LANES: usize = 10_000;
@@ -48,7 +48,7 @@ pub(crate) struct WakeupHub {
     /// Notified when there are dispatches that no process has taken.
     pub(crate) dispatch_bell: Notify,
     /// The services that may have such dispatches.
-    pub(crate) behind: Behind,
+    pub(crate) watermark: Watermark,
     /// The watched queues.
     queues: Mutex<Queues>,
     /// Notified when a watched queue must be read.
@@ -132,7 +132,7 @@ impl WakeupHub {
     }
 
     /// Counts something that happened.
-    pub(crate) fn beat(&self, count: impl FnOnce(&mut Pulse)) {
+    pub(crate) fn bump(&self, count: impl FnOnce(&mut Pulse)) {
         self.pulse.send_modify(count);
     }
 
@@ -140,7 +140,7 @@ impl WakeupHub {
     pub(crate) fn found_changes(&self) {
         let told = self.pulse.borrow().tasks;
         if self.looked.swap(told, Ordering::Relaxed) == told {
-            self.beat(|pulse| {
+            self.bump(|pulse| {
                 pulse.tasks += 1;
                 pulse.swept += 1;
             });
@@ -186,7 +186,7 @@ impl WakeupListener for WakeupHub {
             }
         }
         drop(queues);
-        self.beat(|pulse| {
+        self.bump(|pulse| {
             // New work is a task that was submitted or returned.
             pulse.tasks += u64::from(!wakeup.work.is_empty() || wakeup.tasks != IdsChanged::These(Vec::new()));
             pulse.declared += u64::from(wakeup.declared);
@@ -208,13 +208,13 @@ impl WakeupListener for WakeupHub {
             self.callbacks_bell.notify_one();
         }
         if !wakeup.dispatch.is_empty() {
-            self.behind.note(wakeup.dispatch.iter().copied());
+            self.watermark.note(wakeup.dispatch.iter().copied());
             self.dispatch_bell.notify_one();
         }
         if wakeup.tasks == IdsChanged::Perhaps {
             // Only the names of the tasks were too many; the other topics are exact.
             if wakeup.declared {
-                self.behind.note_all();
+                self.watermark.note_all();
             }
             self.dispatch_bell.notify_one();
         }

@@ -125,7 +125,7 @@ impl Life {
     }
 
     /// Sends heartbeats until the instance has ended.
-    pub(super) async fn beat(self: Arc<Self>, ended: CancellationToken) {
+    pub(super) async fn send_heartbeats(self: Arc<Self>, ended: CancellationToken) {
         let mut failing = false;
         loop {
             tokio::select! {

@@ -218,7 +218,7 @@ impl Engine {
         tracker.spawn(dropped.clone().run_until_cancelled_owned(keeper));
         let ended = CancellationToken::new();
         // For as long as anything runs: a silent instance is reaped.
-        self.spawn(Arc::clone(&life).beat(ended.clone()));
+        self.spawn(Arc::clone(&life).send_heartbeats(ended.clone()));
         tracker.close();
         Ok(Instance { life, tracker, grace: handlers.options.grace, stop, ended, dropped })
     }
@@ -312,7 +312,7 @@ pub(crate) async fn presence(engine: Engine, options: InstanceOptions) {
             () = stopping.cancelled() => return,
         }
     };
-    Arc::clone(&life).beat(stopping).await;
+    Arc::clone(&life).send_heartbeats(stopping).await;
     life.end().await;
 }
 

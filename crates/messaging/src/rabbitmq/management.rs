@@ -161,8 +161,8 @@ impl Management {
         definition: Value,
         priority: i64,
     ) -> Result<(), ManagementError> {
-        let wish = json!({"pattern": pattern, "apply-to": apply_to, "definition": definition, "priority": priority});
-        match self.ask(Method::PUT, "policies", name, Some(wish)).await? {
+        let body = json!({"pattern": pattern, "apply-to": apply_to, "definition": definition, "priority": priority});
+        match self.ask(Method::PUT, "policies", name, Some(body)).await? {
             Some(_) => Ok(()),
             None => Err(ManagementError::NoVhost { vhost: self.vhost.clone() }),
         }

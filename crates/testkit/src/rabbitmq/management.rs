@@ -70,8 +70,8 @@ impl Management {
     /// Takes messages out of a queue for good, the oldest first, `at_most` so many.
     pub(super) async fn take(&self, vhost: &str, queue: &str, at_most: usize) -> Result<Vec<TakenMessage>> {
         let path = format!("queues/{}/{}/get", escaped(vhost), escaped(queue));
-        let wish = json!({"count": at_most, "ackmode": "ack_requeue_false", "encoding": "base64"});
-        let answer = self.post(&path, wish).await?;
+        let body = json!({"count": at_most, "ackmode": "ack_requeue_false", "encoding": "base64"});
+        let answer = self.post(&path, body).await?;
         answer.as_array().context("not a list of messages")?.iter().map(taken).collect()
     }
 

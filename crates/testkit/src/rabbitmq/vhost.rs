@@ -113,8 +113,8 @@ impl TestVhost {
 
     /// Declares a durable queue with arguments.
     pub async fn declare_queue_with(&self, queue: &str, arguments: serde_json::Value) -> Result<()> {
-        let wish = json!({"durable": true, "arguments": arguments});
-        self.management.put(&self.path("queues", &[queue]), wish).await
+        let request = json!({"durable": true, "arguments": arguments});
+        self.management.put(&self.path("queues", &[queue]), request).await
     }
 
     /// What the management API says of a queue.
@@ -134,8 +134,8 @@ impl TestVhost {
 
     /// Declares a durable exchange: `direct`, `fanout`, `topic` or `headers`.
     pub async fn declare_exchange(&self, exchange: &str, kind: &str) -> Result<()> {
-        let wish = json!({"type": kind, "durable": true});
-        self.management.put(&self.path("exchanges", &[exchange]), wish).await
+        let request = json!({"type": kind, "durable": true});
+        self.management.put(&self.path("exchanges", &[exchange]), request).await
     }
 
     /// Leads what comes to an exchange with this routing key to a queue.

@@ -17,12 +17,12 @@ pub(super) fn card(visitor: &Visitor, task: &AdminTaskView, batch: Option<&Batch
     let (words, view) = (visitor.words(), &task.task);
     let alone = LinkedTasks::default();
     let children = task.children.as_ref().unwrap_or(&alone);
-    let followers = task.waited_for_by.as_ref().unwrap_or(&alone);
+    let dependents = task.waited_for_by.as_ref().unwrap_or(&alone);
     if view.parent_id.is_none()
         && view.batch_id.is_none()
         && view.after.is_none()
         && children.tasks.is_empty()
-        && followers.tasks.is_empty()
+        && dependents.tasks.is_empty()
     {
         return html! {};
     }
@@ -48,7 +48,7 @@ pub(super) fn card(visitor: &Visitor, task: &AdminTaskView, batch: Option<&Batch
                         } }
                     } } }
                 }
-                (list(visitor, words.waited_for_by, followers, "after", &view.task_id))
+                (list(visitor, words.waited_for_by, dependents, "after", &view.task_id))
                 (list(visitor, words.children, children, "parent", &view.task_id))
             }
         }

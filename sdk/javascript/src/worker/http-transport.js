@@ -246,7 +246,7 @@ export class HttpTransport {
     submissions.forEach((submission, index) => {
       const why = ENDS[outcomes[index]?.outcome ?? ''];
       // One that has its result is settled by the answer to that.
-      if (!why || this.#results.some((parcel) => parcel.submission === submission)) return;
+      if (!why || this.#results.some((report) => report.submission === submission)) return;
       this.#held.delete(submission);
       this.#host?.interrupt(submission, why);
     });
@@ -264,12 +264,12 @@ export class HttpTransport {
         this.#outage.worked();
         backoff.reset();
         this.#results.splice(0, batch.length);
-        batch.forEach((parcel, index) => this.#settle(parcel, outcomes[index] ?? { outcome: 'rejected' }));
+        batch.forEach((report, index) => this.#settle(report, outcomes[index] ?? { outcome: 'rejected' }));
         this.#alone = Math.max(0, this.#alone - batch.length);
       } catch (error) {
         const [first] = batch;
         if (!(error instanceof RelaisError) || ![400, 413, 422].includes(error.status ?? 0)) {
-          for (const parcel of batch) parcel.sentBefore = true;
+          for (const report of batch) report.sentBefore = true;
           this.#outage.failed(error);
           await pause(backoff.next(), this.#closed.signal).catch(() => {});
         } else if (batch.length > 1) {
@@ -295,32 +295,32 @@ export class HttpTransport {
   }
 
   /**
-   * @param {Parcel} parcel
+   * @param {Parcel} report
    * @param {Outcome} outcome
    */
-  #settle(parcel, { outcome, reason }) {
-    if (outcome === 'rejected') return this.#unwanted(parcel, reason ?? 'it was not understood');
+  #settle(report, { outcome, reason }) {
+    if (outcome === 'rejected') return this.#unwanted(report, reason ?? 'it was not understood');
     // Ended by this very message: the first call with it arrived, only its answer did not.
-    const told = outcome === 'accepted' || outcome === 'unchanged' || (outcome === 'ended' && parcel.sentBefore);
-    parcel.settle(told ? (parcel.verdict.success ? 'done' : 'failed') : 'lost');
+    const told = outcome === 'accepted' || outcome === 'unchanged' || (outcome === 'ended' && report.sentBefore);
+    report.settle(told ? (report.verdict.success ? 'done' : 'failed') : 'lost');
   }
 
   /**
    * A result that the server will never take, e.g. because of its size, becomes a failure that says so: without an end the
    * task would be handed out again, and end here again.
    *
-   * @param {Parcel} parcel
+   * @param {Parcel} report
    * @param {string} reason
    */
-  #unwanted(parcel, reason) {
-    const { taskId } = parcel.submission;
-    if (parcel.substitute) {
+  #unwanted(report, reason) {
+    const { taskId } = report.submission;
+    if (report.substitute) {
       this.#logger.error('the server takes neither the result nor its failure', { taskId, reason });
-      return parcel.settle('lost');
+      return report.settle('lost');
     }
     this.#logger.warn('the server does not take the result', { taskId, reason });
     const verdict = unwanted(`the server did not take the worker's result: ${reason}`);
-    this.#results.unshift({ ...parcel, verdict, substitute: true });
+    this.#results.unshift({ ...report, verdict, substitute: true });
   }
 
   /**

@@ -85,8 +85,8 @@ export class Vhost {
 
   /** Takes a message and puts it back: the next one to have it is told that somebody had it. @param {string} queue */
   async look(queue) {
-    const wish = { count: 1, ackmode: 'ack_requeue_true', encoding: 'auto' };
-    const seen = await this.api('POST', `queues/${this.#name}/${queue}/get`, wish);
+    const options = { count: 1, ackmode: 'ack_requeue_true', encoding: 'auto' };
+    const seen = await this.api('POST', `queues/${this.#name}/${queue}/get`, options);
     if (seen.length !== 1) throw new Error(`there is nothing in ${queue}`);
   }
 

@@ -21,9 +21,9 @@ impl Engine {
 }
 
 fn changed(mut declared: ServiceDeclaration, change: LimitsChange) -> Result<ServiceDeclaration, EngineError> {
-    let set = |limit: &mut Option<u32>, wish: Option<u32>| {
-        if let Some(wish) = wish {
-            *limit = Some(wish).filter(|wish| *wish > 0);
+    let set = |limit: &mut Option<u32>, value: Option<u32>| {
+        if let Some(value) = value {
+            *limit = Some(value).filter(|value| *value > 0);
         }
     };
     set(&mut declared.capacity, change.capacity);

@@ -233,7 +233,7 @@ class Http(Transport):
         return call.answer(response, self._parse_float)
 
 
-class _Parcel:
+class _Report:
     """Something to tell of a task, and who waits for the outcome."""
 
     def __init__(self, job: Job, text: str) -> None:
@@ -250,15 +250,15 @@ class _Lane:
         self._send = send
         self._outage = outage
         self._name = name
-        self._waiting: list[_Parcel] = []
+        self._waiting: list[_Report] = []
         self._came = asyncio.Event()
 
     async def put(self, job: Job, text: str) -> Outcome:
         """Waits for the outcome. `rejected` if the server will never take it."""
-        parcel = _Parcel(job, text)
-        self._waiting.append(parcel)
+        report = _Report(job, text)
+        self._waiting.append(report)
         self._came.set()
-        return await parcel.outcome
+        return await report.outcome
 
     async def run(self) -> None:
         """Until it is cancelled."""
@@ -272,7 +272,7 @@ class _Lane:
                 continue
             alone = max(0, alone - len(batch))
             try:
-                outcomes = await self._send([parcel.text for parcel in batch])
+                outcomes = await self._send([report.text for report in batch])
             except RelaisError as error:
                 if isinstance(error, Refused) and error.status in (400, 413, 422):
                     # One of them is not wanted, whoever sends it and however often: which one?
@@ -283,27 +283,27 @@ class _Lane:
                         self._waiting[:0] = batch
                     continue
                 self._outage.failed(self._name, error)
-                for parcel in batch:
-                    parcel.sent_before = True
+                for report in batch:
+                    report.sent_before = True
                 self._waiting[:0] = batch
                 await asyncio.sleep(backoff.next())
                 continue
             backoff.reset()
             self._outage.worked(self._name)
-            for parcel, outcome in zip(batch, outcomes, strict=True):
+            for report, outcome in zip(batch, outcomes, strict=True):
                 # Ended, at the second try: by the first one, which had no answer.
-                self._settle(parcel, {**outcome, "again": parcel.sent_before})
+                self._settle(report, {**outcome, "again": report.sent_before})
 
-    def _next(self, most: int) -> list[_Parcel]:
+    def _next(self, most: int) -> list[_Report]:
         size, count = 0, 0
-        for parcel in self._waiting[:most]:
-            size += len(parcel.text)
+        for report in self._waiting[:most]:
+            size += len(report.text)
             if count and size > _BATCH_BYTES:
                 break
             count += 1
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
-        return [parcel for parcel in batch if not parcel.outcome.done()]
+        return [report for report in batch if not report.outcome.done()]
 
-    def _settle(self, parcel: _Parcel, outcome: Outcome) -> None:
-        if not parcel.outcome.done():
-            parcel.outcome.set_result(outcome)
+    def _settle(self, report: _Report, outcome: Outcome) -> None:
+        if not report.outcome.done():
+            report.outcome.set_result(outcome)
