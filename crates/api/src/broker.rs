@@ -70,7 +70,7 @@ pub(crate) async fn replay(
     request: Request,
 ) -> Answer<LettersAnswer> {
     let asked: LettersRequest = app.json(request).await?;
-    answer(LettersAnswer { count: operator.replay_letters(&service, asked.ids).await? })
+    answer(LettersAnswer { count: operator.replay_dead_letters(&service, asked.ids).await? })
 }
 
 /// Forget messages that could not be understood
@@ -86,7 +86,7 @@ pub(crate) async fn discard(
     request: Request,
 ) -> Answer<LettersAnswer> {
     let asked: LettersRequest = app.json(request).await?;
-    answer(LettersAnswer { count: operator.discard_letters(&service, asked.ids).await? })
+    answer(LettersAnswer { count: operator.discard_dead_letters(&service, asked.ids).await? })
 }
 
 /// Publish a service's unfinished tasks again

@@ -1,4 +1,4 @@
-//! What the broker's errors mean to somebody who carries tasks.
+//! Converts errors of the messaging crate to those of the port.
 
 use relais_core::TaskBrokerError;
 use relais_messaging::rabbitmq::{ConsumeError, PublishError};

@@ -1,4 +1,4 @@
-//! Following one queue.
+//! The consumer of one queue.
 
 use async_trait::async_trait;
 use relais_core::{Incoming, TaskBrokerError, TaskConsumer};
@@ -6,8 +6,8 @@ use relais_messaging::rabbitmq::{Consumer, Delivery};
 
 use crate::error::consumed;
 
-/// Follows a queue with a consumer of its own. Dropped, its channel is closed, and the broker gives what was not done to
-/// another one.
+/// Consumes a queue on a channel of its own. Dropping it closes the channel, and the broker redelivers what was not
+/// acknowledged.
 pub(crate) struct Queue(pub(crate) Consumer);
 
 #[async_trait]

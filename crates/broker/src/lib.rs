@@ -1,10 +1,11 @@
-//! Task brokers: they take tasks to workers by way of a message broker, and bring back what the workers say.
+//! Task brokers: drivers of the `TaskBroker` port, which publish tasks to a message broker and consume the messages of
+//! workers.
 //!
-//! A task broker knows queues, and nothing of what is in a message: that is the engine's. What there is: [`RabbitMq`].
+//! A task broker knows queues, and not the content of a message, which belongs to the engine. There is one: [`RabbitMq`].
 
+mod dead_letters;
 mod error;
 mod follow;
-mod letters;
 mod policy;
 mod rabbitmq;
 

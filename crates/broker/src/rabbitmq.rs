@@ -19,10 +19,9 @@ use relais_messaging::rabbitmq::{
 };
 
 use crate::{
+    dead_letters::{self, Disposition, kind},
     error::{consumed, published},
-    follow, letters,
-    letters::{Disposition, kind},
-    policy,
+    follow, policy,
 };
 
 /// Which broker, and how.
@@ -45,10 +44,10 @@ pub enum RabbitMqError {
     Management(#[from] ManagementError),
 }
 
-/// Carries tasks by way of RabbitMQ.
+/// A task broker on RabbitMQ.
 ///
-/// Two connections: the broker reads nothing from one that publishes while it lacks memory, and what workers say must still
-/// be settled then.
+/// It has two connections: while RabbitMQ lacks memory it reads nothing from a connection that publishes, and messages
+/// of workers must still be acknowledged then.
 #[derive(Clone)]
 pub struct RabbitMq {
     publisher: Broker,
@@ -56,7 +55,7 @@ pub struct RabbitMq {
     management: Option<Management>,
     /// The policies that were set, so that each is set once. What an operator changes by hand stays until the next start.
     policies: Arc<Mutex<HashMap<String, Mailbox>>>,
-    /// The services whose workers can be told something, as far as that is up to this process.
+    /// The services whose control exchange was declared by this process.
     controls: Arc<Mutex<HashSet<String>>>,
     /// Whether witnesses may not be placed: then nothing follows from there being none.
     unwitnessed: Arc<AtomicBool>,
@@ -82,7 +81,7 @@ impl RabbitMq {
         })
     }
 
-    /// Sets a service's policy, if it is not set. That it can not be keeps nobody from working.
+    /// Sets a service's policy, if it is not set. A failure stops nobody from working.
     async fn put_policy(&self, mailbox: &Mailbox) {
         let Some(management) = &self.management else { return };
         let known = self.policies.lock().unwrap_or_else(PoisonError::into_inner).get(&mailbox.name).cloned();
@@ -98,8 +97,7 @@ impl RabbitMq {
         }
     }
 
-    /// Makes the exchange at which workers are told something, if this process has not yet. That it may not keeps nobody from
-    /// working.
+    /// Declares the control exchange of a service, if this process has not yet. A failure stops nobody from working.
     async fn make_control(&self, mailbox: &Mailbox) -> Result<(), TaskBrokerError> {
         let known = || self.controls.lock().unwrap_or_else(PoisonError::into_inner);
         if known().contains(&mailbox.name) {
@@ -116,7 +114,7 @@ impl RabbitMq {
         Ok(())
     }
 
-    /// Has the broker remember the queue of tasks. That it may not keeps nobody from working.
+    /// Declares the witness of the queue of tasks. A failure stops nobody from working.
     async fn place_witness(&self, mailbox: &Mailbox) -> Result<(), TaskBrokerError> {
         if self.unwitnessed.load(Ordering::Relaxed) {
             return Ok(());
@@ -132,7 +130,7 @@ impl RabbitMq {
     }
 }
 
-/// What goes when the queue of tasks does, however soon that is made again.
+/// The witness: an exchange that disappears with the queue of tasks, however soon that is recreated.
 fn witness(mailbox: &Mailbox) -> String {
     format!("{}.witness", mailbox.tasks())
 }
@@ -160,7 +158,7 @@ impl TaskBroker for RabbitMq {
         let Some(found) = self.reader.find(&mailbox.tasks()).await.map_err(consumed)? else {
             return Ok(QueueSight::Missing);
         };
-        // A worker that asserts its queues may have made it again before anybody looked.
+        // A worker that declares its queues may have recreated it before anybody looked.
         let witnessed = !self.unwitnessed.load(Ordering::Relaxed);
         if witnessed && !self.reader.has_witness(&witness(mailbox)).await.map_err(consumed)? {
             return Ok(QueueSight::Missing);
@@ -240,18 +238,18 @@ impl TaskBroker for RabbitMq {
     }
 
     async fn set_aside(&self, mailbox: &Mailbox, rejected: Vec<Rejected>) -> Result<(), TaskBrokerError> {
-        letters::set_aside(&self.publisher, mailbox, rejected).await
+        dead_letters::set_aside(&self.publisher, mailbox, rejected).await
     }
 
     async fn dead_letters(&self, mailbox: &Mailbox, limit: usize) -> Result<Vec<DeadLetter>, TaskBrokerError> {
-        letters::list(&self.reader, mailbox, limit).await
+        dead_letters::list(&self.reader, mailbox, limit).await
     }
 
     async fn replay(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, TaskBrokerError> {
-        letters::take_out((&self.reader, &self.publisher), mailbox, ids, Disposition::Replayed).await
+        dead_letters::take_out((&self.reader, &self.publisher), mailbox, ids, Disposition::Replayed).await
     }
 
     async fn discard(&self, mailbox: &Mailbox, ids: Option<Vec<String>>) -> Result<u64, TaskBrokerError> {
-        letters::take_out((&self.reader, &self.publisher), mailbox, ids, Disposition::Discarded).await
+        dead_letters::take_out((&self.reader, &self.publisher), mailbox, ids, Disposition::Discarded).await
     }
 }

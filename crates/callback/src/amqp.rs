@@ -1,10 +1,11 @@
-//! Messages: one for each delivery, to the exchange or the queue that the operator declared for the client.
+//! The callback sender over AMQP: publishes to the exchange or the queue that the operator declared for the client.
 //!
-//! A client names a destination and never an exchange, so it reaches nothing that was not meant for it. A delivery is
-//! delivered once the broker has it on disk. It is written and signed like a webhook, with the same names for the headers,
-//! so that a receiver checks either kind the same way; the message's id is the delivery's, for those who drop doubles.
+//! A client names a destination and never an exchange, so it reaches nothing that was not declared for it. A callback
+//! is delivered when the broker has it on disk. It is written and signed like a webhook, with the same names of
+//! headers, so that a receiver checks both kinds the same way. The message id is the id of the callback, so that
+//! receivers can drop duplicates.
 //!
-//! Nothing is declared here: a queue that is missing is the operator's business, and is said so.
+//! Nothing is declared here: a missing queue is reported to the operator.
 
 use async_trait::async_trait;
 use relais_core::{
@@ -14,7 +15,7 @@ use relais_messaging::rabbitmq::{Broker, Publish, PublishError};
 
 use crate::{gzip::gzip, signature};
 
-/// Carries callbacks of the type `amqp`.
+/// Sends callbacks of the type `amqp`.
 #[derive(Debug, Clone)]
 pub struct AmqpSender {
     broker: Broker,
@@ -54,7 +55,7 @@ fn destination<'a>(kind: CallbackType, target: &str, client: &'a Client) -> Resu
     declared.ok_or_else(|| NotAllowed(format!("no destination {target:?} is declared for this client")))
 }
 
-/// What is published; or why nothing is.
+/// The message to publish; or why there is none.
 async fn message(delivery: &CallbackDelivery) -> Result<Publish, NotAllowed> {
     let Destination { exchange, routing_key, .. } = destination(delivery.kind, &delivery.target, &delivery.client)?;
     let signed =
@@ -85,7 +86,7 @@ async fn message(delivery: &CallbackDelivery) -> Result<Publish, NotAllowed> {
     Ok(message)
 }
 
-/// Whose fault it is: the broker's, and everything for it had better wait; or this destination's.
+/// Whether the broker is at fault, and everything for it should wait; or only this destination.
 fn outcome(error: &PublishError) -> ReplyOutcome {
     if error.is_away() {
         ReplyOutcome::Unwell { retry_after: None }

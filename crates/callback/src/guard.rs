@@ -1,4 +1,5 @@
-//! Where a callback may go. Not a way in: clients write the targets, and the callback sender stands inside the operator's network.
+//! The guard: which addresses a callback may go to. Clients write the targets, and the callback sender is inside the
+//! operator's network.
 //!
 //! Two questions, both answered without I/O: may this URL be called, and may this address be connected to? The first is
 //! asked when a callback is taken and before each try, the second for every address that a name resolves to. A URL is
@@ -204,7 +205,8 @@ impl Guard {
     }
 }
 
-/// Whether an address is of the public internet. An IPv4 address in the clothes of IPv6 (mapped, NAT64) is judged naked.
+/// Whether an address is of the public internet. An IPv4 address inside an IPv6 address (mapped, NAT64) is checked as
+/// IPv4.
 pub fn is_public(address: IpAddr) -> bool {
     match without_disguise(address) {
         IpAddr::V4(address) => {

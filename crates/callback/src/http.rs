@@ -1,4 +1,4 @@
-//! Webhooks: one `POST` for each delivery, to wherever a client asked for it.
+//! The callback sender over HTTP: one `POST` for each try, to the URL of the client.
 //!
 //! One deadline covers everything, from the lookup of the name to the last byte of the answer that is read. Once there is
 //! a status, it decides: a body that is slow, endless or cut off changes nothing, because nobody acts on it. Nothing is
@@ -32,17 +32,17 @@ const WEBHOOK_SIGNATURE: HeaderName = HeaderName::from_static("webhook-signature
 const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 const TRACESTATE: HeaderName = HeaderName::from_static("tracestate");
 
-/// How long a connection is kept for the next delivery. Shorter than common servers keep theirs (5 s and more): a delivery
-/// that meets a closing connection would look like a failure of the endpoint.
+/// How long a connection is kept for the next callback. Shorter than common servers keep theirs (5 s and more): a
+/// callback on a closing connection would look like a failure of the endpoint.
 const IDLE: Duration = Duration::from_secs(4);
 
 /// How many idle connections are kept for each endpoint.
 const MAX_IDLE: usize = 64;
 
-/// The longest deadline: whoever waits longer waits for nothing.
+/// The longest timeout.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
-/// How webhooks are carried, and where to.
+/// The settings of webhooks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HttpOptions {
     /// How long a try may take, from the lookup of the name to the end of the answer; an hour at most.
@@ -61,7 +61,7 @@ pub struct HttpOptions {
     pub ports: Vec<u16>,
     /// A PEM file with certificates of authorities that are trusted besides those of the system.
     pub root_certificates: Option<PathBuf>,
-    /// What the callback sender calls itself.
+    /// The `User-Agent` of the callback sender.
     pub user_agent: String,
 }
 
@@ -81,16 +81,16 @@ impl Default for HttpOptions {
     }
 }
 
-/// Why there can be no callback sender.
+/// Why a callback sender cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpSenderError {
-    /// What is allowed can not be read.
+    /// The allow lists are invalid.
     #[error(transparent)]
     Rule(#[from] RuleError),
-    /// No try could end in time, or none would have to.
+    /// The timeout is invalid.
     #[error("a timeout is more than 0 and at most 1h, not {0:?}")]
     Timeout(Duration),
-    /// The file with certificates can not be read.
+    /// The file with certificates cannot be read.
     #[error("failed to read the certificates in {path}")]
     RootCertificates {
         /// The file.
@@ -104,12 +104,12 @@ pub enum HttpSenderError {
         /// The file.
         path: PathBuf,
     },
-    /// The HTTP client can not be set up: a certificate or the name of the callback sender is not acceptable.
+    /// The HTTP client cannot be set up: a certificate or the `User-Agent` is not acceptable.
     #[error("failed to set up the HTTP client")]
     Setup(#[source] reqwest::Error),
 }
 
-/// Carries callbacks of the types `https` and `http`.
+/// Sends callbacks of the types `https` and `http`.
 #[derive(Debug)]
 pub struct HttpSender {
     client: reqwest::Client,
@@ -120,12 +120,12 @@ pub struct HttpSender {
 }
 
 impl HttpSender {
-    /// A callback sender that asks the system's resolver.
+    /// Creates a callback sender with the system's resolver.
     pub fn new(options: HttpOptions) -> Result<Self, HttpSenderError> {
         Self::with_resolver(options, Arc::new(SystemResolver::default()))
     }
 
-    /// A callback sender that asks this resolver. Its answers are judged like those of any other.
+    /// Creates a callback sender with this resolver. Its answers are checked like those of any other.
     pub fn with_resolver(options: HttpOptions, resolver: Arc<dyn Resolver>) -> Result<Self, HttpSenderError> {
         if options.timeout.is_zero() || options.timeout > MAX_TIMEOUT {
             return Err(HttpSenderError::Timeout(options.timeout));
@@ -202,7 +202,7 @@ impl CallbackSender for HttpSender {
     }
 }
 
-/// What goes with a delivery; or why it can not be sent.
+/// The headers and the body of a callback; or why it cannot be sent.
 fn headers(delivery: &CallbackDelivery) -> Result<HeaderMap, String> {
     let signed =
         signature::sign_all(&delivery.client.signing_secrets, &delivery.id, delivery.now, delivery.body.as_bytes());

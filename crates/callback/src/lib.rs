@@ -1,15 +1,15 @@
-//! CallbackSenders: they carry callbacks to those who wait, so that nobody has to ask.
+//! Callback senders: drivers of the `CallbackSender` port, over HTTP and AMQP.
 //!
-//! A [`relais_core::CallbackSender`] judges where a callback may go and carries one delivery there, once. [`HttpSender`] is the one
-//! for webhooks: a signed `POST` of JSON, with one deadline over everything and a cap on what is read back. When to try
-//! again, what shares an endpoint and what is kept of a try is the engine's, for callback senders of all kinds alike.
+//! A [`relais_core::CallbackSender`] validates the target of a callback and sends it once. [`HttpSender`] is the one
+//! for webhooks: a signed `POST` of JSON, with one timeout over everything and a cap on what is read back. Retries,
+//! lanes and records of tries belong to the engine, for callback senders of all kinds.
 //!
-//! Targets are written by clients, so a callback sender must not become a way into the operator's network. [`guard`] holds the
-//! rules; they are applied when a callback is asked for, before each try, and to every address that a name resolves to, on
-//! the way to the connection: what was checked is what is connected to.
+//! Targets are written by clients, so a callback sender must not become a way into the operator's network. [`guard`]
+//! has the rules. They are applied when a callback is requested, before each try, and to every address that a name
+//! resolves to, on the way to the connection: what was checked is what is connected to.
 //!
-//! Letters are signed as [Standard Webhooks](https://www.standardwebhooks.com) say, so receivers in any language can check
-//! them with a library that exists. In Rust, [`signature::verify`] will do:
+//! Callbacks are signed as [Standard Webhooks](https://www.standardwebhooks.com) says, so receivers in any language can
+//! verify them with an existing library. In Rust, use [`signature::verify`]:
 //!
 //! ```
 //! use std::time::Duration;
@@ -33,8 +33,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! What is deliberately not here: retries, queues, a clock, redirects, proxies, cookies, and any reading of what a receiver
-//! answers beyond its status and when it wants to be asked again.
+//! What is deliberately not here: retries, queues, a clock, redirects, proxies, cookies, and any reading of a
+//! receiver's answer beyond its status and its `Retry-After`.
 
 mod amqp;
 mod answer;

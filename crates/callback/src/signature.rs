@@ -1,7 +1,7 @@
-//! Signatures, so that receivers know who wrote: [Standard Webhooks](https://www.standardwebhooks.com), symmetric.
+//! Signatures of callbacks: [Standard Webhooks](https://www.standardwebhooks.com), symmetric.
 //!
-//! What is signed is `{id}.{timestamp}.{body}`, the body as it is before any compression. While a secret is replaced, both
-//! sign, and a receiver is content with either.
+//! The signed text is `{id}.{timestamp}.{body}`, with the body before any compression. During a rotation both secrets
+//! sign, and a receiver accepts either.
 
 use std::time::Duration;
 

@@ -32,7 +32,7 @@ mod timers;
 pub use auth::{AuthOptions, ClientCredentials, generate_secret, hash_secret};
 pub use bus::{BusOptions, StoreTransport};
 pub use callbacks::{CallbackOptions, CallbackQuery, CallbackSenders, MAX_RETRIES};
-pub use dispatch::{DispatchOptions, MOST_LETTERS};
+pub use dispatch::{DispatchOptions, MOST_DEAD_LETTERS};
 pub use engine::{Access, Engine, Options};
 pub use error::{EngineError, Problem, chain};
 pub use follow::{

@@ -8,7 +8,7 @@
 //! A task may be published twice, but never before its commit. Its row is removed after the broker's confirmation, so
 //! no task is forgotten.
 
-mod letters;
+mod dead_letters;
 mod publisher;
 mod queues;
 mod revocations;
@@ -33,7 +33,7 @@ use tokio::{
 
 use crate::Engine;
 
-pub use letters::MOST_LETTERS;
+pub use dead_letters::MOST_DEAD_LETTERS;
 pub(crate) use publisher::give_back;
 pub(crate) use watermark::Watermark;
 
@@ -95,7 +95,7 @@ pub(crate) struct Dispatcher {
     /// Services whose queues this process has checked.
     known: Mutex<HashSet<ServiceKey>>,
     /// How many dead letters of each service this process has stored, less those replayed or discarded.
-    letters: Mutex<HashMap<ServiceKey, u64>>,
+    dead_letters: Mutex<HashMap<ServiceKey, u64>>,
     /// Services whose queue is empty while published tasks wait: the oldest of those, and since when.
     suspects: Mutex<HashMap<ServiceKey, Suspect>>,
     /// Notified when a queue may be missing.
@@ -120,7 +120,7 @@ impl Dispatcher {
             room,
             parked: Mutex::default(),
             known: Mutex::default(),
-            letters: Mutex::default(),
+            dead_letters: Mutex::default(),
             suspects: Mutex::default(),
             queues_bell: Notify::new(),
         };
@@ -173,13 +173,13 @@ impl Dispatcher {
     }
 
     /// Counts dead letters of a service.
-    fn count_letters(&self, service: ServiceKey, count: u64) {
-        *self.letters.lock().unwrap_or_else(PoisonError::into_inner).entry(service).or_default() += count;
+    fn count_dead_letters(&self, service: ServiceKey, count: u64) {
+        *self.dead_letters.lock().unwrap_or_else(PoisonError::into_inner).entry(service).or_default() += count;
     }
 
     /// Counts dead letters that an operator has replayed or discarded.
-    fn settle_letters(&self, service: ServiceKey, count: u64) {
-        let mut letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+    fn uncount_dead_letters(&self, service: ServiceKey, count: u64) {
+        let mut letters = self.dead_letters.lock().unwrap_or_else(PoisonError::into_inner);
         let left = letters.get(&service).copied().unwrap_or_default().saturating_sub(count);
         if left == 0 {
             letters.remove(&service)
@@ -189,8 +189,8 @@ impl Dispatcher {
     }
 
     /// How many dead letters each service has, as far as this process knows.
-    pub(crate) fn letters(&self) -> Vec<(ServiceKey, u64)> {
-        let letters = self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn dead_letters(&self) -> Vec<(ServiceKey, u64)> {
+        let letters = self.dead_letters.lock().unwrap_or_else(PoisonError::into_inner);
         letters.iter().map(|(service, count)| (*service, *count)).collect()
     }
 

@@ -202,7 +202,7 @@ impl Track {
             .increment(rejected.len() as u64);
         metrics::counter!("relais_worker_messages_total", "service" => service.to_owned(), "outcome" => "rejected")
             .increment(rejected.len() as u64);
-        self.engine.0.dispatcher.count_letters(self.service.key, rejected.len() as u64);
+        self.engine.0.dispatcher.count_dead_letters(self.service.key, rejected.len() as u64);
         self.task_broker.set_aside(&self.mailbox, rejected).await?;
         Ok(said)
     }

@@ -246,7 +246,7 @@ impl Engine {
         if parked > 0 {
             troubles.push(Trouble::Callbacks { parked });
         }
-        for (service, count) in self.0.dispatcher.letters() {
+        for (service, count) in self.0.dispatcher.dead_letters() {
             let Some(service) = snapshot.declared.service_by_key(service) else { continue };
             troubles.push(Trouble::DeadLetters { service: service.name.to_string(), count });
         }

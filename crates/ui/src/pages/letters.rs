@@ -100,9 +100,9 @@ fn shown(
 pub(crate) async fn act(Path(service): Path<String>, Sent(visitor, fields): Sent) -> Answer {
     let ids = fields.all("id");
     let (said, count) = if fields.get("do") == Some("discard") {
-        ("discarded", visitor.operator.discard_letters(&service, Some(ids)).await)
+        ("discarded", visitor.operator.discard_dead_letters(&service, Some(ids)).await)
     } else {
-        ("replayed", visitor.operator.replay_letters(&service, Some(ids)).await)
+        ("replayed", visitor.operator.replay_dead_letters(&service, Some(ids)).await)
     };
     Ok(done(&fields, said, Some(count.or_explain(&visitor)?)))
 }

@@ -161,16 +161,16 @@ impl Operator {
         self.act(Operating, "callbacks.redeliver", service.unwrap_or(""), Some(detail), resent).await
     }
 
-    /// [`crate::Engine::replay_letters`].
-    pub async fn replay_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
+    /// [`crate::Engine::replay_dead_letters`].
+    pub async fn replay_dead_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
         let detail = Some(letters(ids.as_deref()));
-        self.act(Operating, "deadletter.replay", service, detail, self.engine.replay_letters(service, ids)).await
+        self.act(Operating, "deadletter.replay", service, detail, self.engine.replay_dead_letters(service, ids)).await
     }
 
-    /// [`crate::Engine::discard_letters`].
-    pub async fn discard_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
+    /// [`crate::Engine::discard_dead_letters`].
+    pub async fn discard_dead_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
         let detail = Some(letters(ids.as_deref()));
-        self.act(Admin, "deadletter.discard", service, detail, self.engine.discard_letters(service, ids)).await
+        self.act(Admin, "deadletter.discard", service, detail, self.engine.discard_dead_letters(service, ids)).await
     }
 
     /// [`crate::Engine::pause_schedule`].

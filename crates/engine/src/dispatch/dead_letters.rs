@@ -9,7 +9,7 @@ use super::mailbox;
 use crate::{Engine, EngineError, Problem};
 
 /// The most dead letters of a service that are searched.
-pub const MOST_LETTERS: usize = 1000;
+pub const MOST_DEAD_LETTERS: usize = 1000;
 
 /// How much of a message a list shows.
 const SHOWN: usize = 200;
@@ -43,8 +43,8 @@ impl Engine {
         };
         let mut shown = Vec::new();
         for service in services {
-            let Some((task_broker, mailbox)) = self.letterbox(&service).await? else { continue };
-            let left = limit.min(MOST_LETTERS) - shown.len();
+            let Some((task_broker, mailbox)) = self.rejected_queue(&service).await? else { continue };
+            let left = limit.min(MOST_DEAD_LETTERS) - shown.len();
             let letters = task_broker.dead_letters(&mailbox, left).await.map_err(EngineError::Broker)?;
             shown.extend(letters.into_iter().map(|letter| view(&service, letter, SHOWN)));
             if shown.len() == limit {
@@ -56,27 +56,27 @@ impl Engine {
 
     /// One dead letter, whole.
     pub async fn dead_letter(&self, service: &str, id: &str) -> Result<DeadLetterView, EngineError> {
-        let Some((task_broker, mailbox)) = self.letterbox(service).await? else {
+        let Some((task_broker, mailbox)) = self.rejected_queue(service).await? else {
             return Err(EngineError::DeadLetterNotFound);
         };
-        let letters = task_broker.dead_letters(&mailbox, MOST_LETTERS).await.map_err(EngineError::Broker)?;
+        let letters = task_broker.dead_letters(&mailbox, MOST_DEAD_LETTERS).await.map_err(EngineError::Broker)?;
         let letter = letters.into_iter().find(|letter| letter.id == id).ok_or(EngineError::DeadLetterNotFound)?;
         Ok(view(service, letter, usize::MAX))
     }
 
     /// Replays dead letters: those with these ids, or all. Returns how many.
-    pub async fn replay_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
+    pub async fn replay_dead_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
         judge(ids.as_deref())?;
-        let Some((task_broker, mailbox)) = self.letterbox(service).await? else { return Ok(0) };
+        let Some((task_broker, mailbox)) = self.rejected_queue(service).await? else { return Ok(0) };
         let count = task_broker.replay(&mailbox, ids).await.map_err(EngineError::Broker)?;
         self.dead_letters_removed(service, count);
         Ok(count)
     }
 
     /// Discards dead letters: those with these ids, or all. Returns how many.
-    pub async fn discard_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
+    pub async fn discard_dead_letters(&self, service: &str, ids: Option<Vec<String>>) -> Result<u64, EngineError> {
         judge(ids.as_deref())?;
-        let Some((task_broker, mailbox)) = self.letterbox(service).await? else { return Ok(0) };
+        let Some((task_broker, mailbox)) = self.rejected_queue(service).await? else { return Ok(0) };
         let count = task_broker.discard(&mailbox, ids).await.map_err(EngineError::Broker)?;
         self.dead_letters_removed(service, count);
         Ok(count)
@@ -84,12 +84,12 @@ impl Engine {
 
     fn dead_letters_removed(&self, service: &str, count: u64) {
         if let Some(service) = self.snapshot().ok().and_then(|s| s.declared.services.get(service).cloned()) {
-            self.0.dispatcher.settle_letters(service.key, count);
+            self.0.dispatcher.uncount_dead_letters(service.key, count);
         }
     }
 
     /// The queues of a service; none if it has no broker, and so no dead letters.
-    async fn letterbox(&self, service: &str) -> Result<Option<(Arc<dyn TaskBroker>, Mailbox)>, EngineError> {
+    async fn rejected_queue(&self, service: &str) -> Result<Option<(Arc<dyn TaskBroker>, Mailbox)>, EngineError> {
         let service = self.declared_service(service).await?;
         if !service.transport.is_brokered() {
             return Ok(None);
@@ -102,8 +102,8 @@ impl Engine {
 
 fn judge(ids: Option<&[String]>) -> Result<(), EngineError> {
     match ids {
-        Some(ids) if ids.is_empty() || ids.len() > MOST_LETTERS => {
-            let message = format!("must have between 1 and {MOST_LETTERS} entries");
+        Some(ids) if ids.is_empty() || ids.len() > MOST_DEAD_LETTERS => {
+            let message = format!("must have between 1 and {MOST_DEAD_LETTERS} entries");
             Err(EngineError::Invalid(vec![Problem::at("/ids", message)]))
         }
         _ => Ok(()),

@@ -1,5 +1,5 @@
-//! Dead letters: messages of workers that can not be understood. They lie in a queue beside the one they came from, each
-//! with a name and the reason, until an operator puts them back or forgets them.
+//! Dead letters: messages of workers that cannot be understood. They are in a queue beside the one they came from, each
+//! with an id and the reason, until an operator replays or discards them.
 
 use std::{
     collections::HashSet,
@@ -11,65 +11,65 @@ use relais_messaging::rabbitmq::{Broker, Delivery, Publish, Queue, QueueKind};
 
 use crate::error::{consumed, published};
 
-/// Why it was set aside.
+/// The header with the reason.
 const REASON: &str = "relais-reason";
 
-/// When.
+/// The header with the date.
 const DATE: &str = "relais-date";
 
-/// A reason is for people.
+/// The most characters of a reason.
 const MAX_REASON: usize = 1000;
 
-/// Sets messages aside.
+/// Stores dead letters.
 pub(crate) async fn set_aside(
     broker: &Broker,
     mailbox: &Mailbox,
     rejected: Vec<Rejected>,
 ) -> Result<(), TaskBrokerError> {
     let queue = Queue { name: mailbox.rejected(), kind: QueueKind::Classic };
-    // Whatever kind the service's queues are of, this one is classic unless it is there: to look at a letter is to be handed it,
-    // and a quorum queue of RabbitMQ 4 drops what it has handed out twenty times.
+    // This queue is classic unless it exists, whatever the kind of the service's queues: to read a dead letter is a
+    // delivery, and a quorum queue of RabbitMQ 4 drops a message after twenty deliveries.
     if broker.find(&queue.name).await.map_err(consumed)?.is_none() {
         broker.declare(&queue).await.map_err(consumed)?;
     }
     let date = now();
-    let letters = rejected.into_iter().map(|Rejected { body, reason }| {
+    let dead_letters = rejected.into_iter().map(|Rejected { body, reason }| {
         let reason: String = reason.chars().take(MAX_REASON).collect();
         Publish::new("", &queue.name, body)
             .message_id(TaskId::generate().to_string())
             .header(REASON, reason)
             .header(DATE, date.as_str())
     });
-    let answers = broker.publish_all(letters.collect()).await;
+    let answers = broker.publish_all(dead_letters.collect()).await;
     answers.into_iter().collect::<Result<Vec<()>, _>>().map(drop).map_err(published)
 }
 
-/// Looks at them, the oldest first. They stay where they are.
+/// Lists dead letters, the oldest first. They stay in the queue.
 pub(crate) async fn list(broker: &Broker, mailbox: &Mailbox, limit: usize) -> Result<Vec<DeadLetter>, TaskBrokerError> {
-    let mut letters = Vec::new();
+    let mut dead_letters = Vec::new();
     if broker.find(&mailbox.rejected()).await.map_err(consumed)?.is_none() {
-        return Ok(letters);
+        return Ok(dead_letters);
     }
     let mut browser = broker.browse(&mailbox.rejected()).await.map_err(consumed)?;
-    while letters.len() < limit
+    while dead_letters.len() < limit
         && let Some(delivery) = browser.next().await.map_err(consumed)?
     {
-        letters.push(letter(&delivery));
+        dead_letters.push(dead_letter(&delivery));
     }
     browser.close().await.map_err(consumed)?;
-    Ok(letters)
+    Ok(dead_letters)
 }
 
-/// What becomes of letters that are taken out.
+/// What happens to dead letters that are removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Disposition {
-    /// Back to where they came from.
+    /// They go back to the queue that they came from.
     Replayed,
-    /// Forgotten.
+    /// They are deleted.
     Discarded,
 }
 
-/// Takes out those with these names, or all that are there now; tells how many.
+/// Removes those with these ids, or all that are there now, and returns how many.
 pub(crate) async fn take_out(
     (broker, publisher): (&Broker, &Broker),
     mailbox: &Mailbox,
@@ -80,7 +80,7 @@ pub(crate) async fn take_out(
     let mut wanted: Option<HashSet<String>> = ids.map(|ids| ids.into_iter().collect());
     let mut browser = broker.browse(&mailbox.rejected()).await.map_err(consumed)?;
     let mut taken = 0;
-    // Not more than there were: what is put back may be set aside again at once.
+    // Not more than there were: a replayed message may become a dead letter again at once.
     for _ in 0..found.messages {
         if wanted.as_ref().is_some_and(HashSet::is_empty) {
             break;
@@ -92,7 +92,7 @@ pub(crate) async fn take_out(
         }
         let tag = delivery.tag;
         if disposition == Disposition::Replayed {
-            // Confirmed first: a letter may be replayed twice, and is never lost.
+            // Confirmed first: a dead letter may be replayed twice, and is never lost.
             let back =
                 Publish::new("", mailbox.reports(), delivery.body).message_id(id).content_type("application/json");
             publisher.publish(back).await.map_err(published)?;
@@ -104,12 +104,12 @@ pub(crate) async fn take_out(
     Ok(taken)
 }
 
-fn letter(delivery: &Delivery) -> DeadLetter {
+fn dead_letter(delivery: &Delivery) -> DeadLetter {
     let header = |name: &str| delivery.header(name).and_then(|value| value.as_text()).unwrap_or_default().to_owned();
     DeadLetter { id: name(delivery), reason: header(REASON), at: header(DATE), body: delivery.body.clone() }
 }
 
-/// What a letter is called. One that somebody else put there has no name, and is called by its place.
+/// The id of a dead letter. A message that somebody else put there has none, and gets one from its delivery tag.
 fn name(delivery: &Delivery) -> String {
     delivery.message_id.clone().unwrap_or_else(|| format!("nameless-{}", delivery.tag))
 }
