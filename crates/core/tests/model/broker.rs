@@ -19,7 +19,7 @@ pub enum Flaw {
     /// Nothing.
     None,
     /// The row is removed before the task is published.
-    SettledFirst,
+    AcknowledgedFirst,
     /// Whoever settles a row does not say of which round it speaks.
     NoRounds,
     /// A row that is written anew has the round of those before it.
@@ -104,7 +104,7 @@ pub enum Word {
 
 /// A message of a worker, in the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Letter {
+pub struct Message {
     worker: usize,
     word: Word,
     /// Whether it may have been heard before, as far as the broker knows.
@@ -133,7 +133,7 @@ pub struct World {
     queue: Option<u8>,
     publishers: [Publisher; 2],
     jobs: [Option<Job>; HOSTS.len()],
-    letters: Vec<Letter>,
+    messages: Vec<Message>,
     queue_losses: u8,
 }
 
@@ -167,7 +167,7 @@ pub enum Step {
         publisher: usize,
     },
     LoseQueue {
-        letters: bool,
+        messages: bool,
     },
     Note,
     MakeQueue,
@@ -187,12 +187,12 @@ pub enum Step {
         worker: usize,
     },
     Hear {
-        letter: Letter,
+        message: Message,
         again: bool,
     },
     /// Whoever was to hear it has died, and it is handed out once more.
     Requeue {
-        letter: Letter,
+        message: Message,
     },
     /// The wait after a failure is over.
     Due,
@@ -220,13 +220,13 @@ impl Broker {
     }
 
     /// What a message means; nothing, if it is of no use any more.
-    fn event(&self, letter: Letter, world: &World) -> Option<Event> {
-        let worker_host = Some(HOSTS[letter.worker].to_owned());
-        let again = letter.again && self.flaw != Flaw::NoDoubt;
-        if again && self.flaw == Flaw::Deaf && letter.word != Word::Success {
+    fn event(&self, message: Message, world: &World) -> Option<Event> {
+        let worker_host = Some(HOSTS[message.worker].to_owned());
+        let again = message.again && self.flaw != Flaw::NoDoubt;
+        if again && self.flaw == Flaw::Deaf && message.word != Word::Success {
             return None;
         }
-        Some(match letter.word {
+        Some(match message.word {
             Word::Started => Event::Delivered { worker_host, again, delivery_limit: self.delivery_limit },
             Word::Progress if again => return None,
             Word::Progress => Event::Progressed { attempt: None, progress: 50.0, lease: None },
@@ -239,8 +239,8 @@ impl Broker {
                 again,
                 replaced: match self.flaw {
                     Flaw::Usurped => false,
-                    Flaw::Strict => world.is_elsewhere(letter.worker),
-                    _ => world.is_elsewhere(letter.worker) && world.had_it(letter.worker, again),
+                    Flaw::Strict => world.is_elsewhere(message.worker),
+                    _ => world.is_elsewhere(message.worker) && world.had_it(message.worker, again),
                 },
                 worker_host,
             },
@@ -261,9 +261,9 @@ impl World {
         }
     }
 
-    fn post(&mut self, letter: Letter) {
-        if let Err(place) = self.letters.binary_search(&letter) {
-            self.letters.insert(place, letter);
+    fn send(&mut self, message: Message) {
+        if let Err(place) = self.messages.binary_search(&message) {
+            self.messages.insert(place, message);
         }
     }
 
@@ -281,13 +281,13 @@ impl World {
     /// Whether the task is somewhere from where it will go on.
     fn is_somewhere(&self) -> bool {
         let in_hand = self.jobs.iter().flatten().any(|job| job.linked);
-        let ends = |letter: &Letter| matches!(letter.word, Word::Success | Word::Failure);
+        let ends = |message: &Message| matches!(message.word, Word::Success | Word::Failure);
         self.row.is_some()
             || self.task.0.status == Status::Waiting
             || self.noted
             || in_hand
             || self.queue.is_none_or(|copies| copies > 0)
-            || self.letters.iter().any(ends)
+            || self.messages.iter().any(ends)
     }
 }
 
@@ -311,7 +311,7 @@ impl Model for Broker {
             queue: Some(u8::from(!taken_in)),
             publishers: [if taken_in { Publisher::Has(0) } else { Publisher::Idle }, Publisher::Idle],
             jobs: [None; HOSTS.len()],
-            letters: Vec::new(),
+            messages: Vec::new(),
             queue_losses: self.queue_losses,
         }
     }
@@ -345,7 +345,7 @@ impl Model for Broker {
             steps.push(Step::HoldEnds);
         }
         if world.queue.is_some() && world.queue_losses > 0 {
-            steps.extend([Step::LoseQueue { letters: false }, Step::LoseQueue { letters: true }]);
+            steps.extend([Step::LoseQueue { messages: false }, Step::LoseQueue { messages: true }]);
         }
         if world.queue.is_none() {
             steps.push(if world.keeping { Step::MakeQueue } else { Step::Note });
@@ -353,7 +353,7 @@ impl Model for Broker {
         if world.noted {
             steps.push(Step::Refill);
         }
-        let may_say = world.letters.len() < self.under_way;
+        let may_say = world.messages.len() < self.under_way;
         // After the end, only those who wait for room in the queue need workers that go on.
         let working = if world.task.has_ended() && self.publishers == 0 { 0 } else { self.workers };
         for (worker, job) in world.jobs.iter().enumerate().take(working) {
@@ -384,12 +384,12 @@ impl Model for Broker {
                 steps.push(Step::Cut { worker });
             }
         }
-        for &letter in &world.letters {
-            steps.push(Step::Hear { letter, again: false });
-            if !letter.again {
-                steps.push(Step::Hear { letter, again: true });
+        for &message in &world.messages {
+            steps.push(Step::Hear { message, again: false });
+            if !message.again {
+                steps.push(Step::Hear { message, again: true });
                 if self.retries > 0 {
-                    steps.push(Step::Requeue { letter });
+                    steps.push(Step::Requeue { message });
                 }
             }
         }
@@ -413,7 +413,7 @@ impl Model for Broker {
             Step::HoldEnds => world.row = world.row.map(|row| Row { due: true, ..row }),
             Step::Publish { publisher } => {
                 let Publisher::Has(round) = world.publishers[publisher] else { return Ok(world) };
-                if self.flaw == Flaw::SettledFirst {
+                if self.flaw == Flaw::AcknowledgedFirst {
                     self.settle(&mut world, round);
                 }
                 world.publishers[publisher] =
@@ -422,7 +422,7 @@ impl Model for Broker {
             }
             Step::PublishUnsure { publisher, carried } => {
                 let Publisher::Has(round) = world.publishers[publisher] else { return Ok(world) };
-                if self.flaw == Flaw::SettledFirst {
+                if self.flaw == Flaw::AcknowledgedFirst {
                     self.settle(&mut world, round);
                 }
                 world.publishers[publisher] = Publisher::Refused(round);
@@ -443,13 +443,13 @@ impl Model for Broker {
                 world.publishers[publisher] = Publisher::Idle;
             }
             Step::Die { publisher } => world.publishers[publisher] = Publisher::Idle,
-            Step::LoseQueue { letters } => {
+            Step::LoseQueue { messages } => {
                 (world.queue, world.keeping) = (None, false);
                 world.queue_losses -= 1;
                 world.fresh += u8::from(self.flaw != Flaw::OldRounds);
                 world.jobs.iter_mut().flatten().for_each(|job| job.linked = false);
-                if letters {
-                    world.letters.clear();
+                if messages {
+                    world.messages.clear();
                 }
             }
             Step::Note => (world.noted, world.keeping) = (self.flaw != Flaw::NotNoted, true),
@@ -469,7 +469,7 @@ impl Model for Broker {
                 world.jobs[worker] = Some(Job { linked: true, said: false });
             }
             Step::Say { worker, word } => {
-                world.post(Letter { worker, word, again: false, heard: false });
+                world.send(Message { worker, word, again: false, heard: false });
                 match word {
                     Word::Started | Word::Progress => {
                         let said = |job: Job| Job { said: job.said || word == Word::Started, ..job };
@@ -497,15 +497,15 @@ impl Model for Broker {
                 }
                 world.jobs[worker] = None;
             }
-            Step::Hear { letter, again } => {
-                world.letters.retain(|other| *other != letter);
+            Step::Hear { message, again } => {
+                world.messages.retain(|other| *other != message);
                 if again {
-                    world.post(Letter { again: true, heard: true, ..letter });
+                    world.send(Message { again: true, heard: true, ..message });
                 }
                 let before = world.task.clone();
                 let slow =
-                    letter.word == Word::Failure && world.is_elsewhere(letter.worker) && world.lost[letter.worker];
-                if let Some(event) = self.event(letter, &world) {
+                    message.word == Word::Failure && world.is_elsewhere(message.worker) && world.lost[message.worker];
+                if let Some(event) = self.event(message, &world) {
                     if let Some(start) = event.unsaid_start(&world.task.0) {
                         self.happen(&mut world, &start)?;
                     }
@@ -516,13 +516,13 @@ impl Model for Broker {
                 }
                 // With a worker it can not be told from a failure of that one, unless they give their names.
                 let counted = world.task.0.failures > before.0.failures;
-                if letter.heard && counted && before.0.status == Status::Pending {
+                if message.heard && counted && before.0.status == Status::Pending {
                     return Err("a failure that was counted is not counted again where nobody has the task".to_owned());
                 }
             }
-            Step::Requeue { letter } => {
-                world.letters.retain(|other| *other != letter);
-                world.post(Letter { again: true, ..letter });
+            Step::Requeue { message } => {
+                world.messages.retain(|other| *other != message);
+                world.send(Message { again: true, ..message });
             }
             Step::Due => {
                 world.task.later();

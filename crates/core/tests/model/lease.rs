@@ -67,7 +67,7 @@ pub enum Word {
 
 /// A message under way. It may arrive any number of times, or never.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Letter {
+pub struct Message {
     task: usize,
     attempt: u32,
     worker: usize,
@@ -78,8 +78,8 @@ pub struct Letter {
 pub struct World {
     tasks: Vec<Kept>,
     /// What each worker believes it has.
-    hands: [Option<(usize, u32)>; HOSTS.len()],
-    letters: BTreeSet<Letter>,
+    held: [Option<(usize, u32)>; HOSTS.len()],
+    messages: BTreeSet<Message>,
     returns: u8,
     /// How many results were accepted, by task.
     results: Vec<u8>,
@@ -90,8 +90,8 @@ pub enum Step {
     Claim { worker: usize, task: usize },
     Say { worker: usize, word: Word },
     Crash { worker: usize },
-    Arrive { letter: Letter, again: bool },
-    Lose { letter: Letter },
+    Arrive { message: Message, again: bool },
+    Lose { message: Message },
     TimePasses,
     Rescue { task: usize },
     Due { task: usize },
@@ -134,11 +134,11 @@ impl Lease {
         Ok(())
     }
 
-    fn event(&self, letter: Letter, task: &Kept) -> Event {
-        let attempt = Some(letter.attempt);
-        match letter.word {
+    fn event(&self, message: Message, task: &Kept) -> Event {
+        let attempt = Some(message.attempt);
+        match message.word {
             Word::Started => {
-                Event::Started { attempt, worker_host: Some(HOSTS[letter.worker].to_owned()), lease: Some(LEASE) }
+                Event::Started { attempt, worker_host: Some(HOSTS[message.worker].to_owned()), lease: Some(LEASE) }
             }
             Word::Progress => Event::Progressed { attempt, progress: 50.0, lease: Some(LEASE) },
             Word::Renewed => Event::Renewed { attempt, lease: LEASE },
@@ -175,8 +175,8 @@ impl Model for Lease {
     fn start(&self) -> World {
         World {
             tasks: vec![Kept::new(); self.tasks],
-            hands: [None; HOSTS.len()],
-            letters: BTreeSet::new(),
+            held: [None; HOSTS.len()],
+            messages: BTreeSet::new(),
             returns: self.returns,
             results: vec![0; self.tasks],
         }
@@ -184,24 +184,24 @@ impl Model for Lease {
 
     fn steps(&self, world: &World) -> Vec<Step> {
         let mut steps = Vec::new();
-        for (worker, hand) in world.hands.iter().enumerate() {
-            if hand.is_none() {
+        for (worker, held) in world.held.iter().enumerate() {
+            if held.is_none() {
                 let pending = |task: &usize| world.tasks[*task].0.status == Status::Pending;
                 steps.extend((0..self.tasks).filter(pending).map(|task| Step::Claim { worker, task }));
                 continue;
             }
             steps.push(Step::Crash { worker });
-            if world.letters.len() < self.under_way {
+            if world.messages.len() < self.under_way {
                 let returned = (world.returns > 0).then_some(Word::Returned);
                 let words = self.words.iter().copied().chain([Word::Success, Word::Failure]).chain(returned);
                 steps.extend(words.map(|word| Step::Say { worker, word }));
             }
         }
-        for &letter in &world.letters {
+        for &message in &world.messages {
             steps.extend([
-                Step::Arrive { letter, again: false },
-                Step::Arrive { letter, again: true },
-                Step::Lose { letter },
+                Step::Arrive { message, again: false },
+                Step::Arrive { message, again: true },
+                Step::Lose { message },
             ]);
         }
         if world.tasks.iter().any(Kept::has_time) {
@@ -225,26 +225,26 @@ impl Model for Lease {
             Step::Claim { worker, task } => {
                 let worker_host = Some(HOSTS[worker].to_owned());
                 self.happen(&mut world, task, &Event::Claimed { worker_host, lease: LEASE })?;
-                world.hands[worker] = Some((task, world.tasks[task].0.attempt));
+                world.held[worker] = Some((task, world.tasks[task].0.attempt));
             }
             Step::Say { worker, word } => {
-                let Some((task, attempt)) = world.hands[worker] else { return Ok(world) };
-                world.letters.insert(Letter { task, attempt, worker, word });
+                let Some((task, attempt)) = world.held[worker] else { return Ok(world) };
+                world.messages.insert(Message { task, attempt, worker, word });
                 if matches!(word, Word::Success | Word::Failure | Word::Returned) {
-                    world.hands[worker] = None;
+                    world.held[worker] = None;
                 }
                 world.returns -= u8::from(word == Word::Returned);
             }
-            Step::Crash { worker } => world.hands[worker] = None,
-            Step::Arrive { letter, again } => {
+            Step::Crash { worker } => world.held[worker] = None,
+            Step::Arrive { message, again } => {
                 if !again {
-                    world.letters.remove(&letter);
+                    world.messages.remove(&message);
                 }
-                let event = self.event(letter, &world.tasks[letter.task]);
-                self.happen(&mut world, letter.task, &event)?;
+                let event = self.event(message, &world.tasks[message.task]);
+                self.happen(&mut world, message.task, &event)?;
             }
-            Step::Lose { letter } => {
-                world.letters.remove(&letter);
+            Step::Lose { message } => {
+                world.messages.remove(&message);
             }
             Step::TimePasses => world.tasks.iter_mut().for_each(Kept::later),
             Step::Rescue { task } => {
@@ -260,7 +260,7 @@ impl Model for Lease {
         for (number, task) in world.tasks.iter().enumerate() {
             let running = task.0.status == Status::InProgress;
             let current = Some((number, task.0.attempt));
-            if running && world.hands.iter().filter(|hand| **hand == current).count() > 1 {
+            if running && world.held.iter().filter(|held| **held == current).count() > 1 {
                 return Err("never two workers that both hold the current attempt".to_owned());
             }
             if running && task.0.lease_until.is_none() {

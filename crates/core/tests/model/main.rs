@@ -1,27 +1,27 @@
-//! What is promised about tasks, checked in every state that small worlds can reach, with the real
-//! [`apply`](relais_core::apply) as what a task does.
+//! The promises about tasks, checked in every state that small worlds can reach, with the real
+//! [`apply`](relais_core::apply).
 //!
-//! Four worlds: workers on the built-in queue ([`lease`]), workers behind a broker ([`broker`]), tasks that wait for others
-//! ([`chain`]), and processes on the store itself ([`hand`]). In each, whatever may go wrong does, in every order. A world that
-//! is wrong on purpose must be found out, or the promises would be empty.
+//! Four worlds: workers on the built-in queue ([`lease`]), workers behind a broker ([`broker`]), dependencies
+//! ([`chain`]), and instances ([`instance_leases`]). In each, everything that can go wrong does, in every order. A
+//! world with a deliberate flaw must be found to be wrong, or the promises would be empty.
 
 #![expect(clippy::print_stdout, reason = "how much was looked at")]
 
 mod broker;
 mod chain;
 mod explore;
-mod hand;
+mod instance_leases;
 mod kept;
 mod lease;
 
 use broker::Broker;
 use chain::Chain;
 use explore::{Explored, Model, explore};
-use hand::Hand;
+use instance_leases::InstanceLeases;
 use lease::{Lease, Word};
 use relais_core::Condition;
 
-/// One task, and all that workers can say.
+/// One task, and all messages that workers can send.
 const ONE: Lease = Lease {
     tasks: 1,
     under_way: 2,
@@ -35,7 +35,7 @@ const ONE: Lease = Lease {
 /// Two tasks, so that a worker has one after the other.
 const TWO: Lease = Lease { tasks: 2, under_way: 1, returns: 0, words: &[], ..ONE };
 
-/// One task that is tried again when it has failed.
+/// One task that is retried when it has failed.
 const AGAIN: Lease = Lease { retries: 2, words: &[Word::Started], ..ONE };
 
 /// Publishers that get in each other's way, and a broker that forgets.
@@ -62,7 +62,7 @@ const WORKERS: Broker = Broker {
     ..PUBLISHERS
 };
 
-/// A task that is tried again when it has failed, and a broker that hands out what was said once more.
+/// A task that is retried when it has failed, and a broker that redelivers messages.
 const FAILURES: Broker = Broker {
     publishers: 1,
     workers: 1,
@@ -74,16 +74,16 @@ const FAILURES: Broker = Broker {
     ..PUBLISHERS
 };
 
-/// Workers that are cut off, are replaced, and tell of their failure all the same.
+/// Workers that are cut off, are replaced, and report their failure all the same.
 const SLOW: Broker =
     Broker { publishers: 0, workers: 2, copies: 2, retries: 0, careful: true, delivery_limit: 3, ..FAILURES };
 
-/// Two tasks, one that waits for both, and one that waits for that one and for the first.
+/// Two tasks, one that depends on both, and one that depends on that one and on the first.
 const DIAMOND: Chain =
     Chain { after: &[&[], &[], &[0, 1], &[0, 2]], when: Condition::AllSucceeded, flaw: chain::Flaw::None };
 
-/// One task, two processes that may have it in hand, and outsiders.
-const IN_HAND: Hand = Hand {
+/// One task, two instances that may lease it, and other processes.
+const LEASED: InstanceLeases = InstanceLeases {
     tasks: 1,
     processes: 2,
     worker: false,
@@ -93,17 +93,17 @@ const IN_HAND: Hand = Hand {
     delivery_limit: 2,
     retries: 0,
     troubles: 3,
-    flaw: hand::Flaw::None,
+    flaw: instance_leases::Flaw::None,
 };
 
-/// A worker elsewhere beside a process.
-const BESIDE: Hand = Hand { processes: 1, worker: true, retries: 1, ..IN_HAND };
+/// A worker over HTTP beside an instance.
+const BESIDE: InstanceLeases = InstanceLeases { processes: 1, worker: true, retries: 1, ..LEASED };
 
-/// Two tasks in one hand.
-const HANDFUL: Hand = Hand { tasks: 2, processes: 1, troubles: 2, ..IN_HAND };
+/// Two tasks in one lease.
+const TWO_LEASED: InstanceLeases = InstanceLeases { tasks: 2, processes: 1, troubles: 2, ..LEASED };
 
-/// A service whose flow is limited, and processes that would rather have their tasks fail.
-const LIMITED: Hand = Hand { written: true, fail: true, troubles: 2, ..IN_HAND };
+/// A service with flow limits, and instances with the crash policy `fail`.
+const LIMITED: InstanceLeases = InstanceLeases { written: true, fail: true, troubles: 2, ..LEASED };
 
 fn holds(name: &str, model: impl Model) -> Explored {
     let explored = explore(model).unwrap_or_else(|broken| panic!("{name}: {broken}"));
@@ -182,22 +182,22 @@ fn the_model_finds_flaws_in_dependencies() {
 
 #[test]
 fn instance_leases_keep_every_promise() {
-    reaches(&holds("one task in hand", IN_HAND), &["SUCCESS", "FAILURE", "CANCELLED"]);
+    reaches(&holds("one task leased by an instance", LEASED), &["SUCCESS", "FAILURE", "CANCELLED"]);
 }
 
 #[test]
 fn an_instance_beside_a_worker_keeps_every_promise() {
-    reaches(&holds("one task in hand or under a lease", BESIDE), &["SUCCESS", "FAILURE", "CANCELLED"]);
+    reaches(&holds("one task leased by an instance or a worker", BESIDE), &["SUCCESS", "FAILURE", "CANCELLED"]);
 }
 
 #[test]
 fn an_instance_lease_of_two_tasks_keeps_every_promise() {
-    reaches(&holds("two tasks in hand", HANDFUL), &["SUCCESS and SUCCESS", "FAILURE and CANCELLED"]);
+    reaches(&holds("two tasks leased by an instance", TWO_LEASED), &["SUCCESS and SUCCESS", "FAILURE and CANCELLED"]);
 }
 
 #[test]
 fn an_instance_lease_under_flow_limits_keeps_every_promise() {
-    reaches(&holds("one task in hand, written at once", LIMITED), &["SUCCESS", "FAILURE", "CANCELLED"]);
+    reaches(&holds("one task leased by an instance, written at once", LIMITED), &["SUCCESS", "FAILURE", "CANCELLED"]);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn the_model_finds_flaws_in_leases() {
 fn the_model_finds_flaws_in_dispatch() {
     let wrong = |flaw| Broker { flaw, ..PUBLISHERS };
     let lost = "an unfinished task is in the store's rows, in the broker, or with a worker";
-    fails(lost, wrong(broker::Flaw::SettledFirst));
+    fails(lost, wrong(broker::Flaw::AcknowledgedFirst));
     fails(lost, wrong(broker::Flaw::NoRounds));
     fails(lost, wrong(broker::Flaw::OldRounds));
     fails(lost, wrong(broker::Flaw::NotNoted));
@@ -230,14 +230,14 @@ fn the_model_finds_flaws_in_dispatch() {
 
 #[test]
 fn the_model_finds_flaws_in_instance_leases() {
-    let wrong = |flaw| Hand { flaw, ..IN_HAND };
-    fails("nothing is in two hands", wrong(hand::Flaw::Shared));
-    fails("a final state never changes", wrong(hand::Flaw::Unguarded));
-    fails("what somebody else has is not changed", wrong(hand::Flaw::Unseen));
-    fails("nobody keeps a task from others that it does not have", wrong(hand::Flaw::Kept));
-    fails("from every state an end can be reached", Hand { flaw: hand::Flaw::NoStrays, ..LIMITED });
-    fails("nobody keeps a task from others that it does not have", wrong(hand::Flaw::Immortal));
-    fails("never two at the same attempt", wrong(hand::Flaw::Uncounted));
-    fails("never two at the same attempt", wrong(hand::Flaw::Unbegun));
-    fails("nobody keeps a task from others that it does not have", Hand { flaw: hand::Flaw::Listed, ..HANDFUL });
+    let wrong = |flaw| InstanceLeases { flaw, ..LEASED };
+    fails("no task is leased twice", wrong(instance_leases::Flaw::Shared));
+    fails("a final state never changes", wrong(instance_leases::Flaw::Unguarded));
+    fails("a task of another is not changed", wrong(instance_leases::Flaw::Unseen));
+    fails("nobody keeps a task from others that it does not have", wrong(instance_leases::Flaw::Kept));
+    fails("from every state an end can be reached", InstanceLeases { flaw: instance_leases::Flaw::NoRecovery, ..LIMITED });
+    fails("nobody keeps a task from others that it does not have", wrong(instance_leases::Flaw::Immortal));
+    fails("never two at the same attempt", wrong(instance_leases::Flaw::Uncounted));
+    fails("never two at the same attempt", wrong(instance_leases::Flaw::Unbegun));
+    fails("nobody keeps a task from others that it does not have", InstanceLeases { flaw: instance_leases::Flaw::Listed, ..TWO_LEASED });
 }

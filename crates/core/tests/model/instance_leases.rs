@@ -1,9 +1,9 @@
-//! Processes on the store itself: they take tasks in hand under one row and write nothing to the tasks until there is
-//! something to say. They crash, or are slow and given up and speak all the same; answers are lost on their way back; outsiders
-//! cancel and revive, in another process or in the same one; a worker elsewhere claims under a lease beside them.
+//! Instance leases: instances lease tasks in one row and write nothing to the tasks until there is something to report.
+//! Instances crash, or are slow and reaped and report all the same; answers are lost; others cancel and revive tasks,
+//! in another process or in the same one; a worker claims with a lease beside them.
 //!
-//! The rows, what a process remembers and the order of looking are written by the stores; here they are in [`verbs`], one
-//! transaction a step. What becomes of a task is decided by the real [`apply`](relais_core::apply).
+//! The rows, the memory of an instance and the order of looking belong to the stores; here they are in [`verbs`], one
+//! transaction per step. The real [`apply`](relais_core::apply) decides what happens to a task.
 
 mod verbs;
 
@@ -16,87 +16,87 @@ use crate::{
     kept::{Kept, LEASE, NOW, response},
 };
 
-/// What is wrong on purpose, to show that it would be found.
+/// A deliberate flaw, to show that the model finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flaw {
     /// Nothing.
     None,
-    /// A claim hands out what is in hand.
+    /// A claim takes a task that is already leased.
     Shared,
-    /// A result is written, whatever became of the task since it was taken.
+    /// A result is written, whatever happened to the task since it was leased.
     Unguarded,
-    /// Nobody asks whether somebody else has in hand what looks as if nobody had it.
+    /// Nobody checks whether an instance has leased a task that looks pending.
     Unseen,
-    /// What a process was never told that it has stays in its hand.
+    /// A task stays leased by an instance that never got the answer of its claim.
     Kept,
-    /// What a process was never told that it has is written to the task, and nobody looks for it.
-    NoStrays,
-    /// Nobody is given up, and nobody replaced.
+    /// A task whose claim was not answered is written as started, and nobody recovers it.
+    NoRecovery,
+    /// No instance is reaped or replaced.
     Immortal,
-    /// It is not written that those who are given up had begun.
+    /// A reap does not write that the tasks had begun.
     Uncounted,
-    /// An outsider's word is written to a task in hand as if nobody had begun it.
+    /// A message of another process is written to a leased task as if nobody had begun it.
     Unbegun,
-    /// A task that is revived stays in the hand that was done with it.
+    /// A revived task stays in the lease of the instance that had finished it.
     Listed,
 }
 
-/// How much there is of everything.
+/// The size of the world.
 #[derive(Debug, Clone, Copy)]
-pub struct Hand {
+pub struct InstanceLeases {
     /// Tasks.
     pub tasks: usize,
     /// Processes.
     pub processes: usize,
-    /// Whether there is a worker elsewhere.
+    /// Whether there is a worker over HTTP.
     pub worker: bool,
-    /// Whether the service's flow is limited: then it is written at once that tasks were taken.
+    /// Whether the service has flow limits: then a lease is written to its tasks at once.
     pub written: bool,
-    /// Whether the tasks of processes that are given up fail.
+    /// Whether the tasks of reaped instances fail.
     pub fail: bool,
     /// Results under way at once.
     pub under_way: usize,
-    /// How often a task loses its worker before it fails.
+    /// The delivery limit.
     pub delivery_limit: u32,
-    /// How often a task that failed is tried again.
+    /// How often a failed task is retried.
     pub retries: u32,
-    /// How often something happens that need not: an answer is lost, a process dies, is given up, leaves or gives a task
-    /// back, an outsider cancels or revives.
+    /// How often something goes wrong: an answer is lost, an instance dies, is reaped, deregisters or returns a task,
+    /// another process cancels or revives.
     pub troubles: u8,
-    /// What is wrong.
+    /// The flaw.
     pub flaw: Flaw,
 }
 
 /// How an attempt ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Word {
-    /// It is done.
+    /// It succeeded.
     Success,
-    /// It can not do it.
+    /// It failed.
     Failure,
-    /// It gives it back.
+    /// It returned the task.
     Returned,
 }
 
-/// What became of an attempt, until it is known that the store has it.
+/// The result of an attempt, until the store has confirmed it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Letter {
+pub struct Message {
     process: usize,
     task: usize,
     attempt: u32,
     word: Word,
 }
 
-/// A task in hand, as its process remembers it.
+/// A leased task, as its instance remembers it.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Held {
-    hand: u8,
+    lease: u8,
     task: Kept,
-    /// That it was taken is not written.
+    /// Whether its lease is not written to the task.
     taken: bool,
 }
 
-/// A row that lists tasks in hand.
+/// A row that lists leased tasks.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Row {
     process: usize,
@@ -110,12 +110,12 @@ struct Process {
     /// Whether the store knows it.
     known: bool,
     held: BTreeMap<usize, Held>,
-    /// Its hands, and how many tasks of each have not ended.
-    hands: BTreeMap<u8, usize>,
+    /// Its leases, and how many tasks of each have not ended.
+    leases: BTreeMap<u8, usize>,
     done_with: BTreeSet<u8>,
-    /// Whether it does not know what became of its last claim.
+    /// Whether it does not know the outcome of its last claim.
     doubts: bool,
-    /// The attempts that it is at.
+    /// The attempts that it runs.
     runs: BTreeSet<(usize, u32)>,
 }
 
@@ -124,20 +124,20 @@ pub struct World {
     tasks: Vec<Kept>,
     rows: BTreeMap<u8, Row>,
     processes: Vec<Process>,
-    /// What the worker elsewhere believes it has.
+    /// The task and the attempt that the worker over HTTP believes it has.
     worker: Option<(usize, u32)>,
-    letters: BTreeSet<Letter>,
-    /// How many results were accepted since it was taken in or revived, by task.
+    messages: BTreeSet<Message>,
+    /// How many results were accepted since the submission or the last revival, by task.
     results: Vec<u8>,
     troubles: u8,
 }
 
-/// Who is heard.
+/// Where a message comes from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Speaker {
-    /// Through this process; it remembers what it has.
+enum Source {
+    /// From this instance, which remembers its leases.
     Process(usize),
-    /// Through another one.
+    /// From another process.
     Outsider,
 }
 
@@ -156,14 +156,14 @@ pub enum Step {
         task: usize,
         word: Word,
     },
-    /// It asks whether it still has it. It may do so while a result is under way.
+    /// It asks whether it still has the task. It may do so while a result is under way.
     Ask {
         process: usize,
         run: (usize, u32),
         answered: bool,
     },
     Arrive {
-        letter: Letter,
+        message: Message,
         answered: bool,
     },
     Beat {
@@ -203,40 +203,40 @@ pub enum Step {
 }
 
 impl Held {
-    /// The attempt that the process is at.
+    /// The attempt that the instance runs.
     fn attempt(&self) -> u32 {
         self.task.0.attempt + u32::from(self.taken)
     }
 }
 
 impl Process {
-    fn end(&mut self, task: usize, hand: u8) {
-        if self.held.get(&task).is_none_or(|held| held.hand != hand) {
+    fn end(&mut self, task: usize, lease: u8) {
+        if self.held.get(&task).is_none_or(|held| held.lease != lease) {
             return;
         }
         self.held.remove(&task);
-        if let Some(left) = self.hands.get_mut(&hand) {
+        if let Some(left) = self.leases.get_mut(&lease) {
             *left -= 1;
             if *left == 0 {
-                self.hands.remove(&hand);
-                self.done_with.insert(hand);
+                self.leases.remove(&lease);
+                self.done_with.insert(lease);
             }
         }
     }
 
     fn forget(&mut self) {
         self.held.clear();
-        self.hands.clear();
+        self.leases.clear();
         self.doubts = false;
     }
 }
 
 impl World {
-    fn is_in_hand(&self, task: usize) -> bool {
+    fn is_leased_by_instance(&self, task: usize) -> bool {
         self.rows.values().any(|row| row.tasks.contains(&task))
     }
 
-    /// Whether a process was told that it has the task, and was not told otherwise.
+    /// Whether an instance was told that it has the task, and was not told otherwise.
     fn is_at(&self, process: usize, task: usize) -> bool {
         let process = &self.processes[process];
         process.up && process.held.contains_key(&task)
@@ -246,35 +246,35 @@ impl World {
         self.rows.retain(|_, row| row.process != process);
     }
 
-    /// The first tasks that may be handed out.
+    /// The first tasks that can be claimed.
     fn front(&self, most: usize, flaw: Flaw) -> Vec<usize> {
         let pending = |task: &usize| self.tasks[*task].0.status == Status::Pending;
-        let free = |task: &usize| flaw == Flaw::Shared || !self.is_in_hand(*task);
+        let free = |task: &usize| flaw == Flaw::Shared || !self.is_leased_by_instance(*task);
         (0..self.tasks.len()).filter(pending).filter(free).take(most).collect()
     }
 
     /// A number that no row has, and nobody remembers.
-    fn new_hand(&self) -> u8 {
-        let used = |hand: &u8| {
-            self.rows.contains_key(hand)
+    fn new_lease(&self) -> u8 {
+        let used = |lease: &u8| {
+            self.rows.contains_key(lease)
                 || self.processes.iter().any(|process| {
-                    process.hands.contains_key(hand)
-                        || process.done_with.contains(hand)
-                        || process.held.values().any(|held| held.hand == *hand)
+                    process.leases.contains_key(lease)
+                        || process.done_with.contains(lease)
+                        || process.held.values().any(|held| held.lease == *lease)
                 })
         };
-        (0..u8::MAX).find(|hand| !used(hand)).unwrap_or(u8::MAX)
+        (0..u8::MAX).find(|lease| !used(lease)).unwrap_or(u8::MAX)
     }
 
     /// Leaves out what makes no difference. Of revisions it is only which of them are the current ones.
     fn tidied(mut self) -> Self {
         self.rows.retain(|_, row| !row.tasks.is_empty());
         for process in &mut self.processes {
-            process.done_with.retain(|hand| self.rows.contains_key(hand));
+            process.done_with.retain(|lease| self.rows.contains_key(lease));
             let held = &process.held;
             process
-                .hands
-                .retain(|hand, _| self.rows.contains_key(hand) || held.values().any(|held| held.hand == *hand));
+                .leases
+                .retain(|lease, _| self.rows.contains_key(lease) || held.values().any(|held| held.lease == *lease));
         }
         for (number, task) in self.tasks.iter_mut().enumerate() {
             for held in self.processes.iter_mut().filter_map(|process| process.held.get_mut(&number)) {
@@ -314,11 +314,11 @@ impl Step {
     }
 }
 
-fn speaker(through: Option<usize>) -> Speaker {
-    through.map_or(Speaker::Outsider, Speaker::Process)
+fn source(through: Option<usize>) -> Source {
+    through.map_or(Source::Outsider, Source::Process)
 }
 
-impl Model for Hand {
+impl Model for InstanceLeases {
     type State = World;
     type Step = Step;
 
@@ -328,7 +328,7 @@ impl Model for Hand {
             rows: BTreeMap::new(),
             processes: vec![Process { up: true, known: true, ..Process::default() }; self.processes],
             worker: None,
-            letters: BTreeSet::new(),
+            messages: BTreeSet::new(),
             results: vec![0; self.tasks],
             troubles: self.troubles,
         }
@@ -338,8 +338,8 @@ impl Model for Hand {
     fn steps(&self, world: &World) -> Vec<Step> {
         let mut steps = Vec::new();
         let answers: &[bool] = if world.troubles > 0 { &[true, false] } else { &[true] };
-        for &letter in &world.letters {
-            steps.extend(answers.iter().map(|&answered| Step::Arrive { letter, answered }));
+        for &message in &world.messages {
+            steps.extend(answers.iter().map(|&answered| Step::Arrive { message, answered }));
         }
         if world.tasks.iter().all(Kept::has_ended) && world.troubles == 0 {
             return steps;
@@ -353,19 +353,19 @@ impl Model for Hand {
                 continue;
             }
             steps.extend([Step::Beat { process }, Step::Crash { process }]);
-            if it.known && !world.letters.iter().any(|letter| letter.process == process) {
+            if it.known && !world.messages.iter().any(|message| message.process == process) {
                 steps.push(Step::Leave { process });
             }
             if it.runs.is_empty() {
                 let claims = (1..=self.tasks).flat_map(|most| answers.iter().map(move |answered| (most, *answered)));
                 steps.extend(claims.map(|(most, answered)| Step::Claim { process, most, answered }));
             }
-            let under_way = world.letters.iter().filter(|letter| letter.process == process);
-            let said = under_way.map(|letter| (letter.task, letter.attempt));
+            let under_way = world.messages.iter().filter(|message| message.process == process);
+            let said = under_way.map(|message| (message.task, message.attempt));
             for run in it.runs.iter().copied().chain(said) {
                 steps.extend(answers.iter().map(|&answered| Step::Ask { process, run, answered }));
             }
-            if world.letters.len() < self.under_way {
+            if world.messages.len() < self.under_way {
                 let words = [Word::Success, Word::Failure, Word::Returned];
                 let says = |&(task, _): &(usize, u32)| words.map(|word| Step::Say { process, task, word });
                 steps.extend(it.runs.iter().flat_map(says));
@@ -385,13 +385,13 @@ impl Model for Hand {
             if in_progress && leased {
                 steps.push(Step::Rescue { task });
             }
-            if in_progress && !leased && !world.is_in_hand(task) && self.flaw != Flaw::NoStrays {
+            if in_progress && !leased && !world.is_leased_by_instance(task) && self.flaw != Flaw::NoRecovery {
                 steps.push(Step::Watch { task });
             }
             if kept.0.status == Status::Waiting {
                 steps.push(Step::Due { task });
             }
-            // Through one that does not remember it is as through any other.
+            // An instance that does not remember the task is like any other process.
             let holders = (0..self.processes).filter(|process| world.is_at(*process, task));
             steps.extend(holders.map(Some).chain([None]).map(|through| match kept.has_ended() {
                 false => Step::Cancel { task, through },
@@ -406,10 +406,10 @@ impl Model for Hand {
         let mut world = world.clone();
         world.troubles -= u8::from(step.is_trouble());
         match *step {
-            // Whoever begins under a name takes the place of the one before.
+            // An instance that registers under a name replaces its predecessor.
             Step::Begin { process } => {
                 if self.flaw != Flaw::Immortal {
-                    self.lay_to_rest(&mut world, process)?;
+                    self.reap(&mut world, process)?;
                 }
                 world.processes[process] = Process { up: true, known: true, ..Process::default() };
             }
@@ -418,25 +418,25 @@ impl Model for Hand {
                 let runs = &mut world.processes[process].runs;
                 let Some(&run) = runs.iter().find(|run| run.0 == task) else { return Ok(world) };
                 runs.remove(&run);
-                world.letters.insert(Letter { process, task, attempt: run.1, word });
+                world.messages.insert(Message { process, task, attempt: run.1, word });
             }
             Step::Ask { process, run: (task, attempt), answered } => {
                 let event = Event::Kept { attempt };
-                let kept = self.record(&mut world, Speaker::Process(process), task, &event, answered)?;
+                let kept = self.record(&mut world, Source::Process(process), task, &event, answered)?;
                 if kept.is_err() && answered {
                     world.processes[process].runs.remove(&(task, attempt));
                 }
             }
-            Step::Arrive { letter, answered } => self.arrive(&mut world, letter, answered)?,
+            Step::Arrive { message, answered } => self.arrive(&mut world, message, answered)?,
             Step::Beat { process } => {
                 let it = &mut world.processes[process];
                 let done_with = std::mem::take(&mut it.done_with);
                 if !it.known {
-                    // It begins anew.
+                    // It registers again.
                     it.forget();
                     it.known = true;
                 }
-                world.rows.retain(|hand, _| !done_with.contains(hand));
+                world.rows.retain(|lease, _| !done_with.contains(lease));
             }
             Step::Leave { process } => {
                 let tasks: Vec<usize> = (0..self.tasks)
@@ -451,9 +451,9 @@ impl Model for Hand {
             Step::Crash { process } => {
                 let known = world.processes[process].known;
                 world.processes[process] = Process { known, ..Process::default() };
-                world.letters.retain(|letter| letter.process != process);
+                world.messages.retain(|message| message.process != process);
             }
-            Step::GivenUp { process, .. } => self.lay_to_rest(&mut world, process)?,
+            Step::GivenUp { process, .. } => self.reap(&mut world, process)?,
             Step::WorkerClaims => {
                 for task in world.front(1, self.flaw) {
                     let _ = self.happen(&mut world, task, &Event::Claimed { worker_host: None, lease: LEASE })?;
@@ -464,8 +464,8 @@ impl Model for Hand {
                 let Some((task, attempt)) = world.worker.take() else { return Ok(world) };
                 let theirs = self.somebody_else(&world, task, None);
                 let event = Event::Succeeded { attempt: Some(attempt), response: response() };
-                if self.record(&mut world, Speaker::Outsider, task, &event, true)?.is_ok() && theirs {
-                    return Err("what somebody else has is not changed by a worker".to_owned());
+                if self.record(&mut world, Source::Outsider, task, &event, true)?.is_ok() && theirs {
+                    return Err("a task of another is not changed by a worker".to_owned());
                 }
             }
             Step::WorkerIsGone => world.worker = None,
@@ -479,10 +479,10 @@ impl Model for Hand {
                 let _ = self.happen(&mut world, task, &Event::Due)?;
             }
             Step::Cancel { task, through } => {
-                let _ = self.record(&mut world, speaker(through), task, &Event::Cancelled, true)?;
+                let _ = self.record(&mut world, source(through), task, &Event::Cancelled, true)?;
             }
             Step::Revive { task, through } => {
-                let _ = self.record(&mut world, speaker(through), task, &Event::Revived, true)?;
+                let _ = self.record(&mut world, source(through), task, &Event::Revived, true)?;
             }
         }
         Ok(world.tidied())
@@ -495,13 +495,13 @@ impl Model for Hand {
             }
             let rows: Vec<&Row> = world.rows.values().filter(|row| row.tasks.contains(&number)).collect();
             if rows.len() > 1 {
-                return Err("nothing is in two hands".to_owned());
+                return Err("no task is leased twice".to_owned());
             }
             if task.is_leased() && !rows.is_empty() {
-                return Err("nothing in hand is handed to a worker elsewhere".to_owned());
+                return Err("no leased task is given to a worker".to_owned());
             }
             let mut attempts = BTreeSet::new();
-            let said = world.letters.iter().map(|letter| (letter.task, letter.attempt));
+            let said = world.messages.iter().map(|message| (message.task, message.attempt));
             let at = world.processes.iter().flat_map(|process| process.runs.iter().copied());
             for (_, attempt) in said.chain(at).chain(world.worker).filter(|(task, _)| *task == number) {
                 if !attempts.insert(attempt) {

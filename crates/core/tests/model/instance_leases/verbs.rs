@@ -1,12 +1,12 @@
-//! What the store does, one transaction each: `claim_in_hand`, `record_done`, `record_events`, `lay_to_rest`.
+//! The verbs of the store, one transaction each: claim by an instance, results, events, and the reaper.
 
 use relais_core::{Event, Failure, Ignored, Status, apply};
 
-use super::{Flaw, Hand, Held, Letter, Row, Speaker, Word, World};
+use super::{Flaw, InstanceLeases, Held, Message, Row, Source, Word, World};
 use crate::kept::{Kept, LEASE, NOW, check_change, is_result, response};
 
-impl Hand {
-    /// Something happens to a task in the store: whether it counts, and which promise that breaks.
+impl InstanceLeases {
+    /// Applies an event to a task in the store: whether it is accepted, and which promise that breaks.
     pub(super) fn happen(&self, world: &mut World, task: usize, event: &Event) -> Result<Result<(), Ignored>, String> {
         let before = world.tasks[task].clone();
         match apply(&before.0, event, NOW) {
@@ -22,7 +22,7 @@ impl Hand {
             check_change(&world.tasks[task], &after, event)?;
         }
         world.results[task] += u8::from(is_result(event) && after.has_ended());
-        // What goes back is in nobody's hand.
+        // A task that goes back is leased by nobody.
         let back = matches!(after.0.status, Status::Pending | Status::Waiting);
         if back && !(self.flaw == Flaw::Listed && matches!(event, Event::Revived)) {
             for row in world.rows.values_mut() {
@@ -33,17 +33,17 @@ impl Hand {
         Ok(())
     }
 
-    /// What a process says is heard, as all events are.
+    /// Records a message of an instance, as all events are.
     pub(super) fn record(
         &self,
         world: &mut World,
-        speaker: Speaker,
+        source: Source,
         task: usize,
         event: &Event,
         answered: bool,
     ) -> Result<Result<(), Ignored>, String> {
         let mut held = None;
-        if let Speaker::Process(number) = speaker {
+        if let Source::Process(number) = source {
             held = world.processes[number].held.get(&task).cloned();
             if held.is_some() && !world.processes[number].known {
                 world.processes[number].forget();
@@ -56,42 +56,42 @@ impl Hand {
                 let _ = self.happen(world, task, &Event::Taken { worker_host: None })?;
             }
         }
-        // Somebody may have begun it, and that is not written.
+        // An instance may have begun it, and that is not written.
         let unseen = match event.attempt() {
             Some(_) => Flaw::Unseen,
             None => Flaw::Unbegun,
         };
-        if world.is_in_hand(task) && self.flaw != unseen {
+        if world.is_leased_by_instance(task) && self.flaw != unseen {
             let _ = self.happen(world, task, &Event::Taken { worker_host: None })?;
         }
         let outcome = self.happen(world, task, event)?;
         let status = world.tasks[task].0.status;
-        if let (Some(held), Speaker::Process(number)) = (held, speaker)
+        if let (Some(held), Source::Process(number)) = (held, source)
             && answered
         {
             let now = world.tasks[task].clone();
             let process = &mut world.processes[number];
             let same = now.0.attempt == held.attempt();
             match process.held.get_mut(&task) {
-                Some(known) if status == Status::InProgress && same && known.hand == held.hand => {
+                Some(known) if status == Status::InProgress && same && known.lease == held.lease => {
                     (known.task, known.taken) = (now, false);
                 }
-                _ => process.end(task, held.hand),
+                _ => process.end(task, held.lease),
             }
         }
         Ok(outcome)
     }
 
-    /// A result of what a process has in hand is written, if nobody else has changed the task; none if it has to go the way
-    /// of all events.
+    /// Writes a result of a leased task, if nobody else has changed the task; none if it has to be recorded like any
+    /// event.
     fn record_done(
         &self,
         world: &mut World,
-        letter: Letter,
+        message: Message,
         event: &Event,
         answered: bool,
     ) -> Result<Option<Result<(), Ignored>>, String> {
-        let Letter { process, task, attempt, .. } = letter;
+        let Message { process, task, attempt, .. } = message;
         let Some(held) = world.processes[process].held.get(&task).cloned() else { return Ok(None) };
         if held.attempt() != attempt {
             return Ok(None);
@@ -110,13 +110,13 @@ impl Hand {
         }
         self.write(world, task, event, Kept(after))?;
         if answered {
-            world.processes[process].end(task, held.hand);
+            world.processes[process].end(task, held.lease);
         }
         Ok(Some(Ok(())))
     }
 
-    pub(super) fn arrive(&self, world: &mut World, letter: Letter, answered: bool) -> Result<(), String> {
-        let Letter { process, task, attempt, word } = letter;
+    pub(super) fn arrive(&self, world: &mut World, message: Message, answered: bool) -> Result<(), String> {
+        let Message { process, task, attempt, word } = message;
         let number = Some(attempt);
         let event = match word {
             Word::Success => Event::Succeeded { attempt: number, response: response() },
@@ -135,23 +135,23 @@ impl Hand {
         };
         let theirs = self.somebody_else(world, task, Some(process));
         let done = match word {
-            Word::Success => self.record_done(world, letter, &event, answered)?,
+            Word::Success => self.record_done(world, message, &event, answered)?,
             _ => None,
         };
         let outcome = match done {
             Some(outcome) => outcome,
-            None => self.record(world, Speaker::Process(process), task, &event, answered)?,
+            None => self.record(world, Source::Process(process), task, &event, answered)?,
         };
         if outcome.is_ok() && theirs {
-            return Err(format!("what somebody else has is not changed: {letter:?}"));
+            return Err(format!("a task of another is not changed: {message:?}"));
         }
         if answered {
-            world.letters.remove(&letter);
+            world.messages.remove(&message);
         }
         Ok(())
     }
 
-    /// Whether somebody has the task in hand, or under a lease, and is at it.
+    /// Whether an instance or a worker has leased the task, and runs it.
     pub(super) fn somebody_else(&self, world: &World, task: usize, but: Option<usize>) -> bool {
         let current = (task, world.tasks[task].0.attempt);
         let leased = world.tasks[task].is_leased() && world.worker == Some(current);
@@ -170,28 +170,28 @@ impl Hand {
         if answered {
             process.done_with.clear();
         }
-        world.rows.retain(|hand, _| !done_with.contains(hand));
+        world.rows.retain(|lease, _| !done_with.contains(lease));
         if !known {
             return Ok(());
         }
         if doubts && self.flaw != Flaw::Kept {
-            let hands = &world.processes[number].hands;
-            world.rows.retain(|hand, row| row.process != number || hands.contains_key(hand));
+            let leases = &world.processes[number].leases;
+            world.rows.retain(|lease, row| row.process != number || leases.contains_key(lease));
         }
         let front = world.front(most, self.flaw);
         if front.is_empty() {
             return Ok(());
         }
-        let hand = world.new_hand();
-        world.rows.insert(hand, Row { process: number, tasks: front.iter().copied().collect() });
+        let lease = world.new_lease();
+        world.rows.insert(lease, Row { process: number, tasks: front.iter().copied().collect() });
         if answered {
-            world.processes[number].hands.insert(hand, front.len());
+            world.processes[number].leases.insert(lease, front.len());
         }
         for task in front {
-            let mut held = Held { hand, task: world.tasks[task].clone(), taken: true };
+            let mut held = Held { lease, task: world.tasks[task].clone(), taken: true };
             if self.written {
                 let _ = self.happen(world, task, &Event::Taken { worker_host: None })?;
-                held = Held { hand, task: world.tasks[task].clone(), taken: false };
+                held = Held { lease, task: world.tasks[task].clone(), taken: false };
             }
             if answered {
                 let attempt = held.attempt();
@@ -202,8 +202,8 @@ impl Hand {
         Ok(())
     }
 
-    /// What a process had in hand is taken care of, and it is not known any more.
-    pub(super) fn lay_to_rest(&self, world: &mut World, number: usize) -> Result<(), String> {
+    /// Reaps an instance: recovers its leased tasks, and removes its registration.
+    pub(super) fn reap(&self, world: &mut World, number: usize) -> Result<(), String> {
         let tasks: Vec<usize> =
             world.rows.values().filter(|row| row.process == number).flat_map(|row| row.tasks.iter().copied()).collect();
         for task in tasks {
