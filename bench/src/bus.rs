@@ -212,7 +212,7 @@ async fn read_all(mut reader: Reader, events: usize) -> Result<()> {
     Ok(())
 }
 
-/// From the call of publish to each subscriber's hands, one event at a time.
+/// From the call of publish until each subscriber has it, one event at a time.
 async fn latency(contender: Contender, subscribers: usize, events: usize) -> Result<Vec<Duration>> {
     let (publisher, readers) = contender.open(subscribers).await?;
     let (had, all_had) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));

@@ -52,7 +52,7 @@ const PATIENCE: Duration = Duration::from_secs(180);
 enum Telling {
     /// `started`, then `success`, each a message of its own.
     OneByOne,
-    /// The results of what it has at hand in one message, with the host's name.
+    /// The results of its prefetched tasks in one message, with the host's name.
     Lists,
     /// As the worker library does.
     Library,

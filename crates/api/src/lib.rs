@@ -66,7 +66,7 @@ impl Default for ApiOptions {
 /// Writes the metrics as Prometheus reads them.
 pub type RenderMetrics = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// What every handler has at hand.
+/// The state that every handler gets.
 #[derive(Clone)]
 pub(crate) struct App {
     pub(crate) engine: Engine,

@@ -354,8 +354,8 @@ impl World {
         let waits = store.submit_and_claim(self.tasks(handed, 3)?, request(handed, Some(self.instance)));
         let (_, taken) = measured!("submit for a process", waits);
         ensure!(taken.is_empty(), "{} were taken before others", taken.len());
-        let claimed = measured!("take in hand", store.claim_tasks(vec![request(handed, Some(self.instance))]));
-        ensure!(claimed.tasks[0].len() == 3, "{} are in hand", claimed.tasks[0].len());
+        let claimed = measured!("claim by an instance", store.claim_tasks(vec![request(handed, Some(self.instance))]));
+        ensure!(claimed.tasks[0].len() == 3, "{} are leased", claimed.tasks[0].len());
         let results = claimed.tasks[0].iter().map(|task| {
             let response = Json::parse("1".to_owned())?;
             Ok(says(leased, task.task_id, Event::Succeeded { attempt: Some(task.state.attempt), response }))

@@ -1,4 +1,4 @@
-//! A TCP proxy that can be cut, stalled and restored: the network between two processes, at hand.
+//! A TCP proxy that can be cut, stalled and restored: the network between two processes, under the control of a test.
 //!
 //! `cut` is a cable pulled with both ends told (connections closed, new ones refused); `stall` is
 //! the worse case, a peer that is there and silent. Does not delay, reorder or corrupt: TCP would

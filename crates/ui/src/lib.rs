@@ -60,7 +60,7 @@ impl Default for UiOptions {
 /// Since when sign-ins fail, and how many did, by the address that they came from.
 type Failures = HashMap<Option<IpAddr>, (Instant, u32)>;
 
-/// What every page has at hand.
+/// The state that every page gets.
 #[derive(Clone)]
 pub(crate) struct Ui {
     pub(crate) engine: Engine,

@@ -384,14 +384,14 @@ catalogue! {
     said_replayed: "{n} messages are looked at once more.", "{n} messages sont réexaminés.";
     said_discarded: "{n} messages are gone.", "{n} messages sont jetés.";
     said_published: "Published; {n} have it.", "Publié ; {n} l’ont reçu.";
-    trouble_instance: "Process {name} has fallen silent with {n} tasks in hand", "Le processus {name} ne répond plus, avec {n} tâches en main";
-    trouble_undecided: "Process {name} died with {n} tasks in hand: decide what becomes of them", "Le processus {name} est mort avec {n} tâches en main : décidez de leur sort";
+    trouble_instance: "Process {name} has fallen silent with {n} leased tasks", "Le processus {name} ne répond plus, avec {n} tâches prises";
+    trouble_undecided: "Process {name} died with {n} leased tasks: decide what becomes of them", "Le processus {name} est mort avec {n} tâches prises : décidez de leur sort";
     processes: "Processes", "Processus";
     process_alive: "alive", "vivant";
     process_undecided: "undecided", "à décider";
     host: "Host", "Hôte";
     crash_policy: "If it dies", "S’il meurt";
-    in_hand: "In hand", "En main";
+    leased: "Leased", "Prises";
     do_again: "Do again", "Refaire";
     do_again_question: "Its tasks are done again by others.", "Ses tâches sont refaites par d’autres.";
     let_fail: "Let fail", "Laisser échouer";

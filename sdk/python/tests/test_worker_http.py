@@ -267,7 +267,7 @@ def test_a_lost_task_stops_its_function_and_its_result_is_not_taken(
         gate.wait_begun()
         held = {"taskId": task_id, "attempt": 1}
         assert hands.call("returns", tasks=[held])["outcomes"][0]["outcome"] == "accepted"
-        claim = hands.claim()  # The worker has no hand free, so it is ours.
+        claim = hands.claim()  # The worker has no free slot, so it is ours.
         assert gate.contexts[0].cancelled.wait(DEADLINE)
         hands.tell(claim, messageType="success", response="by hand")
         assert client.wait(service, task_id, timeout=DEADLINE).result() == "by hand"

@@ -23,7 +23,7 @@ use relais_tests::{
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// What a killed server had in hand is dispatched by others after 15 s, and what it had claimed after 20 s.
+/// Dispatches reserved for a killed server are taken by others after 15 s, and those that it had taken after 20 s.
 const DRAIN: Duration = Duration::from_secs(60);
 
 /// How long it may take until the next tasks are accepted after a fault: as many as there may be wait to be done first.

@@ -54,7 +54,7 @@ async fn no_task_is_lost_duplicate_or_stuck_on_a_faulty_postgresql() -> Result<(
     run_rounds("faulty store, PostgreSQL", Play { backend: Backend::Postgres, cast: Cast::Remote }, 3).await
 }
 
-/// A row that is to be published may have to wait until nobody can have it in hand any more.
+/// A dispatch may have to wait until its lease has expired.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_task_is_lost_duplicate_or_stuck_on_a_faulty_store_with_a_broker() -> Result<()> {
     let play = Play { backend: Backend::Postgres, cast: Cast::Brokered };

@@ -93,7 +93,7 @@ impl Operator {
         Ok(())
     }
 
-    /// Has all go on, decides about what died with tasks in hand, and closes batches that nobody will close.
+    /// Resumes everything, resolves instances that died with leased tasks, and closes open batches.
     async fn settle(&mut self) -> Result<(), EngineError> {
         let operator = self.engine.operator(Actor::local("test"));
         if self.cast == Cast::InProcess {

@@ -33,7 +33,7 @@ pub struct Voice {
     pub underneath: Arc<dyn Store>,
 }
 
-/// A task in a worker's hands.
+/// A task that a worker has.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     task_id: TaskId,

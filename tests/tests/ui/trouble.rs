@@ -1,5 +1,5 @@
 //! What has gone wrong elsewhere, and what an operator makes of it by clicking: messages that nobody understood, and
-//! processes that died with tasks in hand.
+//! processes that died with leased tasks.
 
 use std::{
     sync::Arc,
@@ -93,7 +93,7 @@ async fn dead_letters_are_grouped_replayed_and_discarded() -> Result<()> {
     Ok(())
 }
 
-/// A process takes tasks in hand and is not heard of again; its tasks are not to be touched before somebody has decided.
+/// An instance leases tasks and falls silent; nobody gets its tasks before an operator has decided.
 async fn dies(world: &World, name: &str, tasks: usize) -> Result<()> {
     let store = &world.app.store;
     let service = store.declared().await?.services.get("ocr").context("no service")?.key;
@@ -125,7 +125,7 @@ async fn the_tasks_of_a_crashed_instance_are_resolved_by_an_operator() -> Result
     browser.look(DESKTOP).await?;
     browser.open(&world.url("/ui")).await?;
     let text = browser.text().await?;
-    ensure!(text.contains("Process printer-7 died with 2 tasks in hand: decide what becomes of them"), "{text}");
+    ensure!(text.contains("Process printer-7 died with 2 leased tasks: decide what becomes of them"), "{text}");
     browser.open(&world.url("/ui/workers")).await?;
     browser.picture(&pictures()?.join("undecided.png")).await?;
     accessible(&browser, "undecided").await?;

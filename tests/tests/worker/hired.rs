@@ -119,7 +119,7 @@ impl From<WorkerReport> for Report {
 impl From<InstanceReport> for Report {
     fn from(report: InstanceReport) -> Self {
         let InstanceReport { done, failed, returned, lost, .. } = report;
-        // What could not be written would be in hand still, and the store is in the same process.
+        // A result that could not be written would still be leased, and the store is in the same process.
         Self { done, failed, returned, lost, unsent: 0 }
     }
 }

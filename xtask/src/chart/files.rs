@@ -97,7 +97,7 @@ fn image() -> Result<()> {
     Ok(())
 }
 
-/// The unit is one that systemd understands and finds well closed, where systemd is at hand to be asked.
+/// The unit is one that systemd understands and finds well closed, where systemd is installed.
 fn unit(space: &Path) -> Result<()> {
     let unit = read("deploy/systemd/relais.service")?;
     ensure!(unit.contains("ExecStart=/usr/local/bin/relais serve\n"), "the unit does not run `relais serve`");

@@ -280,12 +280,12 @@ impl World {
 
     /// Whether the task is somewhere from where it will go on.
     fn is_somewhere(&self) -> bool {
-        let in_hand = self.jobs.iter().flatten().any(|job| job.linked);
+        let delivered = self.jobs.iter().flatten().any(|job| job.linked);
         let ends = |message: &Message| matches!(message.word, Word::Success | Word::Failure);
         self.row.is_some()
             || self.task.0.status == Status::Waiting
             || self.noted
-            || in_hand
+            || delivered
             || self.queue.is_none_or(|copies| copies > 0)
             || self.messages.iter().any(ends)
     }

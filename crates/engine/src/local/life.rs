@@ -93,7 +93,7 @@ impl Life {
                 Ok(())
             }
             Registration::Refused { tasks } => Err(EngineError::Conflict(format!(
-                "the instance {0} died with {tasks} tasks in hand: decide what becomes of them \
+                "the instance {0} died with {tasks} leased tasks: decide what happens to them \
                  (relais instance resolve {0} --restart or --fail)",
                 self.new.name
             ))),

@@ -72,7 +72,7 @@ fn show_instances(known: &Instances) -> String {
         Left("HOST"),
         Left("VERSION"),
         Left("IF IT DIES"),
-        Right("IN HAND"),
+        Right("LEASED"),
         Left("STARTED"),
         Left("LAST SEEN"),
     ];

@@ -72,7 +72,7 @@ pub async fn a_dispatch_is_taken_by_one_publisher_until_it_is_acknowledged(harne
         ensure!(first.request.as_ref().map(relais_core::Json::get) == Some(r#"{"n": 12345678901234567890}"#));
         ensure!(first.correlation_id.as_deref() == Some("chain"));
     }
-    ensure!(take(store, service, 100).await?.is_empty(), "they are in somebody's hand");
+    ensure!(take(store, service, 100).await?.is_empty(), "a publisher has taken them");
 
     acknowledge(store, service, &all[10..], Dispatched::Done).await?;
     acknowledge(store, service, &all[..10], Dispatched::Again).await?;

@@ -85,7 +85,7 @@ fn processes(visitor: &Visitor, instances: &[InstanceView], now: Timestamp) -> M
                         th scope="col" { (words.host) }
                         th scope="col" { (words.version) }
                         th scope="col" { (words.crash_policy) }
-                        th.right scope="col" { (words.in_hand) }
+                        th.right scope="col" { (words.leased) }
                         th.right scope="col" { (words.started) }
                         th.right scope="col" { (words.heard) }
                         th scope="col" { span.sr-only { (words.actions) } }

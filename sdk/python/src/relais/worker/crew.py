@@ -1,4 +1,4 @@
-"""The tasks in hand: each has its handler running, until it has ended, was taken away, or must be given back.
+"""The running tasks: each has its handler running, until it has ended, was taken away, or must be returned.
 
 Knows nothing of how tasks come and results go; `Transport` does.
 """
@@ -55,7 +55,7 @@ class WorkerReport:
 
 
 class Running:
-    """One task in hand."""
+    """One running task."""
 
     def __init__(self, job: Job, context: Context) -> None:
         self.job = job
@@ -106,20 +106,20 @@ class Crew:
 
     @property
     def busy(self) -> bool:
-        """Whether there is any task in hand."""
+        """Whether there is any running task."""
         return bool(self._running)
 
     @property
     def held(self) -> list[Job]:
-        """The tasks in hand that are still ours."""
+        """The running tasks that are still ours."""
         return [running.job for running in self._running.values() if not running.gone]
 
     def find(self, same: Callable[[Job], bool]) -> Job | None:
-        """The task in hand for which that is true."""
+        """The running task for which that is true."""
         return next((job for job in self._running if same(job)), None)
 
     async def free(self) -> int:
-        """Waits until there is at least one hand free; how many there are."""
+        """Waits until at least one slot is free, and returns how many are."""
         while len(self._running) >= self.concurrency:
             self.changed.clear()
             await self.changed.wait()

@@ -92,7 +92,7 @@ class Http(Transport):
         return self._welcome and not self._outage
 
     async def take(self, crew: Crew) -> None:
-        """Claims as many tasks as there are free hands, again and again."""
+        """Claims as many tasks as there are free slots, again and again."""
         backoff = Backoff()
         while not crew.enough:
             free = await crew.free()

@@ -1,4 +1,4 @@
-"""A task in a worker's hands, and what is said of it on the wire."""
+"""A task of a worker, and its messages on the wire."""
 
 from __future__ import annotations
 

@@ -215,7 +215,7 @@ class RabbitMq(Transport):
             return
         known = self._crew.find(lambda other: other.held == job.held and other not in self._withdrawn)
         if known in self._deliveries and (known not in self._telling or delivery.redelivered):
-            # Still in hand: delivered again after the connection was lost, or published twice. A new one that comes
+            # Still running: delivered again after the connection was lost, or published twice. A new one that comes
             # when the result is on its way already is another matter: somebody wants it done again.
             self._deliveries[known].append((job.revision, delivery))
         elif self._crew.enough or not self._consuming:

@@ -56,11 +56,11 @@ class Transport(ABC):
 
     @abstractmethod
     async def run_beside(self, crew: Crew) -> None:
-        """What must run as long as there are tasks in hand; cancelled in the end."""
+        """What must run as long as there are running tasks; cancelled in the end."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Hangs up. Whatever is still in hand comes back to the others by itself."""
+        """Hangs up. Tasks that are still running are redelivered to other workers."""
 
 
 def this_host() -> str:

@@ -110,7 +110,7 @@ class Worker:
                 self._health.close()
 
     def stop(self) -> None:
-        """Takes no new task, and ends when those in hand have. A second call gives them back at once.
+        """Takes no new task, and ends when the running ones have. A second call gives them back at once.
 
         From any thread.
         """
