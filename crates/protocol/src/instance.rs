@@ -9,17 +9,16 @@ use utoipa::ToSchema;
 pub struct InstanceView {
     /// What it is called.
     pub name: String,
-    /// `alive`, `silent` for too long, or `undecided`: it died with tasks in hand, and somebody has to decide what becomes of
-    /// them.
+    /// `alive`, `silent` for too long, or `undecided`: it died with leased tasks, and an operator has to decide about them.
     pub status: String,
     /// The host or pod it runs on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_name: Option<String>,
     /// Which version of Relais it is.
     pub version: String,
-    /// What becomes of the tasks it has in hand if it dies: `restart`, `fail` or `refuse`.
+    /// What happens to its leased tasks if it dies: `restart`, `fail` or `refuse`.
     pub crash_policy: String,
-    /// How many tasks it has in hand, about. A server has none: workers hold theirs themselves.
+    /// About how many tasks it has leased. A server has none: workers have their own leases.
     pub in_hand: u64,
     /// When it began.
     #[schema(format = "date-time")]

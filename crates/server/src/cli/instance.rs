@@ -21,7 +21,7 @@ pub struct InstanceArgs {
 
 #[derive(Debug, Subcommand)]
 enum InstanceCommand {
-    /// List the processes on the store, their last signs of life and what they have in hand
+    /// List the instances on the store, their last heartbeats and how many tasks they have leased
     List,
     /// Decide what becomes of the tasks of an instance that died
     ///

@@ -183,7 +183,7 @@ pub struct BrokerConfig {
     pub url: BrokerUrl,
     /// Where its management API is; empty: no policies are set.
     pub management_url: ManagementUrl,
-    /// How many messages of each service's workers are in hand at most.
+    /// How many messages of each service's workers are prefetched at most.
     pub prefetch: u16,
     /// A file of root certificates.
     pub root_certificates: String,
