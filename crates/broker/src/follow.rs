@@ -8,10 +8,10 @@ use crate::error::consumed;
 
 /// Consumes a queue on a channel of its own. Dropping it closes the channel, and the broker redelivers what was not
 /// acknowledged.
-pub(crate) struct Queue(pub(crate) Consumer);
+pub(crate) struct QueueConsumer(pub(crate) Consumer);
 
 #[async_trait]
-impl TaskConsumer for Queue {
+impl TaskConsumer for QueueConsumer {
     async fn next(&mut self, max: usize) -> Result<Vec<Incoming>, TaskBrokerError> {
         let deliveries = self.0.next_batch(max).await.map_err(consumed)?;
         Ok(deliveries.into_iter().map(incoming).collect())

@@ -234,7 +234,7 @@ impl TaskBroker for RabbitMq {
         self.reader.declare(&Queue { name: queue.clone(), kind: kind(mailbox) }).await.map_err(consumed)?;
         let options = ConsumeOptions { prefetch: ahead, ..ConsumeOptions::default() };
         let consumer = self.reader.consume(&queue, options).await.map_err(consumed)?;
-        Ok(Some(Box::new(follow::Queue(consumer))))
+        Ok(Some(Box::new(follow::QueueConsumer(consumer))))
     }
 
     async fn set_aside(&self, mailbox: &Mailbox, rejected: Vec<Rejected>) -> Result<(), TaskBrokerError> {

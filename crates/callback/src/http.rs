@@ -23,7 +23,7 @@ use crate::{
     gzip::gzip,
     resolve::{JudgingResolver, Resolver, SystemResolver},
     signature,
-    trouble::{Trouble, trouble},
+    trouble::{SendError, trouble},
 };
 
 const WEBHOOK_ID: HeaderName = HeaderName::from_static("webhook-id");
@@ -152,16 +152,16 @@ impl HttpSender {
             let body = match delivery.gzip {
                 true => gzip(&delivery.body)
                     .await
-                    .map_err(|_| Trouble::Unwell("the body could not be compressed".to_owned()))?,
+                    .map_err(|_| SendError::Unwell("the body could not be compressed".to_owned()))?,
                 false => delivery.body.clone().into_bytes(),
             };
             self.client.post(url).headers(headers).body(body).send().await.map_err(|error| trouble(&error))
         });
         let no_answer = || unwell(format!("no answer within {:?}", self.timeout));
         match sent.await {
-            Err(_) | Ok(Err(Trouble::Late)) => Err(no_answer()),
-            Ok(Err(Trouble::Unwell(why))) => Err(unwell(why)),
-            Ok(Err(Trouble::Forbidden(why))) => Err(forbidden(why)),
+            Err(_) | Ok(Err(SendError::Late)) => Err(no_answer()),
+            Ok(Err(SendError::Unwell(why))) => Err(unwell(why)),
+            Ok(Err(SendError::Forbidden(why))) => Err(forbidden(why)),
             Ok(Ok(response)) => Ok(response),
         }
     }

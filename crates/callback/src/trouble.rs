@@ -12,7 +12,7 @@ use crate::resolve::Unresolved;
 
 /// Why there was no answer.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum SendError {
     /// It may not be sent there: not the endpoint's fault, and no better next time.
     Forbidden(String),
     /// The endpoint can not be reached, or does not speak as it should.
@@ -22,31 +22,31 @@ pub(crate) enum Trouble {
 }
 
 /// Finds out what an error is about: the innermost cause that means something.
-pub(crate) fn trouble(error: &(dyn Error + 'static)) -> Trouble {
+pub(crate) fn trouble(error: &(dyn Error + 'static)) -> SendError {
     let mut found = None;
     let mut next = Some(error);
     while let Some(error) = next {
         found = known(error).or(found);
         next = error.source();
     }
-    found.unwrap_or_else(|| Trouble::Unwell("the connection failed".to_owned()))
+    found.unwrap_or_else(|| SendError::Unwell("the connection failed".to_owned()))
 }
 
-fn known(error: &(dyn Error + 'static)) -> Option<Trouble> {
+fn known(error: &(dyn Error + 'static)) -> Option<SendError> {
     if let Some(NotAllowed(why)) = error.downcast_ref() {
-        return Some(Trouble::Forbidden(why.clone()));
+        return Some(SendError::Forbidden(why.clone()));
     }
     if let Some(unresolved) = error.downcast_ref::<Unresolved>() {
-        return Some(Trouble::Unwell(unresolved.to_string()));
+        return Some(SendError::Unwell(unresolved.to_string()));
     }
     if error.downcast_ref().is_some_and(reqwest::Error::is_timeout) {
-        return Some(Trouble::Late);
+        return Some(SendError::Late);
     }
     if let Some(error) = error.downcast_ref::<rustls::Error>() {
-        return Some(Trouble::Unwell(tls(error)));
+        return Some(SendError::Unwell(tls(error)));
     }
     if let Some(error) = error.downcast_ref::<hyper::Error>() {
-        return http(error).map(|words| Trouble::Unwell(words.to_owned()));
+        return http(error).map(|words| SendError::Unwell(words.to_owned()));
     }
     let error = error.downcast_ref::<io::Error>()?;
     // An I/O error does not count what it wraps among its sources.
@@ -56,10 +56,10 @@ fn known(error: &(dyn Error + 'static)) -> Option<Trouble> {
     }
 }
 
-fn plain(error: &io::Error) -> Option<Trouble> {
+fn plain(error: &io::Error) -> Option<SendError> {
     use io::ErrorKind as E;
     let words = match error.kind() {
-        E::TimedOut => return Some(Trouble::Late),
+        E::TimedOut => return Some(SendError::Late),
         E::ConnectionRefused => "connection refused",
         E::ConnectionReset | E::BrokenPipe | E::ConnectionAborted => "the connection was cut",
         E::UnexpectedEof => "the connection was closed before there was an answer",
@@ -67,7 +67,7 @@ fn plain(error: &io::Error) -> Option<Trouble> {
         E::NetworkUnreachable => "the network can not be reached",
         _ => return None,
     };
-    Some(Trouble::Unwell(words.to_owned()))
+    Some(SendError::Unwell(words.to_owned()))
 }
 
 fn http(error: &hyper::Error) -> Option<&'static str> {
@@ -113,14 +113,14 @@ mod tests {
     fn what_is_wrapped_is_found() {
         let inner = NotAllowed("the address 10.0.0.1 is not allowed".to_owned());
         let wrapped = io::Error::other(io::Error::other(inner));
-        assert_eq!(trouble(&wrapped), Trouble::Forbidden("the address 10.0.0.1 is not allowed".to_owned()));
+        assert_eq!(trouble(&wrapped), SendError::Forbidden("the address 10.0.0.1 is not allowed".to_owned()));
         let tls = io::Error::new(io::ErrorKind::InvalidData, rustls::Error::General("x".to_owned()));
-        assert_eq!(trouble(&tls), Trouble::Unwell("the TLS handshake failed".to_owned()));
-        assert_eq!(trouble(&io::Error::from(io::ErrorKind::TimedOut)), Trouble::Late);
+        assert_eq!(trouble(&tls), SendError::Unwell("the TLS handshake failed".to_owned()));
+        assert_eq!(trouble(&io::Error::from(io::ErrorKind::TimedOut)), SendError::Late);
     }
 
     #[test]
     fn what_nobody_knows_is_not_shown_as_it_is() {
-        assert_eq!(trouble(&std::fmt::Error), Trouble::Unwell("the connection failed".to_owned()));
+        assert_eq!(trouble(&std::fmt::Error), SendError::Unwell("the connection failed".to_owned()));
     }
 }

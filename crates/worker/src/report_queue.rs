@@ -37,7 +37,7 @@ fn size(verdict: &Verdict) -> usize {
 
 /// A result on its way.
 #[derive(Debug, Clone)]
-pub(crate) struct Report {
+pub(crate) struct QueuedReport {
     pub key: TaskKey,
     pub verdict: Verdict,
     /// How far the task came, if it failed and nobody was told, as far as is known. To be told just before.
@@ -59,7 +59,7 @@ pub(crate) struct Note {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    results: VecDeque<Report>,
+    results: VecDeque<QueuedReport>,
     notes: HashMap<TaskKey, Note>,
     /// Since when there are notes that say that a task was started. Some of these may be gone.
     starts: VecDeque<(Instant, TaskKey)>,
@@ -129,7 +129,7 @@ impl ReportQueue {
             Verdict::Failure(_) => waits.progress.or(being_told.progress),
             Verdict::Success(_) => None,
         };
-        waiting.results.push_back(Report { key, verdict, progress, untold, sent_before: false, substitute: false });
+        waiting.results.push_back(QueuedReport { key, verdict, progress, untold, sent_before: false, substitute: false });
         drop(waiting);
         self.results_came.notify_one();
     }
@@ -148,7 +148,7 @@ impl ReportQueue {
     }
 
     /// Waits for results and takes as many as go into one call, at most `limit`. None once there are no more to come.
-    pub async fn take_results(&self, limit: usize) -> Option<Vec<Report>> {
+    pub async fn take_results(&self, limit: usize) -> Option<Vec<QueuedReport>> {
         loop {
             let came = self.results_came.notified();
             let batch = self.take_batch(limit);
@@ -166,7 +166,7 @@ impl ReportQueue {
     }
 
     /// Results that could not be told go back to the front.
-    pub fn put_back_results(&self, batch: Vec<Report>) {
+    pub fn put_back_results(&self, batch: Vec<QueuedReport>) {
         let mut waiting = self.lock();
         for report in batch.into_iter().rev() {
             waiting.results.push_front(report);
@@ -225,7 +225,7 @@ impl ReportQueue {
         &self.closing
     }
 
-    fn take_batch(&self, limit: usize) -> Vec<Report> {
+    fn take_batch(&self, limit: usize) -> Vec<QueuedReport> {
         let mut waiting = self.lock();
         let (mut bytes, mut messages, mut count) = (0, 0, 0);
         for report in waiting.results.iter().take(limit) {
@@ -286,7 +286,7 @@ mod tests {
         (name.to_owned(), Note { started: false, progress: Some(percent) })
     }
 
-    fn names(batch: &[Report]) -> Vec<&str> {
+    fn names(batch: &[QueuedReport]) -> Vec<&str> {
         batch.iter().map(|report| &*report.key.task_id).collect()
     }
 

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use crate::{
     backoff::{Backoff, Call},
     heartbeat::heed,
-    report_queue::Report,
+    report_queue::QueuedReport,
     run::Shared,
     slots::TaskKey,
     transport::News,
@@ -61,7 +61,7 @@ pub(crate) async fn tell_results(shared: Arc<Shared>) {
 }
 
 /// What is told of a task that has ended: how far it came, where that is to be told, then its result.
-fn told(report: &Report) -> impl Iterator<Item = (&TaskKey, News<'_>)> {
+fn told(report: &QueuedReport) -> impl Iterator<Item = (&TaskKey, News<'_>)> {
     let result = News::Verdict { verdict: &report.verdict, untold: report.untold };
     report.progress.map(News::Progress).into_iter().chain([result]).map(|news| (&report.key, news))
 }
@@ -96,7 +96,7 @@ pub(crate) async fn tell_notes(shared: Arc<Shared>) {
     }
 }
 
-fn settle(shared: &Shared, report: Report, outcome: &TaskOutcome) {
+fn settle(shared: &Shared, report: QueuedReport, outcome: &TaskOutcome) {
     match outcome.outcome {
         OutcomeKind::Accepted | OutcomeKind::Unchanged => count(shared, &report),
         // Ended by this very message: the first call with it arrived, only its answer did not.
@@ -112,7 +112,7 @@ fn settle(shared: &Shared, report: Report, outcome: &TaskOutcome) {
     shared.slots.settle(&report.key);
 }
 
-fn count(shared: &Shared, report: &Report) {
+fn count(shared: &Shared, report: &QueuedReport) {
     shared.tally(|tally| match report.verdict {
         Verdict::Success(_) => tally.done += 1,
         Verdict::Failure(_) => tally.failed += 1,
@@ -121,7 +121,7 @@ fn count(shared: &Shared, report: &Report) {
 
 /// A result that the server will never take, e.g. because of its size, becomes a failure that says so: without an end the
 /// task would be handed out again, and end here again.
-fn unwanted(shared: &Shared, mut report: Report, reason: &str) {
+fn unwanted(shared: &Shared, mut report: QueuedReport, reason: &str) {
     if report.substitute {
         tracing::error!(task_id = %report.key.task_id, reason, "the server takes neither the result nor its failure");
         shared.tally(|tally| tally.unsent += 1);

@@ -21,7 +21,7 @@ use tokio::{
 use super::{
     Handler, Order, PushWorkerBuilder, WorkerReport, WorkerState,
     lanes::{Job, Lane, Lanes},
-    stats::Progress,
+    stats::WorkerProgress,
 };
 use crate::{
     Event, HandlerError, Metadata,
@@ -31,7 +31,7 @@ use crate::{
     telemetry::WorkerMetrics,
 };
 
-pub(crate) struct Dispatcher {
+pub(crate) struct PushDispatcher {
     settings: PushWorkerBuilder,
     context: Arc<Shared>,
     lanes: Lanes<Item>,
@@ -51,7 +51,7 @@ struct Shared {
     membership: Membership,
     handler: Handler,
     settings: PushWorkerBuilder,
-    progress: Arc<Progress>,
+    progress: Arc<WorkerProgress>,
     metrics: WorkerMetrics,
 }
 
@@ -66,12 +66,12 @@ enum Ended {
     Lost,
 }
 
-impl Dispatcher {
+impl PushDispatcher {
     pub(crate) fn new(
         settings: PushWorkerBuilder,
         membership: Membership,
         handler: Handler,
-        progress: Arc<Progress>,
+        progress: Arc<WorkerProgress>,
     ) -> Self {
         let metrics = membership.hub.telemetry.worker(&settings.name);
         let task = membership.hub.task();

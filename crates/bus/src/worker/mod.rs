@@ -17,7 +17,7 @@ use tokio::{
     task::{AbortHandle, JoinHandle},
 };
 
-use self::{dispatch::Dispatcher, hooks::NoHooks, stats::Progress};
+use self::{dispatch::PushDispatcher, hooks::NoHooks, stats::WorkerProgress};
 pub use self::{
     hooks::Hooks,
     stats::{WorkerState, WorkerStats},
@@ -60,7 +60,7 @@ pub struct WorkerReport {
 pub struct PushWorker {
     name: Arc<str>,
     subscriber: Arc<Subscriber>,
-    progress: Arc<Progress>,
+    progress: Arc<WorkerProgress>,
     concurrency: usize,
     stop: watch::Sender<bool>,
     task: Option<JoinHandle<WorkerReport>>,
@@ -246,11 +246,11 @@ impl PushWorkerBuilder {
             offer_timeout: None,
         };
         let membership = bus.hub.subscribe(SubscriberKind::Worker, patterns, options).await?;
-        let (subscriber, progress) = (Arc::clone(&membership.subscriber), Arc::new(Progress::new()));
+        let (subscriber, progress) = (Arc::clone(&membership.subscriber), Arc::new(WorkerProgress::new()));
         let (stop, stopping) = watch::channel(false);
         let (name, concurrency): (Arc<str>, _) = (self.name.as_str().into(), self.concurrency);
         self.hooks.started().await;
-        let task = tokio::spawn(Dispatcher::new(self, membership, handler, Arc::clone(&progress)).run(stopping));
+        let task = tokio::spawn(PushDispatcher::new(self, membership, handler, Arc::clone(&progress)).run(stopping));
         let abort = task.abort_handle();
         let _ = subscriber.task.set(abort.clone());
         Ok(PushWorker { name, subscriber, progress, concurrency, stop, task: Some(task), abort })

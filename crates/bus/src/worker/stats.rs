@@ -53,7 +53,7 @@ pub struct WorkerStats {
 }
 
 /// The counters behind [`WorkerStats`].
-pub(crate) struct Progress {
+pub(crate) struct WorkerProgress {
     state: AtomicU8,
     pub(crate) executions: AtomicU64,
     pub(crate) errors: AtomicU64,
@@ -63,7 +63,7 @@ pub(crate) struct Progress {
     started: Instant,
 }
 
-impl Progress {
+impl WorkerProgress {
     pub(crate) fn new() -> Self {
         Self {
             state: AtomicU8::new(0),

@@ -13,7 +13,7 @@ const REFUSED: Duration = Duration::from_secs(5);
 
 /// What is known of a credential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum CachedCheck {
     /// It is valid.
     Verified,
     /// It is invalid.
@@ -46,18 +46,18 @@ impl Memory {
     }
 
     /// What is known of a credential that is being used.
-    pub(super) fn recall(&self, digest: &Digest) -> Known {
+    pub(super) fn recall(&self, digest: &Digest) -> CachedCheck {
         let now = Instant::now();
         let mut entries = self.entries();
-        let Some(entry) = entries.get_mut(digest) else { return Known::Nothing };
+        let Some(entry) = entries.get_mut(digest) else { return CachedCheck::Nothing };
         match (entry.verified, self.is_fresh(entry, now)) {
             (true, true) => {
                 entry.used = now;
-                Known::Verified
+                CachedCheck::Verified
             }
-            (true, false) => Known::VerifiedBefore,
-            (false, true) => Known::Refused,
-            (false, false) => Known::Nothing,
+            (true, false) => CachedCheck::VerifiedBefore,
+            (false, true) => CachedCheck::Refused,
+            (false, false) => CachedCheck::Nothing,
         }
     }
 
@@ -111,13 +111,13 @@ mod tests {
             memory.remember([guess; 32], false);
             assert!(memory.entries().len() <= 8);
         }
-        assert_eq!(memory.recall(&[1; 32]), Known::Verified);
-        assert_eq!(memory.recall(&[99; 32]), Known::Refused);
+        assert_eq!(memory.recall(&[1; 32]), CachedCheck::Verified);
+        assert_eq!(memory.recall(&[99; 32]), CachedCheck::Refused);
         for right in 100..120 {
             memory.remember([right; 32], true);
             assert!(memory.entries().len() <= 8);
         }
-        assert_eq!(memory.recall(&[119; 32]), Known::Verified);
+        assert_eq!(memory.recall(&[119; 32]), CachedCheck::Verified);
     }
 
     #[test]
@@ -126,8 +126,8 @@ mod tests {
         let unchecked = Memory::new(8, LONG, Duration::ZERO);
         for memory in [unused, unchecked] {
             memory.remember([1; 32], true);
-            assert_eq!(memory.recall(&[1; 32]), Known::VerifiedBefore);
-            assert_eq!(memory.recall(&[2; 32]), Known::Nothing);
+            assert_eq!(memory.recall(&[1; 32]), CachedCheck::VerifiedBefore);
+            assert_eq!(memory.recall(&[2; 32]), CachedCheck::Nothing);
         }
     }
 }

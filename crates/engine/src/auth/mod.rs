@@ -21,7 +21,7 @@ use relais_core::{Client, ClientId, Declared};
 use sha2::Sha256;
 use tokio::sync::OnceCell;
 
-use self::memory::{Known, Memory};
+use self::memory::{CachedCheck, Memory};
 use crate::{
     EngineError,
     pool::{Pool, PoolError, PoolOptions, Requester},
@@ -187,10 +187,10 @@ impl Authenticator {
         let hash = client.map(|client| client.secret_hash.as_str());
         let digest = self.digest(given, hash)?;
         let verified = match self.memory.recall(&digest) {
-            Known::Verified => true,
-            Known::Refused => false,
-            Known::VerifiedBefore => self.check(&self.verified_before, digest, given, hash).await?,
-            Known::Nothing => self.check(&self.guesses, digest, given, hash).await?,
+            CachedCheck::Verified => true,
+            CachedCheck::Refused => false,
+            CachedCheck::VerifiedBefore => self.check(&self.verified_before, digest, given, hash).await?,
+            CachedCheck::Nothing => self.check(&self.guesses, digest, given, hash).await?,
         };
         client.filter(|_| verified).map(Arc::clone).ok_or(EngineError::Forbidden)
     }

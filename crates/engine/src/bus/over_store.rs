@@ -32,28 +32,28 @@ const WAITING: usize = 10_000;
 /// Sends events by [`MaintenanceStore::broadcast`](relais_core::MaintenanceStore::broadcast).
 pub struct StoreTransport {
     store: Arc<dyn Store>,
-    ear: Arc<Ear>,
+    listener: Arc<BroadcastListener>,
     running: Mutex<Option<JoinHandle<()>>>,
 }
 
-enum Heard {
+enum Notification {
     Text(String),
     Listening,
     Lost(String),
 }
 
 /// The listener of the store.
-struct Ear {
+struct BroadcastListener {
     /// Receives the texts; none while the bus is stopped.
-    out: Mutex<Option<mpsc::Sender<Heard>>>,
+    out: Mutex<Option<mpsc::Sender<Notification>>>,
     /// Whether wake-ups of other processes arrive.
     hears: watch::Sender<bool>,
     /// Whether texts were dropped because this process did not keep up.
     overrun: AtomicBool,
 }
 
-impl Ear {
-    fn pass_on(&self, heard: Heard) {
+impl BroadcastListener {
+    fn pass_on(&self, heard: Notification) {
         let out = self.out.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(out) = &*out
             && let Err(mpsc::error::TrySendError::Full(_)) = out.try_send(heard)
@@ -63,18 +63,18 @@ impl Ear {
     }
 }
 
-impl WakeupListener for Ear {
+impl WakeupListener for BroadcastListener {
     fn wake(&self, _: &Wakeup) {}
 
     fn told(&self, text: &str) {
-        self.pass_on(Heard::Text(text.to_owned()));
+        self.pass_on(Notification::Text(text.to_owned()));
     }
 
     fn hears(&self, hears: Result<(), &str>) {
         self.hears.send_replace(hears.is_ok());
         self.pass_on(match hears {
-            Ok(()) => Heard::Listening,
-            Err(why) => Heard::Lost(why.to_owned()),
+            Ok(()) => Notification::Listening,
+            Err(why) => Notification::Lost(why.to_owned()),
         });
     }
 }
@@ -82,10 +82,10 @@ impl WakeupListener for Ear {
 impl StoreTransport {
     /// Over a store whose wake-ups are relayed, which the engine does while it runs.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        let ear =
-            Arc::new(Ear { out: Mutex::default(), hears: watch::channel(false).0, overrun: AtomicBool::new(false) });
-        store.listen(Arc::clone(&ear) as _);
-        Self { store, ear, running: Mutex::default() }
+        let listener =
+            Arc::new(BroadcastListener { out: Mutex::default(), hears: watch::channel(false).0, overrun: AtomicBool::new(false) });
+        store.listen(Arc::clone(&listener) as _);
+        Self { store, listener, running: Mutex::default() }
     }
 
     async fn tell(&self, texts: Vec<String>) -> Result<(), BusError> {
@@ -119,8 +119,8 @@ impl Transport for StoreTransport {
 
     async fn start(&self, inbox: Inbox) -> Result<(), BusError> {
         let (out, mut heard) = mpsc::channel(WAITING);
-        *self.ear.out.lock().unwrap_or_else(PoisonError::into_inner) = Some(out);
-        let mut hears = self.ear.hears.subscribe();
+        *self.listener.out.lock().unwrap_or_else(PoisonError::into_inner) = Some(out);
+        let mut hears = self.listener.hears.subscribe();
         if tokio::time::timeout(PATIENCE, hears.wait_for(|hears| *hears)).await.is_err() {
             return Err(BusError::transport("listen", "the store does not hear other processes yet"));
         }
@@ -130,9 +130,9 @@ impl Transport for StoreTransport {
         let until_mark = async {
             while let Some(next) = heard.recv().await {
                 match next {
-                    Heard::Text(text) if text == mark => return Ok(()),
-                    Heard::Text(_) | Heard::Listening => {}
-                    Heard::Lost(why) => return Err(BusError::transport("listen", why)),
+                    Notification::Text(text) if text == mark => return Ok(()),
+                    Notification::Text(_) | Notification::Listening => {}
+                    Notification::Lost(why) => return Err(BusError::transport("listen", why)),
                 }
             }
             Err(BusError::NotRunning)
@@ -141,13 +141,13 @@ impl Transport for StoreTransport {
             Ok(heard) => heard?,
             Err(late) => return Err(BusError::transport("listen", late)),
         }
-        let delivering = tokio::spawn(deliver(heard, inbox, Arc::clone(&self.ear)));
+        let delivering = tokio::spawn(deliver(heard, inbox, Arc::clone(&self.listener)));
         *self.running.lock().unwrap_or_else(PoisonError::into_inner) = Some(delivering);
         Ok(())
     }
 
     async fn stop(&self) {
-        self.ear.out.lock().unwrap_or_else(PoisonError::into_inner).take();
+        self.listener.out.lock().unwrap_or_else(PoisonError::into_inner).take();
         let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(running) = running {
             running.abort();
@@ -167,20 +167,20 @@ impl Transport for StoreTransport {
 }
 
 /// Delivers received texts until the bus stops.
-async fn deliver(mut heard: mpsc::Receiver<Heard>, inbox: Inbox, ear: Arc<Ear>) {
+async fn deliver(mut heard: mpsc::Receiver<Notification>, inbox: Inbox, listener: Arc<BroadcastListener>) {
     while let Some(heard) = heard.recv().await {
-        if ear.overrun.swap(false, Ordering::AcqRel) {
+        if listener.overrun.swap(false, Ordering::AcqRel) {
             inbox.disconnected(&BusError::transport("keep up", "this process was told more than it could take")).await;
             inbox.connected(true).await;
         }
         match heard {
-            Heard::Text(text) if text.starts_with(MARK) => {}
-            Heard::Text(text) => match Event::from_json(&text) {
+            Notification::Text(text) if text.starts_with(MARK) => {}
+            Notification::Text(text) => match Event::from_json(&text) {
                 Ok(event) => inbox.deliver(event).await,
                 Err(error) => tracing::warn!(error = %error, "something that is no event was told; ignored"),
             },
-            Heard::Listening => inbox.connected(true).await,
-            Heard::Lost(why) => inbox.disconnected(&BusError::transport("listen", why)).await,
+            Notification::Listening => inbox.connected(true).await,
+            Notification::Lost(why) => inbox.disconnected(&BusError::transport("listen", why)).await,
         }
     }
 }

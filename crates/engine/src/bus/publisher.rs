@@ -136,7 +136,7 @@ impl EventPublisher {
             events.push(Outgoing::new(WAKEUPS, wakeup::encode(&self.origin, wakeup)));
         }
         if !changes.is_empty() {
-            let names = Names::read(engine, changes).await;
+            let names = EventNames::read(engine, changes).await;
             events.extend(changes.iter().filter_map(|change| names.event(change)));
         }
         bus.send_all(events).await
@@ -186,12 +186,12 @@ fn merge(into: &mut Wakeup, other: &Wakeup) {
 }
 
 /// The names of services and clients that some changes are about.
-struct Names {
+struct EventNames {
     services: HashMap<ServiceKey, String>,
     clients: HashMap<ClientKey, String>,
 }
 
-impl Names {
+impl EventNames {
     async fn read(engine: &Weak<Inner>, changes: &[TaskChange]) -> Self {
         let mut names = Self { services: HashMap::new(), clients: HashMap::new() };
         let Some(engine) = engine.upgrade().map(Engine) else { return names };
@@ -327,7 +327,7 @@ mod tests {
             over: None,
             failure: Some(TaskChange::in_brief(&failure)),
         };
-        let names = Names {
+        let names = EventNames {
             services: HashMap::from([(ServiceKey(1), "s".repeat(100))]),
             clients: HashMap::from([(ClientKey(1), "c".repeat(100))]),
         };

@@ -41,7 +41,7 @@ const MOST: usize = 10_000;
 
 /// A message of interest.
 #[derive(Debug, Serialize, Deserialize)]
-struct Said {
+struct InterestMessage {
     /// The process.
     origin: String,
     /// Whether it follows task events.
@@ -89,7 +89,7 @@ impl RemoteInterest {
         u64::try_from(moment.saturating_duration_since(self.base).as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn note(&self, said: Said, now: Instant) {
+    fn note(&self, said: InterestMessage, now: Instant) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.retain(|_, until| *until > now);
         if !said.wants {
@@ -118,7 +118,7 @@ pub(super) async fn listen(
     loop {
         let (wants, mut untold) = (here.any(), false);
         if asks || again || wants != *elsewhere.told.borrow() {
-            let said = Said { origin: event_publisher.origin().to_owned(), wants, asks };
+            let said = InterestMessage { origin: event_publisher.origin().to_owned(), wants, asks };
             match bus.publish(CHANNEL, said).await {
                 Ok(_) => {
                     (asks, again) = (false, false);
@@ -137,11 +137,11 @@ pub(super) async fn listen(
                 if &*event.channel == Notice::RECONNECTED {
                     asks = true;
                     reconnected();
-                } else if let Ok(said) = event.payload.get::<Said>()
+                } else if let Ok(said) = event.payload.get::<InterestMessage>()
                     && said.origin != event_publisher.origin()
                 {
                     again |= said.asks && wants;
-                    let said = Said { origin: said.origin.clone(), ..*said };
+                    let said = InterestMessage { origin: said.origin.clone(), ..*said };
                     elsewhere.note(said, Instant::now());
                 }
             }
@@ -157,8 +157,8 @@ pub(super) async fn listen(
 mod tests {
     use super::*;
 
-    fn says(origin: &str, wants: bool) -> Said {
-        Said { origin: origin.to_owned(), wants, asks: false }
+    fn says(origin: &str, wants: bool) -> InterestMessage {
+        InterestMessage { origin: origin.to_owned(), wants, asks: false }
     }
 
     #[test]

@@ -35,8 +35,8 @@ pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
                 () = engine.0.stopping.cancelled() => return,
             };
             match kept {
-                Ok(Kept::There) => {}
-                Ok(Kept::Soon) => period = SOON,
+                Ok(QueueCheck::There) => {}
+                Ok(QueueCheck::Soon) => period = SOON,
                 Err(error) => {
                     period = SOON;
                     tracing::debug!(service = %service.name, error, "its queues could not be looked at");
@@ -55,7 +55,7 @@ pub(super) async fn run(engine: Engine, task_broker: Arc<dyn TaskBroker>) {
 }
 
 /// Whether a service's queues exist.
-enum Kept {
+enum QueueCheck {
     There,
     /// Another process is about to declare them.
     Soon,
@@ -63,7 +63,7 @@ enum Kept {
 
 /// Makes sure that a service's queues exist. The tasks of a missing queue are dispatched again: that is written before
 /// the queue is declared, so that it is not lost if the process dies in between.
-async fn keep(engine: &Engine, task_broker: &dyn TaskBroker, service: &Service) -> Result<Kept, String> {
+async fn keep(engine: &Engine, task_broker: &dyn TaskBroker, service: &Service) -> Result<QueueCheck, String> {
     let words = |error: TaskBrokerError| error.to_string();
     let store = |error: EngineError| chain(&error);
     let mailbox = mailbox(service);
@@ -72,7 +72,7 @@ async fn keep(engine: &Engine, task_broker: &dyn TaskBroker, service: &Service) 
     // Not declared without the chore. If another process did it, the queue exists at the next check; if it is missing
     // for the second time, its tasks must be written once more.
     if missing && !take_turn(engine, format!("dispatch again: {}", mailbox.name), TURN).await.map_err(store)? {
-        return Ok(Kept::Soon);
+        return Ok(QueueCheck::Soon);
     }
     // A service that never had queues has lost nothing.
     let new = engine.0.dispatcher.is_new(service.key)
@@ -91,7 +91,7 @@ async fn keep(engine: &Engine, task_broker: &dyn TaskBroker, service: &Service) 
         engine.0.hub.dispatch_bell.notify_one();
     }
     notice_loss(engine, service, sight).await.map_err(|error| store(error.into()))?;
-    Ok(Kept::There)
+    Ok(QueueCheck::There)
 }
 
 /// Notices that the broker has no task of a service while published tasks wait: somebody purged the queue, or a policy

@@ -35,9 +35,9 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MOST_REMEMBERED: usize = 20_000;
 
 /// Receives revocations from the store.
-struct Ear(mpsc::Sender<Vec<Revocation>>);
+struct RevocationListener(mpsc::Sender<Vec<Revocation>>);
 
-impl WakeupListener for Ear {
+impl WakeupListener for RevocationListener {
     fn wake(&self, _: &Wakeup) {}
 
     fn revoked(&self, tasks: &[Revocation]) {
@@ -48,7 +48,7 @@ impl WakeupListener for Ear {
 /// Sends revocations from now on.
 pub(super) fn start(engine: &Engine, task_broker: &Arc<dyn TaskBroker>) {
     let (tell, revoked) = mpsc::channel(MOST_WAITING);
-    engine.0.store.listen(Arc::new(Ear(tell)));
+    engine.0.store.listen(Arc::new(RevocationListener(tell)));
     engine.spawn(run(engine.clone(), Arc::clone(task_broker), revoked));
 }
 

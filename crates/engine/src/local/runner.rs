@@ -75,7 +75,7 @@ pub(crate) struct Runner {
 
 /// The leased tasks, and their pace.
 #[derive(Debug, Default)]
-struct Room {
+struct LeaseRoom {
     /// Tasks that have not ended.
     ahead: AtomicUsize,
     /// Tasks that have ended and are not written.
@@ -86,7 +86,7 @@ struct Room {
     bell: Notify,
 }
 
-impl Room {
+impl LeaseRoom {
     /// How many to lease now, with this concurrency: when a slot is free, and otherwise when half of the prefetched
     /// ones have ended.
     fn left(&self, concurrency: usize) -> Option<usize> {
@@ -118,7 +118,7 @@ impl Room {
 }
 
 /// The outcome of a task.
-struct Ended {
+struct EndedTask {
     task_id: TaskId,
     attempt: u32,
     /// None if there is nothing to write, because the task was taken away.
@@ -129,7 +129,7 @@ impl Runner {
     /// Leases, runs and writes until the instance stops and running tasks have ended.
     pub(super) async fn run(self) {
         let concurrency = self.registered.concurrency;
-        let room = Arc::new(Room { wanted: AtomicUsize::new(concurrency), ..Room::default() });
+        let room = Arc::new(LeaseRoom { wanted: AtomicUsize::new(concurrency), ..LeaseRoom::default() });
         let (deliver, deliveries) = mpsc::unbounded_channel();
         let (report, results) = mpsc::unbounded_channel();
         let this = Arc::new(self);
@@ -141,7 +141,7 @@ impl Runner {
     }
 
     /// Leases tasks while there is room.
-    async fn take(self: Arc<Self>, room: Arc<Room>, deliver: mpsc::UnboundedSender<Task>) {
+    async fn take(self: Arc<Self>, room: Arc<LeaseRoom>, deliver: mpsc::UnboundedSender<Task>) {
         let mut failing = false;
         while !self.stop.is_cancelled() {
             let (Some(max), Some(instance)) = (room.left(self.registered.concurrency), self.life.key()) else {
@@ -192,9 +192,9 @@ impl Runner {
     /// ends, as if it had never been leased.
     async fn run_all(
         self: Arc<Self>,
-        room: Arc<Room>,
+        room: Arc<LeaseRoom>,
         mut deliveries: mpsc::UnboundedReceiver<Task>,
-        report: mpsc::UnboundedSender<Ended>,
+        report: mpsc::UnboundedSender<EndedTask>,
     ) {
         let slots = Arc::new(Semaphore::new(self.registered.concurrency));
         while let Some(task) = deliveries.recv().await {
@@ -227,7 +227,7 @@ impl Runner {
                 // An interrupted task had begun, so its next run is another attempt.
                 let what = what.or_else(|| Some(Return::Again("the process stops".to_owned())));
                 room.ended(this.registered.concurrency);
-                let _ = report.send(Ended { task_id, attempt, what: what.filter(|_| ours) });
+                let _ = report.send(EndedTask { task_id, attempt, what: what.filter(|_| ours) });
             });
         }
     }
@@ -308,7 +308,7 @@ impl Runner {
             Return::Again(why) => Return::Again(why.clone()),
             Return::Ended(verdict) => Return::Ended(verdict.clone()),
         };
-        if let Some(event) = self.event(Ended { task_id, attempt, what: Some(what) }) {
+        if let Some(event) = self.event(EndedTask { task_id, attempt, what: Some(what) }) {
             self.engine.0.store.record_events(vec![event]).await?;
         }
         Ok(returned)
@@ -328,8 +328,8 @@ impl Runner {
 
     /// Writes results as they arrive, many at once. If many arrive during a write, a second write starts beside it, so
     /// that the store has work while it waits for its disk.
-    async fn write_all(self: Arc<Self>, room: Arc<Room>, mut results: mpsc::UnboundedReceiver<Ended>) {
-        let mut pace = Pace::new(Instant::now());
+    async fn write_all(self: Arc<Self>, room: Arc<LeaseRoom>, mut results: mpsc::UnboundedReceiver<EndedTask>) {
+        let mut pace = EndPace::new(Instant::now());
         let (mut batch, mut open) = (Vec::with_capacity(BATCH), true);
         // Each on its own: while one is put into words, the store is not to wait for the other.
         let mut written = JoinSet::new();
@@ -357,7 +357,7 @@ impl Runner {
     }
 
     /// Writes these results, and returns how many there were.
-    async fn write_batch(self: Arc<Self>, batch: Vec<Ended>) -> usize {
+    async fn write_batch(self: Arc<Self>, batch: Vec<EndedTask>) -> usize {
         let number = batch.len();
         let (done, rest): (Vec<_>, Vec<_>) = batch
             .into_iter()
@@ -371,7 +371,7 @@ impl Runner {
         number
     }
 
-    fn event(&self, Ended { task_id, attempt, what }: Ended) -> Option<TaskEvent> {
+    fn event(&self, EndedTask { task_id, attempt, what }: EndedTask) -> Option<TaskEvent> {
         let attempt = Some(attempt);
         let event = match what? {
             Return::Again(_) => Event::Returned { attempt },
@@ -461,13 +461,13 @@ fn system_time(moment: Timestamp) -> SystemTime {
 
 /// The pace at which tasks end.
 #[derive(Debug)]
-struct Pace {
+struct EndPace {
     since: Instant,
     ended: usize,
     per_second: f64,
 }
 
-impl Pace {
+impl EndPace {
     fn new(now: Instant) -> Self {
         Self { since: now, ended: 0, per_second: 0.0 }
     }
@@ -491,7 +491,7 @@ mod tests {
 
     #[test]
     fn unwritten_results_stop_new_leases_only_beyond_a_limit() {
-        let room = Room { wanted: AtomicUsize::new(100), ..Room::default() };
+        let room = LeaseRoom { wanted: AtomicUsize::new(100), ..LeaseRoom::default() };
         assert_eq!(room.left(10), Some(100));
         room.took(100);
         assert_eq!(room.left(10), None, "all are ahead");
@@ -509,7 +509,7 @@ mod tests {
     #[test]
     fn an_instance_prefetches_as_many_tasks_as_it_runs_in_a_moment() {
         let start = Instant::now();
-        let mut pace = Pace::new(start);
+        let mut pace = EndPace::new(start);
         assert_eq!(pace.wanted(1, start, 10), 10, "nothing is known yet");
         let later = start + Duration::from_secs(1);
         assert_eq!(pace.wanted(9_999, later, 10), 410, "10,000 a second");

@@ -11,12 +11,12 @@ use crate::{Access, Engine, EngineError, registry::Snapshot, submit::new_task, t
 const BATCH: usize = 500;
 
 /// Validates transactional submissions against one version of the declaration.
-struct Judge {
+struct SnapshotSubmissionValidator {
     engine: Engine,
     snapshot: Arc<Snapshot>,
 }
 
-impl SubmissionValidator for Judge {
+impl SubmissionValidator for SnapshotSubmissionValidator {
     fn version(&self) -> i64 {
         self.snapshot.declared.version
     }
@@ -70,7 +70,7 @@ impl Engine {
     pub(crate) async fn take_in(&self) -> Result<(), EngineError> {
         loop {
             let Ok(snapshot) = self.snapshot() else { return Ok(()) };
-            let validator = Judge { engine: self.clone(), snapshot };
+            let validator = SnapshotSubmissionValidator { engine: self.clone(), snapshot };
             let report = self.0.store.collect_submissions(BATCH, Arc::new(validator)).await?;
             if report.stale {
                 self.refresh().await?;

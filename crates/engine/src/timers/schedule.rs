@@ -83,8 +83,8 @@ impl Engine {
                 Some(wait) if wait.is_zero() => {}
                 other => return Ok(other),
             }
-            let judge = Judge { engine: self.clone(), snapshot: self.snapshot()? };
-            let fired = self.0.store.fire_schedules(BATCH, Arc::new(judge)).await?;
+            let validator = SnapshotScheduleValidator { engine: self.clone(), snapshot: self.snapshot()? };
+            let fired = self.0.store.fire_schedules(BATCH, Arc::new(validator)).await?;
             if fired.stale {
                 self.refresh().await?;
             } else if fired.schedules.is_empty() {
@@ -135,12 +135,12 @@ pub(crate) fn submission(schedule: &Schedule, due: Option<Timestamp>) -> Result<
 }
 
 /// Validates runs against one version of the declaration.
-struct Judge {
+struct SnapshotScheduleValidator {
     engine: Engine,
     snapshot: Arc<Snapshot>,
 }
 
-impl ScheduleValidator for Judge {
+impl ScheduleValidator for SnapshotScheduleValidator {
     fn version(&self) -> i64 {
         self.snapshot.declared.version
     }

@@ -167,14 +167,14 @@ pub async fn an_ended_task_can_be_retried_by_an_operator(harness: &Harness) -> R
 pub async fn a_delayed_task_enters_its_queue_when_it_is_due(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = (service(store, "resize", limits(Some(4))).await?, client(store, "alice").await?);
-    let ear = Arc::new(Ear::default());
-    store.listen(Arc::clone(&ear) as _);
+    let recorder = Arc::new(WakeupRecorder::default());
+    store.listen(Arc::clone(&recorder) as _);
     let at = |due| on(Terms { due: Some(due), ..Terms::default() }, service, client);
     let now = store.ping().await?;
     let past = When::At(Timestamp::from_millis(0));
     let tasks = vec![at(When::After(LATER))?, at(When::After(SOON))?, at(past)?, new_task(service, client)?];
     let names = submit_all(store, tasks).await?;
-    let heard = ear.take();
+    let heard = recorder.take();
     let timer = heard.iter().find_map(|wakeup| wakeup.timer).context("whoever waits is told when to look")?;
     ensure!(timer >= now.after(SOON) && timer < now.after(LATER), "{timer}");
     let refused = store.submit_many(vec![new_task(service, client)?]).await?;
@@ -190,7 +190,7 @@ pub async fn a_delayed_task_enters_its_queue_when_it_is_due(harness: &Harness) -
     ensure!(passed.changed == 1 && passed.lost == 0, "{passed:?}");
     let next = passed.next.context("there is another one")?;
     ensure!(next > Duration::from_secs(60) && next <= LATER, "{next:?}");
-    let woken = ear.take().iter().any(|wakeup| wakeup.work == [service] && wakeup.tasks != IdsChanged::These(vec![]));
+    let woken = recorder.take().iter().any(|wakeup| wakeup.work == [service] && wakeup.tasks != IdsChanged::These(vec![]));
     ensure!(woken, "workers are woken");
     ensure!(claim(store, service, 9).await?.iter().map(|task| task.task_id).eq([names[1]]));
     change(store, names[0], service, Event::Cancelled).await?;
@@ -486,15 +486,15 @@ fn purge_all(service: ServiceKey) -> relais_core::PurgeRule {
 
 /// Collects the wake-ups that it receives.
 #[derive(Default)]
-struct Ear(Mutex<Vec<Wakeup>>);
+struct WakeupRecorder(Mutex<Vec<Wakeup>>);
 
-impl Ear {
+impl WakeupRecorder {
     fn take(&self) -> Vec<Wakeup> {
         std::mem::take(&mut *self.0.lock().expect("nobody panicked"))
     }
 }
 
-impl WakeupListener for Ear {
+impl WakeupListener for WakeupRecorder {
     fn wake(&self, wakeup: &Wakeup) {
         self.0.lock().expect("nobody panicked").push(wakeup.clone());
     }

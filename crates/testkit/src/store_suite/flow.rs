@@ -437,9 +437,9 @@ pub async fn flow_limits_can_change_while_tasks_run(harness: &Harness) -> Result
 }
 
 /// Collects the wake-ups that it receives.
-pub(super) struct Ear(pub(super) mpsc::UnboundedSender<Wakeup>);
+pub(super) struct WakeupRecorder(pub(super) mpsc::UnboundedSender<Wakeup>);
 
-impl WakeupListener for Ear {
+impl WakeupListener for WakeupRecorder {
     fn wake(&self, wakeup: &Wakeup) {
         // A listener that was dropped receives nothing.
         let _ = self.0.send(wakeup.clone());
@@ -457,8 +457,8 @@ pub async fn a_worker_that_waits_for_flow_room_is_woken(harness: &Harness) -> Re
     for service in [limited, free] {
         submit_all(store, new_tasks(service, alice, 10)?).await?;
     }
-    let (ear, mut heard) = mpsc::unbounded_channel();
-    store.listen(Arc::new(Ear(ear)));
+    let (recorder, mut heard) = mpsc::unbounded_channel();
+    store.listen(Arc::new(WakeupRecorder(recorder)));
     let mut woken = || -> Vec<ServiceKey> {
         let mut work = Vec::new();
         while let Ok(wakeup) = heard.try_recv() {

@@ -18,7 +18,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Harness,
-    flow::{Ear, FREE, clients, flow, put_flow},
+    flow::{FREE, WakeupRecorder, clients, flow, put_flow},
     random::Random,
     world::{
         DEADLINE, LONG, a_moment, at_once, change, filter, json, list_all, new_task, new_tasks, put_brokered, record,
@@ -120,8 +120,8 @@ pub async fn concurrent_publishers_hold_every_flow_limit_and_finish_all_tasks(ha
     }
     let first = publish(store, service, 10).await?;
     ensure!(first == [0, 1, 2, 4, 5, 7].map(|at: usize| names[at]), "{first:?} of {names:?}");
-    let (ear, mut heard) = mpsc::unbounded_channel();
-    store.listen(Arc::new(Ear(ear)));
+    let (recorder, mut heard) = mpsc::unbounded_channel();
+    store.listen(Arc::new(WakeupRecorder(recorder)));
     change(store, names[1], service, Event::Cancelled).await?;
     let wakeup = heard.try_recv().context("somebody is woken")?;
     ensure!(wakeup.dispatch == [service] && wakeup.work.is_empty(), "whoever publishes is: {wakeup:?}");

@@ -17,9 +17,9 @@ use super::{
 };
 
 /// Collects the wake-ups that it receives.
-struct Ear(mpsc::UnboundedSender<Wakeup>);
+struct WakeupRecorder(mpsc::UnboundedSender<Wakeup>);
 
-impl WakeupListener for Ear {
+impl WakeupListener for WakeupRecorder {
     fn wake(&self, wakeup: &Wakeup) {
         // A listener that was dropped receives nothing.
         let _ = self.0.send(wakeup.clone());
@@ -27,8 +27,8 @@ impl WakeupListener for Ear {
 }
 
 fn listen(store: &dyn Store) -> mpsc::UnboundedReceiver<Wakeup> {
-    let (ear, heard) = mpsc::unbounded_channel();
-    store.listen(Arc::new(Ear(ear)));
+    let (recorder, heard) = mpsc::unbounded_channel();
+    store.listen(Arc::new(WakeupRecorder(recorder)));
     heard
 }
 
@@ -160,11 +160,11 @@ impl Curious {
 pub async fn every_committed_change_is_published_in_order_to_those_who_follow(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
-    let ear = Arc::new(Curious::default());
-    store.listen(Arc::clone(&ear) as _);
+    let recorder = Arc::new(Curious::default());
+    store.listen(Arc::clone(&recorder) as _);
     submit(store, new_task(service, client)?).await?;
-    ensure!(ear.heard().is_empty(), "nobody wanted it");
-    ear.wants.store(true, std::sync::atomic::Ordering::Relaxed);
+    ensure!(recorder.heard().is_empty(), "nobody wanted it");
+    recorder.wants.store(true, std::sync::atomic::Ordering::Relaxed);
     let mut task = new_task(service, client)?;
     task.correlation_id = Some("chain".to_owned());
     let id = submit(store, task).await?.task_id;
@@ -174,7 +174,7 @@ pub async fn every_committed_change_is_published_in_order_to_those_who_follow(ha
     record(store, id, service, Event::Returned { attempt: Some(9) }).await?;
     change(store, id, service, Event::Returned { attempt: Some(1) }).await?;
     change(store, id, service, Event::Cancelled).await?;
-    let heard: Vec<TaskChange> = ear.heard().into_iter().filter(|change| change.task_id == id).collect();
+    let heard: Vec<TaskChange> = recorder.heard().into_iter().filter(|change| change.task_id == id).collect();
     let milestones: Vec<Milestone> = heard.iter().map(|change| change.milestone).collect();
     ensure!(
         milestones
@@ -199,9 +199,9 @@ pub async fn every_committed_change_is_published_in_order_to_those_who_follow(ha
 pub async fn a_worker_with_a_cancelled_task_gets_a_revocation(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let (service, client) = one_of_each(store).await?;
-    let ear = Arc::new(Curious::default());
-    store.listen(Arc::clone(&ear) as _);
-    let heard = || std::mem::take(&mut *ear.revoked.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+    let recorder = Arc::new(Curious::default());
+    store.listen(Arc::clone(&recorder) as _);
+    let heard = || std::mem::take(&mut *recorder.revoked.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
     let began = Event::Delivered { worker_host: Some("pod-1".to_owned()), again: false, delivery_limit: 20 };
     let progress = Event::Progressed { attempt: None, progress: 1.0, lease: None };
 
@@ -239,8 +239,8 @@ pub async fn a_worker_with_a_cancelled_task_gets_a_revocation(harness: &Harness)
 pub async fn broadcast_texts_reach_every_process(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let other = Arc::clone(harness.handles.last().context("a handle")?);
-    let ear = Arc::new(Curious::default());
-    other.listen(Arc::clone(&ear) as _);
+    let recorder = Arc::new(Curious::default());
+    other.listen(Arc::clone(&recorder) as _);
     let relay = tokio::spawn({
         let other = Arc::clone(&other);
         async move { other.relay_wakeups().await }
@@ -249,15 +249,15 @@ pub async fn broadcast_texts_reach_every_process(harness: &Harness) -> Result<()
     if !harness.features.many_processes {
         relay.abort();
         store.broadcast(said).await?;
-        ensure!(ear.texts().is_empty());
+        ensure!(recorder.texts().is_empty());
         return Ok(());
     }
-    tokio::time::timeout(DEADLINE, ear.bell.notified()).await.context("it never listens")?;
+    tokio::time::timeout(DEADLINE, recorder.bell.notified()).await.context("it never listens")?;
     store.broadcast(said.clone()).await?;
-    while ear.texts().len() < said.len() {
-        tokio::time::timeout(DEADLINE, ear.bell.notified()).await.context("not all is heard")?;
+    while recorder.texts().len() < said.len() {
+        tokio::time::timeout(DEADLINE, recorder.bell.notified()).await.context("not all is heard")?;
     }
-    ensure!(ear.texts() == said, "in their order");
+    ensure!(recorder.texts() == said, "in their order");
     relay.abort();
     Ok(())
 }

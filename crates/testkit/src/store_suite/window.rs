@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 
 use super::{
     Harness,
-    flow::{Ear, FREE, clients, flow},
+    flow::{FREE, WakeupRecorder, clients, flow},
     random::Random,
     world::{
         DEADLINE, LONG, a_moment, at_once, change, json, new_task, new_tasks, put_brokered, service_key, submit,
@@ -51,8 +51,8 @@ pub async fn a_dispatch_window_bounds_published_tasks_and_loses_none(harness: &H
     ensure!(take(10).await? == out[4..], "what could not be published leaves its room");
     store.complete_dispatches(out[4..].to_vec(), Dispatched::Done).await?;
 
-    let (ear, mut heard) = mpsc::unbounded_channel();
-    store.listen(Arc::new(Ear(ear)));
+    let (recorder, mut heard) = mpsc::unbounded_channel();
+    store.listen(Arc::new(WakeupRecorder(recorder)));
     let starts = Event::Delivered { worker_host: None, again: false, delivery_limit: 9 };
     change(store, all[0], service, starts.clone()).await?;
     ensure!(take(10).await?.is_empty(), "with a worker it is out as well");
