@@ -1,5 +1,4 @@
-//! Who is calling: Basic credentials, read from the header, judged by the engine; and how many requests of one client are
-//! answered at once.
+//! Authentication of clients by Basic credentials, and the limit of concurrent requests of one client.
 
 use std::{convert::Infallible, sync::Arc};
 

@@ -1,4 +1,4 @@
-//! What operators call: declare, look, act. The same model as a declaration file and the command line.
+//! Routes of operators: declare, look, act. The same model as a declaration file and the command line.
 
 use axum::{
     Json,

@@ -1,8 +1,8 @@
-//! Who may use the admin API: whoever has a token; where nobody has one, only whoever is on this machine.
+//! Access to the admin API: callers with a token; without tokens, only callers on this machine.
 //!
-//! "On this machine" is judged by the connection, and taken for nothing when the request shows that it came through a
-//! proxy or from a page of another site. A proxy on this machine that hides itself well speaks for the world all the same:
-//! whoever puts one in front sets a token first, and the server says so when it starts without one.
+//! Whether a caller is on this machine is decided by its connection, and denied if the request came through a proxy or
+//! from a page of another site. A local proxy that hides itself gives access to everybody: an operator who uses one
+//! must set a token, and the server warns at its start if there is none.
 
 use std::net::{IpAddr, SocketAddr};
 

@@ -1,4 +1,4 @@
-//! Batches: what consumers and operators call.
+//! Batches: routes of consumers and operators.
 
 use axum::{
     Json,

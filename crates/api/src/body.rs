@@ -1,6 +1,6 @@
 //! Reading JSON bodies: bounded in size and time, and refused with a number.
 //!
-//! Handlers call this after they know who is calling, never before: strangers do not get to fill our memory.
+//! Handlers call this after authentication, never before: strangers must not fill our memory.
 
 use axum::{
     body::Bytes,

@@ -1,4 +1,4 @@
-//! The broker, as operators see it: how it is, what was set aside, and having tasks published again.
+//! Routes of operators for the broker: its state, dead letters, and publishing tasks again.
 
 use axum::{
     Json,

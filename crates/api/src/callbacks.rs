@@ -1,4 +1,4 @@
-//! Callbacks over HTTP: what became of them, sending them again, and what they are signed with.
+//! Callbacks over HTTP: their status, sending them again, and their signing secrets.
 
 use axum::{
     Json,

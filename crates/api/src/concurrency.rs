@@ -1,7 +1,7 @@
-//! How many requests of one client are answered at once: long-polls and streams last, and one client must not have all the
-//! connections there are.
+//! The limit of concurrent requests of one client: long-polls and streams last, and one client must not take all
+//! connections.
 //!
-//! Only whoever has been recognised takes a place: a stranger can not use up a client's.
+//! Only an authenticated client takes a place, so that a stranger cannot use up the places of a client.
 
 use std::{
     collections::HashMap,

@@ -1,4 +1,4 @@
-//! What consumers call: submit, follow, list, cancel.
+//! Routes of consumers: submit, follow, list, cancel.
 
 use axum::{
     Json,

@@ -1,7 +1,7 @@
-//! Every refusal, as a number. The one place where an error of the engine meets HTTP.
+//! Error numbers: the one place that converts errors of the engine to HTTP.
 //!
-//! Inside, [`EngineError`] and [`ApiError`] are returned with `?`. Faults of ours are logged here with all they say, and
-//! the caller hears only that something went wrong.
+//! Inside, [`EngineError`] and [`ApiError`] are returned with `?`. Internal errors are logged here with all details,
+//! and the caller gets only a general message.
 
 use std::any::Any;
 

@@ -1,4 +1,4 @@
-//! The event bus for operators: what goes on in it, following it, publishing on it.
+//! Routes of operators for the event bus: its state, following it, publishing on it.
 
 use axum::{
     Json,

@@ -1,7 +1,7 @@
-//! A task's life as server-sent events.
+//! The stream of one task as server-sent events.
 //!
-//! Each event carries the whole view, so that a reader that missed some needs only the newest: `id` is the task's
-//! revision, and whoever comes back with `Last-Event-ID` gets the present state if it is newer than that.
+//! Each event carries the whole view, so that a reader that missed some needs only the newest. The `id` is the task's
+//! revision. A reader that reconnects with `Last-Event-ID` gets the current state if it is newer.
 
 use axum::{
     extract::State,

@@ -1,8 +1,8 @@
-//! What nobody read of a request.
+//! The unread rest of a request.
 //!
-//! A refusal may come before the request's body was read: who calls is asked first. What is left of the body then lies in the
-//! connection's way. If little is left it is read and forgotten, and the connection serves the next request; otherwise the
-//! answer says that the connection closes, so that nobody sends another request into it.
+//! A refusal may come before the request's body was read, because authentication comes first. If little of the body is
+//! left, it is read and dropped, and the connection serves the next request. Otherwise the answer says that the
+//! connection closes, so that nobody sends another request on it.
 
 use std::{
     pin::Pin,

@@ -1,4 +1,4 @@
-//! For probes, monitoring and people who read: health, metrics, documentation.
+//! Routes for probes, monitoring and documentation.
 
 use std::time::Instant;
 

@@ -1,4 +1,4 @@
-//! The names in an address. Those that are not UTF-8 name nothing: such an address is one where there is nothing.
+//! The names in a path. A path that is not UTF-8 is not found.
 
 use axum::{
     extract::{FromRequestParts, path::Path as Segments},

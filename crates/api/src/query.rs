@@ -1,4 +1,4 @@
-//! Query parameters, checked one by one; one that is unknown is refused, so that a typing error is not taken for "all".
+//! Query parameters. An unknown one is refused, so that a typing error is not taken for "all".
 
 use std::{collections::BTreeMap, time::Duration};
 

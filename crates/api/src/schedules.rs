@@ -1,4 +1,4 @@
-//! Schedules, as operators call them. Declaring them goes the same way as all that is declared.
+//! Routes of operators for schedules. They are declared like everything else.
 
 use axum::{
     Json,

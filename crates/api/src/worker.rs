@@ -1,4 +1,4 @@
-//! What workers call: claim, report, heartbeat, give back.
+//! Routes of workers: claim, report, heartbeat, return.
 
 use axum::{
     Json,

@@ -1,4 +1,4 @@
-//! What a handler knows of its task beside the body, and what it can say while it works.
+//! The context of a handler: facts of its task, progress, and cancellation.
 
 use std::{fmt, sync::Arc, time::SystemTime};
 

@@ -1,7 +1,6 @@
-//! From a typed handler to one that takes and gives JSON, and that can not fail other than with a message.
+//! Converts a typed handler to one that takes and returns JSON, and that fails only with a message.
 //!
-//! A panic, a body of another shape and a result that is not JSON are failures of that one task. None of them ends the
-//! worker.
+//! A panic, a body of another shape and a result that is not JSON fail only that task. None of them ends the worker.
 
 use std::{any::Any, error::Error, fmt, fmt::Display, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 

@@ -1,8 +1,7 @@
-//! What a handler of tasks is, wherever it runs: an async function from a typed body and a [`Context`] to a typed result or
-//! an error.
+//! Handlers of tasks: async functions from a typed body and a [`Context`] to a typed result or an error.
 //!
-//! `relais-worker` runs handlers for tasks that come over HTTP or by way of a broker, `relais-engine` for tasks of its own
-//! process. This crate is what both share, and nothing else: it takes no tasks and reports none.
+//! `relais-worker` runs handlers for tasks over HTTP or a broker, `relais-engine` for tasks of its own process. This
+//! crate is what both share: it claims no tasks and reports none.
 
 mod context;
 mod handler;

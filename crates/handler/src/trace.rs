@@ -1,9 +1,8 @@
-//! Spans as parts of the traces that tasks belong to.
+//! Spans in the traces that tasks belong to.
 //!
-//! Whoever has to do with a task makes a span, and calls [`go_on`] with the W3C headers that came with the task: the span
-//! becomes part of that trace, and the headers that come back are for whoever is next. Where nobody exports spans nothing
-//! happens, and the same headers come back. Who exports them, and how, is said once for the process, as for `tracing`
-//! itself: [`install`].
+//! Code that handles a task makes a span and calls [`go_on`] with the W3C headers of the task: the span becomes part of
+//! that trace, and the returned headers are for the next step. If no spans are exported, nothing happens and the same
+//! headers are returned. The exporter is installed once per process, as for `tracing` itself: [`install`].
 
 use std::sync::OnceLock;
 

@@ -1,4 +1,4 @@
-//! Bodies: reading a request's, bounded in size and in time; and whatever is to last as long as an answer.
+//! Bodies: reads a request's body, bounded in size and time; and keeps guards as long as an answer.
 
 use std::{
     pin::Pin,

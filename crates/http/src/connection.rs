@@ -1,4 +1,4 @@
-//! One connection: a socket with deadlines, and requests that say how far they are.
+//! One connection: a socket with timeouts, and the state of its requests.
 
 use std::{
     io,

@@ -1,7 +1,7 @@
-//! Places for connections: so many in all, so many from one address.
+//! Connection limits: in total, and per address.
 //!
-//! A connection that comes when all places are taken gets the place of one that keeps us waiting: of the address that has the
-//! most connections, the one that does so for longest. One on which the other side waits for us is never closed for that.
+//! When the limit is reached, a new connection replaces the one that has kept the server waiting longest, of the
+//! address with the most connections. A connection whose client waits for the server is never closed for that.
 
 use std::{
     collections::HashMap,

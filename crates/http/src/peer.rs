@@ -1,4 +1,4 @@
-//! Whom a request comes from: an address, seen through the proxies that are trusted.
+//! The address that a request comes from, seen through trusted proxies.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

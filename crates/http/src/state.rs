@@ -1,5 +1,5 @@
-//! Who waits for whom on a connection. Shared by the connection's two ends here (the socket, and the request under way) and
-//! by whoever looks for a connection to close ([`crate::connections`]).
+//! The state of a connection: whether the client waits for the server, or the server for the client. Shared by the
+//! socket, the request under way, and [`crate::connections`], which looks for a connection to close.
 
 use std::{
     sync::atomic::{AtomicU8, AtomicU64, Ordering},

@@ -1,4 +1,4 @@
-//! A connection that gives its place back when it ends.
+//! A connection that frees its place when it ends.
 
 use std::{
     io,

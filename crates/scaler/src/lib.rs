@@ -1,11 +1,11 @@
-//! KEDA's external scaler: KEDA asks over gRPC how much work a service has, and is told the moment there is some.
+//! KEDA's external scaler: answers KEDA over gRPC how much work a service has, and notifies it when there is some.
 //!
-//! A trigger of a ScaledObject or a ScaledJob names the service in its metadata ([`Question`]); what it is answered is the
-//! backlog, by default what waits and what is being worked on, so that a worker that is busy is not taken away. Streams are
-//! fed by [`relais_engine::QueueWatch`]: woken, not polled.
+//! A trigger of a ScaledObject or a ScaledJob names the service in its metadata ([`Question`]). The answer is the
+//! backlog, by default pending and running tasks, so that a busy worker is not removed. Streams are fed by
+//! [`relais_engine::QueueWatch`]: woken, not polled.
 //!
-//! Does not authenticate: whoever reaches the port may ask. TLS says who *we* are. Which workloads there are, and how many
-//! replicas they get, is KEDA's business.
+//! Does not authenticate: everybody who reaches the port may ask. TLS authenticates the server. The workloads and their
+//! replicas belong to KEDA.
 
 mod connection;
 mod question;

@@ -1,4 +1,4 @@
-//! What a trigger asks: read from its metadata, which KEDA passes on as it is.
+//! The question of a trigger, read from its metadata.
 
 use std::collections::HashMap;
 
