@@ -1,8 +1,8 @@
-//! How long a task that is to be tried again is held before it is given back.
+//! How long a task that asks for another time is kept before it is returned.
 //!
-//! Given back at once, it would be handed out at once, and a task that has to wait for something would keep the worker, the
-//! server and the broker busy. How often a task came back is known by its attempt where there is one, and remembered
-//! otherwise.
+//! If it were returned at once, it would be claimed at once, and a task that has to wait for something would keep the
+//! worker, the server and the broker busy. The number of returns is known from its attempt where there is one, and
+//! remembered otherwise.
 
 use std::{
     collections::HashMap,
@@ -15,15 +15,15 @@ use crate::slots::TaskKey;
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// So many tasks are remembered; more of them only wait less long than they should.
+/// How many tasks are remembered; others only wait less long than they should.
 const REMEMBERED: usize = 10_000;
 
-/// How often tasks were given back here.
+/// How often tasks were returned here.
 #[derive(Debug, Default)]
 pub(crate) struct Agains(Mutex<HashMap<Arc<str>, u32>>);
 
 impl Agains {
-    /// A task is to be given back once more: after so long.
+    /// How long to keep a task before it is returned once more.
     pub fn pause(&self, key: &TaskKey) -> Duration {
         let mut times = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if times.len() >= REMEMBERED && !times.contains_key(&key.task_id) {

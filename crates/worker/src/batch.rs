@@ -1,4 +1,4 @@
-//! Batches, from the consumer's side: tasks of one or many services, followed as one.
+//! Batches, from the consumer's side: tasks of one or many services that are followed together.
 
 use relais_protocol::{
     batch::{BatchView, NewBatchAnswer},
@@ -11,24 +11,24 @@ use serde_json::Value;
 
 use crate::{CallError, Client, client::trace, http::send};
 
-/// A batch to be made.
+/// A batch to be created.
 #[derive(Debug, Clone, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NewBatch {
     /// The tasks; at least one unless the batch is open.
     pub tasks: Vec<BatchTask>,
-    /// Where to tell that the batch has ended.
+    /// The callback for the end of the batch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub callback: Option<CallbackRequest>,
-    /// One id through a chain of tasks; those that have none get it.
+    /// The correlation id of tasks that have none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
     /// Whether tasks may be added later, by submissions that name the batch.
     pub open: bool,
-    /// A second call under the same key gets the batch of the first one.
+    /// The idempotency key: a second call with the same key gets the batch of the first one.
     #[serde(skip)]
     pub idempotency_key: Option<String>,
-    /// Whose trace its tasks are part of: a W3C `traceparent`.
+    /// The trace context of its tasks: a W3C `traceparent`.
     #[serde(skip)]
     pub traceparent: Option<String>,
 }
@@ -41,19 +41,19 @@ pub struct BatchTask {
     pub service: String,
     /// The arguments.
     pub body: Value,
-    /// A word by which later tasks of the batch can wait for this one.
+    /// A reference by which later tasks of the batch can depend on this one.
     #[serde(rename = "ref", skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// What it waits for.
+    /// Its dependencies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<AfterRequest>,
-    /// One id through a chain of tasks.
+    /// The correlation id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub correlation_id: Option<String>,
 }
 
 impl Client {
-    /// Makes a batch: all its tasks are taken, or none.
+    /// Creates a batch: all its tasks are accepted, or none.
     pub async fn make_batch(&self, batch: &NewBatch) -> Result<NewBatchAnswer, CallError> {
         let mut batch = batch.clone();
         for task in batch.tasks.iter_mut().filter(|task| task.service.is_empty()) {
@@ -71,12 +71,12 @@ impl Client {
         send(self.http.request(Method::GET, self.http.above(&["batches", batch_id]))).await
     }
 
-    /// Takes no more tasks into a batch; it ends when all of them have.
+    /// Closes a batch; it ends when all its tasks have.
     pub async fn close_batch(&self, batch_id: &str) -> Result<BatchView, CallError> {
         send(self.http.request(Method::POST, self.http.above(&["batches", batch_id, "close"]))).await
     }
 
-    /// Closes a batch, and cancels all of its tasks that have not ended.
+    /// Closes a batch, and cancels all its unfinished tasks.
     pub async fn cancel_batch(&self, batch_id: &str) -> Result<BatchView, CallError> {
         send(self.http.request(Method::POST, self.http.above(&["batches", batch_id, "cancel"]))).await
     }

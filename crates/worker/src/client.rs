@@ -1,6 +1,6 @@
-//! The consumer's side of a service: submit, wait, look, cancel, list.
+//! The client of a consumer: submit, wait, read, cancel, list.
 //!
-//! Thin and typed. Only [`Client::wait`] tries again; everything else is one call, and the caller decides.
+//! Thin and typed. Only [`Client::wait`] retries; everything else is one call, and the caller decides.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use crate::{
     http::{ANSWER_TIMEOUT, Http, send},
 };
 
-/// How long one call waits for the end of a task; then there is another. Proxies like to cut what lasts longer.
+/// How long one call waits for the end of a task before the next call. Proxies cut longer ones.
 const WAIT: Duration = Duration::from_secs(30);
 
 /// Calls one service of one server. Cheap to clone.
@@ -28,22 +28,22 @@ pub struct Client {
     pub(crate) http: Http,
 }
 
-/// What can go with a submission, beside its body.
+/// The options of a submission.
 #[derive(Debug, Clone, Default)]
 pub struct SubmitOptions {
-    /// A second submission under the same key gets the task of the first one.
+    /// The idempotency key: a second submission with the same key gets the task of the first one.
     pub idempotency_key: Option<String>,
-    /// One id through a chain of tasks.
+    /// The correlation id.
     pub correlation_id: Option<String>,
-    /// Where to tell that the task has ended.
+    /// The callback for the end of the task.
     pub callback: Option<CallbackRequest>,
-    /// What it waits for.
+    /// Its dependencies.
     pub after: Option<AfterRequest>,
-    /// The task that it is a part of: one's own, or the one that is being worked on. It gets that one's correlation id and trace.
+    /// The parent: one's own task, or the one that is being run. The new task gets its correlation id and trace.
     pub parent_id: Option<String>,
-    /// The open batch that it is to belong to.
+    /// The open batch that it belongs to.
     pub batch_id: Option<String>,
-    /// Whose trace it is part of: a W3C `traceparent`, such as [`Context::traceparent`](crate::Context::traceparent).
+    /// The trace context: a W3C `traceparent`, such as [`Context::traceparent`](crate::Context::traceparent).
     pub traceparent: Option<String>,
 }
 
@@ -134,7 +134,7 @@ impl Client {
         send(self.http.request(Method::GET, self.http.address(&["tasks", task_id]))).await
     }
 
-    /// Waits until a task has ended, or the time is up: look at the status. A server that is away meanwhile is waited for.
+    /// Waits until a task has ended, or the time is up: look at the status. Retries while the server is away.
     pub async fn wait(&self, task_id: &str, time: Duration) -> Result<TaskView, CallError> {
         let deadline = Instant::now() + time;
         let mut backoff = Backoff::default();

@@ -15,20 +15,20 @@ use tracing::Span;
 
 use crate::{report_queue::ReportQueue, slots::TaskKey, transport::Delivery};
 
-/// Puts a task's progress into the callback queue.
+/// Queues a task's progress to be reported.
 struct IntoOutbox {
     key: TaskKey,
-    outbox: Arc<ReportQueue>,
+    report_queue: Arc<ReportQueue>,
 }
 
 impl Progress for IntoOutbox {
     fn progress(&self, percent: f64) {
-        self.outbox.put_progress(&self.key, percent);
+        self.report_queue.put_progress(&self.key, percent);
     }
 }
 
-/// Makes a task's span part of its trace; whatever is told of the trace from then on goes on from that span. Before anything is done
-/// within the span: afterwards its place in a trace is settled.
+/// Makes a task's span part of its trace, and continues the trace from that span. Must be called before anything is
+/// done within the span.
 pub(crate) fn go_on(delivery: &mut Delivery, span: &Span) {
     let task = &mut delivery.task;
     let told = Trail { traceparent: task.traceparent.take(), tracestate: task.tracestate.take() };
@@ -36,12 +36,12 @@ pub(crate) fn go_on(delivery: &mut Delivery, span: &Span) {
     (task.traceparent, task.tracestate) = (trail.traceparent, trail.tracestate);
 }
 
-/// What the handler of a task is given that begins now, and may take so long.
+/// The context of a task that begins now, with this time limit.
 pub(crate) fn context(
     delivery: &Delivery,
     limit: Option<Duration>,
     cancel: CancellationToken,
-    outbox: Arc<ReportQueue>,
+    report_queue: Arc<ReportQueue>,
 ) -> Context {
     let told = delivery.task.deadline.as_ref().and_then(|time| time.parse::<Timestamp>().ok()).map(SystemTime::from);
     let own = limit.and_then(|limit| SystemTime::now().checked_add(limit));
@@ -54,7 +54,7 @@ pub(crate) fn context(
         tracestate: delivery.task.tracestate.clone(),
         deadline: told.into_iter().chain(own).min(),
     };
-    Context::new(known, cancel, Arc::new(IntoOutbox { key: delivery.key.clone(), outbox }))
+    Context::new(known, cancel, Arc::new(IntoOutbox { key: delivery.key.clone(), report_queue }))
 }
 
 /// The context of a task that nobody submitted and that can be cancelled, and where its progress goes.
@@ -63,8 +63,8 @@ pub(crate) fn cancelled_by(cancel: CancellationToken) -> (Context, Arc<ReportQue
     let body = serde_json::value::RawValue::NULL.to_owned();
     let task = relais_protocol::worker::SubmissionMessage::new("t".to_owned(), body);
     let key = TaskKey { task_id: "t".into(), attempt: Some(1), delivery: 0 };
-    let outbox = Arc::default();
-    (context(&Delivery { key, task, redelivered: false }, None, cancel, Arc::clone(&outbox)), outbox)
+    let report_queue = Arc::default();
+    (context(&Delivery { key, task, redelivered: false }, None, cancel, Arc::clone(&report_queue)), report_queue)
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
-//! Keeps the held tasks this worker's, and learns which ones to stop.
+//! Keeps the leases of running tasks, and learns which tasks to stop.
 //!
-//! Where there are leases, they are renewed, and the answers tell. Where a connection keeps the tasks, its loss tells, or the
-//! server by way of it.
-//! A worker that can not reach the server goes on working: its result may still be in time, and if it is not, the attempt's
-//! number keeps it from doing harm.
+//! Where there are leases, heartbeats extend them, and their answers say which tasks to stop. Where a connection keeps
+//! the tasks, its loss says it, or a revocation of the server. A worker that cannot reach the server goes on: its
+//! result may still be in time, and if not, fencing by the attempt's number ignores it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,7 +23,7 @@ pub(crate) async fn run(shared: Arc<Shared>) {
         Keeping::Connection => loop {
             for (key, outcome) in shared.transport.revoked().await {
                 withdraw(&shared, &key, outcome);
-                shared.outbox.forget(&key);
+                shared.report_queue.forget(&key);
             }
         },
     }
@@ -41,7 +40,7 @@ async fn keep_leases(shared: &Shared, period: Duration) {
                 backoff.reset();
                 period
             }
-            // Sooner than the next regular one: the lease runs.
+            // Sooner than the next regular one, before the lease expires.
             Err(error) => {
                 shared.outage.failed(Call::Heartbeat, &error);
                 backoff.next().min(period)
@@ -58,7 +57,7 @@ async fn renew(shared: &Shared) -> Result<(), CallError> {
     Ok(())
 }
 
-/// Stops what the server no longer wants from this worker.
+/// Stops the tasks that the server no longer wants from this worker.
 pub(crate) fn heed<'a>(shared: &Shared, keys: impl IntoIterator<Item = &'a TaskKey>, outcomes: &[TaskOutcome]) {
     for (key, outcome) in keys.into_iter().zip(outcomes) {
         match outcome.outcome {

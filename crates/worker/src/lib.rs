@@ -1,19 +1,19 @@
-//! The worker's side of Relais in Rust: take tasks of one service, do them, tell what became of them.
+//! The worker library of Relais in Rust: claims tasks of one service, runs them, and reports on them.
 //!
-//! A [`Worker`] takes tasks [over HTTP](Worker::builder) or from RabbitMQ (`Worker::rabbitmq`, feature `rabbitmq`, on by
-//! default), runs a handler for each, keeps them, and reports progress and results until the server has them. The handler is
-//! the same on both, and in a process that has the engine itself (`relais-engine`, `Engine::work`). Tasks are done *at least
-//! once*: a worker that loses its lease is replaced, and what it reports afterwards is refused by the number of its attempt.
-//! A handler should therefore do no harm when it is run twice for the same task.
+//! A [`Worker`] takes tasks [over HTTP](Worker::builder) or from RabbitMQ (`Worker::rabbitmq`, feature `rabbitmq`, on
+//! by default), runs a handler for each, keeps their leases, and reports progress and results until the server has
+//! them. The handler is the same on both, and in a process that has the engine itself (`relais-engine`,
+//! `Engine::work`). Tasks run *at least once*: a worker that loses its lease is replaced, and its late reports are
+//! refused by the number of its attempt. So a handler should do no harm when it runs twice for the same task.
 //!
 //! With the feature `command`, any program is a handler: `command::CommandRunner`. With `health`, a worker answers its
-//! orchestrator's probes. `docs/guides/workers.md` tells which transport is for what.
+//! orchestrator's probes. `docs/guides/workers.md` says which transport is for what.
 //!
-//! A [`Client`] is the consumer's side, kept thin: submit, wait, look, cancel, list, and make batches.
+//! A [`Client`] is the consumer's side, kept thin: submit, wait, read, cancel, list, and create batches.
 //!
-//! What this crate deliberately does not do: decide on retries (the service's policy does), keep anything on disk (a task
-//! whose worker dies is handed out again by the server), or stop a handler that does not want to stop, before the end of
-//! the grace period. The protocol underneath is described in `docs/guides/worker-http.md`, for workers in any language.
+//! What this crate deliberately does not do: decide on retries (the service's policy does), keep anything on disk (the
+//! server gives a task of a dead worker to another one), or stop a handler that does not want to stop, before the end
+//! of the grace period. The protocol is described in `docs/guides/worker-http.md`, for workers in any language.
 //!
 //! ```no_run
 //! use relais_worker::{Context, HandlerError, Worker};

@@ -1,9 +1,8 @@
-//! What waits to be told to the server: results, and notes: that a task was started, and its newest progress.
+//! The queue of reports to the server: results, and notes (the start of a task, and its latest progress).
 //!
-//! Results are kept until somebody takes them, in order. Progress is a value that is overwritten: however often a handler
-//! tells it, only the newest is sent, and none once the task has ended well; a failure takes it along, for that shows how far the
-//! task came. A start is told a moment later, for of most tasks it is then told with their result. Nothing here talks to the
-//! server.
+//! Results are kept until they are taken, in order. Progress is overwritten: only the latest is sent, and none once the
+//! task has succeeded; a failure carries it, because it shows how far the task came. A start waits for a moment,
+//! because it is usually sent with the result. Nothing here calls the server.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -21,11 +20,11 @@ use tokio_util::sync::CancellationToken;
 
 use crate::slots::TaskKey;
 
-/// About as much as one call carries, so that many results together are not refused for their size.
+/// About as many bytes as one call carries, so that many results together are not refused for their size.
 const BATCH_BYTES: usize = 256 * 1024;
 
-/// A task that is done within this time is said to have started when it is said to have ended: one message instead of two, and
-/// one change of its row.
+/// A task that ends within this time reports its start with its end: one message instead of two, and one change of its
+/// row.
 const SHORT: Duration = Duration::from_millis(20);
 
 fn size(verdict: &Verdict) -> usize {
@@ -35,22 +34,22 @@ fn size(verdict: &Verdict) -> usize {
     }
 }
 
-/// A result on its way.
+/// A result to be reported.
 #[derive(Debug, Clone)]
 pub(crate) struct QueuedReport {
     pub key: TaskKey,
     pub verdict: Verdict,
-    /// How far the task came, if it failed and nobody was told, as far as is known. To be told just before.
+    /// The last progress, if the task failed and it may not have been reported. Sent just before the result.
     pub progress: Option<f64>,
-    /// Nobody was told that the task was started, as far as is known.
+    /// Whether the start may not have been reported.
     pub untold: bool,
-    /// A call with it had no answer: the server may have it already.
+    /// Whether a call with it had no answer: the server may have it already.
     pub sent_before: bool,
-    /// It stands for a result that the server did not want.
+    /// Whether it replaces a result that the server refused.
     pub substitute: bool,
 }
 
-/// What is to be told of a task that has not ended.
+/// A note about a task that has not ended.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(crate) struct Note {
     pub started: bool,
@@ -61,9 +60,9 @@ pub(crate) struct Note {
 struct Waiting {
     results: VecDeque<QueuedReport>,
     notes: HashMap<TaskKey, Note>,
-    /// Since when there are notes that say that a task was started. Some of these may be gone.
+    /// When each start was noted, in order. Some notes may be gone.
     starts: VecDeque<(Instant, TaskKey)>,
-    /// What is being told: it may yet fail, or be overtaken.
+    /// Notes that are being sent: that may fail, or they may be overtaken.
     telling: HashMap<TaskKey, Note>,
 }
 
@@ -77,12 +76,12 @@ impl Waiting {
         waiting.progress = note.progress.or(waiting.progress);
     }
 
-    /// When the next start is to be told.
+    /// When the next start must be sent.
     fn next_start(&self) -> Option<Instant> {
         self.starts.front().map(|(since, _)| *since + SHORT)
     }
 
-    /// Starts that are to be told by now, at most so many.
+    /// Starts that must be sent by now, at most so many.
     fn due_starts(&mut self, most: usize) -> Vec<(TaskKey, Note)> {
         let (now, mut due) = (Instant::now(), Vec::new());
         while due.len() < most && self.next_start().is_some_and(|at| at <= now) {
@@ -95,7 +94,7 @@ impl Waiting {
     }
 }
 
-/// What waits to be told.
+/// The queue of reports.
 #[derive(Debug, Default)]
 pub(crate) struct ReportQueue {
     /// Locked for moments only, never across an await.
@@ -107,7 +106,7 @@ pub(crate) struct ReportQueue {
 }
 
 impl ReportQueue {
-    /// A task was started.
+    /// Queues the start of a task.
     pub fn put_started(&self, key: &TaskKey) {
         let mut waiting = self.lock();
         let first = waiting.starts.is_empty();
@@ -119,7 +118,7 @@ impl ReportQueue {
         }
     }
 
-    /// A task has ended. What was not told of it before is not told any more, but for how far it was if it failed.
+    /// Queues the result of a task. Unsent notes are dropped, except for the progress of a failure.
     pub fn put_result(&self, key: TaskKey, verdict: Verdict) {
         let mut waiting = self.lock();
         let waits = waiting.notes.remove(&key).unwrap_or_default();
@@ -134,7 +133,7 @@ impl ReportQueue {
         self.results_came.notify_one();
     }
 
-    /// A task is so far. What is not a number is ignored, the rest brought between 0 and 100.
+    /// Queues the progress of a task. Not-a-number is ignored, the rest is brought between 0 and 100.
     pub fn put_progress(&self, key: &TaskKey, progress: f64) {
         if !progress.is_nan() {
             self.lock().add(key.clone(), Note { started: false, progress: Some(progress.clamp(0.0, 100.0)) });
@@ -142,7 +141,7 @@ impl ReportQueue {
         }
     }
 
-    /// A task is no longer this worker's: there is nothing to tell of it.
+    /// A task is no longer this worker's: drops its reports.
     pub fn forget(&self, key: &TaskKey) {
         self.lock().notes.remove(key);
     }
@@ -165,7 +164,7 @@ impl ReportQueue {
         }
     }
 
-    /// Results that could not be told go back to the front.
+    /// Puts results that could not be sent back to the front.
     pub fn put_back_results(&self, batch: Vec<QueuedReport>) {
         let mut waiting = self.lock();
         for report in batch.into_iter().rev() {
@@ -175,7 +174,8 @@ impl ReportQueue {
         self.results_came.notify_one();
     }
 
-    /// Waits for notes and takes what goes into one call. Starts are told in a moment, mere progress only from a time on.
+    /// Waits for notes and takes those that go into one call. Starts are sent after a moment, progress alone only from
+    /// a time on.
     pub async fn take_notes(&self, progress_from: Instant) -> Vec<(TaskKey, Note)> {
         loop {
             let came = self.notes_came.notified();
@@ -201,7 +201,8 @@ impl ReportQueue {
         }
     }
 
-    /// Notes that could not be told wait again, unless there is newer. `still` says whether a task wants it at all.
+    /// Puts notes that could not be sent back, unless there are newer ones. `still` says whether the task still wants
+    /// them.
     pub fn put_back_notes(&self, batch: Vec<(TaskKey, Note)>, still: impl Fn(&TaskKey) -> bool) {
         let mut waiting = self.lock();
         for (key, note) in batch {
@@ -275,9 +276,9 @@ mod tests {
         Verdict::Failure(relais_handler::Failure::new(text))
     }
 
-    /// What is to be told of each task, by its name.
-    async fn notes(outbox: &ReportQueue) -> Vec<(String, Note)> {
-        let mut notes: Vec<_> = outbox.take_notes(Instant::now()).await;
+    /// The notes of each task, by its name.
+    async fn notes(report_queue: &ReportQueue) -> Vec<(String, Note)> {
+        let mut notes: Vec<_> = report_queue.take_notes(Instant::now()).await;
         notes.sort_by(|a, b| a.0.task_id.cmp(&b.0.task_id));
         notes.into_iter().map(|(key, note)| (key.task_id.to_string(), note)).collect()
     }
@@ -292,14 +293,14 @@ mod tests {
 
     #[tokio::test]
     async fn only_the_newest_progress_of_a_task_is_taken() {
-        let outbox = ReportQueue::default();
+        let report_queue = ReportQueue::default();
         for percent in 0..=1000 {
-            outbox.put_progress(&key("a"), f64::from(percent) / 10.0);
+            report_queue.put_progress(&key("a"), f64::from(percent) / 10.0);
         }
-        outbox.put_progress(&key("a"), 42.0);
-        outbox.put_progress(&key("a"), f64::NAN);
-        assert_eq!(notes(&outbox).await, [so_far("a", 42.0)]);
-        assert!(outbox.take_notes_batch(true).is_empty());
+        report_queue.put_progress(&key("a"), 42.0);
+        report_queue.put_progress(&key("a"), f64::NAN);
+        assert_eq!(notes(&report_queue).await, [so_far("a", 42.0)]);
+        assert!(report_queue.take_notes_batch(true).is_empty());
     }
 
     fn success() -> Verdict {
@@ -308,125 +309,125 @@ mod tests {
 
     #[tokio::test]
     async fn a_success_replaces_the_progress_that_waits_and_a_failure_takes_it_along() {
-        let outbox = ReportQueue::default();
-        outbox.put_progress(&key("a"), 10.0);
-        outbox.put_progress(&key("b"), f64::INFINITY);
-        outbox.put_progress(&key("c"), 30.0);
-        outbox.put_result(key("a"), success());
-        outbox.put_result(key("c"), failure("no"));
-        assert_eq!(notes(&outbox).await, [so_far("b", 100.0)]);
-        let results = outbox.take_results(9).await.unwrap();
+        let report_queue = ReportQueue::default();
+        report_queue.put_progress(&key("a"), 10.0);
+        report_queue.put_progress(&key("b"), f64::INFINITY);
+        report_queue.put_progress(&key("c"), 30.0);
+        report_queue.put_result(key("a"), success());
+        report_queue.put_result(key("c"), failure("no"));
+        assert_eq!(notes(&report_queue).await, [so_far("b", 100.0)]);
+        let results = report_queue.take_results(9).await.unwrap();
         assert_eq!(names(&results), ["a", "c"]);
         assert_eq!(results.iter().map(|report| report.progress).collect::<Vec<_>>(), [None, Some(30.0)]);
     }
 
     #[tokio::test]
     async fn a_failure_takes_along_progress_that_it_may_overtake() {
-        let outbox = ReportQueue::default();
-        outbox.put_progress(&key("under way"), 10.0);
-        outbox.put_progress(&key("newer"), 20.0);
-        let under_way = outbox.take_notes(Instant::now()).await;
-        outbox.put_progress(&key("newer"), 21.0);
-        outbox.put_result(key("under way"), failure("1"));
-        outbox.put_result(key("newer"), failure("2"));
-        outbox.told_notes(&under_way);
-        outbox.put_progress(&key("told"), 30.0);
-        outbox.told_notes(&outbox.take_notes(Instant::now()).await);
-        outbox.put_result(key("told"), failure("3"));
-        let progress: Vec<_> = outbox.take_results(9).await.unwrap().iter().map(|report| report.progress).collect();
+        let report_queue = ReportQueue::default();
+        report_queue.put_progress(&key("under way"), 10.0);
+        report_queue.put_progress(&key("newer"), 20.0);
+        let under_way = report_queue.take_notes(Instant::now()).await;
+        report_queue.put_progress(&key("newer"), 21.0);
+        report_queue.put_result(key("under way"), failure("1"));
+        report_queue.put_result(key("newer"), failure("2"));
+        report_queue.told_notes(&under_way);
+        report_queue.put_progress(&key("told"), 30.0);
+        report_queue.told_notes(&report_queue.take_notes(Instant::now()).await);
+        report_queue.put_result(key("told"), failure("3"));
+        let progress: Vec<_> = report_queue.take_results(9).await.unwrap().iter().map(|report| report.progress).collect();
         assert_eq!(progress, [Some(10.0), Some(21.0), None]);
     }
 
     #[tokio::test]
     async fn failures_with_progress_are_two_messages_each() {
-        let outbox = ReportQueue::default();
+        let report_queue = ReportQueue::default();
         for n in 0..MAX_MESSAGES {
-            outbox.put_progress(&key(&n.to_string()), 1.0);
-            outbox.put_result(key(&n.to_string()), failure("no"));
+            report_queue.put_progress(&key(&n.to_string()), 1.0);
+            report_queue.put_result(key(&n.to_string()), failure("no"));
         }
-        assert_eq!(outbox.take_results(usize::MAX).await.unwrap().len(), MAX_MESSAGES / 2);
-        assert_eq!(outbox.take_results(usize::MAX).await.unwrap().len(), MAX_MESSAGES / 2);
+        assert_eq!(report_queue.take_results(usize::MAX).await.unwrap().len(), MAX_MESSAGES / 2);
+        assert_eq!(report_queue.take_results(usize::MAX).await.unwrap().len(), MAX_MESSAGES / 2);
     }
 
     #[tokio::test]
     async fn unsent_progress_is_replaced_by_newer_progress() {
-        let outbox = ReportQueue::default();
-        outbox.put_progress(&key("a"), 10.0);
-        outbox.put_progress(&key("b"), 20.0);
-        outbox.put_progress(&key("c"), 30.0);
-        let batch = outbox.take_notes(Instant::now()).await;
-        outbox.put_progress(&key("a"), 11.0);
-        outbox.put_back_notes(batch, |task| *task != key("c"));
-        assert_eq!(notes(&outbox).await, [so_far("a", 11.0), so_far("b", 20.0)]);
+        let report_queue = ReportQueue::default();
+        report_queue.put_progress(&key("a"), 10.0);
+        report_queue.put_progress(&key("b"), 20.0);
+        report_queue.put_progress(&key("c"), 30.0);
+        let batch = report_queue.take_notes(Instant::now()).await;
+        report_queue.put_progress(&key("a"), 11.0);
+        report_queue.put_back_notes(batch, |task| *task != key("c"));
+        assert_eq!(notes(&report_queue).await, [so_far("a", 11.0), so_far("b", 20.0)]);
     }
 
     #[tokio::test]
     async fn one_call_carries_at_most_what_the_server_takes() {
-        let outbox = ReportQueue::default();
+        let report_queue = ReportQueue::default();
         for n in 0..MAX_MESSAGES + 1 {
-            outbox.put_progress(&key(&n.to_string()), 1.0);
-            outbox.put_result(key(&format!("r{n}")), failure("no"));
+            report_queue.put_progress(&key(&n.to_string()), 1.0);
+            report_queue.put_result(key(&format!("r{n}")), failure("no"));
         }
-        assert_eq!(notes(&outbox).await.len(), MAX_MESSAGES / 2, "each may be two messages");
-        assert_eq!(notes(&outbox).await.len(), MAX_MESSAGES / 2);
-        assert_eq!(notes(&outbox).await.len(), 1);
-        assert_eq!(outbox.take_results(usize::MAX).await.unwrap().len(), MAX_MESSAGES);
-        assert_eq!(outbox.take_results(usize::MAX).await.unwrap().len(), 1);
+        assert_eq!(notes(&report_queue).await.len(), MAX_MESSAGES / 2, "each may be two messages");
+        assert_eq!(notes(&report_queue).await.len(), MAX_MESSAGES / 2);
+        assert_eq!(notes(&report_queue).await.len(), 1);
+        assert_eq!(report_queue.take_results(usize::MAX).await.unwrap().len(), MAX_MESSAGES);
+        assert_eq!(report_queue.take_results(usize::MAX).await.unwrap().len(), 1);
     }
 
     #[tokio::test]
     async fn large_results_go_in_calls_of_their_own() {
-        let outbox = ReportQueue::default();
+        let report_queue = ReportQueue::default();
         for name in ["small", "large", "larger"] {
-            outbox.put_result(key(name), failure(&"x".repeat(if name == "small" { 1 } else { BATCH_BYTES })));
+            report_queue.put_result(key(name), failure(&"x".repeat(if name == "small" { 1 } else { BATCH_BYTES })));
         }
         for name in ["small", "large", "larger"] {
-            assert_eq!(names(&outbox.take_results(9).await.unwrap()), [name]);
+            assert_eq!(names(&report_queue.take_results(9).await.unwrap()), [name]);
         }
     }
 
     #[tokio::test]
     async fn results_keep_their_order_and_are_all_taken_before_the_end() {
-        let outbox = ReportQueue::default();
-        outbox.put_result(key("a"), failure("1"));
-        outbox.put_result(key("b"), failure("2"));
-        let batch = outbox.take_results(9).await.unwrap();
-        outbox.put_result(key("c"), failure("3"));
-        outbox.put_back_results(batch);
-        outbox.close();
-        assert_eq!(names(&outbox.take_results(1).await.unwrap()), ["a"]);
-        assert_eq!(names(&outbox.take_results(9).await.unwrap()), ["b", "c"]);
-        assert!(outbox.take_results(9).await.is_none());
+        let report_queue = ReportQueue::default();
+        report_queue.put_result(key("a"), failure("1"));
+        report_queue.put_result(key("b"), failure("2"));
+        let batch = report_queue.take_results(9).await.unwrap();
+        report_queue.put_result(key("c"), failure("3"));
+        report_queue.put_back_results(batch);
+        report_queue.close();
+        assert_eq!(names(&report_queue.take_results(1).await.unwrap()), ["a"]);
+        assert_eq!(names(&report_queue.take_results(9).await.unwrap()), ["b", "c"]);
+        assert!(report_queue.take_results(9).await.is_none());
     }
 
     #[tokio::test]
     async fn a_start_waits_for_a_moment_and_takes_the_progress_along() {
-        let outbox = ReportQueue::default();
+        let report_queue = ReportQueue::default();
         let much_later = Instant::now() + std::time::Duration::from_secs(3600);
-        outbox.put_progress(&key("a"), 10.0);
-        assert!(outbox.take_notes(much_later).now_or_never().is_none());
-        outbox.put_started(&key("b"));
-        assert!(outbox.take_notes(much_later).now_or_never().is_none(), "it may be done in a moment");
-        assert_eq!(outbox.take_notes(much_later).await.len(), 2);
-        assert!(outbox.take_notes_batch(true).is_empty());
+        report_queue.put_progress(&key("a"), 10.0);
+        assert!(report_queue.take_notes(much_later).now_or_never().is_none());
+        report_queue.put_started(&key("b"));
+        assert!(report_queue.take_notes(much_later).now_or_never().is_none(), "it may be done in a moment");
+        assert_eq!(report_queue.take_notes(much_later).await.len(), 2);
+        assert!(report_queue.take_notes_batch(true).is_empty());
     }
 
     #[tokio::test]
     async fn a_result_carries_the_start_that_was_not_sent() {
-        let outbox = ReportQueue::default();
+        let report_queue = ReportQueue::default();
         for name in ["told", "untold", "failed to tell"] {
-            outbox.put_started(&key(name));
+            report_queue.put_started(&key(name));
             if name == "told" {
-                outbox.told_notes(&outbox.take_notes(Instant::now()).await);
+                report_queue.told_notes(&report_queue.take_notes(Instant::now()).await);
             }
         }
-        outbox.put_result(key("told"), failure("1"));
-        outbox.put_result(key("untold"), failure("2"));
-        let under_way = outbox.take_notes(Instant::now()).await;
-        outbox.put_result(key("failed to tell"), failure("3"));
-        outbox.put_back_notes(under_way, |_| false);
-        let untold: Vec<_> = outbox.take_results(9).await.unwrap().iter().map(|report| report.untold).collect();
+        report_queue.put_result(key("told"), failure("1"));
+        report_queue.put_result(key("untold"), failure("2"));
+        let under_way = report_queue.take_notes(Instant::now()).await;
+        report_queue.put_result(key("failed to tell"), failure("3"));
+        report_queue.put_back_notes(under_way, |_| false);
+        let untold: Vec<_> = report_queue.take_results(9).await.unwrap().iter().map(|report| report.untold).collect();
         assert_eq!(untold, [false, true, true]);
-        assert!(outbox.take_notes_batch(true).is_empty());
+        assert!(report_queue.take_notes_batch(true).is_empty());
     }
 }

@@ -1,8 +1,8 @@
-//! Tells the server what waits in the callback queue: results in one lane, starts and progress in another.
+//! Sends reports to the server: results in one lane, starts and progress in another.
 //!
-//! Two lanes, so that a result never waits for a call that only carries progress. In each there is one call at a time, and
-//! what comes meanwhile goes together in the next. Results are told until the server has them, or the process ends; they
-//! are not kept on disk, because a task without a result is handed out again anyway.
+//! Two lanes, so that a result never waits for a call that only carries progress. Each lane has one call at a time, and
+//! what is queued meanwhile goes together in the next. Results are sent until the server has them, or the process ends;
+//! they are not kept on disk, because a task without a result runs again anyway.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,15 +20,15 @@ use crate::{
     transport::News,
 };
 
-/// At most ten calls in a second that only carry progress; people who watch see no difference.
+/// At most ten calls per second that only carry progress.
 const PROGRESS_PAUSE: Duration = Duration::from_millis(100);
 
-/// Tells results, until the callback queue is closed and empty.
+/// Sends results, until the report queue is closed and empty.
 pub(crate) async fn tell_results(shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     // How many of the next results go alone, because one of them made the server refuse the whole call.
     let mut alone = 0_usize;
-    while let Some(mut batch) = shared.outbox.take_results(if alone > 0 { 1 } else { usize::MAX }).await {
+    while let Some(mut batch) = shared.report_queue.take_results(if alone > 0 { 1 } else { usize::MAX }).await {
         alone = alone.saturating_sub(batch.len());
         let news: Vec<_> = batch.iter().flat_map(told).collect();
         match shared.transport.report(&news).await {
@@ -39,13 +39,13 @@ pub(crate) async fn tell_results(shared: Arc<Shared>) {
                     news.iter().zip(&outcomes).filter(|((_, news), _)| matches!(news, News::Verdict { .. }));
                 let outcomes: Vec<_> = of_results.map(|(_, outcome)| outcome).collect();
                 for (report, outcome) in batch.into_iter().zip(outcomes) {
-                    settle(&shared, report, outcome);
+                    complete(&shared, report, outcome);
                 }
             }
             Err(error) if error.is_about_the_content() => {
                 if batch.len() > 1 {
                     alone = batch.len();
-                    shared.outbox.put_back_results(batch);
+                    shared.report_queue.put_back_results(batch);
                 } else {
                     batch.into_iter().for_each(|report| unwanted(&shared, report, &error.to_string()));
                 }
@@ -53,42 +53,42 @@ pub(crate) async fn tell_results(shared: Arc<Shared>) {
             Err(error) => {
                 shared.outage.failed(Call::Results, &error);
                 batch.iter_mut().for_each(|report| report.sent_before = true);
-                shared.outbox.put_back_results(batch);
+                shared.report_queue.put_back_results(batch);
                 pause(&shared, &mut backoff).await;
             }
         }
     }
 }
 
-/// What is told of a task that has ended: how far it came, where that is to be told, then its result.
+/// The messages of an ended task: its last progress, if it is unsent, then its result.
 fn told(report: &QueuedReport) -> impl Iterator<Item = (&TaskKey, News<'_>)> {
     let result = News::Verdict { verdict: &report.verdict, untold: report.untold };
     report.progress.map(News::Progress).into_iter().chain([result]).map(|news| (&report.key, news))
 }
 
-/// Tells starts and progress, until it is dropped.
+/// Sends starts and progress, until it is dropped.
 pub(crate) async fn tell_notes(shared: Arc<Shared>) {
     let mut backoff = Backoff::default();
     let mut progress_from = Instant::now();
     loop {
-        let batch = shared.outbox.take_notes(progress_from).await;
+        let batch = shared.report_queue.take_notes(progress_from).await;
         let starts = batch.iter().filter(|(_, note)| note.started).map(|(key, _)| (key, News::Started));
         let progress = batch.iter().filter_map(|(key, note)| Some((key, News::Progress(note.progress?))));
         let news: Vec<_> = starts.chain(progress).collect();
         match shared.transport.report(&news).await {
             Ok(outcomes) => {
                 backoff.reset();
-                shared.outbox.told_notes(&batch);
+                shared.report_queue.told_notes(&batch);
                 heed(&shared, news.iter().map(|(key, _)| *key), &outcomes);
                 progress_from = Instant::now() + PROGRESS_PAUSE;
             }
             Err(error) => {
-                tracing::debug!(error = error.chain(), "progress could not be told");
-                // What the server does not want now, it will not want later; newer progress will come.
+                tracing::debug!(error = error.chain(), "progress could not be sent");
+                // What the server refuses now, it will refuse later; newer progress will come.
                 if error.is_about_the_content() {
-                    shared.outbox.told_notes(&batch);
+                    shared.report_queue.told_notes(&batch);
                 } else {
-                    shared.outbox.put_back_notes(batch, |key| shared.slots.is_running(key));
+                    shared.report_queue.put_back_notes(batch, |key| shared.slots.is_running(key));
                 }
                 tokio::time::sleep(backoff.next()).await;
             }
@@ -96,49 +96,49 @@ pub(crate) async fn tell_notes(shared: Arc<Shared>) {
     }
 }
 
-fn settle(shared: &Shared, report: QueuedReport, outcome: &TaskOutcome) {
+fn complete(shared: &Shared, report: QueuedReport, outcome: &TaskOutcome) {
     match outcome.outcome {
         OutcomeKind::Accepted | OutcomeKind::Unchanged => count(shared, &report),
-        // Ended by this very message: the first call with it arrived, only its answer did not.
+        // Ended by this very message: the first call arrived, only its answer did not.
         OutcomeKind::Ended if report.sent_before => count(shared, &report),
         OutcomeKind::Cancelled | OutcomeKind::Ended | OutcomeKind::Lost | OutcomeKind::NotFound => {
             tracing::info!(task_id = %report.key.task_id, outcome = ?outcome.outcome, "the result came too late");
-            shared.tally(|tally| tally.lost += 1);
+            shared.counts(|counts| counts.lost += 1);
         }
         OutcomeKind::Rejected => {
             return unwanted(shared, report, outcome.reason.as_deref().unwrap_or("it was not understood"));
         }
     }
-    shared.slots.settle(&report.key);
+    shared.slots.release(&report.key);
 }
 
 fn count(shared: &Shared, report: &QueuedReport) {
-    shared.tally(|tally| match report.verdict {
-        Verdict::Success(_) => tally.done += 1,
-        Verdict::Failure(_) => tally.failed += 1,
+    shared.counts(|counts| match report.verdict {
+        Verdict::Success(_) => counts.done += 1,
+        Verdict::Failure(_) => counts.failed += 1,
     });
 }
 
-/// A result that the server will never take, e.g. because of its size, becomes a failure that says so: without an end the
-/// task would be handed out again, and end here again.
+/// A result that the server will never accept, e.g. because of its size, becomes a failure that says so: without an end
+/// the task would run again, and end here again.
 fn unwanted(shared: &Shared, mut report: QueuedReport, reason: &str) {
     if report.substitute {
         tracing::error!(task_id = %report.key.task_id, reason, "the server takes neither the result nor its failure");
-        shared.tally(|tally| tally.unsent += 1);
-        shared.slots.settle(&report.key);
+        shared.counts(|counts| counts.unsent += 1);
+        shared.slots.release(&report.key);
         return;
     }
     tracing::warn!(task_id = %report.key.task_id, reason, "the server does not take the result");
     let message = format!("the server did not take the worker's result: {reason}");
     report.verdict = Verdict::Failure(Failure { kind: Some("result".to_owned()), ..Failure::new(message) });
     report.substitute = true;
-    shared.outbox.put_back_results(vec![report]);
+    shared.report_queue.put_back_results(vec![report]);
 }
 
-/// Waits before the next try. When the worker begins to wind up, the next try is at once: time is short then.
+/// Waits before the next try. When the worker stops, the next try is at once, because time is short.
 async fn pause(shared: &Shared, backoff: &mut Backoff) {
     let wait = tokio::time::sleep(backoff.next());
-    let closing = shared.outbox.closing();
+    let closing = shared.report_queue.closing();
     if closing.is_cancelled() {
         return wait.await;
     }

@@ -1,7 +1,7 @@
-//! The loop: claim up to the free slots, start a handler for each task, and, when told, stop without losing anything.
+//! The main loop: claims up to the free slots, starts a handler for each task, and stops without losing anything.
 //!
-//! Only here tasks are started and ended. Telling the server is the reporter's part, keeping leases the heartbeat's; both
-//! run beside the loop and end with it.
+//! Only here tasks are started and ended. The reporter sends reports, and the heartbeat keeps leases; both run beside
+//! the loop and end with it.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
@@ -35,52 +35,52 @@ const CLAIM_WAIT: Duration = Duration::from_secs(30);
 /// An answer without tasks that comes sooner than this is not a long poll that ran out.
 const EARLY: Duration = Duration::from_secs(1);
 
-/// How long a claim on its way is waited for when the worker stops. Where there are tasks it answers in far less; where
-/// there are none, nothing is lost by hanging up.
+/// How long to wait for a running claim when the worker stops. With tasks it answers in far less; without, nothing is
+/// lost.
 const CLAIM_LIMIT: Duration = Duration::from_secs(2);
 
-/// How long a handler that was told to stop and then dropped may take to be gone.
+/// How long a handler may take to be gone after it was dropped.
 const DROP_LIMIT: Duration = Duration::from_secs(1);
 
-/// How long to try to tell the last results and to give tasks back.
+/// How long to try to send the last results and to return tasks.
 const FLUSH_LIMIT: Duration = Duration::from_secs(7);
 
-/// How long to try to give back a task that is to be tried again. The worker goes on meanwhile.
+/// How long to try to return a task that asks for another time. The worker goes on meanwhile.
 const AGAIN_LIMIT: Duration = Duration::from_secs(60);
 
-/// What the parts of a running worker have in common.
+/// The state that the parts of a running worker share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub transport: Box<dyn Transport>,
     pub slots: Slots,
-    pub outbox: Arc<ReportQueue>,
+    pub report_queue: Arc<ReportQueue>,
     pub outage: Outage,
     agains: Agains,
     /// How long a task may take, unless it says less.
     time_limit: Option<Duration>,
     /// How long a handler that is told to stop may take to end.
     stop_limit: Duration,
-    /// Cancelled when nothing more is taken.
+    /// Cancelled when no more tasks are claimed.
     pub stopping: CancellationToken,
-    /// Cancelled when the worker is told to stop.
+    /// Cancelled when the worker is stopped.
     shutdown: CancellationToken,
-    tally: Mutex<WorkerReport>,
+    counts: Mutex<WorkerReport>,
 }
 
 impl Shared {
-    pub fn tally(&self, count: impl FnOnce(&mut WorkerReport)) {
-        count(&mut self.tally.lock().unwrap_or_else(PoisonError::into_inner));
+    pub fn counts(&self, count: impl FnOnce(&mut WorkerReport)) {
+        count(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Nobody works any more on these tasks, which were taken away.
+    /// Handlers of these tasks, which were taken away, have ended.
     fn lose(&self, keys: &[TaskKey]) {
-        self.tally(|tally| tally.lost += keys.len() as u64);
+        self.counts(|counts| counts.lost += keys.len() as u64);
         self.transport.let_go(keys);
     }
 
     /// What was done so far.
     pub fn report(&self) -> WorkerReport {
-        *self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -95,14 +95,14 @@ pub(crate) async fn run(
     let shared = Arc::new(Shared {
         transport: worker.transport,
         slots: Slots::new(worker.concurrency),
-        outbox: Arc::default(),
+        report_queue: Arc::default(),
         outage: Outage::default(),
         agains: Agains::default(),
         time_limit: worker.time_limit,
         stop_limit: worker.stop_limit,
         stopping: CancellationToken::new(),
         shutdown: shutdown.clone(),
-        tally: Mutex::default(),
+        counts: Mutex::default(),
     });
     // Dropped with this future, and with them whatever runs in them.
     let mut beside = JoinSet::new();
@@ -119,7 +119,8 @@ pub(crate) async fn run(
     let claim = take_tasks(&shared, &handler, &mut running, worker.once, worker.idle).await?;
     shared.stopping.cancel();
 
-    // A claim on its way may bring tasks until the server knows that nobody waits: it is heard out while there is time.
+    // A running claim may bring tasks until the server knows that nobody waits, so it is waited for while there is
+    // time.
     let drained = CancellationToken::new();
     tokio::join!(shared.transport.stop_claiming(), hear_out(&shared, claim, &drained), async {
         // The one task of a worker that takes only one has all the time that it needs.
@@ -130,7 +131,7 @@ pub(crate) async fn run(
         drained.cancel();
         let leftovers = shared.slots.leftovers();
         shared.lose(&leftovers.gone);
-        shared.outbox.close();
+        shared.report_queue.close();
         tokio::join!(give_back(&shared, leftovers.unfinished), async {
             let _ = timeout(FLUSH_LIMIT, results.join_next()).await;
         });
@@ -138,15 +139,15 @@ pub(crate) async fn run(
 
     let unsent = shared.slots.unsent() as u64;
     if unsent > 0 {
-        tracing::error!(unsent, "results could not be told in time; the server will hand their tasks out again");
+        tracing::error!(unsent, "results could not be sent in time; the server will hand their tasks out again");
     }
     shared.transport.close().await;
-    shared.tally(|tally| tally.unsent += unsent);
+    shared.counts(|counts| counts.unsent += unsent);
     Ok(shared.report())
 }
 
-/// Claims and starts tasks until told to stop, until there was one, or until there was none for too long. What comes back is the
-/// claim that was on its way then.
+/// Claims and starts tasks until it is stopped, until there was one, or until there was none for too long. Returns the
+/// running claim.
 async fn take_tasks(
     shared: &Arc<Shared>,
     handler: &Handler,
@@ -198,7 +199,7 @@ async fn take_tasks(
     }
 }
 
-/// Waits until nothing more is to be taken: the worker is told to stop, or has had nothing to do for too long.
+/// Waits until no more tasks are claimed: the worker is stopped, or was idle for too long.
 async fn enough(shared: &Shared, idle: Option<Duration>) {
     tokio::select! {
         () = shared.shutdown.cancelled() => {}
@@ -233,7 +234,7 @@ fn claim(shared: Arc<Shared>, max: usize) -> Claim {
     async move { shared.transport.claim(max, CLAIM_WAIT).await }.boxed()
 }
 
-/// Starts the handler of a task that was claimed.
+/// Starts the handler of a claimed task.
 fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, mut delivery: Delivery) -> Option<()> {
     let key = delivery.key.clone();
     let Some(cancel) = shared.slots.take(key.clone()) else {
@@ -241,24 +242,24 @@ fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, mut
         return None;
     };
     if !shared.transport.is_wanted(&key) {
-        // Taken away on its way here. Whoever was told of that did not find it in its slot.
+        // Taken away before it had a slot, so the revocation did not find it there.
         shared.slots.gone(&key);
         shared.slots.finish(&key);
         shared.lose(&[key]);
         return None;
     }
-    // Whoever had it before may have been killed by it, too soon for anybody to know that it was begun. This time that is known
-    // before it begins: only what is known to have been lost is counted.
+    // Its previous worker may have been killed by it before it reported the start. This time the start is reported
+    // before it begins, because only reported starts count as losses.
     let tell_first = shared.transport.tells_start() && delivery.redelivered;
     if shared.transport.tells_start() && !tell_first {
-        shared.outbox.put_started(&key);
+        shared.report_queue.put_started(&key);
     }
     let span = tracing::info_span!("task", task_id = %key.task_id, attempt = key.attempt, otel.status_code = Empty);
     context::go_on(&mut delivery, &span);
     let (shared, handler) = (shared.clone(), handler.clone());
     let work = async move {
         if tell_first && !told_start(&shared, &key, &cancel).await {
-            // Taken away before it was begun; or else the worker stops, and gives it back with all that is left.
+            // Taken away before it began; or the worker stops, and returns it with the rest.
             if shared.slots.finish(&key) == Ending::Gone {
                 shared.lose(&[key]);
             }
@@ -272,7 +273,7 @@ fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, mut
                         Span::current().record("otel.status_code", "ERROR");
                     }
                     shared.agains.forget(&key);
-                    shared.outbox.put_result(key, verdict);
+                    shared.report_queue.put_result(key, verdict);
                 }
                 Ending::Gone => shared.lose(&[key]),
                 Ending::Stopped => {}
@@ -283,12 +284,12 @@ fn start(shared: &Arc<Shared>, handler: &Handler, running: &mut JoinSet<()>, mut
     Some(())
 }
 
-/// Tells that a task is started, until somebody knows; false if it is not to be begun any more.
+/// Reports the start of a task until it is accepted; false if the task must not begin any more.
 async fn told_start(shared: &Shared, key: &TaskKey, cancel: &CancellationToken) -> bool {
     let telling = async {
         let mut backoff = Backoff::default();
         while let Err(error) = shared.transport.report(&[(key, News::Started)]).await {
-            tracing::debug!(error = error.chain(), "that the task is started could not be told");
+            tracing::debug!(error = error.chain(), "the start of the task could not be sent");
             sleep(backoff.next()).await;
         }
     };
@@ -299,10 +300,10 @@ async fn told_start(shared: &Shared, key: &TaskKey, cancel: &CancellationToken) 
     }
 }
 
-/// Runs the handler of a task for as long as that may take.
+/// Runs the handler of a task with its time limit.
 async fn done(shared: &Shared, handler: &Handler, delivery: Delivery, cancel: &CancellationToken) -> Return {
     let limit = limit(shared.time_limit, &delivery.task);
-    let context = context::context(&delivery, limit, cancel.clone(), shared.outbox.clone());
+    let context = context::context(&delivery, limit, cancel.clone(), shared.report_queue.clone());
     let mut work = handler(delivery.task.data.body, context);
     let Some(limit) = limit else { return work.await };
     if let Ok(returned) = timeout(limit, &mut work).await {
@@ -316,13 +317,13 @@ async fn done(shared: &Shared, handler: &Handler, delivery: Delivery, cancel: &C
     Return::Ended(Verdict::Failure(late))
 }
 
-/// How long a task may take. One that has a deadline is watched by whoever gave it one.
+/// The time limit of a task. A task with a deadline is watched by the server.
 fn limit(own: Option<Duration>, task: &SubmissionMessage) -> Option<Duration> {
     let told = task.timeout_ms.filter(|_| task.deadline.is_none()).map(Duration::from_millis);
     own.into_iter().chain(told).min()
 }
 
-/// Holds a task for a while and gives it back. Held, because it would be back at once otherwise; not any longer once the
+/// Keeps a task for a while and returns it, because it would be claimed at once otherwise. Returns it at once when the
 /// worker stops.
 async fn try_again(shared: &Shared, key: TaskKey, why: &str, cancel: &CancellationToken) {
     let pause = shared.agains.pause(&key);
@@ -335,14 +336,14 @@ async fn try_again(shared: &Shared, key: TaskKey, why: &str, cancel: &Cancellati
     match shared.slots.hand_over(&key) {
         Ending::Report => {
             give_back_by(Instant::now() + AGAIN_LIMIT, shared, std::slice::from_ref(&key)).await;
-            shared.slots.settle(&key);
+            shared.slots.release(&key);
         }
         Ending::Gone => shared.lose(&[key]),
         Ending::Stopped => {}
     }
 }
 
-/// Gives back what the last claim brings, if it brings something before everything else has ended.
+/// Returns the tasks of the last claim, if it brings some before everything else has ended.
 async fn hear_out(shared: &Shared, claim: Option<Claim>, drained: &CancellationToken) {
     let Some(claim) = claim else { return };
     let limit = async {
@@ -356,7 +357,7 @@ async fn hear_out(shared: &Shared, claim: Option<Claim>, drained: &CancellationT
     give_back(shared, tasks.into_iter().map(|delivery| delivery.key).collect()).await;
 }
 
-/// Lets the handlers finish within the grace period, then tells them to stop, then drops them.
+/// Lets the handlers finish within the grace period, then stops them, then drops them.
 async fn drain(shared: &Shared, running: &mut JoinSet<()>, grace: Duration) {
     if timeout(grace, all_ended(running)).await.is_ok() {
         return;
@@ -374,7 +375,7 @@ async fn all_ended(running: &mut JoinSet<()>) {
     while running.join_next().await.is_some() {}
 }
 
-/// Gives tasks back unfinished; tries for a while, after which their leases have to run out.
+/// Returns tasks unfinished; tries for a while, after which their leases must expire.
 async fn give_back(shared: &Shared, keys: Vec<TaskKey>) {
     let deadline = Instant::now() + FLUSH_LIMIT;
     for keys in keys.chunks(MAX_MESSAGES) {
@@ -383,11 +384,11 @@ async fn give_back(shared: &Shared, keys: Vec<TaskKey>) {
 }
 
 async fn give_back_by(deadline: Instant, shared: &Shared, keys: &[TaskKey]) {
-    // What was not told of them yet would be wrong afterwards.
-    keys.iter().for_each(|key| shared.outbox.forget(key));
+    // Unsent reports about them would be wrong afterwards.
+    keys.iter().for_each(|key| shared.report_queue.forget(key));
     if timeout_at(deadline, give_back_all(shared, keys)).await.is_err() {
         tracing::warn!(tasks = keys.len(), "tasks could not be given back in time; their leases will run out");
-        shared.tally(|tally| tally.lost += keys.len() as u64);
+        shared.counts(|counts| counts.lost += keys.len() as u64);
     }
 }
 
@@ -399,10 +400,10 @@ async fn give_back_all(shared: &Shared, keys: &[TaskKey]) {
             Ok(outcomes) => {
                 shared.outage.worked(Call::Return);
                 for outcome in outcomes {
-                    // Lost, at the second try: given back by the first one, which had no answer.
+                    // Lost at the second try: returned by the first one, which had no answer.
                     let returned = outcome.outcome == OutcomeKind::Accepted
                         || (sent_before && outcome.outcome == OutcomeKind::Lost);
-                    shared.tally(|tally| if returned { tally.returned += 1 } else { tally.lost += 1 });
+                    shared.counts(|counts| if returned { counts.returned += 1 } else { counts.lost += 1 });
                 }
                 return;
             }
@@ -425,14 +426,14 @@ mod tests {
         let key = TaskKey { task_id: "t".into(), attempt: Some(1), delivery: 0 };
         slots.take(key.clone()).unwrap();
         let mut idled = std::pin::pin!(idled(&slots, Some(Duration::from_millis(20))));
-        // Time that passes while there is work, or a result that nobody has, does not count.
+        // Time with a running task, or an unsent result, does not count.
         assert!(timeout(Duration::from_millis(60), &mut idled).await.is_err());
         slots.finish(&key);
         assert!(timeout(Duration::from_millis(60), &mut idled).await.is_err());
-        let settled = Instant::now();
-        slots.settle(&key);
+        let released = Instant::now();
+        slots.release(&key);
         idled.await;
-        assert!(settled.elapsed() >= Duration::from_millis(20));
+        assert!(released.elapsed() >= Duration::from_millis(20));
         assert!(super::idled(&slots, None).now_or_never().is_none(), "it waits for ever unless it is told");
     }
 

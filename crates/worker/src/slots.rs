@@ -1,7 +1,7 @@
-//! Which tasks this worker holds, and how many more it can take.
+//! The tasks that this worker has, and how many more it can take.
 //!
-//! A task takes a slot while its handler runs. It is *held*, and its lease renewed, until the server has its result. Pure
-//! bookkeeping: no calls, no clock.
+//! A task takes a slot while its handler runs. It is *held*, and its lease extended, until the server has its result.
+//! Pure bookkeeping: no calls, no clock.
 
 use std::{
     collections::HashMap,
@@ -11,8 +11,8 @@ use std::{
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-/// One attempt at one task. The same task can be here twice: lost, handed out again, and taken by the same worker while
-/// the handler of the first attempt has not noticed yet.
+/// One attempt of one task. The same task can be here twice: lost, given out again, and claimed by the same worker
+/// while the handler of the first attempt has not stopped yet.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct TaskKey {
     pub task_id: Arc<str>,
@@ -21,23 +21,23 @@ pub(crate) struct TaskKey {
     pub delivery: u64,
 }
 
-/// What is to be done with what a handler returned.
+/// What to do with the return of a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Tell the server.
+    /// Report it to the server.
     Report,
-    /// The server took the task away: nobody wants it.
+    /// The server took the task away.
     Gone,
-    /// The worker told the handler to stop: the task will be given back.
+    /// The worker stopped the handler: the task will be returned.
     Stopped,
 }
 
 /// What is left when the worker stops.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Leftovers {
-    /// To be given back.
+    /// To be returned.
     pub unfinished: Vec<TaskKey>,
-    /// Taken away, though their handlers never noticed.
+    /// Taken away, but their handlers never noticed.
     pub gone: Vec<TaskKey>,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Slots {
     held: Mutex<HashMap<TaskKey, Entry>>,
     /// Something was let go: there may be a free slot. One waiter, the claim loop.
     changed: Notify,
-    /// How many are held; told anew whenever one is taken or let go.
+    /// How many are held; sent whenever one is taken or released.
     count: watch::Sender<usize>,
 }
 
@@ -72,8 +72,8 @@ impl Slots {
         Self { concurrency, held: Mutex::default(), changed: Notify::new(), count: watch::Sender::new(0) }
     }
 
-    /// How many more tasks can be taken. Results that wait for the server count once there are as many as slots: a worker
-    /// that can take but not tell must not go on for ever.
+    /// How many more tasks can be taken. Unsent results count once there are as many as slots: a worker that can claim
+    /// but not report must not go on for ever.
     pub fn free(&self) -> usize {
         let held = self.lock();
         let finished = held.values().filter(|entry| entry.phase == Phase::Finished).count();
@@ -109,8 +109,7 @@ impl Slots {
         Some(cancel)
     }
 
-    /// Its handler returned. What a handler returns after it was told to stop counts for nothing: it may well be the error
-    /// that says so.
+    /// Its handler returned. After a stop, its return is ignored: it may well be the error of the stop.
     pub fn finish(&self, key: &TaskKey) -> Ending {
         let mut held = self.lock();
         let ending = match held.get_mut(key) {
@@ -131,7 +130,7 @@ impl Slots {
     }
 
     /// The server has its result.
-    pub fn settle(&self, key: &TaskKey) {
+    pub fn release(&self, key: &TaskKey) {
         let mut held = self.lock();
         held.remove(key);
         self.count.send_replace(held.len());
@@ -139,8 +138,8 @@ impl Slots {
         self.changed.notify_one();
     }
 
-    /// The server says that the task is no longer this worker's. A result that is on its way is left alone: it will get
-    /// its own answer.
+    /// The server says that the task is no longer this worker's. A result on its way is left alone: it will get its own
+    /// answer.
     pub fn gone(&self, key: &TaskKey) {
         if let Some(entry) = self.lock().get_mut(key)
             && entry.phase == Phase::Running
@@ -150,7 +149,7 @@ impl Slots {
         }
     }
 
-    /// The tasks whose leases are to be renewed.
+    /// The tasks whose leases must be extended.
     pub fn alive(&self) -> Vec<TaskKey> {
         let held = self.lock();
         held.iter().filter(|(_, entry)| entry.phase != Phase::Gone).map(|(key, _)| key.clone()).collect()
@@ -161,7 +160,7 @@ impl Slots {
         self.lock().get(key).is_some_and(|entry| entry.phase == Phase::Running)
     }
 
-    /// Its handler wants it to be given back. It stays held until that is done: see [`Slots::settle`].
+    /// Its handler wants it to be returned. It stays held until that is done: see [`Slots::release`].
     pub fn hand_over(&self, key: &TaskKey) -> Ending {
         match self.lock().get_mut(key) {
             Some(entry) if entry.phase == Phase::Running => {
@@ -180,7 +179,7 @@ impl Slots {
         self.lock().values().filter(|entry| entry.phase != Phase::Finished).count()
     }
 
-    /// Tells every running handler to stop; their tasks will be given back.
+    /// Stops every running handler; their tasks will be returned.
     pub fn stop(&self) {
         for entry in self.lock().values_mut() {
             if entry.phase == Phase::Running {
@@ -190,7 +189,7 @@ impl Slots {
         }
     }
 
-    /// Takes out everything that has no result. No handler may run any more.
+    /// Removes everything that has no result. No handler may run any more.
     pub fn leftovers(&self) -> Leftovers {
         let mut leftovers = Leftovers::default();
         self.lock().retain(|key, entry| {
@@ -233,7 +232,7 @@ mod tests {
         assert_eq!(slots.finish(&key("a", 1)), Ending::Report);
         assert_eq!(slots.free(), 1, "its result still has to be told, but that takes no slot");
         assert_eq!(slots.alive().len(), 2, "its lease has to be kept until the server has the result");
-        slots.settle(&key("a", 1));
+        slots.release(&key("a", 1));
         assert_eq!((slots.free(), slots.alive()), (1, vec![key("b", 1)]));
     }
 
@@ -248,7 +247,7 @@ mod tests {
         slots.take(key("d", 1)).unwrap();
         slots.finish(&key("d", 1));
         assert_eq!((slots.free(), slots.unsent()), (0, 4));
-        slots.settle(&key("a", 1));
+        slots.release(&key("a", 1));
         assert_eq!(slots.free(), 1);
     }
 

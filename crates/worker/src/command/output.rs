@@ -184,11 +184,11 @@ mod tests {
 
     #[tokio::test]
     async fn progress_on_stderr_is_reported_and_the_tail_is_kept() {
-        let (context, outbox) = crate::context::cancelled_by(CancellationToken::new());
+        let (context, report_queue) = crate::context::cancelled_by(CancellationToken::new());
         let text = b"progress 10\nprogress report\nprogress 42.5%\nprogress NaN\nno \xff paper";
         let tail = tail_of(&text[..], &context).await;
         assert_eq!(tail, "progress report\nprogress NaN\nno \u{fffd} paper");
-        let notes = outbox.take_notes(Instant::now()).await;
+        let notes = report_queue.take_notes(Instant::now()).await;
         assert_eq!(notes[0].1.progress, Some(42.5));
         assert!(notes.len() < MAX_MESSAGES);
     }

@@ -1,7 +1,8 @@
-//! The seam between the worker and the way its messages travel: take tasks, tell news, keep, give back.
+//! The port of a worker to its transport: claim tasks, report, keep leases, return tasks.
 //!
-//! Everything else in this crate (slots, outbox, loop) is the same for every transport. Nothing here tries again, but for
-//! what a lost connection makes necessary: one call is one attempt, and the caller decides whether there is another.
+//! Everything else in this crate (slots, report queue, loop) is the same for every transport. Nothing here retries,
+//! except for what a lost connection makes necessary: one call is one attempt, and the caller decides whether there is
+//! another.
 
 pub(crate) mod http;
 #[cfg(feature = "rabbitmq")]
@@ -19,46 +20,47 @@ use serde_json::value::{RawValue, to_raw_value};
 
 use crate::{CallError, slots::TaskKey};
 
-/// How a worker's messages travel.
+/// A transport of a worker.
 #[async_trait]
 pub(crate) trait Transport: Debug + Send + Sync + 'static {
-    /// Up to `max` tasks; waits for the first one, and answers with none when the time is up. What it took and could not
-    /// answer, because it was dropped, is handed out again by the other side.
+    /// Claims up to `max` tasks; waits for the first one, and returns none when the time is up. Tasks of a call that
+    /// was dropped are given out again by the other side.
     async fn claim(&self, max: usize, wait: Duration) -> Result<Vec<Delivery>, CallError>;
 
-    /// Nothing more will be claimed. A claim on its way ends soon; what it brings is given back.
+    /// Nothing more will be claimed. A running claim ends soon; its tasks are returned.
     async fn stop_claiming(&self) {}
 
-    /// Tells news of many tasks at once; one outcome for each, in the same order. When it returns, the news is safe, and
-    /// tasks that it ended are no longer held.
+    /// Reports on many tasks at once; one outcome for each, in the same order. When it returns, the reports are safe,
+    /// and tasks that they ended are no longer held.
     async fn report(&self, news: &[(&TaskKey, News<'_>)]) -> Result<Vec<TaskOutcome>, CallError>;
 
-    /// Gives tasks back unfinished.
+    /// Returns tasks unfinished.
     async fn give_back(&self, keys: &[TaskKey]) -> Result<Vec<TaskOutcome>, CallError>;
 
-    /// The end: makes sure that all that was said has arrived. The process may be gone a moment later.
+    /// Makes sure that all reports have arrived. The process may be gone a moment later.
     async fn close(&self) {}
 
     /// What keeps held tasks this worker's.
     fn keeping(&self) -> Keeping;
 
-    /// Says that these tasks are still held, where there are [leases](Keeping::Lease).
+    /// Sends heartbeats for these tasks, where there are [leases](Keeping::Lease).
     async fn renew(&self, keys: &[TaskKey]) -> Result<Vec<TaskOutcome>, CallError>;
 
-    /// Waits until tasks are no longer this worker's, where a [connection](Keeping::Connection) keeps them, and tells why.
+    /// Waits until tasks are no longer this worker's, where a [connection](Keeping::Connection) keeps them, and returns
+    /// why.
     async fn revoked(&self) -> Vec<(TaskKey, OutcomeKind)> {
         std::future::pending().await
     }
 
-    /// Whether a task that was claimed is to be begun, as far as is known.
+    /// Whether a claimed task may begin, as far as is known.
     fn is_wanted(&self, _: &TaskKey) -> bool {
         true
     }
 
-    /// Nobody works any more on these tasks, which were revoked.
+    /// The handlers of these revoked tasks have ended.
     fn let_go(&self, _: &[TaskKey]) {}
 
-    /// Whether the other side has to be told that a task was started. Over HTTP the claim says it.
+    /// Whether the start of a task must be reported. Over HTTP the claim says it.
     fn tells_start(&self) -> bool;
 
     /// Whether the other side is there, as far as the transport itself knows.
@@ -68,10 +70,10 @@ pub(crate) trait Transport: Debug + Send + Sync + 'static {
     }
 }
 
-/// What keeps held tasks this worker's.
+/// What keeps tasks this worker's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Keeping {
-    /// Leases, which are to be renewed so often.
+    /// Leases, with this period of heartbeats.
     Lease(Duration),
     /// The connection that brought them: with it they are lost.
     #[cfg_attr(not(feature = "rabbitmq"), expect(dead_code, reason = "only brokers do so"))]
@@ -85,24 +87,24 @@ impl Keeping {
     }
 }
 
-/// A task that was handed to this worker.
+/// A task that was given to this worker.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub key: TaskKey,
     pub task: SubmissionMessage,
-    /// Somebody had it before.
+    /// Whether another worker had it before.
     pub redelivered: bool,
 }
 
-/// Something to tell of a task.
+/// A report about a task.
 #[derive(Debug)]
 pub(crate) enum News<'a> {
     Started,
     Progress(f64),
-    /// It is given back unfinished; said only where that is not what gives it back.
+    /// It is returned unfinished; sent only where that is not what returns it.
     #[cfg_attr(not(feature = "rabbitmq"), expect(dead_code, reason = "only RabbitMQ needs it said"))]
     Returned,
-    /// The end; `untold` if nobody was told of its start.
+    /// Its result; `untold` if its start was not reported.
     Verdict {
         verdict: &'a Verdict,
         untold: bool,

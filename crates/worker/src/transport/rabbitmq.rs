@@ -4,8 +4,8 @@
 //! when the broker has confirmed its result. Two connections, because a broker that is short of memory stops reading from
 //! those that publish, and acknowledgements must get through all the same.
 //!
-//! When the connection is lost, the broker hands its tasks to others, so their handlers are told to stop. A result that is
-//! ready by then is still sent: the server takes the first one. That a task was cancelled is heard beside (`control`).
+//! When the connection is lost, the broker redelivers its tasks to others, so their handlers are stopped. A result that
+//! is ready by then is still sent: the server accepts the first one. Cancellations arrive beside (`control`).
 
 mod control;
 mod intake;
@@ -35,7 +35,7 @@ pub(crate) struct OverRabbitMq {
     intake: Arc<Intake>,
     out: Queue,
     host_name: Option<String>,
-    /// Held while starts are told: what takes them back must not overtake them.
+    /// Locked while starts are sent: a return must not overtake them.
     telling: tokio::sync::Mutex<()>,
 }
 
@@ -135,7 +135,7 @@ impl Transport for OverRabbitMq {
         Ok(accepted(news.iter().map(|(key, _)| *key)))
     }
 
-    /// What the server was told of is taken back from it first, so that it counts no loss.
+    /// Reported starts are taken back first, so that the server counts no loss.
     async fn give_back(&self, keys: &[TaskKey]) -> Result<Vec<TaskOutcome>, CallError> {
         let _telling = self.telling.lock().await;
         let told: Vec<_> =

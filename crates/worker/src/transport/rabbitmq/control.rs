@@ -1,7 +1,8 @@
-//! What comes beside tasks: that some of them are nobody's to work on any more.
+//! Revocations: tells this worker which tasks to stop.
 //!
-//! Heard by a queue of one's own at the exchange `<queueName>-control`. Whoever may not have one works all the same, and
-//! finishes what nobody wants. What is said while nobody listens is said again when the task is next spoken of.
+//! They arrive on an exclusive queue at the exchange `<queueName>-control`. A worker without the permission still
+//! works, and finishes tasks that nobody wants. A revocation that is missed is sent again when the worker next reports
+//! on the task.
 
 use relais_messaging::rabbitmq::{Broker, ConsumeError, Consumer};
 use relais_protocol::worker::StopMessage;
@@ -11,7 +12,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::backoff::Backoff;
 
-/// Where it is said.
+/// The name of the exchange.
 #[derive(Debug, Clone)]
 pub(super) struct Control {
     broker: Broker,

@@ -1,7 +1,7 @@
-//! What comes in: a consumer that is kept, the tasks that it brought, and how they are settled.
+//! The consumer of tasks, the delivered tasks, and their acknowledgements.
 //!
-//! A task of its own consumes, also while nobody waits for more: this is how a lost connection is noticed. What it brings is
-//! at most as many as the prefetch, so it need not be bounded once more here.
+//! An async task consumes all the time, also while nobody waits for more: this is how a lost connection is noticed. It
+//! gets at most as many tasks as the prefetch, so it need not be bounded once more here.
 
 use std::{
     collections::HashMap,
@@ -19,20 +19,20 @@ use tokio_util::{sync::CancellationToken, task::AbortOnDropHandle};
 use super::{control::Control, submission::understand};
 use crate::{CallError, backoff::Backoff, slots::TaskKey, transport::Delivery};
 
-/// What comes in, and what was taken.
+/// The consumer, and the delivered tasks.
 pub(super) struct Intake {
     broker: Broker,
     queues: [Queue; 2],
     control: Control,
     prefetch: u16,
-    desk: Arc<Desk>,
+    state: Arc<IntakeState>,
     arrived: AsyncMutex<mpsc::UnboundedReceiver<Delivery>>,
     revoked: AsyncMutex<mpsc::UnboundedReceiver<Vec<(TaskKey, OutcomeKind)>>>,
     consuming: OnceLock<AbortOnDropHandle<()>>,
 }
 
-/// What the consuming task and those who settle share.
-struct Desk {
+/// The state that the consuming task and those who acknowledge share.
+struct IntakeState {
     /// Locked for moments only, never across an await.
     held: Mutex<HashMap<TaskKey, Held>>,
     deliveries: AtomicU64,
@@ -45,13 +45,13 @@ struct Desk {
     stop: CancellationToken,
     /// Nothing more will arrive.
     stopped: CancellationToken,
-    /// Nothing more will be settled.
+    /// Nothing more will be acknowledged.
     close: CancellationToken,
-    /// The broker knows all that was settled, or never will.
+    /// The broker has all acknowledgements, or never will.
     closed: CancellationToken,
 }
 
-/// A task that was handed out and is not settled.
+/// A task that was delivered and is not acknowledged.
 struct Held {
     acker: Acker,
     tag: u64,
@@ -59,10 +59,9 @@ struct Held {
     revision: u64,
     /// Somebody here has it.
     taken: bool,
-    /// The server was told that it was started.
+    /// Its start was reported.
     told: bool,
-    /// Nobody wants it any more. It is acknowledged when nobody works on it any more either, so that no other one comes for it
-    /// before.
+    /// It was revoked. It is acknowledged when its handler has ended, so that no other worker gets it before.
     unwanted: bool,
 }
 
@@ -77,7 +76,7 @@ impl Intake {
     pub fn new(broker: Broker, queues: [Queue; 2], control: Control, prefetch: u16) -> Self {
         let (arrive, arrived) = mpsc::unbounded_channel();
         let (withdraw, revoked) = mpsc::unbounded_channel();
-        let desk = Desk {
+        let state = IntakeState {
             held: Mutex::default(),
             deliveries: AtomicU64::new(0),
             arrive,
@@ -94,7 +93,7 @@ impl Intake {
             queues,
             control,
             prefetch,
-            desk: Arc::new(desk),
+            state: Arc::new(state),
             arrived: AsyncMutex::new(arrived),
             revoked: AsyncMutex::new(revoked),
             consuming: OnceLock::new(),
@@ -105,19 +104,19 @@ impl Intake {
     pub fn start(&self) {
         self.consuming.get_or_init(|| {
             let (broker, queues, control) = (self.broker.clone(), self.queues.clone(), self.control.clone());
-            AbortOnDropHandle::new(tokio::spawn(self.desk.clone().consume(broker, queues, control, self.prefetch)))
+            AbortOnDropHandle::new(tokio::spawn(self.state.clone().consume(broker, queues, control, self.prefetch)))
         });
     }
 
     /// Waits for tasks and takes up to `max` of those that are there. None once nothing more is wanted.
     pub async fn take(&self, max: usize) -> Result<Vec<Delivery>, CallError> {
         let mut arrived = self.arrived.lock().await;
-        let mut refused = self.desk.refused.subscribe();
+        let mut refused = self.state.refused.subscribe();
         let mut taken = Vec::new();
         while taken.is_empty() {
             let first = tokio::select! {
                 biased;
-                () = self.desk.stop.cancelled() => break,
+                () = self.state.stop.cancelled() => break,
                 first = arrived.recv() => first,
                 why = refused.wait_for(Option::is_some) => {
                     let why = why.ok().and_then(|why| why.clone()).unwrap_or_default();
@@ -126,16 +125,16 @@ impl Intake {
             };
             let rest = std::iter::from_fn(|| arrived.try_recv().ok());
             // What was lost or given up before anybody took it is no longer ours to take.
-            taken.extend(first.into_iter().chain(rest.take(max - 1)).filter(|delivery| self.desk.takes(&delivery.key)));
+            taken.extend(first.into_iter().chain(rest.take(max - 1)).filter(|delivery| self.state.takes(&delivery.key)));
         }
         Ok(taken)
     }
 
     /// Wants nothing more, and puts back what nobody took.
     pub async fn stop(&self) {
-        self.desk.stop.cancel();
+        self.state.stop.cancel();
         if self.consuming.get().is_some() {
-            self.desk.stopped.cancelled().await;
+            self.state.stopped.cancelled().await;
         }
         let mut arrived = self.arrived.lock().await;
         while let Ok(delivery) = arrived.try_recv() {
@@ -143,15 +142,15 @@ impl Intake {
         }
     }
 
-    /// Waits until the broker knows what was settled.
+    /// Waits until the broker has all acknowledgements.
     pub async fn close(&self) {
-        self.desk.close.cancel();
+        self.state.close.cancel();
         if self.consuming.get().is_some() {
-            self.desk.closed.cancelled().await;
+            self.state.closed.cancelled().await;
         }
     }
 
-    /// Waits until tasks are lost or given up, and tells which.
+    /// Waits until tasks are lost or revoked, and returns which.
     pub async fn revoked(&self) -> Vec<(TaskKey, OutcomeKind)> {
         match self.revoked.lock().await.recv().await {
             Some(tasks) => tasks,
@@ -160,24 +159,24 @@ impl Intake {
     }
 
     pub fn is_consuming(&self) -> bool {
-        self.desk.is_consuming.load(Ordering::Relaxed)
+        self.state.is_consuming.load(Ordering::Relaxed)
     }
 
     /// The server is being told that the task was started.
     pub fn mark_told(&self, key: &TaskKey) {
-        if let Some(held) = self.desk.held().get_mut(key) {
+        if let Some(held) = self.state.held().get_mut(key) {
             held.told = true;
         }
     }
 
     /// Whether the server has to be told that it comes back.
     pub fn was_told(&self, key: &TaskKey) -> bool {
-        self.desk.held().get(key).is_some_and(|held| held.told && !held.unwanted)
+        self.state.held().get(key).is_some_and(|held| held.told && !held.unwanted)
     }
 
     /// Whether anybody wants a task that was taken. One that was lost is somebody else's.
     pub fn is_wanted(&self, key: &TaskKey) -> bool {
-        self.desk.held().get(key).is_some_and(|held| !held.unwanted)
+        self.state.held().get(key).is_some_and(|held| !held.unwanted)
     }
 
     /// The tasks are done with. Those that were lost can not be acknowledged, and need not be.
@@ -185,7 +184,7 @@ impl Intake {
     /// The broker is told of each by itself only where an earlier one is still at work: all before that are one word to it.
     /// Said while `held` is locked, so that nothing is given back meanwhile that this would acknowledge.
     pub fn ack<'a>(&self, keys: impl Iterator<Item = &'a TaskKey>) {
-        let mut held = self.desk.held();
+        let mut held = self.state.held();
         let mut done: Vec<Held> = keys.filter_map(|key| held.remove(key)).collect();
         done.sort_unstable_by_key(|done| done.tag);
         let first_open = held.values().map(|open| open.tag).min().unwrap_or(u64::MAX);
@@ -200,7 +199,7 @@ impl Intake {
 
     /// Puts a task back into its queue; false if it was lost, or nobody wants it.
     pub fn give_back(&self, key: &TaskKey) -> bool {
-        let mut held = self.desk.held();
+        let mut held = self.state.held();
         match held.remove(key) {
             Some(given) if given.unwanted => {
                 given.done();
@@ -221,7 +220,7 @@ impl Held {
     }
 }
 
-impl Desk {
+impl IntakeState {
     /// Consumes for as long as something is wanted, however often the connection is lost.
     async fn consume(self: Arc<Self>, broker: Broker, queues: [Queue; 2], control: Control, prefetch: u16) {
         let mut backoff = Backoff::default();
@@ -232,8 +231,8 @@ impl Desk {
         while !self.stop.is_cancelled() {
             let opening = async {
                 // First: what is given up from when a task is here is heard.
-                let desk = self.clone();
-                let hearing = match control.hear(move |told| desk.heed(told)).await {
+                let state = self.clone();
+                let hearing = match control.hear(move |told| state.heed(told)).await {
                     // It will be heard, so it is worth another try.
                     Err(error) if error.is_away() => return Err(error),
                     hearing => hearing,
