@@ -63,7 +63,7 @@ impl Outgoing {
     }
 }
 
-/// What became of an event whose publisher wanted to know.
+/// The outcome of an event whose publisher asked for confirmation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Confirmation {
@@ -211,7 +211,7 @@ impl Bus {
         self.send_on(channel, Payload::shared(value), Metadata::new(), None).await
     }
 
-    /// Publishes an event and waits until it is known what became of it: for handlers, until they are done with it.
+    /// Publishes an event and waits for its outcome: for handlers, until they are done with it.
     ///
     /// # Errors
     ///
@@ -314,7 +314,7 @@ impl Bus {
         self.hub.dead_letters.list(&pattern, limit).await
     }
 
-    /// Publishes a dead letter again where it came from, with the id it had, and forgets it as such.
+    /// Replays a dead letter: publishes it again on its channel, with the id it had, and discards it.
     ///
     /// All subscribers of the channel get it, those that had no trouble with it too. Should the process end in between,
     /// it is still there to be replayed a second time.
@@ -332,7 +332,7 @@ impl Bus {
         Ok(id)
     }
 
-    /// Forgets a dead letter; whether it was there.
+    /// Discards a dead letter; whether it was there.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Events that nobody could deal with, kept to be looked at and replayed.
+//! Dead letters of the bus: events that failed for good, kept to be looked at and replayed.
 
 use std::{
     collections::VecDeque,
@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use crate::{BusError, Event, Metadata, Pattern, name};
 
-/// An event that was given up, on its channel `dlq.…`, with the reason in its metadata.
+/// An event that failed for good, on its channel `dlq.…`, with the reason in its metadata.
 #[derive(Debug, Clone)]
 pub struct DeadLetter {
     event: Arc<Event>,
@@ -22,7 +22,7 @@ impl DeadLetter {
         Self { event }
     }
 
-    /// Buries `event`, which `failed_by` gave up for this reason.
+    /// Makes a dead letter of `event`, which failed at `failed_by` for this reason.
     pub(crate) fn of(event: &Event, error: &str, failed_by: &str, source: Arc<str>) -> Self {
         let mut metadata = event.metadata.clone();
         metadata.set(Metadata::ERROR, error);
@@ -51,12 +51,12 @@ impl DeadLetter {
             .unwrap_or_else(|| self.event.channel.strip_prefix(name::DEAD_LETTER_PREFIX).unwrap_or(&self.event.channel))
     }
 
-    /// Why it was given up.
+    /// Why it failed.
     pub fn error(&self) -> &str {
         self.event.metadata.get(Metadata::ERROR).unwrap_or_default()
     }
 
-    /// The event that it was, with its id and its metadata, as if never tried.
+    /// The original event, with its id and its metadata, as if never tried.
     pub(crate) fn revive(&self) -> Event {
         let mut event = Event::clone(&self.event);
         let original = self.original_channel().into();
@@ -84,7 +84,7 @@ pub trait DeadLetterStore: Send + Sync {
     /// One of them.
     async fn get(&self, id: Uuid) -> Result<Option<DeadLetter>, BusError>;
 
-    /// Forgets one; whether it was there.
+    /// Discards one; whether it was there.
     async fn remove(&self, id: Uuid) -> Result<bool, BusError>;
 }
 

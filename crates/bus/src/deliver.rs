@@ -1,4 +1,4 @@
-//! From a publisher to the queues: the hot path, and what happens when a queue is full.
+//! Delivery from a publisher to the queues: the hot path, and what happens when a queue is full.
 //!
 //! An event is offered to everybody first, without waiting; only those without room are waited for, all at the same time.
 //! One slow subscriber therefore delays the publisher (that is back-pressure), and never the other subscribers.
@@ -65,7 +65,7 @@ impl Hub {
                 self.spread(&channel, event, tracker).await;
             }
             Err(error) => {
-                // Settled, or it would come back for ever.
+                // Acknowledged, or it would be redelivered for ever.
                 tracing::warn!(id = %event.id, %error, "an event on an impossible channel came in; ignored");
                 if let Some(tracker) = tracker {
                     tracker.sealed();
@@ -145,7 +145,7 @@ impl Hub {
         let (event, subscriber) = (Arc::clone(&item.event), Arc::clone(&waiting.subscriber));
         let enough = tracker.filter(|_| item.receipt.is_none());
         let mut push = subscriber.queue.push(item);
-        // A dead letter is stored already; telling of it must not make its worker wait for itself.
+        // A dead letter is stored already; publishing it must not make its worker wait for itself.
         let pushed = if subscriber.backpressure == Backpressure::Block && !channel.reserved {
             Some((&mut push).await)
         } else {
@@ -185,7 +185,8 @@ impl Hub {
         false
     }
 
-    /// Keeps an event as a dead letter and tells those who listen to them. Whether it is kept.
+    /// Stores an event as a dead letter and publishes it to those who follow dead letters. Returns whether it is
+    /// stored.
     pub(crate) fn dead_letter<'a>(
         &'a self,
         channel: &'a Channel,
@@ -193,7 +194,7 @@ impl Hub {
         error: &'a str,
         failed_by: &'a str,
     ) -> BoxFuture<'a, bool> {
-        // Boxed because telling of a dead letter delivers an event, which may become a dead letter itself.
+        // Boxed because publishing a dead letter delivers an event, which may become a dead letter itself.
         async move {
             let letter = DeadLetter::of(event, error, failed_by, Arc::clone(&self.settings.source));
             if let Err(error) = self.dead_letters.put(&letter).await {

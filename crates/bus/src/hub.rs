@@ -1,4 +1,4 @@
-//! What all handles of one bus share, and the coming and going of subscribers.
+//! The state that all handles of one bus share, and its subscribers.
 //!
 //! The sending of events is in `deliver.rs`; this file holds the state and its changes.
 
@@ -70,10 +70,10 @@ pub(crate) struct Hub {
     pub(crate) link: Mutex<Link>,
     /// Tasks of handlers and workers: a bus that stops waits for them.
     pub(crate) tasks: watch::Sender<usize>,
-    /// Tells that a subscription came or went.
+    /// Notified when a subscription comes or goes.
     pub(crate) subscriptions_changed: watch::Sender<()>,
     subscribers: Mutex<BTreeMap<u64, Arc<Subscriber>>>,
-    /// How many subscribers want each pattern. Locked while the transport is told, so that it hears in order.
+    /// How many subscribers each pattern has. Locked while the transport is called, so that the calls are in order.
     wanted: Mutex<HashMap<Pattern, usize>>,
     next_id: AtomicU64,
 }
@@ -126,7 +126,7 @@ impl Hub {
         let name = options.name.unwrap_or_else(|| {
             patterns.iter().map(Pattern::as_str).collect::<Vec<_>>().join(",") //
         });
-        // What is kept until it is acknowledged may as well wait where it is kept.
+        // Events that are kept until they are acknowledged may wait where they are kept.
         let at_least_once = self.transport.as_ref().is_some_and(|transport| transport.features().at_least_once);
         let default = if at_least_once { Backpressure::Block } else { Backpressure::Drop };
         let backpressure = options.backpressure.or(self.settings.backpressure).unwrap_or(default);
@@ -157,8 +157,8 @@ impl Hub {
             let asked: Vec<_> = {
                 let mut wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
                 carried(&subscriber.patterns).for_each(|pattern| *wanted.entry(pattern.clone()).or_default() += 1);
-                // Of a bus that is not started, the transport is told when it is. Else it is told of every subscriber, not
-                // of the first only: the second must not return before the first is heard.
+                // The transport of a bus that is not started gets the patterns at the start. Otherwise it gets every
+                // subscriber, not only the first: the second must not return before the first is subscribed.
                 let running = self.is_running();
                 carried(&subscriber.patterns).filter(|_| running).map(|pattern| transport.subscribe(pattern)).collect()
             };
@@ -167,7 +167,7 @@ impl Hub {
         Ok(membership)
     }
 
-    /// The transport is connected: from now on events are taken, and it is told what is wanted already.
+    /// The transport is connected: events are accepted from now on, and it gets the existing patterns.
     pub(crate) async fn run(&self) -> Result<(), BusError> {
         *self.started.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         let asked: Vec<_> = {

@@ -23,7 +23,7 @@
 //! let mut orders = bus.subscribe_to::<Order>("orders.*").await?; // A `Stream`; `recv` is enough.
 //!
 //! bus.publish("orders.created", Order { number: 7 }).await?;
-//! bus.publish_with("orders.shipped", Order { number: 6 }, [("task broker", "post")]).await?;
+//! bus.publish_with("orders.shipped", Order { number: 6 }, [("shipper", "post")]).await?;
 //!
 //! let order = orders.recv().await.expect("the bus runs")?;
 //! assert_eq!(order.number, 7); // The very value that was published: nothing was serialised.
@@ -32,7 +32,7 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A handler is called for each event, and [`Bus::publish_confirmed`] tells what became of one:
+//! A handler is called for each event, and [`Bus::publish_confirmed`] returns the outcome of one:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {

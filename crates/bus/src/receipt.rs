@@ -1,14 +1,15 @@
-//! Following one event to all who got it: for publishers who want to know, and for transports that acknowledge.
+//! Receipts of one event: for publishers who wait for confirmation, and for transports that acknowledge.
 //!
-//! An event that is followed carries a [`Receipt`] for each subscriber. Each is settled once; one that is dropped instead
-//! (the subscriber went away, the process stops) says *abandoned*, so that a transport knows not to acknowledge.
+//! An event with confirmation carries a [`Receipt`] for each subscriber. Each is completed once; one that is dropped
+//! instead (the subscriber went away, the process stops) says *abandoned*, so that a transport knows not to
+//! acknowledge.
 
 use std::sync::{
     Arc, Mutex, PoisonError,
     atomic::{AtomicUsize, Ordering},
 };
 
-/// What became of an event at all its subscribers.
+/// The outcome of an event at all its subscribers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Outcome {
@@ -22,9 +23,9 @@ pub struct Outcome {
 
 type Done = Box<dyn FnOnce(Outcome) + Send>;
 
-/// Counts the receipts of one event and tells when the last is settled.
+/// Counts the receipts of one event and notifies when the last is complete.
 pub(crate) struct Tracker {
-    /// Receipts out there, and one for whoever still hands them out.
+    /// The open receipts, and one for the code that still makes them.
     open: AtomicUsize,
     delivered: AtomicUsize,
     failed: AtomicUsize,

@@ -16,12 +16,12 @@ use tracing::Span;
 use crate::{report_queue::ReportQueue, slots::TaskKey, transport::Delivery};
 
 /// Queues a task's progress to be reported.
-struct IntoOutbox {
+struct ProgressReports {
     key: TaskKey,
     report_queue: Arc<ReportQueue>,
 }
 
-impl Progress for IntoOutbox {
+impl Progress for ProgressReports {
     fn progress(&self, percent: f64) {
         self.report_queue.put_progress(&self.key, percent);
     }
@@ -54,7 +54,7 @@ pub(crate) fn context(
         tracestate: delivery.task.tracestate.clone(),
         deadline: told.into_iter().chain(own).min(),
     };
-    Context::new(known, cancel, Arc::new(IntoOutbox { key: delivery.key.clone(), report_queue }))
+    Context::new(known, cancel, Arc::new(ProgressReports { key: delivery.key.clone(), report_queue }))
 }
 
 /// The context of a task that nobody submitted and that can be cancelled, and where its progress goes.

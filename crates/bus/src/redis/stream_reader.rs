@@ -1,7 +1,7 @@
-//! The task that reads a stream for one instance, acknowledges what is done, and looks after what others left.
+//! Reads a stream for one instance, acknowledges what is done, and takes over events of dead instances.
 //!
-//! It waits in Redis for the next event and not in a loop of its own. Three times in `claim_after` it wakes to say that
-//! it still works on what it has, to take over what a dead instance had, and to remove what every group is done with.
+//! It waits in Redis for the next event and not in a loop of its own. Three times in `claim_after` it wakes to send a
+//! heartbeat for its events, to take over those of a dead instance, and to remove what every group has acknowledged.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -111,7 +111,7 @@ impl Reader {
             connection = loop {
                 tokio::select! {
                     () = backoff.wait() => {}
-                    // The same wish to stop, which the loop above then sees.
+                    // The same stop, which the loop above then sees.
                     _ = stop.wait_for(|stop| *stop) => return,
                 }
                 if let Ok(connection) = self.connect().await {
@@ -250,7 +250,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Says of everything we work on that we do.
+    /// Sends a heartbeat: says of all our events that we still work on them.
     async fn heartbeat(&mut self) -> Answer<()> {
         self.next_heartbeat = Instant::now() + self.claim_after / 3;
         let mut commands = commands(&self.server).await?;
@@ -263,7 +263,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Takes what others have not given a sign of for too long.
+    /// Takes over events without a heartbeat for too long.
     async fn take_over(&mut self) -> Answer<()> {
         let mut commands = commands(&self.server).await?;
         let mut from = "0-0".to_owned();
@@ -287,7 +287,7 @@ impl Reader {
         }
     }
 
-    /// Removes what every group is done with: everything before the first entry that some group has not acknowledged.
+    /// Removes what every group has acknowledged: everything before the first entry that some group has not.
     async fn trim(&self) -> Answer<()> {
         let commands = &mut commands(&self.server).await?;
         let mut ask = redis::cmd("XINFO");
