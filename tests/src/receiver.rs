@@ -1,4 +1,4 @@
-//! A receiver of callbacks: a real HTTP server on a loopback port that answers as it is told and remembers what it got.
+//! A receiver of callbacks: a real HTTP server on a loopback port with scripted answers, which records what it got.
 
 use std::{
     collections::{BTreeMap, VecDeque},

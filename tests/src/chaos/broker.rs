@@ -1,7 +1,7 @@
-//! Workers over RabbitMQ that can be killed, and watchers who wait for the end of every task.
+//! Workers over RabbitMQ that can be killed, and consumers who wait for the end of every task.
 //!
-//! Over a broker nobody tells a worker whether its result counted. So consumers watch: what a task's result was when it was
-//! first seen must be its result for good.
+//! Over a broker a worker does not learn whether its result was accepted. So consumers watch: the first result of a
+//! task that they see must be its result for good.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! What callers were promised, written down the moment the answer came.
+//! The ledger: what callers were promised, written when the answer came.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,4 +1,4 @@
-//! Chance that can be repeated: set `RELAIS_SEED` to the number that a failed test printed.
+//! Repeatable random numbers: set `RELAIS_SEED` to the number that a failed test printed.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

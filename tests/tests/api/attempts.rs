@@ -1,4 +1,4 @@
-//! Tasks that start later, go first, take too long, fail and are tried again: by themselves, or by hand.
+//! Attempts: delays, priority, timeouts, and retries by policy or by an operator.
 
 use std::time::{Duration, Instant, SystemTime};
 

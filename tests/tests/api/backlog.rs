@@ -1,4 +1,4 @@
-//! How full a queue is: told to whoever consumes or works on the service, exactly, at the same cost however full it is.
+//! The backlog of a queue: exact, at the same cost however full the queue is, for clients with a role on the service.
 #![expect(clippy::unwrap_used, reason = "what can not be unwrapped here fails the test, which is what it is for")]
 
 use relais_tests::app::{Backend, TestApp};

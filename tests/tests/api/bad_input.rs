@@ -1,4 +1,4 @@
-//! What is wrong is refused with its number, changes nothing, and never becomes a fault of ours.
+//! Invalid input is refused with its error number, changes nothing, and never becomes an internal error.
 
 use relais_tests::app::{Answer, Backend, Caller, TestApp, basic, secret};
 use reqwest::Method;

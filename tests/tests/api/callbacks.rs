@@ -1,4 +1,4 @@
-//! Callbacks: whoever gave one can stop polling for good.
+//! Callbacks: content, retries, order, lanes and signatures.
 #![expect(clippy::unwrap_used, reason = "what can not be unwrapped here fails the test, which is what it is for")]
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};

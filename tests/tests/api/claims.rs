@@ -1,4 +1,4 @@
-//! Claims: each task to one worker, under a lease; nothing is lost with a worker that goes away.
+//! Claims: each task goes to one worker, under a lease, and no task is lost with a worker that disconnects.
 
 use std::{collections::BTreeSet, time::Duration};
 

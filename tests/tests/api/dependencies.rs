@@ -1,4 +1,4 @@
-//! Tasks that wait for others, batches, and what goes from a task to those that belong to it.
+//! Dependencies and batches, and what a task passes on to its dependents and parts.
 #![expect(clippy::unwrap_used, reason = "what can not be unwrapped here fails the test, which is what it is for")]
 
 use std::{sync::Arc, time::Duration};

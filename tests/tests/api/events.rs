@@ -1,4 +1,4 @@
-//! A task's life as server-sent events.
+//! The stream of one task as server-sent events.
 
 use relais_tests::app::{Backend, TestApp};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Limits on how many tasks run and start: held to, shown, changed while tasks run, and refused where they make no sense.
+//! Flow limits: they hold, are shown, change while tasks run, and are refused where they are invalid.
 
 use relais_tests::app::{Backend, Caller, DEADLINE, TestApp};
 use serde_json::{Value, json};

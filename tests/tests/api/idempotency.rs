@@ -1,4 +1,4 @@
-//! `Idempotency-Key`: a submission can be repeated without fear.
+//! `Idempotency-Key`: a submission can be repeated safely.
 
 use std::collections::BTreeSet;
 

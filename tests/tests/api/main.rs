@@ -1,4 +1,4 @@
-//! What the HTTP API promises, held by a stranger who calls it.
+//! The promises of the HTTP API, tested by a client.
 //!
 //! One binary with a module per promise, because linking costs more than running. Tests that a store could break run on
 //! both: they are written once, as functions of a [`Backend`](relais_tests::app::Backend), and listed in `on_both_stores!`.

@@ -1,4 +1,4 @@
-//! What workers in the field send: two spellings, out of order, twice, late, and not always what they should.
+//! Messages of real workers: two spellings, out of order, duplicate, late, and malformed.
 
 use relais_tests::app::{Backend, TestApp};
 use serde_json::{Value, json};

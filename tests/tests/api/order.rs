@@ -1,4 +1,4 @@
-//! The order in which a request is judged: who, then what, then whether, then the request itself, then the room.
+//! The order of checks on a request: credentials, service, authorization, body, capacity.
 
 use relais_tests::app::{Backend, Caller, TestApp, secret, world};
 use reqwest::Method;

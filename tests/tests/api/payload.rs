@@ -1,4 +1,4 @@
-//! Payloads belong to consumers and workers: Relais carries them byte for byte.
+//! Payloads belong to consumers and workers: Relais keeps them byte for byte.
 
 use relais_tests::app::{Backend, Caller, TestApp};
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! Addresses: a trailing slash, an unknown one, a method it does not take, a fault of ours.
+//! Paths: a trailing slash, an unknown path, an unknown method, an internal error.
 
 use std::collections::BTreeSet;
 

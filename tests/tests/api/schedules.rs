@@ -1,4 +1,4 @@
-//! Schedules: declared, shown, changed, run; what they submit, and what becomes of them when it is refused.
+//! Schedules: declared, shown, changed, run; their tasks, and refused runs.
 
 use std::time::{Duration, Instant};
 

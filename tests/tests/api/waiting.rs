@@ -1,4 +1,4 @@
-//! `?wait=`: the answer comes the moment the task ends, or when the time is up.
+//! `?wait=`: the answer comes when the task ends, or when the time is up.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! Who is on the store, from the command line.
+//! The instances on the store, from the command line.
 
 use anyhow::Result;
 use relais_tests::instance::Instance;

@@ -1,4 +1,4 @@
-//! Starting, and what is said when that can not be.
+//! The start of a server, and its error messages.
 
 use std::{fs, net::TcpListener};
 

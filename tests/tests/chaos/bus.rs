@@ -1,6 +1,6 @@
-//! Two servers that tell each other what happens: through PostgreSQL, and over a Redis that may be killed.
+//! Two servers that wake each other: through PostgreSQL, and over a Redis that may be killed.
 //!
-//! `here` answers and sends no callbacks; `there` answers and sends them. Whoever waits there is woken by what happens here.
+//! `here` answers and sends no callbacks; `there` answers and sends them. Waiters there are woken by changes here.
 
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,9 @@
-//! Faults while callbacks are on their way: whatever is killed or cut off, whoever asked to be told is told.
+//! Faults while callbacks are sent: whatever is killed or cut off, every requested callback is sent.
 //!
-//! Consumers submit tasks with a callback and end them; a receiver takes some, refuses some, leaves some without an
-//! answer and closes the connection on others. What was taken may come again, under the same name and with the same
-//! words: that is said, and is no fault. `doubled` counts tasks that were told under two names or in two versions.
+//! Consumers submit tasks with a callback and end them; a receiver accepts some callbacks, refuses some, leaves some
+//! without an answer and closes the connection on others. An accepted callback may come again, under the same id and
+//! with the same content: that is counted, and is no fault. `doubled` counts tasks with callbacks under two ids or in
+//! two versions.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, HashSet},

@@ -1,4 +1,4 @@
-//! Somebody sets the clock: leases, deadlines and waits are counted in durations, and do not notice.
+//! Clock steps: leases, deadlines and waits are durations, and do not change when somebody sets the clock.
 //!
 //! On PostgreSQL it is the database's clock, on SQLite that of the machine; both are the real programs under libfaketime.
 

@@ -1,9 +1,10 @@
-//! Chains and batches under `kill -9`: whatever is killed, every link of a chain is done in its order, every batch ends, and is
-//! told once.
+//! Dependencies and batches under `kill -9`: whatever is killed, every chain runs in order, and every batch ends and
+//! sends one callback.
 //!
-//! Consumers make batches of four tasks: three in a row, of which some fail on purpose, and one that waits for all of them,
-//! however they end. Workers do them. `doubled` counts batches that were told under two names or with other counters than they
-//! have, and tasks that began before what they wait for had ended; `stuck` counts what has not ended or was not told.
+//! Consumers create batches of four tasks: three in a row, of which some fail on purpose, and one that depends on all
+//! of them, however they end. Workers run them. `doubled` counts batches with callbacks under two ids or with wrong
+//! counters, and tasks that began before their dependencies had ended; `stuck` counts what has not ended or has an
+//! unsent callback.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -1,4 +1,5 @@
-//! Limits over two servers on one PostgreSQL, while workers and a server die: never more than may run, and all is done.
+//! Flow limits over two servers on one PostgreSQL, while workers and a server crash: the limits hold, and every task
+//! ends.
 
 use std::{
     sync::{

@@ -1,4 +1,4 @@
-//! The judge itself: what it is there to find, it finds.
+//! Tests of the judge: it finds lost, duplicate and stuck tasks.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What is killed, cut off, filled up or stopped, and what must hold all the same.
+//! Chaos: processes are killed, networks cut, disks filled, and the promises hold.
 //!
 //! Every test runs the real binary on a database of its own. Those with faults under load end with one line,
 //! `tasks N, faults N, lost N, doubled N, stuck N`, and fail unless the last three are 0. `RELAIS_CHAOS_ROUNDS` makes

@@ -1,4 +1,4 @@
-//! Two servers on one PostgreSQL: what happens on one is known on the other at once, and capacity is exact over both.
+//! Two servers on one PostgreSQL: a change at one is known at the other at once, and capacity is exact over both.
 
 use std::time::{Duration, Instant};
 

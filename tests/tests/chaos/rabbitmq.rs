@@ -1,8 +1,8 @@
-//! Faults while tasks go to workers by way of RabbitMQ: whatever is killed, alone or with another, every task that was
-//! answered 201 is done, and has one result.
+//! Faults while tasks go to workers over RabbitMQ: whatever is killed, every task that was answered 201 ends with one
+//! result.
 //!
-//! Consumers submit over HTTP and wait for their results, workers are on the broker. Tasks may be done twice: that is counted
-//! and said, and is no fault.
+//! Consumers submit over HTTP and wait for their results; workers are on the broker. A task may run twice: that is
+//! counted, and is no fault.
 
 use std::{
     collections::BTreeSet,

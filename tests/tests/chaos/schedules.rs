@@ -1,4 +1,4 @@
-//! A schedule of every second under two servers that are killed in turn, and both at once, and so is their database: each
+//! A schedule of every second under two servers that are killed in turn and together, and so is their database: each
 //! second has one task.
 
 use std::{

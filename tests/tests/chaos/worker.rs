@@ -1,4 +1,4 @@
-//! A worker that dies in the midst of a task.
+//! A worker that crashes while it runs a task.
 
 use std::{
     path::Path,

@@ -1,4 +1,4 @@
-//! Workers behind a broker that do all that such workers do, and a broker that now and then forgets its queue.
+//! Workers behind a broker, and a broker that loses its queue now and then.
 
 use std::{sync::Arc, time::Duration};
 

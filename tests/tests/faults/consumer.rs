@@ -1,5 +1,5 @@
-//! Consumers that submit under a key and repeat themselves until they are answered, look, wait, and change their minds. Some of
-//! their tasks wait for those before, and some come in batches.
+//! Consumers that submit with an idempotency key and retry until they are answered, read, wait, and cancel. Some of
+//! their tasks have dependencies, and some are in batches.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! A process that was given up, and was not told that it had begun anew, is not another one to itself.
+//! An instance that was reaped, and whose new registration was not answered, does not mistake itself for another one.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Processes that do tasks themselves: they begin, end, die without a word, and begin again under the same name or another.
+//! Instances: they register, deregister, die silently, and register again under the same name or another.
 
 use std::{
     sync::{Arc, Mutex, PoisonError},

@@ -1,4 +1,4 @@
-//! Programs that put tasks into the stored submissions in transactions of their own: some commit, some do not, some are not sure.
+//! Programs with transactional submissions: some commit, some roll back, some do not know.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What callers were promised and what they saw, written down the moment they knew.
+//! The ledger: what callers were promised and what they saw, written when they knew.
 
 use std::{
     collections::{HashMap, HashSet},

@@ -1,11 +1,11 @@
 //! The whole engine on a store that fails on purpose: any call may be refused, done without an answer, or broken off.
 //!
-//! Each round has a seed of its own, a database of its own, consumers that repeat what was not answered, and workers that
-//! die, are slow, give back and speak twice; or processes that do tasks themselves and die, with schedules, limits, retries, an
-//! inbox and operators. Then the faults end, what is left is worked off, and the database is compared with what everybody was
-//! told. Ends with `tasks N, faults N, lost N, doubled N, stuck N`, and fails unless the last three are 0, or if a verb of the
+//! Each round has its own seed and database, consumers that repeat unanswered calls, and workers that die, are slow,
+//! return tasks and send duplicates; or instances that die, with schedules, limits, retries, transactional submissions
+//! and operators. Then the faults end, the remaining tasks run, and the database is compared with all answers. It ends
+//! with `tasks N, faults N, lost N, doubled N, stuck N`, and fails unless the last three are 0, or if a verb of the
 //! store was never called while it was to fail. `RELAIS_CHAOS_ROUNDS` makes it longer; a round that fails names the
-//! `RELAIS_SEED` that tries it again.
+//! `RELAIS_SEED` that repeats it.
 
 mod broker;
 mod consumer;

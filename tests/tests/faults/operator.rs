@@ -1,5 +1,4 @@
-//! Operators, who do all that operators do; a caretaker, who does all the time what engines do once in a while; and whoever
-//! watches.
+//! Operators, who use every operation; a caretaker, who constantly does what engines do periodically; and a watcher.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Where a run takes place: real engines on a real database, with a store between them that fails on purpose.
+//! The setting of a run: real engines on a real database, with a store between them that fails on purpose.
 
 use std::{any::Any, collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! All who take part in a round, each with chances of their own, and what they do when.
+//! The participants of a round, each with its own random numbers, and what they do when.
 
 use std::sync::Arc;
 

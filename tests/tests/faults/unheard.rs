@@ -1,5 +1,5 @@
-//! What a process was given by a claim that was broken off, and never heard of, comes back with its next claim: at once, and
-//! without counting as a loss.
+//! Tasks of a claim by an instance that was not answered come with its next claim: at once, and without counting as a
+//! loss.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Workers that do all that workers do: their work, twice, half of it, too late, or not at all.
+//! Workers that run tasks correctly, twice, half, too late, or not at all.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What is declared, and which limits hold there: what the judge goes by.
+//! The declaration and its limits, which the judge checks against.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Words that a stranger chooses, in metrics.
+//! Metric labels that a stranger chooses.
 
 use anyhow::{Result, ensure};
 use tokio::{

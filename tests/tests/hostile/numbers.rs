@@ -1,4 +1,4 @@
-//! Small bodies that take a schema long to judge.
+//! Small bodies that are slow to validate.
 
 use anyhow::{Result, ensure};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! A broker that is away, or takes nothing: tasks are accepted all the same, and nothing is lost.
+//! A broker that is away or accepts nothing: tasks are accepted all the same, and none is lost.
 
 use relais_testkit::{RabbitMqServer, TcpProxy, TestVhost};
 use relais_tests::{amqp::AmqpWorker, app::Backend};

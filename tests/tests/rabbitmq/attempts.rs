@@ -1,4 +1,4 @@
-//! Tasks that are scheduled, tried again or done once more, by way of the broker: published when their time has come.
+//! Delayed and retried tasks over the broker: published when they are due.
 
 use std::time::{Duration, Instant};
 

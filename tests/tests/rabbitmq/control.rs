@@ -1,4 +1,4 @@
-//! What workers are told beside tasks: that some of them are nobody's to work on any more.
+//! Revocations: workers are told to stop tasks.
 
 use relais_messaging::rabbitmq::Consumer;
 use relais_testkit::TestVhost;

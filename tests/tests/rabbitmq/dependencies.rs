@@ -1,4 +1,4 @@
-//! Tasks that wait for others, by way of the broker: published when they may go on, with what belongs to them.
+//! Dependencies over the broker: dependents are published when they are released.
 
 use relais_tests::app::Backend;
 use serde_json::{Value, json};

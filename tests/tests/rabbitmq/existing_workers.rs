@@ -1,4 +1,4 @@
-//! Workers of the field, unchanged: both spellings, plain queues, a connection per message, words in any order.
+//! Existing workers, unchanged: both spellings, plain queues, a connection per message, messages in any order.
 
 use relais_tests::{
     amqp::Spelling,

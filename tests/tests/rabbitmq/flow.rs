@@ -1,4 +1,4 @@
-//! Limits on what is published where there is a window: how many at once, of whom, how fast and in whose order.
+//! Flow limits on published tasks with a dispatch window: how many, of whom, how fast and in which order.
 
 use std::{
     collections::BTreeMap,

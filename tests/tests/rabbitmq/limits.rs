@@ -1,4 +1,4 @@
-//! What the broker's policies do: rejected, expired and worn out tasks fail, and a full queue makes the rest wait.
+//! The broker's policies: rejected, expired and too often delivered tasks fail, and a full queue makes the rest wait.
 
 use relais_testkit::RabbitMqServer;
 use relais_tests::app::Backend;

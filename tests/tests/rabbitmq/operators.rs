@@ -1,4 +1,4 @@
-//! What operators and consumers do to services and tasks that a broker carries.
+//! Actions of operators and consumers on broker services and their tasks.
 
 use relais_tests::{amqp::AmqpWorker, app::Backend};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Queues that go, and queues that are there already.
+//! Queues that disappear, and queues that exist already.
 
 use std::{collections::BTreeSet, time::Duration};
 

@@ -1,4 +1,4 @@
-//! Workers that are lost, and workers that give back.
+//! Redelivery: workers that are lost, and workers that return tasks.
 
 use relais_messaging::rabbitmq::ConsumeOptions;
 use relais_tests::{

@@ -1,4 +1,4 @@
-//! What can not be understood is set aside where an operator sees it, and holds up nobody.
+//! Dead letters: a malformed message is stored where an operator sees it, and blocks nothing.
 
 use relais_tests::app::{Answer, Backend};
 use serde_json::{Value, json};

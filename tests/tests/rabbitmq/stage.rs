@@ -1,4 +1,4 @@
-//! A Relais with a broker, and those who meet there.
+//! A Relais with a broker, a worker and a consumer.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,5 @@
-//! A window bounds how many tasks are at the broker and with workers; the rest waits in the store, and none is lost.
+//! A dispatch window bounds how many tasks are at the broker and with workers; the rest waits in the store, and none is
+//! lost.
 
 use std::{collections::BTreeSet, time::Duration};
 

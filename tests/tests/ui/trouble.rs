@@ -1,5 +1,4 @@
-//! What has gone wrong elsewhere, and what an operator makes of it by clicking: messages that nobody understood, and
-//! processes that died with leased tasks.
+//! Problems that an operator resolves in the dashboard: dead letters, and instances that died with leased tasks.
 
 use std::{
     sync::Arc,

@@ -1,4 +1,4 @@
-//! What every library heeds that is told by way of a broker beside tasks.
+//! Revocations over a broker, in every library.
 #![expect(clippy::unwrap_used, reason = "what can not be unwrapped here fails the test, which is what it is for")]
 
 use std::time::Duration;

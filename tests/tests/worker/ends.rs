@@ -1,4 +1,4 @@
-//! What ends without being told to: a worker for which nothing comes or that nobody lets in, and a task that takes too long.
+//! Ends without a stop: an idle worker, a worker that is refused, and a task that times out.
 
 use std::{net::SocketAddr, time::Duration};
 

@@ -1,4 +1,4 @@
-//! A worker to be, on whatever transport: what all of them can be told, and what all of them tell in the end.
+//! A worker under test, on any transport: its settings, and its report.
 
 use std::time::Duration;
 

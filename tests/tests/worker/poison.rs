@@ -1,4 +1,4 @@
-//! Tasks that kill whoever does them, sooner than it can say that it has begun: real workers, really killed.
+//! Tasks that crash their workers before they can report a start: real workers, really killed.
 
 use std::os::unix::process::ExitStatusExt;
 

@@ -1,4 +1,4 @@
-//! Workers and a broker alone: what they say on the wire, and what they do when the broker is in trouble.
+//! Workers and a broker alone: the wire format, and what workers do when the broker is in trouble.
 
 use std::time::Duration;
 

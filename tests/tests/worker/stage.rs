@@ -1,4 +1,4 @@
-//! A handler that does what its task says, and tells the test what it does.
+//! A handler that does what its task says, and reports to the test what it does.
 #![expect(clippy::unwrap_used, reason = "what can not be unwrapped here fails the test, which is what it is for")]
 
 use std::{

@@ -1,4 +1,4 @@
-//! What attempts tell: which there were, why they were made again, how many ran at once and how fast they began.
+//! Checks of attempts: which there were, why they were retried, how many ran at once, and how fast they started.
 
 use std::{
     collections::{BTreeMap, HashMap},

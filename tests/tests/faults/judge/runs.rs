@@ -1,4 +1,4 @@
-//! What became of schedules: no run twice, none left out but by its policy, whoever made it and whatever failed.
+//! Checks of schedules: no run twice, and none skipped except by policy, whichever process made it and whatever failed.
 
 use std::time::Duration;
 
