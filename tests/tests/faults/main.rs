@@ -9,15 +9,15 @@
 
 mod broker;
 mod consumer;
-mod ghost;
-mod hands;
 mod inbox;
+mod instances;
 mod judge;
 mod ledger;
 mod operator;
+mod reaped_instance;
 mod stage;
 mod troupe;
-mod unheard;
+mod unanswered_claim;
 mod worker;
 mod world;
 

@@ -13,8 +13,8 @@ use super::{
     PATIENCE,
     broker::{self, BrokerWorker},
     consumer::Consumer,
-    hands::Hands,
     inbox::Depositor,
+    instances::FaultyInstance,
     judge::{self, runs},
     ledger::Ledger,
     operator::{Caretaker, Operator, Watcher},
@@ -169,7 +169,7 @@ impl Troupe {
             if stage.play.cast == Cast::InProcess {
                 let (random, name, ledger) = self.member("hands");
                 let (engine, calm) = (engine.clone(), self.is_calm.clone());
-                workers.spawn(Hands { engine, name, ledger, random, calm }.run(stop.clone()));
+                workers.spawn(FaultyInstance { engine, name, ledger, random, calm }.run(stop.clone()));
                 continue;
             }
             for service in SERVICES {

@@ -46,8 +46,8 @@ async fn tasks_accepted_while_the_broker_is_away_are_published_in_order_later(on
     }
     ids.extend(stage.submit_many(20..500).await);
     assert_eq!(stage.poll(&ids[19]).await["taskPosition"], 20);
-    let letters = stage.app.caller().get("/admin/deadletters?service=resize").await;
-    assert_eq!(letters.number(), 503_004);
+    let dead_letters = stage.app.caller().get("/admin/deadletters?service=resize").await;
+    assert_eq!(dead_letters.number(), 503_004);
     let mut listening = stage.worker.listen(50).await;
     proxy.restore().await.unwrap();
     let jobs = listening.take_all(ids.len()).await;

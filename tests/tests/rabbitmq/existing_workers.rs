@@ -163,7 +163,7 @@ async fn early_late_and_duplicate_messages_are_harmless(on: Backend) {
     worker.progress(&id, 99.0).await;
     stage.heard().await;
     assert_eq!(stage.poll(&id).await, done);
-    assert!(stage.letters(0).await.is_empty(), "nothing of this is an operator's concern");
+    assert!(stage.dead_letters(0).await.is_empty(), "nothing of this is an operator's concern");
 }
 
 async fn a_result_that_names_its_host_needs_no_start(on: Backend) {
@@ -204,7 +204,7 @@ async fn several_messages_may_come_in_one(on: Backend) {
     assert_eq!(stage.success(&ids[0]).await, "a");
     assert_eq!(stage.failure(&ids[1]).await, "b");
     stage.seen(&ids[2], "at 33", |task| task["task"]["progress"] == 33.0).await;
-    assert_eq!(stage.letters(1).await[0]["reason"], "taskId is not a UUID", "one of them alone is set aside");
+    assert_eq!(stage.dead_letters(1).await[0]["reason"], "taskId is not a UUID", "one of them alone is set aside");
     // As many as there may be.
     let ids = stage.submit_many(0..1000).await;
     stage.worker.say_all(ids.iter().map(|id| (id.as_str(), json!({"messageType": "success"})))).await;

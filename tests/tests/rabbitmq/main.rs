@@ -39,6 +39,7 @@ macro_rules! on_one_store {
 mod absence;
 mod attempts;
 mod control;
+mod dead_letters;
 mod dependencies;
 mod existing_workers;
 mod flow;
@@ -48,7 +49,6 @@ mod processes;
 mod queues;
 mod redelivery;
 mod schedules;
-mod set_aside;
 mod stage;
 mod volume;
 mod window;

@@ -80,7 +80,7 @@ async fn a_task_that_is_purged_before_its_dispatch_is_not_dispatched(on: Backend
     stage.success(&kept).await;
     // A worker that had it would be heard, and its word set aside.
     stage.worker.success(&gone, json!(null)).await;
-    assert!(stage.letters(1).await[0]["reason"].as_str().unwrap().contains(&gone));
+    assert!(stage.dead_letters(1).await[0]["reason"].as_str().unwrap().contains(&gone));
 }
 
 async fn a_service_changes_its_transport_and_back_with_tasks_waiting(on: Backend) {
@@ -166,5 +166,5 @@ async fn a_cancelled_task_that_a_worker_has_stays_cancelled(on: Backend) {
     listening.ack(&job);
     stage.heard().await;
     assert_eq!(stage.poll(&id).await["status"], "CANCELLED");
-    stage.letters(0).await;
+    stage.dead_letters(0).await;
 }

@@ -130,15 +130,15 @@ impl Stage {
     }
 
     /// The messages of `resize` that were set aside, once there are so many.
-    pub async fn letters(&self, count: usize) -> Vec<Value> {
-        let mut letters = Vec::new();
+    pub async fn dead_letters(&self, count: usize) -> Vec<Value> {
+        let mut dead_letters = Vec::new();
         until(&format!("{count} messages were set aside"), async || {
             let answer = self.app.caller().get("/admin/deadletters?service=resize").await.data();
-            letters = answer["deadLetters"].as_array().cloned().unwrap();
-            letters.len() == count
+            dead_letters = answer["deadLetters"].as_array().cloned().unwrap();
+            dead_letters.len() == count
         })
         .await;
-        letters
+        dead_letters
     }
 
     /// Says something of a task that is sure to end it, after all that was said before, and returns when that is done:

@@ -9,7 +9,7 @@ use relais_core::{Attempt, AttemptOutcome, Status, Task, TaskId, Timestamp};
 use relais_tests::chaos::Verdict;
 
 use crate::{
-    hands::{LATER, LATER_BY, PERMANENT},
+    instances::{LATER, LATER_BY, PERMANENT},
     ledger::Book,
     stage::Cast,
     world::{BURST, FEW, FREE, INTERVAL, MOST_OF_ONE, MOST_RUNNING, RETRIES, RETRY_AFTER, SLOW},

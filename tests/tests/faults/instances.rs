@@ -26,7 +26,7 @@ pub const LATER_BY: Duration = Duration::from_millis(700);
 pub const PERMANENT: [&str; 2] = ["permanent", PERMANENT_KIND];
 
 /// A process that does tasks.
-pub struct Hands {
+pub struct FaultyInstance {
     pub engine: Engine,
     pub name: String,
     pub ledger: Arc<Ledger>,
@@ -38,7 +38,7 @@ pub struct Hands {
 /// Of so many lives, one ends without a word.
 const DEATHS: usize = 3;
 
-impl Hands {
+impl FaultyInstance {
     /// Lives one life after the other until it is stopped.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut lives = 0;
