@@ -46,5 +46,5 @@ pub mod signature;
 mod trouble;
 
 pub use amqp::AmqpSender;
-pub use http::{HttpSenderError, HttpOptions, HttpSender};
+pub use http::{HttpOptions, HttpSender, HttpSenderError};
 pub use resolve::{Resolver, SystemResolver};

@@ -337,7 +337,8 @@ impl World {
             ..self.task(plain, 0)?
         };
         measured!("submit with keys", store.submit_many(vec![keyed]));
-        let request = |service, instance| ClaimRequest { service, max: 3, lease: Some(LONG), worker_host: None, instance };
+        let request =
+            |service, instance| ClaimRequest { service, max: 3, lease: Some(LONG), worker_host: None, instance };
         let says = |service, task_id, event| TaskEvent { task_id, service, client: None, event };
         let success =
             || Ok::<_, anyhow::Error>(Event::Succeeded { attempt: None, response: Json::parse("1".to_owned())? });

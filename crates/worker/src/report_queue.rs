@@ -128,7 +128,14 @@ impl ReportQueue {
             Verdict::Failure(_) => waits.progress.or(being_told.progress),
             Verdict::Success(_) => None,
         };
-        waiting.results.push_back(QueuedReport { key, verdict, progress, untold, sent_before: false, substitute: false });
+        waiting.results.push_back(QueuedReport {
+            key,
+            verdict,
+            progress,
+            untold,
+            sent_before: false,
+            substitute: false,
+        });
         drop(waiting);
         self.results_came.notify_one();
     }
@@ -334,7 +341,8 @@ mod tests {
         report_queue.put_progress(&key("told"), 30.0);
         report_queue.told_notes(&report_queue.take_notes(Instant::now()).await);
         report_queue.put_result(key("told"), failure("3"));
-        let progress: Vec<_> = report_queue.take_results(9).await.unwrap().iter().map(|report| report.progress).collect();
+        let progress: Vec<_> =
+            report_queue.take_results(9).await.unwrap().iter().map(|report| report.progress).collect();
         assert_eq!(progress, [Some(10.0), Some(21.0), None]);
     }
 

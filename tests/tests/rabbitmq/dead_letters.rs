@@ -99,7 +99,8 @@ async fn an_operator_shows_replays_and_discards_dead_letters(on: Backend) {
     .await;
     let discard = format!("{DEAD_LETTERS}/resize/discard");
     assert_eq!(count(&operator.post(&discard, &json!({"ids": [id(&dead_letters[0]), "nothing"]})).await), 1);
-    let left: Vec<Value> = stage.dead_letters(3).await.iter().map(|dead_letter| dead_letter["message"].clone()).collect();
+    let left: Vec<Value> =
+        stage.dead_letters(3).await.iter().map(|dead_letter| dead_letter["message"].clone()).collect();
     assert_eq!(left[0], "three");
     assert_eq!(operator.post(&discard, &json!({"ids": []})).await.number(), 400_003);
     assert_eq!(count(&operator.post(&discard, &json!({})).await), 3);

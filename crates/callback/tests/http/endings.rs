@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_callback::{HttpSenderError, HttpOptions, HttpSender};
+use relais_callback::{HttpOptions, HttpSender, HttpSenderError};
 use relais_core::ReplyOutcome;
 use tokio::{io::AsyncReadExt, net::TcpListener, sync::mpsc::unbounded_channel};
 

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, sync::Arc};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
-use relais_callback::{HttpSenderError, HttpOptions, HttpSender};
+use relais_callback::{HttpOptions, HttpSender, HttpSenderError};
 use relais_core::ReplyOutcome;
 use tempfile::TempDir;
 use tokio::net::TcpListener;

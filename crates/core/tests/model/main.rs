@@ -235,9 +235,15 @@ fn the_model_finds_flaws_in_instance_leases() {
     fails("a final state never changes", wrong(instance_leases::Flaw::Unguarded));
     fails("a task of another is not changed", wrong(instance_leases::Flaw::Unseen));
     fails("nobody keeps a task from others that it does not have", wrong(instance_leases::Flaw::Kept));
-    fails("from every state an end can be reached", InstanceLeases { flaw: instance_leases::Flaw::NoRecovery, ..LIMITED });
+    fails(
+        "from every state an end can be reached",
+        InstanceLeases { flaw: instance_leases::Flaw::NoRecovery, ..LIMITED },
+    );
     fails("nobody keeps a task from others that it does not have", wrong(instance_leases::Flaw::Immortal));
     fails("never two at the same attempt", wrong(instance_leases::Flaw::Uncounted));
     fails("never two at the same attempt", wrong(instance_leases::Flaw::Unbegun));
-    fails("nobody keeps a task from others that it does not have", InstanceLeases { flaw: instance_leases::Flaw::Listed, ..TWO_LEASED });
+    fails(
+        "nobody keeps a task from others that it does not have",
+        InstanceLeases { flaw: instance_leases::Flaw::Listed, ..TWO_LEASED },
+    );
 }

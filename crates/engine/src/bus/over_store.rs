@@ -82,8 +82,11 @@ impl WakeupListener for BroadcastListener {
 impl StoreTransport {
     /// Over a store whose wake-ups are relayed, which the engine does while it runs.
     pub fn new(store: Arc<dyn Store>) -> Self {
-        let listener =
-            Arc::new(BroadcastListener { out: Mutex::default(), hears: watch::channel(false).0, overrun: AtomicBool::new(false) });
+        let listener = Arc::new(BroadcastListener {
+            out: Mutex::default(),
+            hears: watch::channel(false).0,
+            overrun: AtomicBool::new(false),
+        });
         store.listen(Arc::clone(&listener) as _);
         Self { store, listener, running: Mutex::default() }
     }

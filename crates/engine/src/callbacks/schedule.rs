@@ -65,7 +65,11 @@ mod tests {
         assert_eq!(verdict(refused_for(100), &RETRIES, 0, 0.5), CallbackVerdict::Again(Duration::from_secs(100)));
         assert_eq!(verdict(refused_for(1), &RETRIES, 0, 0.5), CallbackVerdict::Again(Duration::from_secs(10)));
         assert_eq!(verdict(refused_for(u64::MAX), &RETRIES, 0, 0.5), CallbackVerdict::Again(LONGEST_RETRY_AFTER));
-        assert_eq!(verdict(refused_for(100), &RETRIES, 3, 0.5), CallbackVerdict::GivenUp, "no more tries are no more tries");
+        assert_eq!(
+            verdict(refused_for(100), &RETRIES, 3, 0.5),
+            CallbackVerdict::GivenUp,
+            "no more tries are no more tries"
+        );
         assert_eq!(verdict(ReplyOutcome::Gone, &RETRIES, 0, 0.5), CallbackVerdict::Gone);
         assert_eq!(verdict(ReplyOutcome::Forbidden, &RETRIES, 0, 0.5), CallbackVerdict::GivenUp);
     }

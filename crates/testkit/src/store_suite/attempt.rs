@@ -190,7 +190,8 @@ pub async fn a_delayed_task_enters_its_queue_when_it_is_due(harness: &Harness) -
     ensure!(passed.changed == 1 && passed.lost == 0, "{passed:?}");
     let next = passed.next.context("there is another one")?;
     ensure!(next > Duration::from_secs(60) && next <= LATER, "{next:?}");
-    let woken = recorder.take().iter().any(|wakeup| wakeup.work == [service] && wakeup.tasks != IdsChanged::These(vec![]));
+    let woken =
+        recorder.take().iter().any(|wakeup| wakeup.work == [service] && wakeup.tasks != IdsChanged::These(vec![]));
     ensure!(woken, "workers are woken");
     ensure!(claim(store, service, 9).await?.iter().map(|task| task.task_id).eq([names[1]]));
     change(store, names[0], service, Event::Cancelled).await?;

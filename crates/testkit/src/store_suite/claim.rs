@@ -113,7 +113,12 @@ pub async fn claims_get_the_oldest_tasks_first_in_queue_order(harness: &Harness)
     let other = submit_all(store, new_tasks(rotate, bob, 1)?).await?;
 
     let answers = store
-        .claim_tasks(vec![request(resize, 1, None), request(rotate, 5, None), request(resize, 0, None), request(resize, 3, None)])
+        .claim_tasks(vec![
+            request(resize, 1, None),
+            request(rotate, 5, None),
+            request(resize, 0, None),
+            request(resize, 3, None),
+        ])
         .await?
         .tasks;
     let claimed: Vec<Vec<TaskId>> =
@@ -175,7 +180,8 @@ pub async fn the_lease_of_a_claim_comes_from_the_request_or_else_the_service(har
     let client = client(store, "alice").await?;
     submit_all(store, new_tasks(service, client, 2)?).await?;
     let of_request = Duration::from_millis(7_250);
-    let answers = store.claim_tasks(vec![request(service, 1, None), request(service, 1, Some(of_request))]).await?.tasks;
+    let answers =
+        store.claim_tasks(vec![request(service, 1, None), request(service, 1, Some(of_request))]).await?.tasks;
     for (tasks, lease) in answers.iter().zip([of_service, of_request]) {
         let state = find(store, tasks[0].task_id).await?.state;
         let (started, until) = (state.started.expect("started"), state.lease_until.expect("a lease"));

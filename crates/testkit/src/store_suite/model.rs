@@ -158,7 +158,8 @@ impl Model {
     async fn claim(&mut self, store: &dyn Store) -> Result<()> {
         let (service, max) = (self.random.below(3), self.random.below(5));
         let lease = if self.random.once_in(2) { Duration::ZERO } else { LONG };
-        let claimed = store.claim_tasks(vec![request(self.services[service].0, max, Some(lease))]).await?.tasks.concat();
+        let claimed =
+            store.claim_tasks(vec![request(self.services[service].0, max, Some(lease))]).await?.tasks.concat();
         let event = Event::Claimed { worker_host: Some("host".to_owned()), lease };
         let mut expected = Vec::new();
         for task in &mut self.tasks {

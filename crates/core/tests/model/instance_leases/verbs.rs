@@ -2,7 +2,7 @@
 
 use relais_core::{Event, Failure, Ignored, Status, apply};
 
-use super::{Flaw, InstanceLeases, Held, Message, Row, Source, Word, World};
+use super::{Flaw, Held, InstanceLeases, Message, Row, Source, Word, World};
 use crate::kept::{Kept, LEASE, NOW, check_change, is_result, response};
 
 impl InstanceLeases {

@@ -125,7 +125,8 @@ impl Intake {
             };
             let rest = std::iter::from_fn(|| arrived.try_recv().ok());
             // What was lost or given up before anybody took it is no longer ours to take.
-            taken.extend(first.into_iter().chain(rest.take(max - 1)).filter(|delivery| self.state.takes(&delivery.key)));
+            taken
+                .extend(first.into_iter().chain(rest.take(max - 1)).filter(|delivery| self.state.takes(&delivery.key)));
         }
         Ok(taken)
     }
