@@ -48,7 +48,7 @@ const BAR_LATENCY: f64 = 50.0;
 const SAMPLES: usize = 300;
 const WARM_UP: usize = 10;
 
-/// Who is told: endpoints that answer, and two that do not.
+/// The receivers: endpoints that answer, and two that do not.
 struct Endpoints {
     receiver: Arc<Receiver>,
     silent: Silent,
@@ -60,7 +60,7 @@ impl Endpoints {
         Ok(Self { receiver: Arc::new(Receiver::start(ENDPOINTS)?), silent: Silent::start()?, closed: free_port()? })
     }
 
-    /// What a server is told so that it calls them.
+    /// The settings of a server that may call them.
     fn settings(&self) -> BTreeMap<&'static str, String> {
         let ports = self.receiver.ports.iter().chain([&self.silent.port, &self.closed]);
         let ports: Vec<String> = ports.map(u16::to_string).collect();
@@ -207,7 +207,7 @@ async fn send_bare(world: &World, receiver: &Receiver, many: usize, time: Durati
     Ok(sample)
 }
 
-/// How soon one is told when little is to be told, and when much waits for endpoints that do not answer.
+/// The latency of callbacks when few are queued, and when many wait for endpoints that do not answer.
 async fn latencies(plan: &Plan, section: &mut Section, kind: Kind, endpoints: &Endpoints) -> Result<usize> {
     let mut world = World::with(plan, kind, 0, endpoints.settings()).await?;
     drain(world.address(), 100, Duration::MAX).await?;
@@ -285,7 +285,7 @@ async fn one_by_one(samples: usize, at: SocketAddr, receiver: Arc<Receiver>) -> 
     Ok(latencies)
 }
 
-/// Submits so many tasks that tell these ports in turn, and lets them end.
+/// Submits so many tasks with callbacks to these ports in turn, and ends them.
 async fn end_tasks(address: SocketAddr, ports: &[u16], tasks: usize) -> Result<Vec<Uuid>> {
     let each: Vec<String> = ports.iter().map(|&port| submission(port)).collect();
     let mut connection = Connection::open(address).await?;
@@ -310,7 +310,7 @@ async fn end_tasks(address: SocketAddr, ports: &[u16], tasks: usize) -> Result<V
     Ok(ids)
 }
 
-/// A task that tells of its end.
+/// A task with a callback for its end.
 fn submission(port: u16) -> String {
     format!(r#"{{"body":{BODY},"callback":{{"type":"http","url":"{}"}}}}"#, target(port))
 }

@@ -47,7 +47,7 @@ const CELERY: [(u16, bool); 3] = [(4, false), (64, false), (4, true)];
 /// How long all tasks may take.
 const PATIENCE: Duration = Duration::from_secs(180);
 
-/// How a worker tells what it did.
+/// How a worker reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Telling {
     /// `started`, then `success`, each a message of its own.

@@ -1,4 +1,4 @@
-//! Those who are told: an endpoint that takes every callback and remembers when it came, and one that never answers.
+//! Receivers of callbacks: an endpoint that accepts every callback and records when it came, and one that never answers.
 //!
 //! They share the machine's cores with what is measured, so they are written by hand, like the load: of a request only the
 //! name and the length are read, and all connections live on one thread.
@@ -27,7 +27,7 @@ const TAKEN: &[u8] = b"HTTP/1.1 204 No Content\r\n\r\n";
 /// What came so far.
 #[derive(Debug, Default)]
 pub struct Seen {
-    /// When each task was first told of.
+    /// When the first callback of each task came.
     first: HashMap<Uuid, Instant>,
     /// How often something came that had come before.
     pub doubles: usize,
@@ -54,12 +54,12 @@ impl Seen {
         Ok(())
     }
 
-    /// How many tasks were told of.
+    /// How many tasks have a callback.
     pub fn tasks(&self) -> usize {
         self.first.len()
     }
 
-    /// When these were first told of, from the first to the last. All have to be.
+    /// When the first callbacks of these tasks came, in order. All must have one.
     pub fn moments(&self, tasks: &[Uuid]) -> Result<Vec<Instant>> {
         let mut moments: Vec<Instant> = tasks.iter().filter_map(|task| self.first.get(task).copied()).collect();
         ensure!(moments.len() == tasks.len(), "{} of {} callbacks were lost", tasks.len() - moments.len(), tasks.len());
@@ -100,7 +100,7 @@ impl Receiver {
         lock(&self.seen)
     }
 
-    /// Waits until so many tasks were told of since the beginning.
+    /// Waits until so many tasks have a callback.
     pub async fn wait_for(&self, tasks: usize) -> Result<()> {
         let (mut last, mut since) = (0, Instant::now());
         loop {

@@ -64,7 +64,7 @@ pub struct World {
     database: Database,
     folder: TempDir,
     queue: Queue,
-    /// What servers are told besides where their database is, by the names in their environment.
+    /// The settings of servers besides their database, by the names in their environment.
     settings: BTreeMap<&'static str, String>,
 }
 
@@ -151,7 +151,7 @@ impl World {
         Ok(())
     }
 
-    /// What processes that are started from now on are told.
+    /// The settings of processes that are started from now on.
     pub fn set(&mut self, name: &'static str, value: impl Into<String>) {
         self.settings.insert(name, value.into());
     }

@@ -37,7 +37,7 @@ pub use wire::{Wire, basic};
 /// the first attempt may come while it still starts.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// What nobody is told of is not found by looking either, within any test: so who waits was told, however long that took.
+/// The sweep does not run within a test: a waiter that wakes was woken by a wake-up, however long that took.
 const NEVER: Duration = Duration::from_secs(3600);
 
 /// Which store is under test.

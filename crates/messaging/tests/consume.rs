@@ -204,7 +204,7 @@ async fn acknowledging_does_not_wait_for_a_pending_receive() -> Result<()> {
     let mut consumer = Broker::new(vhost.url(), options())?.consume("tasks", prefetch(1)).await?;
     let acker = consumer.acker();
     let first = next(&mut consumer).await?;
-    // With one at a time, the second comes only if the first is settled meanwhile.
+    // With one at a time, the second comes only if the first is acknowledged meanwhile.
     let (second, ()) = timeout(SOON, async {
         tokio::join!(consumer.next(), async {
             tokio::task::yield_now().await;
@@ -306,7 +306,7 @@ async fn a_cut_connection_ends_the_consumer_and_its_messages_are_redelivered() -
         take(&mut waiting, 1).await?;
 
         proxy.cut().await?;
-        // Whether it waits or has something left that can not be settled any more.
+        // Whether it waits or has something left that can not be acknowledged any more.
         for consumer in [&mut consumer, &mut waiting] {
             let lost = loop {
                 if let Err(end) = timeout(SOON, consumer.next()).await? {

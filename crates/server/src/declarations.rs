@@ -55,7 +55,7 @@ fn parse_text(text: &str, origin: &str) -> Result<Declaration> {
     {
         return Ok(declaration);
     }
-    // A file that is being written, or the output of a command that failed, must not pass for a wish to have nothing.
+    // A file that is being written, or the output of a command that failed, must not be taken for an empty declaration.
     if is_blank(text) {
         bail!("{origin} is empty; write {{}} into it if nothing is to be declared");
     }

@@ -25,9 +25,9 @@ async fn watch(config: DeclarationsConfig, engine: Engine, stop: CancellationTok
     let mut not_ready = Some(not_ready);
     let path = Path::new(&config.file);
     let mut applied: Option<Vec<u8>> = None;
-    // What was refused is not tried again until it changes, and is told once.
+    // A refused file is not tried again until it changes, and is logged once.
     let mut refused: Option<Vec<u8>> = None;
-    // What could not be applied yet is tried again, and told once.
+    // A file that could not be applied yet is tried again, and logged once.
     let mut tried: Option<Vec<u8>> = None;
     let mut unreadable = false;
     loop {

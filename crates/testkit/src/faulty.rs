@@ -37,7 +37,7 @@ pub struct FaultPlan {
     pub seed: u64,
     /// Not made at all.
     pub refused: u64,
-    /// Made, and whoever made it is told that it may have failed.
+    /// Made, and the caller gets an error that it may have failed.
     pub unanswered: u64,
     /// Broken off half-way, as by a caller that has waited long enough.
     pub broken_off: u64,

@@ -79,7 +79,7 @@ impl Caller {
         self.send(self.request(method, path).header("content-type", content_type).body(body.to_owned())).await
     }
 
-    /// Submits a task, which is expected to be taken, and tells its id.
+    /// Submits a task, which must be accepted, and returns its id.
     pub async fn submit(&self, service: &str, body: Value) -> String {
         let answer = self.post(&format!("/v1/services/{service}/tasks"), &json!({"body": body})).await;
         assert_eq!(answer.status, 201, "{}", answer.text);
@@ -93,7 +93,7 @@ impl Caller {
         answer.data()
     }
 
-    /// Polls a task, and tells the HTTP status.
+    /// Polls a task, and returns the HTTP status.
     pub async fn poll_status(&self, service: &str, task_id: &str) -> u16 {
         self.get(&format!("/v1/services/{service}/tasks/{task_id}")).await.status
     }
@@ -112,23 +112,23 @@ impl Caller {
         tasks.remove(0)
     }
 
-    /// Sends one message about a task and tells what became of it.
+    /// Sends one message about a task and returns its outcome.
     pub async fn report(&self, service: &str, task_id: &str, data: Value) -> String {
         self.message(service, json!({"taskId": task_id, "data": data})).await
     }
 
-    /// Sends one message and tells what became of it.
+    /// Sends one message and returns its outcome.
     pub async fn message(&self, service: &str, message: Value) -> String {
         outcome(&self.post(&format!("/v1/services/{service}/messages"), &message).await)
     }
 
-    /// Says that a task is still held, and tells what became of that.
+    /// Sends a heartbeat for a task, and returns its outcome.
     pub async fn heartbeat(&self, service: &str, task_id: &str, attempt: u64) -> String {
         let body = json!({"tasks": [{"taskId": task_id, "attempt": attempt}]});
         outcome(&self.post(&format!("/v1/services/{service}/heartbeats"), &body).await)
     }
 
-    /// Gives a task back, and tells what became of that.
+    /// Returns a task, and returns the outcome.
     pub async fn give_back(&self, service: &str, task_id: &str, attempt: u64) -> String {
         let body = json!({"tasks": [{"taskId": task_id, "attempt": attempt}]});
         outcome(&self.post(&format!("/v1/services/{service}/returns"), &body).await)

@@ -118,7 +118,7 @@ impl BrokerWorker {
         }
     }
 
-    /// Does what there is. What could not be told is not acknowledged, and comes again.
+    /// Does what there is. A task whose result could not be sent is not acknowledged, and is redelivered.
     async fn work(&self, consumer: &mut Consumer, turn: usize) -> Result<()> {
         let deliveries = consumer.next_batch(10).await?;
         let mut messages = Vec::new();

@@ -241,7 +241,7 @@ impl Consumer {
     }
 }
 
-/// A worker by hand: claims a few, sends their results together, and does not give up until it is told what became of
+/// A worker by hand: claims a few, sends their results together, and does not give up until it knows the outcome of
 /// them.
 async fn work(api: Api, number: usize, ledger: Arc<Ledger>) -> Result<()> {
     let claim = json!({"max": 10, "wait": "2s", "hostName": format!("worker-{number}")});

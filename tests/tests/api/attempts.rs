@@ -83,7 +83,7 @@ fn in_time(what: &str, mut late: Vec<Duration>) {
     assert!(late[late.len() / 2] < Duration::from_millis(300), "{what}: {late:?}");
 }
 
-/// Does something while a worker waits for a task, and tells what the worker got.
+/// Does something while a claim waits, and returns what the claim got.
 async fn claimed_after(app: &TestApp, act: impl Future<Output = ()>) -> Value {
     let worker = app.client("worker");
     let waiting = async {

@@ -84,7 +84,7 @@ async fn a_task_with_an_expired_lease_goes_to_another_worker(on: Backend) {
     let second = worker.claim_one("resize").await;
     assert_eq!((id(&second), &second["attempt"]), (submitted.as_str(), &json!(2)));
 
-    // The first one is not dead after all: it is told, and changes nothing.
+    // The first worker is not dead after all: its heartbeat says that it lost the task, and it changes nothing.
     assert_eq!(worker.heartbeat("resize", &submitted, 1).await, "lost");
     let stale = json!({"taskId": submitted, "attempt": 1, "data": {"messageType": "success", "response": "stale"}});
     assert_eq!(worker.message("resize", stale).await, "lost");

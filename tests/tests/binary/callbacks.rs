@@ -74,7 +74,7 @@ impl World {
         Ok(Self { _folder: folder, server, shop })
     }
 
-    /// A task that has succeeded, and is to be told there.
+    /// A task that has succeeded, with a callback to that destination.
     async fn ended(&self, destination: &str) -> Result<String> {
         let submission = json!({"body": {}, "callback": {"type": "amqp", "destination": destination}});
         let task = self.shop.post(TASKS, &submission).await?.data()?;
@@ -106,7 +106,7 @@ impl World {
         self.callback_when(task, |callback| callback["notificationStatus"] == status).await
     }
 
-    /// The message tells what a poll says, under its name, and is signed.
+    /// The message has the content of a poll and the id of the callback, and is signed.
     async fn is_about(&self, message: &TakenMessage, task: &str) -> Result<()> {
         let polled = self.shop.get(&format!("{TASKS}/{task}")).await?.data()?;
         assert_eq!(serde_json::from_slice::<Value>(&message.body)?, polled);

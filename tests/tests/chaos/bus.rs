@@ -16,7 +16,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-/// Below the sweeps of 5 s that find what no wake-up told.
+/// Below the sweeps of 5 s that find what a lost wake-up left behind.
 const AT_ONCE: Duration = Duration::from_secs(4);
 const PATIENCE: Duration = Duration::from_secs(30);
 

@@ -70,7 +70,7 @@ impl Act {
 struct Tally {
     /// Tasks that ended, by their numbers: their names, and how they ended.
     ended: HashMap<u64, (String, &'static str)>,
-    /// How often each was told.
+    /// How often the callback of each came.
     told: HashMap<u64, usize>,
     /// Those that were taken.
     taken: HashSet<u64>,
@@ -105,7 +105,7 @@ fn number(received: &Received) -> Option<u64> {
     received.path.strip_prefix("/told/")?.parse().ok()
 }
 
-/// Consumers at work, and the receiver that is told.
+/// Consumers at work, and the receiver of their callbacks.
 struct World {
     receiver: Receiver,
     tally: Arc<watch::Sender<Tally>>,
@@ -130,7 +130,7 @@ impl World {
         Ok(Self { receiver, tally, up, stop, consumers: JoinSet::new() })
     }
 
-    /// A server that tells this receiver, and is not patient.
+    /// A server that may call this receiver, with short retries.
     fn options(&self, database: impl Into<String>) -> InstanceOptions {
         let retries = ["100ms", "200ms"].into_iter().chain(std::iter::repeat_n("300ms", 18));
         Instance::options(database)
@@ -163,7 +163,7 @@ impl World {
         Ok(())
     }
 
-    /// Returns when so many more tasks were told and taken.
+    /// Returns when so many more callbacks were accepted.
     async fn more(&self, tasks: usize) -> Result<()> {
         let goal = self.tally.borrow().taken.len() + tasks;
         let mut seen = self.tally.subscribe();
@@ -171,7 +171,7 @@ impl World {
         reached.with_context(|| format!("{tasks} more should be taken within {RECOVERY:?}: {}", *self.tally.borrow()))
     }
 
-    /// Ends it, waits until everything is told, and judges what the server says and what came.
+    /// Ends it, waits until every callback is sent, and judges what the server says and what came.
     #[expect(clippy::print_stdout, reason = "the result of a run, also when it is good")]
     async fn verdict(mut self, url: &str, name: &str, faults: usize) -> Result<()> {
         self.stop.send_replace(true);
@@ -295,7 +295,7 @@ async fn stored(admin: &Api) -> Result<BTreeMap<String, Value>> {
     }
 }
 
-/// What the server says: every task ended as it was told to, and its end was told.
+/// What the server says: every task ended as it should, and its callback was delivered.
 fn judge_stored(stored: &BTreeMap<String, Value>, tally: &Tally, verdict: &mut Verdict) {
     for (task, status) in tally.ended.values() {
         let Some(entry) = stored.get(task) else {

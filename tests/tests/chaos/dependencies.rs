@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 /// What a killed server had handed out comes back soon.
 const LEASE: &str = "2s";
 
-/// How long it may take after a fault until more is taken, and at the end until all is done and told.
+/// How long it may take after a fault until more is accepted, and at the end until all tasks end and all callbacks are sent.
 const RECOVERY: Duration = Duration::from_secs(30);
 const DRAIN: Duration = Duration::from_secs(60);
 
@@ -186,7 +186,7 @@ async fn work(api: Api, done: CancellationToken) -> Result<()> {
     Ok(())
 }
 
-/// Waits until all is done and told, and compares it with what everybody was promised.
+/// Waits until all tasks end and all callbacks are sent, and compares that with the promises.
 async fn judge(api: &Api, made: &Made, receiver: &Receiver, faults: usize) -> Result<Verdict> {
     let made = book(made).clone();
     let begun = Instant::now();

@@ -20,7 +20,7 @@ pub struct Consumer {
     pub name: String,
     pub ledger: Arc<Ledger>,
     pub random: Random,
-    /// Whether its tasks come on terms of their own, and their ends are told to somebody who is not there.
+    /// Whether its tasks come on terms of their own, and have callbacks to an endpoint that is gone.
     pub demanding: bool,
 }
 

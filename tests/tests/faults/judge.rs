@@ -99,7 +99,7 @@ pub async fn dispatched(store: &dyn Store, most: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Waits until every end that is to be told was.
+/// Waits until every callback is sent.
 pub async fn told(store: &dyn Store, most: Duration) -> Result<()> {
     let waits = |task: &Task| task.callback.is_some() && task.notification != Some(told_how(task));
     let untold = |batch: &Batch| batch.notification != Some(CallbackStatus::Success);
@@ -258,7 +258,7 @@ fn judge_order(task: &Task, by_id: &HashMap<TaskId, &Task>, verdict: &mut Verdic
     }
 }
 
-/// Every batch has ended, counts what there is, and was told under one name.
+/// Every batch has ended, has exact counters, and has one callback.
 async fn judge_batches(store: &dyn Store, stored: &[Task], book: &Book, verdict: &mut Verdict) -> Result<()> {
     for batch in store.list_batches(None, None, 10_000).await? {
         let own = |status| {

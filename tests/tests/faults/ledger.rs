@@ -26,11 +26,11 @@ pub struct Book {
     pub delivered: HashSet<TaskId>,
     /// Results that were sent of a task, whether or not an answer came.
     pub sent: HashMap<TaskId, HashSet<String>>,
-    /// Results of which a worker was told that they count.
+    /// Results that workers know to be accepted.
     pub told: HashMap<TaskId, Vec<String>>,
-    /// Ends that somebody was told of.
+    /// Ends that somebody saw.
     pub seen: HashMap<TaskId, Status>,
-    /// Ends that callbacks told of; of batches as well, whose names are like those of tasks.
+    /// Ends that callbacks reported; of batches as well, whose names are like those of tasks.
     pub letters: HashMap<TaskId, Vec<String>>,
     /// What there should be once and is there twice.
     pub doubled: Vec<String>,

@@ -157,7 +157,7 @@ fn engine_options(ledger: &Arc<Ledger>) -> Options {
         auth: AuthOptions { bcrypt_cost: 4, ..AuthOptions::default() },
         callback_senders: CallbackSenders::default().with(CallbackType::Https, callback_sender),
         callbacks: CallbackOptions {
-            // What a sender does not settle is sent again after three times this and a little more.
+            // A callback that a sender does not complete is sent again after three times this and a little more.
             timeout: Duration::from_millis(100),
             retries: vec![Duration::from_millis(50); 2],
             park_after: 3,

@@ -36,7 +36,7 @@ pub const RETRIES: u32 = 2;
 pub const RETRY_AFTER: Duration = Duration::from_millis(20);
 pub const PERMANENT_KIND: &str = "paper";
 
-/// Nobody lives there: what is to be told is given up.
+/// An endpoint that is gone: its callbacks fail.
 pub const NOBODY: &str = "https://nobody";
 
 /// Runs every second: whatever was missed is made up for.

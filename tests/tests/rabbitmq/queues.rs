@@ -21,7 +21,7 @@ on_one_store!(
     a_service_may_move_to_another_queue
 );
 
-/// Takes until each of these was there, and tells the order of their first coming.
+/// Takes until each of these was delivered, and returns the order of their first delivery.
 async fn all_of(worker: &AmqpWorker, ids: &[String]) -> Vec<String> {
     let mut listening = worker.listen(50).await;
     let mut missing: BTreeSet<&str> = ids.iter().map(String::as_str).collect();
@@ -36,7 +36,7 @@ async fn all_of(worker: &AmqpWorker, ids: &[String]) -> Vec<String> {
     order
 }
 
-/// What operators are told that the broker has lost.
+/// The tasks that the broker has lost, as operators see them.
 async fn lost(stage: &Stage) -> Vec<String> {
     let broker = stage.app.caller().get("/admin/broker").await.data();
     broker["lost"].as_array().into_iter().flatten().map(|name| name.as_str().unwrap_or_default().to_owned()).collect()

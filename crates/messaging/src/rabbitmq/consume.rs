@@ -1,4 +1,4 @@
-//! Consuming a queue, and settling what was handed out.
+//! Consuming a queue, and acknowledging what was handed out.
 
 use std::{
     future::Future,
@@ -27,7 +27,7 @@ const REASON: Duration = Duration::from_secs(1);
 /// How a queue is consumed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConsumeOptions {
-    /// At most so many are handed out and not settled; 0 is no limit.
+    /// At most so many are handed out and not acknowledged; 0 is no limit.
     pub prefetch: u16,
     /// What the consumer is called in the broker's own list; empty lets the broker choose.
     pub tag: String,
@@ -42,7 +42,7 @@ impl Default for ConsumeOptions {
 /// What a queue hands out, one after the other.
 ///
 /// It ends with its channel, its connection or its queue, and then says which, each time it is asked. Whoever wants to go on
-/// consumes again: the broker hands out again what was not settled.
+/// consumes again: the broker redelivers what was not acknowledged.
 ///
 /// A dropped consumer takes nothing new. What it had not handed out goes back when the last [`Acker`] is dropped, too.
 pub struct Consumer {
@@ -56,14 +56,14 @@ pub struct Consumer {
 
 /// Settles what a [`Consumer`] was handed, also while somebody waits for more. Clones are cheap.
 ///
-/// Settling does not wait: there is no answer to it. An `Ok` that does not arrive, because the connection is lost on the
-/// way, is a message that is handed out again. A tag that is settled twice ends the channel.
+/// Acknowledging does not wait: there is no answer to it. An `Ok` that does not arrive, because the connection is lost on the
+/// way, is a message that is redelivered. A tag that is acknowledged twice ends the channel.
 #[derive(Clone)]
 pub struct Acker {
-    shared: Arc<Settling>,
+    shared: Arc<Acknowledging>,
 }
 
-struct Settling {
+struct Acknowledging {
     channel: Channel,
     link: Arc<Link>,
     cancelled: AtomicBool,
@@ -102,7 +102,7 @@ impl Consumer {
                 let end = self.ended();
                 Err(self.over(end))
             }
-            // What comes out of a channel that is closed can not be settled, and is handed out again.
+            // What comes out of a channel that is closed can not be acknowledged, and is redelivered.
             Some(Some(Ok(_))) | None => {
                 let end = self.reason().await;
                 Err(self.over(end))
@@ -132,15 +132,15 @@ impl Consumer {
         Ok(batch)
     }
 
-    /// Takes nothing new. What was handed out can still be settled, and what had arrived already is still handed out; then
+    /// Takes nothing new. What was handed out can still be acknowledged, and what had arrived already is still handed out; then
     /// the end is [`Cancelled`](ConsumeError::Cancelled).
     pub async fn cancel(&self) -> Result<(), ConsumeError> {
         let tag = self.stream.tag();
         self.acker.shared.cancelled.store(true, Ordering::Release);
-        let settling = &self.acker.shared;
+        let acknowledging = &self.acker.shared;
         let limit = self.broker.options().publish_timeout;
-        let cancelling = settling.channel.basic_cancel(tag, BasicCancelOptions::default());
-        match timeout(limit, settling.link.unless_gone(cancelling)).await {
+        let cancelling = acknowledging.channel.basic_cancel(tag, BasicCancelOptions::default());
+        match timeout(limit, acknowledging.link.unless_gone(cancelling)).await {
             Ok(Some(Ok(()))) => Ok(()),
             Ok(Some(Err(error))) => Err(ConsumeError::end(&error)),
             Ok(None) => Err(ConsumeError::lost()),
@@ -148,7 +148,7 @@ impl Consumer {
         }
     }
 
-    /// What settles, also while somebody waits for [`next`](Self::next).
+    /// What acknowledges, also while somebody waits for [`next`](Self::next).
     pub fn acker(&self) -> Acker {
         self.acker.clone()
     }
@@ -211,20 +211,20 @@ impl Consumer {
 impl Acker {
     /// Done: the broker forgets the message.
     pub fn ack(&self, tag: u64) -> Result<(), ConsumeError> {
-        self.settle(tag, |channel| channel.basic_ack(tag, BasicAckOptions { multiple: false }))
+        self.acknowledge(tag, |channel| channel.basic_ack(tag, BasicAckOptions { multiple: false }))
     }
 
-    /// Done, this one and all that were handed out before it and are not settled.
+    /// Done, this one and all that were handed out before it and are not acknowledged.
     pub fn ack_through(&self, tag: u64) -> Result<(), ConsumeError> {
-        self.settle(tag, |channel| channel.basic_ack(tag, BasicAckOptions { multiple: true }))
+        self.acknowledge(tag, |channel| channel.basic_ack(tag, BasicAckOptions { multiple: true }))
     }
 
     /// Not done: back to the queue, or else to where its policy leads dead letters, or nowhere.
     pub fn nack(&self, tag: u64, requeue: bool) -> Result<(), ConsumeError> {
-        self.settle(tag, |channel| channel.basic_nack(tag, BasicNackOptions { multiple: false, requeue }))
+        self.acknowledge(tag, |channel| channel.basic_nack(tag, BasicNackOptions { multiple: false, requeue }))
     }
 
-    fn settle<'a, F>(&'a self, tag: u64, settle: impl FnOnce(&'a Channel) -> F) -> Result<(), ConsumeError>
+    fn acknowledge<'a, F>(&'a self, tag: u64, send: impl FnOnce(&'a Channel) -> F) -> Result<(), ConsumeError>
     where
         F: Future<Output = lapin::Result<()>>,
     {
@@ -235,14 +235,14 @@ impl Acker {
             return Err(self.closed());
         }
         // Handed to the connection when it is first polled. All else would be waiting for the network.
-        match pin!(settle(&self.shared.channel)).poll(&mut Context::from_waker(Waker::noop())) {
+        match pin!(send(&self.shared.channel)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(Err(_)) => Err(self.closed()),
             Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
         }
     }
 
     pub(super) fn new(channel: Channel, link: Arc<Link>) -> Self {
-        Self { shared: Arc::new(Settling { channel, link, cancelled: AtomicBool::new(false) }) }
+        Self { shared: Arc::new(Acknowledging { channel, link, cancelled: AtomicBool::new(false) }) }
     }
 
     pub(super) fn channel(&self) -> &Channel {

@@ -2,14 +2,14 @@
 
 use lapin::types::{AMQPValue, FieldTable, LongString, ShortString};
 
-/// A message that the broker handed out, to be settled under its [`tag`](Self::tag).
+/// A message that the broker handed out, to be acknowledged under its [`tag`](Self::tag).
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
-    /// Under what to settle it. Means something only to the consumer or browser that it came from.
+    /// Under what to acknowledge it. Means something only to the consumer or browser that it came from.
     pub tag: u64,
     /// What it says.
     pub body: Vec<u8>,
-    /// Whether it was handed out before, to whomever, and not settled.
+    /// Whether it was handed out before, to whomever, and not acknowledged.
     pub redelivered: bool,
     /// The exchange that it came through.
     pub exchange: String,

@@ -88,9 +88,9 @@ impl PublishError {
     }
 }
 
-/// Why a queue can not be declared or read, or what was read can not be settled.
+/// Why a queue can not be declared or read, or what was read can not be acknowledged.
 ///
-/// After any of them the broker gives what was not settled to somebody else, or again to the same.
+/// After any of them the broker gives what was not acknowledged to somebody else, or again to the same.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConsumeError {
     /// There is no connection, or it was lost.
@@ -120,7 +120,7 @@ pub enum ConsumeError {
         /// The broker's reason.
         why: String,
     },
-    /// The broker closed the channel: something was settled twice, or not within the broker's time limit.
+    /// The broker closed the channel: something was acknowledged twice, or not within the broker's time limit.
     #[error("the broker closed the channel: {why}")]
     Closed {
         /// The broker's reason.

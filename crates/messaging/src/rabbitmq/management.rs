@@ -30,7 +30,7 @@ pub struct Management {
 pub struct QueueFacts {
     /// How many messages wait.
     pub ready: u64,
-    /// How many are handed out and not settled.
+    /// How many are handed out and not acknowledged.
     pub unacknowledged: u64,
     /// How many consume it.
     pub consumers: u64,

@@ -5,7 +5,7 @@
 //!
 //! # Two brokers: one to publish, one to consume
 //!
-//! A broker that runs out of memory or disk stops reading from connections that publish. What is settled on such a
+//! A broker that runs out of memory or disk stops reading from connections that publish. What is acknowledged on such a
 //! connection does not arrive either, so nothing is consumed any more, which would have freed memory. A process that does
 //! both takes a [`Broker`] for each.
 //!

@@ -58,7 +58,7 @@ impl Scene {
     }
 }
 
-/// Waits until a process is gone, or dead and only not buried yet by its new parent.
+/// Waits until a process is gone, or is a zombie that its new parent has not reaped yet.
 async fn gone(pid: Pid) {
     let gone = async {
         while test_kill_process(pid).is_ok() {
