@@ -1,8 +1,8 @@
 //! The limit: the same rows into the same table with the same indexes, by nothing but INSERT.
 //!
-//! The table is a copy of the one that Relais fills, on the same server. PostgreSQL is spoken to with tokio-postgres, which
-//! spends the least on one row; all connections live on one thread, like those of the load. SQLite takes one writer at a
-//! time however many come, so it gets one.
+//! The table is a copy of the one that Relais fills, on the same server. PostgreSQL is spoken to with tokio-postgres,
+//! which spends the least on one row; all connections live on one thread, like those of the load. SQLite takes one
+//! writer at a time however many come, so it gets one.
 
 use std::time::{Duration, Instant};
 

@@ -1,9 +1,9 @@
-//! The event bus beside what it could have been: bare `tokio::sync::broadcast` and `async-broadcast` in memory, bare redis-rs
-//! over Redis; with a few and with thousands of subscriptions; and with nothing to do.
+//! The event bus beside what it could have been: bare `tokio::sync::broadcast` and `async-broadcast` in memory, bare
+//! redis-rs over Redis; with a few and with thousands of subscriptions; and with nothing to do.
 //!
 //! Every contender carries a fresh `Arc` of the same payload and waits for slow receivers. That is not what
-//! `tokio::sync::broadcast` does by itself (it forgets what they did not read), so its publisher looks before it sends. The
-//! bus has everything on: metrics, counts, ids, back-pressure.
+//! `tokio::sync::broadcast` does by itself (it forgets what they did not read), so its publisher looks before it sends.
+//! The bus has everything on: metrics, counts, ids, back-pressure.
 
 use std::{
     sync::{

@@ -1,8 +1,8 @@
-//! Callbacks over HTTP: how many a second, how soon after the end of a task, and how much endpoints that do not answer hold
-//! up the others.
+//! Callbacks over HTTP: how many a second, how soon after the end of a task, and how much endpoints that do not answer
+//! hold up the others.
 //!
-//! So that sending is measured and not the end of tasks, all tasks end while no process has the role `callbacks`. Then a
-//! process is started that has it. Every callback has to arrive: one that is lost fails the benchmark.
+//! So that sending is measured and not the end of tasks, all tasks end while no process has the role `callbacks`. Then
+//! a process is started that has it. Every callback has to arrive: one that is lost fails the benchmark.
 
 use std::{
     collections::BTreeMap,

@@ -41,8 +41,8 @@ pub fn of_process(pid: u32) -> Result<Duration> {
     Ok(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-/// The time that a process and all its children used. A child that ends while we look would count twice or not at all, so
-/// it is looked at until none does.
+/// The time that a process and all its children used. A child that ends while we look would count twice or not at all,
+/// so it is looked at until none does.
 pub fn of_family(parent: u32) -> Result<Duration> {
     loop {
         let (before, pids) = (of_process(parent)?, children(parent)?);

@@ -1,9 +1,9 @@
-//! Tasks that do nothing, done in process on PostgreSQL: Relais beside other engines of its kind, each at its fastest, on
-//! the same server in the same run; and Relais on SQLite.
+//! Tasks that do nothing, done in process on PostgreSQL: Relais beside other engines of its kind, each at its fastest,
+//! on the same server in the same run; and Relais on SQLite.
 //!
-//! The others are in a package of their own (`bench/peers`), which says how each is set up. All of them have the same to
-//! do: tasks that were submitted before are drained, from the start of the workers until the last result is stored; and an
-//! idle worker is given single tasks.
+//! The others are in a package of their own (`bench/peers`), which says how each is set up. All of them have the same
+//! to do: tasks that were submitted before are drained, from the start of the workers until the last result is stored;
+//! and an idle worker is given single tasks.
 
 mod meter;
 mod peer;
@@ -42,8 +42,8 @@ fn all(plan: &Plan) -> &'static [Engine] {
     if plan.alone { &ALL[..1] } else { &ALL }
 }
 
-/// Those that drain tasks among many that have ended: Relais, and the one that it is held against that keeps its history. (awa,
-/// started on a database with a million finished tasks, is busy for minutes before it begins.)
+/// Those that drain tasks among many that have ended: Relais, and the one that it is held against that keeps its
+/// history. (awa, started on a database with a million finished tasks, is busy for minutes before it begins.)
 const AMONG_MANY: [Engine; 2] = [Engine::Relais, Engine::River];
 
 impl Engine {
@@ -58,8 +58,8 @@ impl Engine {
         }
     }
 
-    /// Settings that are tried: which of them is the fastest depends on the machine. The first are those of the peer's own
-    /// benchmark, or what its documentation advises; `bench/peers` says which.
+    /// Settings that are tried: which of them is the fastest depends on the machine. The first are those of the peer's
+    /// own benchmark, or what its documentation advises; `bench/peers` says which.
     fn settings(self) -> &'static [&'static [&'static str]] {
         match self {
             Self::Relais => &[&["--concurrency", "2000"], &["--concurrency", "200"]],
@@ -140,7 +140,8 @@ pub async fn run(plan: &Plan) -> Result<Section> {
     Ok(section)
 }
 
-/// What the fastest of the others needs to begin a single task, on a server of its own: what all ways of Relais are held against.
+/// What the fastest of the others needs to begin a single task, on a server of its own: what all ways of Relais are
+/// held against.
 pub async fn idle_peer(plan: &Plan) -> Result<Sample> {
     let (server, _) = postgres(plan).await?;
     let url = create_database(&server, "idle").await?;

@@ -1,7 +1,7 @@
 //! The load: HTTP/1.1 over kept connections, each in a closed loop, written by hand.
 //!
-//! It shares the machine's cores with what it measures, so it does as little as can be done: requests are prepared bytes,
-//! of an answer only the status and the length are read, and all connections live on one thread.
+//! It shares the machine's cores with what it measures, so it does as little as can be done: requests are prepared
+//! bytes, of an answer only the status and the length are read, and all connections live on one thread.
 
 use std::{
     net::SocketAddr,

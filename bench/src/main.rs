@@ -1,7 +1,7 @@
 //! Relais beside its limits: system benchmarks, on private servers, with what they are compared to in the same run.
 //!
-//! `cargo xtask bench [NAME…]` builds the server as it ships and runs them. Figures depend on the machine and on what else
-//! it does; ratios of one run do not, much. `docs/benchmarks.md` says what is measured and how.
+//! `cargo xtask bench [NAME…]` builds the server as it ships and runs them. Figures depend on the machine and on what
+//! else it does; ratios of one run do not, much. `docs/benchmarks.md` says what is measured and how.
 
 mod bare;
 mod bulk;

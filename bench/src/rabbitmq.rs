@@ -40,8 +40,8 @@ const CONNECTIONS: usize = 64;
 /// So many tasks are handed to a worker ahead of its results.
 const PREFETCH: u16 = 1000;
 
-/// How many tasks of Celery are handed to each of its processes ahead: its default, and many. And whether it stores that they were
-/// started: by default it does not.
+/// How many tasks of Celery are handed to each of its processes ahead: its default, and many. And whether it stores
+/// that they were started: by default it does not.
 const CELERY: [(u16, bool); 3] = [(4, false), (64, false), (4, true)];
 
 /// How long all tasks may take.

@@ -1,7 +1,8 @@
-//! Receivers of callbacks: an endpoint that accepts every callback and records when it came, and one that never answers.
+//! Receivers of callbacks: an endpoint that accepts every callback and records when it came, and one that never
+//! answers.
 //!
-//! They share the machine's cores with what is measured, so they are written by hand, like the load: of a request only the
-//! name and the length are read, and all connections live on one thread.
+//! They share the machine's cores with what is measured, so they are written by hand, like the load: of a request only
+//! the name and the length are read, and all connections live on one thread.
 
 use std::{
     collections::{HashMap, hash_map::Entry},

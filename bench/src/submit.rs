@@ -125,7 +125,8 @@ async fn in_turns(plan: &Plan, world: &World, kind: Kind, connections: usize, si
     Ok(samples.into_iter().map(Sample::median).collect())
 }
 
-/// Long queues beside short ones. A rate is given with the length of the queue and one more number, which `named` names.
+/// Long queues beside short ones. A rate is given with the length of the queue and one more number, which `named`
+/// names.
 pub fn compare_lengths(
     section: &mut Section,
     plan: &Plan,

@@ -1,8 +1,8 @@
 //! A Relais of one's own for one test: real store, real engine, real routes, on a loopback port.
 //!
 //! Every test has its own database, so tests may run at once and in any order. What a test waits for is an event: a
-//! request that is under way ([`TestApp::under_way`]), an answer, an event of a stream; all of them with a deadline, which
-//! is there to fail a test that would hang and never to pace one.
+//! request that is under way ([`TestApp::under_way`]), an answer, an event of a stream; all of them with a deadline,
+//! which is there to fail a test that would hang and never to pace one.
 
 mod answer;
 mod caller;
@@ -33,8 +33,8 @@ pub use redact::redacted;
 pub use sse::{Event, Events};
 pub use wire::{Wire, basic};
 
-/// How long anything may take before a test is failed for it. A broker that was away is looked for every 15 s at most, and
-/// the first attempt may come while it still starts.
+/// How long anything may take before a test is failed for it. A broker that was away is looked for every 15 s at most,
+/// and the first attempt may come while it still starts.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
 /// The sweep does not run within a test: a waiter that wakes was woken by a wake-up, however long that took.
@@ -121,7 +121,8 @@ impl TestApp {
         Wire::open(self.address).await
     }
 
-    /// Returns once exactly `count` requests to this path are being answered: they have arrived, and have no answer yet.
+    /// Returns once exactly `count` requests to this path are being answered: they have arrived, and have no answer
+    /// yet.
     pub async fn under_way(&self, path: &str, count: usize) {
         let mut seen = self.under_way.subscribe();
         let reached = seen.wait_for(|paths| paths.get(path).copied().unwrap_or_default() == count);

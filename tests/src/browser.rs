@@ -1,8 +1,8 @@
 //! A real Chromium, driven through its own protocol over two pipes: no driver program, no port.
 //!
 //! Whatever a page complains of (an exception, an error on the console, a violation of the content security policy) is
-//! kept, and a test that does not ask for it fails by [`Browser::no_complaints`]. Waiting is for something: a page that has
-//! loaded, a condition in the page; all with a deadline.
+//! kept, and a test that does not ask for it fails by [`Browser::no_complaints`]. Waiting is for something: a page that
+//! has loaded, a condition in the page; all with a deadline.
 
 use std::{
     collections::HashMap,

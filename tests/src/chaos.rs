@@ -1,9 +1,9 @@
-//! Faults under load, and a verdict: whatever is killed, whenever, no task that was answered 201 is lost, none ends twice
-//! and none is stuck.
+//! Faults under load, and a verdict: whatever is killed, whenever, no task that was answered 201 is lost, none ends
+//! twice and none is stuck.
 //!
 //! [`Load`] submits and works over HTTP all the while, and writes down what it was promised in a [`Ledger`]. A test (or
-//! a longer soak run) kills, cuts and restores in the meantime. At the end [`judge`] compares the promises with what the
-//! servers say. What a fault is, is the test's business; nothing here knows.
+//! a longer soak run) kills, cuts and restores in the meantime. At the end [`judge`] compares the promises with what
+//! the servers say. What a fault is, is the test's business; nothing here knows.
 
 mod api;
 mod broker;

@@ -16,8 +16,8 @@ use serde_json::Value;
 pub fn cargo<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Command {
     let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.args(arguments).current_dir(root());
-    // What cargo says of this package would be news to build scripts, which look for such names: their crates, and all that
-    // stand on them, would be compiled anew whenever cargo was called by hand before.
+    // What cargo says of this package would be news to build scripts, which look for such names: their crates, and all
+    // that stand on them, would be compiled anew whenever cargo was called by hand before.
     for (name, _) in env::vars_os() {
         let name = name.to_string_lossy();
         if name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_") {

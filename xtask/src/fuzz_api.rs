@@ -97,8 +97,8 @@ pub fn run_built() -> Result<()> {
     );
     fs::write(data.join("schemathesis.toml"), names).context("cannot write schemathesis's configuration")?;
 
-    // The operator's part last: it takes away what the others need. A task that is done once more would not have ended, and
-    // whoever follows it would wait for ever.
+    // The operator's part last: it takes away what the others need. A task that is done once more would not have ended,
+    // and whoever follows it would wait for ever.
     for (part, paths) in [("--exclude-path-regex", "^/admin|/retry$"), ("--include-path-regex", OPERATORS)] {
         let mut fuzz = Command::new(&schemathesis);
         fuzz.current_dir(&data) // where it finds its configuration and leaves its notes

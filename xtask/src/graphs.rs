@@ -1,8 +1,8 @@
 //! `cargo xtask graphs`: do the Grafana dashboard and the alert rules speak of metrics that there are?
 //!
 //! promtool judges the rules and runs their tests. Then a server is started, given something to do, and asked for its
-//! metrics: every name that a rule or a panel uses has to be among them, or among those that the server describes (some are
-//! exported only once they have happened, such as what a broker does).
+//! metrics: every name that a rule or a panel uses has to be among them, or among those that the server describes (some
+//! are exported only once they have happened, such as what a broker does).
 
 use std::{
     collections::BTreeSet,

@@ -12,8 +12,8 @@ use anyhow::{Context, Result};
 
 use crate::{cargo::run as execute, packages};
 
-/// Makes sure that the environment at `directory` has the packages that `requirements` names, one per line, as pip reads
-/// them; installs them on first use and when they change. Returns the directory of its programs.
+/// Makes sure that the environment at `directory` has the packages that `requirements` names, one per line, as pip
+/// reads them; installs them on first use and when they change. Returns the directory of its programs.
 pub fn environment(directory: &Path, requirements: &str) -> Result<PathBuf> {
     let programs = directory.join("bin");
     let installed = directory.join("installed");

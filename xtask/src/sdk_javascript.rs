@@ -1,7 +1,8 @@
-//! The JavaScript library: its types are checked, and its tests run against the server that was built and a real broker.
+//! The JavaScript library: its types are checked, and its tests run against the server that was built and a real
+//! broker.
 //!
-//! Works in a copy under the target directory, so that what npm installs is neither in the tree nor fetched again for every
-//! clone.
+//! Works in a copy under the target directory, so that what npm installs is neither in the tree nor fetched again for
+//! every clone.
 
 use std::{
     fs,

@@ -28,8 +28,8 @@ pub fn run(filters: &[String]) -> Result<()> {
     result
 }
 
-/// What tests something else than the workspace's crates, with the binaries that have been built: it waits more than it computes,
-/// so it runs beside them, in a process of its own. What it prints is shown when it has ended.
+/// What tests something else than the workspace's crates, with the binaries that have been built: it waits more than it
+/// computes, so it runs beside them, in a process of its own. What it prints is shown when it has ended.
 struct Beside {
     process: Child,
     log: PathBuf,
@@ -55,8 +55,9 @@ impl Beside {
     }
 }
 
-/// A transport of the bus that nothing in the workspace turns on. Named each time, or dependencies would be compiled once more.
-const FEATURES: [&str; 2] = ["--features", "relais-bus/postgres,relais-messaging/redis"];
+/// A transport of the bus that nothing in the workspace turns on. Named each time, or dependencies would be compiled
+/// once more.
+const FEATURES: [&str; 2] = ["--features", "relais-bus/postgres"];
 
 /// The command of [`Beside`], which nobody types.
 pub const BESIDE: &str = "test-beside";
@@ -164,8 +165,8 @@ fn all() -> Result<()> {
     tested?;
     beside?;
 
-    // Last, since it replaces the binary by one with traces and KEDA's scaler, which nobody else needs. The whole workspace is
-    // named so that dependencies stay as they are.
+    // Last, since it replaces the binary by one with traces and KEDA's scaler, which nobody else needs. The whole
+    // workspace is named so that dependencies stay as they are.
     let more = "test --workspace --features relais-server/otlp,relais-server/keda --test otlp --test scaler";
     execute(cargo(more.split(' ')).args(FEATURES))
 }

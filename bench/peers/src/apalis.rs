@@ -1,7 +1,7 @@
-//! apalis over apalis-postgres: workers that each take a batch, run it, and write its results with one statement; it has no
-//! benchmark of its own. One worker waits for each of these in turn, so there are some, with batches as its documentation
-//! advises for throughput. Taking marks a task as the worker's already, so that it is not marked once more when it begins
-//! (`lock_tasks`).
+//! apalis over apalis-postgres: workers that each take a batch, run it, and write its results with one statement; it
+//! has no benchmark of its own. One worker waits for each of these in turn, so there are some, with batches as its
+//! documentation advises for throughput. Taking marks a task as the worker's already, so that it is not marked once
+//! more when it begins (`lock_tasks`).
 
 use std::{any::Any, ops::Range, time::Duration};
 

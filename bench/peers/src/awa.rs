@@ -1,6 +1,6 @@
-//! awa on its queue storage, which is its default and the faster of its two: tasks without a deadline take its short way, with
-//! claims and results in batches of 512. From 512 workers on it writes results with four writers instead of one. Its own
-//! benchmark has 100 workers and looks at the queue every 50 ms, beside notifications.
+//! awa on its queue storage, which is its default and the faster of its two: tasks without a deadline take its short
+//! way, with claims and results in batches of 512. From 512 workers on it writes results with four writers instead of
+//! one. Its own benchmark has 100 workers and looks at the queue every 50 ms, beside notifications.
 
 use std::{any::Any, ops::Range, time::Duration};
 

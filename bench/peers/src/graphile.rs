@@ -1,6 +1,7 @@
-//! graphile_worker, as its own benchmark `perf_test` runs it: a local queue of 5,000 tasks, 500 at once, results written
-//! together after 5 ms, a look every 5 ms. It deletes what is done, so there is no history to keep. For single tasks it has no
-//! local queue, which its documentation calls a trade of latency for throughput, and relies on notifications, its default.
+//! graphile_worker, as its own benchmark `perf_test` runs it: a local queue of 5,000 tasks, 500 at once, results
+//! written together after 5 ms, a look every 5 ms. It deletes what is done, so there is no history to keep. For single
+//! tasks it has no local queue, which its documentation calls a trade of latency for throughput, and relies on
+//! notifications, its default.
 
 use std::{any::Any, ops::Range, time::Duration};
 

@@ -1,7 +1,7 @@
 //! Other task engines on PostgreSQL, each at its fastest: what the benchmark `engine` holds Relais against.
 //!
-//! One process measures one peer once, on a database of its own, and prints one line of JSON. `cargo xtask bench engine`
-//! builds and runs it; by hand:
+//! One process measures one peer once, on a database of its own, and prints one line of JSON. `cargo xtask bench
+//! engine` builds and runs it; by hand:
 //!
 //! ```text
 //! relais-bench-peers --peer river --database postgres://postgres@127.0.0.1/river drain --tasks 100000

@@ -1,7 +1,7 @@
-//! riverqueue, as its own `riverqueue bench` runs it: 2,000 workers on one queue, 50 connections, 2 ms between two fetches,
-//! a look every 20 ms. More workers (its limit is 10,000) let it take larger batches. Results are written in batches of up to
-//! 5,000, which can not be set. For single tasks, a fetch may follow another after 1 ms, the least that it takes; that is
-//! also how far apart its notifications are.
+//! riverqueue, as its own `riverqueue bench` runs it: 2,000 workers on one queue, 50 connections, 2 ms between two
+//! fetches, a look every 20 ms. More workers (its limit is 10,000) let it take larger batches. Results are written in
+//! batches of up to 5,000, which can not be set. For single tasks, a fetch may follow another after 1 ms, the least
+//! that it takes; that is also how far apart its notifications are.
 
 use std::{any::Any, convert::Infallible, future::Future, ops::Range, time::Duration};
 

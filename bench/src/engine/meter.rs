@@ -1,4 +1,5 @@
-//! What a drain costs besides time: processor time of the engine's process and of PostgreSQL, and what is written ahead.
+//! What a drain costs besides time: processor time of the engine's process and of PostgreSQL, and what is written
+//! ahead.
 
 use anyhow::Result;
 use sqlx::{Connection, PgConnection};

@@ -48,7 +48,8 @@ struct Body {
 /// Makes so many finished tasks.
 pub async fn fill(url: &str, finished: u64) -> Result<()> {
     Relais::open(url, Options::default()).await?.engine.stop().await;
-    // Of the size of those that are drained: what is smaller would be strewn over the gaps that larger ones leave on their pages.
+    // Of the size of those that are drained: what is smaller would be strewn over the gaps that larger ones leave on
+    // their pages.
     let queue = Queue::ended(finished, r#"{"number":100000,"name":"a task of the benchmark"}"#, "null");
     if is_file(url) {
         return fill::sqlite(url, queue, SERVICE, CLIENT).await;

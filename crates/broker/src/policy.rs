@@ -1,5 +1,5 @@
-//! What queues are like beyond being there, set by policy: a queue that was declared with arguments of its own would make
-//! workers fail that assert a plain one.
+//! What queues are like beyond being there, set by policy: a queue that was declared with arguments of its own would
+//! make workers fail that assert a plain one.
 
 use relais_core::Mailbox;
 use relais_messaging::rabbitmq::{Management, ManagementError};
@@ -10,8 +10,8 @@ const PRIORITY: i64 = 50;
 
 /// Sets the policies of a service's queue of tasks: what no worker takes goes where it is seen, and fails.
 ///
-/// There are two of them, because a broker applies a policy only to queues that know all of it, and classic queues do not
-/// know a delivery limit. Which kind a queue is of is not ours alone: one that exists is used as it is.
+/// There are two of them, because a broker applies a policy only to queues that know all of it, and classic queues do
+/// not know a delivery limit. Which kind a queue is of is not ours alone: one that exists is used as it is.
 pub(crate) async fn put(management: &Management, mailbox: &Mailbox) -> Result<(), ManagementError> {
     let queue = mailbox.tasks();
     let pattern = format!("^{}$", escape(&queue));

@@ -53,7 +53,8 @@ pub struct RabbitMq {
     publisher: Broker,
     reader: Broker,
     management: Option<Management>,
-    /// The policies that were set, so that each is set once. What an operator changes by hand stays until the next start.
+    /// The policies that were set, so that each is set once. What an operator changes by hand stays until the next
+    /// start.
     policies: Arc<Mutex<HashMap<String, Mailbox>>>,
     /// The services whose control exchange was declared by this process.
     controls: Arc<Mutex<HashSet<String>>>,

@@ -132,8 +132,8 @@ impl Bus {
     }
 
     /// Takes no more events, lets handlers and workers finish what they have, within the stop timeout (30 s), and
-    /// disconnects. Streams end once they are read to their end. A bus that is stopped can be started again, and needs new
-    /// subscriptions then: those that were there have ended.
+    /// disconnects. Streams end once they are read to their end. A bus that is stopped can be started again, and needs
+    /// new subscriptions then: those that were there have ended.
     pub async fn stop(&self) -> StopReport {
         let _one_at_a_time = self.lifecycle.lock().await;
         let hub = &self.hub;
@@ -263,7 +263,8 @@ impl Bus {
     ///
     /// # Errors
     ///
-    /// As for [`publish`](Self::publish), and then none is published; but if the transport fails on the way, some may be.
+    /// As for [`publish`](Self::publish), and then none is published; but if the transport fails on the way, some may
+    /// be.
     pub async fn send_all(&self, events: impl IntoIterator<Item = Outgoing>) -> Result<(), BusError> {
         let mut channels = Vec::new();
         let mut ready = Vec::new();

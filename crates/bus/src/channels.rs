@@ -1,8 +1,8 @@
 //! The channels that are in use: their routes and their counts.
 //!
 //! Channels come into being by being published to, and a name may hold an id, so their number is limited. Beyond the
-//! limit a channel works like any other but is not remembered: its route is found anew for each event, and it is counted
-//! with the bus only, under the label `other`.
+//! limit a channel works like any other but is not remembered: its route is found anew for each event, and it is
+//! counted with the bus only, under the label `other`.
 
 use std::{
     collections::HashMap,

@@ -1,7 +1,7 @@
 //! Delivery from a publisher to the queues: the hot path, and what happens when a queue is full.
 //!
-//! An event is offered to everybody first, without waiting; only those without room are waited for, all at the same time.
-//! One slow subscriber therefore delays the publisher (that is back-pressure), and never the other subscribers.
+//! An event is offered to everybody first, without waiting; only those without room are waited for, all at the same
+//! time. One slow subscriber therefore delays the publisher (that is back-pressure), and never the other subscribers.
 
 use std::{
     sync::{Arc, PoisonError, atomic::Ordering},

@@ -33,7 +33,8 @@ impl Event {
         Self { id: id::new(timestamp), channel, timestamp, source, payload, metadata }
     }
 
-    /// The event as JSON, the form that transports carry: `id`, `channel`, `timestamp`, `source`, `payload`, `metadata`.
+    /// The event as JSON, the form that transports carry: `id`, `channel`, `timestamp`, `source`, `payload`,
+    /// `metadata`.
     ///
     /// # Errors
     ///

@@ -50,8 +50,8 @@
 //!
 //! # Work
 //!
-//! A [`PushWorker`] has what work needs: concurrency, [order](Order) per channel or key, retries, dead letters, hooks, and
-//! a stop that drains.
+//! A [`PushWorker`] has what work needs: concurrency, [order](Order) per channel or key, retries, dead letters, hooks,
+//! and a stop that drains.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -83,9 +83,9 @@
 //!
 //! # Full queues
 //!
-//! What waits is bounded: 10,000 events for each subscriber. A publisher who finds a queue full waits up to 100 ms; then
-//! the subscriber's [`Backpressure`] says what happens: the event is dropped for it, or kept as a dead letter, or the
-//! publisher waits on. Every drop is counted by subscription ([`Bus::subscriptions`]) and by channel.
+//! What waits is bounded: 10,000 events for each subscriber. A publisher who finds a queue full waits up to 100 ms;
+//! then the subscriber's [`Backpressure`] says what happens: the event is dropped for it, or kept as a dead letter, or
+//! the publisher waits on. Every drop is counted by subscription ([`Bus::subscriptions`]) and by channel.
 //!
 //! # Many instances
 //!
@@ -98,21 +98,23 @@
 //! | `redis::RedisStreams` | `redis` | at least once, shared in a group | gets what it missed |
 //! | `postgres::PostgresNotify` | `postgres` | at most once, to all, small events | is told that it may have missed some |
 //!
-//! Connections that are lost are restored for ever, and subscriptions with them. [`Bus::health`] says how it stands, and
-//! subscribers of `$bus.>` get a [`Notice`] of each loss and return.
+//! Connections that are lost are restored for ever, and subscriptions with them. [`Bus::health`] says how it stands,
+//! and subscribers of `$bus.>` get a [`Notice`] of each loss and return.
 //!
 //! # Metrics
 //!
-//! Through the `metrics` crate, with a [prefix](BusBuilder::metrics_prefix); install the recorder before the bus is built.
-//! `eventbus_published_total`, `eventbus_delivered_total`, `eventbus_failed_total`, `eventbus_dropped_total` (by `channel`),
-//! `eventbus_subscriptions_active`, `eventbus_queue_size`, `eventbus_queue_capacity`; `push_worker_processed_total`,
-//! `push_worker_errors_total`, `push_worker_queue_size`, `push_worker_duration_seconds` (by `worker`). The size of queues
-//! is brought up to date when a batch is taken and on every 64th event, so it may lag behind by 63 for each subscriber.
+//! Through the `metrics` crate, with a [prefix](BusBuilder::metrics_prefix); install the recorder before the bus is
+//! built. `eventbus_published_total`, `eventbus_delivered_total`, `eventbus_failed_total`, `eventbus_dropped_total` (by
+//! `channel`), `eventbus_subscriptions_active`, `eventbus_queue_size`, `eventbus_queue_capacity`;
+//! `push_worker_processed_total`, `push_worker_errors_total`, `push_worker_queue_size`, `push_worker_duration_seconds`
+//! (by `worker`). The size of queues is brought up to date when a batch is taken and on every 64th event, so it may lag
+//! behind by 63 for each subscriber.
 //!
 //! # What it does not do
 //!
-//! It keeps nothing on disk: what must survive belongs in a store, an outbox or on Redis Streams. It knows no transactions,
-//! and no exactly-once; handlers of a transport that delivers at least once should do no harm when run twice.
+//! It keeps nothing on disk: what must survive belongs in a store, an outbox or on Redis Streams. It knows no
+//! transactions, and no exactly-once; handlers of a transport that delivers at least once should do no harm when run
+//! twice.
 
 #[cfg(any(feature = "postgres", feature = "redis"))]
 mod backoff;

@@ -1,7 +1,7 @@
 //! What an event carries, type-erased once and shared by all who receive it.
 //!
-//! A value that is published stays the value it is. Subscribers of the same type in the same process get that very value
-//! behind an `Arc`; JSON is made only when somebody needs it (another type, another process), and then once.
+//! A value that is published stays the value it is. Subscribers of the same type in the same process get that very
+//! value behind an `Arc`; JSON is made only when somebody needs it (another type, another process), and then once.
 
 use std::{
     any::Any,

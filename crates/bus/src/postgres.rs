@@ -1,8 +1,8 @@
 //! Many instances that share only a PostgreSQL database, by NOTIFY.
 //!
-//! Like Redis Pub/Sub: every instance that is connected gets every event; one that was not is told that it may have missed
-//! some. Made for wake-ups and small events at a modest rate: PostgreSQL delivers notifications one commit after the
-//! other.
+//! Like Redis Pub/Sub: every instance that is connected gets every event; one that was not is told that it may have
+//! missed some. Made for wake-ups and small events at a modest rate: PostgreSQL delivers notifications one commit after
+//! the other.
 //!
 //! A notification holds less than 8000 bytes. An event that is larger is refused, or, with
 //! [`PostgresNotify::large_events`], put into a table, and the notification says where: at the price of a row, and of a

@@ -1,8 +1,8 @@
 //! The bounded queue between those who publish and one subscriber.
 //!
-//! Made for one consumer that takes everything there is at once, so that a busy queue is locked once for many events and
-//! not once for each. What the consumer has taken still counts as waiting until it says so ([`Queue::release`]): the
-//! bound is exact, wherever the events are.
+//! Made for one consumer that takes everything there is at once, so that a busy queue is locked once for many events
+//! and not once for each. What the consumer has taken still counts as waiting until it says so ([`Queue::release`]):
+//! the bound is exact, wherever the events are.
 //!
 //! Knows no clock and no policy: how long to wait for room is the caller's business. Part of the core that
 //! `tests/shuttle.rs` runs under every interleaving, so it uses `crate::sync` and nothing of tokio.

@@ -23,8 +23,8 @@ use crate::{
 };
 
 impl Bus {
-    /// Subscribes to a channel or a pattern. Events that are published after this returns are in the stream; on a bus that
-    /// is not started, from its start on.
+    /// Subscribes to a channel or a pattern. Events that are published after this returns are in the stream; on a bus
+    /// that is not started, from its start on.
     ///
     /// # Errors
     ///

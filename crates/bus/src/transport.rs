@@ -51,8 +51,8 @@ impl Features {
 
 /// Carries events between instances.
 ///
-/// All methods may be called from many tasks at once. `start` and `stop` alternate, and each start follows the end of the
-/// stop before it.
+/// All methods may be called from many tasks at once. `start` and `stop` alternate, and each start follows the end of
+/// the stop before it.
 #[async_trait]
 pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// A word for logs and health.
@@ -61,8 +61,8 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// What it can do.
     fn features(&self) -> Features;
 
-    /// Connects, and delivers what comes in to `inbox` until it is stopped or dropped. A connection that is lost later is
-    /// the transport's to restore, for ever; it tells the stored submissions of both.
+    /// Connects, and delivers what comes in to `inbox` until it is stopped or dropped. A connection that is lost later
+    /// is the transport's to restore, for ever; it tells the stored submissions of both.
     async fn start(&self, inbox: Inbox) -> Result<(), BusError>;
 
     /// Disconnects. Nothing is delivered after it returns.
@@ -72,7 +72,8 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     /// it, or 1.
     async fn publish(&self, event: &Event) -> Result<usize, BusError>;
 
-    /// Hands events over in their order, at the price of one where the transport can. After an error, some may have left.
+    /// Hands events over in their order, at the price of one where the transport can. After an error, some may have
+    /// left.
     async fn publish_all(&self, events: &[Event]) -> Result<(), BusError> {
         for event in events {
             self.publish(event).await?;
@@ -81,7 +82,8 @@ pub trait Transport: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Somebody here wants events of this pattern. Resolves when events that are published from then on will come in.
-    /// Calls are in order; the future may be awaited later. A transport that gets everything anyway need not do anything.
+    /// Calls are in order; the future may be awaited later. A transport that gets everything anyway need not do
+    /// anything.
     fn subscribe(&self, pattern: &Pattern) -> BoxFuture<'static, Result<(), BusError>> {
         let _ = pattern;
         future::ready(Ok(())).boxed()

@@ -1,7 +1,7 @@
 //! The concurrent core under thousands of interleavings.
 //!
-//! The core's files are compiled here a second time, with locks and atomics that shuttle schedules: what `sync` is in the
-//! crate, it is here with other types. No flag is needed, and what is tested is the code that ships.
+//! The core's files are compiled here a second time, with locks and atomics that shuttle schedules: what `sync` is in
+//! the crate, it is here with other types. No flag is needed, and what is tested is the code that ships.
 
 #[path = "../src/queue.rs"]
 #[expect(dead_code, reason = "not all of it is needed here")]

@@ -1,5 +1,5 @@
-//! Checks a callback: `verify ID TIMESTAMP SIGNATURE`, the values of its headers, and its body on stdin. Exits 0 if it is
-//! genuine. See docs/guides/callbacks.md.
+//! Checks a callback: `verify ID TIMESTAMP SIGNATURE`, the values of its headers, and its body on stdin. Exits 0 if it
+//! is genuine. See docs/guides/callbacks.md.
 
 use std::{
     error::Error,

@@ -59,8 +59,8 @@ fn retry_after(headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     Some(wait.min(MAX_RETRY_AFTER)).filter(|wait| !wait.is_zero())
 }
 
-/// The first bytes of something, as text that does no harm: at most `limit` bytes, without control characters and without
-/// those that change the direction of writing.
+/// The first bytes of something, as text that does no harm: at most `limit` bytes, without control characters and
+/// without those that change the direction of writing.
 pub(crate) fn excerpt(bytes: &[u8], limit: usize) -> String {
     let mut text = String::new();
     for c in String::from_utf8_lossy(&bytes[..bytes.len().min(limit)]).chars() {

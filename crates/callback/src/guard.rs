@@ -3,7 +3,8 @@
 //!
 //! Two questions, both answered without I/O: may this URL be called, and may this address be connected to? The first is
 //! asked when a callback is taken and before each try, the second for every address that a name resolves to. A URL is
-//! judged as it is written before it is parsed, because parsers repair what they should refuse, and each in its own way.
+//! judged as it is written before it is parsed, because parsers repair what they should refuse, and each in its own
+//! way.
 //!
 //! There is no list of forbidden hosts: whatever is not public is forbidden, unless the operator allows it.
 
@@ -112,8 +113,8 @@ impl HostRule {
 }
 
 impl Guard {
-    /// Reads what an operator allows: plain `http`; hosts (`name`, `*.name` or an address) that may resolve to anything;
-    /// networks that may be connected to; and the ports, where none means 443, and 80 if `http` is allowed.
+    /// Reads what an operator allows: plain `http`; hosts (`name`, `*.name` or an address) that may resolve to
+    /// anything; networks that may be connected to; and the ports, where none means 443, and 80 if `http` is allowed.
     pub fn new(allow_http: bool, hosts: &[String], networks: &[String], ports: &[u16]) -> Result<Self, RuleError> {
         let hosts = hosts.iter().map(|text| HostRule::read(text.trim())).collect::<Result<_, _>>()?;
         let networks = networks
@@ -176,8 +177,8 @@ impl Guard {
         refuse(&format!("the address {address} is not allowed"))
     }
 
-    /// Judges all addresses that a name resolved to. One that is not allowed is enough to refuse the name: whoever answers
-    /// for it is not to be trusted with the choice.
+    /// Judges all addresses that a name resolved to. One that is not allowed is enough to refuse the name: whoever
+    /// answers for it is not to be trusted with the choice.
     pub fn judge_answer(&self, name: &str, addresses: &[IpAddr]) -> Result<(), NotAllowed> {
         if self.is_allowed_host(name) {
             return Ok(());
@@ -245,8 +246,8 @@ fn shares_v6(address: Ipv6Addr, network: Ipv6Addr, length: u8) -> bool {
     (u128::from(address) ^ u128::from(network)).leading_zeros() >= u32::from(length)
 }
 
-/// Judges a URL as it is written. What a parser repairs (`https:/\host`, a newline inside, `https:host`) is refused: the
-/// next one to read it may repair it otherwise.
+/// Judges a URL as it is written. What a parser repairs (`https:/\host`, a newline inside, `https:host`) is refused:
+/// the next one to read it may repair it otherwise.
 fn judge_spelling(text: &str) -> Result<(), NotAllowed> {
     if text.len() > MAX_URL {
         return refuse(&format!("the URL is longer than {MAX_URL} bytes"));

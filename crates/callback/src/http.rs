@@ -1,9 +1,9 @@
 //! The callback sender over HTTP: one `POST` for each try, to the URL of the client.
 //!
-//! One deadline covers everything, from the lookup of the name to the last byte of the answer that is read. Once there is
-//! a status, it decides: a body that is slow, endless or cut off changes nothing, because nobody acts on it. Nothing is
-//! tried again here, no redirect is followed, no proxy is asked, no cookie is kept, nothing is decompressed, and nothing of
-//! an answer is logged.
+//! One deadline covers everything, from the lookup of the name to the last byte of the answer that is read. Once there
+//! is a status, it decides: a body that is slow, endless or cut off changes nothing, because nobody acts on it. Nothing
+//! is tried again here, no redirect is followed, no proxy is asked, no cookie is kept, nothing is decompressed, and
+//! nothing of an answer is logged.
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 

@@ -1,7 +1,7 @@
 //! From a name to the addresses that are connected to, judged on the way.
 //!
-//! The HTTP client asks here and nowhere else, and connects to what it is told: between the check and the connection there
-//! is no second look at DNS that could answer otherwise.
+//! The HTTP client asks here and nowhere else, and connects to what it is told: between the check and the connection
+//! there is no second look at DNS that could answer otherwise.
 
 use std::{
     collections::HashMap,

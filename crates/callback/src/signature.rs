@@ -70,7 +70,8 @@ pub fn sign(secret: &str, id: &str, at: Timestamp, body: &[u8]) -> Result<String
     Ok(format!("{SIGNATURE_PREFIX}{}", BASE64_STANDARD.encode(tag)))
 }
 
-/// Signs with every secret that is in use at `now`: the value of `webhook-signature`. None if there are no secrets at all.
+/// Signs with every secret that is in use at `now`: the value of `webhook-signature`. None if there are no secrets at
+/// all.
 ///
 /// A client that has secrets never gets something unsigned: secrets that can not be used are an error.
 pub fn sign_all(

@@ -1,5 +1,5 @@
-//! The receivers of docs/guides/callbacks.md: they are what the guide shows, they take what Relais sends, and they refuse
-//! everything else.
+//! The receivers of docs/guides/callbacks.md: they are what the guide shows, they take what Relais sends, and they
+//! refuse everything else.
 #![expect(clippy::unwrap_used, reason = "a test ends at what it did not expect")]
 
 use std::{

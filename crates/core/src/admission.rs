@@ -1,8 +1,8 @@
 //! Admission: the one place that decides whether a submission is accepted.
 //!
-//! A driver locks the queues that a batch of submissions is for, reads how full they are, and asks [`Admission`] for each
-//! submission in turn. Because the queues stay locked until the commit, the answer is exact: never one too many, and
-//! never a refusal while there was room.
+//! A driver locks the queues that a batch of submissions is for, reads how full they are, and asks [`Admission`] for
+//! each submission in turn. Because the queues stay locked until the commit, the answer is exact: never one too many,
+//! and never a refusal while there was room.
 
 use std::collections::HashMap;
 

@@ -1,10 +1,10 @@
 //! Cron expressions in a time zone: which moments they name.
 //!
-//! Five fields (minute, hour, day of the month, month, day of the week), or six with seconds first. A field is `*`, numbers,
-//! ranges `a-b`, steps `*/n`, `a-b/n`, `a/n`, and lists of these; months and days of the week have names (`JAN`, `MON`). Days
-//! of the week go from 0 (Sunday) to 7 (Sunday again). `@hourly`, `@daily`, `@midnight`, `@weekly`, `@monthly`, `@yearly` and
-//! `@annually` stand for the usual ones. Where neither the day of the month nor the day of the week begins with `*`, either
-//! is enough; else both must be met, as in every cron.
+//! Five fields (minute, hour, day of the month, month, day of the week), or six with seconds first. A field is `*`,
+//! numbers, ranges `a-b`, steps `*/n`, `a-b/n`, `a/n`, and lists of these; months and days of the week have names
+//! (`JAN`, `MON`). Days of the week go from 0 (Sunday) to 7 (Sunday again). `@hourly`, `@daily`, `@midnight`,
+//! `@weekly`, `@monthly`, `@yearly` and `@annually` stand for the usual ones. Where neither the day of the month nor
+//! the day of the week begins with `*`, either is enough; else both must be met, as in every cron.
 //!
 //! A run is a moment whose local time matches. When clocks change:
 //!
@@ -14,7 +14,8 @@
 //!   in every hour, or whose minutes or seconds are `*` or have a step, goes by the clock both times: it neither pauses for an
 //!   hour nor runs twice at one moment.
 //!
-//! Nothing here reads a clock. Time zones come with the program, so that every process of one version has the same ones.
+//! Nothing here reads a clock. Time zones come with the program, so that every process of one version has the same
+//! ones.
 
 mod fields;
 mod french;

@@ -1,8 +1,9 @@
 //! What follows from a change of a task: the one place that decides it.
 //!
-//! [`apply`](crate::apply) says what a task becomes. [`Effects::of`] says what else the same transaction has to write, and who is
-//! to be told after it: the attempt that ended, the callback, the unique key, the place in a window, those who depend on the
-//! task, the worker whose task was revoked. It is pure: a store writes what it returns and decides nothing.
+//! [`apply`](crate::apply) says what a task becomes. [`Effects::of`] says what else the same transaction has to write,
+//! and who is to be told after it: the attempt that ended, the callback, the unique key, the place in a window, those
+//! who depend on the task, the worker whose task was revoked. It is pure: a store writes what it returns and decides
+//! nothing.
 
 use crate::{
     Attempt, AttemptOutcome, Callback, CallbackEvent, Event, Failure, Json, Milestone, Revocation, State, Status,

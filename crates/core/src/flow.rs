@@ -197,7 +197,8 @@ impl Flow {
         Pick::First(shares.filter(|&(_, most)| most > 0).collect(), most)
     }
 
-    /// How many of each client the first so many are, given the places in the queue of the first of each: rank and `id`.
+    /// How many of each client the first so many are, given the places in the queue of the first of each: rank and
+    /// `id`.
     pub fn first_of(mut places: Vec<(ClientKey, (i64, i64))>, most: usize) -> Vec<(ClientKey, usize)> {
         places.sort_unstable_by_key(|&(client, place)| (place, client));
         let mut shares: BTreeMap<ClientKey, usize> = BTreeMap::new();
@@ -207,7 +208,8 @@ impl Flow {
         shares.into_iter().collect()
     }
 
-    /// So many of each client were asked for, and so many were there. Whoever had fewer has no more that could be taken now.
+    /// So many of each client were asked for, and so many were there. Whoever had fewer has no more that could be taken
+    /// now.
     pub fn took(&mut self, asked: &[(ClientKey, usize)], got: &BTreeMap<ClientKey, usize>) {
         let (begun, fair) = (self.facts.state.time, self.facts.limits.fair_share);
         for &(client, asked) in asked {
@@ -297,8 +299,8 @@ impl Flow {
         usize::try_from((rate.window() - ahead).div_euclid(rate.interval())).unwrap_or(0)
     }
 
-    /// Whose turn it is, one after the other for those who want so many: always the client whose next start is the earliest in
-    /// virtual time. As many turns of each client as [`Flow::pick`] gives it.
+    /// Whose turn it is, one after the other for those who want so many: always the client whose next start is the
+    /// earliest in virtual time. As many turns of each client as [`Flow::pick`] gives it.
     pub fn turns(&self, wanted: usize) -> Vec<ClientKey> {
         let most = wanted.min(self.room()).min(self.starts());
         let (now, mut turn) = (self.facts.state.time, self.facts.state.turns);

@@ -30,7 +30,8 @@ pub fn nodes(seq: i64) -> [Node; LEVELS.len()] {
 pub struct Span {
     /// For each level, the first slot that counts and the one after the last.
     pub slots: [(i64, i64); LEVELS.len()],
-    /// The first number of the smallest node that the task is in: from there on, pending tasks are looked at one by one.
+    /// The first number of the smallest node that the task is in: from there on, pending tasks are looked at one by
+    /// one.
     pub first: i64,
 }
 

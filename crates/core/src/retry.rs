@@ -112,8 +112,8 @@ impl RetryPolicy {
         Duration::from_secs_f64(seconds - left_to_chance * luck.clamp(0.0, 1.0))
     }
 
-    /// How long to wait until a task is tried again that has failed `failures` times before, and was submitted `age` ago; none
-    /// if this failure is the end.
+    /// How long to wait until a task is tried again that has failed `failures` times before, and was submitted `age`
+    /// ago; none if this failure is the end.
     pub fn again(&self, failure: &Failure, failures: u32, age: Duration, luck: f64) -> Option<Duration> {
         let excepted = failure.kind.as_ref().is_some_and(|kind| self.except_kinds.contains(kind));
         if failures >= self.limit || failure.retryable == Some(false) || excepted {

@@ -1,9 +1,9 @@
 //! Wake-ups: hints that something changed. A wake-up may be lost; the sweep finds what it missed.
 //!
-//! A wake-up has topics. Each topic is one line of [`topics!`]: a name, what it carries, and the letter under which it travels
-//! between processes (`origin;w1,2;d;t1a,1b`). Numbers are written in base 36, tasks as differences, so that a batch of
-//! hundreds fits where PostgreSQL allows 8,000 bytes. What does not fit becomes "perhaps any": a hint may always be vaguer than
-//! the truth.
+//! A wake-up has topics. Each topic is one line of [`topics!`]: a name, what it carries, and the letter under which it
+//! travels between processes (`origin;w1,2;d;t1a,1b`). Numbers are written in base 36, tasks as differences, so that a
+//! batch of hundreds fits where PostgreSQL allows 8,000 bytes. What does not fit becomes "perhaps any": a hint may
+//! always be vaguer than the truth.
 
 use std::fmt::Write;
 

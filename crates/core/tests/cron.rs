@@ -1,4 +1,5 @@
-//! Cron expressions beside a clock that is watched minute by minute, or second by second, and judged by the rules alone.
+//! Cron expressions beside a clock that is watched minute by minute, or second by second, and judged by the rules
+//! alone.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -305,7 +305,8 @@ proptest! {
         }
     }
 
-    /// Against the definition: in any window no more than a burst and what the rate gives, and whatever that allows at once.
+    /// Against the definition: in any window no more than a burst and what the rate gives, and whatever that allows at
+    /// once.
     #[test]
     fn starts_follow_the_rate_limit(
         (count, per, burst) in (1u32..50, 1u64..5_000, 1u32..20),

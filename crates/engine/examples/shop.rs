@@ -1,6 +1,6 @@
-//! An axum application that does its own tasks: `cargo run -p relais-engine --example shop`, then
-//! `curl -X POST 127.0.0.1:3000/orders -d ann`. An order and the task that sends its receipt are written in one transaction:
-//! there is never one without the other.
+//! An axum application that does its own tasks: `cargo run -p relais-engine --example shop`, then `curl -X POST
+//! 127.0.0.1:3000/orders -d ann`. An order and the task that sends its receipt are written in one transaction: there is
+//! never one without the other.
 
 #![expect(clippy::print_stdout, reason = "an example shows what it does")]
 

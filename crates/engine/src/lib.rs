@@ -8,8 +8,8 @@
 //! process), `dispatch` (brokers), `callbacks`, `timers` (and schedules), `follow` (reading and watching tasks),
 //! `operate` (operators), `bus` (events), `auth`.
 //!
-//! Concurrent calls share transactions: submissions and messages go through a `submit::batcher::Batcher`, claims through the
-//! claim coordinator. An answer is given after its commit, never before.
+//! Concurrent calls share transactions: submissions and messages go through a `submit::batcher::Batcher`, claims
+//! through the claim coordinator. An answer is given after its commit, never before.
 
 mod auth;
 mod bus;

@@ -1,5 +1,5 @@
-//! The bus over a store's own wake-ups, held to the suite that every transport is held to, and to what it promises in an
-//! outage.
+//! The bus over a store's own wake-ups, held to the suite that every transport is held to, and to what it promises in
+//! an outage.
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 

@@ -1,7 +1,8 @@
 //! Programs that do their own tasks, killed in the middle of it, again and again.
 //!
 //! The programs are this very test, started anew with [`PROGRAM`] as the test to run. Every execution is noted in the
-//! database under its task and attempt, before anything else is done: two executions of one attempt would be refused there.
+//! database under its task and attempt, before anything else is done: two executions of one attempt would be refused
+//! there.
 
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "tests")]
 

@@ -60,8 +60,8 @@ impl Context {
         &self.task.task_id
     }
 
-    /// The number of this attempt, counted from 1; none where the transport knows none (over HTTP and in process it always
-    /// does).
+    /// The number of this attempt, counted from 1; none where the transport knows none (over HTTP and in process it
+    /// always does).
     pub fn attempt(&self) -> Option<u32> {
         self.task.attempt
     }
@@ -91,16 +91,16 @@ impl Context {
         self.task.deadline
     }
 
-    /// Tells how far the task is, from 0 to 100. Never waits: call it as often as you like, the newest value is sent when
-    /// the server is ready for it.
+    /// Tells how far the task is, from 0 to 100. Never waits: call it as often as you like, the newest value is sent
+    /// when the server is ready for it.
     pub fn progress(&self, percent: f64) {
         if !self.cancel.is_cancelled() {
             self.progress.progress(percent);
         }
     }
 
-    /// Whether to stop: the task was cancelled, handed to another worker, or the worker is stopping and its grace period
-    /// is over. Whatever the handler returns from then on is not reported.
+    /// Whether to stop: the task was cancelled, handed to another worker, or the worker is stopping and its grace
+    /// period is over. Whatever the handler returns from then on is not reported.
     pub fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled()
     }

@@ -12,9 +12,9 @@ use crate::Context;
 
 /// Why a handler could not do its task. Any error becomes one with `?`, and its message names the errors behind it.
 ///
-/// A handler may return any other error type that can be shown, too. What only this one can say: whether trying again may
-/// help, what kind of error it is, where it happened, and that the task is to be [given back](Self::again) instead of
-/// failed.
+/// A handler may return any other error type that can be shown, too. What only this one can say: whether trying again
+/// may help, what kind of error it is, where it happened, and that the task is to be [given back](Self::again) instead
+/// of failed.
 pub struct HandlerError {
     error: Box<dyn Error + Send + Sync>,
     retryable: Option<bool>,
@@ -37,8 +37,8 @@ impl HandlerError {
 
     /// It can not be done now, but it is no failure: the task is given back, and handed out again to whoever is there.
     ///
-    /// Not at once: the worker holds it for half a second first, twice as long every time the same task comes back, up to
-    /// half a minute. Its slot is taken meanwhile.
+    /// Not at once: the worker holds it for half a second first, twice as long every time the same task comes back, up
+    /// to half a minute. Its slot is taken meanwhile.
     pub fn again(message: impl Display) -> Self {
         Self { again: true, ..Self::new(message) }
     }
@@ -55,8 +55,8 @@ impl HandlerError {
         self
     }
 
-    /// Where it happened, for people: a [`Backtrace`](std::backtrace::Backtrace), say; `errorTrace` on the wire. Kept with
-    /// the attempt.
+    /// Where it happened, for people: a [`Backtrace`](std::backtrace::Backtrace), say; `errorTrace` on the wire. Kept
+    /// with the attempt.
     pub fn trace(mut self, trace: impl Display) -> Self {
         self.trace = Some(trace.to_string());
         self

@@ -27,8 +27,8 @@ pub enum BodyError {
     Broken(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-/// All bytes of a body, at most `most`, if they arrive within a time. Whoever says beforehand that it is too large need not
-/// send it.
+/// All bytes of a body, at most `most`, if they arrive within a time. Whoever says beforehand that it is too large need
+/// not send it.
 pub async fn read_body(body: Body, most: usize, within: Duration) -> Result<Bytes, BodyError> {
     if body.size_hint().lower() > most as u64 {
         return Err(BodyError::TooLarge);

@@ -50,8 +50,8 @@ impl Connections {
         Arc::new(Self { most, most_per_peer, entries: Mutex::default(), freed: Notify::new() })
     }
 
-    /// A place for a connection, as soon as there is one; none if its address has as many as it may have, and all of them
-    /// are in use. A trusted proxy (`is_limited` is false) may have as many as it likes.
+    /// A place for a connection, as soon as there is one; none if its address has as many as it may have, and all of
+    /// them are in use. A trusted proxy (`is_limited` is false) may have as many as it likes.
     pub(crate) async fn admit(self: &Arc<Self>, peer: Peer, is_limited: bool) -> Option<Place> {
         loop {
             let freed = self.freed.notified();

@@ -49,8 +49,8 @@ impl TrustedProxies {
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// Whom a request comes from: the last address in `X-Forwarded-For` that is no trusted proxy's, where the connection is.
-    /// What stands before that, anybody may have written.
+    /// Whom a request comes from: the last address in `X-Forwarded-For` that is no trusted proxy's, where the
+    /// connection is. What stands before that, anybody may have written.
     pub(crate) fn peer(&self, connection: SocketAddr, headers: &HeaderMap) -> Peer {
         let mut address = connection.ip();
         let lines = headers.get_all("x-forwarded-for").iter().rev();

@@ -1,5 +1,5 @@
-//! Serves routes on a TCP listener: a bounded number of connections, a deadline for whoever keeps us waiting, and a graceful
-//! end.
+//! Serves routes on a TCP listener: a bounded number of connections, a deadline for whoever keeps us waiting, and a
+//! graceful end.
 
 use std::{convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 

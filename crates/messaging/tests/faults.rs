@@ -21,8 +21,8 @@ use tokio::{
 /// Longer than a restart takes on a busy machine.
 const SOON: Duration = Duration::from_secs(120);
 
-/// How long those wait for the broker who are to learn that it is away. Anybody waits as long for the first connection, so they
-/// begin when that is there.
+/// How long those wait for the broker who are to learn that it is away. Anybody waits as long for the first connection,
+/// so they begin when that is there.
 const BRIEF: Duration = Duration::from_millis(300);
 
 /// The largest message that the node takes.

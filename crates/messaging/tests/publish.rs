@@ -18,7 +18,8 @@ use tokio::{
 /// Longer than anything here takes on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
 
-/// Quick to try again, and as patient as a busy machine may need: the first connection is waited for as long as any other.
+/// Quick to try again, and as patient as a busy machine may need: the first connection is waited for as long as any
+/// other.
 fn options() -> BrokerOptions {
     BrokerOptions {
         publish_timeout: SOON,

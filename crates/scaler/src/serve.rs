@@ -83,8 +83,8 @@ async fn read(path: &Path) -> Result<Vec<u8>, ServeError> {
     tokio::fs::read(path).await.map_err(|error| ServeError::File(path.to_owned(), error))
 }
 
-/// What is accepted: so many at once, others wait. Never ends, and never fails: one connection that could not be accepted is
-/// no reason to stop.
+/// What is accepted: so many at once, others wait. Never ends, and never fails: one connection that could not be
+/// accepted is no reason to stop.
 fn connections(listener: TcpListener) -> impl futures::Stream<Item = std::io::Result<Connection>> {
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     stream::unfold((listener, places), |(listener, places)| async move {

@@ -22,7 +22,8 @@ pub fn init(config: &LogConfig, traces: &TelemetryConfig) -> anyhow::Result<()> 
         Ok(filter) if !filter.is_empty() => (filter, "RUST_LOG"),
         _ => (config.level.clone(), "log.level"),
     };
-    // The broker's client logs whole messages, task data and all, when one comes back; what matters of it is logged by us.
+    // The broker's client logs whole messages, task data and all, when one comes back; what matters of it is logged by
+    // us.
     let with_rule = if filter.contains("lapin") { filter.clone() } else { format!("{filter},lapin=off") };
     let filter = EnvFilter::try_new(&with_rule).with_context(|| format!("{from} = {filter:?} is not a log filter"))?;
     let terminal = io::stderr().is_terminal();

@@ -145,8 +145,8 @@ pub fn explain(error: StoreError, config: &Config) -> anyhow::Error {
     anyhow::anyhow!("could not use the database {}: {}", config.database.url, chain(&error))
 }
 
-/// Makes the database ready, and tells whether that was possible. SQLite must be there: what goes wrong with it ends the
-/// start. PostgreSQL may be away. Without the key to what is encrypted there is no start.
+/// Makes the database ready, and tells whether that was possible. SQLite must be there: what goes wrong with it ends
+/// the start. PostgreSQL may be away. Without the key to what is encrypted there is no start.
 async fn prepare(store: &Arc<dyn Store>, database: &DatabaseConfig) -> anyhow::Result<bool> {
     match migrate_or_encrypt(store, database.migrate).await {
         Ok(()) => Ok(true),

@@ -12,8 +12,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{config::DeclarationsConfig, declarations};
 
-/// Begins to watch. Until the file was applied once the server is not ready: ready means that what it says is in force. So a
-/// new version whose file can not be applied takes no traffic, and the old one goes on.
+/// Begins to watch. Until the file was applied once the server is not ready: ready means that what it says is in force.
+/// So a new version whose file can not be applied takes no traffic, and the old one goes on.
 pub fn start(config: DeclarationsConfig, engine: Engine, stop: CancellationToken) -> JoinHandle<()> {
     // Here and not in the task, which may begin after somebody has asked.
     let not_ready = engine.not_ready(format!("the declarations in {} are not applied yet", config.file));

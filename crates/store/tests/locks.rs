@@ -96,7 +96,8 @@ impl World {
 /// How long anything may take here.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A submission whose task was to be leased was given up and goes on late: anybody can claim its task.
+/// A submission that was to be in the hand of the process that submits it, was given up, and goes on late: its task is
+/// anybody's.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_submission_that_commits_late_is_leased_by_nobody() -> Result<()> {
     let world = World::new(FlowLimits::default()).await?;

@@ -1,8 +1,9 @@
-//! Plans are made once, when tables may be small, and kept (see `postgres/mod.rs`). Here they are made on tables that are empty
-//! or tiny and known to be, and must still be right when there are thousands of rows: a call reads as much as it did before.
+//! Plans are made once, when tables may be small, and kept (see `postgres/session.rs`). Here they are made on tables
+//! that are empty or tiny and known to be, and must still be right when there are thousands of rows: a call reads as
+//! much as it did before.
 //!
-//! What was read is what PostgreSQL itself counts: rows of tables and entries of indexes, and the blocks that they are in. The
-//! latter since entries that are passed over in the midst of an index are not counted.
+//! What was read is what PostgreSQL itself counts: rows of tables and entries of indexes, and the blocks that they are
+//! in. The latter since entries that are passed over in the midst of an index are not counted.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -21,7 +22,8 @@ use sqlx::{AssertSqlSafe, Connection as _, Executor as _, PgConnection};
 /// So many tasks of each kind there are in the end.
 const MANY: i64 = 5000;
 
-/// So many more rows and entries may a call read then: those that were changed leave dead ones behind, which are passed by once.
+/// So many more rows and entries may a call read then: those that were changed leave dead ones behind, which are passed
+/// by once.
 const SLACK: i64 = 150;
 
 /// So many more blocks: indexes are higher, and what is dead lies elsewhere.

@@ -1,7 +1,8 @@
 //! A store that fails on purpose: any call may be refused, done without an answer, or broken off half-way.
 //!
-//! Whoever uses a store through its port must live with all three: an error never says whether a write was done. The plan
-//! is a seed, and what happens to the n-th call of a verb depends on nothing else, so that a plan can be tried again.
+//! Whoever uses a store through its port must live with all three: an error never says whether a write was done. The
+//! plan is a seed, and what happens to the n-th call of a verb depends on nothing else, so that a plan can be tried
+//! again.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,8 +27,8 @@ const MOST_POLLS: u64 = 12;
 const CLAIM_BY_INSTANCE: &str = "claim_tasks_by_instance";
 const SUBMIT_BY_INSTANCE: &str = "submit_and_claim_by_instance";
 
-/// What a process is given and not told of is known to nobody but the driver, so these are broken off where others are not
-/// answered.
+/// What a process is given and not told of is known to nobody but the driver, so these are broken off where others are
+/// not answered.
 const BY_INSTANCE: [&str; 2] = [CLAIM_BY_INSTANCE, SUBMIT_BY_INSTANCE];
 
 /// How many calls of a thousand fail, and how.

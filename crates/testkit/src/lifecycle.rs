@@ -73,8 +73,8 @@ impl Lifecycle {
         self.running()?.signal_all(Signal::CONT).map(drop)
     }
 
-    /// Starts a program in the folder; what it prints goes to a log there. Then asks `is_ready`, whose error says why not,
-    /// until it is.
+    /// Starts a program in the folder; what it prints goes to a log there. Then asks `is_ready`, whose error says why
+    /// not, until it is.
     pub(crate) async fn launch(
         &mut self,
         mut command: Command,

@@ -173,8 +173,8 @@ impl RabbitMqServer {
         self.evaluate(&format!("rabbit_alarm:{change}({value}).")).await
     }
 
-    /// Has the node write down which queues, users and virtual hosts there are. It keeps the news of the last two seconds in
-    /// memory, confirmed or not, and a kill loses them with all messages in them.
+    /// Has the node write down which queues, users and virtual hosts there are. It keeps the news of the last two
+    /// seconds in memory, confirmed or not, and a kill loses them with all messages in them.
     pub async fn write_down(&self) -> Result<()> {
         // Classic queues are written by Mnesia, which servers of quorum queues there are by a table of Ra's own.
         self.evaluate("ok = mnesia:sync_log(), [dets:sync(Table) || Table <- dets:all()], ok.").await

@@ -1,8 +1,8 @@
 //! A private Redis: its own port, its own data, and nobody minds when it is killed.
 //!
 //! Every write is on disk before it is answered (`appendfsync always`), so that streams and pending lists survive a
-//! kill -9, and a test that loses something has found something. Runs the machine's own `redis-server` and does not install
-//! it (package `redis-server`). Does not speak Redis beyond "is it ready".
+//! kill -9, and a test that loses something has found something. Runs the machine's own `redis-server` and does not
+//! install it (package `redis-server`). Does not speak Redis beyond "is it ready".
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -64,8 +64,8 @@ impl RedisServer {
         self.life.stop().await
     }
 
-    /// Starts it again after [`kill9`](Self::kill9) or [`stop`](Self::stop), on the same port with the same data; stops it
-    /// first if it runs.
+    /// Starts it again after [`kill9`](Self::kill9) or [`stop`](Self::stop), on the same port with the same data; stops
+    /// it first if it runs.
     pub async fn restart(&mut self) -> Result<()> {
         self.stop().await?;
         self.launch().await

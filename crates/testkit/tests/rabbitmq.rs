@@ -54,8 +54,8 @@ async fn a_killed_owner_leaves_neither_a_node_nor_a_port_mapper_behind() -> Resu
         assert!(start.elapsed() < SOON, "{left:?} is still there");
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // What is left of a process may hold its port for a moment longer than its name. A connection that it does not take any more
-    // ends with it.
+    // What is left of a process may hold its port for a moment longer than its name. A connection that it does not take
+    // any more ends with it.
     while let Ok(mut connection) = TcpStream::connect(&address) {
         connection.set_read_timeout(Some(SOON))?;
         let late = |error: &io::Error| matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut);

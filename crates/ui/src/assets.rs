@@ -1,4 +1,5 @@
-//! Scripts, styles and the icon, inside the binary. Their addresses carry a digest of them, so that browsers may keep them.
+//! Scripts, styles and the icon, inside the binary. Their addresses carry a digest of them, so that browsers may keep
+//! them.
 
 use std::sync::LazyLock;
 

@@ -2,8 +2,8 @@
 //!
 //! A session is a cookie that the server has signed, and a row that says that it is open: any process on the same store
 //! with the same configuration takes it, until it expires or is ended. A cookie that was not signed is not looked up.
-//! Where nobody has a token there are no sessions, and only this machine is let in, by the same rule as for the admin API,
-//! but for what a browser adds to a request by itself.
+//! Where nobody has a token there are no sessions, and only this machine is let in, by the same rule as for the admin
+//! API, but for what a browser adds to a request by itself.
 
 use std::{
     net::{IpAddr, SocketAddr},

@@ -1,4 +1,5 @@
-//! JSON as it was given, laid out: numbers keep their digits, members their order, and what is declared secret is masked.
+//! JSON as it was given, laid out: numbers keep their digits, members their order, and what is declared secret is
+//! masked.
 
 use std::collections::HashSet;
 

@@ -1,8 +1,8 @@
 //! The dashboard: pages for operators, rendered by the server.
 //!
-//! A page asks the engine, and shows what it is told; what a page does is done by [`relais_engine::Operator`], with the same
-//! rights and the same audit entries as over the admin API. Everything works without JavaScript, but that pages change by
-//! themselves; scripts and styles are files of their own, and nothing comes from elsewhere.
+//! A page asks the engine, and shows what it is told; what a page does is done by [`relais_engine::Operator`], with the
+//! same rights and the same audit entries as over the admin API. Everything works without JavaScript, but that pages
+//! change by themselves; scripts and styles are files of their own, and nothing comes from elsewhere.
 
 #![expect(clippy::result_large_err, reason = "what is returned instead of a page is a page")]
 

@@ -1,7 +1,7 @@
 //! How long to wait before the next try, and one log line per outage.
 //!
-//! The waits grow so that a server that comes back is not run over, and vary so that a hundred workers do not come back at
-//! the same instant. There is no limit to the number of tries: whoever waits decides when to give up.
+//! The waits grow so that a server that comes back is not run over, and vary so that a hundred workers do not come back
+//! at the same instant. There is no limit to the number of tries: whoever waits decides when to give up.
 
 use std::{
     sync::atomic::{AtomicU8, Ordering},
@@ -49,7 +49,8 @@ pub(crate) enum Call {
     Return = 8,
 }
 
-/// Whether the server is away, as the calls see it together: the first that fails says so, the last that works again too.
+/// Whether the server is away, as the calls see it together: the first that fails says so, the last that works again
+/// too.
 #[derive(Debug, Default)]
 pub(crate) struct Outage(AtomicU8);
 

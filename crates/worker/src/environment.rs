@@ -1,7 +1,8 @@
 //! A worker's settings as its environment has them: what the Helm chart tells an image that is a worker by itself.
 //!
-//! Which variables there are, and what they mean, is here and nowhere else in this crate. One that is empty counts as absent;
-//! one that can not be understood is an error, for a worker that runs with other settings than it was given is worse than none.
+//! Which variables there are, and what they mean, is here and nowhere else in this crate. One that is empty counts as
+//! absent; one that can not be understood is an error, for a worker that runs with other settings than it was given is
+//! worse than none.
 
 use std::{str::FromStr, time::Duration};
 

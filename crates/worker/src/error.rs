@@ -40,7 +40,8 @@ pub enum WorkerError {
         /// The same, for people.
         description: String,
     },
-    /// The broker is there, but does not let this worker in: wrong credentials, no such virtual host, no right to use it.
+    /// The broker is there, but does not let this worker in: wrong credentials, no such virtual host, no right to use
+    /// it.
     #[cfg(feature = "rabbitmq")]
     #[error("the broker refused the worker: {why}")]
     BrokerRefused {

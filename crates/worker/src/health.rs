@@ -1,8 +1,8 @@
 //! What an orchestrator asks: whether the process is alive, whether it can work, what it has done.
 //!
-//! `/livez` is answered for as long as the process can answer. `/readyz` is not OK while the server can not be reached or
-//! refuses, and once the worker is stopping. `/metrics` is Prometheus' text form. There is nothing to configure, and nothing
-//! to protect: it tells no names and takes no input.
+//! `/livez` is answered for as long as the process can answer. `/readyz` is not OK while the server can not be reached
+//! or refuses, and once the worker is stopping. `/metrics` is Prometheus' text form. There is nothing to configure, and
+//! nothing to protect: it tells no names and takes no input.
 
 use std::{convert::Infallible, net::SocketAddr, sync::Arc, time::Duration};
 

@@ -73,8 +73,8 @@ impl Worker {
         WorkerBuilder::new(Source::RabbitMq { url: url.into(), queue_name: queue_name.into() })
     }
 
-    /// A worker that is told everything by its environment, as the Helm chart tells an image with `runner: false`. What is
-    /// called on the builder afterwards wins.
+    /// A worker that is told everything by its environment, as the Helm chart tells an image with `runner: false`. What
+    /// is called on the builder afterwards wins.
     ///
     /// | variable | is |
     /// |---|---|
@@ -104,10 +104,10 @@ impl Worker {
     /// time, each in a tokio task of its own; work that blocks belongs in [`tokio::task::spawn_blocking`]. An error, a
     /// panic or a body of another shape fails that task only.
     ///
-    /// A server that is away, at the start or later, is waited for. At `shutdown`, no new task is taken; running ones have
-    /// the grace period to finish; then their contexts are cancelled, and one second later they are dropped and their
-    /// tasks given back, which burns no attempt. What there is to tell is told for up to seven seconds more. With the default grace period of
-    /// 20 s the whole fits into the 30 s that Kubernetes gives.
+    /// A server that is away, at the start or later, is waited for. At `shutdown`, no new task is taken; running ones
+    /// have the grace period to finish; then their contexts are cancelled, and one second later they are dropped and
+    /// their tasks given back, which burns no attempt. What there is to tell is told for up to seven seconds more. With
+    /// the default grace period of 20 s the whole fits into the 30 s that Kubernetes gives.
     ///
     /// Dropping the future stops everything at once; the leases then run out by themselves.
     ///
@@ -207,22 +207,23 @@ impl WorkerBuilder {
         self
     }
 
-    /// Ends a worker that has nothing to do once no task has come for so long; it waits for ever unless set. For a Job whose
-    /// task somebody else took.
+    /// Ends a worker that has nothing to do once no task has come for so long; it waits for ever unless set. For a Job
+    /// whose task somebody else took.
     pub fn idle(mut self, idle: Duration) -> Self {
         self.idle = Some(idle);
         self
     }
 
-    /// How long a handler may take for a task; for ever unless set, or unless the task itself says less. Then its context is
-    /// cancelled, it has the [stop limit](Self::stop_limit) to end, and the task fails with the kind `timeout`.
+    /// How long a handler may take for a task; for ever unless set, or unless the task itself says less. Then its
+    /// context is cancelled, it has the [stop limit](Self::stop_limit) to end, and the task fails with the kind
+    /// `timeout`.
     pub fn time_limit(mut self, limit: Duration) -> Self {
         self.time_limit = Some(limit);
         self
     }
 
-    /// A PEM file with certificates of authorities that are trusted besides those of the system, for a broker whose URL begins
-    /// with `amqps://`.
+    /// A PEM file with certificates of authorities that are trusted besides those of the system, for a broker whose URL
+    /// begins with `amqps://`.
     #[cfg(feature = "rabbitmq")]
     pub fn root_certificates(mut self, file: impl Into<PathBuf>) -> Self {
         self.root_certificates = Some(file.into());
@@ -248,8 +249,8 @@ impl WorkerBuilder {
         self
     }
 
-    /// How long a handler may take to end once its context is cancelled because the worker stops or its time is over; 1 s unless
-    /// set. Then it is dropped.
+    /// How long a handler may take to end once its context is cancelled because the worker stops or its time is over; 1
+    /// s unless set. Then it is dropped.
     pub fn stop_limit(mut self, limit: Duration) -> Self {
         self.stop_limit = limit;
         self
@@ -266,8 +267,8 @@ impl WorkerBuilder {
     ///
     /// # Errors
     ///
-    /// If the address is not one, or what speaks to it can not be set up (over https: no certificates on this machine; over
-    /// amqps: none in the file that was named).
+    /// If the address is not one, or what speaks to it can not be set up (over https: no certificates on this machine;
+    /// over amqps: none in the file that was named).
     pub fn build(self) -> Result<Worker, WorkerError> {
         let host_name = self.host_name.or_else(this_host);
         let concurrency = if self.once { 1 } else { self.concurrency };

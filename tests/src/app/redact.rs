@@ -5,8 +5,8 @@ use super::Answer;
 /// The headers that are part of what is promised.
 const PROMISED: [&str; 5] = ["content-type", "connection", "allow", "retry-after", "idempotency-replayed"];
 
-/// An answer as a text that is the same in every run: task ids are numbered in the order in which they appear, dates are
-/// checked for their form and replaced by `[date]`, generated secrets by `[secret]`.
+/// An answer as a text that is the same in every run: task ids are numbered in the order in which they appear, dates
+/// are checked for their form and replaced by `[date]`, generated secrets by `[secret]`.
 pub fn redacted(answer: &Answer) -> String {
     let mut text = format!("{}\n", answer.status);
     for name in PROMISED {

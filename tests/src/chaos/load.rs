@@ -117,7 +117,8 @@ impl Load {
         &self.ledger
     }
 
-    /// No more submissions from now on, and an answer to those that are under way: what is counted after this is all there is.
+    /// No more submissions from now on, and an answer to those that are under way: what is counted after this is all
+    /// there is.
     pub async fn stop_consumers(&mut self) -> Result<()> {
         self.stop_consumers.cancel();
         while let Some(ended) = self.consumers.join_next().await {

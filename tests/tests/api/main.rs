@@ -1,7 +1,8 @@
 //! The promises of the HTTP API, tested by a client.
 //!
 //! One binary with a module per promise, because linking costs more than running. Tests that a store could break run on
-//! both: they are written once, as functions of a [`Backend`](relais_tests::app::Backend), and listed in `on_both_stores!`.
+//! both: they are written once, as functions of a [`Backend`](relais_tests::app::Backend), and listed in
+//! `on_both_stores!`.
 
 /// Makes a test of each function, on SQLite and on PostgreSQL.
 macro_rules! on_both_stores {

@@ -26,12 +26,14 @@ use tokio::{sync::watch, task::JoinSet, time::timeout};
 /// What a killed server was sending is sent again after three of these and 5 s.
 const TIMEOUT: &str = "500ms";
 
-/// How long it may take after a fault until the next callbacks are taken: the lease of what was under way, and then some.
+/// How long it may take after a fault until the next callbacks are taken: the lease of what was under way, and then
+/// some.
 const RECOVERY: Duration = Duration::from_secs(30);
 
 const CONSUMERS: usize = 6;
 
-/// As many ended tasks may be untold before consumers hold back. A killed server keeps about 80 from the others for a while.
+/// As many ended tasks may be untold before consumers hold back. A killed server keeps about 80 from the others for a
+/// while.
 const BACKLOG: usize = 600;
 
 /// What the receiver does with a callback.
@@ -44,7 +46,8 @@ enum Act {
 }
 
 impl Act {
-    /// By the task's number and how often it was told before. From the third time on it is taken, so that no schedule ends.
+    /// By the task's number and how often it was told before. From the third time on it is taken, so that no schedule
+    /// ends.
     fn of(number: u64, turn: usize) -> Self {
         match (number * 7 % 20, turn) {
             (0 | 1, 0) | (2, 1) => Self::Refuse,

@@ -1,6 +1,7 @@
 //! Clock steps: leases, deadlines and waits are durations, and do not change when somebody sets the clock.
 //!
-//! On PostgreSQL it is the database's clock, on SQLite that of the machine; both are the real programs under libfaketime.
+//! On PostgreSQL it is the database's clock, on SQLite that of the machine; both are the real programs under
+//! libfaketime.
 
 use std::time::{Duration, Instant};
 

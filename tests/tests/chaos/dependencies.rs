@@ -26,7 +26,8 @@ use tokio_util::sync::CancellationToken;
 /// What a killed server had handed out comes back soon.
 const LEASE: &str = "2s";
 
-/// How long it may take after a fault until more is accepted, and at the end until all tasks end and all callbacks are sent.
+/// How long it may take after a fault until more is accepted, and at the end until all tasks end and all callbacks are
+/// sent.
 const RECOVERY: Duration = Duration::from_secs(30);
 const DRAIN: Duration = Duration::from_secs(60);
 

@@ -24,8 +24,8 @@ const PER_CLIENT: usize = 3;
 const TASKS: usize = 120;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// That a task was certainly running: from the claim's answer until just before its end was said, or until its lease may have
-/// been over.
+/// That a task was certainly running: from the claim's answer until just before its end was said, or until its lease
+/// may have been over.
 struct Run {
     client: &'static str,
     from: Instant,
@@ -71,8 +71,8 @@ fn most_at_once<'a>(runs: impl Iterator<Item = &'a Run>) -> usize {
     usize::try_from(most).unwrap_or(0)
 }
 
-/// Takes tasks from this server or that one, works a moment, says so; now and then it dies with what it has, or before it
-/// has heard what it got.
+/// Takes tasks from this server or that one, works a moment, says so; now and then it dies with what it has, or before
+/// it has heard what it got.
 async fn work(servers: [Api; 2], stage: Arc<Stage>, number: usize) -> Result<()> {
     let mut turn = number;
     while !stage.stop.load(Ordering::Relaxed) {

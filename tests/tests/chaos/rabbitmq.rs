@@ -90,8 +90,8 @@ impl World {
     async fn strike(&mut self, faults: &[Fault]) -> Result<()> {
         self.load.ledger().more(self.random.between(20, 150), RECOVERY).await?;
         if faults.contains(&Fault::Broker) {
-            // A node that is killed within two seconds of a queue's declaration comes back with a queue that is neither there
-            // nor gone: that is the broker's, and not what is tried here.
+            // A node that is killed within two seconds of a queue's declaration comes back with a queue that is neither
+            // there nor gone: that is the broker's, and not what is tried here.
             self.node.write_down().await?;
         }
         for fault in faults {

@@ -31,7 +31,8 @@ pub struct BrokerWorker {
 }
 
 impl BrokerWorker {
-    /// Works until it is stopped. What breaks is begun anew: a queue may be gone, and its own connection may be its doing.
+    /// Works until it is stopped. What breaks is begun anew: a queue may be gone, and its own connection may be its
+    /// doing.
     pub async fn run(mut self, stop: CancellationToken) {
         while !stop.is_cancelled() {
             tokio::select! {

@@ -213,7 +213,8 @@ fn judge_task(task: &Task, past: &[Attempt], book: &Book, verdict: &mut Verdict)
     let barred = matches!(task.error_kind.as_deref(), Some("dependency" | "expired")) && state.attempt == 0;
     let taken_away = matches!(task.error_kind.as_deref(), Some("timeout" | "crashed"));
     let ends_by_itself = state.status == Status::Cancelled || given_up && told.is_empty() || barred || taken_away;
-    // What counts was sent, by whoever had the attempt with which the task ended. Behind a broker nobody knows attempts.
+    // What counts was sent, by whoever had the attempt with which the task ended. Behind a broker nobody knows
+    // attempts.
     let sent = recorded.as_ref().is_some_and(|result| {
         let attempt = result.split('/').nth(1).unwrap_or_default();
         let held = attempt == state.attempt.to_string() && book.claimed.contains(&(task_id, state.attempt));

@@ -162,7 +162,8 @@ impl Troupe {
         Ok(())
     }
 
-    /// Two on each service of each process, or of the broker; or two processes on each database, and a worker for each service.
+    /// Two on each service of each process, or of the broker; or two processes on each database, and a worker for each
+    /// service.
     fn workers(&mut self, stage: &Stage, vhost: Option<&TestVhost>, stop: &CancellationToken) -> Result<JoinSet<()>> {
         let mut workers = JoinSet::new();
         for engine in stage.engines.iter().chain(&stage.engines) {

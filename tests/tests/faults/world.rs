@@ -118,8 +118,8 @@ fn schedules() -> Vec<Value> {
     schedules.into()
 }
 
-/// What the store is to be asked for while its calls fail: all that is written, but for what only tests and operators with a
-/// shell do.
+/// What the store is to be asked for while its calls fail: all that is written, but for what only tests and operators
+/// with a shell do.
 pub fn verbs(cast: Cast) -> impl Iterator<Item = &'static str> {
     let lists: &[&[&str]] = match cast {
         Cast::Remote => &[REMOTE],

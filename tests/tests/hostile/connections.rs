@@ -10,7 +10,8 @@ use tokio::{
 
 use crate::{ATTACKER, Scene, again, client};
 
-/// What somebody sends who wants to keep a connection: half a head, half a form, and requests whose answers are not read.
+/// What somebody sends who wants to keep a connection: half a head, half a form, and requests whose answers are not
+/// read.
 const HALF_HEAD: &str = "GET /healthz HTTP/1.1\r\nhost: h\r\nx-slow: ";
 const HALF_FORM: &str = "POST /ui/sign-in HTTP/1.1\r\nhost: h\r\ncontent-length: 1000\r\n\r\ntoken=";
 const UNREAD: &str = "GET /openapi.json HTTP/1.1\r\nhost: h\r\n\r\n";

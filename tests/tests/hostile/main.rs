@@ -1,9 +1,9 @@
 //! What an honest client still gets while somebody tries to stop the server.
 //!
-//! The real binary with its defaults, on loopback. Each attack is bounded in number, and stops with its test. A test prints the
-//! 99th percentile of `/healthz` and of a known client's submissions, without the attack and during it. The bar is five times
-//! as long as without. A busy machine adds its own pauses, so a test fails only above [`NOISE`] too: what these attacks did
-//! before they were met took seconds and minutes.
+//! The real binary with its defaults, on loopback. Each attack is bounded in number, and stops with its test. A test
+//! prints the 99th percentile of `/healthz` and of a known client's submissions, without the attack and during it. The
+//! bar is five times as long as without. A busy machine adds its own pauses, so a test fails only above [`NOISE`] too:
+//! what these attacks did before they were met took seconds and minutes.
 
 mod connections;
 mod methods;
@@ -88,8 +88,8 @@ impl Scene {
         Ok(request.json(&json!({"body": body})).send().await?)
     }
 
-    /// Compares what the honest client gets without an attack and during one. The attack begins with the first call of what
-    /// `attack` returns, and ends when its token is cancelled.
+    /// Compares what the honest client gets without an attack and during one. The attack begins with the first call of
+    /// what `attack` returns, and ends when its token is cancelled.
     async fn compare(&self, what: &str, attack: impl FnOnce(&TaskTracker, &CancellationToken)) -> Result<()> {
         self.ask().await?;
         let idle = self.ask().await?;
@@ -156,8 +156,8 @@ fn client(from: Option<IpAddr>, anew: bool) -> Result<reqwest::Client> {
     Ok(builder.timeout(Duration::from_secs(120)).build()?)
 }
 
-/// Does something again and again until it is to stop, at most so often, and with a pause in between: what is measured is the
-/// server, not who gets more of the machine's two processors.
+/// Does something again and again until it is to stop, at most so often, and with a pause in between: what is measured
+/// is the server, not who gets more of the machine's two processors.
 async fn again(stop: CancellationToken, most: usize, mut act: impl AsyncFnMut(usize)) {
     for turn in 0..most {
         let paced = async {

@@ -1,4 +1,5 @@
-//! Tasks over RabbitMQ, from the outside: a real node, a worker that knows two queues and JSON, a consumer that knows HTTP.
+//! Tasks over RabbitMQ, from the outside: a real node, a worker that knows two queues and JSON, a consumer that knows
+//! HTTP.
 //!
 //! What a store could break runs on both: it is written once, as a function of a
 //! [`Backend`](relais_tests::app::Backend), and listed in `on_both_stores!`. Every test has a virtual host of its own.

@@ -74,7 +74,8 @@ async fn two_servers_publish_each_task_once() -> Result<()> {
         let counts = tokio::try_join!(metric(&first, &series), metric(&second, &series))?;
         Ok((counts.0.unwrap_or_default(), counts.1.unwrap_or_default()))
     };
-    // Each has to connect first, and to see that nothing waits in the store: until then the other may publish what it takes.
+    // Each has to connect first, and to see that nothing waits in the store: until then the other may publish what it
+    // takes.
     let (begun, mut own, mut before) = (Instant::now(), 0, published().await?);
     while own < 5 {
         ensure!(begun.elapsed() < DEADLINE, "they do not publish what they take: {before:?}");

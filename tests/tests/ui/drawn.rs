@@ -1,7 +1,8 @@
 //! The pictures of the README: pages as they are, written down as SVG, which is text.
 //!
 //! `cargo xtask pictures` puts them into `docs/images`; any other run draws them beside the screenshots, so that it is
-//! known that they can be drawn. Names and dates are made the same each time, so that a run changes only what has changed.
+//! known that they can be drawn. Names and dates are made the same each time, so that a run changes only what has
+//! changed.
 
 use std::{
     path::{Path, PathBuf},

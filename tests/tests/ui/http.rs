@@ -1,4 +1,5 @@
-//! The dashboard without a browser: what is sent, what is refused, and that a button that is not shown can not be pressed either.
+//! The dashboard without a browser: what is sent, what is refused, and that a button that is not shown can not be
+//! pressed either.
 
 use anyhow::{Context as _, Result, ensure};
 use relais_engine::{Credentials, OperatorRole};

@@ -129,7 +129,8 @@ async fn the_tasks_of_a_crashed_instance_are_resolved_by_an_operator() -> Result
     browser.picture(&pictures()?.join("undecided.png")).await?;
     accessible(&browser, "undecided").await?;
     browser.complaints();
-    // By its place, not by its look: the first question is whether to do them again, the second whether to let them fail.
+    // By its place, not by its look: the first question is whether to do them again, the second whether to let them
+    // fail.
     let decide = async |which: usize| -> Result<()> {
         let question = format!("document.querySelectorAll('td.buttons details.careful')[{which}]");
         browser.ask(&format!("{question}.querySelector('summary').click()")).await?;

@@ -1,7 +1,8 @@
 //! A worker of a library in another language: a program beside this file, which plays the orders of `stage.rs`.
 //!
-//! The two talk over the program's standard streams, in lines of JSON. In go the settings, then the ids of waiting tasks as they
-//! are let go; out comes what it does, and in the end its report. It is told to stop by a signal, as all processes are.
+//! The two talk over the program's standard streams, in lines of JSON. In go the settings, then the ids of waiting
+//! tasks as they are let go; out comes what it does, and in the end its report. It is told to stop by a signal, as all
+//! processes are.
 
 use std::{
     collections::{HashMap, VecDeque},

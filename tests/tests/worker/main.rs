@@ -1,7 +1,8 @@
-//! Workers: one set of promises on every transport, for the libraries of three languages; then what is special about each
-//! transport, for the Rust library.
+//! Workers: one set of promises on every transport, for the libraries of three languages; then what is special about
+//! each transport, for the Rust library.
 //!
-//! The server is a real one in each case: over HTTP, by way of RabbitMQ (classic and quorum queues), and in the same process.
+//! The server is a real one in each case: over HTTP, by way of RabbitMQ (classic and quorum queues), and in the same
+//! process.
 
 mod cases;
 mod control;
@@ -271,8 +272,8 @@ mod told {
     );
 }
 
-/// The same, of tasks that wait for a slot. The library for Python has none: it goes on with what it has when the connection is
-/// back, and begins at once with all else.
+/// The same, of tasks that wait for a slot. The library for Python has none: it goes on with what it has when the
+/// connection is back, and begins at once with all else.
 mod told_in_time {
     suite!(
         control,

@@ -24,8 +24,8 @@ async fn a_task_that_crashes_its_workers_fails_at_its_delivery_limit() -> Result
     // They do not hear that the task has failed, which could reach one of them sooner than it dies.
     let broker = url_of_who_may_not_listen(&world).await?;
     let task = world.submit(json!({})).await;
-    // The first may die before anybody knows of it. From the second on it is known who has begun: the third tells that the
-    // second was lost, the fourth that the third was.
+    // The first may die before anybody knows of it. From the second on it is known who has begun: the third tells that
+    // the second was lost, the fourth that the third was.
     for _ in 0..4 {
         let mut worker = runs(&broker, &[], "kill -9 $PPID")?;
         let status = worker.wait_exit(DEADLINE).await?;

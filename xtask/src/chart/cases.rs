@@ -1,4 +1,5 @@
-//! The sets of values that the chart is rendered with: the examples, every option at least once, and what must be refused.
+//! The sets of values that the chart is rendered with: the examples, every option at least once, and what must be
+//! refused.
 
 use std::{
     fs,

@@ -1,4 +1,5 @@
-//! Whether workers and what scales them fit together, and fit the server: grace periods, queues, addresses, credentials.
+//! Whether workers and what scales them fit together, and fit the server: grace periods, queues, addresses,
+//! credentials.
 
 use serde_json::Value;
 
@@ -59,8 +60,8 @@ impl Worker<'_> {
         by_flag.or_else(|| variable(self.container, name)?["value"].as_str())
     }
 
-    /// How long it may take to stop: `relais worker` lets its commands go on for its grace, unless they are interruptible,
-    /// and kills what is left.
+    /// How long it may take to stop: `relais worker` lets its commands go on for its grace, unless they are
+    /// interruptible, and kills what is left.
     fn longest_stop(&self) -> Option<u64> {
         let of = |flag| self.told(flag, "").and_then(seconds);
         if self.flags().any(|word| word == "--interruptible") {

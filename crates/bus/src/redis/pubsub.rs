@@ -1,8 +1,8 @@
 //! Redis Pub/Sub: fire and forget, to everybody who is connected.
 //!
-//! One task keeps the connection and knows what is subscribed to; another reads, so that a subscriber without room holds
-//! up the reading and never the subscribing. After an outage everything is subscribed to again, and then it is said that
-//! events may have been missed.
+//! One task keeps the connection and knows what is subscribed to; another reads, so that a subscriber without room
+//! holds up the reading and never the subscribing. After an outage everything is subscribed to again, and then it is
+//! said that events may have been missed.
 
 use std::{
     collections::HashSet,
@@ -289,8 +289,8 @@ fn lost(why: &'static str) -> BusError {
 async fn read(mut stream: PubSubStream, inbox: Inbox) {
     let mut last = Vec::new();
     while let Some(message) = stream.next().await {
-        // Redis sends an event once for each of our subscriptions that match, one right after the other. It carries an id,
-        // so the same bytes are the same event.
+        // Redis sends an event once for each of our subscriptions that match, one right after the other. It carries an
+        // id, so the same bytes are the same event.
         if message.get_payload_bytes() == last {
             continue;
         }

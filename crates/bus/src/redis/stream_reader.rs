@@ -123,8 +123,8 @@ impl Reader {
         self.leave().await;
     }
 
-    /// Reads until the connection is lost. May be dropped at any point: what was read and not delivered is still pending
-    /// in Redis.
+    /// Reads until the connection is lost. May be dropped at any point: what was read and not delivered is still
+    /// pending in Redis.
     async fn read(&mut self, connection: &mut MultiplexedConnection) -> Answer<()> {
         self.take_up(connection).await?;
         loop {
@@ -197,8 +197,8 @@ impl Reader {
         let inbox = self.inbox.clone();
         let mut delivering = std::pin::pin!(inbox.deliver_followed(event, tell));
         loop {
-            // It may have to wait for room, for long. Meanwhile the others must not think that we are dead. What fails here
-            // is noticed by the next read.
+            // It may have to wait for room, for long. Meanwhile the others must not think that we are dead. What fails
+            // here is noticed by the next read.
             tokio::select! {
                 biased;
                 () = &mut delivering => return,

@@ -1,8 +1,8 @@
 //! Redis Streams with consumer groups: at least once, shared by the instances of a group.
 //!
 //! All events of a bus are in one stream. Each group reads all of it; within a group, each event goes to one instance,
-//! which hands it to its own subscribers and acknowledges it when they are done with it. An instance that dies leaves its
-//! events unacknowledged, and another one takes them over.
+//! which hands it to its own subscribers and acknowledges it when they are done with it. An instance that dies leaves
+//! its events unacknowledged, and another one takes them over.
 //!
 //! The reading is in `stream_reader.rs`; this file is the transport and its settings.
 
@@ -45,8 +45,8 @@ impl Drop for Running {
 }
 
 impl RedisStreams {
-    /// Over the server at `url`, as an instance of `group`. Instances of the same group share the events; each group gets
-    /// all of them, from the moment it first connects.
+    /// Over the server at `url`, as an instance of `group`. Instances of the same group share the events; each group
+    /// gets all of them, from the moment it first connects.
     ///
     /// # Errors
     ///
@@ -78,8 +78,8 @@ impl RedisStreams {
         self
     }
 
-    /// How long an instance may give no sign of life before others take over its events; 60 s unless set. Signs are given
-    /// three times as often. This is the one timer of the bus: an idle instance asks Redis once in that time.
+    /// How long an instance may give no sign of life before others take over its events; 60 s unless set. Signs are
+    /// given three times as often. This is the one timer of the bus: an idle instance asks Redis once in that time.
     #[must_use]
     pub fn claim_after(mut self, time: Duration) -> Self {
         self.claim_after = time.max(Duration::from_millis(30));

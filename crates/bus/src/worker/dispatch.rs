@@ -1,7 +1,7 @@
 //! The one task that decides what a worker does next.
 //!
-//! It owns everything, so that nothing needs a lock; handlers, hooks and dead letters run in tasks beside it, which tell
-//! it how they ended. Nothing in its loop waits for anything but the next thing that happens.
+//! It owns everything, so that nothing needs a lock; handlers, hooks and dead letters run in tasks beside it, which
+//! tell it how they ended. Nothing in its loop waits for anything but the next thing that happens.
 
 use std::{
     collections::{HashMap, VecDeque},

@@ -1,7 +1,8 @@
 //! Push workers: handlers with a queue, concurrency, order, retries and dead letters.
 //!
-//! A worker is one task that owns all of its state (`dispatch.rs`: what to do next; `lanes.rs`: in which order), and runs
-//! the handler in a task of its own for each event. It sleeps until an event arrives, a handler ends or a retry is due.
+//! A worker is one task that owns all of its state (`dispatch.rs`: what to do next; `lanes.rs`: in which order), and
+//! runs the handler in a task of its own for each event. It sleeps until an event arrives, a handler ends or a retry is
+//! due.
 
 mod dispatch;
 mod hooks;
@@ -204,8 +205,9 @@ impl PushWorkerBuilder {
 
     /// Starts the worker. Events that are published after this returns are handled.
     ///
-    /// The handler runs in a tokio task of its own for each event, up to the concurrency. An error is tried again if it is
-    /// [retryable](HandlerError::retryable), and so is a panic; then the event is kept in `dlq.<channel>`, with the error.
+    /// The handler runs in a tokio task of its own for each event, up to the concurrency. An error is tried again if it
+    /// is [retryable](HandlerError::retryable), and so is a panic; then the event is kept in `dlq.<channel>`, with the
+    /// error.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
-//! What the environment of the process says. Each test here carries a delivery in a process of its own, because changing the
-//! environment would change it for all tests.
+//! What the environment of the process says. Each test here carries a delivery in a process of its own, because
+//! changing the environment would change it for all tests.
 
 use std::process::Stdio;
 

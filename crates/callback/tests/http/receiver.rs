@@ -1,5 +1,5 @@
-//! Receivers: a listener on loopback and a handler for each connection, which speaks bytes, not HTTP, so that it can be as
-//! rude as a test wants.
+//! Receivers: a listener on loopback and a handler for each connection, which speaks bytes, not HTTP, so that it can be
+//! as rude as a test wants.
 
 use std::{
     collections::HashMap,

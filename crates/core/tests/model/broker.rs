@@ -1,10 +1,11 @@
-//! A broker: that a task is to be published is a row, kept until the broker has confirmed; publishers die between any two
-//! steps, or do not learn what became of them; the broker gives a task to another worker when a connection ends, and may
-//! lose its queue with all that was in it. Workers send no number of an attempt, and what they say may be heard again, or be
-//! handed out once more without having been heard: nobody can tell which.
+//! A broker: that a task is to be published is a row, kept until the broker has confirmed; publishers die between any
+//! two steps, or do not learn what became of them; the broker gives a task to another worker when a connection ends,
+//! and may lose its queue with all that was in it. Workers send no number of an attempt, and what they say may be heard
+//! again, or be handed out once more without having been heard: nobody can tell which.
 //!
 //! The row and its round are written in SQL, by the stores; here they are as the port (`settle_dispatches`,
-//! `dispatch_again`, `refill_dispatches`) says. What becomes of the task is decided by the real [`apply`](relais_core::apply).
+//! `dispatch_again`, `refill_dispatches`) says. What becomes of the task is decided by the real
+//! [`apply`](relais_core::apply).
 
 use relais_core::{Event, Failure, State, Status};
 

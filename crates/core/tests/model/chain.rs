@@ -1,6 +1,6 @@
-//! Tasks that wait for others: they are submitted, started, ended, cancelled and purged in every order, and those who wait are
-//! told by whoever comes by. A step is a transaction, so one that dies is one that never was; what is wrong on purpose takes
-//! two steps where there must be one.
+//! Tasks that wait for others: they are submitted, started, ended, cancelled and purged in every order, and those who
+//! wait are told by whoever comes by. A step is a transaction, so one that dies is one that never was; what is wrong on
+//! purpose takes two steps where there must be one.
 
 use std::collections::BTreeMap;
 

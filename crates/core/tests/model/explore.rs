@@ -1,7 +1,9 @@
-//! Walks through every state that a model can reach, breadth first, so that what goes wrong is told by a shortest story.
+//! Walks through every state that a model can reach, breadth first, so that what goes wrong is told by a shortest
+//! story.
 //!
-//! Written here, in a hundred lines, rather than taken from `stateright`: that brings a web server and some fifteen crates
-//! along, and has no way to ask the question that matters most, whether from *every* state an end can still be reached.
+//! Written here, in a hundred lines, rather than taken from `stateright`: that brings a web server and some fifteen
+//! crates along, and has no way to ask the question that matters most, whether from *every* state an end can still be
+//! reached.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -84,7 +84,8 @@ pub const fn is_result(event: &Event) -> bool {
     matches!(event, Event::Succeeded { .. } | Event::Failed { .. })
 }
 
-/// What must hold of every change, whoever made it: a final state stays, and only what a worker has or waits is changed.
+/// What must hold of every change, whoever made it: a final state stays, and only what a worker has or waits is
+/// changed.
 pub fn check_change(before: &Kept, after: &Kept, event: &Event) -> Result<(), String> {
     if before.has_ended() && before != after {
         return Err(format!("a final state never changes: {event:?}"));

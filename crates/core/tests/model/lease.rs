@@ -1,5 +1,5 @@
-//! The built-in queue: workers claim under a lease and speak over a network that delays, repeats, reorders and loses what
-//! they say; they crash, or are slow and speak long after they were replaced; a consumer may cancel at any time.
+//! The built-in queue: workers claim under a lease and speak over a network that delays, repeats, reorders and loses
+//! what they say; they crash, or are slow and speak long after they were replaced; a consumer may cancel at any time.
 
 use std::collections::BTreeSet;
 

@@ -269,7 +269,8 @@ impl EventNames {
     }
 }
 
-/// A service's name as one segment of a channel: dots, which would make it several, become tildes, which it has none of.
+/// A service's name as one segment of a channel: dots, which would make it several, become tildes, which it has none
+/// of.
 fn segment(service: &str) -> String {
     service.replace('.', "~")
 }

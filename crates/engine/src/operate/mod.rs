@@ -1,5 +1,5 @@
-//! What operators do and see: declaring, looking, acting. Whoever acts does so through [`operator::Operator`], which checks the
-//! role and writes the audit log.
+//! What operators do and see: declaring, looking, acting. Whoever acts does so through [`operator::Operator`], which
+//! checks the role and writes the audit log.
 
 pub(crate) mod admin;
 pub(crate) mod depth;

@@ -1,12 +1,12 @@
 //! Operators: who they are, what they may do, and a line in the audit log for all they did.
 //!
-//! Whoever acts as an operator, over the admin API or in the dashboard, does so through [`Operator`]: the same rights and
-//! the same entries for both. Looking at things needs no more than to have been let in, and is not written down; what shows
-//! a secret is.
+//! Whoever acts as an operator, over the admin API or in the dashboard, does so through [`Operator`]: the same rights
+//! and the same entries for both. Looking at things needs no more than to have been let in, and is not written down;
+//! what shows a secret is.
 //!
-//! A line is written before the act, and what came of it afterwards. So nothing is done of which there is no line: an act
-//! may touch a broker or the bus, which share no transaction with the log. A process that dies over an act leaves a line
-//! of which nobody knows what came of it.
+//! A line is written before the act, and what came of it afterwards. So nothing is done of which there is no line: an
+//! act may touch a broker or the bus, which share no transaction with the log. A process that dies over an act leaves a
+//! line of which nobody knows what came of it.
 
 mod acts;
 mod credentials;

@@ -75,7 +75,8 @@ impl fmt::Display for Selection {
 }
 
 impl Engine {
-    /// How many tasks match: from the counters where they tell, else counted up to `most`; and whether there may be more.
+    /// How many tasks match: from the counters where they tell, else counted up to `most`; and whether there may be
+    /// more.
     pub async fn count_selected(&self, selection: &Selection, most: usize) -> Result<(u64, bool), EngineError> {
         let whole = Selection { cursor: None, tasks: Vec::new(), ..selection.clone() };
         let by_counters = Selection { service: None, statuses: Vec::new(), ..whole.clone() } == Selection::default()

@@ -1,7 +1,7 @@
 //! How services have been doing for the last quarter of an hour, as this process has seen it.
 //!
-//! The store's counters tell of all processes; a sample of them every ten seconds is enough for a line. Nothing is written:
-//! a process that has just started knows little, and says so by a short line.
+//! The store's counters tell of all processes; a sample of them every ten seconds is enough for a line. Nothing is
+//! written: a process that has just started knows little, and says so by a short line.
 
 use std::{
     collections::{HashMap, VecDeque},

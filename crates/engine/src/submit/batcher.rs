@@ -15,8 +15,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::EngineError;
 
-/// How long a caller waits for its answer: a little longer than one call of the store may take. Without it, whoever has to
-/// wait for a batch that hangs, and then hangs with the next one, would wait twice as long.
+/// How long a caller waits for its answer: a little longer than one call of the store may take. Without it, whoever has
+/// to wait for a batch that hangs, and then hangs with the next one, would wait twice as long.
 const PATIENCE: Duration = Duration::from_secs(17);
 
 /// How much is written at once, and how much may wait.

@@ -96,8 +96,8 @@ impl References {
 }
 
 impl Engine {
-    /// A task gets the correlation id and the trace of its parent, unless it has its own. The parent is a task of the same
-    /// client, or one that the client is working on.
+    /// A task gets the correlation id and the trace of its parent, unless it has its own. The parent is a task of the
+    /// same client, or one that the client is working on.
     ///
     /// Where spans are exported, whoever has to do with the task goes on from the span of its submission.
     pub(crate) async fn adopt(&self, client: &Client, task: &mut NewTask) -> Result<(), EngineError> {

@@ -1,5 +1,5 @@
-//! On what terms a task is to be done: when, how urgently, how long, how often. As services and consumers say it, and as the
-//! store keeps it.
+//! On what terms a task is to be done: when, how urgently, how long, how often. As services and consumers say it, and
+//! as the store keeps it.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Publishing, many messages at a time: all are sent in one channel without waiting for each other, then all confirmations
-//! are awaited, and each message gets its own answer.
+//! Publishing, many messages at a time: all are sent in one channel without waiting for each other, then all
+//! confirmations are awaited, and each message gets its own answer.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -33,14 +33,14 @@ impl Broker {
         answer.unwrap_or_else(|| Err(PublishError::Away { why: LOST.to_owned() }))
     }
 
-    /// Publishes messages, all at once, and waits until the broker has confirmed them or said why not. There is an answer
-    /// for each message, in their order, which is also their order in a queue.
+    /// Publishes messages, all at once, and waits until the broker has confirmed them or said why not. There is an
+    /// answer for each message, in their order, which is also their order in a queue.
     ///
-    /// Each must have a [`message_id`](Publish::message_id) that no other one in `messages` has: it is how the broker says
-    /// which one it could not route. Those that do not are refused.
+    /// Each must have a [`message_id`](Publish::message_id) that no other one in `messages` has: it is how the broker
+    /// says which one it could not route. Those that do not are refused.
     ///
-    /// They share one channel. If one of them makes the broker close it (there is no such exchange, it is too large), those
-    /// that were not confirmed by then are sent again, one at a time, and may arrive twice.
+    /// They share one channel. If one of them makes the broker close it (there is no such exchange, it is too large),
+    /// those that were not confirmed by then are sent again, one at a time, and may arrive twice.
     pub async fn publish_all(&self, messages: Vec<Publish>) -> Vec<Result<(), PublishError>> {
         let mut names = HashSet::with_capacity(messages.len());
         let known = messages.iter().map(|message| message.message_id.as_deref().is_some_and(|id| names.insert(id)));
@@ -94,8 +94,8 @@ impl Broker {
         }
     }
 
-    /// A channel for messages; and those of them that have an exchange, if there are several. The broker would close the
-    /// channel over the others, to the disadvantage of all.
+    /// A channel for messages; and those of them that have an exchange, if there are several. The broker would close
+    /// the channel over the others, to the disadvantage of all.
     async fn lend(
         &self,
         mut messages: Vec<Numbered>,
@@ -143,9 +143,10 @@ type UnderWay = Pin<Box<dyn Future<Output = (Publish, lapin::Result<Confirmation
 
 /// Messages that share a channel.
 ///
-/// The broker returns a message before it confirms it. The library puts what was returned in a row, and hands out one with
-/// each confirmation. So when every message is confirmed, all that was returned is known; before that, a confirmation that
-/// came with nothing says that its message was not returned unknown to us, and one that came with another's says nothing.
+/// The broker returns a message before it confirms it. The library puts what was returned in a row, and hands out one
+/// with each confirmation. So when every message is confirmed, all that was returned is known; before that, a
+/// confirmation that came with nothing says that its message was not returned unknown to us, and one that came with
+/// another's says nothing.
 struct Batch {
     /// Here until the batch is over.
     lent: Option<LentChannel>,
@@ -222,8 +223,8 @@ impl Batch {
                 Poll::Ready((message, outcome)) => self.note(number, message, outcome),
             }
         }
-        // A confirmation that was there in the first round may belong to a message that was returned with one that was not
-        // there yet when it was that one's turn. It is now.
+        // A confirmation that was there in the first round may belong to a message that was returned with one that was
+        // not there yet when it was that one's turn. It is now.
         for (number, mut sending) in std::mem::take(&mut self.under_way) {
             match poll_once(&mut sending) {
                 Poll::Pending => self.under_way.push_back((number, sending)),
@@ -252,8 +253,8 @@ impl Batch {
         }
     }
 
-    /// Writes down what is known for sure. If the broker closed the channel over one of them, gives those of which nothing
-    /// is known: each should be sent by itself.
+    /// Writes down what is known for sure. If the broker closed the channel over one of them, gives those of which
+    /// nothing is known: each should be sent by itself.
     fn answer(mut self, answers: &mut [Option<Answer>]) -> Vec<Numbered> {
         let complete = self.confirmed.len() == self.sent;
         let closed = self.failed.iter().any(|(_, error)| soft(error).is_some());
@@ -289,8 +290,8 @@ impl Batch {
 }
 
 impl Drop for Batch {
-    /// A channel in which something is still to be sent must stay open until it is: its end would overtake the rest, and
-    /// the broker would close the whole connection over messages in a channel that does not exist.
+    /// A channel in which something is still to be sent must stay open until it is: its end would overtake the rest,
+    /// and the broker would close the whole connection over messages in a channel that does not exist.
     fn drop(&mut self) {
         let Some(lent) = self.lent.take() else { return };
         let under_way = std::mem::take(&mut self.under_way);

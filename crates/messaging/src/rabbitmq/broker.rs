@@ -21,7 +21,8 @@ use super::{
     tls::Tls,
 };
 
-/// A broker, connected when it is needed. Clones are cheap, and share the connection; it is closed with the last of them.
+/// A broker, connected when it is needed. Clones are cheap, and share the connection; it is closed with the last of
+/// them.
 #[derive(Clone)]
 pub struct Broker {
     shared: Arc<Shared>,
@@ -103,8 +104,8 @@ impl std::fmt::Debug for Broker {
 impl Broker {
     /// A broker at `amqp://user:password@host:port/vhost?heartbeat=seconds`, or `amqps://`. Does not connect yet.
     ///
-    /// The port is 5672 (5671 with TLS), user and password are `guest`, the virtual host is `/`, unless they are named. What
-    /// has a meaning in URLs is percent-encoded, a virtual host's `/` too.
+    /// The port is 5672 (5671 with TLS), user and password are `guest`, the virtual host is `/`, unless they are named.
+    /// What has a meaning in URLs is percent-encoded, a virtual host's `/` too.
     pub fn new(url: &str, options: BrokerOptions) -> Result<Self, BrokerError> {
         let target = Target::parse(url, &options)?;
         let tls = target.tls.then(|| Tls::new(options.root_certificates.as_deref())).transpose()?;

@@ -13,9 +13,9 @@ use super::{
 
 /// Looks at one message after the other, from the front of a queue. Nobody else is handed them meanwhile.
 ///
-/// What was not [acked](Self::ack) goes back with [`close`](Self::close), or when this is dropped: in a classic queue to its
-/// old place, in a quorum queue to the front, in no certain order. A quorum queue also counts each look as a delivery: with
-/// a limit on deliveries, looking often enough makes dead letters.
+/// What was not [acked](Self::ack) goes back with [`close`](Self::close), or when this is dropped: in a classic queue
+/// to its old place, in a quorum queue to the front, in no certain order. A quorum queue also counts each look as a
+/// delivery: with a limit on deliveries, looking often enough makes dead letters.
 pub struct Browser {
     acker: Acker,
     queue: ShortString,

@@ -41,8 +41,8 @@ impl Default for ConsumeOptions {
 
 /// What a queue hands out, one after the other.
 ///
-/// It ends with its channel, its connection or its queue, and then says which, each time it is asked. Whoever wants to go on
-/// consumes again: the broker redelivers what was not acknowledged.
+/// It ends with its channel, its connection or its queue, and then says which, each time it is asked. Whoever wants to
+/// go on consumes again: the broker redelivers what was not acknowledged.
 ///
 /// A dropped consumer takes nothing new. What it had not handed out goes back when the last [`Acker`] is dropped, too.
 pub struct Consumer {
@@ -56,8 +56,8 @@ pub struct Consumer {
 
 /// Settles what a [`Consumer`] was handed, also while somebody waits for more. Clones are cheap.
 ///
-/// Acknowledging does not wait: there is no answer to it. An `Ok` that does not arrive, because the connection is lost on the
-/// way, is a message that is redelivered. A tag that is acknowledged twice ends the channel.
+/// Acknowledging does not wait: there is no answer to it. An `Ok` that does not arrive, because the connection is lost
+/// on the way, is a message that is redelivered. A tag that is acknowledged twice ends the channel.
 #[derive(Clone)]
 pub struct Acker {
     shared: Arc<Acknowledging>,
@@ -132,8 +132,8 @@ impl Consumer {
         Ok(batch)
     }
 
-    /// Takes nothing new. What was handed out can still be acknowledged, and what had arrived already is still handed out; then
-    /// the end is [`Cancelled`](ConsumeError::Cancelled).
+    /// Takes nothing new. What was handed out can still be acknowledged, and what had arrived already is still handed
+    /// out; then the end is [`Cancelled`](ConsumeError::Cancelled).
     pub async fn cancel(&self) -> Result<(), ConsumeError> {
         let tag = self.stream.tag();
         self.acker.shared.cancelled.store(true, Ordering::Release);

@@ -54,7 +54,8 @@ impl Delivery {
         find(&self.headers, name)
     }
 
-    /// How often it was handed out before. Quorum queues count; of classic ones it is only known whether (1) or not (0).
+    /// How often it was handed out before. Quorum queues count; of classic ones it is only known whether (1) or not
+    /// (0).
     pub fn delivery_count(&self) -> u64 {
         let counted = self.header("x-delivery-count").and_then(HeaderValue::as_number);
         counted.and_then(|count| u64::try_from(count).ok()).unwrap_or(u64::from(self.redelivered))

@@ -1,5 +1,5 @@
-//! What can go wrong: [`BrokerError`] when a broker is set up, [`PublishError`] when a message is sent, [`ConsumeError`] when
-//! a queue is declared or read.
+//! What can go wrong: [`BrokerError`] when a broker is set up, [`PublishError`] when a message is sent,
+//! [`ConsumeError`] when a queue is declared or read.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -62,7 +62,8 @@ pub enum PublishError {
         /// The exchange.
         exchange: String,
     },
-    /// The broker will never take such a message: it is larger than it allows, or says something of itself that is not so.
+    /// The broker will never take such a message: it is larger than it allows, or says something of itself that is not
+    /// so.
     #[error("the broker does not take such a message: {why}")]
     Unacceptable {
         /// The broker's reason.
@@ -77,7 +78,8 @@ pub enum PublishError {
 }
 
 impl PublishError {
-    /// Whether the broker is to blame and not the message: trying again later may help, and the message may have arrived.
+    /// Whether the broker is to blame and not the message: trying again later may help, and the message may have
+    /// arrived.
     pub fn is_away(&self) -> bool {
         matches!(self, Self::Away { .. } | Self::Blocked { .. } | Self::Late(_))
     }

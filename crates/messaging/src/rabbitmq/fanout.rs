@@ -20,8 +20,8 @@ impl Broker {
         self.request(async |link: Arc<Link>| declare(&link, &name).await).await
     }
 
-    /// Listens to an exchange, which is made if need be, by a queue that nobody else has and that goes when the consumer does.
-    /// Nothing that it brings is to be acknowledged. What was said before is not heard.
+    /// Listens to an exchange, which is made if need be, by a queue that nobody else has and that goes when the
+    /// consumer does. Nothing that it brings is to be acknowledged. What was said before is not heard.
     pub async fn listen(&self, exchange: &str, queue: &str) -> Result<Consumer, ConsumeError> {
         let (source, name) = (short(exchange)?, short(queue)?);
         self.request(async |link: Arc<Link>| {

@@ -1,7 +1,7 @@
 //! Keeps one connection to the broker, for as long as anybody has a [`Broker`](super::Broker).
 //!
-//! It connects, tells everybody, waits for the end of the connection, and connects again: soon if the last connection was
-//! a good one, after growing pauses otherwise. Pauses are random within their length, so that many processes do not
+//! It connects, tells everybody, waits for the end of the connection, and connects again: soon if the last connection
+//! was a good one, after growing pauses otherwise. Pauses are random within their length, so that many processes do not
 //! all come back at the same moment.
 
 use std::{sync::Arc, time::Duration};

@@ -57,8 +57,8 @@ impl Link {
         self.connection.status().connected() && !self.wire.gone.is_cancelled()
     }
 
-    /// Waits for something, but no longer than the connection lives: the library does not always tell those who wait. What
-    /// is there before the end counts.
+    /// Waits for something, but no longer than the connection lives: the library does not always tell those who wait.
+    /// What is there before the end counts.
     pub(super) async fn unless_gone<T>(&self, what: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -71,8 +71,8 @@ impl Link {
     pub(super) async fn open(&self) -> lapin::Result<Channel> {
         loop {
             match self.connection.create_channel().await {
-                // The broker refuses no channel. The library remembers why it closed one, and holds that against the next
-                // one with the same number; a connection that has used up its numbers is of no use any more.
+                // The broker refuses no channel. The library remembers why it closed one, and holds that against the
+                // next one with the same number; a connection that has used up its numbers is of no use any more.
                 Err(error) if soft(&error).is_some() => {
                     if self.stale.fetch_add(1, Ordering::Relaxed) >= MAX_STALE {
                         self.wire.cut.cancel();

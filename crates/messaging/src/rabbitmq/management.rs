@@ -116,8 +116,8 @@ impl std::fmt::Debug for Management {
 }
 
 impl Management {
-    /// The API at `http://user:password@host:15672`, or `https://`; user and password are `guest` unless they are named, and
-    /// percent-encoded where they must be. Asks nothing yet.
+    /// The API at `http://user:password@host:15672`, or `https://`; user and password are `guest` unless they are
+    /// named, and percent-encoded where they must be. Asks nothing yet.
     pub fn new(url: &str, vhost: &str) -> Result<Self, ManagementError> {
         let wrong = |why: &str| ManagementError::Url(why.to_owned());
         let mut url = Url::parse(url).map_err(|error| wrong(&error.to_string()))?;
@@ -151,8 +151,8 @@ impl Management {
         Ok(Self { http, url, user, password, vhost: vhost.to_owned() })
     }
 
-    /// Sets a policy for all queues (`apply_to` is `queues`, `exchanges` or `all`) whose names match the regular expression
-    /// `pattern`. Of several that match, the one with the highest priority counts, alone.
+    /// Sets a policy for all queues (`apply_to` is `queues`, `exchanges` or `all`) whose names match the regular
+    /// expression `pattern`. Of several that match, the one with the highest priority counts, alone.
     pub async fn put_policy(
         &self,
         name: &str,

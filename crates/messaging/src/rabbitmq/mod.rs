@@ -1,13 +1,13 @@
 //! RabbitMQ, over AMQP 0-9-1.
 //!
-//! A [`Broker`] is one connection that is kept: opened when it is first needed, opened again whenever it is lost. A keeper
-//! of its own (`keeper`) does that and nothing else, so that whoever publishes only ever waits or is told.
+//! A [`Broker`] is one connection that is kept: opened when it is first needed, opened again whenever it is lost. A
+//! keeper of its own (`keeper`) does that and nothing else, so that whoever publishes only ever waits or is told.
 //!
 //! # Two brokers: one to publish, one to consume
 //!
 //! A broker that runs out of memory or disk stops reading from connections that publish. What is acknowledged on such a
-//! connection does not arrive either, so nothing is consumed any more, which would have freed memory. A process that does
-//! both takes a [`Broker`] for each.
+//! connection does not arrive either, so nothing is consumed any more, which would have freed memory. A process that
+//! does both takes a [`Broker`] for each.
 //!
 //! # Publishing
 //!
@@ -80,21 +80,22 @@
 //! # }
 //! ```
 //!
-//! A [`Consumer`] hands out until its channel, its connection or its queue ends; it then says which, and never hangs. It
-//! does not begin again by itself: tags mean nothing in another channel, and only its user knows what is half done.
+//! A [`Consumer`] hands out until its channel, its connection or its queue ends; it then says which, and never hangs.
+//! It does not begin again by itself: tags mean nothing in another channel, and only its user knows what is half done.
 //!
 //! # One batch at a time in a channel
 //!
-//! A channel is lent to one publish or batch at a time, and there are up to [`channels`](BrokerOptions::channels) of them.
-//! So a channel that the broker closes takes nobody else's messages with it. And the broker says which message it could not
-//! route, but not which confirmation is that message's: the library below attaches the one to the other by guess. Within a
-//! batch they are told apart by their ids, when all are confirmed (`batch`).
+//! A channel is lent to one publish or batch at a time, and there are up to [`channels`](BrokerOptions::channels) of
+//! them. So a channel that the broker closes takes nobody else's messages with it. And the broker says which message it
+//! could not route, but not which confirmation is that message's: the library below attaches the one to the other by
+//! guess. Within a batch they are told apart by their ids, when all are confirmed (`batch`).
 //!
 //! # Beside the messages
 //!
-//! [`Broker::declare`] makes plain durable queues and leaves others as they are; [`Broker::browse`] looks into a queue, at
-//! dead letters for example; [`Broker::listen`] hears what is said to everybody at a fan-out exchange; [`Management`] sets
-//! policies over HTTP. What is not here: declaring other exchanges, and any memory of what was not sent.
+//! [`Broker::declare`] makes plain durable queues and leaves others as they are; [`Broker::browse`] looks into a queue,
+//! at dead letters for example; [`Broker::listen`] hears what is said to everybody at a fan-out exchange;
+//! [`Management`] sets policies over HTTP. What is not here: declaring other exchanges, and any memory of what was not
+//! sent.
 
 mod batch;
 mod broker;

@@ -13,22 +13,23 @@ use super::BrokerError;
 /// How patiently a broker is talked to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BrokerOptions {
-    /// How long a publish may take, from the first wait for a connection to the last confirmation; and any other request.
+    /// How long a publish may take, from the first wait for a connection to the last confirmation; and any other
+    /// request.
     pub publish_timeout: Duration,
-    /// How long somebody who needs the broker waits while it is away. Counted from when it went, so that a short absence is
-    /// not noticed and a long one is answered at once.
+    /// How long somebody who needs the broker waits while it is away. Counted from when it went, so that a short
+    /// absence is not noticed and a long one is answered at once.
     pub patience: Duration,
     /// How long it may take to connect, up to the point where messages can be sent.
     pub connect_timeout: Duration,
-    /// How often the two ends make sure of each other; `?heartbeat=` in the URL wins. A silent end is given up after about
-    /// twice as long.
+    /// How often the two ends make sure of each other; `?heartbeat=` in the URL wins. A silent end is given up after
+    /// about twice as long.
     pub heartbeat: Duration,
     /// The pause after the first attempt to connect that failed; twice as long after each further one.
     pub first_pause: Duration,
     /// The longest pause between two attempts.
     pub longest_pause: Duration,
-    /// At most so many publishes are under way at once, a batch counted as one; others wait for their turn. Consumers and
-    /// browsers have channels of their own.
+    /// At most so many publishes are under way at once, a batch counted as one; others wait for their turn. Consumers
+    /// and browsers have channels of their own.
     pub channels: usize,
     /// What the connection is called in the broker's own list.
     pub connection_name: String,
@@ -86,7 +87,8 @@ impl Target {
             None => return Err(wrong("it names no host")),
         };
         let port = url.port().unwrap_or_else(|| scheme.default_port());
-        // `amqp://host/` would be the virtual host with the empty name. Nobody has one, and everybody means the default.
+        // `amqp://host/` would be the virtual host with the empty name. Nobody has one, and everybody means the
+        // default.
         let vhost = match url.path().strip_prefix('/').filter(|path| !path.is_empty()) {
             Some(path) if path.contains('/') => return Err(wrong("a / in the name of a virtual host is written %2F")),
             Some(path) => decoded(path)?,

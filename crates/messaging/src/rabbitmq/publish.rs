@@ -15,8 +15,8 @@ use super::{
 /// AMQP's number for a message that outlives the broker's restart.
 const PERSISTENT: u8 = 2;
 
-/// How much headers may say, names and values together. They must fit into one frame (128 KiB, as brokers come), with all
-/// else that is said of a message.
+/// How much headers may say, names and values together. They must fit into one frame (128 KiB, as brokers come), with
+/// all else that is said of a message.
 const MAX_HEADERS: usize = 64 * 1024;
 
 /// A message to be published. It is always persistent.
@@ -143,8 +143,8 @@ pub(super) struct Prepared {
 }
 
 impl Prepared {
-    /// Publishes and waits for the confirmation. It is handed to the connection when this is first polled, so whoever polls
-    /// several publishes in a row sends them in that order.
+    /// Publishes and waits for the confirmation. It is handed to the connection when this is first polled, so whoever
+    /// polls several publishes in a row sends them in that order.
     ///
     /// What the broker returned comes with whichever confirmation is next, not with the message's own.
     pub(super) async fn send(self, channel: &Channel, body: &[u8]) -> lapin::Result<Confirmation> {

@@ -1,8 +1,8 @@
 //! The bytes between the library and the broker, on a stream of ours.
 //!
-//! The library reads and writes in a thread of its own, and holds on to a connection that has gone silent while it is being
-//! opened. So the stream can be [cut](Wire::cut) from outside, and tells when it is [gone](Wire::gone), for whatever
-//! reason: more than the library's own events do.
+//! The library reads and writes in a thread of its own, and holds on to a connection that has gone silent while it is
+//! being opened. So the stream can be [cut](Wire::cut) from outside, and tells when it is [gone](Wire::gone), for
+//! whatever reason: more than the library's own events do.
 //!
 //! The rest of this file is what the library asks of a runtime: tokio's, with this stream instead of a bare one.
 
@@ -44,8 +44,8 @@ pub(super) struct Wire {
     pub(super) gone: CancellationToken,
 }
 
-/// Opens a connection, up to the point where channels can be opened. Takes as long as it takes: whoever gives up waiting
-/// cuts the wire.
+/// Opens a connection, up to the point where channels can be opened. Takes as long as it takes: whoever gives up
+/// waiting cuts the wire.
 pub(super) async fn connect(target: &Target, tls: Option<&Tls>, name: &str, wire: &Wire) -> lapin::Result<Connection> {
     let properties = ConnectionProperties::default().with_connection_name(name.into());
     let (target, tls, wire) = (target.clone(), tls.cloned(), wire.clone());

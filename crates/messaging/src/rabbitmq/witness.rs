@@ -1,7 +1,8 @@
 //! Knowing whether a queue is still the one that it was.
 //!
-//! A queue that was deleted and made again, by whomever, looks the same and is empty. A witness is an exchange that is bound
-//! to the queue, and that the broker deletes with its last binding: where it is gone, so is the queue that was there.
+//! A queue that was deleted and made again, by whomever, looks the same and is empty. A witness is an exchange that is
+//! bound to the queue, and that the broker deletes with its last binding: where it is gone, so is the queue that was
+//! there.
 
 use std::sync::Arc;
 

@@ -1,9 +1,9 @@
 //! A small process that outlives this one by a moment, and kills what this one left behind.
 //!
-//! A worker that is killed can not end its commands; on a machine of one's own they would run on, beside those that the next
-//! worker starts for the same tasks. So the groups are told to a shell, through a pipe that is closed with this process,
-//! however that ends. Without a shell on the machine there is no guardian, which is said once; in a container everything
-//! ends with the first process anyway.
+//! A worker that is killed can not end its commands; on a machine of one's own they would run on, beside those that the
+//! next worker starts for the same tasks. So the groups are told to a shell, through a pipe that is closed with this
+//! process, however that ends. Without a shell on the machine there is no guardian, which is said once; in a container
+//! everything ends with the first process anyway.
 
 use std::{
     io::Write,

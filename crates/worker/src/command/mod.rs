@@ -9,10 +9,11 @@
 //! | exit code 75 | try again: the task is given back (`EX_TEMPFAIL` of sysexits.h) |
 //! | any other, or a signal | failure, with the end of stderr as its message |
 //!
-//! The environment has `RELAIS_TASK_ID`, `RELAIS_ATTEMPT` (where it is known), `RELAIS_SERVICE` and `RELAIS_CORRELATION_ID`
-//! (where there is one), and `TRACEPARENT` and `TRACESTATE` likewise. The process leads a group of its own, and the whole group ends with it: at the time limit, when the
-//! task is lost or cancelled, and when the process itself has ended and left something behind. If the worker is killed, a
-//! guardian kills the groups. Only what leaves its group (`setsid`) gets away.
+//! The environment has `RELAIS_TASK_ID`, `RELAIS_ATTEMPT` (where it is known), `RELAIS_SERVICE` and
+//! `RELAIS_CORRELATION_ID` (where there is one), and `TRACEPARENT` and `TRACESTATE` likewise. The process leads a group
+//! of its own, and the whole group ends with it: at the time limit, when the task is lost or cancelled, and when the
+//! process itself has ended and left something behind. If the worker is killed, a guardian kills the groups. Only what
+//! leaves its group (`setsid`) gets away.
 
 mod guardian;
 mod output;
@@ -45,7 +46,8 @@ use crate::{Context, HandlerError};
 /// "Temporary failure, the user is invited to retry": the one exit code that has a meaning of its own.
 const TEMPORARY_FAILURE: i32 = 75;
 
-/// How long what a process wrote last may take to arrive when its group is gone. Only what left the group can be slower.
+/// How long what a process wrote last may take to arrive when its group is gone. Only what left the group can be
+/// slower.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Runs a program for each task: a handler for [`Worker::run`](crate::Worker::run).

@@ -16,8 +16,8 @@ const CHUNK: usize = 8 * 1024;
 /// A line of stderr that is longer is cut into lines of this length.
 const LINE: usize = 8 * 1024;
 
-/// What a command has said so far. It is shared with those who read it, so that what has arrived counts even if the end never
-/// does: something that the command left behind may hold its output open.
+/// What a command has said so far. It is shared with those who read it, so that what has arrived counts even if the end
+/// never does: something that the command left behind may hold its output open.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Said(Arc<Mutex<Words>>);
 

@@ -1,8 +1,8 @@
 //! The worker protocol over RabbitMQ: submissions from `<queueName>-in`, messages to `<queueName>-out`.
 //!
-//! There are no leases: a task is this worker's for as long as the connection that brought it lives, and is acknowledged
-//! when the broker has confirmed its result. Two connections, because a broker that is short of memory stops reading from
-//! those that publish, and acknowledgements must get through all the same.
+//! There are no leases: a task is this worker's for as long as the connection that brought it lives, and is
+//! acknowledged when the broker has confirmed its result. Two connections, because a broker that is short of memory
+//! stops reading from those that publish, and acknowledgements must get through all the same.
 //!
 //! When the connection is lost, the broker redelivers its tasks to others, so their handlers are stopped. A result that
 //! is ready by then is still sent: the server accepts the first one. Cancellations arrive beside (`control`).

@@ -26,8 +26,8 @@ pub fn before(started: Timestamp, moment: Timestamp) -> bool {
     started.after(SLACK) < moment
 }
 
-/// All attempts of a task that has ended. A worker may have had the last word on one that was taken away from it, and that nobody
-/// else had begun.
+/// All attempts of a task that has ended. A worker may have had the last word on one that was taken away from it, and
+/// that nobody else had begun.
 fn all(task: &Task, past: &[Attempt]) -> Vec<Attempt> {
     let known = past.last().map_or(0, |attempt| attempt.number);
     past.iter().cloned().chain(Attempt::of(&task.state, None).filter(|last| last.number > known)).collect()

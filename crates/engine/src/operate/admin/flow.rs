@@ -116,8 +116,8 @@ pub(super) fn client_flow(
     ClientFlow { max_running: authorization.max_running, share }
 }
 
-/// A limit of a client on a service that has a broker and no window would not be held to: neither a new one, nor one that is
-/// there already and stays.
+/// A limit of a client on a service that has a broker and no window would not be held to: neither a new one, nor one
+/// that is there already and stays.
 pub(super) fn without_a_window(
     declared: &Declared,
     changes: &[Change],

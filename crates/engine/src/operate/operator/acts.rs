@@ -1,4 +1,5 @@
-//! All that operators can do. Each is one use case of the engine, with the role that it needs and its word in the audit log.
+//! All that operators can do. Each is one use case of the engine, with the role that it needs and its word in the audit
+//! log.
 
 use relais_core::{AuditOutcome, BatchId, CallbackId, TaskId, Timestamp};
 use relais_protocol::{

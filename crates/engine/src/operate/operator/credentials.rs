@@ -3,8 +3,8 @@
 //! Only digests are kept. The key follows from them: every process with the same configuration takes the same sessions,
 //! and a token that changes ends the sessions that it opened.
 //!
-//! A session carries a name, and a request carries a token. Each must lead to one operator, or somebody who may only look
-//! would be taken for one who may act. So no two operators have the same name or the same token.
+//! A session carries a name, and a request carries a token. Each must lead to one operator, or somebody who may only
+//! look would be taken for one who may act. So no two operators have the same name or the same token.
 
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::{Digest as _, Sha256};
@@ -75,7 +75,8 @@ impl Credentials {
 
     /// Whose token this is.
     pub fn recognise(&self, token: &str, via: &'static str) -> Option<Actor> {
-        // Digests, all of them, so that neither the length nor the place of the first difference can be told from the time.
+        // Digests, all of them, so that neither the length nor the place of the first difference can be told from the
+        // time.
         let given = digest(token);
         let found =
             self.0.iter().fold(None, |found, badge| if badge.token.ct_eq(&given).into() { Some(badge) } else { found });

@@ -56,8 +56,8 @@ impl Validation {
 pub(crate) type Judged = Vec<Result<(), EngineError>>;
 
 impl Engine {
-    /// Judges the bodies of one request, each by the schema of its service where that has one; none is always fine. If the
-    /// request as a whole could not be judged, that is the error.
+    /// Judges the bodies of one request, each by the schema of its service where that has one; none is always fine. If
+    /// the request as a whole could not be judged, that is the error.
     pub(crate) async fn judge(
         &self,
         snapshot: &Snapshot,

@@ -1,9 +1,9 @@
 //! The services' JSON Schemas: compiled once, never fetched from anywhere, bounded in time.
 //!
-//! An operator writes the schema, a stranger the body. So whatever the body is, judging it takes a time that grows with its
-//! size: patterns are matched in linear time, numbers are bounded before they are decoded ([`numbers`]), and items are
-//! compared by hash ([`unique`]). Still it can take milliseconds, so requests are judged by [`check`], off the
-//! async threads unless they are small.
+//! An operator writes the schema, a stranger the body. So whatever the body is, judging it takes a time that grows with
+//! its size: patterns are matched in linear time, numbers are bounded before they are decoded ([`numbers`]), and items
+//! are compared by hash ([`unique`]). Still it can take milliseconds, so requests are judged by [`check`], off the
+//! async threads.
 
 pub(crate) mod check;
 mod numbers;
@@ -49,8 +49,8 @@ impl Schema {
         Ok(Self { validator, text: schema.get().to_owned(), refers: refers(&value) })
     }
 
-    /// Says what is wrong with a schema that somebody wants to declare. One that was declared before is compiled whatever
-    /// numbers it has: a service whose schema can not be used takes every body.
+    /// Says what is wrong with a schema that somebody wants to declare. One that was declared before is compiled
+    /// whatever numbers it has: a service whose schema can not be used takes every body.
     pub(crate) fn check_declared(schema: &Json) -> Result<(), String> {
         match numbers::too_long(schema.get()) {
             Some(message) => Err(message),
@@ -214,7 +214,8 @@ mod tests {
     #[test]
     fn items_that_are_made_to_collide_are_compared_in_linear_time() {
         let schema = Schema::compile(&json(r#"{"properties":{"a":{"uniqueItems":true}}}"#)).unwrap();
-        // The same to a float; and the same to a hash that skips brackets: each item has the bits of its number as brackets.
+        // The same to a float; and the same to a hash that skips brackets: each item has the bits of its number as
+        // brackets.
         let floats: Vec<String> = (0..20_000).map(|n| format!("1.{:040}", n + 1)).collect();
         let brackets: Vec<String> = (0..20_000u32)
             .map(|n| {

@@ -1,8 +1,8 @@
 //! How long a number may be before a schema judges it.
 //!
-//! A validator that is exact writes numbers out: the six bytes of `1e9000` become nine thousand digits, and arithmetic on
-//! those takes a time that grows with their square. So a body whose numbers are too long is refused before it is decoded.
-//! What no schema judges is carried as it is, and may have any number.
+//! A validator that is exact writes numbers out: the six bytes of `1e9000` become nine thousand digits, and arithmetic
+//! on those takes a time that grows with their square. So a body whose numbers are too long is refused before it is
+//! decoded. What no schema judges is carried as it is, and may have any number.
 
 /// The most digits of one number, written out without an exponent.
 pub(crate) const MAX_DIGITS: u64 = 1_000;

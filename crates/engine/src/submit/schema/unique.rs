@@ -1,8 +1,9 @@
 //! The keyword `uniqueItems`, in a time that grows with the size of the body and not with its square.
 //!
-//! The validator's own puts items into a hash table under a hash that a sender can choose to be the same for all of them
-//! (numbers that are the same to a float, arrays of empty arrays), and then compares each with each. Here an item's key is
-//! its value written in one way only: numbers without exponent or trailing zeros, members in the order of their names.
+//! The validator's own puts items into a hash table under a hash that a sender can choose to be the same for all of
+//! them (numbers that are the same to a float, arrays of empty arrays), and then compares each with each. Here an
+//! item's key is its value written in one way only: numbers without exponent or trailing zeros, members in the order of
+//! their names.
 
 use std::collections::HashSet;
 
@@ -48,8 +49,8 @@ fn are_unique(items: &[Value]) -> bool {
     })
 }
 
-/// Writes a value so that equal values, as JSON Schema has it, are equal bytes, and others are not. As deep as the value,
-/// which is bounded where a payload is read.
+/// Writes a value so that equal values, as JSON Schema has it, are equal bytes, and others are not. As deep as the
+/// value, which is bounded where a payload is read.
 fn write(value: &Value, key: &mut Vec<u8>) {
     match value {
         Value::Null => key.push(b'n'),

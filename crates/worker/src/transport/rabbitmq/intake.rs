@@ -182,8 +182,8 @@ impl Intake {
 
     /// The tasks are done with. Those that were lost can not be acknowledged, and need not be.
     ///
-    /// The broker is told of each by itself only where an earlier one is still at work: all before that are one word to it.
-    /// Said while `held` is locked, so that nothing is given back meanwhile that this would acknowledge.
+    /// The broker is told of each by itself only where an earlier one is still at work: all before that are one word to
+    /// it. Said while `held` is locked, so that nothing is given back meanwhile that this would acknowledge.
     pub fn ack<'a>(&self, keys: impl Iterator<Item = &'a TaskKey>) {
         let mut held = self.state.held();
         let mut done: Vec<Held> = keys.filter_map(|key| held.remove(key)).collect();
@@ -282,8 +282,8 @@ impl IntakeState {
         self.closed.cancel();
     }
 
-    /// Takes what a consumer hands out, until its end. Once nothing more is wanted it only stays: what was handed out is to
-    /// be settled in its channel.
+    /// Takes what a consumer hands out, until its end. Once nothing more is wanted it only stays: what was handed out
+    /// is to be settled in its channel.
     async fn follow(&self, mut consumer: Consumer, prefetch: u16) -> ConsumeError {
         let acker = consumer.acker();
         let batch = usize::from(prefetch.max(1));
@@ -312,7 +312,8 @@ impl IntakeState {
         }
         self.stopped.cancel();
         self.close.cancelled().await;
-        // It is cancelled already. But whoever gets the answer knows that the broker has seen all that was settled before.
+        // It is cancelled already. But whoever gets the answer knows that the broker has seen all that was settled
+        // before.
         consumer.cancel().await.err().unwrap_or(ConsumeError::Cancelled)
     }
 
@@ -385,8 +386,9 @@ impl IntakeState {
     }
 }
 
-/// Whether these words of RabbitMQ's mean that it knows who asks, and will not have it: the login is wrong, there is no such
-/// virtual host, or no right to it or to its queues. That there are too many connections is also said so, and passes.
+/// Whether these words of RabbitMQ's mean that it knows who asks, and will not have it: the login is wrong, there is no
+/// such virtual host, or no right to it or to its queues. That there are too many connections is also said so, and
+/// passes.
 fn is_refusal(why: &str) -> bool {
     ["ACCESS_REFUSED", "NOT_ALLOWED"].iter().any(|word| why.starts_with(word)) && !why.contains("connection limit")
 }
