@@ -47,7 +47,7 @@ test('all terms are as the server has them', async () => {
   }
 });
 
-test('terms that can not be are refused, here or by the server', async () => {
+test('invalid terms are refused, here or by the server', async () => {
   const { service, client } = await server.service();
   for (const [wrong, path] of /** @type {[object, string][]} */ ([
     [{ priority: 10 }, '/priority'],
@@ -68,7 +68,7 @@ test('terms that can not be are refused, here or by the server', async () => {
   assert.deepEqual((await client.page(service)).tasks, []);
 });
 
-test('a task with a delay is done later', async (t) => {
+test('a delayed task runs later', async (t) => {
   const { service, client, options } = await server.service();
   start(t, options, () => 'done');
   const { taskId } = await client.submit(service, {}, { delay: '400ms' });
@@ -78,7 +78,7 @@ test('a task with a delay is done later', async (t) => {
   assert(Date.parse(scheduledDate) - Date.parse(submitionDate) > 300);
 });
 
-test('urgent tasks go first', async (t) => {
+test('tasks with higher priority go first', async (t) => {
   const { service, client, options } = await server.service();
   for (const priority of [4, 0, 9]) await client.submit(service, { priority }, { priority });
   const order = /** @type {number[]} */ ([]);
@@ -92,14 +92,14 @@ test('urgent tasks go first', async (t) => {
   assert.deepEqual(order, [9, 4, 0]);
 });
 
-test('what nobody starts in time fails', async () => {
+test('a task that is not started in time expires', async () => {
   const { service, client } = await server.service();
   const { taskId } = await client.submit(service, {}, { expiresAfter: 50 });
   const { status, errorKind } = await client.wait(service, taskId);
   assert.deepEqual([status, errorKind], ['FAILURE', 'expired']);
 });
 
-test('a unique key has one task at a time', async () => {
+test('a unique key allows one unfinished task', async () => {
   const { service, client } = await server.service();
   const first = await client.submit(service, {}, { uniqueKey: 'report 7' });
   const second = await client.submit(service, {}, { uniqueKey: 'report 7' });
@@ -114,7 +114,7 @@ test('a unique key has one task at a time', async () => {
   assert.equal(fourth.duplicate, true, 'it has ended, but its hour is not over');
 });
 
-test('a failing task is tried again, and each attempt is shown', async (t) => {
+test('a failing task is retried, and each attempt is shown', async (t) => {
   const { service, client, options } = await server.service({ retry: soon });
   class NoPaper extends Error {}
   const { stop } = start(t, { ...options, hostName: 'pod-7' }, (_, { attempt }) => {
@@ -135,7 +135,7 @@ test('a failing task is tried again, and each attempt is shown', async (t) => {
   assert.deepEqual([report.done, report.failed], [1, 2]);
 });
 
-test('where trying again would not help, a failure is the end', async (t) => {
+test('a failure that is not retryable is final', async (t) => {
   const { service, client, options } = await server.service({ retry: soon });
   const parse = (/** @type {string} */ text) => JSON.parse(text.replace('"broken"', 'broken'));
   start(t, { ...options, parse }, ({ how }) => {
@@ -154,7 +154,7 @@ test('where trying again would not help, a failure is the end', async (t) => {
   }
 });
 
-test('errors of all sorts can be told', () => {
+test('errors of all kinds can be reported', () => {
   const told = (/** @type {unknown} */ thrown) => JSON.parse(failureOf(thrown).data);
   const large = told(new RangeError('\u{1f4a5}'.repeat(100_000)));
   assert.equal(large.errorMessage.length, 10_000);
@@ -173,7 +173,7 @@ test('errors of all sorts can be told', () => {
   for (const retryAfter of [-1, 'soon', Infinity]) assert.throws(() => new Failure('no', { retryAfter }), TypeError);
 });
 
-test('a task is done once more by hand', async (t) => {
+test('an ended task is retried', async (t) => {
   const { service, client, options } = await server.service({ retry: { limit: 2, base: '1h' } });
   const { taskId } = await client.submit(service, {}, { delay: '1h' });
   assert.equal((await client.retry(service, taskId)).taskPosition, 1);
@@ -197,7 +197,7 @@ test('a task is done once more by hand', async (t) => {
   await assert.rejects(client.retry(service, '019a0000-0000-7000-8000-000000000000'), refused(404002));
 });
 
-test('a handler knows its deadline, and is told when it has passed', async (t) => {
+test('a handler knows its deadline, and is stopped after it', async (t) => {
   const { service, client, options } = await server.service();
   /** @type {Event<{ deadline: Date | undefined, signal: AbortSignal }>} */
   const interrupted = new Event('the handler is interrupted');

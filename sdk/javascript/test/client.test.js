@@ -33,7 +33,7 @@ test('a task is submitted, done and read', async (t) => {
   assert.equal(task.progress, 100);
 });
 
-test('with the same key there is no second task, and another request with it is refused', async () => {
+test('a repeated idempotency key makes no duplicate task, and another request with it is refused', async () => {
   const { service, client } = await server.service();
   const first = await client.submit(service, { n: 1 }, { idempotencyKey: 'order-1' });
   assert.deepEqual(await client.submit(service, { n: 1 }, { idempotencyKey: 'order-1' }), first);
@@ -45,7 +45,7 @@ test('with the same key there is no second task, and another request with it is 
   }
 });
 
-test('a submission whose answer is lost is tried again, and makes one task', async (t) => {
+test('a submission whose answer is lost is retried, and makes one task', async (t) => {
   const { service, client: direct, credentials } = await server.service();
   const proxy = await Proxy.start(t, server.url);
   const client = new Client({ url: proxy.url, ...credentials });
@@ -57,7 +57,7 @@ test('a submission whose answer is lost is tried again, and makes one task', asy
   assert.deepEqual(tasks, [taskId]);
 });
 
-test('without a key, or in a batch, a call whose answer is lost is not tried again', async (t) => {
+test('without an idempotency key, or in a batch, a call whose answer is lost is not retried', async (t) => {
   const { service, client: direct, credentials } = await server.service();
   const proxy = await Proxy.start(t, server.url);
   const client = new Client({ url: proxy.url, ...credentials });
@@ -198,7 +198,7 @@ test('a task is followed to its end, also through a lost connection', async (t) 
   assert.equal(seen.filter((line) => line === 'status PENDING').length, 1);
 });
 
-test('who has seen the end is told nothing more, and who leaves is not held', async () => {
+test('a stream after the end sends nothing more, and one that is left is closed', async () => {
   const { service, client } = await server.service();
   const { taskId } = await client.submit(service, {});
   for await (const { task } of client.stream(service, taskId)) {

@@ -13,7 +13,7 @@ let server;
 before(async () => (server = await Server.start()));
 after(() => server.close());
 
-test('a task waits for another and gets its correlation id and trace', async (t) => {
+test('a dependent task gets the correlation id and trace', async (t) => {
   const { service, client, options } = await server.service();
   const traced = { correlationId: 'order-1', traceparent: TRACEPARENT };
   const { taskId: first } = await client.submit(service, { n: 1 }, traced);
@@ -35,7 +35,7 @@ test('a task waits for another and gets its correlation id and trace', async (t)
   assert(order.indexOf(1) < order.indexOf(2), String(order));
 });
 
-test('tasks of one call know each other, and a failure goes down the chain', async (t) => {
+test('tasks of one submission can depend on each other, and a failure fails its dependents', async (t) => {
   const { service, client, options } = await server.service();
   const answers = await client.submitMany(service, [
     { body: { fails: true }, ref: 'one' },
@@ -59,7 +59,7 @@ test('tasks of one call know each other, and a failure goes down the chain', asy
   await assert.rejects(client.submitMany(service, many), RangeError);
 });
 
-test('a batch is made, followed and cancelled', async () => {
+test('a batch is created, followed and cancelled', async () => {
   const { service, client } = await server.service();
   const tasks = [
     { service, body: {}, ref: 'a' },

@@ -86,7 +86,7 @@ test('many tasks over many workers are each done once', async (t) => {
   assert([...times.values()].every((count) => count === 1));
 });
 
-test('at SIGTERM a task is given back and waits again, without a loss; another worker does it', async (t) => {
+test('at SIGTERM a task is returned and pending again, without a loss; another worker runs it', async (t) => {
   const { service: name, client } = await service({ deliveryLimit: 1 });
   const { taskId } = await client.submit(name, { act: 'wait' });
   const first = run(t, name, '--grace', '0s');
@@ -99,7 +99,7 @@ test('at SIGTERM a task is given back and waits again, without a loss; another w
   assert.equal((await client.wait(name, taskId)).response, 'wait: done');
 });
 
-test('what a killed worker had is done by another one', async (t) => {
+test('a task of a crashed worker is run by another one', async (t) => {
   const { service: name, client } = await service();
   const { taskId } = await client.submit(name, { act: 'hang' });
   const first = run(t, name);
@@ -109,7 +109,7 @@ test('what a killed worker had is done by another one', async (t) => {
   assert.equal((await client.wait(name, taskId)).response, 'hang: done');
 });
 
-test('a handler gives a task back as often as it likes, and nothing is held against it', async (t) => {
+test('a handler returns a task as often as it likes, without a loss', async (t) => {
   const { service: name, client, worker } = await service({ deliveryLimit: 1 });
   let times = 0;
   start(t, worker, () => {
@@ -121,7 +121,7 @@ test('a handler gives a task back as often as it likes, and nothing is held agai
   assert.equal((await client.wait(name, taskId)).response, 4);
 });
 
-test('a failing task is tried again, and each attempt is shown', async (t) => {
+test('a failing task is retried, and each attempt is shown', async (t) => {
   const { service: name, client, worker } = await service({ retry: { limit: 2, base: '50ms' } });
   let times = 0;
   const { stop } = start(t, worker, () => {
@@ -139,7 +139,7 @@ test('a failing task is tried again, and each attempt is shown', async (t) => {
   assert.equal((await stop()).failed, 2);
 });
 
-test('where trying again would not help, a failure is the end', async (t) => {
+test('a failure that is not retryable is final', async (t) => {
   const { service: name, client, worker } = await service({ retry: { limit: 2, base: '50ms' } });
   start(t, worker, () => {
     throw new Failure('never', { retryable: false, kind: 'paper' });
@@ -150,7 +150,7 @@ test('where trying again would not help, a failure is the end', async (t) => {
   assert.equal((await server.task(taskId)).attempts.length, 1);
 });
 
-test('a task with a delay is published when it is due', async (t) => {
+test('a delayed task is published when it is due', async (t) => {
   const { service: name, client, worker } = await service();
   start(t, worker, () => 'done');
   const later = await client.submit(name, {}, { delay: 400, uniqueKey: 'album 7', uniqueFor: '1h' });
@@ -160,7 +160,7 @@ test('a task with a delay is published when it is due', async (t) => {
   assert(scheduledDate && startDate && startDate >= scheduledDate, `${scheduledDate} ${startDate}`);
 });
 
-test('a worker over HTTP is told that its service is not for it', async () => {
+test('a worker over HTTP without its service ends with the reason', async () => {
   const { options } = await service();
   const worker = new Worker({ ...options, logger: new Log() });
   const running = within(PATIENCE, 'it ends', worker.run(() => 1));

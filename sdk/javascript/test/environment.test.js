@@ -64,7 +64,7 @@ test('a deployment over HTTP is interrupted at once, and exits 0', async (t) => 
   assert.equal((await client.get(name, taskId)).status, 'PENDING');
 });
 
-test('a task that runs for longer than it may fails', async (t) => {
+test('a task past its timeout fails', async (t) => {
   const { service: name, client, said } = await service();
   const { taskId } = await client.submit(name, { act: 'wait' });
   const worker = run(t, { ...JOB, ...said, RELAIS_TIMEOUT: '1s' });
@@ -88,7 +88,7 @@ test('the command line wins over the environment', async (t) => {
   assert.equal((await client.get(name, taskId)).status, 'SUCCESS');
 });
 
-test('what makes no sense is refused by its name', async (t) => {
+test('an invalid setting is refused by its name', async (t) => {
   for (const [name, value] of /** @type {const} */ ([
     ['RELAIS_CONCURRENCY', 'many'], ['RELAIS_GRACE', 'soon'], ['RELAIS_ONCE', 'perhaps'],
   ])) {

@@ -68,7 +68,7 @@ const transports = {
 };
 
 for (const [name, open] of Object.entries(transports)) {
-  test(`${name}: at SIGTERM, what runs is finished, and the process exits 0`, async (t) => {
+  test(`${name}: at SIGTERM, running tasks finish, and the process exits 0`, async (t) => {
     const { env, service, submit, result } = await open(t);
     const worker = run(t, [HANDLER, '--service', service], env);
     const taskId = await submit({ act: 'finish when stopped' });
@@ -78,7 +78,7 @@ for (const [name, open] of Object.entries(transports)) {
     assert.equal(await worker.end(), 0, worker.output);
   });
 
-  test(`${name}: at SIGTERM, what can be interrupted is given back, and the process exits 0`, async (t) => {
+  test(`${name}: at SIGTERM, interruptible tasks are returned, and the process exits 0`, async (t) => {
     const { env, service, submit, isBack } = await open(t);
     const worker = run(t, [HANDLER, '--service', service, '--grace', '0s'], env);
     const taskId = await submit({ act: 'wait' });
@@ -101,7 +101,7 @@ for (const [name, open] of Object.entries(transports)) {
     await isBack(taskId);
   });
 
-  test(`${name}: what a killed worker had is done by another one`, async (t) => {
+  test(`${name}: a task of a crashed worker is run by another one`, async (t) => {
     const { env, service, submit, result } = await open(t);
     const first = run(t, [HANDLER, '--service', service, '--lease', '1s'], env);
     const taskId = await submit({ act: 'hang' });
@@ -133,7 +133,7 @@ for (const [name, open] of Object.entries(transports)) {
   });
 }
 
-test('the start of a task that was had before is known even if it ends the process at once', async (t) => {
+test('the start of a redelivered task is reported even if it crashes the process at once', async (t) => {
   const vhost = await Vhost.create(t);
   await vhost.declare('print-in');
   await vhost.declare('print-out');

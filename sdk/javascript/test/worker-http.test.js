@@ -176,7 +176,7 @@ test('a cancelled task is stopped, and its slot is used again', async (t) => {
   assert.deepEqual(await stop(), { done: 1, failed: 0, returned: 0, lost: 1, unsent: 0 });
 });
 
-test('who loses the lease is told so, and its result does not count', async (t) => {
+test('a worker that loses its lease is told so, and its result is refused', async (t) => {
   const { service, client, options } = await server.service();
   const proxy = await Proxy.start(t, server.url);
   /** @type {Event<void>} */
@@ -202,7 +202,7 @@ test('who loses the lease is told so, and its result does not count', async (t) 
   assert.equal((await fast.stop()).done, 1);
 });
 
-test('a task that a handler gives back is done later, and nothing is held against it', async (t) => {
+test('a task that a handler returns runs later, without a loss', async (t) => {
   const { service, client, options } = await server.service({ deliveryLimit: 1 });
   let times = 0;
   const { stop } = start(t, options, () => {
@@ -216,7 +216,7 @@ test('a task that a handler gives back is done later, and nothing is held agains
   assert.deepEqual(await stop(), { done: 1, failed: 0, returned: 2, lost: 0, unsent: 0 });
 });
 
-test('told to stop, it takes nothing new and finishes what it has', async (t) => {
+test('a stopping worker claims nothing new and finishes its tasks', async (t) => {
   const { service, client, options } = await server.service();
   /** @type {Event<void>} */
   const began = new Event('the handler begins');
@@ -238,7 +238,7 @@ test('told to stop, it takes nothing new and finishes what it has', async (t) =>
   assert.equal((await client.get(service, second.taskId)).status, 'PENDING');
 });
 
-test('what comes when it is told to stop is given back at once', async (t) => {
+test('tasks claimed during a stop are returned at once', async (t) => {
   const { service, client, options } = await server.service();
   const proxy = await Proxy.start(t, server.url);
   const { worker, stop } = start(t, { ...options, url: proxy.url }, () => assert.fail('it was to stop'));
@@ -252,7 +252,7 @@ test('what comes when it is told to stop is given back at once', async (t) => {
   assert.equal((await client.get(service, taskId)).status, 'PENDING');
 });
 
-test('what is not finished in its time is interrupted and given back at once', async (t) => {
+test('a task that does not finish in the grace period is interrupted and returned at once', async (t) => {
   const { service, client, options } = await server.service({ deliveryLimit: 1 });
   /** @type {Event<void>} */
   const began = new Event('the handler begins');
@@ -300,7 +300,7 @@ test('once means one task, however many there are', async (t) => {
   assert.deepEqual((await Promise.all(statuses)).map(({ status }) => status), ['SUCCESS', 'PENDING']);
 });
 
-test('a worker for which nothing comes ends by itself, if it is to', async (t) => {
+test('an idle worker ends by itself, if it is set to', async (t) => {
   const { options } = await server.service();
   const { end } = start(t, { ...options, idle: 50 }, () => 1);
   assert.equal((await end()).done, 0);
@@ -334,7 +334,7 @@ test('a server that is away is waited for, before the start and in the middle', 
   assert.equal((await stop()).done, 1);
 });
 
-test('a result whose answer is lost is told again, and counts once', async (t) => {
+test('a result whose answer is lost is sent again, and counts once', async (t) => {
   const { service, client, options } = await server.service();
   const proxy = await Proxy.start(t, server.url);
   const { stop } = start(t, { ...options, url: proxy.url }, () => {

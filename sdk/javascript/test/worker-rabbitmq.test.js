@@ -30,7 +30,7 @@ const nothingIsLeft = (vhost) => eventually('nothing is left', async () => {
 });
 
 for (const [version, amqplib] of /** @type {const} */ ([['today', undefined], ['of the oldest version', oldest]])) {
-  test(`a task is done, told and acknowledged, with amqplib ${version}`, async (t) => {
+  test(`a task is run, reported and acknowledged, with amqplib ${version}`, async (t) => {
     const vhost = await Vhost.create(t);
     const { worker, stop } = start(t, { ...vhost.options, amqplib }, async ({ n }, context) => {
       const { taskId, attempt, correlationId, redelivered, rawBody } = context;
@@ -141,7 +141,7 @@ async function withoutRoom(t) {
   return { vhost, taskId };
 }
 
-test('a task that somebody had begins when the broker has its start', async (t) => {
+test('a redelivered task begins after its start is confirmed', async (t) => {
   const { vhost } = await withoutRoom(t);
   let room = false;
   start(t, vhost.options, () => room);
@@ -151,7 +151,7 @@ test('a task that somebody had begins when the broker has its start', async (t) 
   assert.equal((await out.end()).body.data.response, true);
 });
 
-test('a task whose start can not be told is given back when told to stop', async (t) => {
+test('a task whose start can not be reported is returned at a stop', async (t) => {
   const { vhost, taskId } = await withoutRoom(t);
   let began = false;
   const { stop } = start(t, { ...vhost.options, grace: '1h' }, () => (began = true));
@@ -162,7 +162,7 @@ test('a task whose start can not be told is given back when told to stop', async
   assert.equal((await left.next()).body.taskId, taskId);
 });
 
-test('who runs for longer than the message allows is stopped, and fails', async (t) => {
+test('a task past the timeout of its message is stopped, and fails', async (t) => {
   const vhost = await queues(t);
   /** @type {unknown[]} */
   const reasons = [];
@@ -200,7 +200,7 @@ test('the deadline is the message\'s, or when its time is over', async (t) => {
   }
 });
 
-test('a silent end is noticed soon', async (t) => {
+test('a silent connection is noticed by heartbeats', async (t) => {
   for (const [query, heartbeat, agreed] of /** @type {const} */ ([
     ['', undefined, 10], ['', '7s', 7], ['?heartbeat=4', '7s', 4],
   ])) {
@@ -211,7 +211,7 @@ test('a silent end is noticed soon', async (t) => {
   }
 });
 
-test('a result that is ready when the connection is lost is told over the next one', async (t) => {
+test('a result that is ready when the connection is lost is sent over the next one', async (t) => {
   const vhost = await queues(t);
   const proxy = await Proxy.start(t, vhost.url.href);
   /** @type {Event<void>} */
@@ -242,7 +242,7 @@ test('a result that is ready when the connection is lost is told over the next o
   await nothingIsLeft(vhost);
 });
 
-test('a message that is not a submission is set aside, and does not block the queue', async (t) => {
+test('a malformed message becomes a dead letter, and does not block the queue', async (t) => {
   const vhost = await queues(t);
   await vhost.declare('aside');
   const deadLetters = { 'dead-letter-exchange': '', 'dead-letter-routing-key': 'aside' };
@@ -262,7 +262,7 @@ test('a message that is not a submission is set aside, and does not block the qu
   assert.equal(log.lines.filter((line) => line.startsWith('ERROR a message is not a submission')).length, 2);
 });
 
-test('no more is taken than can be done at the same time', async (t) => {
+test('no more tasks are prefetched than run at the same time', async (t) => {
   const vhost = await queues(t);
   for (let n = 0; n < 5; n += 1) await vhost.submit({ n });
   /** @type {Event<void>} */
@@ -368,7 +368,7 @@ test('a flood of progress becomes a few messages a second, and none follows the 
   assert.deepEqual([out.arrived.length, (await vhost.count('print-out')).ready], [0, 0]);
 });
 
-test('a lost connection interrupts its tasks; they are done again, over a new one', async (t) => {
+test('a lost connection interrupts its tasks; they run again, over a new one', async (t) => {
   const vhost = await queues(t);
   const proxy = await Proxy.start(t, vhost.url.href);
   /** @type {Event<void>} */
@@ -467,7 +467,7 @@ test('a virtual host that is not there is waited for, and said to be missing', a
   await eventually('it says so', () => log.lines.some((line) => line.includes('look at the virtual host')));
 });
 
-test('told to stop, it takes nothing new and finishes what it has', async (t) => {
+test('a stopping worker claims nothing new and finishes its tasks', async (t) => {
   const vhost = await queues(t);
   /** @type {Event<void>} */
   const began = new Event('the handler begins');
@@ -491,7 +491,7 @@ test('told to stop, it takes nothing new and finishes what it has', async (t) =>
   assert.equal((await left.next()).redelivered, false);
 });
 
-test('what is not finished in its time is told as returned, and given back', async (t) => {
+test('a task that does not finish in the grace period is reported as returned, and requeued', async (t) => {
   const vhost = await queues(t);
   /** @type {Event<void>} */
   const began = new Event('the handler begins');
@@ -510,7 +510,7 @@ test('what is not finished in its time is told as returned, and given back', asy
   assert.equal((await left.next()).body.taskId, taskId);
 });
 
-test('a handler gives its task back, and gets it again', async (t) => {
+test('a handler returns its task, and gets it again', async (t) => {
   const vhost = await queues(t);
   let times = 0;
   const { stop } = start(t, vhost.options, (_, { redelivered }) => {

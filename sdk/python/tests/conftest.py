@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from house import CONSUMER, WORKER, Hands, RelaisServer, Vhost, WorkerProcess
+from house import CONSUMER, WORKER, ManualWorker, RelaisServer, Vhost, WorkerProcess
 from relais import Client
 
 
@@ -39,11 +39,11 @@ def client(server: RelaisServer) -> Iterator[Client]:
 
 
 @pytest.fixture
-def hands(server: RelaisServer, service: str) -> Iterator[Hands]:
+def manual(server: RelaisServer, service: str) -> Iterator[ManualWorker]:
     """A worker by hand on that service."""
-    hands = Hands(server, service)
-    yield hands
-    hands.close()
+    manual = ManualWorker(server, service)
+    yield manual
+    manual.close()
 
 
 @pytest.fixture

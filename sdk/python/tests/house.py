@@ -134,8 +134,8 @@ class RelaisServer:
         return data
 
 
-class Hands:
-    """A worker by hand, one call at a time."""
+class ManualWorker:
+    """A worker that a test drives, one call at a time."""
 
     def __init__(self, server: RelaisServer, service: str) -> None:
         self._http = httpx.Client(base_url=f"{server.url}/v1/services/{service}/", auth=WORKER, timeout=DEADLINE)
@@ -146,7 +146,7 @@ class Hands:
         task: dict[str, Any] = tasks[0]
         return task
 
-    def tell(self, task: Mapping[str, Any], **data: Any) -> str:
+    def report(self, task: Mapping[str, Any], **data: Any) -> str:
         outcomes = self.call(
             "messages", messages=[{"taskId": task["taskId"], "attempt": task["attempt"], "data": data}]
         )
@@ -193,7 +193,12 @@ class Vhost:
 
     def publish(self, queue: str, body: str | bytes) -> None:
         text = body if isinstance(body, str) else body.decode()
-        options = {"properties": {"delivery_mode": 2}, "routing_key": queue, "payload": text, "payload_encoding": "string"}
+        options = {
+            "properties": {"delivery_mode": 2},
+            "routing_key": queue,
+            "payload": text,
+            "payload_encoding": "string",
+        }
         answer = self._call("POST", f"exchanges/{self.name}/amq.default/publish", options)
         assert answer == {"routed": True}, answer
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from house import CONSUMER, Hands, RelaisServer
+from house import CONSUMER, ManualWorker, RelaisServer
 from relais import AsyncClient, Client, NotDone, Refused, Status, Submitted, TaskFailed, Unreachable
 
 
@@ -18,10 +18,10 @@ async def asked(server: RelaisServer) -> AsyncIterator[AsyncClient]:
         yield client
 
 
-async def by_hand(hands: Hands, **data: object) -> None:
+async def by_hand(manual: ManualWorker, **data: object) -> None:
     """One task, by hand, beside the event loop."""
-    claim = await asyncio.to_thread(hands.claim)
-    await asyncio.to_thread(hands.tell, claim, **data)
+    claim = await asyncio.to_thread(manual.claim)
+    await asyncio.to_thread(manual.report, claim, **data)
 
 
 def test_both_clients_have_the_same_calls() -> None:
@@ -32,33 +32,33 @@ def test_both_clients_have_the_same_calls() -> None:
     assert calls(Client) == calls(AsyncClient)
 
 
-async def test_a_task_is_submitted_and_waited_for(asked: AsyncClient, service: str, hands: Hands) -> None:
+async def test_a_task_is_submitted_and_waited_for(asked: AsyncClient, service: str, manual: ManualWorker) -> None:
     waiting = asyncio.create_task(asked.run(service, {"n": 1}, timeout=20))
-    await by_hand(hands, messageType="success", response=2)
+    await by_hand(manual, messageType="success", response=2)
     assert await waiting == 2
     submitted = await asked.submit(service, {}, correlation_id="c")
     assert (await asked.get(service, submitted.task_id)).correlation_id == "c"
-    await by_hand(hands, messageType="failure", errorMessage="no")
+    await by_hand(manual, messageType="failure", errorMessage="no")
     with pytest.raises(TaskFailed, match="no"):
         (await asked.wait(service, submitted.task_id)).result()
 
 
-async def test_many_wait_at_once(asked: AsyncClient, service: str, hands: Hands) -> None:
+async def test_many_wait_at_once(asked: AsyncClient, service: str, manual: ManualWorker) -> None:
     results = await asked.submit_many(service, [{"n": n} for n in range(20)])
     ids = [result.task_id for result in results if isinstance(result, Submitted)]
     waiting = [asyncio.create_task(asked.wait(service, task_id, timeout=25)) for task_id in ids]
     for _ in ids:
-        await by_hand(hands, messageType="success", response=True)
+        await by_hand(manual, messageType="success", response=True)
     assert [task.result() for task in await asyncio.gather(*waiting)] == [True] * 20
 
 
-async def test_a_stream_tells_a_life(asked: AsyncClient, service: str, hands: Hands) -> None:
+async def test_a_stream_sends_the_milestones_of_a_task(asked: AsyncClient, service: str, manual: ManualWorker) -> None:
     task_id = (await asked.submit(service, {})).task_id
     statuses = []
     async for event in asked.stream(service, task_id):
         statuses.append(event.task.status)
         if event.task.status is Status.PENDING:
-            await by_hand(hands, messageType="success", response=1)
+            await by_hand(manual, messageType="success", response=1)
     assert statuses[0] is Status.PENDING
     assert statuses[-1] is Status.SUCCESS
 
@@ -73,7 +73,7 @@ async def test_tasks_are_listed_and_cancelled(asked: AsyncClient, service: str) 
     assert (await asked.service(service)).json_schema is None
 
 
-async def test_what_goes_wrong_is_raised(asked: AsyncClient, service: str) -> None:
+async def test_errors_are_raised(asked: AsyncClient, service: str) -> None:
     with pytest.raises(Refused) as refused:
         await asked.submit("nowhere", {})
     assert refused.value.number == 404001

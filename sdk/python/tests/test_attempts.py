@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from house import DEADLINE, WORKER, Hands, RelaisServer
+from house import DEADLINE, WORKER, ManualWorker, RelaisServer
 from relais import (
     AsyncClient,
     Client,
@@ -67,7 +67,7 @@ def test_durations_are_written_as_the_server_reads_them(span: Duration, text: st
 
 
 @pytest.mark.parametrize("span", [-1, float("nan"), float("inf"), timedelta(seconds=-1)])
-def test_what_is_no_duration_is_known_at_once(client: Client, service: str, span: Duration) -> None:
+def test_an_invalid_duration_is_refused(client: Client, service: str, span: Duration) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         client.submit(service, {}, delay=span)
     with pytest.raises(ValueError, match="is not a duration"):
@@ -76,7 +76,7 @@ def test_what_is_no_duration_is_known_at_once(client: Client, service: str, span
         Failure("no", retry_after=span)
 
 
-def test_all_terms_are_as_the_server_has_them(client: Client, service: str, hands: Hands) -> None:
+def test_all_terms_are_as_the_server_has_them(client: Client, service: str, manual: ManualWorker) -> None:
     rule = RetryRule(
         5, base=10, factor=3, cap=timedelta(hours=1), jitter=0.2, within=86_400, except_kinds=("paper", "ink")
     )
@@ -100,12 +100,12 @@ def test_all_terms_are_as_the_server_has_them(client: Client, service: str, hand
     as_text = client.submit(service, {}, scheduled_date="2100-01-31T08:30:00Z")
     assert client.get(service, as_text.task_id).scheduled_date == when
     client.submit(service, {}, timeout=timedelta(minutes=5))
-    claimed = hands.claim()
+    claimed = manual.claim()
     deadline = datetime.fromisoformat(claimed["deadline"].replace("Z", "+00:00"))
     assert timedelta(minutes=4) < deadline - datetime.now(timezone.utc) <= timedelta(minutes=5)
 
 
-def test_terms_that_can_not_be_are_refused(client: Client, service: str) -> None:
+def test_invalid_terms_are_refused(client: Client, service: str) -> None:
     for wrong, path in (
         ({"priority": 10}, "/priority"),
         ({"scheduled_date": "tomorrow"}, "/scheduledDate"),
@@ -120,7 +120,7 @@ def test_terms_that_can_not_be_are_refused(client: Client, service: str) -> None
         assert (error.value.number, error.value.details[0].path) == (400003, path)
 
 
-def test_a_task_with_a_delay_is_done_later(client: Client, service: str, working: Build) -> None:
+def test_a_delayed_task_runs_later(client: Client, service: str, working: Build) -> None:
     with running(working(service, lambda body: "done")):
         later = client.submit(service, {}, delay=0.4)
         waiting = client.get(service, later.task_id)
@@ -131,31 +131,31 @@ def test_a_task_with_a_delay_is_done_later(client: Client, service: str, working
     assert done.submition_date + timedelta(seconds=0.3) < done.scheduled_date <= done.start_date
 
 
-def test_urgent_tasks_go_first(client: Client, service: str, hands: Hands) -> None:
+def test_tasks_with_higher_priority_go_first(client: Client, service: str, manual: ManualWorker) -> None:
     ids = [client.submit(service, {}, priority=priority).task_id for priority in (None, 0, 9)]
-    assert [hands.claim()["taskId"] for _ in ids] == [ids[2], ids[0], ids[1]]
+    assert [manual.claim()["taskId"] for _ in ids] == [ids[2], ids[0], ids[1]]
 
 
-def test_what_nobody_starts_in_time_fails(client: Client, service: str) -> None:
+def test_a_task_that_is_not_started_in_time_expires(client: Client, service: str) -> None:
     task = waited_for(client, service, client.submit(service, {}, expires_after=0.05))
     assert (task.status, task.error_kind) == (Status.FAILURE, "expired")
 
 
-def test_a_unique_key_has_one_task_at_a_time(client: Client, service: str, hands: Hands) -> None:
+def test_a_unique_key_allows_one_unfinished_task(client: Client, service: str, manual: ManualWorker) -> None:
     first = client.submit(service, {}, unique_key="report 7")
     second = client.submit(service, {}, unique_key="report 7")
     assert (first.duplicate, second.duplicate) == (False, True)
     assert second.task_id == first.task_id
     many = client.submit_many(service, [Submission({}, unique_key="report 7"), Submission({}, unique_key="report 8")])
     assert [result.duplicate for result in many if isinstance(result, Submitted)] == [True, False]
-    hands.tell(hands.claim(), messageType="success", response=1)
+    manual.report(manual.claim(), messageType="success", response=1)
     third = client.submit(service, {}, unique_key="report 7", unique_for=timedelta(hours=1))
     assert (third.duplicate, third.task_id == first.task_id) == (False, False)
     client.cancel(service, third.task_id)
     assert client.submit(service, {}, unique_key="report 7").duplicate, "it has ended, but its hour is not over"
 
 
-def test_a_failing_task_is_tried_again_and_each_attempt_is_shown(
+def test_a_failing_task_is_retried_and_each_attempt_is_shown(
     server: RelaisServer, client: Client, working: Build
 ) -> None:
     service = server.service(retry=SOON)
@@ -183,7 +183,7 @@ def test_a_failing_task_is_tried_again_and_each_attempt_is_shown(
     assert {attempt["workerHost"] for attempt in (first, second, third)} == {"pod-1"}
 
 
-def test_where_trying_again_would_not_help_a_failure_is_the_end(
+def test_a_failure_that_is_not_retryable_is_final(
     server: RelaisServer, client: Client, working: Build
 ) -> None:
     service = server.service(retry=SOON)
@@ -205,7 +205,7 @@ def test_where_trying_again_would_not_help_a_failure_is_the_end(
         assert waited_for(client, service, submitted).error_kind == "ink"
 
 
-def test_a_body_that_does_not_fit_is_not_tried_again(server: RelaisServer, client: Client, working: Build) -> None:
+def test_a_body_of_the_wrong_type_is_not_retried(server: RelaisServer, client: Client, working: Build) -> None:
     service = server.service(retry=SOON)
 
     def count(body: dict[str, int]) -> int:
@@ -217,7 +217,7 @@ def test_a_body_that_does_not_fit_is_not_tried_again(server: RelaisServer, clien
         assert len(server.task(submitted.task_id)["attempts"]) == 1
 
 
-def test_errors_of_all_sorts_can_be_told(server: RelaisServer, client: Client, working: Build) -> None:
+def test_errors_of_all_kinds_can_be_reported(server: RelaisServer, client: Client, working: Build) -> None:
     service = server.service()
 
     class Mute(Exception):
@@ -259,25 +259,25 @@ def test_errors_of_all_sorts_can_be_told(server: RelaisServer, client: Client, w
     }
 
 
-def test_a_task_is_done_once_more_by_hand(server: RelaisServer, client: Client) -> None:
+def test_an_ended_task_is_retried(server: RelaisServer, client: Client) -> None:
     service = server.service(retry=MUCH_LATER)
-    hands = Hands(server, service)
+    manual = ManualWorker(server, service)
     task_id = client.submit(service, {}).task_id
     with pytest.raises(Refused) as refused:
         client.retry(service, task_id)
     assert refused.value.number == 409003
-    hands.tell(hands.claim(), messageType="failure", errorMessage="no")
+    manual.report(manual.claim(), messageType="failure", errorMessage="no")
     waiting = client.get(service, task_id)
     assert waiting.status is Status.PENDING
     assert waiting.retry_date is not None
     assert waiting.retry_date - waiting.submition_date >= timedelta(hours=1)
     now = client.retry(service, task_id)
     assert (now.status, now.task_position, now.retry_date) == (Status.PENDING, 1, None)
-    hands.tell(hands.claim(), messageType="failure", errorMessage="no", retryable=False)
+    manual.report(manual.claim(), messageType="failure", errorMessage="no", retryable=False)
     assert client.wait(service, task_id).status is Status.FAILURE
     assert client.retry(service, task_id).status is Status.PENDING
-    assert hands.claim()["attempt"] == 3
-    hands.close()
+    assert manual.claim()["attempt"] == 3
+    manual.close()
     with pytest.raises(Refused) as refused:
         client.retry(service, "0198c7c2-0000-7000-8000-000000000000")
     assert refused.value.number == 404002
@@ -292,7 +292,7 @@ async def test_the_same_with_asyncio(server: RelaisServer, service: str) -> None
         assert (await asked.retry(service, first.task_id)).task_position == 1
 
 
-def test_a_handler_knows_its_deadline_and_is_told_when_it_has_passed(
+def test_a_handler_knows_its_deadline_and_is_stopped_after_it(
     client: Client, service: str, working: Build
 ) -> None:
     gate = Gate()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from house import CONSUMER, Hands, RelaisServer
+from house import CONSUMER, ManualWorker, RelaisServer
 from relais import (
     Callback,
     Client,
@@ -34,7 +34,7 @@ def refused(result: object) -> Refused:
     return result
 
 
-def test_a_task_goes_from_pending_to_its_result(client: Client, service: str, hands: Hands) -> None:
+def test_a_task_goes_from_pending_to_its_result(client: Client, service: str, manual: ManualWorker) -> None:
     submitted = client.submit(service, {"width": 7}, correlation_id="order 7")
     assert submitted.task_position == 1
     task = client.get(service, submitted.task_id)
@@ -43,12 +43,12 @@ def test_a_task_goes_from_pending_to_its_result(client: Client, service: str, ha
     with pytest.raises(NotDone):
         task.result()
 
-    claim = hands.claim()
+    claim = manual.claim()
     assert (claim["data"]["body"], claim["correlationId"]) == ({"width": 7}, "order 7")
-    hands.tell(claim, messageType="progress", progress=12.5)
+    manual.report(claim, messageType="progress", progress=12.5)
     task = client.get(service, submitted.task_id)
     assert (task.status, task.progress, task.done) == (Status.IN_PROGRESS, 12.5, False)
-    hands.tell(claim, messageType="success", response={"url": "x"})
+    manual.report(claim, messageType="success", response={"url": "x"})
     task = client.wait(service, submitted.task_id, timeout=10)
     assert (task.status, task.progress, task.result()) == (Status.SUCCESS, 100.0, {"url": "x"})
     assert task.start_date is not None
@@ -56,18 +56,18 @@ def test_a_task_goes_from_pending_to_its_result(client: Client, service: str, ha
     assert task.submition_date <= task.start_date <= task.end_date
 
 
-def test_a_failure_is_raised_with_the_workers_words(client: Client, service: str, hands: Hands) -> None:
+def test_a_failure_is_raised_with_the_workers_message(client: Client, service: str, manual: ManualWorker) -> None:
     task_id = client.submit(service, {}).task_id
-    hands.tell(hands.claim(), messageType="failure", errorMessage="no such picture")
+    manual.report(manual.claim(), messageType="failure", errorMessage="no such picture")
     with pytest.raises(TaskFailed, match=r"^no such picture$") as failed:
         client.wait(service, task_id).result()
     assert failed.value.task.status is Status.FAILURE
 
 
-def test_a_wait_ends_the_moment_the_task_does(client: Client, service: str, hands: Hands) -> None:
+def test_a_wait_ends_when_the_task_ends(client: Client, service: str, manual: ManualWorker) -> None:
     task_id = client.submit(service, {}).task_id
-    claim = hands.claim()
-    ended = threading.Timer(0.2, lambda: hands.tell(claim, messageType="success", response=1))
+    claim = manual.claim()
+    ended = threading.Timer(0.2, lambda: manual.report(claim, messageType="success", response=1))
     ended.start()
     task = client.wait(service, task_id, timeout=25)
     ended.join()
@@ -82,10 +82,10 @@ def test_a_wait_that_is_too_short_says_how_far_the_task_is(client: Client, servi
     assert late.value.task.status is Status.PENDING
 
 
-def test_run_submits_and_waits(client: Client, service: str, hands: Hands) -> None:
+def test_run_submits_and_waits(client: Client, service: str, manual: ManualWorker) -> None:
     def work() -> None:
-        claim = hands.claim()
-        hands.tell(claim, messageType="success", response=claim["data"]["body"]["n"] + 1)
+        claim = manual.claim()
+        manual.report(claim, messageType="success", response=claim["data"]["body"]["n"] + 1)
 
     worker = threading.Thread(target=work)
     worker.start()
@@ -93,7 +93,7 @@ def test_run_submits_and_waits(client: Client, service: str, hands: Hands) -> No
     worker.join()
 
 
-def test_the_same_key_gives_the_same_task_and_another_body_is_refused(client: Client, service: str) -> None:
+def test_a_repeated_idempotency_key_gives_the_same_task(client: Client, service: str) -> None:
     first = client.submit(service, {"n": 1}, idempotency_key="k")
     assert client.submit(service, {"n": 1}, idempotency_key="k").task_id == first.task_id
     assert client.submit(service, {"n": 1}).task_id != first.task_id
@@ -102,25 +102,25 @@ def test_the_same_key_gives_the_same_task_and_another_body_is_refused(client: Cl
     assert other.value.number == 409001
 
 
-def test_numbers_keep_their_digits(server: RelaisServer, service: str, hands: Hands) -> None:
+def test_numbers_keep_their_digits(server: RelaisServer, service: str, manual: ManualWorker) -> None:
     big, long, tiny = 2**80 + 1, Decimal("0.1234567890123456789012345"), Decimal("1E-400")
     with Client(server.url, *CONSUMER, parse_float=Decimal) as client:
         task_id = client.submit(service, {"big": big, "long": long, "tiny": tiny}).task_id
-        claim = hands.claim()
+        claim = manual.claim()
         assert claim["data"]["body"]["big"] == big
         assert client.get(service, task_id).status is Status.IN_PROGRESS
-        hands.tell(claim, messageType="success", response={"big": big})
+        manual.report(claim, messageType="success", response={"big": big})
         assert client.wait(service, task_id).result() == {"big": big}
 
 
-def test_typed_bodies_are_written_as_json(client: Client, service: str, hands: Hands) -> None:
+def test_typed_bodies_are_written_as_json(client: Client, service: str, manual: ManualWorker) -> None:
     @dataclass
     class Order:
         pages: int
         when: datetime
 
     client.submit(service, Order(3, datetime(2030, 1, 1, 12, tzinfo=timezone.utc)))
-    assert hands.claim()["data"]["body"] == {"pages": 3, "when": "2030-01-01T12:00:00.000Z"}
+    assert manual.claim()["data"]["body"] == {"pages": 3, "when": "2030-01-01T12:00:00.000Z"}
     for strange in ({"x": object()}, {"x": float("nan")}, {"x": Decimal("NaN")}, {"x": "\ud800"}):
         with pytest.raises((TypeError, ValueError)):
             client.submit(service, strange)
@@ -178,23 +178,23 @@ def test_many_on_a_service_that_is_not_there_is_an_error(client: Client) -> None
     assert error.value.number == 404001
 
 
-def test_a_full_service_is_tried_again_until_there_is_room(server: RelaisServer) -> None:
+def test_a_submission_to_a_full_service_is_retried(server: RelaisServer) -> None:
     service = server.service(capacity=1)
-    hands = Hands(server, service)
+    manual = ManualWorker(server, service)
     with Client(server.url, *CONSUMER, patience=0) as hasty:
         hasty.submit(service, {})
         with pytest.raises(Refused) as error:
             hasty.submit(service, {})
         assert (error.value.number, error.value.retry_after, error.value.passing) == (429001, 1.0, True)
-    claimed = threading.Timer(0.3, hands.claim)
+    claimed = threading.Timer(0.3, manual.claim)
     claimed.start()
     with Client(server.url, *CONSUMER, patience=10) as patient:
         assert patient.submit(service, {}).task_position == 1
     claimed.join()
-    hands.close()
+    manual.close()
 
 
-def test_patience_has_an_end(server: RelaisServer) -> None:
+def test_retries_of_a_submission_end(server: RelaisServer) -> None:
     service = server.service(capacity=0)
     with Client(server.url, *CONSUMER, patience=0.5) as client, pytest.raises(Refused) as error:
         client.submit(service, {})
@@ -218,38 +218,38 @@ def test_tasks_are_listed_page_by_page(client: Client, service: str) -> None:
     assert len(client.list_tasks(service, before=now + timedelta(hours=1)).tasks) == 5
 
 
-def test_a_cancelled_task_says_so_and_an_ended_one_can_not_be(client: Client, service: str, hands: Hands) -> None:
+def test_a_task_is_cancelled_and_an_ended_one_can_not_be(client: Client, service: str, manual: ManualWorker) -> None:
     task_id = client.submit(service, {}).task_id
     assert client.cancel(service, task_id).status is Status.CANCELLED
     with pytest.raises(TaskCancelled):
         client.wait(service, task_id).result()
     task_id = client.submit(service, {}).task_id
-    hands.tell(hands.claim(), messageType="success", response=None)
+    manual.report(manual.claim(), messageType="success", response=None)
     assert client.wait(service, task_id).result() is None
     with pytest.raises(Refused) as error:
         client.cancel(service, task_id)
     assert error.value.number == 409002
 
 
-def test_a_stream_tells_a_life_and_ends_with_it(client: Client, service: str, hands: Hands) -> None:
+def test_a_stream_sends_milestones_and_ends_with_the_task(client: Client, service: str, manual: ManualWorker) -> None:
     task_id = client.submit(service, {}).task_id
     events = client.stream(service, task_id)
     first = next(events)
     assert (first.kind, first.task.status) == ("status", Status.PENDING)
-    claim = hands.claim()
+    claim = manual.claim()
     assert next(events).task.status is Status.IN_PROGRESS
-    hands.tell(claim, messageType="progress", progress=40)
+    manual.report(claim, messageType="progress", progress=40)
     moved = next(events)
     assert (moved.kind, moved.task.progress) == ("progress", 40.0)
     odd = "line\nbreak\u2028and\x85more\r\n"  # What a reader of lines must not trip over.
-    hands.tell(claim, messageType="success", response=odd)
+    manual.report(claim, messageType="success", response=odd)
     last = next(events)
     assert (last.kind, last.task.result()) == ("status", odd)
     assert list(events) == []
     assert [event.task.status for event in client.stream(service, task_id)] == [Status.SUCCESS]
 
 
-def test_a_stream_of_no_task_is_refused(client: Client, service: str) -> None:
+def test_a_stream_of_a_missing_task_is_refused(client: Client, service: str) -> None:
     with pytest.raises(Refused) as error:
         next(client.stream(service, "0198c7c2-0000-7000-8000-000000000000"))
     assert error.value.number == 404002
@@ -286,7 +286,7 @@ def own_server(tmp_path: Path) -> Iterator[RelaisServer]:
 
 def test_a_server_that_is_away_for_a_moment_is_waited_for(own_server: RelaisServer) -> None:
     service = own_server.service()
-    hands = Hands(own_server, service)
+    manual = ManualWorker(own_server, service)
     with Client(own_server.url, *CONSUMER, patience=20) as client:
         task_id = client.submit(service, {}).task_id
         events = client.stream(service, task_id)
@@ -297,9 +297,9 @@ def test_a_server_that_is_away_for_a_moment_is_waited_for(own_server: RelaisServ
         again = client.submit(service, {}, idempotency_key="k")
         back.join()
         assert client.submit(service, {}, idempotency_key="k").task_id == again.task_id
-        hands.claim()
+        manual.claim()
         assert next(events).task.status is Status.IN_PROGRESS
-    hands.close()
+    manual.close()
     own_server.kill()
     with Client(own_server.url, *CONSUMER, patience=0.3) as client:
         for call in (lambda: client.get(service, task_id), lambda: next(client.stream(service, task_id))):

@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from house import CONSUMER, Hands, RelaisServer
+from house import CONSUMER, ManualWorker, RelaisServer
 from relais import After, AsyncClient, BatchStatus, Client, Refused, Status, Submission, Submitted, TaskFailed
 from relais.worker.job import read_submission
 
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-def test_a_task_waits_for_another_and_gets_its_correlation_and_trace(
-    client: Client, service: str, hands: Hands
+def test_a_dependent_task_gets_the_correlation_id_and_trace(
+    client: Client, service: str, manual: ManualWorker
 ) -> None:
     first = client.submit(service, {}, correlation_id="order 7", traceparent=TRACEPARENT).task_id
     second = client.submit(service, {}, after=After([first])).task_id
@@ -26,22 +26,22 @@ def test_a_task_waits_for_another_and_gets_its_correlation_and_trace(
     assert [(task.task_id, task.parent_id) for task in found.tasks] == [(child, first)]
     assert len(client.list_tasks(service, correlation_id="order 7").tasks) == 3
 
-    claim = hands.claim()
+    claim = manual.claim()
     job = read_submission(claim)
     assert (job.task_id, job.correlation_id, job.traceparent) == (first, "order 7", TRACEPARENT)
-    hands.tell(claim, messageType="success", response={})
+    manual.report(claim, messageType="success", response={})
     client.cancel(service, child)
-    claim = hands.claim()
+    claim = manual.claim()
     assert (claim["taskId"], claim["traceparent"]) == (second, TRACEPARENT)
     assert client.get(service, second).after[0].status is Status.SUCCESS
-    hands.tell(claim, messageType="failure", errorMessage="no")
+    manual.report(claim, messageType="failure", errorMessage="no")
     third = client.submit(service, {}, after=After([second])).task_id
     with pytest.raises(TaskFailed, match=second) as failed:
         client.wait(service, third, timeout=10).result()
     assert failed.value.task.error_kind == "dependency"
 
 
-def test_tasks_of_one_call_know_each_other(client: Client, service: str) -> None:
+def test_tasks_of_one_submission_can_depend_on_each_other(client: Client, service: str) -> None:
     results = client.submit_many(
         service,
         [
@@ -60,7 +60,7 @@ def test_tasks_of_one_call_know_each_other(client: Client, service: str) -> None
         client.submit_many(service, [Submission({}, ref=str(n)) for n in range(1001)])
 
 
-def test_a_batch_is_made_followed_and_cancelled(client: Client, service: str, hands: Hands) -> None:
+def test_a_batch_is_created_followed_and_cancelled(client: Client, service: str, manual: ManualWorker) -> None:
     made = client.make_batch(
         [Submission({}, service=service, ref="a"), Submission({}, service=service, after=After(refs=["a"]))],
         correlation_id="b",
@@ -72,7 +72,7 @@ def test_a_batch_is_made_followed_and_cancelled(client: Client, service: str, ha
     assert (task.batch_id, task.correlation_id) == (made.batch_id, "b")
     batch = client.batch(made.batch_id)
     assert (batch.status, batch.total, batch.pending, batch.done) == (BatchStatus.OPEN, 3, 3, False)
-    hands.tell(hands.claim(), messageType="success", response={})
+    manual.report(manual.claim(), messageType="success", response={})
     assert client.close_batch(made.batch_id).status is BatchStatus.IN_PROGRESS
     ended = client.cancel_batch(made.batch_id)
     assert (ended.status, ended.success, ended.cancelled) == (BatchStatus.ENDED, 1, 2)

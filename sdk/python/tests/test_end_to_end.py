@@ -85,7 +85,7 @@ def test_a_task_goes_all_the_way(carried: RelaisServer, asking: Client, images: 
         assert (report.done, report.failed) == (1, 1)
 
 
-def test_what_is_given_back_is_pending_again_at_no_cost(
+def test_a_returned_task_is_pending_again_without_a_loss(
     carried: RelaisServer, asking: Client, images: str, worker: Build
 ) -> None:
     gate = Gate()
@@ -108,7 +108,7 @@ def test_what_is_given_back_is_pending_again_at_no_cost(
     assert carried.task(task_id)["losses"] == 0
 
 
-def test_what_a_killed_worker_had_is_done_by_another(
+def test_a_task_of_a_crashed_worker_is_run_by_another(
     carried: RelaisServer,
     broker: Vhost,
     asking: Client,
@@ -132,7 +132,7 @@ def test_what_a_killed_worker_had_is_done_by_another(
     assert carried.task(task_id)["losses"] == 1
 
 
-def test_many_tasks_are_all_done(asking: Client, images: str, worker: Build) -> None:
+def test_many_tasks_all_run(asking: Client, images: str, worker: Build) -> None:
     async def echo(body: dict[str, Any]) -> Any:
         return body["n"]
 
@@ -144,7 +144,7 @@ def test_many_tasks_are_all_done(asking: Client, images: str, worker: Build) -> 
         assert run.stop().done == 300
 
 
-def test_a_failing_task_is_tried_again_and_each_attempt_is_shown(
+def test_a_failing_task_is_retried_and_each_attempt_is_shown(
     carried: RelaisServer, asking: Client, images: str, worker: Build
 ) -> None:
     turns: list[str] = []
@@ -168,7 +168,7 @@ def test_a_failing_task_is_tried_again_and_each_attempt_is_shown(
     assert "in third_time_lucky" in attempts[0]["errorTrace"]
 
 
-def test_where_trying_again_would_not_help_a_failure_is_the_end(
+def test_a_failure_that_is_not_retryable_is_final(
     carried: RelaisServer, asking: Client, images: str, worker: Build
 ) -> None:
     def fail(body: Any) -> None:
@@ -180,7 +180,7 @@ def test_where_trying_again_would_not_help_a_failure_is_the_end(
     assert len(carried.task(task.task_id)["attempts"]) == 1
 
 
-def test_a_task_with_a_delay_is_published_when_it_is_due(asking: Client, images: str, worker: Build) -> None:
+def test_a_delayed_task_is_published_when_it_is_due(asking: Client, images: str, worker: Build) -> None:
     with running(worker(lambda body: "done")):
         later = asking.submit(images, {}, delay=0.4, unique_key="album 7", unique_for=3600)
         assert asking.submit(images, {}, unique_key="album 7", unique_for=3600).duplicate
@@ -192,14 +192,14 @@ def test_a_task_with_a_delay_is_published_when_it_is_due(asking: Client, images:
     assert done.start_date >= done.scheduled_date
 
 
-def test_a_worker_over_http_is_told_that_the_service_is_not_there_for_it(carried: RelaisServer, images: str) -> None:
+def test_a_worker_over_http_without_its_service_ends_with_the_reason(carried: RelaisServer, images: str) -> None:
     with running(Worker(Gate(), Http(images, carried.url, *WORKER))) as run:
         with pytest.raises(Refused) as refused:
             run.ended()
         assert refused.value.number == 409003
 
 
-def test_a_task_that_kills_its_workers_fails_in_the_end(
+def test_a_task_that_crashes_its_workers_fails_at_its_delivery_limit(
     carried: RelaisServer, broker: Vhost, asking: Client, spawn: Callable[..., WorkerProcess]
 ) -> None:
     for queue in ("poison-in", "poison-out"):

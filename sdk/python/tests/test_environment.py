@@ -50,7 +50,7 @@ def test_a_deployment_over_http_is_interrupted_at_once_and_exits_with_0(
     assert client.get(service, task_id).status is Status.PENDING
 
 
-def test_a_task_that_runs_for_longer_than_it_may_fails(
+def test_a_task_past_its_timeout_fails(
     spawn: Spawn, server: RelaisServer, client: Client, service: str, tmp_path: Path
 ) -> None:
     said = {**JOB, "RELAIS_URL": server.url, "RELAIS_SERVICE": service, "RELAIS_TIMEOUT": "1s"}
@@ -86,7 +86,7 @@ def test_the_command_line_wins_over_the_environment(
         ("RELAIS_SERVICE", "", "a service is needed"),
     ],
 )
-def test_what_makes_no_sense_is_refused_by_its_name(spawn: Spawn, name: str, value: str, says: str) -> None:
+def test_an_invalid_setting_is_refused_by_its_name(spawn: Spawn, name: str, value: str, says: str) -> None:
     worker = spawn("handlers:act", **{**JOB, name: value})
     assert worker.wait() == 2, worker.log
     assert says in worker.log

@@ -46,7 +46,7 @@ def submission(**body: Any) -> str:
     return json.dumps({"taskId": "t1", "data": {"messageType": "submission", "body": body}})
 
 
-def test_told_to_stop_it_finishes_and_exits_with_0(http: Spawn, client: Client, service: str, tmp_path: Path) -> None:
+def test_at_sigterm_it_finishes_and_exits_with_0(http: Spawn, client: Client, service: str, tmp_path: Path) -> None:
     begun, go_on = tmp_path / "begun", tmp_path / "go on"
     worker = http("handlers:act")
     task_id = client.submit(service, {"begun": str(begun), "until": str(go_on)}).task_id
@@ -59,7 +59,7 @@ def test_told_to_stop_it_finishes_and_exits_with_0(http: Spawn, client: Client, 
 
 
 @pytest.mark.parametrize("handler", ["act", "patient", "stubborn"])
-def test_out_of_time_it_gives_back_and_exits_with_0(
+def test_after_the_grace_period_a_worker_returns_its_task_and_exits_with_0(
     http: Spawn, server: RelaisServer, client: Client, service: str, tmp_path: Path, handler: str
 ) -> None:
     begun = tmp_path / "begun"
@@ -84,7 +84,7 @@ def test_a_second_signal_stops_at_once(http: Spawn, client: Client, service: str
     assert client.get(service, task_id).status is Status.PENDING
 
 
-def test_what_a_killed_worker_had_is_done_by_another(
+def test_a_task_of_a_crashed_worker_is_run_by_another(
     http: Spawn, server: RelaisServer, client: Client, service: str, tmp_path: Path
 ) -> None:
     begun, go_on = tmp_path / "begun", tmp_path / "go on"
@@ -101,7 +101,7 @@ def test_what_a_killed_worker_had_is_done_by_another(
     assert server.task(task_id)["losses"] == 1
 
 
-def test_what_a_killed_worker_had_from_rabbitmq_is_done_by_another(amqp: Spawn, vhost: Vhost, tmp_path: Path) -> None:
+def test_a_task_of_a_crashed_worker_over_rabbitmq_is_run_by_another(amqp: Spawn, vhost: Vhost, tmp_path: Path) -> None:
     begun, go_on = tmp_path / "begun", tmp_path / "go on"
     for queue in ("resize-in", "resize-out"):
         vhost.declare(queue)
@@ -120,7 +120,7 @@ def test_what_a_killed_worker_had_from_rabbitmq_is_done_by_another(amqp: Spawn, 
     assert vhost.take("resize-in") == []
 
 
-def test_told_to_stop_over_rabbitmq_it_gives_back_and_exits_with_0(amqp: Spawn, vhost: Vhost, tmp_path: Path) -> None:
+def test_at_sigterm_over_rabbitmq_it_returns_its_task_and_exits_with_0(amqp: Spawn, vhost: Vhost, tmp_path: Path) -> None:
     begun = tmp_path / "begun"
     vhost.declare("resize-in")
     vhost.publish("resize-in", submission(begun=str(begun), until=str(tmp_path / "never")))
@@ -134,7 +134,7 @@ def test_told_to_stop_over_rabbitmq_it_gives_back_and_exits_with_0(amqp: Spawn, 
     assert kinds == ["started", "returned"]
 
 
-def test_once_does_one_task_even_if_it_fails(http: Spawn, client: Client, service: str) -> None:
+def test_once_runs_one_task_even_if_it_fails(http: Spawn, client: Client, service: str) -> None:
     task_id = client.submit(service, {"fail": "no such picture"}).task_id
     worker = http("handlers:act", "--once")
     assert worker.wait() == 0, worker.log
@@ -153,7 +153,7 @@ def test_once_does_one_task_even_if_it_fails(http: Spawn, client: Client, servic
         (["handlers:act", "--broker", "http://x"], 2, "amqp://"),
     ],
 )
-def test_what_can_not_work_ends_with_a_reason(http: Spawn, arguments: list[str], status: int, says: str) -> None:
+def test_a_refused_worker_ends_with_the_reason(http: Spawn, arguments: list[str], status: int, says: str) -> None:
     worker = http(*arguments)
     assert worker.wait() == status, worker.log
     assert says in worker.log

@@ -16,7 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
-from house import CONSUMER, DEADLINE, WORKER, Hands, RelaisServer, free_port, until
+from house import CONSUMER, DEADLINE, WORKER, ManualWorker, RelaisServer, free_port, until
 from relais import Client, Context, Failure, Http, Refused, Status, TaskFailed, TryAgain, Worker
 from workers import Gate, running
 
@@ -96,7 +96,7 @@ def test_numbers_keep_their_digits_both_ways(server: RelaisServer, service: str,
         assert client.run(service, huge, timeout=DEADLINE) == huge
 
 
-def test_failures_say_why(client: Client, service: str, worker: Build) -> None:
+def test_failures_have_a_message(client: Client, service: str, worker: Build) -> None:
     def fail(body: dict[str, Any]) -> Any:
         kind = body["kind"]
         if kind == "failure":
@@ -139,7 +139,7 @@ def test_an_exception_of_a_coroutine_fails_the_task(client: Client, service: str
         assert failure(client, service, {"exit": True}) == "SystemExit: enough"
 
 
-def test_try_again_gives_the_task_back_and_burns_nothing(
+def test_try_again_returns_the_task_without_a_loss(
     server: RelaisServer, client: Client, service: str, worker: Build
 ) -> None:
     seen: list[int | None] = []
@@ -157,7 +157,7 @@ def test_try_again_gives_the_task_back_and_burns_nothing(
         assert run.stop().returned == 2
 
 
-def test_so_many_at_once_and_no_more(client: Client, service: str, worker: Build) -> None:
+def test_concurrency_is_limited(client: Client, service: str, worker: Build) -> None:
     gate = Gate()
     with running(worker(gate, concurrency=3)) as run:
         results = client.submit_many(service, [{"n": n} for n in range(5)])
@@ -170,7 +170,7 @@ def test_so_many_at_once_and_no_more(client: Client, service: str, worker: Build
         assert run.stop().done == 5
 
 
-def test_progress_is_shown_and_a_flood_of_it_holds_nothing_up(client: Client, service: str, worker: Build) -> None:
+def test_progress_is_shown_and_a_flood_of_it_delays_nothing(client: Client, service: str, worker: Build) -> None:
     halfway, go_on = threading.Event(), threading.Event()
 
     def flood(body: Any, context: Context) -> str:
@@ -258,23 +258,23 @@ def test_a_cancelled_task_interrupts_its_coroutine(client: Client, service: str,
         assert run.stop().lost == 1
 
 
-def test_a_lost_task_stops_its_function_and_its_result_is_not_taken(
-    client: Client, service: str, worker: Build, hands: Hands
+def test_a_lost_lease_stops_the_function_and_its_result_is_refused(
+    client: Client, service: str, worker: Build, manual: ManualWorker
 ) -> None:
     gate = Gate()
     with running(worker(gate, lease=1.0)) as run:
         task_id = client.submit(service, {}).task_id
         gate.wait_begun()
         held = {"taskId": task_id, "attempt": 1}
-        assert hands.call("returns", tasks=[held])["outcomes"][0]["outcome"] == "accepted"
-        claim = hands.claim()  # The worker has no free slot, so it is ours.
+        assert manual.call("returns", tasks=[held])["outcomes"][0]["outcome"] == "accepted"
+        claim = manual.claim()  # The worker has no free slot, so it is ours.
         assert gate.contexts[0].cancelled.wait(DEADLINE)
-        hands.tell(claim, messageType="success", response="by hand")
+        manual.report(claim, messageType="success", response="by hand")
         assert client.wait(service, task_id, timeout=DEADLINE).result() == "by hand"
         assert run.stop().lost == 1
 
 
-def test_told_to_stop_it_finishes_what_it_has_and_takes_nothing_new(
+def test_a_stopping_worker_finishes_its_tasks_and_claims_none(
     client: Client, service: str, worker: Build
 ) -> None:
     gate = Gate()
@@ -293,7 +293,7 @@ def test_told_to_stop_it_finishes_what_it_has_and_takes_nothing_new(
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine", "deaf function"])
-def test_after_the_grace_period_tasks_are_given_back_at_no_cost(
+def test_after_the_grace_period_tasks_are_returned_without_a_loss(
     server: RelaisServer, client: Client, service: str, worker: Build, kind: str
 ) -> None:
     begun, end = threading.Event(), threading.Event()
@@ -325,7 +325,7 @@ def test_after_the_grace_period_tasks_are_given_back_at_no_cost(
         assert client.wait(service, task_id, timeout=DEADLINE).result() is True
 
 
-def test_a_result_that_comes_in_the_last_moment_counts(client: Client, service: str, worker: Build) -> None:
+def test_a_result_at_the_last_moment_is_accepted(client: Client, service: str, worker: Build) -> None:
     begun = threading.Event()
 
     def checkpoint(body: Any, context: Context) -> str:
@@ -340,7 +340,7 @@ def test_a_result_that_comes_in_the_last_moment_counts(client: Client, service: 
         assert client.get(service, task_id).result() == "just in time"
 
 
-def test_whoever_can_be_interrupted_gives_back_as_soon_as_it_is_told(
+def test_an_interruptible_worker_returns_its_tasks_at_once(
     client: Client, service: str, worker: Build
 ) -> None:
     begun = threading.Event()
@@ -357,7 +357,7 @@ def test_whoever_can_be_interrupted_gives_back_as_soon_as_it_is_told(
         assert client.get(service, task_id).status is Status.PENDING
 
 
-def test_told_twice_it_stops_at_once(client: Client, service: str, worker: Build) -> None:
+def test_a_second_stop_stops_at_once(client: Client, service: str, worker: Build) -> None:
     gate = Gate()
     with running(worker(gate, grace=DEADLINE * 2)) as run:
         task_id = client.submit(service, {}).task_id
@@ -388,7 +388,7 @@ def test_idle_ends_a_worker_without_tasks(client: Client, service: str, worker: 
 
 
 @pytest.mark.parametrize(("name", "secret", "number"), [(None, "wrong", 403001), ("nowhere", WORKER[1], 404001)])
-def test_a_worker_that_will_never_do_says_so(
+def test_a_worker_that_is_refused_says_so(
     server: RelaisServer, service: str, name: str | None, secret: str, number: int
 ) -> None:
     with running(Worker(Gate(), Http(name or service, server.url, WORKER[0], secret))) as run:
@@ -406,7 +406,7 @@ def test_a_result_that_is_too_large_becomes_a_failure(client: Client, service: s
         assert "413001" in tasks[1].error_message
 
 
-def test_health_is_told_to_those_who_ask(client: Client, service: str, worker: Build) -> None:
+def test_health_checks_are_answered(client: Client, service: str, worker: Build) -> None:
     gate = Gate()
     port = free_port()
     with running(worker(gate, grace=DEADLINE, health=f"127.0.0.1:{port}")) as run, httpx.Client() as http:
@@ -464,7 +464,7 @@ def test_a_server_that_goes_away_is_waited_for_and_results_are_kept(own_server: 
         assert run.stop().done == 2
 
 
-def test_results_that_could_not_be_told_before_the_end_are_counted(own_server: RelaisServer) -> None:
+def test_unsent_results_are_counted_at_the_end(own_server: RelaisServer) -> None:
     service = own_server.service()
     gate = Gate()
     with (
@@ -480,6 +480,6 @@ def test_results_that_could_not_be_told_before_the_end_are_counted(own_server: R
         assert run.ended().unsent == 1
 
 
-def test_json_is_what_is_sent(hands: Hands, client: Client, service: str, worker: Build) -> None:
+def test_json_is_what_is_sent(manual: ManualWorker, client: Client, service: str, worker: Build) -> None:
     with running(worker(lambda body: json.loads('{"a": [1.5, true, null, "\\u2028"]}'))):
         assert client.run(service, {}, timeout=DEADLINE) == {"a": [1.5, True, None, "\u2028"]}

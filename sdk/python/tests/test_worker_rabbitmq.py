@@ -107,7 +107,7 @@ def test_both_spellings_are_understood(vhost: Vhost, worker: Build) -> None:
         assert take_until(vhost, "success")[-1]["taskId"] == "t1"
 
 
-def test_failures_are_told_and_acknowledged(vhost: Vhost, worker: Build) -> None:
+def test_failures_are_reported_and_acknowledged(vhost: Vhost, worker: Build) -> None:
     def fail(body: dict[str, Any]) -> None:
         if body["final"]:
             raise Failure("no such picture", retryable=False, retry_after=90, kind="picture")
@@ -173,7 +173,7 @@ def test_a_failure_comes_after_the_progress_that_was_reached(vhost: Vhost, worke
         assert told[-2] == {"taskId": "t1", "data": {"messageType": "progress", "progress": 70.0}}
 
 
-def test_a_task_that_somebody_had_begins_when_the_broker_has_its_start(vhost: Vhost, worker: Build) -> None:
+def test_a_redelivered_task_begins_after_its_start_is_confirmed(vhost: Vhost, worker: Build) -> None:
     # Without room for it, the broker refuses the start.
     vhost.declare("resize-out", **{"x-max-length": 1, "x-overflow": "reject-publish"})
     vhost.publish("resize-out", '{"data": {"messageType": "of another time"}}')
@@ -188,7 +188,7 @@ def test_a_task_that_somebody_had_begins_when_the_broker_has_its_start(vhost: Vh
         assert run.ended().done == 1
 
 
-def test_a_task_whose_start_can_not_be_told_is_given_back_when_told_to_stop(vhost: Vhost, worker: Build) -> None:
+def test_a_task_whose_start_can_not_be_reported_is_returned_at_a_stop(vhost: Vhost, worker: Build) -> None:
     vhost.declare("resize-out", **{"x-max-length": 1, "x-overflow": "reject-publish"})
     vhost.publish("resize-out", '{"data": {"messageType": "of another time"}}')
     vhost.declare("resize-in")
@@ -216,7 +216,7 @@ def _deaf(body: Any) -> None:
 
 
 @pytest.mark.parametrize("handler", [_cancelled, _interrupted, _deaf])
-def test_who_runs_for_longer_than_the_message_allows_is_stopped_and_fails(
+def test_a_task_past_the_timeout_of_its_message_is_stopped_and_fails(
     vhost: Vhost, worker: Build, handler: Callable[..., Any]
 ) -> None:
     with running(worker(handler)) as run:
@@ -256,13 +256,13 @@ def test_the_deadline_is_the_messages_or_when_its_time_is_over(vhost: Vhost, wor
 @pytest.mark.parametrize(
     ("query", "setting", "agreed"), [("", {}, 10), ("", {"heartbeat": 7}, 7), ("?heartbeat=4", {}, 4)]
 )
-def test_a_silent_end_is_noticed_soon(vhost: Vhost, query: str, setting: dict[str, Any], agreed: int) -> None:
+def test_missing_heartbeats_end_a_connection(vhost: Vhost, query: str, setting: dict[str, Any], agreed: int) -> None:
     with running(Worker(Gate(), RabbitMq("resize", vhost.url + query, **setting))) as run:
         run.ready()
         assert until("the broker shows it", vhost.heartbeats) == [agreed]
 
 
-def test_no_more_is_taken_than_can_be_done_at_once(vhost: Vhost, worker: Build) -> None:
+def test_no_more_tasks_are_prefetched_than_run_at_once(vhost: Vhost, worker: Build) -> None:
     gate = Gate()
     with running(worker(gate, concurrency=2)) as run:
         run.ready()
@@ -290,7 +290,7 @@ def test_nothing_is_acknowledged_before_its_result_is_in_a_queue(vhost: Vhost, w
     assert vhost.take("resize-in") == []
 
 
-def test_a_worker_that_is_cut_off_comes_back_and_does_not_begin_again(
+def test_a_disconnected_worker_reconnects_and_does_not_run_a_task_twice(
     vhost: Vhost, worker: Build, proxy: Proxy
 ) -> None:
     gate = Gate()
@@ -311,7 +311,7 @@ def test_a_worker_that_is_cut_off_comes_back_and_does_not_begin_again(
     assert vhost.take("resize-in") == []
 
 
-def test_a_result_that_was_found_while_cut_off_is_told_later(vhost: Vhost, worker: Build, proxy: Proxy) -> None:
+def test_a_result_while_disconnected_is_sent_later(vhost: Vhost, worker: Build, proxy: Proxy) -> None:
     gate = Gate()
     with running(worker(gate, vhost.url_via(proxy.port))) as run:
         run.ready()
@@ -369,7 +369,7 @@ def test_wrong_credentials_are_an_error(vhost: Vhost, worker: Build) -> None:
 
 
 @pytest.mark.parametrize("kind", ["function", "coroutine", "deaf function"])
-def test_told_to_stop_it_says_so_and_gives_the_message_back(vhost: Vhost, worker: Build, kind: str) -> None:
+def test_a_stopping_worker_reports_a_return_and_requeues_the_message(vhost: Vhost, worker: Build, kind: str) -> None:
     begun, end = threading.Event(), threading.Event()
 
     def function(body: Any, context: Context) -> None:
@@ -403,7 +403,7 @@ def test_told_to_stop_it_says_so_and_gives_the_message_back(vhost: Vhost, worker
     ]
 
 
-def test_told_to_stop_it_finishes_what_it_has(vhost: Vhost, worker: Build) -> None:
+def test_a_stopping_worker_finishes_its_tasks(vhost: Vhost, worker: Build) -> None:
     gate = Gate()
     with running(worker(gate, grace=DEADLINE)) as run:
         run.ready()
@@ -417,7 +417,7 @@ def test_told_to_stop_it_finishes_what_it_has(vhost: Vhost, worker: Build) -> No
     assert vhost.take("resize-in") == []
 
 
-def test_try_again_gives_back_and_the_next_one_knows(vhost: Vhost, worker: Build) -> None:
+def test_try_again_returns_the_task_and_the_next_worker_knows(vhost: Vhost, worker: Build) -> None:
     seen: list[bool] = []
 
     def later(body: Any, context: Context) -> str:
@@ -435,7 +435,7 @@ def test_try_again_gives_back_and_the_next_one_knows(vhost: Vhost, worker: Build
         assert run.stop().returned == 2
 
 
-def test_what_is_no_submission_is_set_aside_and_holds_nothing_up(vhost: Vhost, worker: Build) -> None:
+def test_a_malformed_message_becomes_a_dead_letter_and_blocks_nothing(vhost: Vhost, worker: Build) -> None:
     vhost.declare("aside")
     vhost.policy("aside", "^resize-in$", {"dead-letter-exchange": "", "dead-letter-routing-key": "aside"})
     strange = [
@@ -459,7 +459,7 @@ def test_what_is_no_submission_is_set_aside_and_holds_nothing_up(vhost: Vhost, w
     assert [message["body"] for message in vhost.take("aside")] == strange
 
 
-def test_a_task_that_is_published_twice_is_begun_once(vhost: Vhost, worker: Build) -> None:
+def test_a_duplicate_task_is_started_once(vhost: Vhost, worker: Build) -> None:
     gate = Gate()
     with running(worker(gate, concurrency=3)) as run:
         run.ready()
@@ -511,7 +511,7 @@ def test_idle_ends_a_worker_without_messages(worker: Build) -> None:
         assert run.ended().done == 0
 
 
-def test_many_tasks_are_done_once_each(vhost: Vhost, worker: Build) -> None:
+def test_many_tasks_run_once_each(vhost: Vhost, worker: Build) -> None:
     for queue in ("resize-in", "resize-out"):
         vhost.declare(queue)
     for number in range(200):

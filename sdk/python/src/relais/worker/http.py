@@ -277,7 +277,7 @@ class _Lane:
                 if isinstance(error, Refused) and error.status in (400, 413, 422):
                     # One of them is not wanted, whoever sends it and however often: which one?
                     if len(batch) == 1:
-                        self._settle(batch[0], {"outcome": "rejected", "reason": str(error)})
+                        self._complete(batch[0], {"outcome": "rejected", "reason": str(error)})
                     else:
                         alone = len(batch)
                         self._waiting[:0] = batch
@@ -292,7 +292,7 @@ class _Lane:
             self._outage.worked(self._name)
             for report, outcome in zip(batch, outcomes, strict=True):
                 # Ended, at the second try: by the first one, which had no answer.
-                self._settle(report, {**outcome, "again": report.sent_before})
+                self._complete(report, {**outcome, "again": report.sent_before})
 
     def _next(self, most: int) -> list[_Report]:
         size, count = 0, 0
@@ -304,6 +304,6 @@ class _Lane:
         batch, self._waiting = self._waiting[:count], self._waiting[count:]
         return [report for report in batch if not report.outcome.done()]
 
-    def _settle(self, report: _Report, outcome: Outcome) -> None:
+    def _complete(self, report: _Report, outcome: Outcome) -> None:
         if not report.outcome.done():
             report.outcome.set_result(outcome)

@@ -133,7 +133,7 @@ class RabbitMq(Transport):
             message = f"the broker did not take the worker's result: {error}"
             substitute = Failed(message, retryable=False, kind="result")
             await self._publish_until_confirmed(job.ended(substitute))
-        await self._settle(job, lambda delivery: delivery.ack())
+        await self._acknowledge(job, lambda delivery: delivery.ack())
         return True
 
     async def give_back(self, job: Job) -> None:
@@ -145,14 +145,14 @@ class RabbitMq(Transport):
         await self._start_told(job)
         if self._session is not None:
             await _quietly(asyncio.wait_for(self._session.publish(job.returned(self.host_name)), _RETURN_LIMIT))
-        await self._settle(job, lambda delivery: delivery.nack(requeue=True))
+        await self._acknowledge(job, lambda delivery: delivery.nack(requeue=True))
 
     async def drop(self, job: Job) -> None:
         """Nobody is to do it, unless it was published anew since: that is for whoever gets it next."""
         until = self._withdrawn.get(job, job.revision + 1)
         for revision, delivery in self._deliveries.pop(job, []):
             await _quietly(delivery.ack() if revision < until else delivery.nack(requeue=True))
-        await self._settle(job, lambda delivery: delivery.ack())
+        await self._acknowledge(job, lambda delivery: delivery.ack())
         self._withdrawn.pop(job, None)
 
     def heed(self, stops: list[Stop]) -> None:
@@ -249,7 +249,7 @@ class RabbitMq(Transport):
         if started is not None:
             await asyncio.wait({started})
 
-    async def _settle(self, job: Job, how: Callable[[AbstractIncomingMessage], Awaitable[None]]) -> None:
+    async def _acknowledge(self, job: Job, how: Callable[[AbstractIncomingMessage], Awaitable[None]]) -> None:
         self._started.pop(job, None)
         self._telling.discard(job)
         for _, delivery in self._deliveries.pop(job, []):
