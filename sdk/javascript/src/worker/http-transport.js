@@ -38,7 +38,7 @@ const ENDS = { cancelled: 'cancelled', lost: 'lost', ended: 'lost', notFound: 'l
  * result that the server did not want.
  *
  * @typedef {{ submission: Submission, verdict: import('./outcomes.js').Verdict, sentBefore: boolean,
- *   substitute: boolean, settle: (ending: Ending) => void }} Parcel
+ *   substitute: boolean, complete: (ending: Ending) => void }} QueuedReport
  *
  * @typedef {'done' | 'failed' | 'lost'} Ending
  */
@@ -58,9 +58,9 @@ export class HttpTransport {
   #host;
   /** @type {Set<Submission>} */
   #held = new Set();
-  /** @type {Parcel[]} */
+  /** @type {QueuedReport[]} */
   #results = [];
-  #telling = false;
+  #reporting = false;
   /** How many of the next results go alone, because one of them made the server refuse the whole call. */
   #alone = 0;
 
@@ -136,16 +136,16 @@ export class HttpTransport {
    */
   finish(submission, verdict) {
     return new Promise((resolve) => {
-      const settle = (/** @type {Ending} */ ending) => {
+      const complete = (/** @type {Ending} */ ending) => {
         this.#held.delete(submission);
         resolve(ending);
       };
       if (verdict.progress !== undefined) {
         const reached = { success: true, data: soFar(verdict.progress) };
-        this.#results.push({ submission, verdict: reached, sentBefore: false, substitute: true, settle: () => {} });
+        this.#results.push({ submission, verdict: reached, sentBefore: false, substitute: true, complete: () => {} });
       }
-      this.#results.push({ submission, verdict, sentBefore: false, substitute: false, settle });
-      if (!this.#telling) void this.#tell();
+      this.#results.push({ submission, verdict, sentBefore: false, substitute: false, complete });
+      if (!this.#reporting) void this.#reportAll();
     });
   }
 
@@ -253,8 +253,8 @@ export class HttpTransport {
   }
 
   /** Tells results, one call at a time; what comes meanwhile goes together in the next. */
-  async #tell() {
-    this.#telling = true;
+  async #reportAll() {
+    this.#reporting = true;
     const backoff = new Backoff();
     while (this.#results.length > 0 && !this.#closed.signal.aborted) {
       const batch = this.#nextBatch();
@@ -264,7 +264,7 @@ export class HttpTransport {
         this.#outage.worked();
         backoff.reset();
         this.#results.splice(0, batch.length);
-        batch.forEach((report, index) => this.#settle(report, outcomes[index] ?? { outcome: 'rejected' }));
+        batch.forEach((report, index) => this.#complete(report, outcomes[index] ?? { outcome: 'rejected' }));
         this.#alone = Math.max(0, this.#alone - batch.length);
       } catch (error) {
         const [first] = batch;
@@ -280,7 +280,7 @@ export class HttpTransport {
         }
       }
     }
-    this.#telling = false;
+    this.#reporting = false;
   }
 
   /** What goes into one call. It stays in the queue until it is told. */
@@ -295,28 +295,28 @@ export class HttpTransport {
   }
 
   /**
-   * @param {Parcel} report
+   * @param {QueuedReport} report
    * @param {Outcome} outcome
    */
-  #settle(report, { outcome, reason }) {
+  #complete(report, { outcome, reason }) {
     if (outcome === 'rejected') return this.#unwanted(report, reason ?? 'it was not understood');
     // Ended by this very message: the first call with it arrived, only its answer did not.
     const told = outcome === 'accepted' || outcome === 'unchanged' || (outcome === 'ended' && report.sentBefore);
-    report.settle(told ? (report.verdict.success ? 'done' : 'failed') : 'lost');
+    report.complete(told ? (report.verdict.success ? 'done' : 'failed') : 'lost');
   }
 
   /**
    * A result that the server will never take, e.g. because of its size, becomes a failure that says so: without an end the
    * task would be handed out again, and end here again.
    *
-   * @param {Parcel} report
+   * @param {QueuedReport} report
    * @param {string} reason
    */
   #unwanted(report, reason) {
     const { taskId } = report.submission;
     if (report.substitute) {
       this.#logger.error('the server takes neither the result nor its failure', { taskId, reason });
-      return report.settle('lost');
+      return report.complete('lost');
     }
     this.#logger.warn('the server does not take the result', { taskId, reason });
     const verdict = unwanted(`the server did not take the worker's result: ${reason}`);

@@ -144,17 +144,17 @@ export class Session {
 
   /** @param {import('amqplib').ConsumeMessage} message */
   ack(message) {
-    this.#settle((channel) => channel.ack(message));
+    this.#acknowledge((channel) => channel.ack(message));
   }
 
   /** @param {import('amqplib').ConsumeMessage} message */
   giveBack(message) {
-    return this.#settle((channel) => channel.nack(message, false, true));
+    return this.#acknowledge((channel) => channel.nack(message, false, true));
   }
 
   /** @param {import('amqplib').ConsumeMessage} message */
   reject(message) {
-    this.#settle((channel) => channel.nack(message, false, false));
+    this.#acknowledge((channel) => channel.nack(message, false, false));
   }
 
   stopConsuming() {
@@ -185,7 +185,7 @@ export class Session {
   }
 
   /** @param {(channel: import('amqplib').Channel) => void} act */
-  #settle(act) {
+  #acknowledge(act) {
     if (this.#ended.signal.aborted || !this.#consumer) return false;
     try {
       act(this.#consumer);

@@ -108,7 +108,7 @@ export class RabbitMqTransport {
     const held = this.#held.get(submission);
     if (!held) return 'lost';
     held.ends = true;
-    const told = await this.#tell(submission, verdict);
+    const told = await this.#report(submission, verdict);
     this.#held.delete(submission);
     if (!told) return 'lost';
     for (const { session, message } of held.deliveries) session.ack(message);
@@ -189,7 +189,7 @@ export class RabbitMqTransport {
    * @param {Submission} submission
    * @param {import('./outcomes.js').Verdict} verdict
    */
-  async #tell(submission, verdict) {
+  async #report(submission, verdict) {
     let told = verdict;
     while (!this.#closed.signal.aborted) {
       const session = this.#session;

@@ -170,7 +170,7 @@ export class Run {
     this.#jobs.set(submission, job);
     const work = this.#attempt(submission, job);
     job.handled = work.then(() => {});
-    void work.then((verdict) => this.#settle(submission, job, verdict)).finally(() => this.#release(submission));
+    void work.then((verdict) => this.#complete(submission, job, verdict)).finally(() => this.#release(submission));
   }
 
   /**
@@ -182,7 +182,7 @@ export class Run {
   async #attempt(submission, job) {
     const beginning = this.#transport.started(submission);
     // Lost, or to be stopped: whoever said so does the rest.
-    if (beginning && !(await this.#begins(beginning))) return new TryAgain('it could not be told that it begins');
+    if (beginning && !(await this.#begins(beginning))) return new TryAgain('its start could not be reported');
     if (job.state !== 'running') return new TryAgain('it is not wanted any more');
     const limit = Math.min(submission.timeout ?? FOR_EVER, this.#options.timeout ?? FOR_EVER);
     if (limit >= FOR_EVER) return this.#work(submission, job);
@@ -275,7 +275,7 @@ export class Run {
    * @param {Job} job
    * @param {import('./outcomes.js').Verdict | TryAgain} verdict
    */
-  async #settle(submission, job, verdict) {
+  async #complete(submission, job, verdict) {
     const progress = this.#progress.forget(submission);
     if (job.state === 'gone') {
       this.#report.lost += 1;
@@ -372,7 +372,7 @@ export class Run {
       this.#report.lost += 1;
     }
     if (this.#report.unsent > 0) {
-      this.#options.logger.error('results could not be told in time; their tasks will be handed out again', {
+      this.#options.logger.error('results could not be sent in time; their tasks will be handed out again', {
         tasks: this.#report.unsent,
       });
     }

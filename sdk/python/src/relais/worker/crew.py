@@ -51,7 +51,7 @@ class WorkerReport:
     lost: int = 0
     """Tasks that were taken away: cancelled, or handed to another worker."""
     unsent: int = 0
-    """Tasks with a result that could not be told before the end. They will be done again."""
+    """Tasks with a result that could not be sent before the end. They will be done again."""
 
 
 class Running:
@@ -173,7 +173,7 @@ class Crew:
         await self._all_ended(_HURRY_LIMIT if hurry.is_set() else _FLUSH_LIMIT, None)
         self.report.unsent += len(self._tasks)
         if self._tasks:
-            log.error("%d tasks could not be told of in time; they will be done again", len(self._tasks))
+            log.error("%d tasks could not be reported in time; they will be done again", len(self._tasks))
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)

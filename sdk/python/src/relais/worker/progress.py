@@ -49,7 +49,7 @@ class Progress:
             return self._newest.pop(job, self._told.get(job))
 
     async def run(self, tell: Tell, wanted: Callable[[Job], bool]) -> None:
-        """Tells what comes, until it is cancelled. What could not be told is tried again while there is no newer."""
+        """Tells what comes, until it is cancelled. What could not be sent is tried again while there is no newer."""
         backoff = Backoff()
         while True:
             await self._came.wait()
@@ -66,7 +66,7 @@ class Progress:
                 backoff.reset()
                 pause = _PAUSE
             except Exception as error:
-                log.debug("progress could not be told: %s", error)
+                log.debug("progress could not be sent: %s", error)
                 self._put_back(batch)
                 pause = max(backoff.next(), _PAUSE)
             await asyncio.sleep(pause)

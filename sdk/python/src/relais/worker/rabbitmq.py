@@ -238,7 +238,7 @@ class RabbitMq(Transport):
                 await session.publish(job.started(self.host_name))
                 return True
             except Exception as error:
-                log.debug("the start of task %s could not be told: %s", job.task_id, error)
+                log.debug("the start of task %s could not be reported: %s", job.task_id, error)
             if not job.redelivered or session.lost.done():
                 return False
             await asyncio.wait({session.lost}, timeout=backoff.next())
