@@ -13,7 +13,7 @@ use relais_http::Peer;
 
 use crate::{App, concurrency::Slot, error::ApiError};
 
-/// Whoever sent a request, as far as the request says.
+/// The caller of a request, as the request names it.
 pub(crate) struct Caller {
     credentials: Option<ClientCredentials>,
     /// Takes the client's place once it is known, and keeps it until the answer has left.

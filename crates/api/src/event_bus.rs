@@ -23,7 +23,7 @@ type Answer<T> = Result<Json<Success<T>>, ApiError>;
 /// What is followed unless the request says otherwise.
 const ALL_TASKS: &str = "task.>";
 
-/// So many patterns in one request.
+/// The most patterns of one request.
 const MOST_PATTERNS: usize = 100;
 
 /// The event bus of this process

@@ -21,10 +21,10 @@ use axum::{
 use http_body::{Frame, SizeHint};
 use http_body_util::BodyExt as _;
 
-/// So much is read for nothing.
+/// The most bytes that are read and dropped.
 const MOST: usize = 256 * 1024;
 
-/// So long may it take.
+/// The timeout of that.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A body that can be read on by somebody else.

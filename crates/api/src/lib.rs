@@ -47,7 +47,7 @@ pub struct ApiOptions {
     pub max_wait: Duration,
     /// How many requests of one client are answered at once.
     pub max_requests_per_client: usize,
-    /// Who may use the admin API; where nobody may, it answers to loopback only.
+    /// The operators of the admin API; without any, it answers to loopback only.
     pub operators: Credentials,
 }
 

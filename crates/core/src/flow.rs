@@ -229,7 +229,7 @@ impl Flow {
         }
     }
 
-    /// So many were taken, whosever they are.
+    /// Records that so many tasks were taken, of any client.
     pub fn took_any(&mut self, got: usize) {
         let facts = &mut self.facts;
         facts.running += got as u64;

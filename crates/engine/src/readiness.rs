@@ -1,4 +1,4 @@
-//! Reasons not to be ready yet, besides a store that does not answer.
+//! Reasons why the engine is not ready, besides a store that does not answer.
 
 use std::{
     collections::BTreeMap,

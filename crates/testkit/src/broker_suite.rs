@@ -88,7 +88,7 @@ async fn consumer(broker: &dyn TaskBroker, mailbox: &Mailbox, ahead: u16) -> Res
     broker.follow(mailbox, Side::Reports, ahead).await?.context("every broker has reports")
 }
 
-/// So many messages, in as many portions as they come.
+/// Receives so many messages, in as many portions as they come.
 async fn receive(consumer: &mut Box<dyn TaskConsumer>, count: usize) -> Result<Vec<Incoming>> {
     let mut received = Vec::new();
     while received.len() < count {

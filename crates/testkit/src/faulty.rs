@@ -1,6 +1,6 @@
 //! A store that fails on purpose: any call may be refused, done without an answer, or broken off half-way.
 //!
-//! Whoever uses a store through its port must live with all three: an error never says whether a write was done. The
+//! A user of the store port must handle all three: an error never says whether a write was done. The
 //! plan is a seed, and what happens to the n-th call of a verb depends on nothing else, so that a plan can be tried
 //! again.
 
@@ -46,7 +46,7 @@ pub struct FaultPlan {
     pub only: Option<&'static str>,
 }
 
-/// What became of the calls of one verb, or of all.
+/// The outcomes of the calls of one verb, or of all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FaultCount {
     /// All calls while faults were on.
@@ -101,12 +101,12 @@ impl Faulty {
         self.on.store(on, Ordering::Relaxed);
     }
 
-    /// What became of the calls so far, by verb.
+    /// The outcomes of the calls so far, by verb.
     pub fn counts(&self) -> BTreeMap<&'static str, FaultCount> {
         self.book().clone()
     }
 
-    /// What became of all calls so far.
+    /// The outcomes of all calls so far.
     pub fn total(&self) -> FaultCount {
         let mut total = FaultCount::default();
         self.book().values().for_each(|count| total += *count);

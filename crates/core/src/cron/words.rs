@@ -18,7 +18,7 @@ const MONTHS: [&str; 12] = [
 ];
 const WEEKDAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
 
-/// As many times of the day are told one by one.
+/// The most times of the day that are listed one by one.
 pub(super) const TIMES: usize = 6;
 
 /// The fields in words.

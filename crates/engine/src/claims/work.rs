@@ -34,7 +34,7 @@ impl Engine {
         self.claim_by(access, request, max_wait, None).await
     }
 
-    /// The same, for a worker that says what it is.
+    /// Claims tasks for a worker that names its version.
     pub async fn claim_by(
         &self,
         access: &Access,

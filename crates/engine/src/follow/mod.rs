@@ -44,7 +44,7 @@ impl Engine {
         Ok(task)
     }
 
-    /// The same, once it has ended or the time is up.
+    /// Waits until one of the caller's own tasks has ended, or the time is up, and returns it.
     pub async fn wait(&self, access: &Access, task_id: TaskId, wait: Duration) -> Result<Task, EngineError> {
         let deadline = Instant::now() + wait;
         let mut following = self.follow(access, task_id).await?;

@@ -1,4 +1,5 @@
-//! What operators do: declare, look, pause, cancel, purge. The same for a file, the admin API and the command line.
+//! Use cases of operators: declare, read, pause, cancel, purge. The same for a file, the admin API and the command
+//! line.
 
 pub(crate) mod clients;
 mod declare;
@@ -31,7 +32,7 @@ use crate::{
     submit::terms,
 };
 
-/// So many tasks that have to do with one are shown with it.
+/// The most related tasks that are shown with a task.
 const LINKED: usize = 20;
 
 /// How long tasks are kept, where their service does not say.
@@ -117,7 +118,7 @@ impl Engine {
         Ok(ServiceState { clients, ..service_state(service, &backlog) })
     }
 
-    /// Pauses a service, or lets it go on.
+    /// Pauses or resumes a service.
     pub async fn pause_service(&self, name: &str, paused: bool) -> Result<ServiceState, EngineError> {
         let service = self.declared_service(name).await?;
         self.declare(vec![Change::PauseService { name: service.name.clone(), paused }]).await?;
@@ -209,7 +210,7 @@ impl Engine {
         Ok((tasks.iter().map(|task| admin_task_view(task, false)).collect(), cursor))
     }
 
-    /// Gives up any task.
+    /// Cancels any task.
     pub async fn admin_cancel(&self, task_id: TaskId) -> Result<AdminTaskView, EngineError> {
         let service = self.service_of(task_id).await?;
         self.cancel_by(TaskEvent { task_id, service, client: None, event: Event::Cancelled }).await?;

@@ -1,4 +1,4 @@
-//! How full queues are: asked for, and watched.
+//! Queue depths: read once, or watched.
 //!
 //! One actor reads for all who watch, woken by the store's wake-ups: nobody who watches costs a read of their own, and
 //! while nothing happens nothing is read, but for a slow sweep that makes up for wake-ups that were lost.
@@ -37,7 +37,7 @@ pub struct QueueWatch {
     engine: Engine,
     service: ServiceKey,
     receiver: Option<watch::Receiver<Option<QueueDepth>>>,
-    /// What was last told: how many waited and ran.
+    /// What was last returned: how many waited and ran.
     last: Option<(u64, u64)>,
 }
 

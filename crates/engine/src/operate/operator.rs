@@ -1,6 +1,6 @@
-//! Operators: who they are, what they may do, and a line in the audit log for all they did.
+//! Operators: their roles, their actions, and the audit log.
 //!
-//! Whoever acts as an operator, over the admin API or in the dashboard, does so through [`Operator`]: the same rights
+//! An operator acts through [`Operator`], over the admin API and in the dashboard: the same rights
 //! and the same entries for both. Looking at things needs no more than to have been let in, and is not written down;
 //! what shows a secret is.
 //!
@@ -19,7 +19,7 @@ use relais_protocol::audit::{AuditLine, AuditLog, AuditOutcomeName};
 pub use self::credentials::{Credentials, CredentialsError, SessionKey};
 use crate::{Engine, EngineError, Problem, error::chain, follow::base36, follow::views::text};
 
-/// What somebody may do, each all that the one before may.
+/// The role of an operator. Each role may do all that the one before may.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OperatorRole {
     /// Look.
@@ -72,7 +72,7 @@ impl Actor {
         Self { name: name.into(), role, via }
     }
 
-    /// Whoever is on this machine, where nobody has credentials.
+    /// The caller on this machine, if there are no credentials.
     pub fn local(via: &'static str) -> Self {
         Self::new("local", OperatorRole::Admin, via)
     }
@@ -156,7 +156,7 @@ impl Actor {
 }
 
 impl Operator {
-    /// Who acts.
+    /// The operator.
     pub fn actor(&self) -> &Actor {
         &self.actor
     }

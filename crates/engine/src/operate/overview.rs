@@ -1,4 +1,4 @@
-//! All that an operator wants to know at a glance, what is wrong first.
+//! The overview for operators, with problems first.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ const FEW: u64 = 5;
 /// A queue that is so full is nearly full.
 const NEARLY: f64 = 0.9;
 
-/// So many lanes of callbacks are looked at.
+/// The most lanes of callbacks that are looked at.
 const LANES: usize = 1000;
 
 /// How bad something is.
@@ -58,7 +58,7 @@ pub enum Trouble {
     NoWorker {
         /// The service.
         service: String,
-        /// So many wait.
+        /// How many wait.
         pending: u64,
     },
     /// Tasks have waited for long.
@@ -72,25 +72,25 @@ pub enum Trouble {
     Failing {
         /// The service.
         service: String,
-        /// So many.
+        /// How many failed.
         failed: u64,
-        /// Of so many that ended.
+        /// How many ended.
         ended: u64,
     },
     /// No more tasks are taken, or nearly.
     Full {
         /// The service.
         service: String,
-        /// So many wait.
+        /// How many wait.
         pending: u64,
-        /// So many may.
+        /// The capacity.
         capacity: u32,
     },
     /// A service is paused while tasks wait.
     Paused {
         /// The service.
         service: String,
-        /// So many wait.
+        /// How many wait.
         pending: u64,
     },
     /// A worker is late to say that it is alive.
@@ -99,7 +99,7 @@ pub enum Trouble {
         worker: String,
         /// Its service.
         service: String,
-        /// So many tasks it has.
+        /// How many tasks it has.
         running: usize,
     },
     /// A schedule has not run when it should have.
@@ -130,11 +130,11 @@ pub enum Trouble {
         /// How many lanes are parked.
         parked: usize,
     },
-    /// Messages of workers could not be understood.
+    /// There are dead letters.
     DeadLetters {
         /// The service.
         service: String,
-        /// So many since this process began.
+        /// How many since this process began.
         count: u64,
     },
 }

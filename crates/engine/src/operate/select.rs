@@ -1,4 +1,4 @@
-//! Many tasks at once: those that are named, or those that match, a batch at a time.
+//! Bulk actions on tasks: those that are named, or those that match, a batch at a time.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use crate::{
     follow::{ListQuery, filter, paged},
 };
 
-/// So many are looked at in one call.
+/// The most tasks that one call looks at.
 const BATCH: usize = 500;
 
-/// So many may be named in one call.
+/// The most tasks that one call may name.
 const MOST_NAMED: usize = 1000;
 
 /// Which tasks are meant.
@@ -37,12 +37,12 @@ pub struct Selection {
     pub cursor: Option<String>,
 }
 
-/// What became of them.
+/// The outcome of a bulk action.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Selected {
-    /// So many were changed, or would be.
+    /// How many tasks were changed, or would be.
     pub changed: u64,
-    /// So many were passed over.
+    /// How many tasks were skipped.
     pub passed_over: u64,
     /// Where to go on; none when all were looked at.
     pub next_cursor: Option<String>,

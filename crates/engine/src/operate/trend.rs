@@ -1,4 +1,4 @@
-//! How services have been doing for the last quarter of an hour, as this process has seen it.
+//! The trend of each service over the last quarter of an hour, as this process has seen it.
 //!
 //! The store's counters tell of all processes; a sample of them every ten seconds is enough for a line. Nothing is
 //! written: a process that has just started knows little, and says so by a short line.
@@ -16,10 +16,10 @@ use crate::{Engine, EngineError};
 /// How far apart samples are, at least.
 const STEP: Duration = Duration::from_secs(9);
 
-/// So many are kept: a quarter of an hour.
+/// How many samples are kept: a quarter of an hour.
 const KEPT: usize = 91;
 
-/// So many services are followed.
+/// The most services with samples.
 const MOST_SERVICES: usize = 1000;
 
 /// What had happened until a moment.

@@ -1,4 +1,4 @@
-//! Why a task is still waiting.
+//! The reasons why a task is still waiting.
 
 use std::time::Duration;
 
@@ -12,52 +12,52 @@ const LATELY: Duration = Duration::from_secs(60);
 /// A reason for which a task waits.
 #[derive(Debug, Clone, PartialEq)]
 pub enum WaitReason {
-    /// It was asked for at this time.
+    /// It is delayed until this time.
     Scheduled(Timestamp),
-    /// It failed, and is tried again at this time.
+    /// It failed, and is retried at this time.
     Retry {
         /// When.
         at: Timestamp,
         /// How many attempts have failed.
         failures: u32,
     },
-    /// Others have to end first.
+    /// Its dependencies have to end first.
     Others {
-        /// So many have not.
+        /// How many have not ended.
         left: u64,
-        /// When it need not wait any more.
+        /// The condition.
         when: Condition,
     },
     /// Its service is paused.
     Paused,
-    /// As many of its service's tasks run as may.
+    /// Its service is at its limit of running tasks.
     ServiceBusy {
-        /// So many run.
+        /// How many run.
         running: u64,
-        /// So many may.
+        /// How many may run.
         most: u32,
     },
-    /// As many of its client's tasks run as may.
+    /// Its client is at its limit of running tasks.
     ClientBusy {
-        /// So many run.
+        /// How many run.
         running: u64,
-        /// So many may.
+        /// How many may run.
         most: u32,
     },
-    /// No more may start in this time.
+    /// The rate limit delays it.
     Rate {
-        /// So many...
+        /// How many starts.
         count: u32,
-        /// ...in this time.
+        /// The period.
         per: Duration,
     },
     /// The broker is away, or takes nothing.
     Broker(String),
     /// No worker of its service has been heard of lately.
     NoWorker,
-    /// Others are before it.
+    /// Other tasks are before it.
     Behind {
-        /// Its place.
+        /// Its position.
         position: u64,
     },
     /// It is next.

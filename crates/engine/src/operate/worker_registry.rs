@@ -24,10 +24,10 @@ const MOST: usize = 10_000;
 /// After this time of silence a worker is forgotten.
 const FORGET: Duration = Duration::from_secs(15 * 60);
 
-/// So many running tasks are looked at, the newest.
+/// The most running tasks that are looked at, the newest first.
 const LOOK: usize = 1000;
 
-/// A worker shows so many of its tasks.
+/// The most tasks that are shown of a worker.
 const SHOWN: usize = 5;
 
 /// What another process published longer ago than this is ignored.

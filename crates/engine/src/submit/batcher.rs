@@ -1,7 +1,7 @@
 //! Group commit: concurrent callers share a transaction, and each is answered after its commit.
 //!
 //! While one batch is being written, the next one gathers; so batches grow with the load, and a lone caller waits for
-//! nobody. What waits is bounded: a caller that would be one too many is told so at once.
+//! nobody. The queue is bounded: a caller beyond the bound is refused at once.
 
 use std::{
     sync::Arc,
@@ -125,7 +125,7 @@ impl<I: Weigh + Send + 'static, O: Send + 'static> Batcher<I, O> {
         }
     }
 
-    /// The same, but what can not be written does not hold up the rest: each item has its own answer.
+    /// Writes many items; an item that cannot be written does not fail the rest: each has its own answer.
     pub(crate) async fn put_each(&self, items: Vec<I>) -> Vec<Result<O, EngineError>> {
         let mut outputs = Vec::with_capacity(items.len());
         let mut items = items.into_iter();

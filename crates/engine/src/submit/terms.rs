@@ -12,15 +12,15 @@ use relais_protocol::{
 
 use crate::{EngineError, Problem};
 
-/// So far ahead may a task be scheduled.
+/// The longest delay of a task.
 const FARTHEST: Duration = Duration::from_secs(10 * 366 * 86_400);
 
-/// So long may an attempt take.
+/// The longest timeout of an attempt.
 pub(crate) const LONGEST_TIMEOUT: Duration = Duration::from_secs(30 * 86_400);
 
 const MAX_UNIQUE_KEY: usize = 200;
 
-/// So many kinds may be excepted from retries, and so long may each be.
+/// The most kinds of failures without retry, and the longest kind.
 const MAX_KINDS: usize = 100;
 const MAX_KIND: usize = 100;
 

@@ -17,7 +17,7 @@ use crate::{
 /// How many tasks are leased at once.
 const BATCH: usize = 100;
 
-/// So many tasks are listed.
+/// The most tasks that are listed.
 const MOST: usize = 1000;
 
 /// A task that a test ran.

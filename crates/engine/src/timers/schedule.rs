@@ -20,7 +20,7 @@ const IN_OTHER_HANDS: Duration = Duration::from_millis(20);
 /// How long to wait before a store that did not answer is asked again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// So many schedules have their runs made in one transaction.
+/// The most schedules whose runs are made in one transaction.
 const BATCH: usize = 100;
 
 /// Makes runs until the engine stops.

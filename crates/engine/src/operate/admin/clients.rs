@@ -1,4 +1,4 @@
-//! Clients: their secrets, what their callbacks are signed with, where on the broker they may be told.
+//! Clients: their secrets, their signing secrets, and their destinations on the broker.
 
 use std::time::Duration;
 
@@ -16,13 +16,13 @@ use crate::{
     follow::views::text,
 };
 
-/// How long a signing secret that was replaced is used as well, unless it is said otherwise.
+/// How long a replaced signing secret is still used, by default.
 const OVERLAP: Duration = Duration::from_secs(24 * 3600);
 
 /// And at most.
 const LONGEST_OVERLAP: Duration = Duration::from_secs(90 * 86_400);
 
-/// A client may be told in so many places at most.
+/// The most destinations of a client.
 const MAX_DESTINATIONS: usize = 100;
 
 impl Engine {
@@ -44,7 +44,7 @@ impl Engine {
         Ok(clients)
     }
 
-    /// Gives a client another secret, which is shown this once.
+    /// Rotates the secret of a client. The new one is shown only once.
     pub async fn rotate_secret(&self, client_id: &str) -> Result<ClientSecret, EngineError> {
         let client = self.declared_client(client_id).await?;
         let secret = generate_secret()?;
@@ -54,12 +54,12 @@ impl Engine {
         Ok(ClientSecret { client_id: client.client_id.to_string(), client_secret: secret })
     }
 
-    /// What a client's callbacks are signed with, as an operator asks for it.
+    /// The signing secrets of a client, for an operator.
     pub async fn signing_secrets(&self, client_id: &str) -> Result<SigningSecrets, EngineError> {
         Ok(signing_secrets(&*self.declared_client(client_id).await?))
     }
 
-    /// Gives a client another secret to sign with. The one before is used as well for a while.
+    /// Rotates the signing secret of a client. The previous one is used as well for a while.
     pub async fn rotate_signing_secret(
         &self,
         client_id: &str,
@@ -163,7 +163,7 @@ impl Engine {
     }
 }
 
-/// What a client's callbacks are signed with.
+/// The signing secrets of a client.
 pub fn signing_secrets(client: &Client) -> SigningSecrets {
     let secrets = client.signing_secrets.iter().map(|one| SigningSecretView {
         secret: one.secret.clone(),

@@ -21,13 +21,13 @@ use crate::{
     submit::terms::{LONGEST_TIMEOUT, policy},
 };
 
-/// So long may it be until a callback is tried again.
+/// The longest backoff of a callback.
 const LONGEST_WAIT: Duration = Duration::from_secs(7 * 86_400);
 
-/// So much earlier may a task go for each level of its priority.
+/// The largest head start of a level of priority.
 const LONGEST_STEP: Duration = Duration::from_secs(7 * 86_400);
 
-/// So long may a task wait in a queue of the broker.
+/// The longest time that a task may wait in a queue of the broker.
 const LONGEST_TTL: Duration = Duration::from_secs(30 * 86_400);
 
 /// What is to be changed, and what will be said of it.
@@ -44,7 +44,7 @@ impl Plan {
 }
 
 impl Engine {
-    /// Makes what is there like the declaration. With `prune`, what it does not name goes. With `dry_run`, only tells.
+    /// Applies a declaration. With `prune`, deletes what it does not name. With `dry_run`, only reports.
     pub async fn apply(
         &self,
         declaration: Declaration,
@@ -125,7 +125,7 @@ impl Engine {
         Ok(deleted("client", client_id.to_owned()))
     }
 
-    /// Takes all roles on a service away from a client.
+    /// Deletes the authorization of a client on a service.
     pub async fn delete_authorization(&self, client_id: &str, service: &str) -> Result<ApplyReport, EngineError> {
         self.refresh().await?;
         let snapshot = self.snapshot()?;
@@ -247,7 +247,7 @@ fn service_change(
     (problems.len() == before).then_some(change)
 }
 
-/// Two services that follow one queue would set aside each other's messages.
+/// Two services that consume one queue would make dead letters of each other's messages.
 fn shared_queues(declared: &Declared, changes: &[Change], problems: &mut Vec<Problem>) {
     let mut queues: HashMap<&str, &ServiceName> = HashMap::new();
     let mut put = HashSet::new();
@@ -345,7 +345,7 @@ fn plan_authorization(
     }
 }
 
-/// What is there and was not named goes: authorizations first, they refer to the others.
+/// Deletes what was not named: authorizations first, because they refer to the others.
 fn plan_pruning(
     declared: &Declared,
     services: &HashSet<String>,

@@ -1,4 +1,4 @@
-//! What operators say about flow: the limits of a service, and a client's part in them.
+//! Declarations of flow limits, of a service and of a client.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -10,16 +10,16 @@ use relais_protocol::{
 
 use crate::Problem;
 
-/// So long may it be from one start to the next.
+/// The longest time from one start to the next.
 const LONGEST_PER: Duration = Duration::from_secs(30 * 86_400);
 
-/// So long may it take until a burst is possible again.
+/// The longest time until a burst is possible again.
 const LONGEST_REFILL: Duration = Duration::from_secs(365 * 86_400);
 
-/// So many starts a second can be told apart.
+/// The most starts per second.
 const MOST_A_SECOND: u128 = 1_000_000;
 
-/// So many may be looked at when one is published.
+/// The largest dispatch window.
 const MOST_IN_WINDOW: u32 = 100_000;
 
 const NO_WINDOW: &str = "needs a dispatchWindow where tasks go to a broker (transport: rabbitmq), which hands out by itself what \

@@ -1,4 +1,4 @@
-//! Schedules: declaring them, looking at them, running them by hand.
+//! Schedules: declaring them, reading them, running them manually.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -39,7 +39,7 @@ impl Engine {
         Ok(schedule_state(&self.declared_schedule(name).await?))
     }
 
-    /// Pauses a schedule, or lets it go on.
+    /// Pauses or resumes a schedule.
     pub async fn pause_schedule(&self, name: &str, paused: bool) -> Result<ScheduleState, EngineError> {
         let name = self.declared_schedule(name).await?.schedule.name;
         self.declare(vec![Change::Schedule(ScheduleChange::Pause { name: name.clone(), paused })]).await?;

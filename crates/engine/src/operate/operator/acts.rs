@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{Accepted, EngineError, Selected, Selection};
 
-/// So many things that a declaration changed are named.
+/// The most changes of a declaration that are named.
 const NAMED: usize = 10;
 
 impl Operator {

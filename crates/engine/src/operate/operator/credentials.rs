@@ -20,7 +20,7 @@ struct Badge {
     token: [u8; 32],
 }
 
-/// Who may act as an operator, and by which token. Where there is none, only this machine may.
+/// The operators and their tokens. Without any, only callers on this machine may act.
 #[derive(Clone, Default)]
 pub struct Credentials(Vec<Badge>);
 

@@ -1,4 +1,4 @@
-//! Judging the bodies of requests: in a bounded pool, client by client in turn, within a time.
+//! Validation of bodies: in a bounded pool, clients in turn, with a timeout.
 //!
 //! Bodies of schedules and of submissions in a caller's own transaction are judged where they are read: they are an
 //! operator's or a program's, and nobody waits for the answer.
@@ -52,7 +52,7 @@ impl Validation {
     }
 }
 
-/// What became of each body.
+/// The result of each body.
 pub(crate) type Judged = Vec<Result<(), EngineError>>;
 
 impl Engine {
@@ -96,7 +96,7 @@ impl Engine {
         })
     }
 
-    /// The same for a request of one body.
+    /// Validates a request of one body.
     pub(crate) async fn judge_one(
         &self,
         snapshot: &Snapshot,

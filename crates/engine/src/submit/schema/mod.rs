@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::{EngineError, Problem};
 
-/// As many problems as are worth telling.
+/// The most problems that are reported.
 const MAX_PROBLEMS: usize = 20;
 
 /// A body whose length, times that of a schema without references, is at most this is judged in microseconds: no part of the

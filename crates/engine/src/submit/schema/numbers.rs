@@ -10,7 +10,7 @@ pub(crate) const MAX_DIGITS: u64 = 1_000;
 /// The most zeros that the exponents of all numbers of one body may stand for.
 const MAX_ZEROS: u64 = 1_000_000;
 
-/// As much of a number is quoted.
+/// How much of a number is quoted.
 const QUOTED: usize = 24;
 
 /// Says what is wrong with the numbers of a JSON text; nothing if they can all be judged. One pass, whatever the text.
