@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_event_is_refused() {
+    fn a_malformed_event_is_refused() {
         for text in ["", "{}", r#"{"id":"x"}"#] {
             assert!(Event::from_json(text).is_err(), "{text:?}");
         }

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_serde_does_not_know_stays_in_the_process() {
+    fn a_payload_without_serde_stays_in_the_process() {
         struct Socket(u8);
         let payload = Payload::shared(Arc::new(Socket(3)));
         assert_eq!(payload.downcast::<Socket>().unwrap().0, 3);

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrapped_is_found() {
+    fn a_wrapped_send_error_is_found() {
         let inner = NotAllowed("the address 10.0.0.1 is not allowed".to_owned());
         let wrapped = io::Error::other(io::Error::other(inner));
         assert_eq!(trouble(&wrapped), SendError::Forbidden("the address 10.0.0.1 is not allowed".to_owned()));
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_knows_is_not_shown_as_it_is() {
+    fn an_unknown_send_error_is_not_shown_in_detail() {
         assert_eq!(trouble(&std::fmt::Error), SendError::Unwell("the connection failed".to_owned()));
     }
 }

@@ -105,7 +105,7 @@ async fn many_may_make_the_same_queue_at_once() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_browser_gives_back_what_it_looked_at() -> Result<()> {
+async fn a_browser_returns_the_messages_it_looked_at() -> Result<()> {
     for kind in [QueueKind::Classic, QueueKind::Quorum] {
         let vhost = TestVhost::create().await?;
         let broker = Broker::new(vhost.url(), options())?;

@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_refused() {
+    fn an_invalid_duration_is_refused() {
         for text in ["", "30", "s", "-1s", "1.5s", "1 s", "1y", "99999999999999999999s", "18446744073709551615d", "1s "]
         {
             let parsed = text.parse::<HumanDuration>();

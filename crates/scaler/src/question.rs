@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_busy_counts_unless_told_otherwise() {
+    fn running_tasks_count_unless_the_trigger_excludes_them() {
         let depth = QueueDepth {
             service: ServiceKey(1),
             pending: 0,

@@ -334,7 +334,7 @@ async fn a_submission_to_one_process_activates_the_scaler_of_another() {
 }
 
 #[tokio::test]
-async fn with_a_certificate_it_speaks_tls_only_and_says_that_it_is_well() {
+async fn with_a_certificate_the_scaler_serves_tls_only_and_is_healthy() {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let files = tempfile::tempdir().unwrap();
     let (certificate, key) = (files.path().join("tls.crt"), files.path().join("tls.key"));

@@ -98,7 +98,7 @@ fn refused<T>(answer: Result<T, StoreError>, what: &str) -> Result<String> {
 }
 
 #[tokio::test]
-async fn with_a_key_no_signing_secret_lies_in_the_database_in_clear() -> Result<()> {
+async fn with_a_key_signing_secrets_are_encrypted_in_the_database() -> Result<()> {
     for place in Place::each().await? {
         let store = place.start(&[]).await?;
         store.declare(put("shop", &secret(1))?).await?;

@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_can_be_interrupted_has_its_grace_to_stop() {
+    fn an_interruptible_worker_has_its_grace_period_to_stop() {
         let worker = built(&[("RELAIS_INTERRUPTIBLE", "true")]);
         assert_eq!((worker.grace, worker.stop_limit), (Duration::ZERO, Duration::from_secs(100)));
     }

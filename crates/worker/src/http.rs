@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn an_invalid_server_url_is_refused() {
         for url in ["", "localhost:8080", "ftp://h", "http://"] {
             assert!(matches!(service_address(url, "s"), Err(CallError::Address { .. })), "{url}");
         }

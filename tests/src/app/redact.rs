@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_differs_is_named_and_what_does_not_is_kept() {
+    fn redaction_names_values_that_differ_and_keeps_the_rest() {
         let json =
             r#"{"b":"019a0000-0000-7000-8000-000000000000","a":[1.0,{}],"d":"2026-01-31T08:30:00.125Z","e":"a\"{,"}"#;
         let expected = "{\n  \"b\": \"[task 1]\",\n  \"a\": [\n    1.0,\n    {}\n  ],\n  \"d\": \"[date]\",\n  \"e\": \"a\\\"{,\"\n}";

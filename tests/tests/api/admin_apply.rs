@@ -14,7 +14,7 @@ on_both_stores!(
 );
 on_one_store!(
     no_answer_shows_a_secret_or_its_hash,
-    what_is_exported_can_be_applied_again,
+    an_exported_declaration_can_be_applied_again,
     a_pause_survives_a_declaration_that_does_not_speak_of_it,
     a_client_refused_before_its_declaration_is_accepted_after_it,
 );
@@ -178,7 +178,7 @@ async fn no_answer_shows_a_secret_or_its_hash(on: Backend) {
     assert!(!refused.text.contains("s3cr3t"), "nor does a refusal repeat it");
 }
 
-async fn what_is_exported_can_be_applied_again(on: Backend) {
+async fn an_exported_declaration_can_be_applied_again(on: Backend) {
     let app = TestApp::start(on).await;
     app.apply(json!({"services": [{"serviceName": "ocr", "capacity": 5, "lease": "90s", "paused": true,
         "retention": {"any": "30d"}, "jsonSchema": {"properties": {"n": {"maximum": 9_223_372_036_854_775_808u64}}}}]}))

@@ -16,7 +16,7 @@ on_both_stores!(
 );
 on_one_store!(
     each_status_has_exactly_its_fields,
-    one_sees_the_services_one_may_use_and_their_schema,
+    a_client_sees_its_services_with_their_schemas,
     a_position_gets_an_estimated_start_once_the_pace_is_known,
     health_and_documentation_need_no_credentials,
 );
@@ -199,7 +199,7 @@ async fn each_status_has_exactly_its_fields(on: Backend) {
     assert_eq!(alice.poll("resize", &ids[2]).await["errorMessage"], "");
 }
 
-async fn one_sees_the_services_one_may_use_and_their_schema(on: Backend) {
+async fn a_client_sees_its_services_with_their_schemas(on: Backend) {
     let app = TestApp::start(on).await;
     insta::assert_snapshot!("services", redacted(&app.client("alice").get("/v1/services").await));
     insta::assert_snapshot!("services_of_a_stranger", redacted(&app.client("stranger").get("/v1/services").await));

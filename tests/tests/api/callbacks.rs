@@ -30,7 +30,7 @@ on_one_store!(
     an_invalid_callback_target_is_refused_at_submission,
     a_callback_body_is_compressed_if_requested,
     a_callback_with_a_large_response_arrives_whole,
-    nobody_sees_the_callbacks_of_others,
+    callbacks_of_another_client_are_not_found,
     stopping_the_server_finishes_callbacks_in_flight,
 );
 
@@ -385,7 +385,7 @@ async fn a_callback_with_a_large_response_arrives_whole(on: Backend) {
     assert_eq!(received.json()["response"]["large"].as_str().map(str::len), Some(900_000));
 }
 
-async fn nobody_sees_the_callbacks_of_others(on: Backend) {
+async fn callbacks_of_another_client_are_not_found(on: Backend) {
     let (app, receiver) = (app(on).await, Receiver::start().await.unwrap());
     let task = submit(&app.client("alice"), to(&receiver)).await;
     let own = app.client("alice").get(&format!("{RESIZE}/{task}/callbacks")).await;

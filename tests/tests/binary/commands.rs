@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::{Said, relais, sqlite, type_in};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_put_is_listed_for_people_and_for_programs() -> Result<()> {
+async fn declared_objects_are_listed_as_text_and_as_json() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let server = Instance::start(sqlite(folder.path())).await?;
     assert_eq!(type_in(&server, "health")?.data()?, "ready\n");
@@ -177,7 +177,7 @@ async fn the_admin_token_is_asked_for_and_taken() -> Result<()> {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_told_with_what_to_do() -> Result<()> {
+fn an_unreachable_server_is_reported_with_what_to_do() -> Result<()> {
     let url = format!("http://127.0.0.1:{}", relais_testkit::free_port()?);
     for line in [["service", "list"], ["health", "--json"]] {
         let refusal = Said::of(&relais_tests::instance::run([line[0], line[1], "--url", &url])?).refusal()?;

@@ -31,7 +31,7 @@ async fn until_capacity(server: &Instance, expected: u32) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_edit_is_applied_without_a_restart_and_a_mistake_is_told_once() -> Result<()> {
+async fn an_edit_is_applied_without_a_restart_and_an_error_is_logged_once() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("services.yaml");
     fs::write(&file, declare(1))?;

@@ -59,7 +59,7 @@ async fn a_database_of_a_newer_version_is_refused() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_file_of_sqlite_is_for_one_process() -> Result<()> {
+async fn a_sqlite_file_is_locked_by_one_process() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let database = sqlite(folder.path());
     let mut server = Instance::start(&database).await?;
@@ -71,7 +71,7 @@ async fn one_file_of_sqlite_is_for_one_process() -> Result<()> {
 }
 
 #[test]
-fn a_port_in_use_is_told_with_what_to_do() -> Result<()> {
+fn a_port_in_use_is_reported_with_what_to_do() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let taken = TcpListener::bind("127.0.0.1:0")?;
     let listen = taken.local_addr()?.to_string();

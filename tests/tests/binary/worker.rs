@@ -273,7 +273,7 @@ async fn a_cancelled_task_and_one_that_is_late_end_their_commands() -> Result<()
 }
 
 #[test]
-fn what_can_not_work_is_said_at_once() -> Result<()> {
+fn a_worker_that_can_not_work_reports_it_at_once() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let run = |line: &str, secret: Option<&str>| -> Result<String> {
         let mut command = command()?;

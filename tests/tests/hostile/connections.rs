@@ -56,7 +56,7 @@ async fn connections_that_are_held_leave_places_for_others() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_form_that_does_not_arrive_is_given_up() -> Result<()> {
+async fn an_incomplete_form_times_out() -> Result<()> {
     let scene = Scene::set(|options| options.env("RELAIS_SERVER_REQUEST_TIMEOUT", "200ms")).await?;
     let mut stream = connect(scene.address()?).await.expect("a connection");
     stream.write_all(HALF_FORM.as_bytes()).await?;

@@ -152,7 +152,7 @@ async fn the_process_that_commits_a_cancellation_sends_the_revocation() -> Resul
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn roles_may_be_apart() -> Result<()> {
+async fn roles_can_run_in_separate_processes() -> Result<()> {
     let (database, vhost) = (TestDatabase::create().await?, TestVhost::create().await?);
     let role = |role: &str| server(database.url(), &vhost).arg("--role").arg(role);
     let api = role("api").start().await?;

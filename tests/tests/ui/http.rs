@@ -202,7 +202,7 @@ async fn a_session_that_was_ended_opens_nothing_any_more() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn whoever_guesses_tokens_is_slowed_down() -> Result<()> {
+async fn guesses_of_operator_tokens_are_slowed_down() -> Result<()> {
     let operators = Credentials::default().with("ada", OperatorRole::Admin, "the token of ada")?;
     let world = World::start(|api| api.operators = operators).await;
     let mut last = 0;

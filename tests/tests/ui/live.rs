@@ -7,7 +7,7 @@ use serde_json::json;
 use super::world::World;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_task_is_seen_as_it_goes() -> Result<()> {
+async fn a_task_page_updates_live() -> Result<()> {
     let world = World::start(|_| {}).await;
     let browser = Browser::start().await?;
     browser.open(&world.url(&format!("/ui/tasks/{}", world.running))).await?;

@@ -102,7 +102,7 @@ async fn language_and_theme_can_be_chosen_and_stay_so() -> Result<()> {
 
 /// The tests would notice what they promise to notice.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_the_policy_forbids_is_noticed_and_does_not_happen() -> Result<()> {
+async fn a_violation_of_the_content_security_policy_is_blocked_and_noticed() -> Result<()> {
     let world = World::start(|_| {}).await;
     let browser = Browser::start().await?;
     browser.open(&world.url("/ui")).await?;

@@ -57,12 +57,12 @@ async fn tells(world: &World) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_over_http_tells_how_it_is() -> Result<()> {
+async fn a_worker_over_http_answers_health_checks() -> Result<()> {
     tells(&World::http().await?).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_worker_on_rabbitmq_tells_how_it_is() -> Result<()> {
+async fn a_worker_on_rabbitmq_answers_health_checks() -> Result<()> {
     tells(&World::rabbitmq_classic().await?).await
 }
 

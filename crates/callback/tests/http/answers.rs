@@ -99,7 +99,7 @@ async fn a_callback_of_a_client_with_secrets_is_never_unsigned() {
 }
 
 #[tokio::test]
-async fn the_status_of_an_answer_decides() {
+async fn the_status_of_an_answer_decides_whether_a_callback_is_retried() {
     let seconds = |seconds| Some(Duration::from_secs(seconds));
     for (line, headers, outcome, error) in [
         ("202 Accepted", "", ReplyOutcome::Delivered, ""),

@@ -12,7 +12,7 @@ use crate::{
 };
 
 #[tokio::test]
-async fn a_receiver_that_never_answers_is_left_at_the_deadline() {
+async fn a_callback_to_a_receiver_that_never_answers_times_out() {
     let (left, mut leaves) = unbounded_channel();
     let receiver = Receiver::start(move |mut connection| {
         let left = left.clone();
@@ -183,7 +183,7 @@ async fn a_refused_connection_is_reported() {
 }
 
 #[tokio::test]
-async fn a_host_that_does_not_take_connections_is_left_at_the_deadline() {
+async fn a_callback_to_a_host_that_accepts_no_connection_times_out() {
     let (listener, _queue) = full((LOOPBACK, 0).into()).await;
     let address = listener.local_addr().unwrap();
     let (reply, took) = timed(&callback_sender(hurried(address.port())), &format!("http://{address}/")).await;

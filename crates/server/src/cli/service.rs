@@ -458,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_is_shown_against_what_may() {
+    fn running_tasks_are_shown_with_their_limit() {
         let mut limited = state();
         limited.declaration.max_running = Some(10);
         limited.declaration.max_running_per_client = Some(2);

@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_task_has_to_do_with_others_is_shown() {
+    fn links_of_a_task_are_shown() {
         let mut view = view();
         view.traceparent = Some("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".to_owned());
         view.task = serde_json::from_value(serde_json::json!({

@@ -144,7 +144,7 @@ fn a_wrong_value_is_named_with_its_key_and_what_was_expected() {
 }
 
 #[test]
-fn no_error_tells_a_secret() {
+fn no_error_shows_a_secret() {
     for file in [
         "[admin]\ntoken = 12345\n",
         "[admin]\ntoken = \"12345\n",

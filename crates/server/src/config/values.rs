@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_does_not_tell_secrets() {
+    fn debug_does_not_show_secrets() {
         let url: DatabaseUrl = "postgres://u:hidden@h/db".parse().unwrap();
         let shown = format!("{:?} {:?} {url}", Secret::new("hidden"), url);
         assert!(!shown.contains("hidden"), "{shown}");
