@@ -179,7 +179,7 @@ impl Hub {
             }
         }
         if let Some(mut item) = back {
-            item.settle(false);
+            item.complete(false);
         }
         // Unless it is done, the drop of `waiting` counts the loss.
         false

@@ -91,7 +91,7 @@ impl Tracker {
 pub(crate) struct Receipt(Option<Arc<Tracker>>);
 
 impl Receipt {
-    pub(crate) fn settle(mut self, well: bool) {
+    pub(crate) fn complete(mut self, well: bool) {
         if let Some(tracker) = self.0.take() {
             let counter = if well { &tracker.delivered } else { &tracker.failed };
             counter.fetch_add(1, Ordering::Relaxed);

@@ -147,7 +147,7 @@ impl Subscribe<'_> {
                     let event = &item.event;
                     tracing::warn!(id = %event.id, channel = %event.channel, error, "a handler failed");
                 }
-                item.settle(error.is_none());
+                item.complete(error.is_none());
             }
         });
         let abort = task.abort_handle();
@@ -178,7 +178,7 @@ impl Subscription {
     /// The next event; `None` when the bus is stopped and everything was read. Cancel-safe.
     pub async fn recv(&mut self) -> Option<Arc<Event>> {
         let mut item = self.next_item().await?;
-        item.settle(true);
+        item.complete(true);
         Some(item.event)
     }
 
@@ -188,7 +188,7 @@ impl Subscription {
             self.membership.subscriber.queue.take_now(&mut self.batch);
         }
         let mut item = self.pop()?;
-        item.settle(true);
+        item.complete(true);
         Some(item.event)
     }
 
@@ -249,7 +249,7 @@ impl Stream for Subscription {
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Arc<Event>>> {
         self.poll_item(context).map(|item| {
             item.map(|mut item| {
-                item.settle(true);
+                item.complete(true);
                 item.event
             })
         })

@@ -48,9 +48,9 @@ pub(crate) struct Item {
 }
 
 impl Item {
-    pub(crate) fn settle(&mut self, well: bool) {
+    pub(crate) fn complete(&mut self, well: bool) {
         if let Some(receipt) = self.receipt.take() {
-            receipt.settle(well);
+            receipt.complete(well);
         }
     }
 }

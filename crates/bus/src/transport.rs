@@ -118,12 +118,12 @@ impl Inbox {
         }
     }
 
-    /// The same, and calls `settled` when all subscribers are done with it: a stream has handed it to its owner, a
+    /// The same, and calls `completed` when all subscribers are done with it: a stream has handed it to its owner, a
     /// handler has returned, a worker has succeeded or put it to the dead letters. Acknowledge unless some have
     /// [abandoned](Outcome::abandoned) it. Without subscribers that is at once; without a bus, never.
-    pub async fn deliver_followed(&self, event: Event, settled: impl FnOnce(Outcome) + Send + 'static) {
+    pub async fn deliver_followed(&self, event: Event, completed: impl FnOnce(Outcome) + Send + 'static) {
         if let Some(hub) = self.hub.upgrade() {
-            hub.receive(event, Some(Tracker::for_ack(settled))).await;
+            hub.receive(event, Some(Tracker::for_ack(completed))).await;
         }
     }
 

@@ -66,7 +66,7 @@ impl Operator {
     async fn act(&mut self, what: usize) -> Result<(), EngineError> {
         let operator = self.engine.operator(Actor::local("test"));
         if *self.calm.borrow() {
-            return self.settle().await;
+            return self.resume_all().await;
         }
         if self.cast == Cast::Brokered {
             return operator.redispatch(SERVICES[0]).await;
@@ -87,13 +87,13 @@ impl Operator {
             }
             // Many calls, which would seldom all be answered: once is enough.
             5 => drop(operator.purge(false).await),
-            _ => self.settle().await?,
+            _ => self.resume_all().await?,
         }
         Ok(())
     }
 
     /// Resumes everything, resolves instances that died with leased tasks, and closes open batches.
-    async fn settle(&mut self) -> Result<(), EngineError> {
+    async fn resume_all(&mut self) -> Result<(), EngineError> {
         let operator = self.engine.operator(Actor::local("test"));
         if self.cast == Cast::InProcess {
             self.engine.pause_service(FREE, false).await?;

@@ -17,13 +17,13 @@ use crate::{World, health, rabbitmq, stage::Stage};
 async fn gives_up(world: &World) -> Result<()> {
     let stage = Stage::new();
     for once in [true, false] {
-        let worker = stage.run(world.worker_elsewhere().once(once).idle(Duration::from_millis(100)));
+        let worker = stage.run(world.remote_worker().once(once).idle(Duration::from_millis(100)));
         let report = worker.ended().await;
         assert_eq!((report.done, report.lost, stage.started()), (0, 0, 0));
     }
     // What comes in time is done.
     let task = world.submit(json!({"do": "double", "n": 1})).await;
-    let worker = stage.run(world.worker_elsewhere().once(true).idle(DEADLINE));
+    let worker = stage.run(world.remote_worker().once(true).idle(DEADLINE));
     assert_eq!(world.ended(&task).await["response"], 2);
     assert_eq!(worker.ended().await.done, 1);
     Ok(())
@@ -105,7 +105,7 @@ async fn a_task_that_takes_longer_than_it_may_is_stopped_and_fails() -> Result<(
 async fn a_worker_may_give_its_tasks_less_time() -> Result<()> {
     let world = World::http().await?;
     let stage = Stage::new();
-    let worker = stage.run(world.worker_elsewhere().time_limit(Duration::from_millis(50)));
+    let worker = stage.run(world.remote_worker().time_limit(Duration::from_millis(50)));
     let task = world.submit(json!({"do": "wait"})).await;
     let view = world.ended(&task).await;
     assert_eq!((&view["status"], &view["errorMessage"]), (&json!("FAILURE"), &json!("It ran for longer than it may.")));

@@ -49,7 +49,7 @@ async fn tried(world: &World) {
 
 async fn does(world: &World) -> Result<()> {
     let shutdown = CancellationToken::new();
-    let worker = tokio::spawn(world.worker_elsewhere().build()?.run(example::resize, shutdown.clone()));
+    let worker = tokio::spawn(world.remote_worker().build()?.run(example::resize, shutdown.clone()));
     tried(world).await;
     shutdown.cancel();
     let report = worker.await??;

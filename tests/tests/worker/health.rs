@@ -37,7 +37,7 @@ pub async fn until(address: SocketAddr, path: &str, wanted: (u16, &str)) {
 async fn tells(world: &World) -> Result<()> {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
     let stage = Stage::new();
-    let worker = stage.run(world.worker_elsewhere().health(address));
+    let worker = stage.run(world.remote_worker().health(address));
     until(address, "/readyz", (200, "ready")).await;
     assert_eq!(probe(address, "/livez").await?, (200, "alive\n".to_owned()));
     assert_eq!(probe(address, "/elsewhere").await?.0, 404);

@@ -139,7 +139,7 @@ impl World {
     fn worker_at(&self, url: &str) -> Hired {
         match (self.language, self.way) {
             (Some(language), _) => Hired::Foreign(self.worker_in(language, url)),
-            (None, Way::Http | Way::RabbitMq) => Hired::Elsewhere(self.worker_elsewhere_at(url)),
+            (None, Way::Http | Way::RabbitMq) => Hired::Elsewhere(self.remote_worker_at(url)),
             (None, Way::InProcess) => Hired::in_process(&self.app.engine, "pod-1"),
         }
     }
@@ -153,11 +153,11 @@ impl World {
     }
 
     /// One of the Rust library that is not in the server's own process.
-    fn worker_elsewhere(&self) -> WorkerBuilder {
-        self.worker_elsewhere_at(&self.url())
+    fn remote_worker(&self) -> WorkerBuilder {
+        self.remote_worker_at(&self.url())
     }
 
-    fn worker_elsewhere_at(&self, url: &str) -> WorkerBuilder {
+    fn remote_worker_at(&self, url: &str) -> WorkerBuilder {
         let builder = match self.way {
             Way::RabbitMq => Worker::rabbitmq(url, SERVICE),
             Way::Http | Way::InProcess => Worker::builder(url, "worker", secret("worker"), SERVICE),
@@ -251,7 +251,7 @@ suite!(
 );
 
 /// What goes from the server to workers by way of a broker beside tasks.
-mod told {
+mod revocations {
     suite!(
         control,
         [
@@ -274,7 +274,7 @@ mod told {
 
 /// The same, of tasks that wait for a slot. The library for Python has none: it goes on with what it has when the
 /// connection is back, and begins at once with all else.
-mod told_in_time {
+mod revocations_of_waiting_tasks {
     suite!(
         control,
         [rabbitmq_classic, rabbitmq_quorum, javascript_rabbitmq_classic, javascript_rabbitmq_quorum],

@@ -22,7 +22,7 @@ use crate::{BusError, Event, Inbox, Outcome, backoff::Backoff};
 const COUNT: usize = 256;
 
 /// An entry that all subscribers are done with, and whether some went away with it.
-type Settled = (String, Outcome);
+type Completed = (String, Outcome);
 
 pub(super) struct Reader {
     server: Server,
@@ -33,8 +33,8 @@ pub(super) struct Reader {
     inbox: Inbox,
     /// Entries that our subscribers work on.
     outstanding: HashSet<String>,
-    settled: mpsc::UnboundedSender<Settled>,
-    settlements: mpsc::UnboundedReceiver<Settled>,
+    completed: mpsc::UnboundedSender<Completed>,
+    completions: mpsc::UnboundedReceiver<Completed>,
     /// To be acknowledged.
     done: Vec<String>,
     /// The group was there when this instance last looked.
@@ -51,7 +51,7 @@ type Answer<T> = Result<T, RedisError>;
 
 impl Reader {
     pub(super) fn new(transport: &RedisStreams, inbox: Inbox) -> Self {
-        let (settled, settlements) = mpsc::unbounded_channel();
+        let (completed, completions) = mpsc::unbounded_channel();
         Self {
             server: transport.server.clone(),
             stream: transport.stream(),
@@ -60,8 +60,8 @@ impl Reader {
             claim_after: transport.claim_after,
             inbox,
             outstanding: HashSet::new(),
-            settled,
-            settlements,
+            completed,
+            completions,
             done: Vec::new(),
             known: false,
             lost_stream: false,
@@ -135,8 +135,8 @@ impl Reader {
             let answer = loop {
                 tokio::select! {
                     answer = &mut waiting => break answer?,
-                    Some(settled) = self.settlements.recv() => {
-                        self.note(settled);
+                    Some(completed) = self.completions.recv() => {
+                        self.note(completed);
                         self.acknowledge().await?;
                     }
                 }
@@ -189,10 +189,10 @@ impl Reader {
                 return;
             }
         };
-        let settled = self.settled.clone();
+        let completed = self.completed.clone();
         let tell = move |outcome| {
             // Without a reader there is nobody to acknowledge, and the event comes again.
-            let _ = settled.send((entry.id, outcome));
+            let _ = completed.send((entry.id, outcome));
         };
         let inbox = self.inbox.clone();
         let mut delivering = std::pin::pin!(inbox.deliver_followed(event, tell));
@@ -202,8 +202,8 @@ impl Reader {
             tokio::select! {
                 biased;
                 () = &mut delivering => return,
-                Some(settled) = self.settlements.recv() => {
-                    self.note(settled);
+                Some(completed) = self.completions.recv() => {
+                    self.note(completed);
                     let _ = self.acknowledge().await;
                 }
                 () = sleep_until(self.next_heartbeat) => drop(self.heartbeat().await),
@@ -211,7 +211,7 @@ impl Reader {
         }
     }
 
-    fn note(&mut self, (id, outcome): Settled) {
+    fn note(&mut self, (id, outcome): Completed) {
         self.outstanding.remove(&id);
         // Abandoned, it stays pending, and is taken over when it has been so for long enough.
         if outcome.abandoned == 0 {
@@ -220,8 +220,8 @@ impl Reader {
     }
 
     async fn acknowledge(&mut self) -> Answer<()> {
-        while let Ok(settled) = self.settlements.try_recv() {
-            self.note(settled);
+        while let Ok(completed) = self.completions.try_recv() {
+            self.note(completed);
         }
         if self.done.is_empty() {
             return Ok(());

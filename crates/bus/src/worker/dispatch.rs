@@ -151,8 +151,8 @@ impl PushDispatcher {
         };
         let Some(mut job) = self.jobs.remove(&id) else { return };
         match ended {
-            Ended::Well => job.what.settle(true),
-            Ended::DeadLettered => job.what.settle(false),
+            Ended::Well => job.what.complete(true),
+            Ended::DeadLettered => job.what.complete(false),
             Ended::Lost => self.context.lost(&job.what.event),
             Ended::Failed => {
                 // Waits again, and counts as waiting, so that a failing handler can not fill the memory.

@@ -240,8 +240,8 @@ impl Broker {
                 again,
                 replaced: match self.flaw {
                     Flaw::Usurped => false,
-                    Flaw::Strict => world.is_elsewhere(message.worker),
-                    _ => world.is_elsewhere(message.worker) && world.had_it(message.worker, again),
+                    Flaw::Strict => world.is_at_another_worker(message.worker),
+                    _ => world.is_at_another_worker(message.worker) && world.had_it(message.worker, again),
                 },
                 worker_host,
             },
@@ -250,7 +250,7 @@ impl Broker {
     }
 
     /// A publisher says that it is done with a row.
-    fn settle(&self, world: &mut World, round: u8) {
+    fn acknowledge(&self, world: &mut World, round: u8) {
         world.row = world.row.filter(|row| row.round != round && self.flaw != Flaw::NoRounds);
     }
 }
@@ -269,7 +269,7 @@ impl World {
     }
 
     /// Whether somebody else has the task.
-    fn is_elsewhere(&self, worker: usize) -> bool {
+    fn is_at_another_worker(&self, worker: usize) -> bool {
         let State { status, worker_host, .. } = &self.task.0;
         *status == Status::InProgress && worker_host.as_deref().is_some_and(|host| host != HOSTS[worker])
     }
@@ -415,7 +415,7 @@ impl Model for Broker {
             Step::Publish { publisher } => {
                 let Publisher::Has(round) = world.publishers[publisher] else { return Ok(world) };
                 if self.flaw == Flaw::AcknowledgedFirst {
-                    self.settle(&mut world, round);
+                    self.acknowledge(&mut world, round);
                 }
                 world.publishers[publisher] =
                     if world.queue.is_some() { Publisher::Sent(round) } else { Publisher::Refused(round) };
@@ -424,7 +424,7 @@ impl Model for Broker {
             Step::PublishUnsure { publisher, carried } => {
                 let Publisher::Has(round) = world.publishers[publisher] else { return Ok(world) };
                 if self.flaw == Flaw::AcknowledgedFirst {
-                    self.settle(&mut world, round);
+                    self.acknowledge(&mut world, round);
                 }
                 world.publishers[publisher] = Publisher::Refused(round);
                 if carried {
@@ -433,7 +433,7 @@ impl Model for Broker {
             }
             Step::Settle { publisher } | Step::SettleUnsure { publisher } => {
                 let Publisher::Sent(round) = world.publishers[publisher] else { return Ok(world) };
-                self.settle(&mut world, round);
+                self.acknowledge(&mut world, round);
                 if matches!(step, Step::Settle { .. }) {
                     world.publishers[publisher] = Publisher::Idle;
                 }
@@ -504,8 +504,9 @@ impl Model for Broker {
                     world.send(Message { again: true, heard: true, ..message });
                 }
                 let before = world.task.clone();
-                let slow =
-                    message.word == Word::Failure && world.is_elsewhere(message.worker) && world.lost[message.worker];
+                let slow = message.word == Word::Failure
+                    && world.is_at_another_worker(message.worker)
+                    && world.lost[message.worker];
                 if let Some(event) = self.event(message, &world) {
                     if let Some(start) = event.unsaid_start(&world.task.0) {
                         self.happen(&mut world, &start)?;

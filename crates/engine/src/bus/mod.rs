@@ -293,7 +293,7 @@ impl Engine {
             .await
             .map_err(|error| refused(error, "channel"))?;
         if let Some(event_publisher) = &bus.event_publisher {
-            bus.elsewhere.until_told(event_publisher.followed_here()).await;
+            bus.elsewhere.until_sent(event_publisher.followed_here()).await;
         }
         Ok(subscription)
     }

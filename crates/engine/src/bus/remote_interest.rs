@@ -78,7 +78,7 @@ impl RemoteInterest {
     }
 
     /// Waits until the other processes know the interest of this one, if there are others and they can be reached.
-    pub(super) async fn until_told(&self, wants: bool) {
+    pub(super) async fn until_sent(&self, wants: bool) {
         if self.shared {
             let mut told = self.told.subscribe();
             let _ = tokio::time::timeout(PATIENCE, told.wait_for(|told| *told == wants)).await;

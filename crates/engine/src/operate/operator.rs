@@ -180,11 +180,11 @@ impl Operator {
         detail: Option<String>,
         act: impl Future<Output = Result<T, EngineError>>,
     ) -> Result<T, EngineError> {
-        self.act_and_tell(needs, action, target, detail, act, |_| Some(AuditOutcome::default())).await
+        self.act_with_outcome(needs, action, target, detail, act, |_| Some(AuditOutcome::default())).await
     }
 
     /// The same, with what is only known afterwards; where nothing came of it, the line is taken back.
-    async fn act_and_tell<T>(
+    async fn act_with_outcome<T>(
         &self,
         needs: OperatorRole,
         action: &str,

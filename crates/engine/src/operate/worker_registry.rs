@@ -39,7 +39,7 @@ const TOLD: usize = 500;
 /// A worker, as processes publish it.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct Told {
+struct PublishedWorker {
     service: i32,
     host: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,10 +124,10 @@ impl WorkerRegistry {
     }
 
     /// All known workers, the latest first, as they are published.
-    fn told(&self) -> Vec<Told> {
+    fn told(&self) -> Vec<PublishedWorker> {
         let millis = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
         let book = self.book();
-        let known = book.iter().map(|((service, host), entry)| Told {
+        let known = book.iter().map(|((service, host), entry)| PublishedWorker {
             service: service.0,
             host: host.clone(),
             version: entry.version.as_deref().map(str::to_owned),
@@ -136,7 +136,8 @@ impl WorkerRegistry {
             slots: entry.slots,
             lease_ms: entry.lease.map(millis),
         });
-        let mut known: Vec<Told> = known.filter(|told| Duration::from_millis(told.seen_ms) < FORGET).collect();
+        let mut known: Vec<PublishedWorker> =
+            known.filter(|told| Duration::from_millis(told.seen_ms) < FORGET).collect();
         known.sort_by_key(|told| told.seen_ms);
         known
     }
@@ -186,7 +187,7 @@ impl Engine {
             running: 0,
             tasks: Vec::new(),
         };
-        for told in self.0.worker_registry.told().into_iter().chain(self.told_elsewhere().await?) {
+        for told in self.0.worker_registry.told().into_iter().chain(self.published_by_others().await?) {
             let Some(service) = declared.service_by_key(ServiceKey(told.service)) else { continue };
             let key = (service.name.to_string(), told.host.clone());
             leases.extend(told.lease_ms.map(|lease| (key.clone(), Duration::from_millis(lease))));
@@ -223,20 +224,20 @@ impl Engine {
 
     /// Whether any process has lately heard of a worker of a service.
     pub(crate) async fn heard_of_worker(&self, service: ServiceKey, within: Duration) -> Result<bool, EngineError> {
-        let heard = |told: &[Told]| {
+        let heard = |told: &[PublishedWorker]| {
             told.iter().any(|told| told.service == service.0 && Duration::from_millis(told.seen_ms) < within)
         };
-        Ok(heard(&self.0.worker_registry.told()) || heard(&self.told_elsewhere().await?))
+        Ok(heard(&self.0.worker_registry.told()) || heard(&self.published_by_others().await?))
     }
 
     /// The workers that other processes published, as of now.
-    async fn told_elsewhere(&self) -> Result<Vec<Told>, EngineError> {
+    async fn published_by_others(&self) -> Result<Vec<PublishedWorker>, EngineError> {
         let told = self.0.store.list_published_workers(self.0.worker_registry.process.clone(), BELIEVED).await?;
         let told = told.into_iter().flat_map(|(text, ago)| {
             // A process of another version may say what is not understood here.
-            let workers: Vec<Told> = serde_json::from_str(&text).unwrap_or_default();
+            let workers: Vec<PublishedWorker> = serde_json::from_str(&text).unwrap_or_default();
             let ago = u64::try_from(ago.as_millis()).unwrap_or(u64::MAX);
-            workers.into_iter().map(move |told| Told { seen_ms: told.seen_ms.saturating_add(ago), ..told })
+            workers.into_iter().map(move |told| PublishedWorker { seen_ms: told.seen_ms.saturating_add(ago), ..told })
         });
         Ok(told.collect())
     }

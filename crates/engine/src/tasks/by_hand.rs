@@ -78,11 +78,11 @@ impl Tasks {
         let engine = self.engine();
         let mut ran = Vec::new();
         // Schedules look at running tasks.
-        self.settle().await?;
+        self.fire_due().await?;
         loop {
             engine.fire_schedules().await?;
             engine.take_in().await?;
-            self.settle().await?;
+            self.fire_due().await?;
             let mut moved = false;
             for (service, registered) in services {
                 let runner = local::by_hand(engine, Arc::clone(service), registered.clone(), self.handlers());
@@ -113,7 +113,7 @@ impl Tasks {
     }
 
     /// Fires timers and resolves dependencies, until there is nothing left to do.
-    async fn settle(&self) -> Result<(), EngineError> {
+    async fn fire_due(&self) -> Result<(), EngineError> {
         let store = &self.engine().0.store;
         loop {
             while store.resolve_dependencies(BATCH).await?.more {}

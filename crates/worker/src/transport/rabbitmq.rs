@@ -128,7 +128,7 @@ impl Transport for OverRabbitMq {
             Some(_) => Some(self.telling.lock().await),
             None => None,
         };
-        starts().for_each(|(key, _)| self.intake.mark_told(key));
+        starts().for_each(|(key, _)| self.intake.mark_start_reported(key));
         self.publish(news).await?;
         let ended = news.iter().filter(|(_, news)| matches!(news, News::Verdict { .. }));
         self.intake.ack(ended.map(|(key, _)| *key));
@@ -139,7 +139,7 @@ impl Transport for OverRabbitMq {
     async fn give_back(&self, keys: &[TaskKey]) -> Result<Vec<TaskOutcome>, CallError> {
         let _telling = self.telling.lock().await;
         let told: Vec<_> =
-            keys.iter().filter(|key| self.intake.was_told(key)).map(|key| (key, News::Returned)).collect();
+            keys.iter().filter(|key| self.intake.start_was_reported(key)).map(|key| (key, News::Returned)).collect();
         if !told.is_empty() {
             self.publish(&told).await?;
         }

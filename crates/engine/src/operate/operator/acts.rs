@@ -35,7 +35,7 @@ impl Operator {
         if dry_run {
             return self.engine.apply(declaration, prune, true).await;
         }
-        self.act_and_tell(Admin, "apply", "", None, self.engine.apply(declaration, prune, false), told).await
+        self.act_with_outcome(Admin, "apply", "", None, self.engine.apply(declaration, prune, false), told).await
     }
 
     /// [`crate::Engine::delete_service`].
@@ -134,7 +134,7 @@ impl Operator {
             let detail = Some(format!("{} tasks", done.changed));
             Some(AuditOutcome { detail, ..AuditOutcome::default() })
         };
-        self.act_and_tell(Operating, action, &target, None, done, told).await
+        self.act_with_outcome(Operating, action, &target, None, done, told).await
     }
 
     /// [`crate::Engine::purge`]. A dry run changes nothing and is not written down.

@@ -164,14 +164,14 @@ impl Intake {
     }
 
     /// The server is being told that the task was started.
-    pub fn mark_told(&self, key: &TaskKey) {
+    pub fn mark_start_reported(&self, key: &TaskKey) {
         if let Some(held) = self.state.held().get_mut(key) {
             held.told = true;
         }
     }
 
     /// Whether the server has to be told that it comes back.
-    pub fn was_told(&self, key: &TaskKey) -> bool {
+    pub fn start_was_reported(&self, key: &TaskKey) -> bool {
         self.state.held().get(key).is_some_and(|held| held.told && !held.unwanted)
     }
 
