@@ -18,10 +18,10 @@ use axum::{
     middleware::{Next, from_fn_with_state},
 };
 use relais_api::{ApiOptions, RenderMetrics};
-use relais_callback::{HttpOptions, HttpSender};
+use relais_callback::{HttpSender, HttpSenderOptions};
 use relais_core::{CallbackType, Store};
 use relais_engine::{AuthOptions, CallbackSenders, Engine, Options};
-use relais_http::HttpOptions as ServeOptions;
+use relais_http::ServeOptions;
 use relais_testkit::TestDatabase;
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch};
@@ -265,7 +265,7 @@ pub fn secret(client_id: &str) -> String {
 
 /// Callbacks go out as they do by default: to public addresses only, over https.
 fn callback_senders() -> CallbackSenders {
-    match HttpSender::new(HttpOptions::default()) {
+    match HttpSender::new(HttpSenderOptions::default()) {
         Ok(callback_sender) => CallbackSenders::default().with(CallbackType::Https, Arc::new(callback_sender)),
         Err(error) => panic!("callbacks could not be set up: {error}"),
     }

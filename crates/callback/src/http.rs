@@ -44,7 +44,7 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
 /// The settings of webhooks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HttpOptions {
+pub struct HttpSenderOptions {
     /// How long a try may take, from the lookup of the name to the end of the answer; an hour at most.
     pub timeout: Duration,
     /// How much of an answer is read, in bytes.
@@ -65,7 +65,7 @@ pub struct HttpOptions {
     pub user_agent: String,
 }
 
-impl Default for HttpOptions {
+impl Default for HttpSenderOptions {
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(10),
@@ -121,19 +121,19 @@ pub struct HttpSender {
 
 impl HttpSender {
     /// Creates a callback sender with the system's resolver.
-    pub fn new(options: HttpOptions) -> Result<Self, HttpSenderError> {
+    pub fn new(options: HttpSenderOptions) -> Result<Self, HttpSenderError> {
         Self::with_resolver(options, Arc::new(SystemResolver::default()))
     }
 
     /// Creates a callback sender with this resolver. Its answers are checked like those of any other.
-    pub fn with_resolver(options: HttpOptions, resolver: Arc<dyn Resolver>) -> Result<Self, HttpSenderError> {
+    pub fn with_resolver(options: HttpSenderOptions, resolver: Arc<dyn Resolver>) -> Result<Self, HttpSenderError> {
         if options.timeout.is_zero() || options.timeout > MAX_TIMEOUT {
             return Err(HttpSenderError::Timeout(options.timeout));
         }
-        let HttpOptions { allow_http, allow_hosts, allow_networks, ports, .. } = &options;
+        let HttpSenderOptions { allow_http, allow_hosts, allow_networks, ports, .. } = &options;
         let guard = Arc::new(Guard::new(*allow_http, allow_hosts, allow_networks, ports)?);
         let client = client(&options, &guard, &resolver)?;
-        let HttpOptions { timeout, answer_limit, excerpt_limit, .. } = options;
+        let HttpSenderOptions { timeout, answer_limit, excerpt_limit, .. } = options;
         Ok(Self { client, guard, timeout, answer_limit, excerpt_limit })
     }
 
@@ -228,7 +228,7 @@ fn headers(delivery: &CallbackDelivery) -> Result<HeaderMap, String> {
 }
 
 fn client(
-    options: &HttpOptions,
+    options: &HttpSenderOptions,
     guard: &Arc<Guard>,
     resolver: &Arc<dyn Resolver>,
 ) -> Result<reqwest::Client, HttpSenderError> {

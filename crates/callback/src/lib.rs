@@ -46,5 +46,5 @@ pub mod signature;
 mod trouble;
 
 pub use amqp::AmqpSender;
-pub use http::{HttpOptions, HttpSender, HttpSenderError};
+pub use http::{HttpSender, HttpSenderError, HttpSenderOptions};
 pub use resolve::{Resolver, SystemResolver};

@@ -11,7 +11,7 @@ use std::{
 };
 
 use relais_callback::{
-    HttpOptions, HttpSender,
+    HttpSender, HttpSenderOptions,
     signature::{generate_secret, sign, sign_all, verify},
 };
 use relais_core::{
@@ -205,11 +205,11 @@ async fn receivers_accept_callbacks_and_drop_duplicates() {
     for receiver in [Receiver::Python, Receiver::Node] {
         let secret = generate_secret().unwrap();
         let mut running = Running::start(receiver, &secret);
-        let options = HttpOptions {
+        let options = HttpSenderOptions {
             allow_http: true,
             allow_networks: vec!["127.0.0.0/8".to_owned()],
             ports: vec![running.port],
-            ..HttpOptions::default()
+            ..HttpSenderOptions::default()
         };
         let callback_sender = HttpSender::new(options).unwrap();
         let delivery = |id: &str, secret: &str, gzip| CallbackDelivery {

@@ -4,9 +4,9 @@
 //! [`serve`] runs the routes of `relais-api` and `relais-ui` on a listener. It does not know what the routes do, nor
 //! any of our crates.
 //!
-//! A client that keeps the server waiting has a timeout: for the head of a request ([`HttpOptions::head_timeout`]), for
-//! its body ([`read_body`]), for reading an answer ([`HttpOptions::write_timeout`]), and between two requests
-//! ([`HttpOptions::idle_timeout`]). A client that waits for the server (a long-poll, a stream of events) has none.
+//! A client that keeps the server waiting has a timeout: for the head of a request ([`ServeOptions::head_timeout`]), for
+//! its body ([`read_body`]), for reading an answer ([`ServeOptions::write_timeout`]), and between two requests
+//! ([`ServeOptions::idle_timeout`]). A client that waits for the server (a long-poll, a stream of events) has none.
 
 mod body;
 mod connection;
@@ -18,4 +18,4 @@ mod state;
 
 pub use body::{BodyError, carrying, read_body};
 pub use peer::{Peer, TrustedProxies};
-pub use serve::{HttpOptions, serve};
+pub use serve::{ServeOptions, serve};

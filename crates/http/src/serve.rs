@@ -32,7 +32,7 @@ use crate::{
 
 /// How connections are served.
 #[derive(Debug, Clone)]
-pub struct HttpOptions {
+pub struct ServeOptions {
     /// As many at once. Then one that keeps the server waiting makes room, or others wait to be accepted.
     pub max_connections: usize,
     /// As many from one address; more are closed. Never more than three quarters of all, so that others find a place.
@@ -49,7 +49,7 @@ pub struct HttpOptions {
     pub grace: Duration,
 }
 
-impl Default for HttpOptions {
+impl Default for ServeOptions {
     fn default() -> Self {
         Self {
             max_connections: 10_000,
@@ -76,7 +76,7 @@ const LARGEST_HEAD: usize = 64 * 1024;
 const KEEP_ALIVE: Duration = Duration::from_secs(60);
 
 /// Serves until `shutdown`, then lets what is under way finish within the grace period.
-pub async fn serve(listener: TcpListener, router: Router, options: HttpOptions, shutdown: CancellationToken) {
+pub async fn serve(listener: TcpListener, router: Router, options: ServeOptions, shutdown: CancellationToken) {
     let service = NormalizePathLayer::trim_trailing_slash().layer(router);
     let most_per_peer = options
         .max_connections_per_peer
@@ -147,7 +147,7 @@ fn connection(
     address: SocketAddr,
     state: &Arc<State>,
     service: NormalizePath<Router>,
-    options: &Arc<HttpOptions>,
+    options: &Arc<ServeOptions>,
 ) -> http1::Connection<
     TokioIo<Socket>,
     impl hyper::service::HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + use<>,
@@ -177,7 +177,7 @@ fn connection(
 }
 
 /// Small answers leave at once, and an other end that is gone is noticed.
-fn tune(stream: &TcpStream, options: &HttpOptions) {
+fn tune(stream: &TcpStream, options: &ServeOptions) {
     let _ = stream.set_nodelay(true);
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new().with_time(KEEP_ALIVE).with_interval(KEEP_ALIVE / 4);

@@ -2,7 +2,7 @@
 //!
 //! All streams have the same rules. A comment goes out every 15 seconds, so that proxies do not take a quiet stream for
 //! a dead one. Nothing is gathered on the way: a proxy is told not to buffer. What is written waits in the connection's
-//! buffer, and a reader that takes nothing of it for [`write_timeout`](crate::HttpOptions::write_timeout) is closed; it
+//! buffer, and a reader that takes nothing of it for [`write_timeout`](crate::ServeOptions::write_timeout) is closed; it
 //! comes back with `Last-Event-ID`. How many events may wait before that is for whoever makes the stream.
 
 use std::{convert::Infallible, time::Duration};

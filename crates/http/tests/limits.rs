@@ -17,7 +17,7 @@ use axum::{
     routing::{get, post},
 };
 use http_body::Frame;
-use relais_http::{BodyError, HttpOptions, Peer, TrustedProxies, read_body, serve};
+use relais_http::{BodyError, Peer, ServeOptions, TrustedProxies, read_body, serve};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpSocket, TcpStream},
@@ -36,8 +36,8 @@ const LARGE: usize = 32 << 20;
 const LONG: Duration = Duration::from_secs(600);
 
 /// No deadline, unless a test sets one.
-fn patient() -> HttpOptions {
-    HttpOptions { head_timeout: LONG, idle_timeout: LONG, write_timeout: LONG, ..HttpOptions::default() }
+fn patient() -> ServeOptions {
+    ServeOptions { head_timeout: LONG, idle_timeout: LONG, write_timeout: LONG, ..ServeOptions::default() }
 }
 
 struct Server {
@@ -68,7 +68,7 @@ impl Drop for Endless {
     }
 }
 
-async fn start(options: HttpOptions) -> Server {
+async fn start(options: ServeOptions) -> Server {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let go = Arc::new(Notify::new());
@@ -152,7 +152,7 @@ async fn is_closed(stream: &mut TcpStream) -> bool {
 
 #[tokio::test]
 async fn an_incomplete_request_head_times_out_and_an_idle_connection_is_kept() {
-    let server = start(HttpOptions { head_timeout: SHORT, ..patient() }).await;
+    let server = start(ServeOptions { head_timeout: SHORT, ..patient() }).await;
     let mut kept = server.connect().await;
     assert!(ask(&mut kept, "GET /hello").await.contains("200 OK"));
     for sent in ["", "GET /hello HT", "GET /hello HTTP/1.1\r\nhost: h\r\n"] {
@@ -168,7 +168,7 @@ async fn an_incomplete_request_head_times_out_and_an_idle_connection_is_kept() {
 
 #[tokio::test]
 async fn an_idle_connection_is_closed_after_its_own_timeout() {
-    let server = start(HttpOptions { idle_timeout: SHORT, ..patient() }).await;
+    let server = start(ServeOptions { idle_timeout: SHORT, ..patient() }).await;
     let mut stream = server.connect().await;
     assert!(ask(&mut stream, "GET /hello").await.ends_with("hello"));
     assert!(is_closed(&mut stream).await);
@@ -176,7 +176,7 @@ async fn an_idle_connection_is_closed_after_its_own_timeout() {
 
 #[tokio::test]
 async fn a_reader_that_is_slow_gets_the_whole_answer() {
-    let server = start(HttpOptions { idle_timeout: SHORT, ..patient() }).await;
+    let server = start(ServeOptions { idle_timeout: SHORT, ..patient() }).await;
     let mut slow = server.connect().await;
     send(&mut slow, "GET /large HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n").await;
     let mut received = 0;
@@ -205,7 +205,7 @@ async fn a_head_that_is_too_large_is_refused() {
 
 #[tokio::test]
 async fn an_answer_that_is_not_read_times_out() {
-    let mut server = start(HttpOptions { write_timeout: SHORT, ..patient() }).await;
+    let mut server = start(ServeOptions { write_timeout: SHORT, ..patient() }).await;
     let mut stream = server.connect().await;
     send(&mut stream, "GET /endless HTTP/1.1\r\nhost: h\r\n\r\n").await;
     timeout(DEADLINE, server.dropped.recv()).await.expect("the answer is given up").unwrap();
@@ -213,7 +213,7 @@ async fn an_answer_that_is_not_read_times_out() {
 
 #[tokio::test]
 async fn a_client_that_waits_for_an_answer_has_no_timeout() {
-    let short = HttpOptions { head_timeout: SHORT, idle_timeout: SHORT, write_timeout: SHORT, ..patient() };
+    let short = ServeOptions { head_timeout: SHORT, idle_timeout: SHORT, write_timeout: SHORT, ..patient() };
     let mut server = start(short).await;
     let mut long_poll = server.waiting().await;
     let mut slow = server.connect().await;
@@ -234,7 +234,7 @@ async fn a_body_is_read_within_its_size_and_its_time() {
 
 #[tokio::test]
 async fn slow_connections_are_closed_to_make_room_for_others() {
-    let server = start(HttpOptions { max_connections: 6, ..patient() }).await;
+    let server = start(ServeOptions { max_connections: 6, ..patient() }).await;
     let mut slow = Vec::new();
     let slow_starts = ["", "GET", "POST /body HTTP/1.1\r\nhost: h\r\n", "GET /hello HTTP/1.1\r\n", "", ""];
     for (number, sent) in slow_starts.into_iter().enumerate() {
@@ -252,7 +252,7 @@ async fn slow_connections_are_closed_to_make_room_for_others() {
 
 #[tokio::test]
 async fn one_address_has_a_connection_limit_and_others_keep_theirs() {
-    let mut server = start(HttpOptions { max_connections_per_peer: 2, ..patient() }).await;
+    let mut server = start(ServeOptions { max_connections_per_peer: 2, ..patient() }).await;
     let (first, second) = (server.waiting().await, server.waiting().await);
     let mut third = server.connect().await;
     assert!(is_closed(&mut third).await);
@@ -264,7 +264,7 @@ async fn one_address_has_a_connection_limit_and_others_keep_theirs() {
 #[tokio::test]
 async fn a_trusted_proxy_has_no_connection_limit_and_sets_the_client_address() {
     let trusted_proxies = TrustedProxies::parse(&["127.0.0.2".to_owned()]).unwrap();
-    let server = start(HttpOptions { max_connections_per_peer: 1, trusted_proxies, ..patient() }).await;
+    let server = start(ServeOptions { max_connections_per_peer: 1, trusted_proxies, ..patient() }).await;
     let forwarded = "GET /peer HTTP/1.1\r\nhost: h\r\nx-forwarded-for: 192.0.2.9\r\n\r\n";
     let (mut one, mut two) = (server.connect_from([127, 0, 0, 2]).await, server.connect_from([127, 0, 0, 2]).await);
     for stream in [&mut one, &mut two] {

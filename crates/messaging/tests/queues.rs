@@ -5,7 +5,7 @@ use std::{error::Error, time::Duration};
 use anyhow::Result;
 use futures::future::join_all;
 use relais_messaging::rabbitmq::{
-    Broker, BrokerOptions, BrokerState, Browser, ConsumeError, ConsumeOptions, Declared, HeaderValue, Management,
+    Broker, BrokerOptions, BrokerState, Browser, ConsumeError, ConsumeOptions, DeclaredQueue, HeaderValue, Management,
     ManagementError, Publish, Queue, QueueKind,
 };
 use relais_testkit::{TcpProxy, TestVhost, free_port};
@@ -58,7 +58,7 @@ async fn a_queue_is_made_once_and_found_afterwards() -> Result<()> {
         [("plain", QueueKind::Classic, "classic"), ("a / safe one", QueueKind::Quorum, "quorum")]
     {
         let made = broker.declare(&queue(name, kind)).await?;
-        assert_eq!(made, Declared { existed: false, messages: 0, consumers: 0 });
+        assert_eq!(made, DeclaredQueue { existed: false, messages: 0, consumers: 0 });
         fill(&broker, name, 3).await?;
         let _consumer = broker.consume(name, ConsumeOptions { prefetch: 1, ..ConsumeOptions::default() }).await?;
         let found = broker.declare(&queue(name, kind)).await?;

@@ -12,7 +12,7 @@ use relais_engine::{
     AuthOptions, BatchOptions, CallbackOptions, CallbackSenders, DispatchOptions, Engine, EngineError, InstanceOptions,
     Options, PurgeDefaults, ValidationOptions, chain,
 };
-use relais_http::{HttpOptions, TrustedProxies};
+use relais_http::{ServeOptions, TrustedProxies};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
 use relais_ui::UiOptions;
 use tokio::net::TcpListener;
@@ -267,7 +267,7 @@ fn engine_options(
 /// Who carries callbacks.
 fn callback_senders(config: &Config) -> anyhow::Result<CallbackSenders> {
     let callbacks = &config.callbacks;
-    let http = HttpSender::new(relais_callback::HttpOptions {
+    let http = HttpSender::new(relais_callback::HttpSenderOptions {
         timeout: callbacks.timeout.0,
         allow_http: callbacks.allow_http,
         allow_hosts: callbacks.allow_hosts.clone(),
@@ -275,7 +275,7 @@ fn callback_senders(config: &Config) -> anyhow::Result<CallbackSenders> {
         ports: callbacks.ports.clone(),
         root_certificates: (!callbacks.root_certificates.is_empty())
             .then(|| callbacks.root_certificates.clone().into()),
-        ..relais_callback::HttpOptions::default()
+        ..relais_callback::HttpSenderOptions::default()
     })
     .context("callbacks can not be sent")?;
     let http: Arc<dyn CallbackSender> = Arc::new(http);
@@ -313,9 +313,9 @@ fn broker_options(config: &Config) -> BrokerOptions {
     }
 }
 
-fn http_options(config: &Config) -> anyhow::Result<HttpOptions> {
+fn http_options(config: &Config) -> anyhow::Result<ServeOptions> {
     let server = &config.server;
-    Ok(HttpOptions {
+    Ok(ServeOptions {
         max_connections: server.max_connections,
         max_connections_per_peer: server.max_connections_per_peer,
         trusted_proxies: TrustedProxies::parse(&server.trusted_proxies).map_err(anyhow::Error::msg)?,

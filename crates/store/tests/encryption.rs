@@ -7,7 +7,7 @@ use relais_core::{Change, ClientId, Store, StoreError};
 use relais_store::{EncryptionKey, Options};
 use relais_testkit::{
     TestDatabase,
-    store_suite::{Features, Harness, callback},
+    store_suite::{Harness, StoreFeatures, callback},
 };
 use sqlx::{Connection as _, PgConnection, SqliteConnection};
 use tempfile::TempDir;
@@ -273,7 +273,7 @@ async fn at_most_two_signing_secrets_are_valid_where_they_are_encrypted() -> Res
     for place in Place::each().await? {
         let store = place.start(&[OLD]).await?;
         let harness =
-            Harness { features: Features { many_processes: false }, handles: vec![store], keep: Box::new(place) };
+            Harness { features: StoreFeatures { many_processes: false }, handles: vec![store], keep: Box::new(place) };
         callback::at_most_two_signing_secrets_are_valid(&harness).await?;
     }
     Ok(())

@@ -4,7 +4,7 @@ use anyhow::Result;
 use relais_store::Options;
 use relais_testkit::{
     TestDatabase,
-    store_suite::{Features, Harness},
+    store_suite::{Harness, StoreFeatures},
 };
 
 async fn harness() -> Result<Harness> {
@@ -16,7 +16,7 @@ async fn harness() -> Result<Harness> {
         store.migrate().await?;
         handles.push(store);
     }
-    Ok(Harness { features: Features { many_processes: true }, handles, keep: Box::new(database) })
+    Ok(Harness { features: StoreFeatures { many_processes: true }, handles, keep: Box::new(database) })
 }
 
 relais_testkit::store_suite!(harness);

@@ -49,5 +49,5 @@ pub use port::free_port;
 pub use postgres::{PostgresOptions, PostgresServer};
 pub use process::ServerProcess;
 pub use proxy::TcpProxy;
-pub use rabbitmq::{RABBITMQ_VARIABLE, RabbitMqOptions, RabbitMqServer, TakenMessage, TestVhost};
+pub use rabbitmq::{RABBITMQ_VARIABLE, RabbitMqServer, RabbitMqServerOptions, TakenMessage, TestVhost};
 pub use redis::RedisServer;

@@ -57,7 +57,7 @@ pub struct RabbitMqServer {
 
 /// How a private node is started.
 #[derive(Debug, Clone, Default)]
-pub struct RabbitMqOptions {
+pub struct RabbitMqServerOptions {
     settings: Vec<(String, String)>,
 }
 
@@ -70,7 +70,7 @@ struct Ports {
     epmd: u16,
 }
 
-impl RabbitMqOptions {
+impl RabbitMqServerOptions {
     /// Any setting of rabbitmq.conf; wins over what is set here.
     pub fn set(mut self, name: &str, value: &str) -> Self {
         self.settings.push((name.to_owned(), value.to_owned()));
@@ -98,8 +98,8 @@ impl RabbitMqServer {
     }
 
     /// The options to start a node with.
-    pub fn options() -> RabbitMqOptions {
-        RabbitMqOptions::default()
+    pub fn options() -> RabbitMqServerOptions {
+        RabbitMqServerOptions::default()
     }
 
     /// The URL of a virtual host on this node. `/` always exists.

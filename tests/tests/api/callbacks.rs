@@ -3,7 +3,7 @@
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use relais_callback::{HttpOptions, HttpSender, signature};
+use relais_callback::{HttpSender, HttpSenderOptions, signature};
 use relais_core::{CallbackSender, CallbackType};
 use relais_engine::{CallbackOptions, CallbackSenders};
 use relais_tests::{
@@ -43,12 +43,12 @@ async fn app(on: Backend) -> TestApp {
 
 async fn app_with(on: Backend, change: impl FnOnce(&mut CallbackOptions)) -> TestApp {
     let callback_sender: Arc<dyn CallbackSender> = Arc::new(
-        HttpSender::new(HttpOptions {
+        HttpSender::new(HttpSenderOptions {
             timeout: DEADLINE,
             allow_http: true,
             allow_networks: vec!["127.0.0.0/8".to_owned()],
             ports: (1..=u16::MAX).collect(),
-            ..HttpOptions::default()
+            ..HttpSenderOptions::default()
         })
         .unwrap(),
     );
@@ -335,7 +335,8 @@ async fn all_failed_callbacks_are_sent_again_at_once(on: Backend) {
 async fn an_invalid_callback_target_is_refused_at_submission(on: Backend) {
     let app = TestApp::builder(on)
         .engine(|options| {
-            let callback_sender: Arc<dyn CallbackSender> = Arc::new(HttpSender::new(HttpOptions::default()).unwrap());
+            let callback_sender: Arc<dyn CallbackSender> =
+                Arc::new(HttpSender::new(HttpSenderOptions::default()).unwrap());
             options.callback_senders = CallbackSenders::default().with(CallbackType::Https, callback_sender);
         })
         .start()

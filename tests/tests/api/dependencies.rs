@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use relais_callback::{HttpOptions, HttpSender};
+use relais_callback::{HttpSender, HttpSenderOptions};
 use relais_core::{CallbackSender, CallbackType};
 use relais_engine::CallbackSenders;
 use relais_tests::{
@@ -33,12 +33,12 @@ const TRACEPARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-
 /// A Relais that may call this machine.
 async fn app(on: Backend) -> TestApp {
     let callback_sender: Arc<dyn CallbackSender> = Arc::new(
-        HttpSender::new(HttpOptions {
+        HttpSender::new(HttpSenderOptions {
             timeout: Duration::from_secs(5),
             allow_http: true,
             allow_networks: vec!["127.0.0.0/8".to_owned()],
             ports: (1..=u16::MAX).collect(),
-            ..HttpOptions::default()
+            ..HttpSenderOptions::default()
         })
         .unwrap(),
     );

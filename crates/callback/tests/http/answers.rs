@@ -4,7 +4,7 @@ use std::{io::Read, sync::Arc, time::Duration};
 
 use flate2::read::GzDecoder;
 use relais_callback::{
-    HttpOptions,
+    HttpSenderOptions,
     signature::{generate_secret, verify},
 };
 use relais_core::{CallbackDelivery, CallbackSender, CallbackType, ReplyOutcome, SigningSecret};
@@ -146,7 +146,7 @@ async fn a_redirect_is_reported_and_not_followed() {
         let answer = status(&format!("{code} Go"), &format!("location: {}\r\n", private.url()));
         let public = Receiver::answering(answer).await;
         // Both may be called, so that nothing but the redirect stands between them.
-        let options = HttpOptions { ports: vec![public.port(), private.port()], ..options(0) };
+        let options = HttpSenderOptions { ports: vec![public.port(), private.port()], ..options(0) };
         let reply = send(&callback_sender(options), &public.url()).await;
         assert_eq!((reply.outcome, reply.status), (REFUSED, Some(code)));
         // What follows the path may be a secret of somebody's.
@@ -205,7 +205,7 @@ async fn a_connection_is_used_again() {
 
 #[test]
 fn a_callback_target_is_validated_without_dns() {
-    let options = HttpOptions { allow_http: true, ports: vec![80, 443, 8443], ..HttpOptions::default() };
+    let options = HttpSenderOptions { allow_http: true, ports: vec![80, 443, 8443], ..HttpSenderOptions::default() };
     let (callback_sender, client) = (callback_sender(options), client(Vec::new()));
     let judge = |kind, target: &str| callback_sender.judge(kind, target, &client).map_err(|refusal| refusal.0);
     for (kind, target, endpoint) in [
@@ -250,9 +250,9 @@ async fn every_allowed_callback_target_can_be_called() {
 async fn a_callback_target_is_validated_again_before_sending() {
     let receiver = Receiver::answering(OK).await;
     for options in [
-        HttpOptions { allow_networks: Vec::new(), ..options(receiver.port()) },
-        HttpOptions { allow_http: false, ..options(receiver.port()) },
-        HttpOptions { ports: Vec::new(), ..options(receiver.port()) },
+        HttpSenderOptions { allow_networks: Vec::new(), ..options(receiver.port()) },
+        HttpSenderOptions { allow_http: false, ..options(receiver.port()) },
+        HttpSenderOptions { ports: Vec::new(), ..options(receiver.port()) },
     ] {
         let reply = send(&callback_sender(options), &receiver.url()).await;
         assert_eq!((reply.outcome, reply.status), (ReplyOutcome::Forbidden, None));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_callback::{HttpOptions, HttpSender, HttpSenderError};
+use relais_callback::{HttpSender, HttpSenderError, HttpSenderOptions};
 use relais_core::ReplyOutcome;
 use tokio::{io::AsyncReadExt, net::TcpListener, sync::mpsc::unbounded_channel};
 
@@ -61,7 +61,7 @@ async fn a_slow_body_does_not_move_the_deadline_and_the_status_counts() {
         })
         .await;
         // Enough for the status to arrive on a busy machine.
-        let options = HttpOptions { timeout: 10 * SHORT, ..options(receiver.port()) };
+        let options = HttpSenderOptions { timeout: 10 * SHORT, ..options(receiver.port()) };
         let (reply, took) = timed(&callback_sender(options), &receiver.url()).await;
         assert_eq!((reply.outcome, reply.status), (outcome, line[..3].parse().ok()));
         assert!((10 * SHORT..AT_MOST).contains(&took), "{took:?}");
@@ -103,7 +103,7 @@ async fn an_endless_or_huge_body_is_read_up_to_the_cap() {
 #[tokio::test]
 async fn the_cap_and_the_excerpt_are_the_operators() {
     let receiver = Receiver::answering("HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n0123456789").await;
-    let options = HttpOptions { answer_limit: 4, excerpt_limit: 3, ..options(receiver.port()) };
+    let options = HttpSenderOptions { answer_limit: 4, excerpt_limit: 3, ..options(receiver.port()) };
     assert_eq!(send(&callback_sender(options), &receiver.url()).await.answer.as_deref(), Some("012"));
 }
 
@@ -194,7 +194,7 @@ async fn a_callback_to_a_host_that_accepts_no_connection_times_out() {
 #[test]
 fn a_sender_without_a_timeout_is_refused() {
     for timeout in [Duration::ZERO, Duration::from_secs(3601), Duration::MAX] {
-        let callback_sender = HttpSender::new(HttpOptions { timeout, ..HttpOptions::default() });
+        let callback_sender = HttpSender::new(HttpSenderOptions { timeout, ..HttpSenderOptions::default() });
         assert!(matches!(callback_sender, Err(HttpSenderError::Timeout(_))), "{timeout:?}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use relais_callback::{HttpOptions, HttpSender};
+use relais_callback::{HttpSender, HttpSenderOptions};
 use relais_core::ReplyOutcome;
 use tokio::net::TcpListener;
 
@@ -14,11 +14,11 @@ use crate::{
 const OK: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
 /// Stands for the public internet: only this address may be connected to.
-fn only_other(port: u16) -> HttpOptions {
-    HttpOptions { allow_networks: vec!["127.0.0.2".to_owned()], ..options(port) }
+fn only_other(port: u16) -> HttpSenderOptions {
+    HttpSenderOptions { allow_networks: vec!["127.0.0.2".to_owned()], ..options(port) }
 }
 
-fn sender_with(options: HttpOptions, script: &Arc<Script>) -> HttpSender {
+fn sender_with(options: HttpSenderOptions, script: &Arc<Script>) -> HttpSender {
     HttpSender::with_resolver(options, Arc::<Script>::clone(script)).unwrap()
 }
 
@@ -71,7 +71,7 @@ async fn blocked_addresses_are_recognised_in_every_notation() {
         "0.0.0.0",
     ] {
         let script = Script::new(&[&[address]]);
-        let options = HttpOptions { allow_networks: Vec::new(), ..options(8080) };
+        let options = HttpSenderOptions { allow_networks: Vec::new(), ..options(8080) };
         let reply = send(&sender_with(options, &script), "http://hidden.test:8080/").await;
         assert_eq!(reply.outcome, ReplyOutcome::Forbidden, "{address}");
         assert!(why(&reply).ends_with("is not allowed"), "{address}: {}", why(&reply));
@@ -101,7 +101,7 @@ async fn a_kept_connection_goes_on_to_the_address_that_was_checked() {
 #[tokio::test]
 async fn an_allowed_host_may_resolve_to_anything() {
     let receiver = Receiver::answering(OK).await;
-    let options = HttpOptions {
+    let options = HttpSenderOptions {
         allow_networks: Vec::new(),
         allow_hosts: vec!["inside".to_owned(), "*.svc.cluster.local".to_owned()],
         ..options(receiver.port())
@@ -123,7 +123,7 @@ async fn an_allowed_host_may_resolve_to_anything() {
 #[tokio::test]
 async fn the_systems_resolver_is_asked_unless_there_is_another() {
     let receiver = Receiver::answering(OK).await;
-    let options = HttpOptions { allow_hosts: vec!["localhost".to_owned()], ..options(receiver.port()) };
+    let options = HttpSenderOptions { allow_hosts: vec!["localhost".to_owned()], ..options(receiver.port()) };
     let reply = send(&callback_sender(options), &format!("http://localhost:{}/", receiver.port())).await;
     assert_eq!(reply.outcome, ReplyOutcome::Delivered);
 }
@@ -133,7 +133,7 @@ async fn a_dead_address_leaves_time_for_the_next() {
     let (dead, _queue) = full((LOOPBACK, 0).into()).await;
     let public = TcpListener::bind((OTHER, dead.local_addr().unwrap().port())).await.unwrap();
     let public = Receiver::on(public, None, |it| answer_once(it, OK.into()));
-    let options = HttpOptions { timeout: 10 * SHORT, ..options(public.port()) };
+    let options = HttpSenderOptions { timeout: 10 * SHORT, ..options(public.port()) };
     let callback_sender = sender_with(options, &Script::new(&[&["127.0.0.1", "127.0.0.2"]]));
     let (reply, took) = timed(&callback_sender, &format!("http://two.test:{}/", public.port())).await;
     assert_eq!((reply.outcome, why(&reply)), (ReplyOutcome::Delivered, ""));

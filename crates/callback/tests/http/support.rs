@@ -9,7 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
-use relais_callback::{HttpOptions, HttpSender, Resolver};
+use relais_callback::{HttpSender, HttpSenderOptions, Resolver};
 use relais_core::{
     CallbackDelivery, CallbackSender, CallbackType, Client, ClientId, ClientKey, Reply, ReplyOutcome, SigningSecret,
     Timestamp,
@@ -36,21 +36,21 @@ pub async fn soon<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// Options that allow one port of loopback, and plain `http`.
-pub fn options(port: u16) -> HttpOptions {
-    HttpOptions {
+pub fn options(port: u16) -> HttpSenderOptions {
+    HttpSenderOptions {
         allow_http: true,
         allow_networks: vec!["127.0.0.0/8".to_owned()],
         ports: vec![port],
-        ..HttpOptions::default()
+        ..HttpSenderOptions::default()
     }
 }
 
 /// The same, with a short deadline.
-pub fn hurried(port: u16) -> HttpOptions {
-    HttpOptions { timeout: SHORT, ..options(port) }
+pub fn hurried(port: u16) -> HttpSenderOptions {
+    HttpSenderOptions { timeout: SHORT, ..options(port) }
 }
 
-pub fn callback_sender(options: HttpOptions) -> HttpSender {
+pub fn callback_sender(options: HttpSenderOptions) -> HttpSender {
     HttpSender::new(options).unwrap()
 }
 

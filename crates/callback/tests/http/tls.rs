@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, sync::Arc};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, Issuer, KeyPair, KeyUsagePurpose, date_time_ymd,
 };
-use relais_callback::{HttpOptions, HttpSender, HttpSenderError};
+use relais_callback::{HttpSender, HttpSenderError, HttpSenderOptions};
 use relais_core::ReplyOutcome;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -64,7 +64,7 @@ impl Authority {
 }
 
 fn sender_for(port: u16, roots: Option<PathBuf>) -> HttpSender {
-    let options = HttpOptions { root_certificates: roots, allow_http: false, ..options(port) };
+    let options = HttpSenderOptions { root_certificates: roots, allow_http: false, ..options(port) };
     HttpSender::with_resolver(options, Script::new(&[&["127.0.0.1"]])).unwrap()
 }
 
@@ -139,7 +139,10 @@ async fn the_deadline_covers_the_handshake() {
 fn a_file_without_certificates_is_refused() {
     let folder = TempDir::new().unwrap();
     let with = |name: &str| {
-        HttpSender::new(HttpOptions { root_certificates: Some(folder.path().join(name)), ..HttpOptions::default() })
+        HttpSender::new(HttpSenderOptions {
+            root_certificates: Some(folder.path().join(name)),
+            ..HttpSenderOptions::default()
+        })
     };
     fs::write(folder.path().join("empty.pem"), "nothing").unwrap();
     assert!(matches!(with("missing.pem"), Err(HttpSenderError::RootCertificates { .. })));

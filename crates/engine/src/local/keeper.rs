@@ -6,7 +6,7 @@ use relais_core::{Event, Ignored, Outcome, TaskEvent, TaskId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::{life::Life, running::Running};
+use super::{life::InstanceLife, running::Running};
 use crate::Engine;
 
 /// A task that runs for longer than this reports its start. Shorter ones only report their end.
@@ -19,7 +19,7 @@ const ASK: Duration = Duration::from_secs(1);
 const BATCH: usize = 500;
 
 /// Reports until the instance stops, and then for as long as its tasks run.
-pub(super) async fn run(engine: Engine, life: Arc<Life>, running: Arc<Running>, stop: CancellationToken) {
+pub(super) async fn run(engine: Engine, life: Arc<InstanceLife>, running: Arc<Running>, stop: CancellationToken) {
     let mut asked = Instant::now();
     loop {
         if running.lock().is_empty() {
@@ -58,7 +58,7 @@ fn news(running: &Running, ask: bool) -> Vec<TaskEvent> {
 }
 
 /// Sends the reports, and stops tasks that were taken away.
-async fn tell(engine: &Engine, life: &Life, running: &Running, events: &[TaskEvent]) {
+async fn tell(engine: &Engine, life: &InstanceLife, running: &Running, events: &[TaskEvent]) {
     let Ok(outcomes) = engine.0.store.record_events(events.to_vec()).await else {
         let mut runs = running.lock();
         for event in events {

@@ -19,7 +19,7 @@ use crate::{Engine, EngineError, error::chain};
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// One instance of this process.
-pub(super) struct Life {
+pub(super) struct InstanceLife {
     engine: Engine,
     new: NewInstance,
     key: watch::Sender<Key>,
@@ -30,7 +30,7 @@ pub(super) struct Life {
     pub(super) tallies: Tallies,
 }
 
-impl Life {
+impl InstanceLife {
     /// Registers, under the name that the options give.
     pub(super) async fn begin(
         engine: Engine,

@@ -26,7 +26,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
-    life::Life,
+    life::InstanceLife,
     running::{Running, Tallies},
 };
 use crate::{Engine, EngineError, error::chain};
@@ -76,7 +76,7 @@ pub(crate) struct Registered {
 
 /// The hooks around every task.
 #[derive(Clone, Default)]
-pub(crate) struct Hooks {
+pub(crate) struct TaskHooks {
     pub(crate) before: Vec<Before>,
     pub(crate) after: Vec<After>,
 }
@@ -87,7 +87,7 @@ pub(crate) struct Hooks {
 pub struct Handlers {
     pub(crate) options: InstanceOptions,
     pub(crate) registered: BTreeMap<String, Registered>,
-    pub(crate) hooks: Hooks,
+    pub(crate) hooks: TaskHooks,
 }
 
 /// The default concurrency of a service.
@@ -173,7 +173,7 @@ pub struct InstanceReport {
 /// name.
 #[must_use = "an instance that is dropped ends at once"]
 pub struct Instance {
-    life: Arc<Life>,
+    life: Arc<InstanceLife>,
     tracker: TaskTracker,
     grace: Duration,
     stop: CancellationToken,
@@ -193,7 +193,7 @@ impl Engine {
     pub async fn work(&self, handlers: Handlers) -> Result<Instance, EngineError> {
         let services = services(self, &handlers)?;
         let keys = services.iter().map(|(service, _)| service.key).collect();
-        let life = Arc::new(Life::begin(self.clone(), handlers.options.clone(), keys).await?);
+        let life = Arc::new(InstanceLife::begin(self.clone(), handlers.options.clone(), keys).await?);
         let (tracker, stop, dropped) = (TaskTracker::new(), CancellationToken::new(), CancellationToken::new());
         let running = Arc::new(Running::default());
         let only = handlers.options.once.then(Arc::<AtomicBool>::default);
@@ -249,7 +249,7 @@ pub(crate) fn by_hand(
     stop.cancel();
     runner::Runner {
         engine: engine.clone(),
-        life: Arc::new(Life::by_hand(engine.clone())),
+        life: Arc::new(InstanceLife::by_hand(engine.clone())),
         service,
         registered,
         hooks: handlers.hooks.clone(),
@@ -300,7 +300,7 @@ pub(crate) async fn presence(engine: Engine, options: InstanceOptions) {
     let stopping = engine.stopping();
     let life = loop {
         let begun = tokio::select! {
-            begun = Life::begin(engine.clone(), options.clone(), Vec::new()) => begun,
+            begun = InstanceLife::begin(engine.clone(), options.clone(), Vec::new()) => begun,
             () = stopping.cancelled() => return,
         };
         match begun {

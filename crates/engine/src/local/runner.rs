@@ -25,8 +25,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{Instrument as _, field::Empty};
 
 use super::{
-    Hooks, Registered,
-    life::Life,
+    Registered, TaskHooks,
+    life::InstanceLife,
     running::{Run, Running},
 };
 use crate::{Engine, EngineError, claims::work::wording, error::chain, submit::links::as_trail};
@@ -62,10 +62,10 @@ const LONGEST_HELD: Duration = Duration::from_secs(30);
 /// The runner of one service.
 pub(crate) struct Runner {
     pub(super) engine: Engine,
-    pub(super) life: Arc<Life>,
+    pub(super) life: Arc<InstanceLife>,
     pub(super) service: Arc<Service>,
     pub(super) registered: Registered,
-    pub(super) hooks: Hooks,
+    pub(super) hooks: TaskHooks,
     pub(super) running: Arc<Running>,
     pub(super) stop: CancellationToken,
     pub(super) stop_limit: Duration,

@@ -27,7 +27,7 @@ pub struct Management {
 
 /// What is known of a queue. Nodes collect this every few seconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QueueFacts {
+pub struct QueueInfo {
     /// How many messages wait.
     pub ready: u64,
     /// How many are handed out and not acknowledged.
@@ -174,11 +174,11 @@ impl Management {
     }
 
     /// What is known of a queue, if there is one.
-    pub async fn queue(&self, name: &str) -> Result<Option<QueueFacts>, ManagementError> {
+    pub async fn queue(&self, name: &str) -> Result<Option<QueueInfo>, ManagementError> {
         let Some(answer) = self.ask(Method::GET, "queues", name, None).await? else { return Ok(None) };
         // A queue of which nothing was collected yet has no numbers.
         let number = |field: &str| answer[field].as_u64().unwrap_or_default();
-        Ok(Some(QueueFacts {
+        Ok(Some(QueueInfo {
             ready: number("messages_ready"),
             unacknowledged: number("messages_unacknowledged"),
             consumers: number("consumers"),

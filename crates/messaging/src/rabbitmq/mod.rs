@@ -120,11 +120,10 @@ pub use browse::Browser;
 pub use consume::{Acker, ConsumeOptions, Consumer};
 pub use delivery::{Delivery, HeaderValue};
 pub use error::{BrokerError, ConsumeError, PublishError};
-pub use management::{Management, ManagementError, QueueFacts};
+pub use management::{Management, ManagementError, QueueInfo};
 pub use options::BrokerOptions;
 pub use publish::Publish;
-pub use queue::{Declared, Queue, QueueKind};
-pub use sink::RabbitMqSink;
+pub use queue::{DeclaredQueue, Queue, QueueKind};
 
 #[cfg(test)]
 mod tests {

@@ -33,7 +33,7 @@ pub enum QueueKind {
 
 /// What was found, or made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Declared {
+pub struct DeclaredQueue {
     /// Whether it was there before. Then it is used as it is, whatever it is made of.
     pub existed: bool,
     /// How many messages wait in it.
@@ -44,13 +44,13 @@ pub struct Declared {
 
 impl Broker {
     /// Looks at a queue, if there is one.
-    pub async fn find(&self, queue: &str) -> Result<Option<Declared>, ConsumeError> {
+    pub async fn find(&self, queue: &str) -> Result<Option<DeclaredQueue>, ConsumeError> {
         let name = short(queue)?;
         self.request(async |link: Arc<Link>| find(&link, &name).await).await
     }
 
     /// Makes sure that there is a queue. One that exists is left as it is.
-    pub async fn declare(&self, queue: &Queue) -> Result<Declared, ConsumeError> {
+    pub async fn declare(&self, queue: &Queue) -> Result<DeclaredQueue, ConsumeError> {
         let name = short(&queue.name)?;
         self.request(async |link: Arc<Link>| {
             if let Some(found) = find(&link, &name).await? {
@@ -62,7 +62,7 @@ impl Broker {
             }
             let options = QueueDeclareOptions { durable: true, ..QueueDeclareOptions::default() };
             match ask(&link, &name, options, arguments).await? {
-                Ok(made) => Ok(Declared { existed: false, ..made }),
+                Ok(made) => Ok(DeclaredQueue { existed: false, ..made }),
                 // Somebody else was faster, and made another one.
                 Err(error) if soft(&error) == Some(&AMQPSoftError::PRECONDITIONFAILED) => {
                     find(&link, &name).await?.ok_or_else(|| ConsumeError::answer(&queue.name, &error))
@@ -75,7 +75,7 @@ impl Broker {
 }
 
 /// A queue, if it exists.
-async fn find(link: &Arc<Link>, name: &ShortString) -> Result<Option<Declared>, ConsumeError> {
+async fn find(link: &Arc<Link>, name: &ShortString) -> Result<Option<DeclaredQueue>, ConsumeError> {
     let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
     match ask(link, name, options, FieldTable::default()).await? {
         Ok(found) => Ok(Some(found)),
@@ -92,13 +92,13 @@ async fn ask(
     name: &ShortString,
     options: QueueDeclareOptions,
     arguments: FieldTable,
-) -> Result<lapin::Result<Declared>, ConsumeError> {
+) -> Result<lapin::Result<DeclaredQueue>, ConsumeError> {
     let lent = link.lend().await.map_err(|error| ConsumeError::end(&error))?;
     let answer = lent.channel().queue_declare(name.clone(), options, arguments).await;
     if answer.is_ok() {
         lent.give_back();
     }
-    Ok(answer.map(|queue| Declared {
+    Ok(answer.map(|queue| DeclaredQueue {
         existed: true,
         messages: queue.message_count(),
         consumers: queue.consumer_count(),

@@ -36,7 +36,7 @@ use relais_core::Store;
 
 /// What a driver can do.
 #[derive(Debug, Clone, Copy)]
-pub struct Features {
+pub struct StoreFeatures {
     /// Whether many processes may open the same database.
     pub many_processes: bool,
 }
@@ -44,7 +44,7 @@ pub struct Features {
 /// A store on an empty database whose tables were made.
 pub struct Harness {
     /// What the driver can do.
-    pub features: Features,
+    pub features: StoreFeatures,
     /// Handles on the same database, one for each process that plays a part.
     pub handles: Vec<Arc<dyn Store>>,
     /// Whatever must live as long as the database; dropped after the handles.
