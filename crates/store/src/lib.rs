@@ -5,7 +5,7 @@
 //! write them back, keep the counters. Its `statements.rs` says what it needs of a database, and `postgres.rs` and
 //! `sqlite.rs` say that in SQL.
 //!
-//! [`verbs`] is the store to which the features add their verbs. [`session`] is what a driver is: the sum of all
+//! `verbs.rs` is the store to which the features add their verbs. `session.rs` is what a driver is: the sum of all
 //! `statements.rs`. The drivers, `postgres/` and `sqlite/`, have connections and migrations. A driver decides nothing;
 //! where there is nothing to decide it may do a verb in one statement (`submit/postgres.rs`).
 //!
@@ -65,7 +65,8 @@ pub struct Options {
     /// does.
     pub notify: bool,
     /// What signing secrets are encrypted with in the database: the first key encrypts, each of them decrypts. Without
-    /// any they are stored in clear. [`Store::migrate`] encrypts what is there with the first key.
+    /// any they are stored in clear. [`migrate`](relais_core::MaintenanceStore::migrate) encrypts what is there with
+    /// the first key.
     pub encryption_keys: Vec<EncryptionKey>,
 }
 
@@ -76,7 +77,7 @@ impl Default for Options {
 }
 
 /// Opens the store that a URL names: `sqlite:path/to/file.db` or `postgres://…`. Its tables are made by
-/// [`Store::migrate`]. PostgreSQL need not be up yet.
+/// [`migrate`](relais_core::MaintenanceStore::migrate). PostgreSQL need not be up yet.
 pub async fn open(url: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
     let keys = secrets::encryption::Keys::new(&options.encryption_keys);
     match url.split_once(':').map(|(scheme, _)| scheme) {

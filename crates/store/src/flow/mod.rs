@@ -1,4 +1,4 @@
-//! Claims on services whose flow is limited: lock the flow, count, ask [`relais_core::Flow`], take what it says.
+//! Claims on services whose flow is limited: lock the flow, count, ask [`relais_core::Flow`], claim what it allows.
 
 pub(crate) mod postgres;
 pub(crate) mod sqlite;
@@ -20,24 +20,24 @@ use crate::{
     verbs::Verbs,
 };
 
-/// The services that somebody waits for to make room, as far as this process knows: who waits is woken when a task
-/// ends. A hint, like all wake-ups.
+/// The services whose flow is limited, as far as this process knows. When a task of them ends, those who wait for room
+/// are woken. This is a hint, like all wake-ups.
 #[derive(Debug, Default)]
 pub(crate) struct Limited {
-    /// Those with a limit on how many tasks run, and no broker.
+    /// Services with a limit on running tasks, and no broker.
     pub(crate) running: HashSet<ServiceKey>,
-    /// Those with a window on what is at their broker.
+    /// Services with a window on tasks at their broker.
     pub(crate) windows: HashSet<ServiceKey>,
 }
 
 /// How long to wait for tasks that others have locked.
 const SOON: Duration = Duration::from_millis(20);
 
-/// What a claim on such a service found.
+/// What a claim on a limited service found.
 pub(crate) struct Flowing {
     /// Tasks that may be claimed, and are locked.
     pub(crate) rows: Vec<LockedPending>,
-    /// The time at which they start: the one that the rate counts by.
+    /// The time at which they start, by which the rate is counted.
     pub(crate) now: Timestamp,
     /// When to look again.
     pub(crate) again: Option<Duration>,
@@ -111,12 +111,12 @@ impl<D: Database> Verbs<D> {
         Ok(Flowing { rows, now, again })
     }
 
-    /// The services that somebody waits for to make room.
+    /// The services whose flow is limited.
     pub(crate) fn limited(&self) -> Arc<Limited> {
         Arc::clone(&self.limited.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Learns which services those are.
+    /// Notes which services those are.
     pub(crate) fn note_limited(&self, declared: &Declared) {
         let windows = declared.services.values().filter(|service| service.limits.flow.dispatch_window.is_some());
         let windows: HashSet<ServiceKey> = windows.map(|service| service.key).collect();

@@ -1,7 +1,7 @@
-//! What a driver says in SQL about services whose flow is limited, and what the rows mean.
+//! What limited flows need of a database, and how the rows are read.
 //!
-//! Such a service has a row of its own, which claims lock: they take turns, one at a time, and see in their next
-//! statement what the one before has done. Services without limits have no part in this.
+//! A service with a limited flow has a row of its own, which claims lock: they take turns, and each sees in its next
+//! statement what the one before has done. Services without limits have no such row.
 
 use std::{collections::HashMap, future::Future};
 
@@ -21,7 +21,7 @@ use crate::{
 pub(crate) enum FlowKind {
     /// Not at all.
     Free = 0,
-    /// Whosever its tasks are.
+    /// For all clients together.
     Any = 1,
     /// By client.
     ByClient = 2,
@@ -34,8 +34,8 @@ pub(crate) trait Flows: Send {
     /// Locks a service's flow against other claims; tells what it remembers. None if it never had a limit.
     fn lock_flow(&mut self, service: ServiceKey) -> impl Future<Output = Result<Option<FlowState>>> + Send;
 
-    /// Reads what a claim has to know, after the flow was locked: only then is it the truth. None if there is nothing
-    /// to claim: the service is paused, gone, or has a broker. Tells also whether some of its tasks may be leased.
+    /// Reads what a claim has to know, after the flow was locked, since only then is it final. None if there is nothing
+    /// to claim: the service is paused, deleted, or has a broker. Tells also whether some of its tasks may be leased.
     fn flow_facts(
         &mut self,
         service: ServiceKey,
@@ -63,7 +63,7 @@ pub(crate) trait Flows: Send {
         leased: &[i64],
     ) -> impl Future<Output = Result<Locked<LockedPending>>> + Send;
 
-    /// Writes what a flow is to remember, and where clients stand that have had a turn.
+    /// Writes the state of a flow, and the standing of clients that have had a turn.
     fn write_flow(
         &mut self,
         service: ServiceKey,
@@ -109,7 +109,7 @@ pub(crate) fn flow_state(row: &impl Columns) -> Result<FlowState> {
     Ok(FlowState { ahead_until: row.big("ahead_until")?, time: row.big("time")?, turns: row.big("turns")? })
 }
 
-/// What one row says of a service; its clients are read elsewhere.
+/// Reads one row of a service; its clients are read elsewhere.
 pub(crate) fn flow_facts(row: &impl Columns, state: FlowState) -> Result<FlowFacts> {
     Ok(FlowFacts {
         limits: match flow_kind(row)? {

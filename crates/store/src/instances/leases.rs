@@ -1,4 +1,4 @@
-//! The leases of this process, as far as it knows; and where its claims go on.
+//! The leases of this process, as far as it knows, and where its claims continue.
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet, hash_map::Entry},
@@ -19,13 +19,13 @@ use crate::{
 pub(crate) struct InstanceLeases {
     pub(crate) tasks: HashMap<TaskId, Arc<Held>>,
     leases: HashMap<i64, LeasedTasks>,
-    /// All of whose tasks have ended. Whoever writes next removes them.
+    /// Leases whose tasks have all ended. The next write removes them.
     pub(crate) done_with: BTreeSet<i64>,
-    /// Where it is not known whether a claim was made or not.
+    /// Claims of which it is not known whether they were committed.
     pub(crate) doubtful: HashSet<(InstanceKey, ServiceKey)>,
-    /// How often a process gave up what it had under way, if ever.
+    /// The epoch of each instance, if it ever began a new one.
     pub(crate) epochs: HashMap<InstanceKey, i64>,
-    /// How far claims have come.
+    /// How far claims have come in each queue.
     places: HashMap<(InstanceKey, ServiceKey), Place>,
 }
 
@@ -34,25 +34,25 @@ pub(crate) struct InstanceLeases {
 const MANY: usize = 1000;
 const LOOKS_BACK: Duration = Duration::from_millis(100);
 
-/// The rank and the row of a task: where it stands in its queue.
+/// The place of a task in its queue: its rank and its row.
 type Position = (i64, i64);
 
-/// How far claims of a process on a service have come.
+/// How far the claims of an instance on a service have come.
 #[derive(Debug)]
 struct Place {
     at: Position,
-    /// When it looked from the head of the queue.
+    /// When a claim last began at the head of the queue.
     looked: Instant,
 }
 
-/// A list of tasks.
+/// A lease: a list of tasks.
 #[derive(Debug)]
 pub(crate) struct LeasedTasks {
     pub(crate) instance: InstanceKey,
     pub(crate) service: ServiceKey,
-    /// So many of them have not ended.
+    /// How many of its tasks have not ended.
     pub(crate) left: usize,
-    /// Where the last of them stood.
+    /// The place of its last task in the queue.
     pub(crate) last: Position,
 }
 
@@ -61,26 +61,26 @@ pub(crate) struct LeasedTasks {
 pub(crate) struct Held {
     pub(crate) instance: InstanceKey,
     pub(crate) lease: i64,
-    /// As it is in the store.
+    /// The task as it is in the store.
     pub(crate) task: LockedTask,
-    /// When it was taken, and what the process is called, while that is not written.
+    /// When it was started, and the name of the instance, as long as that is not written.
     pub(crate) taken: Option<(Timestamp, Option<String>)>,
 }
 
 impl Held {
-    /// Whether nothing has happened to the task since, but that another one waits for it now.
+    /// Whether the task has not changed, except that another task depends on it now.
     fn is_only_followed(&self, task: &LockedTask) -> bool {
         let before = &self.task;
         let revision = before.state.revision + 1;
         task.followed && !before.followed && task.state == State { revision, ..before.state.clone() }
     }
 
-    /// The attempt that the process is at.
+    /// The attempt that the instance runs.
     pub(crate) fn attempt(&self) -> u32 {
         self.task.state.attempt + u32::from(self.taken.is_some())
     }
 
-    /// Says that it was taken, where that is not written, and the task is still what it was.
+    /// Applies the start of the task, if that is not written and the task has not changed.
     pub(crate) fn catch_up(&self, task: &mut LockedTask, changes: &mut Changes) -> Result<(), StoreError> {
         if let Some((at, worker_host)) = &self.taken
             && task.state.status == Status::Pending
@@ -93,7 +93,7 @@ impl Held {
 }
 
 impl InstanceLeases {
-    /// A claim begins. It is in doubt until it is known that it was made: a call may be given up half-way.
+    /// Begins a claim. It is in doubt until it is known to be committed, since a call may be cancelled half-way.
     pub(crate) fn begin_claim(&mut self, instance: InstanceKey, service: ServiceKey, limit: usize) -> Lessee {
         self.doubtful.insert((instance, service));
         Lessee {
@@ -105,7 +105,7 @@ impl InstanceLeases {
         }
     }
 
-    /// It was made, and these went with it.
+    /// Ends a claim that was committed. It has removed these leases.
     pub(crate) fn end_claim(&mut self, instance: InstanceKey, service: ServiceKey, gone: &[i64]) {
         self.doubtful.remove(&(instance, service));
         self.done_with.retain(|lease| !gone.contains(lease));
@@ -121,7 +121,7 @@ impl InstanceLeases {
         self.leases.iter().filter(move |(_, lease)| mine(lease)).map(|(&id, lease)| (id, lease))
     }
 
-    /// Where a process looks for tasks: behind those that it has, if these are many.
+    /// Where the next claim begins: behind the leased tasks, if there are many.
     pub(crate) fn onward(&self, instance: InstanceKey, service: ServiceKey) -> Onward {
         let place = self.places.get(&(instance, service)).filter(|place| place.looked.elapsed() < LOOKS_BACK);
         let Some(&Place { at, .. }) = place else { return Onward::START };
@@ -132,7 +132,7 @@ impl InstanceLeases {
         }
     }
 
-    /// A claim was made there: if it got all that it asked for, the next one goes on behind it.
+    /// Notes how far a claim has come. If it got all that it asked for, the next one continues behind it.
     pub(crate) fn went_on(&mut self, service: ServiceKey, lessee: &Lessee, taken: usize, last: Position) {
         let key = (lessee.instance, service);
         let looked = match self.places.get(&key).filter(|_| !lessee.onward.is_start()) {
@@ -149,7 +149,7 @@ impl InstanceLeases {
     pub(crate) fn take(&mut self, lease: i64, listed: LeasedTasks, held: Vec<Held>) {
         self.leases.insert(lease, listed);
         for held in held {
-            // It may be known from another list: it was taken away, and is there again.
+            // It may be known from another lease: it was taken away, and is leased again.
             if let Some(before) =
                 self.tasks.insert(held.task.task_id, Arc::new(held)).filter(|before| before.lease != lease)
             {
@@ -167,7 +167,7 @@ impl InstanceLeases {
         self.count_down(lease);
     }
 
-    /// One less of a list has not ended.
+    /// Counts one task of a lease less.
     fn count_down(&mut self, lease: i64) {
         if let Some(listed) = self.leases.get_mut(&lease) {
             listed.left -= 1;
@@ -178,7 +178,7 @@ impl InstanceLeases {
         }
     }
 
-    /// The process is not known any more, and has nothing.
+    /// Forgets an instance and its leases.
     pub(crate) fn forget(&mut self, instance: InstanceKey) {
         self.tasks.retain(|_, held| held.instance != instance);
         self.leases.retain(|_, lease| lease.instance != instance);

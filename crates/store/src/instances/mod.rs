@@ -34,7 +34,7 @@ use crate::{
     verbs::Verbs,
 };
 
-/// What happens to tasks when something else has happened to the process that had them.
+/// What happens to a task of a dead instance.
 fn fate(decision: Decision, task: &LockedTask) -> Event {
     match decision {
         Decision::Restart => Event::Abandoned { delivery_limit: task.delivery_limit },
@@ -47,11 +47,11 @@ fn fate(decision: Decision, task: &LockedTask) -> Event {
 
 #[async_trait]
 impl<D: Database> InstanceStore for Verbs<D> {
-    /// A process begins.
+    /// Registers an instance. An earlier one of the same name is reaped first.
     async fn register_instance(&self, mut instance: NewInstance) -> Result<Registration, StoreError> {
         text::without_nul(&mut instance.name);
         instance.host.iter_mut().for_each(text::without_nul);
-        // In a transaction of its own: it waits for those of others.
+        // In a transaction of its own, since it waits for those of others.
         if !instance.services.is_empty() {
             let mut session = self.database.begin().await?;
             session.note_leased(&instance.services).await?;
@@ -73,7 +73,7 @@ impl<D: Database> InstanceStore for Verbs<D> {
         Ok(Registration::In { key, recovered })
     }
 
-    /// A process says that it is alive.
+    /// Extends the life of an instance, and removes the leases that it is done with.
     async fn heartbeat_instance(&self, instance: InstanceKey, silence: Duration) -> Result<bool, StoreError> {
         let done_with: Vec<i64> = self.leased().done_with.iter().copied().collect();
         let mut session = self.database.begin().await?;
@@ -87,11 +87,11 @@ impl<D: Database> InstanceStore for Verbs<D> {
         Ok(alive)
     }
 
-    /// A process ends.
+    /// Removes an instance that stops, and returns its tasks.
     async fn deregister_instance(&self, instance: InstanceKey) -> Result<(), StoreError> {
         let mut session = self.database.begin().await?;
         let mut changes = Changes::new(self.wants_changes(), self.limited());
-        // First of all: whatever it is still being given, it has then or never gets.
+        // Locked first: a lease that is still being written is either seen below, or never written.
         if !session.lock_own(instance).await? {
             session.commit().await?;
             self.leased().forget(instance);
@@ -111,7 +111,7 @@ impl<D: Database> InstanceStore for Verbs<D> {
         Ok(())
     }
 
-    /// Takes care of those that died.
+    /// Reaps an instance that was silent for too long.
     async fn reap_instances(&self) -> Result<ReapedInstances, StoreError> {
         self.mind_the_clock().await?;
         let mut session = self.database.begin().await?;
@@ -136,7 +136,7 @@ impl<D: Database> InstanceStore for Verbs<D> {
         self.database.list_instances().await
     }
 
-    /// Does what an operator has decided.
+    /// Reaps an instance by the decision of an operator.
     async fn resolve_instance(&self, name: String, decision: Decision) -> Result<Option<usize>, StoreError> {
         let mut session = self.database.begin().await?;
         let mut changes = Changes::new(self.wants_changes(), self.limited());
@@ -174,7 +174,7 @@ impl<D: Database> Verbs<D> {
         Ok(claimed)
     }
 
-    /// Takes tasks in while an instance waits for some, and leases them to it if that can be.
+    /// Submits tasks while an instance waits for some, and leases them to it if possible.
     pub(crate) async fn submit_and_lease(
         &self,
         tasks: Vec<NewTask>,
@@ -184,13 +184,13 @@ impl<D: Database> Verbs<D> {
         let service = request.service;
         let lessee = {
             let mut own = self.leased();
-            // Leases that it may have and does not know of are for its next claim to find out.
+            // Its next claim finds out about leases that it may have and does not know of.
             let certain = !own.doubtful.contains(&(instance, service));
             certain.then(|| own.begin_claim(instance, service, request.max))
         };
         let (answers, taken) = self.submit(tasks, lessee.as_ref()).await?;
         let Some(lessee) = lessee else { return Ok((answers, Vec::new())) };
-        // Where none was leased, it may be that no lease was removed.
+        // If nothing was leased, finished leases may not have been removed.
         let gone = if taken.is_some() { &lessee.done_with[..] } else { &[] };
         let mut worker_host = request.worker_host;
         worker_host.iter_mut().for_each(text::without_nul);
@@ -267,9 +267,9 @@ impl<D: Database> Verbs<D> {
         Ok(Claimed { tasks: vec![tasks], again: flowing.again })
     }
 
-    /// Begins a new epoch of an instance, so that calls which it gave up lease nothing any more, unless they have
-    /// locked the claims of the service: whoever locks those afterwards finds what there is. In a transaction of its
-    /// own, since nobody is to wait for the instance's row meanwhile. False if the instance is not alive.
+    /// Begins a new epoch of an instance, so that its cancelled calls lease nothing any more, unless they have locked
+    /// the claims of the service: whoever locks those afterwards sees what was leased. This is a transaction of its
+    /// own, so that nobody waits for the row of the instance meanwhile. False if the instance is not alive.
     async fn renew(&self, instance: InstanceKey) -> Result<bool, StoreError> {
         let mut session = self.database.begin().await?;
         let renewed = session.renew(instance).await?;
@@ -281,8 +281,8 @@ impl<D: Database> Verbs<D> {
         Ok(true)
     }
 
-    /// Gives back what a process was given by a claim of which it never heard, of a service whose flow is limited:
-    /// there it is written of those tasks that they were taken. Ends the session, and begins another.
+    /// Returns tasks that an instance got by a claim whose answer it never received, of a service whose flow is
+    /// limited: such tasks were written as started. Ends the session, and begins another.
     async fn give_back_unknown(
         &self,
         mut session: D::Session,
@@ -334,7 +334,7 @@ impl<D: Database> Verbs<D> {
         let event = Event::Taken { worker_host: worker_host.clone() };
         let (mut tasks, mut held) = (Vec::with_capacity(rows.len()), Vec::with_capacity(rows.len()));
         for pending in rows {
-            // A pending task can be taken.
+            // A pending task can always be started.
             let Ok(state) = apply(&pending.locked.state, &event, at) else { continue };
             tasks.push(Task { state, position: None, ..pending.task });
             held.push(Held { instance, lease, task: pending.locked, taken: Some((at, worker_host.clone())) });
@@ -366,7 +366,7 @@ impl<D: Database> Verbs<D> {
         }
         let done: Vec<DoneTask> = changes.take_written().filter_map(|written| done(&known, written)).collect();
         if done.len() != events.len() || session.write_done(&done).await? != done.len() {
-            // Dropped, the session never was.
+            // The session is dropped, and rolled back.
             return Ok(None);
         }
         self.write(session, changes).await?;
@@ -393,7 +393,7 @@ impl<D: Database> Verbs<D> {
         held.iter().all(|held| held.instance == instance).then_some((instance, held))
     }
 
-    /// Those of the tasks that this process has leased, and that nobody can take away until the session is over.
+    /// The tasks among these that this process has leased. Nobody can take them away until the session ends.
     pub(crate) async fn hold_leased(
         &self,
         session: &mut D::Session,
@@ -413,8 +413,8 @@ impl<D: Database> Verbs<D> {
         Ok(held)
     }
 
-    /// Applies to leased tasks that are pending that they were taken: that is not written yet, and an event must happen
-    /// to what they are. Tells which of them, and of those that have ended, are listed in a lease, and of whom.
+    /// Applies the start of leased tasks that are still written as pending, so that an event applies to a running task.
+    /// Tells which of these tasks, and of those that have ended, are listed in a lease, and the name of the instance.
     pub(crate) async fn catch_up_with_others(
         session: &mut D::Session,
         tasks: impl Iterator<Item = &mut LockedTask>,
@@ -451,8 +451,8 @@ impl<D: Database> Verbs<D> {
         }
     }
 
-    /// Does to the tasks of a process what it asked for, or what was decided, and forgets it; tells how many they were.
-    /// None if that has to be decided first.
+    /// Applies the crash policy of an instance, or the decision of an operator, to its tasks, and removes it. Tells how
+    /// many tasks it had; none if an operator has to decide first.
     async fn reap_instance(
         &self,
         session: &mut D::Session,
@@ -493,7 +493,7 @@ impl<D: Database> Verbs<D> {
     }
 }
 
-/// A result, as it is written.
+/// A result as it is written.
 fn done(known: &HashMap<i64, u64>, written: WrittenTask) -> Option<DoneTask> {
     let WrittenTask { id, state, response, .. } = written;
     Some(DoneTask {

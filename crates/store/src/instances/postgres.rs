@@ -51,7 +51,7 @@ fn next_in_line(service: ServiceKey, lessee: &Lessee) -> Statement<'_> {
     sqlx::query(NEXT_IN_LINE).bind(service.0).bind(wide(lessee.limit)).bind(rank).bind(id).bind(leases)
 }
 
-/// What such rows are, in the order in which they were asked for.
+/// Reads such rows, in the order in which they came.
 pub(crate) async fn leased_tasks(
     rows: &[PgRow],
     names: &Names,
@@ -89,7 +89,7 @@ impl InstanceRows for PgSession {
     }
 
     async fn lock_dead(&mut self) -> Result<Option<LockedInstance>> {
-        // A process that forgot to say that it has them is gone.
+        // Leases of instances that are gone.
         sqlx::query(
             "DELETE FROM relais.hand h WHERE NOT EXISTS (SELECT FROM relais.instance i WHERE i.id = h.instance_id)",
         )
@@ -321,7 +321,7 @@ impl InstanceRows for PgSession {
     }
 
     async fn write_done(&mut self, tasks: &[DoneTask]) -> Result<usize> {
-        // What one process has done it says in one breath: these are the same for all.
+        // One instance reports all of them in one call: host and time are the same for all.
         let Some(DoneTask { worker_host, ended, .. }) = tasks.first() else { return Ok(0) };
         if tasks.iter().any(|task| task.worker_host != *worker_host || task.ended != *ended) {
             return Ok(0);
@@ -406,7 +406,7 @@ impl InstanceReader for Postgres {
     }
 }
 
-/// The rows of these tasks.
+/// The rows of these tasks in the table.
 fn ids(locked: &Locked<LockedPending>) -> Vec<i64> {
     column(&locked.rows, |pending| pending.locked.id)
 }

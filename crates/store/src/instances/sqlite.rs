@@ -44,7 +44,7 @@ const LOCK_LEASED: &str = concat!(
       CROSS JOIN service s ON s.id = t.service_id WHERE h.instance_id = ?1 ORDER BY t.id"
 );
 
-/// Only where nobody else has changed the task.
+/// Writes results, if nobody else has changed the tasks.
 pub(crate) const WRITE_DONE: Values = Values {
     before:
         "UPDATE task SET status = 2, revision = w.column3, attempt = w.column4, progress = 100, worker_host = w.column5,
@@ -161,7 +161,7 @@ impl InstanceRows for SqliteSession {
     }
 
     async fn renew(&mut self, instance: InstanceKey) -> Result<Option<i64>> {
-        // What was begun before is over: there is one writer.
+        // Earlier calls have ended: there is one writer.
         Ok(self.lock_own(instance).await?.then_some(0))
     }
 

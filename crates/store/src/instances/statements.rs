@@ -1,4 +1,4 @@
-//! What a driver says in SQL about instances, which are processes that run tasks themselves, and about their leases.
+//! What instances, which are processes that run tasks themselves, and their leases need of a database.
 //!
 //! The row of an instance covers all its leases: whoever locks that row and finds it alive knows that nobody has taken
 //! a task away from it. Claims on a service whose tasks may be leased lock the service's flow, one after the other, and
@@ -19,21 +19,21 @@ use crate::{
     tasks::statements::{Locked, LockedTask},
 };
 
-/// A process that was locked.
+/// A locked instance.
 #[derive(Debug, Clone)]
 pub(crate) struct LockedInstance {
     pub key: InstanceKey,
     pub name: String,
     pub policy: CrashPolicy,
-    /// Whether it is to be decided what becomes of its tasks.
+    /// Whether an operator has to decide what happens to its tasks.
     pub undecided: bool,
 }
 
-/// A task that a process has done.
+/// A leased task that succeeded.
 #[derive(Debug)]
 pub(crate) struct DoneTask {
     pub id: i64,
-    /// What its revision was when it was taken: if it is not that any more, somebody else has changed it.
+    /// Its revision when it was leased. If the task has another one now, somebody else has changed it.
     pub known: u64,
     pub revision: u64,
     pub attempt: u32,
@@ -49,11 +49,11 @@ pub(crate) struct Lessee {
     pub instance: InstanceKey,
     /// How often it gave up the calls that it had under way. A call of an earlier epoch leases nothing.
     pub epoch: i64,
-    /// It has room for so many.
+    /// How many tasks it has room for.
     pub limit: usize,
     /// Leases that it is done with.
     pub done_with: Vec<i64>,
-    /// Where it looks for them.
+    /// Where it looks for tasks.
     pub onward: Onward,
 }
 
@@ -78,12 +78,12 @@ impl Onward {
 /// What was leased.
 #[derive(Debug)]
 pub(crate) struct Leased {
-    /// The row that lists it; none if it is nothing.
+    /// The row of the lease; none if nothing was leased.
     pub lease: Option<i64>,
     pub locked: Locked<LockedPending>,
 }
 
-/// What is said of instances outside of a transaction.
+/// What instances need outside of a transaction.
 pub(crate) trait InstanceReader: Send + Sync {
     /// The instances, in the order of their names.
     fn list_instances(&self) -> impl Future<Output = Result<Vec<InstanceRecord>>> + Send;
@@ -102,19 +102,19 @@ pub(crate) trait InstanceReader: Send + Sync {
 
 /// Instances and their leases, within a transaction.
 pub(crate) trait InstanceRows: Send {
-    /// Makes a process known.
+    /// Inserts an instance.
     fn insert_instance(&mut self, instance: &NewInstance) -> impl Future<Output = Result<InstanceKey>> + Send;
 
-    /// Locks the process of this name.
+    /// Locks the instance of this name.
     fn lock_instance(&mut self, name: &str) -> impl Future<Output = Result<Option<LockedInstance>>> + Send;
 
-    /// Locks a process that has been silent for too long, passing over those that others have locked.
+    /// Locks an instance that has been silent for too long, passing over those that others have locked.
     fn lock_dead(&mut self) -> impl Future<Output = Result<Option<LockedInstance>>> + Send;
 
-    /// How long until the next process has been silent for too long.
+    /// How long until the next instance has been silent for too long.
     fn next_death(&mut self) -> impl Future<Output = Result<Option<Duration>>> + Send;
 
-    /// Notes that it is to be decided what becomes of a process's tasks.
+    /// Notes that an operator has to decide what happens to the tasks of an instance.
     fn leave_undecided(&mut self, instance: InstanceKey) -> impl Future<Output = Result<()>> + Send;
 
     /// Locks an instance; false if it is gone. A statement of its own: its leases are read afterwards.
@@ -123,7 +123,7 @@ pub(crate) trait InstanceRows: Send {
     /// Removes an instance and its leases.
     fn delete_instance(&mut self, instance: InstanceKey) -> impl Future<Output = Result<()>> + Send;
 
-    /// Prolongs a process's life; false if it is over. Leases that it is done with go.
+    /// Extends the life of an instance; false if it is over. Removes leases that it is done with.
     fn heartbeat_instance(
         &mut self,
         instance: InstanceKey,
@@ -185,7 +185,7 @@ pub(crate) trait InstanceRows: Send {
     /// Locks the tasks that an instance has leased.
     fn lock_leased(&mut self, instance: InstanceKey) -> impl Future<Output = Result<Locked<LockedTask>>> + Send;
 
-    /// Writes that tasks were done, those that nobody else has changed; tells how many.
+    /// Writes results of tasks that nobody else has changed; tells how many.
     fn write_done(&mut self, tasks: &[DoneTask]) -> impl Future<Output = Result<usize>> + Send;
 }
 

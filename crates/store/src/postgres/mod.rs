@@ -14,8 +14,8 @@
 //! - Rows of a batch are named by `id = ANY(…)` besides being joined.
 //! - What is found by a list of keys is ordered by `id + 0`, which no index has: in the order of an index, the list
 //!   would only be a filter on all of it.
-//! - The service and the client of a task are looked up by `CROSS JOIN LATERAL (… OFFSET 0)`, once for each task. Joined
-//!   in any other way, a plan may begin with the services, and go through all tasks of each.
+//! - The service and the client of a task are looked up by `CROSS JOIN LATERAL (… OFFSET 0)`, once for each task.
+//!   Joined in any other way, a plan may begin with the services, and go through all tasks of each.
 //! - Rows that are to be written come from `ROWS FROM (unnest(…), generate_series(1, cardinality($1)))`. The planner
 //!   takes an array for ten rows, few enough to go through all of them for each row of the table, and a series for a
 //!   thousand.

@@ -1,5 +1,5 @@
-//! What a driver says in SQL about signing secrets. It stores texts; what they are in clear, [`crate::encryption`]
-//! knows.
+//! What a driver says in SQL about signing secrets. It stores texts; what they are in clear,
+//! [`crate::secrets::encryption`] knows.
 
 use std::{future::Future, time::Duration};
 
