@@ -91,9 +91,11 @@ pub async fn postgres(url: &str, queue: Queue, service: &str, client: &str) -> R
     let last = every - 1;
     let statements = [
         "SET synchronous_commit = off; SET maintenance_work_mem = '256MB'".to_owned(),
-        "TRUNCATE relais.task, relais.departure, relais.idempotency RESTART IDENTITY".to_owned(),
-        format!("DELETE FROM relais.tally WHERE service_id = (SELECT id FROM relais.service WHERE name = '{service}')"),
-        "UPDATE relais.tally SET n = 0".to_owned(),
+        "TRUNCATE relais.task, relais.position_tree, relais.idempotency RESTART IDENTITY".to_owned(),
+        format!(
+            "DELETE FROM relais.counter WHERE service_id = (SELECT id FROM relais.service WHERE name = '{service}')"
+        ),
+        "UPDATE relais.counter SET n = 0".to_owned(),
         format!(
             "INSERT INTO relais.task (task_id, service_id, client_id, seq, rank, status, attempt, revision, progress,
                                       submitted, started, ended, worker_host, request, response)
@@ -109,19 +111,19 @@ pub async fn postgres(url: &str, queue: Queue, service: &str, client: &str) -> R
              ORDER BY n"
         ),
         format!(
-            "INSERT INTO relais.departure (service_id, level, slot, n)
+            "INSERT INTO relais.position_tree (service_id, level, slot, n)
              SELECT service_id, l.level, n >> l.bits, count(*)
              FROM {ids}, generate_series({last}::bigint, {all} - 1, {every}) AS n,
                   (VALUES (0, 4), (1, 8), (2, 12), (3, 16), (4, 20), (5, 24)) AS l (level, bits)
              GROUP BY 1, 2, 3"
         ),
         format!(
-            "INSERT INTO relais.tally (service_id, client_id, status, departed, n)
+            "INSERT INTO relais.counter (service_id, client_id, status, departed, n)
              SELECT service_id, t.own * client_id, t.status, t.departed, t.n
              FROM {ids}, (VALUES {}) AS t (own, status, departed, n)",
-            tallies(all, finished)
+            counters(all, finished)
         ),
-        "UPDATE relais.tally t SET brokered = true FROM relais.service s
+        "UPDATE relais.counter t SET brokered = true FROM relais.service s
          WHERE s.id = t.service_id AND s.transport = 1 AND t.client_id = 0 AND t.status = 0 AND NOT t.departed"
             .to_owned(),
     ];
@@ -174,7 +176,7 @@ pub async fn sqlite(url: &str, queue: Queue, service: &str, client: &str) -> Res
             "INSERT INTO tally (service_id, client_id, status, departed, n)
              WITH t (own, status, departed, n) AS (VALUES {})
              SELECT service_id, own * client_id, status, departed, n FROM {ids}, t",
-            tallies(all, finished)
+            counters(all, finished)
         ),
         "PRAGMA wal_checkpoint(TRUNCATE)".to_owned(),
     ];
@@ -185,7 +187,7 @@ pub async fn sqlite(url: &str, queue: Queue, service: &str, client: &str) -> Res
 }
 
 /// Whose (0: all clients', 1: the client's own), status, whether they left it, how many.
-fn tallies(all: u64, finished: u64) -> String {
+fn counters(all: u64, finished: u64) -> String {
     format!(
         "(0, 0, false, {all}), (1, 0, false, {all}), (0, 0, true, {finished}), (1, 0, true, {finished}), \
          (0, 1, false, {finished}), (1, 1, false, {finished}), (0, 1, true, {finished}), (1, 1, true, {finished}), \

@@ -57,7 +57,7 @@ impl Beside {
 
 /// A transport of the bus that nothing in the workspace turns on. Named each time, or dependencies would be compiled
 /// once more.
-const FEATURES: [&str; 2] = ["--features", "relais-bus/postgres"];
+const FEATURES: [&str; 2] = ["--features", "relais-bus/postgres,relais-messaging/redis"];
 
 /// The command of [`Beside`], which nobody types.
 pub const BESIDE: &str = "test-beside";

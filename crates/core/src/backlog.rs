@@ -7,7 +7,7 @@ use crate::{ClientKey, ServiceKey, Status, Timestamp};
 /// How many tasks of a service came into a status and left it. A return undoes the count of leaving PENDING, so that
 /// the number of arrivals in PENDING numbers the tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Tally {
+pub struct StatusCounter {
     /// The service.
     pub service: ServiceKey,
     /// The status.
@@ -18,7 +18,7 @@ pub struct Tally {
     pub departed: u64,
 }
 
-impl Tally {
+impl StatusCounter {
     /// How many are in it now.
     pub const fn current(&self) -> u64 {
         self.arrived.saturating_sub(self.departed)
@@ -29,7 +29,7 @@ impl Tally {
 #[derive(Debug, Clone, Default)]
 pub struct Backlog {
     /// The counters.
-    pub tallies: Vec<Tally>,
+    pub counters: Vec<StatusCounter>,
     /// For services with pending tasks, when the oldest of those was submitted.
     pub oldest_pending: Vec<(ServiceKey, Timestamp)>,
     /// The database's time.

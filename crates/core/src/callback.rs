@@ -298,7 +298,7 @@ impl About {
 
 /// The outcome of one try.
 #[derive(Debug, Clone)]
-pub struct Settlement {
+pub struct CallbackOutcome {
     /// The callback's row.
     pub row: i64,
     /// The number of the try, as it was taken: an older number changes nothing.

@@ -50,7 +50,7 @@ pub mod wakeup;
 pub use admission::{Admission, Refusal, Room};
 pub use attempt::{Attempt, AttemptOutcome};
 pub use audit::{AuditEntry, AuditOutcome, AuditPage, AuditRecord, SessionsOf};
-pub use backlog::{Backlog, QueueDepth, QueueShare, Tally};
+pub use backlog::{Backlog, QueueDepth, QueueShare, StatusCounter};
 pub use batch::{Batch, BatchCounts, BatchCreated, BatchStatus, NewBatch};
 pub use broker::{
     DeadLetter, Incoming, Mailbox, OutgoingMessage, QueueSight, Rejected, Side, TaskBroker, TaskBrokerError,
@@ -58,8 +58,8 @@ pub use broker::{
 };
 pub use callback::{
     About, Callback, CallbackAttempt, CallbackDelivery, CallbackEvent, CallbackFilter, CallbackId, CallbackLanePage,
-    CallbackPage, CallbackRecord, CallbackSender, CallbackStatus, CallbackType, CallbackVerdict, DueCallback,
-    LaneChange, LaneHead, NotAllowed, Reply, ReplyOutcome, Resend, Resent, Settlement, lane,
+    CallbackOutcome, CallbackPage, CallbackRecord, CallbackSender, CallbackStatus, CallbackType, CallbackVerdict,
+    DueCallback, LaneChange, LaneHead, NotAllowed, Reply, ReplyOutcome, Resend, Resent, lane,
 };
 pub use change::{Milestone, Revocation, TaskChange};
 pub use cron::{Cron, CronError};

@@ -32,7 +32,7 @@ async fn order(State(shop): State<Shop>, customer: String) -> Result<String, (St
         let receipt = shop.tasks.prepare("receipt", &Receipt { order, customer })?;
         relais_store::enqueue(&mut *transaction, &receipt).await?;
         transaction.commit().await?;
-        shop.tasks.look_into_inbox();
+        shop.tasks.collect_submissions();
         Ok::<_, Box<dyn std::error::Error>>(format!("order {order}, its receipt is task {}\n", receipt.task_id))
     };
     place.await.map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, error.to_string()))

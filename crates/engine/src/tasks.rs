@@ -174,8 +174,8 @@ impl Tasks {
     }
 
     /// Says that a transaction with a submission was committed. PostgreSQL notifies by itself.
-    pub fn look_into_inbox(&self) {
-        self.engine().look_into_inbox();
+    pub fn collect_submissions(&self) {
+        self.engine().collect_submissions();
     }
 
     /// Waits until a task has ended or the time is up, and returns it.
@@ -187,7 +187,7 @@ impl Tasks {
                 return self.engine().wait(&access, task_id, deadline.saturating_duration_since(Instant::now())).await;
             }
             // It may be an uncollected transactional submission.
-            self.look_into_inbox();
+            self.collect_submissions();
             if Instant::now() >= deadline {
                 return Err(EngineError::TaskNotFound);
             }

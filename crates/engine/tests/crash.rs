@@ -144,8 +144,8 @@ async fn submit(tasks: &Tasks, number: usize) -> Vec<relais_core::TaskId> {
 
 /// How many tasks have ended.
 async fn ended(store: &dyn Store, service: ServiceKey) -> u64 {
-    let tallies = store.backlog().await.unwrap().tallies;
-    let ended = tallies.iter().filter(|tally| tally.service == service && tally.status.is_final());
+    let counters = store.backlog().await.unwrap().counters;
+    let ended = counters.iter().filter(|tally| tally.service == service && tally.status.is_final());
     ended.map(|tally| tally.arrived).sum()
 }
 

@@ -108,7 +108,7 @@ async fn a_submission_that_commits_late_is_leased_by_nobody() -> Result<()> {
 
     let mut other = PgConnection::connect(world.database.url()).await?;
     let mut holding = other.begin().await?;
-    sqlx::query("SELECT 1 FROM relais.tally FOR UPDATE").execute(&mut *holding).await?;
+    sqlx::query("SELECT 1 FROM relais.counter FOR UPDATE").execute(&mut *holding).await?;
     let late = world.task(alice)?;
     let name = late.task_id;
     let (store, requested) = (Arc::clone(&world.store), request.clone());
@@ -193,8 +193,8 @@ async fn a_flow_limited_claim_never_gets_a_task_twice_because_another_is_locked(
     ensure!(rest.len() == 4 && running().await? == 4, "{rest:?}");
     let backlog = store.backlog().await?;
     for (status, expected) in [(Status::Pending, 0), (Status::InProgress, 4)] {
-        let tally = backlog.tallies.iter().find(|tally| tally.service == service && tally.status == status);
-        let current = tally.map_or(0, relais_core::Tally::current);
+        let counter = backlog.counters.iter().find(|counter| counter.service == service && counter.status == status);
+        let current = counter.map_or(0, relais_core::StatusCounter::current);
         ensure!(current == expected, "{current} are counted in {status:?} instead of {expected}");
     }
     Ok(())

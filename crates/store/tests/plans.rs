@@ -9,10 +9,10 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, bail, ensure};
 use relais_core::{
-    After, BatchId, Callback, CallbackEvent, CallbackFilter, CallbackType, CallbackVerdict, Change, ClaimRequest,
-    ClientId, ClientKey, Condition, CrashPolicy, Dispatched, Event, FlowLimits, IdempotencyKey, InstanceKey, Json,
-    NewBatch, NewInstance, NewLinks, NewTask, PurgeRule, QueueSettings, Registration, Resend, ServiceKey,
-    ServiceLimits, ServiceName, Settlement, Status, Store, TaskEvent, TaskFilter, TaskId, TaskLink, TaskTransport,
+    After, BatchId, Callback, CallbackEvent, CallbackFilter, CallbackOutcome, CallbackType, CallbackVerdict, Change,
+    ClaimRequest, ClientId, ClientKey, Condition, CrashPolicy, Dispatched, Event, FlowLimits, IdempotencyKey,
+    InstanceKey, Json, NewBatch, NewInstance, NewLinks, NewTask, PurgeRule, QueueSettings, Registration, Resend,
+    ServiceKey, ServiceLimits, ServiceName, Status, Store, TaskEvent, TaskFilter, TaskId, TaskLink, TaskTransport,
     Terms, UniqueKey,
 };
 use relais_store::Options;
@@ -354,10 +354,10 @@ impl World {
             let results = claimed.tasks[0][..2].iter().map(|task| Ok(says(service, task.task_id, success()?)));
             measured!("record results", store.record_events(results.collect::<Result<_>>()?));
         }
-        let waits = store.submit_and_claim(self.tasks(handed, 3)?, request(handed, Some(self.instance)));
+        let waits = store.submit_and_claim(self.tasks(leased, 3)?, request(leased, Some(self.instance)));
         let (_, taken) = measured!("submit for a process", waits);
         ensure!(taken.is_empty(), "{} were taken before others", taken.len());
-        let claimed = measured!("claim by an instance", store.claim_tasks(vec![request(handed, Some(self.instance))]));
+        let claimed = measured!("claim by an instance", store.claim_tasks(vec![request(leased, Some(self.instance))]));
         ensure!(claimed.tasks[0].len() == 3, "{} are leased", claimed.tasks[0].len());
         let results = claimed.tasks[0].iter().map(|task| {
             let response = Json::parse("1".to_owned())?;
@@ -381,8 +381,13 @@ impl World {
 
         let due = measured!("claim callbacks", store.claim_callbacks(vec![LANE], 3, LONG));
         ensure!(due.len() == 3, "{} are due", due.len());
-        let settled =
-            |row, attempt| Settlement { row, attempt, chain: false, verdict: CallbackVerdict::Delivered, tried: None };
+        let settled = |row, attempt| CallbackOutcome {
+            row,
+            attempt,
+            chain: false,
+            verdict: CallbackVerdict::Delivered,
+            tried: None,
+        };
         let settled = due.iter().map(|due| settled(due.record.row, due.record.attempts)).collect();
         measured!("settle callbacks", store.complete_callbacks(settled, Vec::new()));
         measured!("lanes", store.list_callback_lanes(None, 10));

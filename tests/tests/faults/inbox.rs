@@ -56,7 +56,7 @@ impl Depositor {
             transaction.commit().await?;
             self.ledger.accepted(entry.task_id, &mark);
             // On SQLite nobody else rings.
-            self.engine.look_into_inbox();
+            self.engine.collect_submissions();
             if self.random.once_in(3) {
                 let mut transaction = connection.begin().await?;
                 // It may still be there: then it is refused.

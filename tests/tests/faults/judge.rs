@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    Attempt, Batch, CallbackStatus, Condition, ServiceKey, Status, Store, Tally, Task, TaskFilter, TaskId,
+    Attempt, Batch, CallbackStatus, Condition, ServiceKey, Status, StatusCounter, Store, Task, TaskFilter, TaskId,
 };
 use relais_tests::chaos::Verdict;
 use tokio::time::Instant;
@@ -289,8 +289,8 @@ async fn compare_counters(store: &dyn Store, stored: &[Task], verdict: &mut Verd
         let count =
             |status| stored.iter().filter(|task| task.service == *name && task.state.status == status).count() as u64;
         for status in Status::ALL {
-            let kept = backlog.tallies.iter().find(|tally| tally.service == *key && tally.status == status);
-            let (kept, counted) = (kept.map_or(0, Tally::current), count(status));
+            let kept = backlog.counters.iter().find(|tally| tally.service == *key && tally.status == status);
+            let (kept, counted) = (kept.map_or(0, StatusCounter::current), count(status));
             if kept != counted {
                 let status = status.as_str();
                 verdict.findings.push(format!("{kept} tasks of {name} are counted as {status}; there are {counted}"));

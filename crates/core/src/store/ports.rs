@@ -2,7 +2,7 @@
 //!
 //! [`store_ports!`] hands the list to a macro. This crate makes the traits of it; the engine makes the wrapper that
 //! measures every call, and the testkit the one that fails on purpose. A new verb is a line here, a method in
-//! `relais-store` (`verbs/`), its SQL in both drivers, and a test in the suite of its port
+//! `relais-store` (the folder of its feature), its SQL in both drivers, and a test in the suite of its port
 //! (`testkit/src/store_suite/`).
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
@@ -14,11 +14,11 @@ use super::{
 };
 use crate::{
     Attempt, AuditEntry, AuditOutcome, AuditPage, Backlog, Batch, BatchCreated, BatchId, CallbackAttempt,
-    CallbackFilter, CallbackLanePage, CallbackPage, ClaimedDispatches, ClientKey, CollectedSubmissions, Decision,
-    Declared, DependenciesResolved, DispatchName, Dispatched, DueCallback, FiredSchedules, InstanceKey, InstanceRecord,
-    LaneChange, NewBatch, NewInstance, NewTask, Page, PublishedTask, QueueDepth, QueueShare, ReapedInstances,
-    Registration, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord, ScheduleValidator, ServiceKey, SessionsOf,
-    Settlement, Submission, SubmissionValidator, Task, TaskFilter, TaskId, Timestamp,
+    CallbackFilter, CallbackLanePage, CallbackOutcome, CallbackPage, ClaimedDispatches, ClientKey,
+    CollectedSubmissions, Decision, Declared, DependenciesResolved, DispatchName, Dispatched, DueCallback,
+    FiredSchedules, InstanceKey, InstanceRecord, LaneChange, NewBatch, NewInstance, NewTask, Page, PublishedTask,
+    QueueDepth, QueueShare, ReapedInstances, Registration, Resend, Resent, RunByHand, ScheduleName, ScheduleRecord,
+    ScheduleValidator, ServiceKey, SessionsOf, Submission, SubmissionValidator, Task, TaskFilter, TaskId, Timestamp,
 };
 
 /// Calls `$each!` with all ports and their verbs.
@@ -173,7 +173,7 @@ macro_rules! store_ports {
                 claim_callbacks(lanes: Vec<i64>, each: usize, lease: Duration) -> Vec<DueCallback>;
 
                 /// Writes what became of tries, and of the endpoints that they were made to.
-                complete_callbacks(settlements: Vec<Settlement>, lanes: Vec<(i64, LaneChange)>) -> ();
+                complete_callbacks(outcomes: Vec<CallbackOutcome>, lanes: Vec<(i64, LaneChange)>) -> ();
 
                 /// Gives up callbacks of a lane that have been due for longer than this, at most `limit`; answers how
                 /// many.

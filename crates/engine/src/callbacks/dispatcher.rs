@@ -11,8 +11,8 @@ use std::{
 
 use futures::FutureExt as _;
 use relais_core::{
-    About, CallbackAttempt, CallbackDelivery, CallbackRecord, CallbackSender, CallbackVerdict, LaneChange, Reply,
-    ReplyOutcome, Settlement, StoreError,
+    About, CallbackAttempt, CallbackDelivery, CallbackOutcome, CallbackRecord, CallbackSender, CallbackVerdict,
+    LaneChange, Reply, ReplyOutcome, StoreError,
 };
 use relais_handler::trace;
 use tokio::{
@@ -78,7 +78,7 @@ struct CallbackDispatcher {
     callback_senders: JoinSet<Back>,
     endpoints: HashMap<String, Arc<Semaphore>>,
     /// Written with the next transaction.
-    settlements: Vec<Settlement>,
+    outcomes: Vec<CallbackOutcome>,
     changes: BTreeMap<i64, LaneChange>,
     next_look: tokio::time::Instant,
     /// Looking must not become all there is to do, however many lanes there are.
@@ -93,7 +93,7 @@ pub(crate) async fn run(engine: Engine) {
         lanes: LaneScheduler::default(),
         callback_senders: JoinSet::new(),
         endpoints: HashMap::new(),
-        settlements: Vec::new(),
+        outcomes: Vec::new(),
         changes: BTreeMap::new(),
         next_look: tokio::time::Instant::now(),
         earliest_look: tokio::time::Instant::now(),
@@ -245,7 +245,7 @@ impl CallbackDispatcher {
         while let Some(taken) = self.lanes.next(&options) {
             let lane = taken.due.record.callback.lane;
             if taken.at.elapsed() > fresh {
-                self.settlements.push(given_back(&taken.due.record));
+                self.outcomes.push(given_back(&taken.due.record));
                 self.lanes.ended(lane, None, &options);
                 continue;
             }
@@ -362,10 +362,10 @@ impl CallbackDispatcher {
             self.next_look = self.next_look.min(tokio::time::Instant::now() + wait);
         }
         for taken in returned {
-            self.settlements.push(given_back(&taken.due.record));
+            self.outcomes.push(given_back(&taken.due.record));
         }
         let Some((attempt, outcome)) = tried else {
-            self.settlements.push(given_back(&record));
+            self.outcomes.push(given_back(&record));
             return;
         };
         let declared = self.engine.snapshot().ok();
@@ -379,18 +379,18 @@ impl CallbackDispatcher {
         account(&record, &attempt, verdict);
         let (row, chain) = (record.row, record.callback.is_chain());
         let tried = Some(attempt);
-        self.settlements.push(Settlement { row, attempt: record.attempts, chain, verdict, tried });
+        self.outcomes.push(CallbackOutcome { row, attempt: record.attempts, chain, verdict, tried });
     }
 
     /// Writes the outcomes.
     async fn write(&mut self) {
-        if self.settlements.is_empty() && self.changes.is_empty() {
+        if self.outcomes.is_empty() && self.changes.is_empty() {
             return;
         }
         let changes: Vec<(i64, LaneChange)> = self.changes.iter().map(|(lane, change)| (*lane, *change)).collect();
-        match self.engine.0.store.complete_callbacks(self.settlements.clone(), changes).await {
+        match self.engine.0.store.complete_callbacks(self.outcomes.clone(), changes).await {
             Ok(()) => {
-                self.settlements.clear();
+                self.outcomes.clear();
                 self.changes.clear();
                 self.works();
             }
@@ -417,7 +417,7 @@ impl CallbackDispatcher {
     /// Waits for requests in flight, returns the rest, and writes all outcomes.
     async fn stop(mut self) {
         for taken in self.lanes.drain() {
-            self.settlements.push(given_back(&taken.due.record));
+            self.outcomes.push(given_back(&taken.due.record));
         }
         self.write().await;
         let limit = self.options.timeout + PAUSE;
@@ -449,9 +449,9 @@ fn endpoint(record: &CallbackRecord) -> String {
 }
 
 /// The outcome of a callback that was taken and not tried.
-fn given_back(record: &CallbackRecord) -> Settlement {
+fn given_back(record: &CallbackRecord) -> CallbackOutcome {
     let (row, attempt, chain) = (record.row, record.attempts, record.callback.is_chain());
-    Settlement { row, attempt, chain, verdict: CallbackVerdict::Returned, tried: None }
+    CallbackOutcome { row, attempt, chain, verdict: CallbackVerdict::Returned, tried: None }
 }
 
 /// Counts and logs one try.

@@ -47,7 +47,7 @@ impl Pace {
         if let Some(now) = backlog.now {
             samples.clock = Some((now, at));
         }
-        for tally in backlog.tallies.iter().filter(|tally| tally.status == Status::InProgress) {
+        for tally in backlog.counters.iter().filter(|tally| tally.status == Status::InProgress) {
             let seen = samples.started.entry(tally.service).or_default();
             seen.push_back((at, tally.arrived));
             while seen.len() > 2 && seen.get(1).is_some_and(|(when, _)| at.duration_since(*when) >= WINDOW) {
@@ -78,14 +78,14 @@ impl Pace {
 
 #[cfg(test)]
 mod tests {
-    use relais_core::Tally;
+    use relais_core::StatusCounter;
 
     use super::*;
 
     fn backlog(now: i64, started: u64) -> Backlog {
         let service = ServiceKey(1);
-        let tally = Tally { service, status: Status::InProgress, arrived: started, departed: 0 };
-        Backlog { tallies: vec![tally], oldest_pending: Vec::new(), now: Some(Timestamp::from_millis(now)) }
+        let tally = StatusCounter { service, status: Status::InProgress, arrived: started, departed: 0 };
+        Backlog { counters: vec![tally], oldest_pending: Vec::new(), now: Some(Timestamp::from_millis(now)) }
     }
 
     #[test]

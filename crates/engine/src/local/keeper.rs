@@ -84,7 +84,7 @@ async fn tell(engine: &Engine, life: &InstanceLife, running: &Running, events: &
             Outcome::Ignored(_) | Outcome::NotFound => {
                 run.cancel.cancel();
                 runs.remove(&task_id);
-                life.tallies.lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                life.counters.lost.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
             }
         }
     }

@@ -27,7 +27,7 @@ pub(super) struct InstanceLife {
     in_doubt: AtomicBool,
     /// Cancelled when running tasks must stop now.
     interrupted: CancellationToken,
-    pub(super) tallies: Tallies,
+    pub(super) counters: Tallies,
 }
 
 impl InstanceLife {
@@ -56,7 +56,7 @@ impl InstanceLife {
             key: watch::Sender::new(None),
             in_doubt: AtomicBool::new(false),
             interrupted: CancellationToken::new(),
-            tallies: Tallies::default(),
+            counters: Tallies::default(),
         };
         life.join().await?;
         Ok(life)
@@ -72,8 +72,8 @@ impl InstanceLife {
             silence: Duration::MAX,
             services: Vec::new(),
         };
-        let (key, in_doubt, tallies) = (watch::Sender::new(None), AtomicBool::new(false), Tallies::default());
-        Self { engine, new, key, in_doubt, interrupted: CancellationToken::new(), tallies }
+        let (key, in_doubt, counters) = (watch::Sender::new(None), AtomicBool::new(false), Tallies::default());
+        Self { engine, new, key, in_doubt, interrupted: CancellationToken::new(), counters }
     }
 
     async fn join(&self) -> Result<(), EngineError> {
@@ -202,7 +202,7 @@ impl InstanceLife {
     }
 
     pub(super) fn report(&self) -> InstanceReport {
-        self.tallies.report()
+        self.counters.report()
     }
 }
 

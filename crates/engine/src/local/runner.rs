@@ -423,9 +423,9 @@ impl Runner {
                 _ => failed += 1,
             }
         }
-        let tallies = &self.life.tallies;
+        let counters = &self.life.counters;
         for (tally, number) in
-            [(&tallies.done, done), (&tallies.failed, failed), (&tallies.returned, returned), (&tallies.lost, lost)]
+            [(&counters.done, done), (&counters.failed, failed), (&counters.returned, returned), (&counters.lost, lost)]
         {
             tally.fetch_add(number, Ordering::Relaxed);
         }

@@ -237,7 +237,7 @@ impl Engine {
         let (snapshot, defaults) = (self.snapshot()?, self.0.options.purge);
         // Services that are gone still have tasks, and counters.
         let mut keys: Vec<ServiceKey> =
-            self.0.store.backlog().await?.tallies.iter().map(|tally| tally.service).collect();
+            self.0.store.backlog().await?.counters.iter().map(|tally| tally.service).collect();
         keys.sort_unstable();
         keys.dedup();
         let mut services = Vec::new();
@@ -345,7 +345,7 @@ fn service_declaration(service: &Service) -> ServiceDeclaration {
 
 pub(crate) fn service_state(service: &Service, backlog: &Backlog) -> ServiceState {
     let tally = |status: Status| {
-        backlog.tallies.iter().find(|tally| tally.service == service.key && tally.status == status).copied()
+        backlog.counters.iter().find(|tally| tally.service == service.key && tally.status == status).copied()
     };
     let current = |status| tally(status).map_or(0, |tally| tally.current());
     let ever = |status| tally(status).map_or(0, |tally| tally.arrived);

@@ -85,7 +85,7 @@ impl Engine {
         if by_counters {
             let filter = self.matching(&whole, most)?;
             let backlog = self.0.store.backlog().await?;
-            let counted = backlog.tallies.iter().filter(|tally| {
+            let counted = backlog.counters.iter().filter(|tally| {
                 filter.statuses.contains(&tally.status)
                     && (filter.services.is_empty() || filter.services.contains(&tally.service))
             });

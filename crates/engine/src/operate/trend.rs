@@ -74,7 +74,7 @@ impl Trends {
         samples.last = Some(at);
         let nothing = |at| Sample { at, submitted: 0, succeeded: 0, failed: 0 };
         let mut sums: HashMap<ServiceKey, Sample> = HashMap::new();
-        for tally in &backlog.tallies {
+        for tally in &backlog.counters {
             let sum = sums.entry(tally.service).or_insert(nothing(at));
             match tally.status {
                 Status::Pending => sum.submitted = tally.arrived,
@@ -125,14 +125,14 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
-    use relais_core::Tally;
+    use relais_core::StatusCounter;
 
     use super::*;
 
     fn backlog(succeeded: u64, failed: u64) -> Backlog {
-        let tally = |status, arrived| Tally { service: ServiceKey(1), status, arrived, departed: 0 };
-        let tallies = vec![tally(Status::Success, succeeded), tally(Status::Failure, failed)];
-        Backlog { tallies, ..Backlog::default() }
+        let tally = |status, arrived| StatusCounter { service: ServiceKey(1), status, arrived, departed: 0 };
+        let counters = vec![tally(Status::Success, succeeded), tally(Status::Failure, failed)];
+        Backlog { counters, ..Backlog::default() }
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl SubmissionValidator for SnapshotSubmissionValidator {
 impl Engine {
     /// Collects transactional submissions now, because a transaction with one was committed. PostgreSQL notifies by
     /// itself.
-    pub fn look_into_inbox(&self) {
+    pub fn collect_submissions(&self) {
         self.0.hub.submissions_bell.notify_one();
     }
 

@@ -194,7 +194,7 @@ impl Engine {
         }
         let snapshot = self.snapshot()?;
         let name = |key: ServiceKey| snapshot.declared.service_by_key(key).map(|service| service.name.to_string());
-        for tally in &backlog.tallies {
+        for tally in &backlog.counters {
             let Some(service) = name(tally.service) else { continue };
             match tally.status {
                 Status::Pending => metrics::gauge!("relais_tasks_pending", "service" => service),

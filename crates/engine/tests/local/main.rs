@@ -256,7 +256,7 @@ async fn a_transactional_submission_exists_only_if_it_commits(stage: Stage) {
         let mut transaction = pool.begin().await.unwrap();
         relais_store::enqueue(&mut *transaction, &kept).await.unwrap();
         transaction.commit().await.unwrap();
-        tasks.look_into_inbox();
+        tasks.collect_submissions();
     } else {
         let pool = sqlx::PgPool::connect(&stage.url).await.unwrap();
         let mut transaction = pool.begin().await.unwrap();
@@ -266,13 +266,14 @@ async fn a_transactional_submission_exists_only_if_it_commits(stage: Stage) {
         relais_store::enqueue(&mut *transaction, &kept).await.unwrap();
         transaction.commit().await.unwrap();
         // Anybody who can write SQL can do it too; what is no task stays there, with the reason.
-        let plain = "INSERT INTO relais.inbox (service, client, request) VALUES ($1, 'app', '{\"body\": {\"n\": 3}}')";
+        let plain =
+            "INSERT INTO relais.submission (service, client, request) VALUES ($1, 'app', '{\"body\": {\"n\": 3}}')";
         sqlx::query(plain).bind("echo").execute(&pool).await.unwrap();
         sqlx::query(plain).bind("nothing").execute(&pool).await.unwrap();
         let refused = async {
             loop {
                 let why: Option<String> =
-                    sqlx::query_scalar("SELECT refused FROM relais.inbox WHERE service = 'nothing'")
+                    sqlx::query_scalar("SELECT refused FROM relais.submission WHERE service = 'nothing'")
                         .fetch_one(&pool)
                         .await
                         .unwrap();

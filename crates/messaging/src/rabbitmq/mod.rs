@@ -124,6 +124,7 @@ pub use management::{Management, ManagementError, QueueInfo};
 pub use options::BrokerOptions;
 pub use publish::Publish;
 pub use queue::{DeclaredQueue, Queue, QueueKind};
+pub use sink::RabbitMqSink;
 
 #[cfg(test)]
 mod tests {

@@ -12,8 +12,8 @@ use std::{
 
 use async_trait::async_trait;
 use relais_core::{
-    CallbackAttempt, CallbackEvent, CallbackFilter, CallbackLanePage, CallbackPage, CallbackStore, CallbackVerdict,
-    DueCallback, IdsChanged, LaneChange, Resend, Resent, Settlement, StoreError, Wakeup,
+    CallbackAttempt, CallbackEvent, CallbackFilter, CallbackLanePage, CallbackOutcome, CallbackPage, CallbackStore,
+    CallbackVerdict, DueCallback, IdsChanged, LaneChange, Resend, Resent, StoreError, Wakeup,
 };
 
 use crate::{
@@ -53,19 +53,19 @@ impl<D: Database> CallbackStore for Verbs<D> {
     /// Writes what became of tries.
     async fn complete_callbacks(
         &self,
-        settlements: Vec<Settlement>,
+        outcomes: Vec<CallbackOutcome>,
         mut lanes: Vec<(i64, LaneChange)>,
     ) -> Result<(), StoreError> {
         let mut session = self.database.begin().await?;
-        let chains: Vec<i64> = settlements.iter().filter(|one| one.chain).map(|one| one.row).collect();
+        let chains: Vec<i64> = outcomes.iter().filter(|one| one.chain).map(|one| one.row).collect();
         if !chains.is_empty() {
             session.lock_chains(&chains).await?;
         }
         let mut wakeup = Wakeup::default();
-        if !settlements.is_empty() {
-            let settled: HashSet<i64> = session.complete_callbacks(&settlements).await?.into_iter().collect();
+        if !outcomes.is_empty() {
+            let settled: HashSet<i64> = session.complete_callbacks(&outcomes).await?.into_iter().collect();
             let ours = |wanted: fn(CallbackVerdict) -> bool| -> Vec<i64> {
-                let wanted = settlements.iter().filter(|one| one.chain && wanted(one.verdict));
+                let wanted = outcomes.iter().filter(|one| one.chain && wanted(one.verdict));
                 wanted.map(|one| one.row).filter(|row| settled.contains(row)).collect()
             };
             let gone = ours(|verdict| verdict == CallbackVerdict::Gone);

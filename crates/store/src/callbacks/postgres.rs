@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use relais_core::{
-    CallbackAttempt, CallbackFilter, CallbackLanePage, CallbackRecord, CallbackStatus, CallbackVerdict, DueCallback,
-    LaneChange, Resend, Settlement, Timestamp,
+    CallbackAttempt, CallbackFilter, CallbackLanePage, CallbackOutcome, CallbackRecord, CallbackStatus,
+    CallbackVerdict, DueCallback, LaneChange, Resend, Timestamp,
 };
 
 use crate::{
@@ -142,8 +142,8 @@ impl CallbackQueue for PgSession {
         Ok(())
     }
 
-    async fn complete_callbacks(&mut self, settlements: &[Settlement]) -> Result<Vec<i64>> {
-        let tried: Vec<_> = settlements.iter().filter_map(|one| Some((one.row, one.tried.as_ref()?))).collect();
+    async fn complete_callbacks(&mut self, outcomes: &[CallbackOutcome]) -> Result<Vec<i64>> {
+        let tried: Vec<_> = outcomes.iter().filter_map(|one| Some((one.row, one.tried.as_ref()?))).collect();
         sqlx::query_scalar(
             "WITH settled AS (
                  UPDATE relais.callback b
@@ -164,11 +164,11 @@ impl CallbackQueue for PgSession {
              )
              SELECT id FROM settled",
         )
-        .bind(column(settlements, |one| one.row))
-        .bind(column(settlements, |one| signed(one.attempt)))
-        .bind(column(settlements, |one| settled(one.verdict).status.code()))
-        .bind(column(settlements, |one| in_millis(settled(one.verdict).wait)))
-        .bind(column(settlements, |one| i32::from(one.tried.is_none())))
+        .bind(column(outcomes, |one| one.row))
+        .bind(column(outcomes, |one| signed(one.attempt)))
+        .bind(column(outcomes, |one| settled(one.verdict).status.code()))
+        .bind(column(outcomes, |one| in_millis(settled(one.verdict).wait)))
+        .bind(column(outcomes, |one| i32::from(one.tried.is_none())))
         .bind(column(&tried, |(row, _)| *row))
         .bind(column(&tried, |(_, attempt)| signed(attempt.number)))
         .bind(column(&tried, |(_, attempt)| to_sql(attempt.at)))
@@ -176,7 +176,7 @@ impl CallbackQueue for PgSession {
         .bind(column(&tried, |(_, attempt)| attempt.status.map(i32::from)))
         .bind(column(&tried, |(_, attempt)| attempt.error.as_deref()))
         .bind(column(&tried, |(_, attempt)| attempt.answer.as_deref()))
-        .bind(column(settlements, |one| one.verdict == CallbackVerdict::Gone))
+        .bind(column(outcomes, |one| one.verdict == CallbackVerdict::Gone))
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)

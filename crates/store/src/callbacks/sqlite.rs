@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use relais_core::{
-    CallbackAttempt, CallbackFilter, CallbackLanePage, CallbackRecord, CallbackStatus, CallbackVerdict, DueCallback,
-    LaneChange, Resend, Settlement, TaskId, Timestamp,
+    CallbackAttempt, CallbackFilter, CallbackLanePage, CallbackOutcome, CallbackRecord, CallbackStatus,
+    CallbackVerdict, DueCallback, LaneChange, Resend, TaskId, Timestamp,
 };
 use sqlx::sqlite::SqliteRow;
 
@@ -172,8 +172,8 @@ impl CallbackQueue for SqliteSession {
         Ok(())
     }
 
-    async fn complete_callbacks(&mut self, settlements: &[Settlement]) -> Result<Vec<i64>> {
-        let rows: Vec<_> = settlements
+    async fn complete_callbacks(&mut self, outcomes: &[CallbackOutcome]) -> Result<Vec<i64>> {
+        let rows: Vec<_> = outcomes
             .iter()
             .map(|one| {
                 let settled = settled(one.verdict);
@@ -199,7 +199,7 @@ impl CallbackQueue for SqliteSession {
                 &rows,
             )
             .await?;
-        let tried: Vec<_> = settlements
+        let tried: Vec<_> = outcomes
             .iter()
             .filter_map(|one| {
                 let tried = one.tried.as_ref()?;

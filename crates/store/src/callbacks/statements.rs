@@ -7,8 +7,8 @@
 use std::{future::Future, time::Duration};
 
 use relais_core::{
-    CallbackAttempt, CallbackEvent, CallbackFilter, CallbackLanePage, CallbackRecord, ClientKey, DueCallback,
-    LaneChange, Resend, ServiceKey, Settlement, Timestamp,
+    CallbackAttempt, CallbackEvent, CallbackFilter, CallbackLanePage, CallbackOutcome, CallbackRecord, ClientKey,
+    DueCallback, LaneChange, Resend, ServiceKey, Timestamp,
 };
 
 use crate::session::Result;
@@ -67,7 +67,7 @@ pub(crate) trait CallbackQueue: Send {
     fn lock_chains(&mut self, callbacks: &[i64]) -> impl Future<Output = Result<()>> + Send;
 
     /// Writes what became of tries; tells which callbacks were still theirs.
-    fn complete_callbacks(&mut self, settlements: &[Settlement]) -> impl Future<Output = Result<Vec<i64>>> + Send;
+    fn complete_callbacks(&mut self, outcomes: &[CallbackOutcome]) -> impl Future<Output = Result<Vec<i64>>> + Send;
 
     /// Makes what comes after these callbacks due, progress not before it is `progress_after` old; tells in which
     /// lanes.

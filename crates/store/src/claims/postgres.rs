@@ -95,11 +95,11 @@ const WRITE_UNLOCKED: &str = "
           AND (SELECT flow = 0 FROM relais.service WHERE id = $21)
         RETURNING t.id
     ), departed AS (
-        INSERT INTO relais.departure AS d (service_id, level, slot, n)
+        INSERT INTO relais.position_tree AS d (service_id, level, slot, n)
         SELECT * FROM unnest($22::integer[], $23::smallint[], $24::bigint[], $25::bigint[])
         ON CONFLICT (service_id, level, slot) DO UPDATE SET n = d.n + excluded.n
     ), counted AS (
-        INSERT INTO relais.tally AS t (service_id, client_id, status, departed, n)
+        INSERT INTO relais.counter AS t (service_id, client_id, status, departed, n)
         SELECT * FROM unnest($26::integer[], $27::integer[], $28::smallint[], $29::boolean[], $30::bigint[])
         ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = t.n + excluded.n
     )

@@ -4,7 +4,7 @@ use relais_core::{Backlog, QueueDepth, QueueShare, ServiceKey, Wakeup, wakeup};
 use sqlx::PgConnection;
 
 use crate::{
-    counters::statements::{Accounts, CounterReader, CounterRows, queue_depth, queue_share, tally},
+    counters::statements::{Accounts, CounterReader, CounterRows, queue_depth, queue_share, status_counter},
     postgres::session::{PgSession, column},
     postgres::{CHANNEL, Postgres, Statement, error},
     row::Columns as _,
@@ -16,11 +16,11 @@ use crate::{
 /// tables has the same two parts.
 const ACCOUNT: &str = "
     WITH departed AS (
-        INSERT INTO relais.departure AS d (service_id, level, slot, n)
+        INSERT INTO relais.position_tree AS d (service_id, level, slot, n)
         SELECT * FROM unnest($1::integer[], $2::smallint[], $3::bigint[], $4::bigint[])
         ON CONFLICT (service_id, level, slot) DO UPDATE SET n = d.n + excluded.n
     ), counted AS (
-        INSERT INTO relais.tally AS t (service_id, client_id, status, departed, n)
+        INSERT INTO relais.counter AS t (service_id, client_id, status, departed, n)
         SELECT * FROM unnest($5::integer[], $6::integer[], $7::smallint[], $8::boolean[], $9::bigint[])
         ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = t.n + excluded.n
     )
@@ -31,12 +31,12 @@ impl CounterReader for Postgres {
         let rows = sqlx::query(
             "SELECT service_id, status, coalesce(sum(n) FILTER (WHERE NOT departed), 0)::bigint AS arrived,
                     coalesce(sum(n) FILTER (WHERE departed), 0)::bigint AS departed
-             FROM relais.tally WHERE client_id = 0 GROUP BY service_id, status",
+             FROM relais.counter WHERE client_id = 0 GROUP BY service_id, status",
         )
         .fetch_all(&mut *self.lend().await?)
         .await
         .map_err(error)?;
-        let tallies = rows.iter().map(tally).collect::<Result<_>>()?;
+        let counters = rows.iter().map(status_counter).collect::<Result<_>>()?;
         let rows = sqlx::query(
             "SELECT s.id, t.submitted FROM relais.service s CROSS JOIN LATERAL (
                  SELECT submitted FROM relais.task
@@ -50,7 +50,7 @@ impl CounterReader for Postgres {
         let oldest_pending =
             rows.iter().map(|row| Ok((ServiceKey(row.int("id")?), row.moment("submitted")?))).collect::<Result<_>>()?;
         let now = self.ping().await?;
-        Ok(Backlog { tallies, oldest_pending, now: Some(now) })
+        Ok(Backlog { counters, oldest_pending, now: Some(now) })
     }
 
     async fn queue_depths(&self, services: &[ServiceKey]) -> Result<Vec<QueueDepth>> {
@@ -60,7 +60,7 @@ impl CounterReader for Postgres {
              CROSS JOIN LATERAL (
                  SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END) FILTER (WHERE status = 0), 0)::bigint AS pending,
                         coalesce(sum(CASE WHEN departed THEN -n ELSE n END) FILTER (WHERE status = 1), 0)::bigint AS in_progress
-                 FROM relais.tally WHERE service_id = s.id AND client_id = 0
+                 FROM relais.counter WHERE service_id = s.id AND client_id = 0
              ) c
              LEFT JOIN LATERAL (
                  SELECT submitted FROM relais.task
@@ -82,7 +82,7 @@ impl CounterReader for Postgres {
                  SELECT client_id,
                         coalesce(sum(CASE WHEN departed THEN -n ELSE n END) FILTER (WHERE status = 0), 0)::bigint AS pending,
                         coalesce(sum(CASE WHEN departed THEN -n ELSE n END) FILTER (WHERE status = 1), 0)::bigint AS running
-                 FROM relais.tally WHERE service_id = $1 AND client_id > 0 GROUP BY client_id
+                 FROM relais.counter WHERE service_id = $1 AND client_id > 0 GROUP BY client_id
              ) c
              WHERE pending > 0 OR running > 0 ORDER BY client_id",
         )

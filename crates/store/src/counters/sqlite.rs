@@ -3,7 +3,7 @@
 use relais_core::{Backlog, QueueDepth, QueueShare, ServiceKey, Wakeup, position::Node};
 
 use crate::{
-    counters::statements::{Accounts, Counter, CounterReader, CounterRows, queue_depth, queue_share, tally},
+    counters::statements::{Accounts, Counter, CounterReader, CounterRows, queue_depth, queue_share, status_counter},
     row::Columns as _,
     session::Result,
     sqlite::session::SqliteSession,
@@ -17,9 +17,9 @@ pub(crate) const OLDEST_PENDING: &str = "
 
 pub(crate) const QUEUE_DEPTHS: &str = concat!(
     "SELECT s.value AS service_id,
-            (SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0) FROM tally
+            (SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0) FROM counter
              WHERE service_id = s.value AND client_id = 0 AND status = 0) AS pending,
-            (SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0) FROM tally
+            (SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0) FROM counter
              WHERE service_id = s.value AND client_id = 0 AND status = 1) AS in_progress,
             (SELECT submitted FROM task WHERE service_id = s.value AND status = 0 ORDER BY id LIMIT 1) AS submitted, ",
     now!(),
@@ -30,10 +30,10 @@ impl CounterReader for Sqlite {
     async fn backlog(&self) -> Result<Backlog> {
         // One snapshot for all three.
         let mut tx = self.read.begin().await.map_err(error)?;
-        let tallies = sqlx::query(
+        let counters = sqlx::query(
             "SELECT service_id, status, coalesce(sum(n) FILTER (WHERE NOT departed), 0) AS arrived,
                     coalesce(sum(n) FILTER (WHERE departed), 0) AS departed
-             FROM tally WHERE client_id = 0 GROUP BY service_id, status",
+             FROM counter WHERE client_id = 0 GROUP BY service_id, status",
         )
         .fetch_all(&mut *tx)
         .await
@@ -42,7 +42,7 @@ impl CounterReader for Sqlite {
         let now = now(&mut tx).await?;
         tx.commit().await.map_err(error)?;
         Ok(Backlog {
-            tallies: tallies.iter().map(tally).collect::<Result<_>>()?,
+            counters: counters.iter().map(status_counter).collect::<Result<_>>()?,
             oldest_pending: oldest
                 .iter()
                 .map(|row| Ok((ServiceKey(row.int("id")?), row.moment("submitted")?)))
@@ -64,7 +64,7 @@ impl CounterReader for Sqlite {
         let rows = sqlx::query(
             "SELECT client_id, sum(CASE WHEN status = 0 THEN iif(departed, -n, n) ELSE 0 END) AS pending,
                     sum(CASE WHEN status = 1 THEN iif(departed, -n, n) ELSE 0 END) AS running
-             FROM tally WHERE service_id = ?1 AND client_id > 0 GROUP BY client_id
+             FROM counter WHERE service_id = ?1 AND client_id > 0 GROUP BY client_id
              HAVING pending > 0 OR running > 0 ORDER BY client_id",
         )
         .bind(service.0)
@@ -95,7 +95,7 @@ impl SqliteSession {
             .collect();
         self.execute(
             // "WHERE true" tells the parser that ON does not begin a join.
-            "INSERT INTO tally (service_id, client_id, status, departed, n)
+            "INSERT INTO counter (service_id, client_id, status, departed, n)
              SELECT value->>0, value->>1, value->>2, value->>3, value->>4 FROM json_each(?1) WHERE true
              ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = n + excluded.n",
             &rows,
@@ -109,7 +109,7 @@ impl SqliteSession {
         }
         let rows: Vec<_> = departures.iter().map(|(service, node, n)| (service.0, node.level, node.slot, n)).collect();
         self.execute(
-            "INSERT INTO departure (service_id, level, slot, n)
+            "INSERT INTO position_tree (service_id, level, slot, n)
              SELECT value->>0, value->>1, value->>2, value->>3 FROM json_each(?1) WHERE true
              ON CONFLICT (service_id, level, slot) DO UPDATE SET n = n + excluded.n",
             &rows,

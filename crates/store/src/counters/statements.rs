@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use relais_core::{
-    Backlog, BatchId, ClientKey, QueueDepth, QueueShare, ServiceKey, Status, Tally, Wakeup, position::Node,
+    Backlog, BatchId, ClientKey, QueueDepth, QueueShare, ServiceKey, Status, StatusCounter, Wakeup, position::Node,
 };
 
 use crate::{
@@ -61,9 +61,9 @@ pub(crate) trait CounterRows: Send {
     fn account(&mut self, accounts: &Accounts, wakeup: &Wakeup) -> impl Future<Output = Result<()>> + Send;
 }
 
-pub(crate) fn tally(row: &impl Columns) -> Result<Tally> {
+pub(crate) fn status_counter(row: &impl Columns) -> Result<StatusCounter> {
     let code = row.small("status")?;
-    Ok(Tally {
+    Ok(StatusCounter {
         service: service_key(row)?,
         status: status(code)?,
         arrived: unsigned(row.big("arrived")?),

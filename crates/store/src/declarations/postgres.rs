@@ -85,7 +85,7 @@ impl DeclarationRows for PgSession {
                          deleted = false
                      RETURNING id
                  )
-                 INSERT INTO relais.tally (service_id, client_id, status, departed, n)
+                 INSERT INTO relais.counter (service_id, client_id, status, departed, n)
                  SELECT id, 0, 0, false, 0 FROM s
                  ON CONFLICT DO NOTHING",
             )
@@ -124,7 +124,7 @@ impl DeclarationRows for PgSession {
                 // Waits for submissions that are under way, and holds up those to come.
                 sqlx::query(
                     "SELECT 1 FROM relais.service s
-                 JOIN relais.tally a ON a.service_id = s.id AND a.client_id = 0 AND a.status = 0 AND NOT a.departed
+                 JOIN relais.counter a ON a.service_id = s.id AND a.client_id = 0 AND a.status = 0 AND NOT a.departed
                  WHERE s.name = $1 FOR UPDATE OF a",
                 )
                 .bind(name.as_str())
@@ -230,7 +230,7 @@ impl DeclarationRows for PgSession {
     /// so that submissions to it are noticed.
     async fn note_limits(&mut self) -> Result<()> {
         sqlx::query(
-            "UPDATE relais.tally t SET limited = w.limited, brokered = w.brokered
+            "UPDATE relais.counter t SET limited = w.limited, brokered = w.brokered
          FROM (SELECT s.id, s.transport = 1 AS brokered, s.deleted OR s.capacity IS NOT NULL OR EXISTS (
                    SELECT 1 FROM relais.authorization a WHERE a.service_id = s.id AND a.capacity IS NOT NULL
                ) AS limited
@@ -254,7 +254,7 @@ impl DeclarationRows for PgSession {
         sqlx::query("UPDATE relais.declared SET version = version + 1").execute(&mut *self.tx).await.map_err(error)?;
         // All queues, in the order in which submissions lock them: what is declared may touch any of them.
         sqlx::query(
-            "SELECT 1 FROM relais.tally WHERE client_id = 0 AND status = 0 AND NOT departed
+            "SELECT 1 FROM relais.counter WHERE client_id = 0 AND status = 0 AND NOT departed
              ORDER BY service_id FOR NO KEY UPDATE",
         )
         .execute(&mut *self.tx)

@@ -119,7 +119,7 @@ async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change) -> Result
             .map_err(error)?;
             flow::put_service(tx, name, &limits.flow).await?;
             for statement in [
-                "INSERT INTO tally (service_id, client_id, status, departed, n)
+                "INSERT INTO counter (service_id, client_id, status, departed, n)
                  SELECT id, 0, 0, 0, 0 FROM service WHERE name = ?1
                  ON CONFLICT DO NOTHING",
                 "DELETE FROM dispatch WHERE service_id = (SELECT id FROM service WHERE name = ?1 AND transport = 0)",

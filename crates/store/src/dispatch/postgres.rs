@@ -104,7 +104,7 @@ const CANDIDATES: &str = "SELECT w.client_id, t.rank, t.id, t.task_id
 const CLIENTS: &str = "SELECT c.client_id, c.pending, c.running, a.max_running, a.share, f.time, f.turn
      FROM (SELECT client_id, sum(pending)::bigint AS pending, sum(running)::bigint AS running FROM (
                SELECT client_id, CASE WHEN departed THEN -n ELSE n END AS pending, 0 AS running
-               FROM relais.tally WHERE service_id = $1 AND client_id > 0 AND status = 0
+               FROM relais.counter WHERE service_id = $1 AND client_id > 0 AND status = 0
                UNION ALL
                SELECT t.client_id, CASE WHEN t.status = 0 THEN -1 ELSE 0 END, 1
                FROM relais.dispatch d CROSS JOIN LATERAL (
@@ -226,7 +226,7 @@ impl Dispatch for PgSession {
                     s.dispatch_window, 0::bigint AS running,
                     (extract(epoch FROM clock_timestamp()) * 1000000000)::bigint AS now_nanos, (
                         SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0)::bigint
-                        FROM relais.tally WHERE service_id = s.id AND client_id = 0 AND status = 0
+                        FROM relais.counter WHERE service_id = s.id AND client_id = 0 AND status = 0
                     ) AS pending
              FROM relais.service s WHERE s.id = $1",
         )
@@ -377,7 +377,7 @@ impl Dispatch for PgSession {
                  CROSS JOIN LATERAL (
                      SELECT id, task_id FROM relais.task
                      WHERE service_id = $1 AND status BETWEEN s.status AND s.status AND id > $2 AND id <= $3
-                       AND id NOT IN (SELECT unnest(tasks) FROM relais.hand WHERE service_id = $1)
+                       AND id NOT IN (SELECT unnest(tasks) FROM relais.instance_lease WHERE service_id = $1)
                      ORDER BY service_id, status, id LIMIT $5
                  ) t
                  ORDER BY t.id LIMIT $5
@@ -422,7 +422,7 @@ impl Dispatch for PgSession {
                  SELECT t.id, s.lease_ms * interval '1 ms' AS lease FROM relais.service s CROSS JOIN LATERAL (
                      SELECT id FROM relais.task
                      WHERE service_id = s.id AND status BETWEEN 1 AND 1
-                       AND lease_until IS NULL AND id NOT IN (SELECT unnest(tasks) FROM relais.hand)
+                       AND lease_until IS NULL AND id NOT IN (SELECT unnest(tasks) FROM relais.instance_lease)
                      ORDER BY service_id, status, id LIMIT $1 FOR NO KEY UPDATE SKIP LOCKED
                  ) t
                  WHERE s.transport = 0 LIMIT $1

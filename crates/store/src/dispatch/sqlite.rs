@@ -66,7 +66,7 @@ const FACTS: &str = concat!(
     "SELECT flow, max_running, max_running_per_client, rate_count, rate_per_ms, rate_burst, fair_share, dispatch_window, ",
     now!(),
     " * 1000000 AS now_nanos, 0 AS running, coalesce((
-         SELECT sum(iif(departed, -n, n)) FROM tally WHERE service_id = ?1 AND client_id = 0 AND status = 0
+         SELECT sum(iif(departed, -n, n)) FROM counter WHERE service_id = ?1 AND client_id = 0 AND status = 0
      ), 0) AS pending
      FROM service WHERE id = ?1"
 );
@@ -76,7 +76,7 @@ const FACTS: &str = concat!(
 pub(crate) const CLIENTS: &str =
     "SELECT c.client_id, c.pending, c.running, a.max_running, a.share, f.time, f.turn FROM (
          SELECT client_id, sum(pending) AS pending, sum(running) AS running FROM (
-             SELECT client_id, iif(departed, -n, n) AS pending, 0 AS running FROM tally
+             SELECT client_id, iif(departed, -n, n) AS pending, 0 AS running FROM counter
              WHERE service_id = ?1 AND client_id > 0 AND status = 0
              UNION ALL
              SELECT t.client_id, iif(t.status = 0, -1, 0), 1 FROM dispatch d CROSS JOIN task t ON t.task_id = d.task_id
@@ -279,7 +279,7 @@ impl Dispatch for SqliteSession {
         for status in if running { &[0, 1][..] } else { &[0] } {
             let found: Vec<(i64, String)> = sqlx::query_as(
                 "SELECT id, task_id FROM task WHERE service_id = ?1 AND status = ?2 AND id > ?3 AND id <= ?4
-                     AND id NOT IN (SELECT w.value FROM hand h CROSS JOIN json_each(h.tasks) AS w WHERE h.service_id = ?1)
+                     AND id NOT IN (SELECT w.value FROM instance_lease h CROSS JOIN json_each(h.tasks) AS w WHERE h.service_id = ?1)
                  ORDER BY id LIMIT ?5",
             )
             .bind(service)
@@ -334,7 +334,7 @@ impl Dispatch for SqliteSession {
             " + lease_ms AS until FROM service) AS w
               WHERE w.service = task.service_id AND task.id IN (SELECT t.id FROM service s CROSS JOIN task t ON t.service_id = s.id AND t.status = 1
                            WHERE s.transport = 0 AND t.lease_until IS NULL AND t.id NOT IN (
-                               SELECT h.value FROM hand CROSS JOIN json_each(hand.tasks) AS h
+                               SELECT h.value FROM instance_lease CROSS JOIN json_each(instance_lease.tasks) AS h
                            ) LIMIT ?1)"
         ))
         .bind(wide(limit))

@@ -73,7 +73,7 @@ impl Flows for PgSession {
              FROM relais.service s CROSS JOIN LATERAL (
                  SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END) FILTER (WHERE status = 0), 0)::bigint AS pending,
                         coalesce(sum(CASE WHEN departed THEN -n ELSE n END) FILTER (WHERE status = 1), 0)::bigint AS running
-                 FROM relais.tally WHERE service_id = s.id AND client_id = 0
+                 FROM relais.counter WHERE service_id = s.id AND client_id = 0
              ) c
              WHERE s.id = $1 AND NOT s.paused AND NOT s.deleted AND s.transport = 0",
         )
@@ -90,7 +90,7 @@ impl Flows for PgSession {
                  FROM (SELECT client_id,
                               coalesce(sum(CASE WHEN departed THEN -n ELSE n END) FILTER (WHERE status = 0), 0)::bigint AS pending,
                               coalesce(sum(CASE WHEN departed THEN -n ELSE n END) FILTER (WHERE status = 1), 0)::bigint AS running
-                       FROM relais.tally WHERE service_id = $1 AND client_id > 0 GROUP BY client_id) c
+                       FROM relais.counter WHERE service_id = $1 AND client_id > 0 GROUP BY client_id) c
                  LEFT JOIN LATERAL (
                      SELECT max_running, share FROM relais.authorization
                      WHERE client_id = c.client_id AND service_id = $1 OFFSET 0

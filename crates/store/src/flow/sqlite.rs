@@ -26,13 +26,13 @@ const FACTS: &str = concat!(
             dispatch_window, ",
     now!(),
     " * 1000000 AS now_nanos,
-            coalesce((SELECT n FROM tally
+            coalesce((SELECT n FROM counter
                       WHERE service_id = ?1 AND client_id = 0 AND status = 0 AND departed = 0), 0)
-            - coalesce((SELECT n FROM tally
+            - coalesce((SELECT n FROM counter
                         WHERE service_id = ?1 AND client_id = 0 AND status = 0 AND departed = 1), 0) AS pending,
-            coalesce((SELECT n FROM tally
+            coalesce((SELECT n FROM counter
                       WHERE service_id = ?1 AND client_id = 0 AND status = 1 AND departed = 0), 0)
-            - coalesce((SELECT n FROM tally
+            - coalesce((SELECT n FROM counter
                         WHERE service_id = ?1 AND client_id = 0 AND status = 1 AND departed = 1), 0) AS running
      FROM service WHERE id = ?1 AND NOT paused AND NOT deleted AND transport = 0"
 );
@@ -41,15 +41,15 @@ const FACTS: &str = concat!(
 pub(crate) const CLIENTS: &str = "
     SELECT c.client_id, c.pending, c.running, a.max_running, a.share, f.time, f.turn FROM (
         SELECT came.client_id,
-            coalesce((SELECT n FROM tally
+            coalesce((SELECT n FROM counter
                       WHERE service_id = ?1 AND client_id = came.client_id AND status = 0 AND departed = 0), 0)
-            - coalesce((SELECT n FROM tally
+            - coalesce((SELECT n FROM counter
                         WHERE service_id = ?1 AND client_id = came.client_id AND status = 0 AND departed = 1), 0) AS pending,
-            coalesce((SELECT n FROM tally
+            coalesce((SELECT n FROM counter
                       WHERE service_id = ?1 AND client_id = came.client_id AND status = 1 AND departed = 0), 0)
-            - coalesce((SELECT n FROM tally
+            - coalesce((SELECT n FROM counter
                         WHERE service_id = ?1 AND client_id = came.client_id AND status = 1 AND departed = 1), 0) AS running
-        FROM tally came
+        FROM counter came
         WHERE came.service_id = ?1 AND came.client_id > 0 AND came.status = 0 AND came.departed = 0
     ) c
     LEFT JOIN authorization a ON a.client_id = c.client_id AND a.service_id = ?1

@@ -39,7 +39,7 @@ fn fate(decision: Decision, task: &LockedTask) -> Event {
     match decision {
         Decision::Restart => Event::Abandoned { delivery_limit: task.delivery_limit },
         Decision::Fail => {
-            let failure = Failure::new("The process that had it in hand died.").of_kind("crashed");
+            let failure = Failure::new("The instance that had leased it died.").of_kind("crashed");
             Event::failure(None, Failure { retryable: Some(false), ..failure })
         }
     }

@@ -41,7 +41,7 @@ const NEXT_IN_LINE: &str = concat!(
      ) f CROSS JOIN LATERAL (
          SELECT * FROM relais.task
          WHERE queue_id = s.id AND (rank, id) > ($3, $4)
-               AND id NOT IN (SELECT unnest(tasks) FROM relais.hand WHERE service_id = $1 AND id <> ALL($5))
+               AND id NOT IN (SELECT unnest(tasks) FROM relais.instance_lease WHERE service_id = $1 AND id <> ALL($5))
          ORDER BY queue_id, rank, id LIMIT $2
      ) t"
 );
@@ -91,7 +91,7 @@ impl InstanceRows for PgSession {
     async fn lock_dead(&mut self) -> Result<Option<LockedInstance>> {
         // Leases of instances that are gone.
         sqlx::query(
-            "DELETE FROM relais.hand h WHERE NOT EXISTS (SELECT FROM relais.instance i WHERE i.id = h.instance_id)",
+            "DELETE FROM relais.instance_lease h WHERE NOT EXISTS (SELECT FROM relais.instance i WHERE i.id = h.instance_id)",
         )
         .execute(&mut *self.tx)
         .await
@@ -133,7 +133,7 @@ impl InstanceRows for PgSession {
 
     async fn delete_instance(&mut self, instance: InstanceKey) -> Result<()> {
         sqlx::query(
-            "WITH gone AS (DELETE FROM relais.hand WHERE instance_id = $1) DELETE FROM relais.instance WHERE id = $1",
+            "WITH gone AS (DELETE FROM relais.instance_lease WHERE instance_id = $1) DELETE FROM relais.instance WHERE id = $1",
         )
         .bind(instance.0)
         .execute(&mut *self.tx)
@@ -149,7 +149,7 @@ impl InstanceRows for PgSession {
         done_with: &[i64],
     ) -> Result<bool> {
         let done = sqlx::query(
-            "WITH gone AS (DELETE FROM relais.hand WHERE id = ANY($3))
+            "WITH gone AS (DELETE FROM relais.instance_lease WHERE id = ANY($3))
              UPDATE relais.instance SET seen = clock_timestamp(), until = clock_timestamp() + make_interval(secs => $2)
              WHERE id = $1 AND NOT undecided",
         )
@@ -213,7 +213,7 @@ impl InstanceRows for PgSession {
     ) -> Result<Option<bool>> {
         let row = sqlx::query(
             // The instance is always locked before the flow of the service.
-            "WITH gone AS (DELETE FROM relais.hand WHERE id = ANY($3)
+            "WITH gone AS (DELETE FROM relais.instance_lease WHERE id = ANY($3)
              ), alive AS MATERIALIZED (
                  SELECT id FROM relais.instance WHERE id = $2 AND NOT undecided FOR KEY SHARE
              )
@@ -234,7 +234,7 @@ impl InstanceRows for PgSession {
     async fn drop_unknown(&mut self, service: ServiceKey, instance: InstanceKey, known: &[i64]) -> Result<()> {
         sqlx::query(
             "WITH noted AS (UPDATE relais.flow SET taken = taken + 1 WHERE service_id = $2)
-             DELETE FROM relais.hand WHERE instance_id = $1 AND service_id = $2 AND id <> ALL($3)",
+             DELETE FROM relais.instance_lease WHERE instance_id = $1 AND service_id = $2 AND id <> ALL($3)",
         )
         .bind(instance.0)
         .bind(service.0)
@@ -261,14 +261,15 @@ impl InstanceRows for PgSession {
     }
 
     async fn insert_lease(&mut self, service: ServiceKey, instance: InstanceKey, tasks: &[i64]) -> Result<i64> {
-        let made = "INSERT INTO relais.hand (instance_id, service_id, tasks) VALUES ($1, $2, $3) RETURNING id";
+        let made =
+            "INSERT INTO relais.instance_lease (instance_id, service_id, tasks) VALUES ($1, $2, $3) RETURNING id";
         let made = sqlx::query_scalar(made).bind(instance.0).bind(service.0).bind(tasks);
         made.fetch_one(&mut *self.tx).await.map_err(error)
     }
 
     async fn end_leases(&mut self, services: &[ServiceKey], tasks: &[i64]) -> Result<()> {
         sqlx::query(
-            "UPDATE relais.hand SET tasks = ARRAY(SELECT id FROM unnest(tasks) AS id WHERE id <> ALL($2))
+            "UPDATE relais.instance_lease SET tasks = ARRAY(SELECT id FROM unnest(tasks) AS id WHERE id <> ALL($2))
              WHERE service_id = ANY($1) AND tasks && $2",
         )
         .bind(column(services, |service| service.0))
@@ -283,7 +284,7 @@ impl InstanceRows for PgSession {
         // Whoever asks is about to claim others.
         let ids: Vec<i64> = sqlx::query_scalar(
             "WITH noted AS (UPDATE relais.flow SET taken = taken + 1 WHERE service_id = $1)
-             SELECT unnest(tasks) FROM relais.hand WHERE service_id = $1",
+             SELECT unnest(tasks) FROM relais.instance_lease WHERE service_id = $1",
         )
         .bind(service.0)
         .fetch_all(&mut *self.tx)
@@ -294,7 +295,7 @@ impl InstanceRows for PgSession {
 
     async fn leased_among(&mut self, tasks: &[i64]) -> Result<HashMap<i64, String>> {
         let ids: Vec<(i64, String)> = sqlx::query_as(
-            "SELECT w.id, i.name FROM relais.hand h CROSS JOIN LATERAL unnest(h.tasks) AS w (id)
+            "SELECT w.id, i.name FROM relais.instance_lease h CROSS JOIN LATERAL unnest(h.tasks) AS w (id)
              JOIN relais.instance i ON i.id = h.instance_id WHERE w.id = ANY($1)",
         )
         .bind(tasks)
@@ -310,7 +311,7 @@ impl InstanceRows for PgSession {
             locked_columns!(),
             " FROM relais.task t
               CROSS JOIN LATERAL (SELECT * FROM relais.service WHERE id = t.service_id OFFSET 0) s
-              WHERE t.id = ANY(ARRAY(SELECT unnest(tasks) FROM relais.hand WHERE instance_id = $1))
+              WHERE t.id = ANY(ARRAY(SELECT unnest(tasks) FROM relais.instance_lease WHERE instance_id = $1))
               ORDER BY t.id + 0 FOR NO KEY UPDATE OF t"
         ))
         .bind(instance.0)
@@ -363,7 +364,7 @@ impl InstanceReader for Postgres {
         };
         let locked = leased_tasks(&rows, &self.names, &mut lent).await?;
         let lease = sqlx::query_scalar(
-            "WITH gone AS (DELETE FROM relais.hand WHERE id = ANY($4)
+            "WITH gone AS (DELETE FROM relais.instance_lease WHERE id = ANY($4)
              ), alive AS MATERIALIZED (
                  SELECT id FROM relais.instance WHERE id = $2 AND NOT undecided AND epoch = $6 FOR KEY SHARE
              ), noted AS (
@@ -373,7 +374,7 @@ impl InstanceReader for Postgres {
                             FROM relais.service WHERE id = $1)
                  RETURNING service_id
              )
-             INSERT INTO relais.hand (instance_id, service_id, tasks) SELECT $2, service_id, $3 FROM noted RETURNING id",
+             INSERT INTO relais.instance_lease (instance_id, service_id, tasks) SELECT $2, service_id, $3 FROM noted RETURNING id",
         )
         .bind(service.0)
         .bind(lessee.instance.0)
@@ -394,7 +395,7 @@ impl InstanceReader for Postgres {
             "SELECT i.id, i.name, i.host, i.version, i.policy, i.undecided, i.until < clock_timestamp() AS silent, i.started,
                     i.seen, h.n AS leased
              FROM relais.instance i CROSS JOIN LATERAL (
-                 SELECT coalesce(sum(cardinality(tasks)), 0)::bigint AS n FROM relais.hand WHERE instance_id = i.id
+                 SELECT coalesce(sum(cardinality(tasks)), 0)::bigint AS n FROM relais.instance_lease WHERE instance_id = i.id
              ) h
              ORDER BY i.name",
         )

@@ -30,7 +30,7 @@ const NEXT_IN_LINE: &str = concat!(
     " FROM service s CROSS JOIN task t INDEXED BY task_by_rank ON t.service_id = s.id CROSS JOIN client c ON c.id = t.client_id
       WHERE s.id = ?1 AND t.status = 0 AND NOT s.paused AND NOT s.deleted AND s.transport = 0
         AND (t.rank, t.id) > (?3, ?4)
-        AND t.id NOT IN (SELECT w.value FROM hand h CROSS JOIN json_each(h.tasks) AS w WHERE h.service_id = ?1
+        AND t.id NOT IN (SELECT w.value FROM instance_lease h CROSS JOIN json_each(h.tasks) AS w WHERE h.service_id = ?1
                          AND h.id NOT IN (SELECT value FROM json_each(?5)))
       ORDER BY t.rank, t.id LIMIT ?2"
 );
@@ -40,7 +40,7 @@ const LOCK_LEASED: &str = concat!(
     now!(),
     " AS now, ",
     locked_columns!(),
-    " FROM hand h CROSS JOIN json_each(h.tasks) AS w CROSS JOIN task t ON t.id = w.value
+    " FROM instance_lease h CROSS JOIN json_each(h.tasks) AS w CROSS JOIN task t ON t.id = w.value
       CROSS JOIN service s ON s.id = t.service_id WHERE h.instance_id = ?1 ORDER BY t.id"
 );
 
@@ -68,7 +68,7 @@ impl SqliteSession {
         if leases.is_empty() {
             return Ok(());
         }
-        self.execute("DELETE FROM hand WHERE id IN (SELECT value FROM json_each(?1))", leases).await
+        self.execute("DELETE FROM instance_lease WHERE id IN (SELECT value FROM json_each(?1))", leases).await
     }
 }
 
@@ -130,7 +130,7 @@ impl InstanceRows for SqliteSession {
     }
 
     async fn delete_instance(&mut self, instance: InstanceKey) -> Result<()> {
-        self.change(sqlx::query("DELETE FROM hand WHERE instance_id = ?1").bind(instance.0)).await?;
+        self.change(sqlx::query("DELETE FROM instance_lease WHERE instance_id = ?1").bind(instance.0)).await?;
         self.change(sqlx::query("DELETE FROM instance WHERE id = ?1").bind(instance.0)).await.map(drop)
     }
 
@@ -201,7 +201,7 @@ impl InstanceRows for SqliteSession {
 
     async fn drop_unknown(&mut self, service: ServiceKey, instance: InstanceKey, known: &[i64]) -> Result<()> {
         let statement = sqlx::query(
-            "DELETE FROM hand WHERE instance_id = ?1 AND service_id = ?2
+            "DELETE FROM instance_lease WHERE instance_id = ?1 AND service_id = ?2
                  AND id NOT IN (SELECT value FROM json_each(?3))",
         );
         self.change(statement.bind(instance.0).bind(service.0).bind(array(known)?)).await.map(drop)
@@ -224,20 +224,22 @@ impl InstanceRows for SqliteSession {
 
     async fn insert_lease(&mut self, service: ServiceKey, instance: InstanceKey, tasks: &[i64]) -> Result<i64> {
         let tasks = array(tasks)?;
-        sqlx::query_scalar("INSERT INTO hand (instance_id, service_id, tasks) VALUES (?1, ?2, ?3) RETURNING id")
-            .bind(instance.0)
-            .bind(service.0)
-            .bind(tasks)
-            .fetch_one(&mut *self.tx)
-            .await
-            .map_err(|failure| self.failed(failure))
+        sqlx::query_scalar(
+            "INSERT INTO instance_lease (instance_id, service_id, tasks) VALUES (?1, ?2, ?3) RETURNING id",
+        )
+        .bind(instance.0)
+        .bind(service.0)
+        .bind(tasks)
+        .fetch_one(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))
     }
 
     async fn end_leases(&mut self, services: &[ServiceKey], tasks: &[i64]) -> Result<()> {
         let keys: Vec<i32> = services.iter().map(|service| service.0).collect();
         let statement = sqlx::query(
-            "UPDATE hand SET tasks = (
-                 SELECT json_group_array(w.value) FROM json_each(hand.tasks) AS w
+            "UPDATE instance_lease SET tasks = (
+                 SELECT json_group_array(w.value) FROM json_each(instance_lease.tasks) AS w
                  WHERE w.value NOT IN (SELECT value FROM json_each(?2))
              ) WHERE service_id IN (SELECT value FROM json_each(?1))",
         );
@@ -245,18 +247,19 @@ impl InstanceRows for SqliteSession {
     }
 
     async fn leased(&mut self, service: ServiceKey) -> Result<HashSet<i64>> {
-        let ids: Vec<i64> =
-            sqlx::query_scalar("SELECT w.value FROM hand h CROSS JOIN json_each(h.tasks) AS w WHERE h.service_id = ?1")
-                .bind(service.0)
-                .fetch_all(&mut *self.tx)
-                .await
-                .map_err(|failure| self.failed(failure))?;
+        let ids: Vec<i64> = sqlx::query_scalar(
+            "SELECT w.value FROM instance_lease h CROSS JOIN json_each(h.tasks) AS w WHERE h.service_id = ?1",
+        )
+        .bind(service.0)
+        .fetch_all(&mut *self.tx)
+        .await
+        .map_err(|failure| self.failed(failure))?;
         Ok(ids.into_iter().collect())
     }
 
     async fn leased_among(&mut self, tasks: &[i64]) -> Result<HashMap<i64, String>> {
         let ids: Vec<(i64, String)> = sqlx::query_as(
-            "SELECT w.value, i.name FROM hand h CROSS JOIN json_each(h.tasks) AS w JOIN instance i ON i.id = h.instance_id
+            "SELECT w.value, i.name FROM instance_lease h CROSS JOIN json_each(h.tasks) AS w JOIN instance i ON i.id = h.instance_id
              WHERE w.value IN (SELECT value FROM json_each(?1))",
         )
         .bind(array(tasks)?)
@@ -296,7 +299,7 @@ impl InstanceReader for Sqlite {
         let rows = sqlx::query(concat!(
             "SELECT i.*, i.until < ",
             now!(),
-            " AS silent, (SELECT coalesce(sum(json_array_length(h.tasks)), 0) FROM hand h WHERE h.instance_id = i.id) AS leased
+            " AS silent, (SELECT coalesce(sum(json_array_length(h.tasks)), 0) FROM instance_lease h WHERE h.instance_id = i.id) AS leased
              FROM instance i ORDER BY i.name"
         ))
         .fetch_all(&self.read)

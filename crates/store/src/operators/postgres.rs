@@ -110,12 +110,12 @@ impl OperatorRows for PgSession {
     async fn publish_workers(&mut self, process: &str, workers: Option<&str>) -> Result<()> {
         let query = match workers {
             Some(workers) => sqlx::query(
-                "INSERT INTO relais.roll_call (process, workers, at) VALUES ($1, $2, clock_timestamp())
+                "INSERT INTO relais.worker_registry (process, workers, at) VALUES ($1, $2, clock_timestamp())
                  ON CONFLICT (process) DO UPDATE SET workers = excluded.workers, at = excluded.at",
             )
             .bind(process)
             .bind(workers),
-            None => sqlx::query("DELETE FROM relais.roll_call WHERE process = $1").bind(process),
+            None => sqlx::query("DELETE FROM relais.worker_registry WHERE process = $1").bind(process),
         };
         query.execute(&mut *self.tx).await.map_err(error)?;
         Ok(())
@@ -123,8 +123,8 @@ impl OperatorRows for PgSession {
 
     async fn purge_published_workers(&mut self, older_than: Duration, limit: usize) -> Result<()> {
         sqlx::query(
-            "DELETE FROM relais.roll_call WHERE process = ANY (ARRAY(
-                 SELECT process FROM relais.roll_call WHERE at < now() - make_interval(secs => $1)
+            "DELETE FROM relais.worker_registry WHERE process = ANY (ARRAY(
+                 SELECT process FROM relais.worker_registry WHERE at < now() - make_interval(secs => $1)
                  ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED
              ))",
         )
@@ -164,7 +164,7 @@ impl OperatorReader for Postgres {
 
     async fn list_published_workers(&self, but: &str, within: Duration, limit: usize) -> Result<Vec<(String, i64)>> {
         sqlx::query_as(
-            "SELECT workers, (extract(epoch FROM clock_timestamp() - at) * 1000)::bigint FROM relais.roll_call
+            "SELECT workers, (extract(epoch FROM clock_timestamp() - at) * 1000)::bigint FROM relais.worker_registry
              WHERE at > now() - make_interval(secs => $2) AND process <> $1 ORDER BY at DESC LIMIT $3",
         )
         .bind(but)

@@ -30,7 +30,7 @@ pub(crate) const SESSION_IS_OPEN: &str =
     concat!("SELECT EXISTS (SELECT 1 FROM session WHERE id = ?1 AND expires > ", now!(), ")");
 
 pub(crate) const PURGE_PUBLISHED_WORKERS: &str = concat!(
-    "DELETE FROM roll_call WHERE process IN (SELECT process FROM roll_call INDEXED BY roll_call_by_age WHERE at < ",
+    "DELETE FROM worker_registry WHERE process IN (SELECT process FROM worker_registry INDEXED BY worker_registry_by_age WHERE at < ",
     now!(),
     " - ?1 ORDER BY at LIMIT ?2)"
 );
@@ -38,7 +38,7 @@ pub(crate) const PURGE_PUBLISHED_WORKERS: &str = concat!(
 pub(crate) const PUBLISHED_WORKERS: &str = concat!(
     "SELECT workers, ",
     now!(),
-    " - at FROM roll_call INDEXED BY roll_call_by_age WHERE at > ",
+    " - at FROM worker_registry INDEXED BY worker_registry_by_age WHERE at > ",
     now!(),
     " - ?2 AND process <> ?1 ORDER BY at DESC LIMIT ?3"
 );
@@ -137,13 +137,13 @@ impl OperatorRows for SqliteSession {
     async fn publish_workers(&mut self, process: &str, workers: Option<&str>) -> Result<()> {
         let query = match workers {
             Some(workers) => sqlx::query(concat!(
-                "INSERT INTO roll_call (process, workers, at) VALUES (?1, ?2, ",
+                "INSERT INTO worker_registry (process, workers, at) VALUES (?1, ?2, ",
                 now!(),
                 ") ON CONFLICT (process) DO UPDATE SET workers = excluded.workers, at = excluded.at"
             ))
             .bind(process)
             .bind(workers),
-            None => sqlx::query("DELETE FROM roll_call WHERE process = ?1").bind(process),
+            None => sqlx::query("DELETE FROM worker_registry WHERE process = ?1").bind(process),
         };
         query.execute(&mut *self.tx).await.map_err(|failure| self.failed(failure))?;
         Ok(())

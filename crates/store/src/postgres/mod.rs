@@ -85,6 +85,7 @@ const STEPS: Steps = &[
     ("clock", include_str!("migrations/0018_clock.sql")),
     ("revived", include_str!("migrations/0019_revived.sql")),
     ("epoch", include_str!("migrations/0020_epoch.sql")),
+    ("plain names", include_str!("migrations/0021_plain_names.sql")),
 ];
 
 /// Every time that is written: time that passes spares none of them.
@@ -104,11 +105,11 @@ const MOVE_BACK: &[&str] = &[
     "UPDATE relais.flow SET ahead_until = ahead_until - (extract(epoch FROM $1) * 1000000000)::bigint",
     "UPDATE relais.batch SET created = created - $1, closed = closed - $1, ended = ended - $1",
     "UPDATE relais.instance SET started = started - $1, seen = seen - $1, until = until - $1",
-    "UPDATE relais.inbox SET created = created - $1",
+    "UPDATE relais.submission SET created = created - $1",
     "UPDATE relais.chore SET begun = begun - $1",
     "UPDATE relais.audit SET at = at - $1",
     "UPDATE relais.session SET expires = expires - $1",
-    "UPDATE relais.roll_call SET at = at - $1",
+    "UPDATE relais.worker_registry SET at = at - $1",
 ];
 
 /// A statement that values are being bound to.

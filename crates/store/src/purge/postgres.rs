@@ -107,7 +107,7 @@ impl PurgeRows for PgSession {
                   WHERE t.service_id = a.service_id AND t.status BETWEEN 5 AND 5
                   ORDER BY t.service_id, t.status, t.id LIMIT 1)
              ), a.n) AS floor
-             FROM relais.tally a WHERE a.client_id = 0 AND a.status = 0 AND NOT a.departed",
+             FROM relais.counter a WHERE a.client_id = 0 AND a.status = 0 AND NOT a.departed",
         )
         .fetch_all(&mut *self.tx)
         .await
@@ -123,8 +123,8 @@ impl PurgeRows for PgSession {
         limit: usize,
     ) -> Result<u64> {
         let done = sqlx::query(
-            "DELETE FROM relais.departure WHERE service_id = $1 AND level = $2 AND slot < least($3, (
-                 SELECT slot FROM relais.departure WHERE service_id = $1 AND level = $2
+            "DELETE FROM relais.position_tree WHERE service_id = $1 AND level = $2 AND slot < least($3, (
+                 SELECT slot FROM relais.position_tree WHERE service_id = $1 AND level = $2
                  ORDER BY service_id, level, slot LIMIT 1
              ) + $4)",
         )

@@ -27,7 +27,7 @@ pub(crate) const QUEUE_FLOORS: &str = "
         coalesce((SELECT seq FROM task WHERE service_id = a.service_id AND status = 1 ORDER BY id LIMIT 1), a.n),
         coalesce((SELECT seq FROM task WHERE service_id = a.service_id AND status = 5 ORDER BY id LIMIT 1), a.n)
     ) AS floor
-    FROM tally a WHERE a.client_id = 0 AND a.status = 0 AND NOT a.departed";
+    FROM counter a WHERE a.client_id = 0 AND a.status = 0 AND NOT a.departed";
 
 impl PurgeRows for SqliteSession {
     async fn scan_for_purge(&mut self, scan: &PurgeScan) -> Result<Vec<PurgeCandidate>> {
@@ -107,8 +107,8 @@ impl PurgeRows for SqliteSession {
         limit: usize,
     ) -> Result<u64> {
         let done = sqlx::query(
-            "DELETE FROM departure WHERE service_id = ?1 AND level = ?2 AND slot < min(?3, (
-                 SELECT slot FROM departure WHERE service_id = ?1 AND level = ?2 ORDER BY slot LIMIT 1
+            "DELETE FROM position_tree WHERE service_id = ?1 AND level = ?2 AND slot < min(?3, (
+                 SELECT slot FROM position_tree WHERE service_id = ?1 AND level = ?2 ORDER BY slot LIMIT 1
              ) + ?4)",
         )
         .bind(service.0)

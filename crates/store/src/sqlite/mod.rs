@@ -65,6 +65,7 @@ const STEPS: Steps = &[
     ("batch keys", include_str!("migrations/0014_batch_keys.sql")),
     ("clock", include_str!("migrations/0015_clock.sql")),
     ("revived", include_str!("migrations/0016_revived.sql")),
+    ("plain names", include_str!("migrations/0017_plain_names.sql")),
 ];
 
 /// Every time that is written: time that passes spares none of them.
@@ -84,11 +85,11 @@ const MOVE_BACK: &[&str] = &[
     "UPDATE flow SET ahead_until = ahead_until - ?1 * 1000000",
     "UPDATE batch SET created = created - ?1, closed = closed - ?1, ended = ended - ?1",
     "UPDATE instance SET started = started - ?1, seen = seen - ?1, until = until - ?1",
-    "UPDATE inbox SET created = created - ?1",
+    "UPDATE submission SET created = created - ?1",
     "UPDATE chore SET begun = begun - ?1",
     "UPDATE audit SET at = at - ?1",
     "UPDATE session SET expires = expires - ?1",
-    "UPDATE roll_call SET at = at - ?1",
+    "UPDATE worker_registry SET at = at - ?1",
 ];
 
 /// A SQLite database.

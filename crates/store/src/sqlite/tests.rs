@@ -161,17 +161,17 @@ async fn nodes_that_no_place_depends_on_are_forgotten_however_many_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let database = open(&folder).await;
     for statement in [
-        "INSERT INTO tally (service_id, client_id, status, departed, n) VALUES (1, 0, 0, false, 160000)",
+        "INSERT INTO counter (service_id, client_id, status, departed, n) VALUES (1, 0, 0, false, 160000)",
         "WITH RECURSIVE slots (slot) AS (SELECT 0 UNION ALL SELECT slot + 1 FROM slots WHERE slot < 9999)
-         INSERT INTO departure (service_id, level, slot, n) SELECT 1, 0, slot, 16 FROM slots WHERE slot % 7 > 0 OR slot > 5000",
-        "INSERT INTO departure (service_id, level, slot, n) VALUES (1, 5, 0, 160000)",
+         INSERT INTO position_tree (service_id, level, slot, n) SELECT 1, 0, slot, 16 FROM slots WHERE slot % 7 > 0 OR slot > 5000",
+        "INSERT INTO position_tree (service_id, level, slot, n) VALUES (1, 5, 0, 160000)",
     ] {
         sqlx::query(statement).execute(&database.write).await.unwrap();
     }
     let (read, store) = (database.read.clone(), Verbs::new(database, Keys::default()));
     TaskStore::purge_keys(&store, std::time::Duration::ZERO).await.unwrap();
     let left: Vec<(i64, i64)> =
-        sqlx::query_as("SELECT level, slot FROM departure ORDER BY level, slot").fetch_all(&read).await.unwrap();
+        sqlx::query_as("SELECT level, slot FROM position_tree ORDER BY level, slot").fetch_all(&read).await.unwrap();
     assert_eq!(left, [(5, 0)], "all have left but what the next place is counted from");
 }
 
@@ -251,13 +251,13 @@ async fn no_statement_goes_through_all_tasks() {
             [
                 "SCAN t",
                 "SCAN task",
-                "SCAN departure",
+                "SCAN position_tree",
                 "SCAN callback",
                 "SCAN dependency",
                 "SCAN batch",
                 "SCAN audit",
                 "SCAN session",
-                "SCAN roll_call",
+                "SCAN worker_registry",
             ]
             .iter()
             .any(|scan| step.strip_prefix(scan).is_some_and(|rest| rest.is_empty() || rest.starts_with(' ')))

@@ -1,4 +1,4 @@
-//! The inbox on PostgreSQL.
+//! Transactional submissions on PostgreSQL.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -9,20 +9,20 @@ use crate::{
     postgres::session::{PgSession, column},
     row::wide,
     session::Result,
-    submissions::statements::{Locked, SubmissionRows, inbox_entry},
+    submissions::statements::{Locked, SubmissionRows, stored_submission},
 };
 
 impl SubmissionRows for PgSession {
     async fn lock_submissions(&mut self, limit: usize) -> Result<Vec<Locked>> {
         let rows = sqlx::query(
-            "SELECT id, task_id, service, client, request::text AS request FROM relais.inbox
+            "SELECT id, task_id, service, client, request::text AS request FROM relais.submission
              WHERE refused IS NULL ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED",
         )
         .bind(wide(limit))
         .fetch_all(&mut *self.tx)
         .await
         .map_err(error)?;
-        rows.iter().map(inbox_entry).collect()
+        rows.iter().map(stored_submission).collect()
     }
 
     async fn known_tasks(&mut self, names: &[TaskId]) -> Result<HashSet<TaskId>> {
@@ -33,13 +33,13 @@ impl SubmissionRows for PgSession {
     }
 
     async fn delete_submissions(&mut self, ids: &[i64]) -> Result<()> {
-        let statement = sqlx::query("DELETE FROM relais.inbox WHERE id = ANY($1)").bind(ids);
+        let statement = sqlx::query("DELETE FROM relais.submission WHERE id = ANY($1)").bind(ids);
         statement.execute(&mut *self.tx).await.map(drop).map_err(error)
     }
 
     async fn refuse_submissions(&mut self, refused: &[(i64, String)]) -> Result<()> {
         sqlx::query(
-            "UPDATE relais.inbox i SET refused = w.why
+            "UPDATE relais.submission i SET refused = w.why
              FROM ROWS FROM (unnest($1::bigint[], $2::text[]), generate_series(1, cardinality($1))) AS w (id, why)
              WHERE i.id = ANY($1) AND i.id = w.id",
         )
@@ -53,8 +53,8 @@ impl SubmissionRows for PgSession {
 
     async fn purge_submissions(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
         let done = sqlx::query(
-            "DELETE FROM relais.inbox WHERE id = ANY(ARRAY(
-                 SELECT id FROM relais.inbox WHERE refused IS NOT NULL
+            "DELETE FROM relais.submission WHERE id = ANY(ARRAY(
+                 SELECT id FROM relais.submission WHERE refused IS NOT NULL
                      AND created < clock_timestamp() - make_interval(secs => $1) LIMIT $2
              ))",
         )

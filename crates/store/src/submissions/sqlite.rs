@@ -1,4 +1,4 @@
-//! The inbox on SQLite.
+//! Transactional submissions on SQLite.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -8,17 +8,17 @@ use crate::{
     row::{Columns as _, in_millis, wide},
     session::Result,
     sqlite::session::SqliteSession,
-    submissions::statements::{Locked, SubmissionRows, inbox_entry},
+    submissions::statements::{Locked, SubmissionRows, stored_submission},
 };
 
 impl SubmissionRows for SqliteSession {
     async fn lock_submissions(&mut self, limit: usize) -> Result<Vec<Locked>> {
-        let rows = sqlx::query("SELECT * FROM inbox WHERE refused IS NULL ORDER BY id LIMIT ?1")
+        let rows = sqlx::query("SELECT * FROM submission WHERE refused IS NULL ORDER BY id LIMIT ?1")
             .bind(wide(limit))
             .fetch_all(&mut *self.tx)
             .await
             .map_err(|failure| self.failed(failure))?;
-        rows.iter().map(inbox_entry).collect()
+        rows.iter().map(stored_submission).collect()
     }
 
     async fn known_tasks(&mut self, names: &[TaskId]) -> Result<HashSet<TaskId>> {
@@ -29,13 +29,13 @@ impl SubmissionRows for SqliteSession {
     }
 
     async fn delete_submissions(&mut self, ids: &[i64]) -> Result<()> {
-        self.execute("DELETE FROM inbox WHERE id IN (SELECT value FROM json_each(?1))", ids).await
+        self.execute("DELETE FROM submission WHERE id IN (SELECT value FROM json_each(?1))", ids).await
     }
 
     async fn refuse_submissions(&mut self, refused: &[(i64, String)]) -> Result<()> {
         self.execute(
-            "UPDATE inbox SET refused = w.why FROM (SELECT value->>0 AS id, value->>1 AS why FROM json_each(?1)) AS w
-             WHERE inbox.id = w.id",
+            "UPDATE submission SET refused = w.why FROM (SELECT value->>0 AS id, value->>1 AS why FROM json_each(?1)) AS w
+             WHERE submission.id = w.id",
             refused,
         )
         .await
@@ -43,8 +43,8 @@ impl SubmissionRows for SqliteSession {
 
     async fn purge_submissions(&mut self, older_than: Duration, limit: usize) -> Result<u64> {
         let done = sqlx::query(concat!(
-            "DELETE FROM inbox WHERE id IN (
-                 SELECT id FROM inbox WHERE refused IS NOT NULL AND created < ",
+            "DELETE FROM submission WHERE id IN (
+                 SELECT id FROM submission WHERE refused IS NOT NULL AND created < ",
             now!(),
             " - ?1 LIMIT ?2)"
         ))

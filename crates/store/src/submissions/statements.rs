@@ -1,4 +1,4 @@
-//! The inbox: tasks that a program puts into the database in a transaction of its own, together with whatever else it
+//! Transactional submissions: tasks that a program puts into the database in a transaction of its own, together with whatever else it
 //! writes there. See [`enqueue`].
 
 use std::{collections::HashSet, future::Future, time::Duration};
@@ -20,7 +20,7 @@ pub trait Enqueue {
 /// commits.
 ///
 /// On PostgreSQL whoever runs an engine on the database is told by the commit itself. On SQLite nobody is: ring the
-/// engine's bell after the commit (`Engine::look_into_inbox`), or it looks by itself within seconds.
+/// engine's bell after the commit (`Engine::collect_submissions`), or it looks by itself within seconds.
 pub async fn enqueue<C: Enqueue + ?Sized>(
     connection: &mut C,
     entry: &StoredSubmission,
@@ -30,7 +30,7 @@ pub async fn enqueue<C: Enqueue + ?Sized>(
 
 impl Enqueue for sqlx::PgConnection {
     async fn enqueue(&mut self, entry: &StoredSubmission) -> std::result::Result<(), sqlx::Error> {
-        sqlx::query("INSERT INTO relais.inbox (task_id, service, client, request) VALUES ($1, $2, $3, $4::json)")
+        sqlx::query("INSERT INTO relais.submission (task_id, service, client, request) VALUES ($1, $2, $3, $4::json)")
             .bind(entry.task_id.0)
             .bind(&entry.service)
             .bind(&entry.client)
@@ -44,7 +44,7 @@ impl Enqueue for sqlx::PgConnection {
 impl Enqueue for sqlx::SqliteConnection {
     async fn enqueue(&mut self, entry: &StoredSubmission) -> std::result::Result<(), sqlx::Error> {
         sqlx::query(
-            "INSERT INTO inbox (task_id, service, client, request, created)
+            "INSERT INTO submission (task_id, service, client, request, created)
              VALUES (?1, ?2, ?3, ?4, CAST(round(unixepoch('subsec') * 1000) AS INTEGER))",
         )
         .bind(entry.task_id.to_string())
@@ -57,7 +57,7 @@ impl Enqueue for sqlx::SqliteConnection {
     }
 }
 
-/// The inbox within a transaction of the store.
+/// Transactional submissions within a transaction of the store.
 pub(crate) trait SubmissionRows: Send {
     /// Locks the first entries that were not refused, passing over those that others have locked.
     fn lock_submissions(&mut self, limit: usize) -> impl Future<Output = Result<Vec<Locked>>> + Send;
@@ -79,7 +79,7 @@ pub(crate) trait SubmissionRows: Send {
 pub(crate) type Locked = (i64, std::result::Result<StoredSubmission, String>);
 
 /// Anybody may have written it.
-pub(crate) fn inbox_entry(row: &impl Columns) -> Result<Locked> {
+pub(crate) fn stored_submission(row: &impl Columns) -> Result<Locked> {
     let read = || {
         Ok::<_, String>(StoredSubmission {
             task_id: row.task_id("task_id").map_err(|_| "task_id is no UUID".to_owned())?,

@@ -24,7 +24,7 @@ use crate::{
 /// waits for submissions that are under way, and then sees the row as they left it, with `limited`.
 const SUBMIT: &str = "
     WITH queue AS (
-        UPDATE relais.tally SET n = n + $2
+        UPDATE relais.counter SET n = n + $2
         WHERE service_id = $1 AND client_id = 0 AND status = 0 AND NOT departed AND NOT limited
         RETURNING n - $2 AS arrived, brokered
     ), taken AS (
@@ -46,13 +46,13 @@ const SUBMIT: &str = "
         SELECT $1, w.task_id, clock_timestamp() + make_interval(secs => w.held)
         FROM queue q CROSS JOIN unnest($3::uuid[], $12::double precision[]) AS w (task_id, held) WHERE q.brokered
     ), shares AS (
-        INSERT INTO relais.tally AS t (service_id, client_id, status, departed, n)
+        INSERT INTO relais.counter AS t (service_id, client_id, status, departed, n)
         SELECT $1, w.client_id, 0, false, w.n
         FROM queue CROSS JOIN unnest($8::integer[], $9::bigint[]) AS w (client_id, n)
         ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = t.n + excluded.n
     )
     SELECT q.arrived, CASE WHEN $11::text IS NOT NULL THEN (SELECT pg_notify($10, $11)::text) END AS told,
-           coalesce((SELECT n FROM relais.tally
+           coalesce((SELECT n FROM relais.counter
                      WHERE service_id = $1 AND client_id = 0 AND status = 0 AND departed), 0) AS departed
     FROM queue q";
 
@@ -61,7 +61,7 @@ const SUBMIT: &str = "
 /// the instance, but it would be granted on a row whose epoch was since counted up.)
 const SUBMIT_AND_LEASE: &str = concat!(
     "WITH queue AS (
-         UPDATE relais.tally SET n = n + $2
+         UPDATE relais.counter SET n = n + $2
          WHERE service_id = $1 AND client_id = 0 AND status = 0 AND NOT departed AND NOT limited
          RETURNING n - $2 AS arrived, brokered
      ), taken AS (
@@ -84,12 +84,12 @@ const SUBMIT_AND_LEASE: &str = concat!(
          SELECT $1, w.task_id, clock_timestamp() + make_interval(secs => w.held)
          FROM queue q CROSS JOIN unnest($3::uuid[], $12::double precision[]) AS w (task_id, held) WHERE q.brokered
      ), shares AS (
-         INSERT INTO relais.tally AS t (service_id, client_id, status, departed, n)
+         INSERT INTO relais.counter AS t (service_id, client_id, status, departed, n)
          SELECT $1, w.client_id, 0, false, w.n
          FROM queue CROSS JOIN unnest($8::integer[], $9::bigint[]) AS w (client_id, n)
          ON CONFLICT (service_id, client_id, status, departed) DO UPDATE SET n = t.n + excluded.n
      ), gone AS (
-         DELETE FROM relais.hand WHERE id = ANY($20)
+         DELETE FROM relais.instance_lease WHERE id = ANY($20)
      ), s AS MATERIALIZED (
          SELECT * FROM relais.service WHERE id = $1
      ), locked AS MATERIALIZED (
@@ -98,18 +98,18 @@ const SUBMIT_AND_LEASE: &str = concat!(
                AND (SELECT handed AND flow = 3 AND NOT paused AND NOT deleted AND transport = 0 FROM s)
          FOR NO KEY UPDATE OF f SKIP LOCKED FOR SHARE OF i SKIP LOCKED
      ), made AS (
-         INSERT INTO relais.hand (instance_id, service_id, tasks)
+         INSERT INTO relais.instance_lease (instance_id, service_id, tasks)
          SELECT $19, $1, array_agg(n.id) FROM taken n CROSS JOIN locked
          WHERE NOT (SELECT brokered FROM queue)
                AND (SELECT count(*) FROM (
                         SELECT FROM relais.task
-                        WHERE queue_id = $1 AND id NOT IN (SELECT unnest(tasks) FROM relais.hand WHERE service_id = $1)
+                        WHERE queue_id = $1 AND id NOT IN (SELECT unnest(tasks) FROM relais.instance_lease WHERE service_id = $1)
                         ORDER BY queue_id, rank, id LIMIT 1
                     ) waits) = 0
          HAVING count(*) > 0 RETURNING id
      )
      SELECT q.arrived, CASE WHEN $11::text IS NOT NULL THEN (SELECT pg_notify($10, $11)::text) END AS told,
-            coalesce((SELECT n FROM relais.tally
+            coalesce((SELECT n FROM relais.counter
                       WHERE service_id = $1 AND client_id = 0 AND status = 0 AND departed), 0) AS departed,
             clock_timestamp() AS now, made.id AS lease, ",
     pending_columns!("coalesce(t.retry, s.retry)"),
@@ -153,7 +153,7 @@ impl UnlimitedSubmit for Postgres {
 impl SubmitRows for PgSession {
     async fn lock_queues(&mut self, services: &[ServiceKey]) -> Result<Vec<LockedQueue>> {
         let rows = sqlx::query(
-            "SELECT service_id, n, brokered, clock_timestamp() AS now FROM relais.tally
+            "SELECT service_id, n, brokered, clock_timestamp() AS now FROM relais.counter
              WHERE service_id = ANY($1) AND client_id = 0 AND status = 0 AND NOT departed
              ORDER BY service_id
              FOR NO KEY UPDATE",
@@ -177,18 +177,18 @@ impl SubmitRows for PgSession {
              FROM unnest($1::integer[], $2::integer[]) AS w (service_id, client_id)
              JOIN relais.service s ON s.id = w.service_id AND NOT s.deleted
              LEFT JOIN relais.authorization a USING (service_id, client_id)
-             LEFT JOIN relais.tally total
+             LEFT JOIN relais.counter total
                  ON total.service_id = w.service_id AND total.client_id = 0 AND total.status = 0 AND total.departed
-             LEFT JOIN relais.tally came
+             LEFT JOIN relais.counter came
                  ON came.service_id = w.service_id AND came.client_id = w.client_id AND came.status = 0 AND NOT came.departed
-             LEFT JOIN relais.tally went
+             LEFT JOIN relais.counter went
                  ON went.service_id = w.service_id AND went.client_id = w.client_id AND went.status = 0 AND went.departed
              CROSS JOIN LATERAL (
-                 SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0)::bigint AS n FROM relais.tally
+                 SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0)::bigint AS n FROM relais.counter
                  WHERE service_id = w.service_id AND client_id = 0 AND status = 5
              ) waiting
              CROSS JOIN LATERAL (
-                 SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0)::bigint AS n FROM relais.tally
+                 SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0)::bigint AS n FROM relais.counter
                  WHERE service_id = w.service_id AND client_id = w.client_id AND status = 5
              ) share_waiting",
         )

@@ -47,7 +47,7 @@ impl SubmitRows for SqliteSession {
                     "SELECT a.service_id, a.n, s.transport = 1 AS brokered, ",
                     now!(),
                     " AS now FROM json_each(?1) AS w
-                     CROSS JOIN tally a ON a.service_id = w.value AND a.client_id = 0 AND a.status = 0 AND a.departed = 0
+                     CROSS JOIN counter a ON a.service_id = w.value AND a.client_id = 0 AND a.status = 0 AND a.departed = 0
                      CROSS JOIN service s ON s.id = a.service_id"
                 ),
                 &services.iter().map(|service| service.0).collect::<Vec<_>>(),
@@ -64,18 +64,18 @@ impl SubmitRows for SqliteSession {
             .fetch(
                 "SELECT w.service_id, w.client_id, s.capacity, a.capacity AS share,
                         coalesce(total.n, 0) AS departed, coalesce(came.n, 0) - coalesce(went.n, 0) AS pending,
-                        (SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0) FROM tally
+                        (SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0) FROM counter
                          WHERE service_id = w.service_id AND client_id = 0 AND status = 5) AS waiting,
-                        (SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0) FROM tally
+                        (SELECT coalesce(sum(CASE WHEN departed THEN -n ELSE n END), 0) FROM counter
                          WHERE service_id = w.service_id AND client_id = w.client_id AND status = 5) AS share_waiting
                  FROM (SELECT value->>0 AS service_id, value->>1 AS client_id FROM json_each(?1)) AS w
                  JOIN service s ON s.id = w.service_id AND NOT s.deleted
                  LEFT JOIN authorization a ON a.service_id = w.service_id AND a.client_id = w.client_id
-                 LEFT JOIN tally total ON total.service_id = w.service_id AND total.client_id = 0
+                 LEFT JOIN counter total ON total.service_id = w.service_id AND total.client_id = 0
                      AND total.status = 0 AND total.departed = 1
-                 LEFT JOIN tally came ON came.service_id = w.service_id AND came.client_id = w.client_id
+                 LEFT JOIN counter came ON came.service_id = w.service_id AND came.client_id = w.client_id
                      AND came.status = 0 AND came.departed = 0
-                 LEFT JOIN tally went ON went.service_id = w.service_id AND went.client_id = w.client_id
+                 LEFT JOIN counter went ON went.service_id = w.service_id AND went.client_id = w.client_id
                      AND went.status = 0 AND went.departed = 1",
                 &pairs,
             )

@@ -55,22 +55,22 @@ const FIND_TASK: &str = concat!(
     task_columns!(),
     ", t.request::text AS request, t.response::text AS response,
        CASE WHEN t.status = 0 THEN CAST(((t.seq >> 4) << 4) + 1
-           - (SELECT coalesce(sum(d.n), 0) FROM relais.departure d
+           - (SELECT coalesce(sum(d.n), 0) FROM relais.position_tree d
               WHERE d.service_id = t.service_id AND d.level = 0
                 AND d.slot >= (t.seq >> 8) << 4 AND d.slot < t.seq >> 4)
-           - (SELECT coalesce(sum(d.n), 0) FROM relais.departure d
+           - (SELECT coalesce(sum(d.n), 0) FROM relais.position_tree d
               WHERE d.service_id = t.service_id AND d.level = 1
                 AND d.slot >= (t.seq >> 12) << 4 AND d.slot < t.seq >> 8)
-           - (SELECT coalesce(sum(d.n), 0) FROM relais.departure d
+           - (SELECT coalesce(sum(d.n), 0) FROM relais.position_tree d
               WHERE d.service_id = t.service_id AND d.level = 2
                 AND d.slot >= (t.seq >> 16) << 4 AND d.slot < t.seq >> 12)
-           - (SELECT coalesce(sum(d.n), 0) FROM relais.departure d
+           - (SELECT coalesce(sum(d.n), 0) FROM relais.position_tree d
               WHERE d.service_id = t.service_id AND d.level = 3
                 AND d.slot >= (t.seq >> 20) << 4 AND d.slot < t.seq >> 16)
-           - (SELECT coalesce(sum(d.n), 0) FROM relais.departure d
+           - (SELECT coalesce(sum(d.n), 0) FROM relais.position_tree d
               WHERE d.service_id = t.service_id AND d.level = 4
                 AND d.slot >= (t.seq >> 24) << 4 AND d.slot < t.seq >> 20)
-           - (SELECT coalesce(sum(d.n), 0) FROM relais.departure d
+           - (SELECT coalesce(sum(d.n), 0) FROM relais.position_tree d
               WHERE d.service_id = t.service_id AND d.level = 5
                 AND d.slot >= 0 AND d.slot < t.seq >> 24)
            + (SELECT count(*) FROM (

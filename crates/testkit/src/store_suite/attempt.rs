@@ -154,8 +154,8 @@ pub async fn an_ended_task_can_be_retried_by_an_operator(harness: &Harness) -> R
     ensure!(late == Outcome::Ignored(Ignored::OtherAttempt(2)), "{late:?}");
     let backlog = store.backlog().await?;
     let current = |status| {
-        let tally = backlog.tallies.iter().find(|tally| tally.service == service && tally.status == status);
-        tally.map_or(0, relais_core::Tally::current)
+        let tally = backlog.counters.iter().find(|tally| tally.service == service && tally.status == status);
+        tally.map_or(0, relais_core::StatusCounter::current)
     };
     ensure!([Status::Success, Status::Failure, Status::Cancelled].map(current) == [0, 0, 0]);
     ensure!((current(Status::Pending), current(Status::InProgress)) == (0, 4));

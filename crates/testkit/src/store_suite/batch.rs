@@ -3,8 +3,8 @@
 use anyhow::{Context, Result, ensure};
 use relais_core::{
     About, Batch, BatchCreated, BatchId, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackId,
-    CallbackStatus, CallbackType, CallbackVerdict, ClientKey, Condition, Event, IdempotencyKey, NewBatch, NewLinks,
-    NewTask, PurgeRule, Refusal, Resend, ServiceKey, Settlement, Status, Store, Submitted, TaskFilter, TaskId,
+    CallbackOutcome, CallbackStatus, CallbackType, CallbackVerdict, ClientKey, Condition, Event, IdempotencyKey,
+    NewBatch, NewLinks, NewTask, PurgeRule, Refusal, Resend, ServiceKey, Status, Store, Submitted, TaskFilter, TaskId,
     TaskLink, Terms, UniqueKey,
 };
 use std::{sync::Arc, time::Duration};
@@ -86,7 +86,7 @@ async fn told(store: &dyn Store) -> Result<Vec<Batch>> {
         };
         let (row, attempt) = (due.record.row, due.record.attempts);
         let settlement =
-            Settlement { row, attempt, chain: false, verdict: CallbackVerdict::Delivered, tried: Some(tried) };
+            CallbackOutcome { row, attempt, chain: false, verdict: CallbackVerdict::Delivered, tried: Some(tried) };
         store.complete_callbacks(vec![settlement], Vec::new()).await?;
         told.push(*batch);
     }

@@ -4,9 +4,9 @@ use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    About, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackRecord, CallbackStatus, CallbackType,
-    CallbackVerdict, Change, ClientId, ClientKey, Destination, DueCallback, Event, LaneChange, PurgeRule, Resend,
-    ServiceKey, Settlement, Status, Store, Task, TaskId, Timestamp,
+    About, Callback, CallbackAttempt, CallbackEvent, CallbackFilter, CallbackOutcome, CallbackRecord, CallbackStatus,
+    CallbackType, CallbackVerdict, Change, ClientId, ClientKey, Destination, DueCallback, Event, LaneChange, PurgeRule,
+    Resend, ServiceKey, Status, Store, Task, TaskId, Timestamp,
 };
 
 use super::{
@@ -63,8 +63,8 @@ fn of_task(due: &DueCallback) -> Result<&Task> {
     }
 }
 
-fn settlement(due: &DueCallback, verdict: CallbackVerdict) -> Settlement {
-    Settlement {
+fn settlement(due: &DueCallback, verdict: CallbackVerdict) -> CallbackOutcome {
+    CallbackOutcome {
         row: due.record.row,
         attempt: due.record.attempts,
         chain: due.record.callback.is_chain(),

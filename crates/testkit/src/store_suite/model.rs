@@ -293,8 +293,8 @@ impl Model {
                     task.service == service && task.state.status == status && (status.is_final() || !task.purged)
                 };
                 let expected = self.tasks.iter().filter(counts).count() as u64;
-                let tally = backlog.tallies.iter().find(|tally| tally.service == key && tally.status == status);
-                let current = tally.map_or(0, relais_core::Tally::current);
+                let tally = backlog.counters.iter().find(|tally| tally.service == key && tally.status == status);
+                let current = tally.map_or(0, relais_core::StatusCounter::current);
                 ensure!(current == expected, "{current} are counted in {status:?} instead of {expected}");
             }
             let oldest = self
@@ -320,8 +320,8 @@ impl Model {
         ensure!(depths.iter().map(|depth| depth.service).eq(asked), "{depths:?}");
         for depth in depths {
             let current = |status| {
-                let tally = backlog.tallies.iter().find(|one| one.service == depth.service && one.status == status);
-                tally.map_or(0, relais_core::Tally::current)
+                let tally = backlog.counters.iter().find(|one| one.service == depth.service && one.status == status);
+                tally.map_or(0, relais_core::StatusCounter::current)
             };
             let told = (depth.pending, depth.in_progress);
             let expected = (current(Status::Pending), current(Status::InProgress));

@@ -64,11 +64,14 @@ pub async fn a_purge_removes_only_tasks_past_their_retention(harness: &Harness) 
         ensure!(store.find_task(id).await?.is_some(), "another service's tasks stay");
     }
     ensure!(list_all(store, filter(100)).await?.len() == 5);
-    let tallies = store.backlog().await?.tallies;
+    let counters = store.backlog().await?.counters;
     let current = |status| {
-        tallies.iter().find(|t| t.service == resize && t.status == status).map_or(0, relais_core::Tally::current)
+        counters
+            .iter()
+            .find(|t| t.service == resize && t.status == status)
+            .map_or(0, relais_core::StatusCounter::current)
     };
-    ensure!(current(Status::Pending) == 0 && current(Status::InProgress) == 0, "{tallies:?}");
+    ensure!(current(Status::Pending) == 0 && current(Status::InProgress) == 0, "{counters:?}");
     ensure!(current(Status::Success) == 1, "how many there were, ever, is still known");
     Ok(())
 }

@@ -3,7 +3,7 @@
 //! An operator writes the schema, a stranger the body. So whatever the body is, judging it takes a time that grows with
 //! its size: patterns are matched in linear time, numbers are bounded before they are decoded ([`numbers`]), and items
 //! are compared by hash ([`unique`]). Still it can take milliseconds, so requests are judged by [`check`], off the
-//! async threads.
+//! async threads unless they are small.
 
 pub(crate) mod check;
 mod numbers;
