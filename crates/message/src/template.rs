@@ -3,7 +3,7 @@
 //! `{name}` is a field, `{headers.name}` a header, `{payload.customer.id}` a value inside a JSON payload. `{{` and `}}` stand
 //! for the braces themselves. A template is parsed and checked when it is declared; at run time only a value can be missing.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, fmt, str::FromStr};
 
 use serde_json::Value;
 
@@ -159,6 +159,14 @@ impl Template {
             }
         }
         Ok(text)
+    }
+}
+
+impl FromStr for Template {
+    type Err = TemplateError;
+
+    fn from_str(text: &str) -> Result<Self, TemplateError> {
+        Self::parse(text)
     }
 }
 

@@ -27,7 +27,7 @@ both! {
         let relay = world.relay(options()?).await?;
         let arrived = world.sink.until(2).await?;
         relay.stop().await?;
-        ensure!(arrived.iter().map(|outgoing| world::number(outgoing)).collect::<Vec<_>>() == [0, 2], "{arrived:?}");
+        ensure!(arrived.iter().map(world::number).collect::<Vec<_>>() == [0, 2], "{arrived:?}");
         let first = &arrived[0];
         ensure!(first.destination == "outbox.event.order.placed", "{first:?}");
         ensure!(first.message.headers.get("event-type") == Some("order.placed"), "{first:?}");
@@ -159,7 +159,7 @@ both! {
 
     /// Before anything is published.
     async fn what_is_wrong_is_said_when_the_relay_starts(world: &World) -> Result<()> {
-        let wrong = |error: Result<_, OutboxError>| error.map(drop).unwrap_err().to_string();
+        let wrong = |error: Result<_, OutboxError>| error.map(drop).expect_err("it is refused").to_string();
         let said = wrong(world.try_relay(options()?).await);
         ensure!(said.contains("there is no table") && said.contains("relais outbox init"), "{said}");
         world.execute("CREATE TABLE outbox (id text PRIMARY KEY, payload text)").await?;

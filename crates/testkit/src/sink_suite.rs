@@ -216,6 +216,7 @@ pub async fn nothing_of_a_key_is_sent_after_a_refusal(harness: &impl SinkHarness
 }
 
 /// What was not confirmed is sent again, and may arrive twice.
+#[expect(clippy::print_stdout, reason = "the figures of a fault test")]
 pub async fn a_connection_lost_in_the_middle_loses_nothing_that_was_confirmed(
     harness: &impl SinkHarness,
 ) -> Result<()> {

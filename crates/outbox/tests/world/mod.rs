@@ -141,8 +141,8 @@ impl World {
     pub async fn execute(&self, statement: &str) -> Result<()> {
         let statement = AssertSqlSafe(statement.to_owned());
         match &mut *self.connection.lock().await {
-            Connection::Postgres(connection) => drop(sqlx::raw_sql(statement).execute(connection).await?),
-            Connection::Sqlite(connection) => drop(sqlx::raw_sql(statement).execute(connection).await?),
+            Connection::Postgres(connection) => sqlx::raw_sql(statement).execute(connection).await.map(|_| ())?,
+            Connection::Sqlite(connection) => sqlx::raw_sql(statement).execute(connection).await.map(|_| ())?,
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::Mutex,
+    sync::{Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
@@ -35,39 +35,43 @@ struct State {
 }
 
 impl TestSink {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Refuses such messages from now on.
     pub fn refuse(&self, which: impl Fn(&Outgoing) -> bool + Send + Sync + 'static) {
-        self.state.lock().unwrap().refuse = Some(Box::new(which));
+        self.state().refuse = Some(Box::new(which));
     }
 
     /// Answers nothing from now on, or again.
     pub fn away(&self, away: bool) {
-        self.state.lock().unwrap().away = away;
+        self.state().away = away;
     }
 
     /// Fails by chance: some messages are refused, some arrive and are not confirmed.
     pub fn chance_of_failure(&self, chance: f64) {
-        self.state.lock().unwrap().chance = chance;
+        self.state().chance = chance;
     }
 
     /// All that arrived, in the order of arrival.
     pub fn arrived(&self) -> Vec<Outgoing> {
-        self.state.lock().unwrap().arrived.clone()
+        self.state().arrived.clone()
     }
 
     /// How many different messages arrived.
     pub fn distinct(&self) -> usize {
-        let state = self.state.lock().unwrap();
+        let state = self.state();
         state.arrived.iter().map(|outgoing| outgoing.message.id.as_str()).collect::<HashSet<_>>().len()
     }
 
     pub fn failures(&self) -> usize {
-        self.state.lock().unwrap().failures
+        self.state().failures
     }
 
     /// The bytes of the largest batch.
     pub fn largest_batch(&self) -> usize {
-        self.state.lock().unwrap().largest_batch
+        self.state().largest_batch
     }
 
     /// Waits until so many different messages arrived.
@@ -78,7 +82,7 @@ impl TestSink {
 
     /// Waits until it was called so many times.
     pub async fn until_calls(&self, count: usize) -> Result<()> {
-        self.wait(&format!("{count} calls"), || self.state.lock().unwrap().calls >= count).await
+        self.wait(&format!("{count} calls"), || self.state().calls >= count).await
     }
 
     async fn wait(&self, what: &str, done: impl Fn() -> bool) -> Result<()> {
@@ -108,7 +112,7 @@ impl TestSink {
     }
 
     fn take(&self, outgoing: Outgoing) -> Outcome {
-        let mut state = self.state.lock().unwrap();
+        let mut state = self.state();
         if state.away {
             return Outcome::Unknown("the sink of the test is away".to_owned());
         }
@@ -139,7 +143,7 @@ impl Sink for TestSink {
 
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Outcome> {
         {
-            let mut state = self.state.lock().unwrap();
+            let mut state = self.state();
             state.calls += 1;
             let bytes = batch.iter().map(|outgoing: &Outgoing| Message::size(&outgoing.message)).sum();
             state.largest_batch = state.largest_batch.max(bytes);
