@@ -166,6 +166,16 @@ pub struct Relay {
     handle: RelayHandle,
 }
 
+/// How to find out whether the sink is back, and which message it was if it is: a few messages at a time, each of another key.
+struct Probe {
+    /// How many were tried so far, so that it is another one's turn each time.
+    tried: usize,
+    /// How many to try next.
+    size: usize,
+    /// Whether the sink confirmed the last ones.
+    alive: bool,
+}
+
 /// What one round came to.
 enum Round {
     /// There was something to do, so there may be more.
@@ -207,7 +217,7 @@ impl Relay {
         let mut purged = Instant::now();
         let mut partitions = Vec::new();
         let mut pauses = 0;
-        // What is tried while the sink is away: one message, each time another.
+        // There while the sink is away.
         let mut probe = None;
         while !stop.is_cancelled() {
             if renewed.is_none_or(|at| at.elapsed() > self.options.lease / 3) {
@@ -269,18 +279,17 @@ impl Relay {
         }
     }
 
-    /// Reads, publishes and marks one batch. `probe` is the number of the next message to try while the sink is away.
-    async fn round(&self, partitions: &[i32], probe: &mut Option<usize>) -> Result<Round, OutboxError> {
+    /// Reads, publishes and marks one batch.
+    async fn round(&self, partitions: &[i32], probe: &mut Option<Probe>) -> Result<Round, OutboxError> {
         let mut rows = self.store.read_unpublished(&self.request(partitions.to_vec(), self.options.batch_rows)).await?;
         if rows.is_empty() {
             *probe = None;
             return Ok(Round::Idle);
         }
-        if let Some(number) = probe {
-            rows = heads_of_keys(rows, *number);
-            *number += 1;
+        if let Some(Probe { tried, size, .. }) = probe {
+            rows = heads_of_keys(rows, *tried, *size);
+            *tried += rows.len();
         }
-        let probing = probe.is_some();
         let (mut failed, mut sent, mut outgoing) = (Vec::new(), Vec::new(), Vec::new());
         let mut stopped: HashSet<String> = HashSet::new();
         for row in rows {
@@ -294,20 +303,19 @@ impl Relay {
                 }
                 Err(why) => {
                     stopped.insert(row.key.clone());
-                    failed.push((row, why, true));
+                    failed.push((row, why));
                 }
             }
         }
         let outcomes = self.publish(outgoing).await;
-        let (mut confirmed, mut unknown) = (Vec::new(), None);
+        let alone = outcomes.len() == 1;
+        let refused = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Refused(_))).count();
+        let (mut confirmed, mut unknown) = (Vec::new(), Vec::new());
         for (row, outcome) in sent.into_iter().zip(outcomes) {
             match outcome {
                 Outcome::Confirmed => confirmed.push(row.id),
-                Outcome::Refused(why) => failed.push((row, why, true)),
-                Outcome::Unknown(why) => {
-                    unknown = Some(why.clone());
-                    failed.push((row, why, false));
-                }
+                Outcome::Refused(why) => failed.push((row, why)),
+                Outcome::Unknown(why) => unknown.push((row, why)),
                 Outcome::NotSent => {}
             }
         }
@@ -316,22 +324,22 @@ impl Relay {
             self.store.mark_published(&self.options.outbox, &confirmed, delete).await?;
             self.handle.0.published.fetch_add(confirmed.len() as u64, Ordering::Relaxed);
         }
-        let away = confirmed.is_empty() && !failed.is_empty() && failed.iter().all(|(.., certain)| !certain);
-        if !failed.is_empty() {
-            self.record(failed, away).await?;
-        }
-        match unknown.filter(|_| away) {
-            Some(why) => {
-                *probe = Some(probe.unwrap_or_default());
-                Ok(Round::Away(why))
-            }
-            None => {
-                if probing && !confirmed.is_empty() {
-                    *probe = None;
-                }
-                Ok(Round::Busy)
-            }
-        }
+        // A sink that says neither yes nor no to anything is away. But if it was there a moment ago and does not survive this one
+        // message, then it is the message's fault.
+        let silent = confirmed.is_empty() && refused == 0 && !unknown.is_empty();
+        let is_culprit = alone && probe.as_ref().is_some_and(|probe| probe.alive);
+        let away = silent && !is_culprit;
+        let why = unknown.first().map(|(_, why)| why.clone()).filter(|_| away);
+        let failures = self.failures(failed, false).chain(self.failures(unknown, away)).collect();
+        self.record(failures).await?;
+        *probe = match probe.take() {
+            None if silent => Some(Probe { tried: 0, size: 1, alive: false }),
+            None => None,
+            Some(Probe { tried, .. }) if silent => Some(Probe { tried, size: 1, alive: false }),
+            Some(Probe { size, .. }) if size >= self.options.batch_rows => None,
+            Some(Probe { tried, size, .. }) => Some(Probe { tried, size: size * 2, alive: true }),
+        };
+        Ok(why.map_or(Round::Busy, Round::Away))
     }
 
     /// The message of a row and where it goes; or why it cannot be sent.
@@ -365,28 +373,33 @@ impl Relay {
         }
     }
 
-    /// Writes down what failed. A message is parked at the limit, unless the sink is away: then it is not its fault.
-    async fn record(&self, failed: Vec<(Row, String, bool)>, away: bool) -> Result<(), OutboxError> {
+    /// What is written down of messages that failed. A message is parked at the limit, unless the sink is away: then it is not
+    /// its fault, and the whole relay waits.
+    fn failures(&self, failed: Vec<(Row, String)>, away: bool) -> impl Iterator<Item = Failed> {
         let Retry { limit, .. } = self.options.retry;
-        let mut parked = 0;
-        let failed: Vec<Failed> = failed
-            .into_iter()
-            .map(|(row, error, _)| {
-                let tries = row.retry_count.saturating_add(1);
-                let retry_count = if away { tries.min(limit.saturating_sub(1)) } else { tries.min(limit) };
-                let park = !away && retry_count >= limit;
-                parked += u64::from(park);
-                // While the sink is away the whole relay waits, not each message.
-                let again = if away { Duration::ZERO } else { self.options.retry.pause(tries) };
-                if park {
-                    tracing::warn!(outbox = self.options.outbox, id = row.id, key = row.key, error, "parked a message");
-                }
-                Failed { id: row.id, key: row.key, retry_count, error, again: (!park).then_some(again) }
-            })
-            .collect();
-        self.store.record_failures(&self.options.outbox, &failed).await?;
-        self.handle.0.failed.fetch_add(failed.len() as u64, Ordering::Relaxed);
-        self.handle.0.parked.fetch_add(parked, Ordering::Relaxed);
+        failed.into_iter().map(move |(row, error)| {
+            let tries = row.retry_count.saturating_add(1);
+            let retry_count = tries.min(if away { limit.saturating_sub(1) } else { limit });
+            let again = match away {
+                true => Some(Duration::ZERO),
+                false => (retry_count < limit).then(|| self.options.retry.pause(tries)),
+            };
+            Failed { id: row.id, key: row.key, retry_count, error, again }
+        })
+    }
+
+    /// Writes down what failed.
+    async fn record(&self, failures: Vec<Failed>) -> Result<(), OutboxError> {
+        if failures.is_empty() {
+            return Ok(());
+        }
+        self.store.record_failures(&self.options.outbox, &failures).await?;
+        let parked = failures.iter().filter(|failed| failed.again.is_none());
+        for Failed { id, key, error, .. } in parked.clone() {
+            tracing::warn!(outbox = self.options.outbox, id, key, error, "parked a message");
+        }
+        self.handle.0.failed.fetch_add(failures.len() as u64, Ordering::Relaxed);
+        self.handle.0.parked.fetch_add(parked.count() as u64, Ordering::Relaxed);
         Ok(())
     }
 
@@ -430,12 +443,14 @@ impl Relay {
     }
 }
 
-/// Of the first rows of all keys, the one of this number, counted round and round.
-fn heads_of_keys(rows: Vec<Row>, number: usize) -> Vec<Row> {
+/// Of the first rows of all keys, so many, from this number on, counted round and round.
+fn heads_of_keys(rows: Vec<Row>, number: usize, count: usize) -> Vec<Row> {
     let mut keys = HashSet::new();
     let mut heads: Vec<Row> = rows.into_iter().filter(|row| keys.insert(row.key.clone())).collect();
-    let chosen = number % heads.len().max(1);
-    if heads.is_empty() { heads } else { vec![heads.swap_remove(chosen)] }
+    let turned = number % heads.len().max(1);
+    heads.rotate_left(turned);
+    heads.truncate(count);
+    heads
 }
 
 fn warn_of_order(outbox: &str, layout: &Layout) {

@@ -101,6 +101,30 @@ both! {
         world.sink.check_order()
     }
 
+    /// A message that ends the connection looks like an outage to all that are sent with it.
+    async fn a_message_that_the_sink_does_not_survive_is_found_and_parked(world: &World) -> Result<()> {
+        world.create().await?;
+        for number in 0..40 {
+            world.add(&format!("k{}", number % 8), number / 8).await?;
+        }
+        world.sink.die_of(|outgoing| world::number(outgoing) == 2 && world::is_of(outgoing, "k3"));
+        let relay = world.relay(options()?).await?;
+        world.sink.until(37).await?;
+        // Alone it can not be told from an outage. Others show that the sink is there.
+        for number in 5..100 {
+            if relay.stats().parked == 1 {
+                break;
+            }
+            world.add("k0", number).await?;
+            world.sink.until(37 + number - 4).await?;
+        }
+        relay.until(|stats| stats.parked == 1).await?;
+        relay.stop().await?;
+        let parked = world.parked(&options()?).await?;
+        ensure!(parked.len() == 1 && parked[0].key == world.aggregate("k3"), "{parked:?}");
+        world.sink.check_order()
+    }
+
     /// Memory is bounded by bytes, not by rows.
     async fn a_batch_has_a_limit_of_bytes(world: &World) -> Result<()> {
         world.create().await?;

@@ -183,9 +183,7 @@ def test_a_failing_task_is_retried_and_each_attempt_is_shown(
     assert {attempt["workerHost"] for attempt in (first, second, third)} == {"pod-1"}
 
 
-def test_a_failure_that_is_not_retryable_is_final(
-    server: RelaisServer, client: Client, working: Build
-) -> None:
+def test_a_failure_that_is_not_retryable_is_final(server: RelaisServer, client: Client, working: Build) -> None:
     service = server.service(retry=SOON)
 
     def fail(body: dict[str, Any]) -> Any:
@@ -292,9 +290,7 @@ async def test_the_same_with_asyncio(server: RelaisServer, service: str) -> None
         assert (await asked.retry(service, first.task_id)).task_position == 1
 
 
-def test_a_handler_knows_its_deadline_and_is_stopped_after_it(
-    client: Client, service: str, working: Build
-) -> None:
+def test_a_handler_knows_its_deadline_and_is_stopped_after_it(client: Client, service: str, working: Build) -> None:
     gate = Gate()
     with running(working(service, gate, lease=1.0)) as run:
         client.submit(service, {}, timeout=0.2)

@@ -13,9 +13,7 @@ from relais.worker.job import read_submission
 TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 
-def test_a_dependent_task_gets_the_correlation_id_and_trace(
-    client: Client, service: str, manual: ManualWorker
-) -> None:
+def test_a_dependent_task_gets_the_correlation_id_and_trace(client: Client, service: str, manual: ManualWorker) -> None:
     first = client.submit(service, {}, correlation_id="order 7", traceparent=TRACEPARENT).task_id
     second = client.submit(service, {}, after=After([first])).task_id
     seen = client.get(service, second)

@@ -274,9 +274,7 @@ def test_a_lost_lease_stops_the_function_and_its_result_is_refused(
         assert run.stop().lost == 1
 
 
-def test_a_stopping_worker_finishes_its_tasks_and_claims_none(
-    client: Client, service: str, worker: Build
-) -> None:
+def test_a_stopping_worker_finishes_its_tasks_and_claims_none(client: Client, service: str, worker: Build) -> None:
     gate = Gate()
     with running(worker(gate, grace=DEADLINE)) as run:
         first = client.submit(service, {}).task_id
@@ -340,9 +338,7 @@ def test_a_result_at_the_last_moment_is_accepted(client: Client, service: str, w
         assert client.get(service, task_id).result() == "just in time"
 
 
-def test_an_interruptible_worker_returns_its_tasks_at_once(
-    client: Client, service: str, worker: Build
-) -> None:
+def test_an_interruptible_worker_returns_its_tasks_at_once(client: Client, service: str, worker: Build) -> None:
     begun = threading.Event()
 
     def interruptible(body: Any, context: Context) -> None:

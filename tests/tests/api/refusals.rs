@@ -103,7 +103,9 @@ async fn limits(on: Backend, met: &mut BTreeSet<u64>) {
     keep(met, 400_013, &app.client("alice").post_text(STRICT, r#"{"body":{"sleep":1e9000}}"#).await);
 
     let busy = TestApp::builder(on).engine(|engine| engine.validation.waiting = 0).start().await;
-    keep(met, 503_007, &busy.client("alice").post(STRICT, &fine).await);
+    // A small body would be judged without waiting.
+    let large = json!({"body": {"sleep": 1, "filling": "x".repeat(300_000)}});
+    keep(met, 503_007, &busy.client("alice").post(STRICT, &large).await);
 
     // Validating this takes seconds, and may take a part of one.
     let mut slow = world();

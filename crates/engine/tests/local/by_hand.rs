@@ -185,8 +185,10 @@ async fn the_test_clock_covers_every_stored_time() {
     stage.store.migrate().await.unwrap();
     let pool = sqlx::PgPool::connect(&stage.url).await.unwrap();
     let columns: Vec<(String, String)> = sqlx::query_as(
-        "SELECT table_name::text, column_name::text FROM information_schema.columns
-         WHERE table_schema = 'relais' AND data_type LIKE 'timestamp%' AND table_name <> 'migration'",
+        "SELECT table_name::text, column_name::text
+         FROM information_schema.columns JOIN information_schema.tables USING (table_schema, table_name)
+         WHERE table_schema = 'relais' AND data_type LIKE 'timestamp%' AND table_name <> 'migration'
+               AND table_type = 'BASE TABLE'",
     )
     .fetch_all(&pool)
     .await

@@ -25,6 +25,8 @@ pub struct TestSink {
 struct State {
     arrived: Vec<Outgoing>,
     refuse: Option<Refuse>,
+    /// What it does not survive.
+    dies: Option<Refuse>,
     away: bool,
     /// The chance that a message fails, and what the next one is decided by.
     chance: f64,
@@ -42,6 +44,11 @@ impl TestSink {
     /// Refuses such messages from now on.
     pub fn refuse(&self, which: impl Fn(&Outgoing) -> bool + Send + Sync + 'static) {
         self.state().refuse = Some(Box::new(which));
+    }
+
+    /// Answers nothing at all of a batch with such a message.
+    pub fn die_of(&self, which: impl Fn(&Outgoing) -> bool + Send + Sync + 'static) {
+        self.state().dies = Some(Box::new(which));
     }
 
     /// Answers nothing from now on, or again.
@@ -147,6 +154,11 @@ impl Sink for TestSink {
             state.calls += 1;
             let bytes = batch.iter().map(|outgoing: &Outgoing| Message::size(&outgoing.message)).sum();
             state.largest_batch = state.largest_batch.max(bytes);
+        }
+        if let Some(dies) = &self.state().dies
+            && batch.iter().any(dies)
+        {
+            return vec![Outcome::Unknown("the sink died of it".to_owned()); batch.len()];
         }
         let outcomes = in_waves(batch, |wave| async {
             // Others get their turn, so that a kill finds something half done.
