@@ -19,7 +19,7 @@ use crate::{App, access::Caller, consumer::parse_task_id, error::ApiError, opena
 /// One event of the stream.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "only described: the fields are written by the stream itself")]
-pub(crate) struct StreamedEvent {
+pub(crate) struct EventBody {
     /// What changed: `status`, `progress` or `position`.
     #[schema(pattern = "^(status|progress|position)$", example = "status")]
     event: String,
@@ -42,7 +42,7 @@ pub(crate) struct StreamedEvent {
         ("taskId" = String, Path, description = "The task's public name", format = "uuid"),
         ("Last-Event-ID" = Option<String>, Header, description = "The `id` of the last event that was seen"),
     ),
-    responses((status = 200, description = "Events", content_type = "text/event-stream", body = StreamedEvent),
+    responses((status = 200, description = "Events", content_type = "text/event-stream", body = EventBody),
         (status = 204, description = "The final status was seen: nothing will follow"), Refusals))]
 pub(crate) async fn follow_task(
     State(app): State<App>,

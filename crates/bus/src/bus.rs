@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use crate::{
-    BusBuilder, BusError, DeadLetter, Event, Metadata, Outcome, Pattern, Payload, SubscriberKind,
+    BusBuilder, BusError, DeadLetter, DeliveryOutcome, Event, Metadata, Pattern, Payload, SubscriberKind,
     channels::Channel,
     hub::{Hub, STOPPED, STOPPING},
     receipt::Tracker,
@@ -253,7 +253,7 @@ impl Bus {
                 let _ = tell.send(outcome);
             });
             self.hub.send(&channel, event, Some(tracker)).await?;
-            let outcome: Outcome = told.await.unwrap_or_default();
+            let outcome: DeliveryOutcome = told.await.unwrap_or_default();
             (outcome.delivered, outcome.failed + outcome.abandoned)
         };
         Ok(Confirmation { event_id, delivered, failed, duration: begin.elapsed() })

@@ -46,7 +46,7 @@ pub enum BusError {
     },
     /// A worker's `initialize` hook refused.
     #[error("initialize the worker: {0}")]
-    Initialize(HandlerError),
+    Initialize(SubscriberError),
     /// A setting makes no sense.
     #[error("{0}")]
     Setting(&'static str),
@@ -64,21 +64,21 @@ impl BusError {
 /// Any error becomes one by `?`, and is then *retryable*. Deliberately no [`Error`] itself, which makes that possible.
 ///
 /// ```
-/// use relais_bus::HandlerError;
+/// use relais_bus::SubscriberError;
 ///
-/// fn handle(amount: &str) -> Result<u32, HandlerError> {
-///     let amount: u32 = amount.parse().map_err(HandlerError::fatal)?; // Will never parse.
+/// fn handle(amount: &str) -> Result<u32, SubscriberError> {
+///     let amount: u32 = amount.parse().map_err(SubscriberError::fatal)?; // Will never parse.
 ///     let _ledger = std::fs::metadata("/")?; // May work the next time.
 ///     Ok(amount)
 /// }
 /// assert!(!handle("many").unwrap_err().is_retryable());
 /// ```
-pub struct HandlerError {
+pub struct SubscriberError {
     source: Box<dyn Error + Send + Sync>,
     retryable: bool,
 }
 
-impl HandlerError {
+impl SubscriberError {
     /// May work the next time.
     pub fn retryable(source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self { source: source.into(), retryable: true }
@@ -100,13 +100,13 @@ impl HandlerError {
     }
 }
 
-impl<E: Error + Send + Sync + 'static> From<E> for HandlerError {
+impl<E: Error + Send + Sync + 'static> From<E> for SubscriberError {
     fn from(error: E) -> Self {
         Self::retryable(error)
     }
 }
 
-impl fmt::Display for HandlerError {
+impl fmt::Display for SubscriberError {
     /// With what is underneath: this ends up in a dead letter, where nobody can ask further.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.source)?;
@@ -119,7 +119,7 @@ impl fmt::Display for HandlerError {
     }
 }
 
-impl fmt::Debug for HandlerError {
+impl fmt::Debug for SubscriberError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = if self.retryable { "retryable" } else { "fatal" };
         write!(f, "{kind}: {self}")

@@ -55,7 +55,7 @@
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use relais_bus::{HandlerError, Order, Outgoing, PushWorker};
+//! use relais_bus::{SubscriberError, Order, Outgoing, PushWorker};
 //! # let bus = relais_bus::Bus::in_memory();
 //! let worker = PushWorker::builder("invoices")
 //!     .channel("orders.created")
@@ -63,9 +63,9 @@
 //!     .concurrency(8)
 //!     .order(Order::Key) // Events of one key one after the other; eight keys at a time.
 //!     .start(&bus, |event| async move {
-//!         let number: std::sync::Arc<u32> = event.payload.get().map_err(HandlerError::fatal)?;
+//!         let number: std::sync::Arc<u32> = event.payload.get().map_err(SubscriberError::fatal)?;
 //!         if *number == 13 {
-//!             return Err(HandlerError::fatal("unlucky")); // `retryable` would be tried again after 1, 2 and 4 seconds.
+//!             return Err(SubscriberError::fatal("unlucky")); // `retryable` would be tried again after 1, 2 and 4 seconds.
 //!         }
 //!         Ok(())
 //!     })
@@ -153,14 +153,14 @@ pub use builder::BusBuilder;
 pub use bus::{Bus, Confirmation, Outgoing, StopReport};
 pub use channels::ChannelStats;
 pub use dead_letters::{DeadLetter, DeadLetterStore};
-pub use error::{BusError, HandlerError};
+pub use error::{BusError, SubscriberError};
 pub use event::{Event, Metadata};
 pub use interest::Interest;
 pub use name::{DEAD_LETTER_PREFIX, NameError, Pattern};
 pub use payload::{Payload, PayloadError};
-pub use receipt::Outcome;
-pub use stats::{BusState, BusStats, Health};
+pub use receipt::DeliveryOutcome;
+pub use stats::{BusHealth, BusState, BusStats};
 pub use subscribe::{HandlerGuard, Received, Subscribe, Subscription, TypedSubscription};
 pub use subscriber::{Backpressure, SubscriberKind, SubscriptionStats};
 pub use transport::{Features, Inbox, Notice, Transport};
-pub use worker::{Hooks, Order, PushWorker, PushWorkerBuilder, WorkerReport, WorkerState, WorkerStats};
+pub use worker::{Hooks, Order, PushWorker, PushWorkerBuilder, PushWorkerReport, WorkerState, WorkerStats};

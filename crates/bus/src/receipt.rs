@@ -12,7 +12,7 @@ use std::sync::{
 /// The outcome of an event at all its subscribers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Outcome {
+pub struct DeliveryOutcome {
     /// Subscribers that have it: in a stream's or worker's queue, or handled.
     pub delivered: usize,
     /// Subscribers that failed on it, or had no room.
@@ -21,7 +21,7 @@ pub struct Outcome {
     pub abandoned: usize,
 }
 
-type Done = Box<dyn FnOnce(Outcome) + Send>;
+type Done = Box<dyn FnOnce(DeliveryOutcome) + Send>;
 
 /// Counts the receipts of one event and notifies when the last is complete.
 pub(crate) struct Tracker {
@@ -37,16 +37,16 @@ pub(crate) struct Tracker {
 
 impl Tracker {
     /// For a publisher, who does not want to wait until somebody reads a stream.
-    pub(crate) fn for_publisher(done: impl FnOnce(Outcome) + Send + 'static) -> Arc<Self> {
+    pub(crate) fn for_publisher(done: impl FnOnce(DeliveryOutcome) + Send + 'static) -> Arc<Self> {
         Self::new(done, true)
     }
 
     /// For a transport, which acknowledges what is done and not what is queued.
-    pub(crate) fn for_ack(done: impl FnOnce(Outcome) + Send + 'static) -> Arc<Self> {
+    pub(crate) fn for_ack(done: impl FnOnce(DeliveryOutcome) + Send + 'static) -> Arc<Self> {
         Self::new(done, false)
     }
 
-    fn new(done: impl FnOnce(Outcome) + Send + 'static, queued_is_delivered: bool) -> Arc<Self> {
+    fn new(done: impl FnOnce(DeliveryOutcome) + Send + 'static, queued_is_delivered: bool) -> Arc<Self> {
         Arc::new(Self {
             queued_is_delivered,
             open: AtomicUsize::new(1),
@@ -77,7 +77,7 @@ impl Tracker {
         if self.open.fetch_sub(1, Ordering::AcqRel) == 1 {
             let done = self.done.lock().unwrap_or_else(PoisonError::into_inner).take();
             if let Some(done) = done {
-                done(Outcome {
+                done(DeliveryOutcome {
                     delivered: self.delivered.load(Ordering::Relaxed),
                     failed: self.failed.load(Ordering::Relaxed),
                     abandoned: self.abandoned.load(Ordering::Relaxed),

@@ -58,7 +58,7 @@ pub struct BusStats {
 /// Whether the bus does its work.
 #[derive(Debug, Clone, Serialize)]
 #[non_exhaustive]
-pub struct Health {
+pub struct BusHealth {
     /// It runs, and the transport is connected.
     pub healthy: bool,
     /// Whether it runs.
@@ -120,11 +120,11 @@ impl Bus {
     }
 
     /// Whether it does its work. Asks nobody: the transport tells when its connection is lost.
-    pub fn health(&self) -> Health {
+    pub fn health(&self) -> BusHealth {
         let link = self.hub.link.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let state = self.state();
         let connected = link.down.is_none();
-        Health {
+        BusHealth {
             healthy: connected && state == BusState::Running,
             state,
             connected,

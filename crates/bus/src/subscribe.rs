@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::task::AbortHandle;
 
 use crate::{
-    Backpressure, Bus, BusError, Event, HandlerError, Pattern, PayloadError, SubscriberKind, SubscriptionStats,
+    Backpressure, Bus, BusError, Event, Pattern, PayloadError, SubscriberError, SubscriberKind, SubscriptionStats,
     hub::{Hub, Membership, SubscriberOptions},
     subscriber::{Item, Subscriber},
 };
@@ -53,7 +53,7 @@ impl Bus {
     pub async fn on<H, F>(&self, pattern: &str, handler: H) -> Result<HandlerGuard, BusError>
     where
         H: Fn(Arc<Event>) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<(), HandlerError>> + Send + 'static,
+        F: Future<Output = Result<(), SubscriberError>> + Send + 'static,
     {
         self.subscriber(pattern).handler(handler).await
     }
@@ -125,7 +125,7 @@ impl Subscribe<'_> {
     pub async fn handler<H, F>(self, handler: H) -> Result<HandlerGuard, BusError>
     where
         H: Fn(Arc<Event>) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<(), HandlerError>> + Send + 'static,
+        F: Future<Output = Result<(), SubscriberError>> + Send + 'static,
     {
         let membership = self.join(SubscriberKind::Handler).await?;
         let (hub, subscriber) = (Arc::clone(&membership.hub), Arc::clone(&membership.subscriber));

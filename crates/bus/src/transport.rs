@@ -14,7 +14,8 @@ use futures::future::{self, BoxFuture, FutureExt};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    BusError, Event, Outcome, Pattern, dead_letters::DeadLetterStore, deliver::chain, hub::Hub, receipt::Tracker,
+    BusError, DeliveryOutcome, Event, Pattern, dead_letters::DeadLetterStore, deliver::chain, hub::Hub,
+    receipt::Tracker,
 };
 
 /// What a transport can do. What it can not, it says here, and the suite holds it to the rest.
@@ -120,8 +121,8 @@ impl Inbox {
 
     /// The same, and calls `completed` when all subscribers are done with it: a stream has handed it to its owner, a
     /// handler has returned, a worker has succeeded or put it to the dead letters. Acknowledge unless some have
-    /// [abandoned](Outcome::abandoned) it. Without subscribers that is at once; without a bus, never.
-    pub async fn deliver_followed(&self, event: Event, completed: impl FnOnce(Outcome) + Send + 'static) {
+    /// [abandoned](DeliveryOutcome::abandoned) it. Without subscribers that is at once; without a bus, never.
+    pub async fn deliver_followed(&self, event: Event, completed: impl FnOnce(DeliveryOutcome) + Send + 'static) {
         if let Some(hub) = self.hub.upgrade() {
             hub.receive(event, Some(Tracker::for_ack(completed))).await;
         }

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{FutureExt, StreamExt};
-use relais_bus::{Backpressure, Bus, Event, HandlerError};
+use relais_bus::{Backpressure, Bus, Event, SubscriberError};
 use tokio::{sync::Semaphore, time::Instant};
 
 #[tokio::test(start_paused = true)]
@@ -127,7 +127,7 @@ async fn a_bus_that_stops_lets_handlers_finish_within_its_limit() {
         let gate = Arc::clone(&gate);
         move |_| {
             let gate = Arc::clone(&gate);
-            async move { gate.acquire().await.map_err(HandlerError::fatal).map(|permit| permit.forget()) }
+            async move { gate.acquire().await.map_err(SubscriberError::fatal).map(|permit| permit.forget()) }
         }
     };
     let _guard = bus.on("a", handler).await.unwrap();

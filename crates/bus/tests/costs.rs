@@ -13,7 +13,7 @@ use std::{
 };
 
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use relais_bus::{Bus, HandlerError, PushWorker};
+use relais_bus::{Bus, PushWorker, SubscriberError};
 use serde::{Serialize, Serializer};
 
 /// Fails the test when somebody serialises it, and counts how many there are.
@@ -99,7 +99,7 @@ fn every_metric_has_its_name_its_labels_and_the_prefix() {
             let worker = PushWorker::builder("w")
                 .channel("a")
                 .start(&bus, |event| async move {
-                    if *event.payload.get::<u32>()? == 1 { Err(HandlerError::fatal("no")) } else { Ok(()) }
+                    if *event.payload.get::<u32>()? == 1 { Err(SubscriberError::fatal("no")) } else { Ok(()) }
                 })
                 .await
                 .unwrap();

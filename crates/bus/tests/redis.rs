@@ -16,7 +16,7 @@ use std::{
 
 use futures::FutureExt;
 use relais_bus::{
-    Bus, Event, Features, HandlerError, Notice, PushWorker, Transport,
+    Bus, Event, Features, Notice, PushWorker, SubscriberError, Transport,
     redis::{RedisPubSub, RedisStreams},
 };
 use relais_testkit::{RedisServer, TcpProxy};
@@ -111,7 +111,7 @@ async fn pubsub_subscribers_survive_a_redis_restart_and_get_a_gap_notice() {
 fn collector() -> (
     Arc<Mutex<Vec<u32>>>,
     mpsc::UnboundedReceiver<u32>,
-    impl Fn(Arc<Event>) -> std::future::Ready<Result<(), HandlerError>> + Clone,
+    impl Fn(Arc<Event>) -> std::future::Ready<Result<(), SubscriberError>> + Clone,
 ) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let all = Arc::new(Mutex::new(Vec::new()));
@@ -228,7 +228,7 @@ async fn a_slow_instance_keeps_its_events() {
         move |event| {
             let (gate, handler) = (Arc::clone(&gate), handler.clone());
             async move {
-                gate.acquire().await.map_err(HandlerError::fatal)?.forget();
+                gate.acquire().await.map_err(SubscriberError::fatal)?.forget();
                 handler(event).await
             }
         }

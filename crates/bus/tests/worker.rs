@@ -9,8 +9,8 @@ use std::{
 
 use async_trait::async_trait;
 use relais_bus::{
-    Backpressure, Bus, BusError, Event, HandlerError, Hooks, Metadata, Order, Outgoing, PushWorker, WorkerReport,
-    WorkerState,
+    Backpressure, Bus, BusError, Event, Hooks, Metadata, Order, Outgoing, PushWorker, PushWorkerReport,
+    SubscriberError, WorkerState,
 };
 use tokio::{
     sync::{Semaphore, mpsc},
@@ -72,7 +72,7 @@ async fn a_failing_key_is_parked_and_keeps_its_order_while_others_run() {
             let (name, fails) = (text(&event), text(&event) == "a1" && first);
             log.lock().unwrap().push(if fails { format!("{name} fails") } else { name.clone() });
             sender.send(name).unwrap();
-            async move { if fails { Err(HandlerError::retryable("not yet")) } else { Ok(()) } }
+            async move { if fails { Err(SubscriberError::retryable("not yet")) } else { Ok(()) } }
         }
     };
     let worker =
@@ -172,7 +172,7 @@ async fn a_stop_drains_within_its_limit_and_reports_what_it_left() {
         let gate = Arc::clone(&gate);
         move |_| {
             let gate = Arc::clone(&gate);
-            async move { gate.acquire().await.map_err(HandlerError::fatal).map(|permit| permit.forget()) }
+            async move { gate.acquire().await.map_err(SubscriberError::fatal).map(|permit| permit.forget()) }
         }
     };
     let worker = PushWorker::builder("w").channel("a").concurrency(2).start(&bus, handler).await.unwrap();
@@ -194,7 +194,7 @@ async fn a_stop_drains_within_its_limit_and_reports_what_it_left() {
 async fn a_stop_waits_for_retries_that_are_due_in_time_only() {
     let bus = Bus::in_memory();
     let builder = PushWorker::builder("w").channel("a").stop_timeout(Duration::from_secs(2));
-    let worker = builder.start(&bus, |_| async { Err(HandlerError::retryable("no")) }).await.unwrap();
+    let worker = builder.start(&bus, |_| async { Err(SubscriberError::retryable("no")) }).await.unwrap();
     publish(&bus, "a", "", "x").await;
     let begin = Instant::now();
     let report = worker.stop().await;
@@ -209,7 +209,7 @@ async fn events_that_wait_for_a_retry_take_room_in_the_queue() {
     let (sender, mut tried) = mpsc::unbounded_channel();
     let handler = move |_| {
         sender.send(()).unwrap();
-        async { Err(HandlerError::retryable("no")) }
+        async { Err(SubscriberError::retryable("no")) }
     };
     let builder = PushWorker::builder("w").channel("a").queue_capacity(2).backpressure(Backpressure::Drop);
     let worker = builder.start(&bus, handler).await.unwrap();
@@ -234,7 +234,7 @@ impl Recorder {
 
 #[async_trait]
 impl Hooks for Recorder {
-    async fn initialize(&self) -> Result<(), HandlerError> {
+    async fn initialize(&self) -> Result<(), SubscriberError> {
         self.note("initialize");
         Ok(())
     }
@@ -244,10 +244,10 @@ impl Hooks for Recorder {
     async fn stopping(&self) {
         self.note("stopping");
     }
-    async fn stopped(&self, report: &WorkerReport) {
+    async fn stopped(&self, report: &PushWorkerReport) {
         self.note(format!("stopped after {}", report.executed));
     }
-    async fn error(&self, event: &Event, error: &HandlerError, retry: Option<u32>) {
+    async fn error(&self, event: &Event, error: &SubscriberError, retry: Option<u32>) {
         self.note(format!("{} {error} {retry:?}", event.channel));
     }
 }
@@ -259,7 +259,7 @@ async fn hooks_are_called_in_turn_and_a_stopping_bus_stops_its_workers() {
         .channel("a")
         .retries(1)
         .hooks(Recorder(Arc::clone(&log)))
-        .start(&bus, |_| async { Err(HandlerError::retryable("no")) })
+        .start(&bus, |_| async { Err(SubscriberError::retryable("no")) })
         .await
         .unwrap();
     publish(&bus, "a", "", "x").await;
@@ -277,8 +277,8 @@ struct Refuses;
 
 #[async_trait]
 impl Hooks for Refuses {
-    async fn initialize(&self) -> Result<(), HandlerError> {
-        Err(HandlerError::fatal("no database"))
+    async fn initialize(&self) -> Result<(), SubscriberError> {
+        Err(SubscriberError::fatal("no database"))
     }
 }
 
@@ -346,7 +346,7 @@ async fn channels_and_patterns_are_merged_and_a_wrong_type_is_a_dead_letter_at_o
 #[tokio::test(start_paused = true)]
 async fn a_push_worker_on_dead_letters_makes_no_new_dead_letter() {
     let bus = Bus::in_memory();
-    let fails = |_| async { Err(HandlerError::fatal("no")) };
+    let fails = |_| async { Err(SubscriberError::fatal("no")) };
     let first = PushWorker::builder("first").channel(">").start(&bus, fails).await.unwrap();
     let second = PushWorker::builder("second").channel("dlq.>").start(&bus, fails).await.unwrap();
     publish(&bus, "a", "", "x").await;

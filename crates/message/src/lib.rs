@@ -31,5 +31,5 @@ mod template;
 pub use envelope::Envelope;
 pub use message::{Headers, Message, header};
 pub use order::in_waves;
-pub use sink::{Durability, Outcome, Outgoing, Sink};
-pub use template::{Field, Fields, RenderError, Template, TemplateError};
+pub use sink::{Durability, PublishOutcome, RoutedMessage, Sink};
+pub use template::{RenderError, Template, TemplateError, TemplateField, TemplateFields};

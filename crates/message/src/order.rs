@@ -2,20 +2,23 @@
 
 use std::{collections::HashMap, future::Future};
 
-use crate::{Outcome, Outgoing};
+use crate::{PublishOutcome, RoutedMessage};
 
 /// Publishes a batch in waves. A wave has at most one message of each key and destination, and the next wave begins when all of
 /// this one are answered. So a message is never sent while one before it could still end up behind it. Messages without a key
 /// are all in the first wave.
 ///
 /// `publish` sends one wave, in any order, and answers each message.
-pub async fn in_waves<F>(batch: Vec<Outgoing>, mut publish: impl FnMut(Vec<Outgoing>) -> F) -> Vec<Outcome>
+pub async fn in_waves<F>(
+    batch: Vec<RoutedMessage>,
+    mut publish: impl FnMut(Vec<RoutedMessage>) -> F,
+) -> Vec<PublishOutcome>
 where
-    F: Future<Output = Vec<Outcome>>,
+    F: Future<Output = Vec<PublishOutcome>>,
 {
-    let mut outcomes = vec![Outcome::NotSent; batch.len()];
+    let mut outcomes = vec![PublishOutcome::NotSent; batch.len()];
     let mut lines: HashMap<(String, String), usize> = HashMap::new();
-    let mut waves: Vec<Vec<(usize, Option<usize>, Outgoing)>> = Vec::new();
+    let mut waves: Vec<Vec<(usize, Option<usize>, RoutedMessage)>> = Vec::new();
     let mut depth = Vec::new();
     for (place, outgoing) in batch.into_iter().enumerate() {
         let line = outgoing.message.key.as_ref().map(|key| {
@@ -50,7 +53,8 @@ where
         let mut answers = publish(sent).await.into_iter();
         for (place, line) in places {
             // A driver that answers too few has not said what became of the rest.
-            let outcome = answers.next().unwrap_or_else(|| Outcome::Unknown("the sink did not answer".to_owned()));
+            let outcome =
+                answers.next().unwrap_or_else(|| PublishOutcome::Unknown("the sink did not answer".to_owned()));
             if let Some(line) = line.filter(|_| !outcome.is_confirmed()) {
                 stopped[line] = true;
             }
@@ -67,21 +71,27 @@ mod tests {
     use super::*;
     use crate::Message;
 
-    fn outgoing(key: Option<&str>, id: &str) -> Outgoing {
+    fn outgoing(key: Option<&str>, id: &str) -> RoutedMessage {
         let message = Message::new(id, "t", "{}");
         let message = key.map_or(message.clone(), |key| message.with_key(key));
-        Outgoing { destination: "d".to_owned(), routing_key: String::new(), message }
+        RoutedMessage { destination: "d".to_owned(), routing_key: String::new(), message }
     }
 
     /// Publishes; what each wave was, and the outcomes. Messages whose ids begin with `!` are refused.
-    async fn publish(batch: Vec<Outgoing>) -> (Vec<Vec<String>>, Vec<Outcome>) {
+    async fn publish(batch: Vec<RoutedMessage>) -> (Vec<Vec<String>>, Vec<PublishOutcome>) {
         let waves = Mutex::new(Vec::new());
         let outcomes = in_waves(batch, |wave| {
             let ids: Vec<String> = wave.iter().map(|outgoing| outgoing.message.id.clone()).collect();
             waves.lock().unwrap().push(ids.clone());
             std::future::ready(
                 ids.iter()
-                    .map(|id| if id.starts_with('!') { Outcome::Refused("no".to_owned()) } else { Outcome::Confirmed })
+                    .map(|id| {
+                        if id.starts_with('!') {
+                            PublishOutcome::Refused("no".to_owned())
+                        } else {
+                            PublishOutcome::Confirmed
+                        }
+                    })
                     .collect(),
             )
         })
@@ -101,7 +111,7 @@ mod tests {
         ];
         let (waves, outcomes) = publish(batch).await;
         assert_eq!(waves, [vec!["a1", "b1", "n1", "n2"], vec!["a2"], vec!["a3"]]);
-        assert!(outcomes.iter().all(Outcome::is_confirmed));
+        assert!(outcomes.iter().all(PublishOutcome::is_confirmed));
     }
 
     #[tokio::test]
@@ -118,11 +128,11 @@ mod tests {
         assert_eq!(
             outcomes,
             [
-                Outcome::Refused("no".to_owned()),
-                Outcome::Confirmed,
-                Outcome::NotSent,
-                Outcome::Confirmed,
-                Outcome::NotSent
+                PublishOutcome::Refused("no".to_owned()),
+                PublishOutcome::Confirmed,
+                PublishOutcome::NotSent,
+                PublishOutcome::Confirmed,
+                PublishOutcome::NotSent
             ]
         );
     }
@@ -130,8 +140,8 @@ mod tests {
     #[tokio::test]
     async fn a_message_that_a_driver_does_not_answer_is_unknown() {
         let outcomes = in_waves(vec![outgoing(Some("a"), "1"), outgoing(Some("b"), "2")], |_| {
-            std::future::ready(vec![Outcome::Confirmed])
+            std::future::ready(vec![PublishOutcome::Confirmed])
         });
-        assert!(matches!(&outcomes.await[..], [Outcome::Confirmed, Outcome::Unknown(_)]));
+        assert!(matches!(&outcomes.await[..], [PublishOutcome::Confirmed, PublishOutcome::Unknown(_)]));
     }
 }

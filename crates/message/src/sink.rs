@@ -6,7 +6,7 @@ use crate::Message;
 
 /// A message and where it goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct RoutedMessage {
     /// The topic, exchange, stream, channel, URL or service.
     pub destination: String,
     /// RabbitMQ's routing key. Sinks without one ignore it.
@@ -28,7 +28,7 @@ pub enum Durability {
 
 /// What became of one message.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum PublishOutcome {
     /// The sink has it, as durably as it declares.
     Confirmed,
     /// The sink does not have it and says why: too large, no such destination, not allowed. The next try may be answered
@@ -40,7 +40,7 @@ pub enum Outcome {
     NotSent,
 }
 
-impl Outcome {
+impl PublishOutcome {
     /// Whether the sink has it.
     pub fn is_confirmed(&self) -> bool {
         matches!(self, Self::Confirmed)
@@ -53,9 +53,9 @@ impl Outcome {
 ///
 /// - [`publish`](Self::publish) answers once per message, in the order of the batch. It does not fail as a whole.
 /// - Messages of one key and destination arrive in the order of the batch. Once one of them is not confirmed, the later ones
-///   are not sent ([`Outcome::NotSent`]). [`crate::in_waves`] does that for a sink that cannot do better.
-/// - A message that is [`Confirmed`](Outcome::Confirmed) survives what [`durability`](Self::durability) promises.
-/// - [`Refused`](Outcome::Refused) is certain: the message has not arrived, and never will by that call.
+///   are not sent ([`PublishOutcome::NotSent`]). [`crate::in_waves`] does that for a sink that cannot do better.
+/// - A message that is [`Confirmed`](PublishOutcome::Confirmed) survives what [`durability`](Self::durability) promises.
+/// - [`Refused`](PublishOutcome::Refused) is certain: the message has not arrived, and never will by that call.
 /// - A call ends within the sink's own deadline, even if the server hangs. A call that is dropped may still deliver.
 /// - Calls may overlap. Order holds within a call only: whoever keeps order between calls waits for the one before.
 /// - After [`close`](Self::close) every message is refused.
@@ -65,7 +65,7 @@ pub trait Sink: Send + Sync + 'static {
     fn durability(&self) -> Durability;
 
     /// Publishes a batch, and says what became of each message.
-    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Outcome>;
+    async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome>;
 
     /// Lets go of connections.
     async fn close(&self);

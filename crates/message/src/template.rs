@@ -18,12 +18,12 @@ pub struct Template {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Text(String),
-    Field(Field),
+    Field(TemplateField),
 }
 
 /// A field of a template.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub enum Field {
+pub enum TemplateField {
     /// A field or column of this name.
     Named(String),
     /// A header of this name.
@@ -32,7 +32,7 @@ pub enum Field {
     Payload(Vec<String>),
 }
 
-impl fmt::Display for Field {
+impl fmt::Display for TemplateField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Named(name) => f.write_str(name),
@@ -70,7 +70,7 @@ pub enum TemplateError {
 pub struct RenderError(pub String);
 
 /// Where a template's values come from.
-pub trait Fields {
+pub trait TemplateFields {
     /// A field or column of this name.
     fn named(&self, name: &str) -> Option<Cow<'_, str>>;
 
@@ -116,7 +116,7 @@ impl Template {
     /// Checks that every named field is one of `known`.
     pub fn check(&self, known: &[&str]) -> Result<(), TemplateError> {
         for field in self.fields() {
-            if let Field::Named(name) = field
+            if let TemplateField::Named(name) = field
                 && !known.contains(&name.as_str())
             {
                 let known = known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
@@ -127,7 +127,7 @@ impl Template {
     }
 
     /// The fields, in their order.
-    pub fn fields(&self) -> impl Iterator<Item = &Field> {
+    pub fn fields(&self) -> impl Iterator<Item = &TemplateField> {
         self.parts.iter().filter_map(|part| match part {
             Part::Field(field) => Some(field),
             Part::Text(_) => None,
@@ -135,7 +135,7 @@ impl Template {
     }
 
     /// Its parts in their order: fields, and the texts between them as errors.
-    pub fn parts(&self) -> impl Iterator<Item = Result<&Field, &str>> {
+    pub fn parts(&self) -> impl Iterator<Item = Result<&TemplateField, &str>> {
         self.parts.iter().map(|part| match part {
             Part::Field(field) => Ok(field),
             Part::Text(text) => Err(text.as_str()),
@@ -143,16 +143,16 @@ impl Template {
     }
 
     /// The text with the values of one message.
-    pub fn render(&self, fields: &impl Fields) -> Result<String, RenderError> {
+    pub fn render(&self, fields: &impl TemplateFields) -> Result<String, RenderError> {
         let mut text = String::new();
         for part in &self.parts {
             match part {
                 Part::Text(literal) => text.push_str(literal),
                 Part::Field(field) => {
                     let value = match field {
-                        Field::Named(name) => fields.named(name),
-                        Field::Header(name) => fields.header(name),
-                        Field::Payload(path) => fields.payload(path).map(Cow::Owned),
+                        TemplateField::Named(name) => fields.named(name),
+                        TemplateField::Header(name) => fields.header(name),
+                        TemplateField::Payload(path) => fields.payload(path).map(Cow::Owned),
                     };
                     text.push_str(&value.ok_or_else(|| RenderError(field.to_string()))?);
                 }
@@ -179,20 +179,20 @@ impl fmt::Display for Template {
     }
 }
 
-fn field(inside: &str) -> Result<Field, TemplateError> {
+fn field(inside: &str) -> Result<TemplateField, TemplateError> {
     let empty = || TemplateError::Empty(inside.to_owned());
     // The name of a header may have dots in it.
     if let Some(name) = inside.strip_prefix("headers.") {
-        return if name.is_empty() { Err(empty()) } else { Ok(Field::Header(name.to_owned())) };
+        return if name.is_empty() { Err(empty()) } else { Ok(TemplateField::Header(name.to_owned())) };
     }
     if let Some(path) = inside.strip_prefix("payload.") {
         let path: Vec<String> = path.split('.').map(str::to_owned).collect();
-        return if path.iter().any(String::is_empty) { Err(empty()) } else { Ok(Field::Payload(path)) };
+        return if path.iter().any(String::is_empty) { Err(empty()) } else { Ok(TemplateField::Payload(path)) };
     }
-    if inside.is_empty() { Err(empty()) } else { Ok(Field::Named(inside.to_owned())) }
+    if inside.is_empty() { Err(empty()) } else { Ok(TemplateField::Named(inside.to_owned())) }
 }
 
-impl Fields for Message {
+impl TemplateFields for Message {
     fn named(&self, name: &str) -> Option<Cow<'_, str>> {
         let text = match name {
             "id" => Some(self.id.as_str()),

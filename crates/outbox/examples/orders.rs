@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use relais_message::{Durability, Outcome, Outgoing, Sink};
+use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink};
 use relais_outbox::{Outbox, OutboxEvent, Relay, RelayOptions};
 use serde_json::json;
 use sqlx::{Connection as _, SqliteConnection};
@@ -21,8 +21,8 @@ impl Sink for Printer {
         Durability::HandedOver
     }
 
-    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Outcome> {
-        for Outgoing { destination, message, .. } in &batch {
+    async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
+        for RoutedMessage { destination, message, .. } in &batch {
             let payload = String::from_utf8_lossy(message.payload.as_deref().unwrap_or_default());
             #[expect(clippy::print_stdout, reason = "it is what the example shows")]
             {
@@ -30,7 +30,7 @@ impl Sink for Printer {
             }
         }
         self.0.cancel();
-        vec![Outcome::Confirmed; batch.len()]
+        vec![PublishOutcome::Confirmed; batch.len()]
     }
 
     async fn close(&self) {}

@@ -43,7 +43,7 @@ pub use error::OutboxError;
 pub use postgres::PostgresOutbox;
 pub use relay::{Relay, RelayHandle, RelayOptions, RelayStats, Retry};
 pub use sqlite::SqliteOutbox;
-pub use store::{Backlog, Failed, Leases, OutboxStore, ParkedRow, ReadRequest, Row};
+pub use store::{FailedRow, OutboxBacklog, OutboxRow, OutboxStore, ParkedRow, PartitionLeases, ReadRequest};
 pub use table::{AggregateId, Dialect, FIELDS, Layout, TableName, create_statements};
 
 use std::sync::Arc;

@@ -16,7 +16,8 @@ use sqlx::{
 use tokio::sync::Mutex;
 
 use crate::{
-    Backlog, Dialect, Failed, Layout, Leases, OutboxError, OutboxStore, ParkedRow, ReadRequest, Row, TableName,
+    Dialect, FailedRow, Layout, OutboxBacklog, OutboxError, OutboxRow, OutboxStore, ParkedRow, PartitionLeases,
+    ReadRequest, TableName,
     table::{CHANNEL, key_expression, relay_tables},
 };
 
@@ -123,7 +124,13 @@ impl OutboxStore for PostgresOutbox {
         Ok(layout)
     }
 
-    async fn renew_leases(&self, outbox: &str, relay: &str, partitions: i32, lease: Duration) -> Result<Leases> {
+    async fn renew_leases(
+        &self,
+        outbox: &str,
+        relay: &str,
+        partitions: i32,
+        lease: Duration,
+    ) -> Result<PartitionLeases> {
         let (relays, leases) = (self.beside("relais_outbox_relay"), self.beside("relais_outbox_lease"));
         let mut transaction = self.pool.begin().await?;
         let alive = format!(
@@ -160,7 +167,7 @@ impl OutboxStore for PostgresOutbox {
             .fetch_all(&mut *transaction)
             .await?;
         transaction.commit().await?;
-        Ok(Leases { partitions, relays: all.len() })
+        Ok(PartitionLeases { partitions, relays: all.len() })
     }
 
     async fn release_leases(&self, outbox: &str, relay: &str) -> Result<()> {
@@ -171,7 +178,7 @@ impl OutboxStore for PostgresOutbox {
         Ok(())
     }
 
-    async fn read_unpublished(&self, request: &ReadRequest) -> Result<Vec<Row>> {
+    async fn read_unpublished(&self, request: &ReadRequest) -> Result<Vec<OutboxRow>> {
         let layout = self.layout().await?;
         let key = key_expression(&request.key, layout, Dialect::Postgres)?;
         let waiting = self.waiting_keys(layout, &key);
@@ -268,7 +275,7 @@ impl OutboxStore for PostgresOutbox {
         Ok(())
     }
 
-    async fn record_failures(&self, outbox: &str, failed: &[Failed]) -> Result<()> {
+    async fn record_failures(&self, outbox: &str, failed: &[FailedRow]) -> Result<()> {
         let layout = self.layout().await?;
         let (table, id_type) = (self.table.sql(), &layout.id_type);
         let retries = match layout.keeps_retries() {
@@ -334,7 +341,7 @@ impl OutboxStore for PostgresOutbox {
         Ok(gone.rows_affected())
     }
 
-    async fn backlog(&self, outbox: &str, limit: u64) -> Result<Backlog> {
+    async fn backlog(&self, outbox: &str, limit: u64) -> Result<OutboxBacklog> {
         let layout = self.layout().await?;
         let table = self.table.sql();
         let parked = match layout.keeps_retries() {
@@ -358,7 +365,7 @@ impl OutboxStore for PostgresOutbox {
         let row = sqlx::query(AssertSqlSafe(sql)).bind(limit).bind(outbox).fetch_one(&self.pool).await?;
         let (rows, parked): (i64, i64) = (row.try_get("rows")?, row.try_get("parked")?);
         let oldest: Option<f64> = row.try_get("oldest")?;
-        Ok(Backlog {
+        Ok(OutboxBacklog {
             unpublished: u64::try_from(rows.min(limit)).unwrap_or_default(),
             more: rows > limit,
             oldest: oldest.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok()),
@@ -486,10 +493,10 @@ impl PostgresOutbox {
     }
 }
 
-fn read(row: &PgRow) -> Result<Row> {
+fn read(row: &PgRow) -> Result<OutboxRow> {
     let created_at: jiff_sqlx::Timestamp = row.try_get("created_at")?;
     let headers: Option<String> = row.try_get("headers")?;
-    Ok(Row {
+    Ok(OutboxRow {
         id: row.try_get("id")?,
         key: row.try_get("key")?,
         aggregate_id: row.try_get("aggregate_id")?,

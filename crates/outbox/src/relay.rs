@@ -13,11 +13,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use relais_message::{Envelope, Outcome, Outgoing, Sink, Template};
+use relais_message::{Envelope, PublishOutcome, RoutedMessage, Sink, Template};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::{FIELDS, Failed, Layout, OutboxError, OutboxStore, ReadRequest, Row};
+use crate::{FIELDS, FailedRow, Layout, OutboxError, OutboxRow, OutboxStore, ReadRequest};
 
 /// How the pauses between tries grow, and when to give up.
 #[derive(Debug, Clone, PartialEq)]
@@ -309,14 +309,14 @@ impl Relay {
         }
         let outcomes = self.publish(outgoing).await;
         let alone = outcomes.len() == 1;
-        let refused = outcomes.iter().filter(|outcome| matches!(outcome, Outcome::Refused(_))).count();
+        let refused = outcomes.iter().filter(|outcome| matches!(outcome, PublishOutcome::Refused(_))).count();
         let (mut confirmed, mut unknown) = (Vec::new(), Vec::new());
         for (row, outcome) in sent.into_iter().zip(outcomes) {
             match outcome {
-                Outcome::Confirmed => confirmed.push(row.id),
-                Outcome::Refused(why) => failed.push((row, why)),
-                Outcome::Unknown(why) => unknown.push((row, why)),
-                Outcome::NotSent => {}
+                PublishOutcome::Confirmed => confirmed.push(row.id),
+                PublishOutcome::Refused(why) => failed.push((row, why)),
+                PublishOutcome::Unknown(why) => unknown.push((row, why)),
+                PublishOutcome::NotSent => {}
             }
         }
         if !confirmed.is_empty() {
@@ -343,7 +343,7 @@ impl Relay {
     }
 
     /// The message of a row and where it goes; or why it cannot be sent.
-    fn outgoing(&self, row: &Row) -> Result<Outgoing, String> {
+    fn outgoing(&self, row: &OutboxRow) -> Result<RoutedMessage, String> {
         let options = &self.options;
         if row.retry_count >= options.retry.limit {
             return Err("it was tried as often as the limit allows".to_owned());
@@ -359,23 +359,23 @@ impl Relay {
         let routing_key = options.routing_key.render(row).map_err(|error| error.to_string())?;
         let source = format!("/outboxes/{}", options.outbox);
         let message = options.envelope.wrap(&message, &source, &options.header_prefix);
-        Ok(Outgoing { destination, routing_key, message })
+        Ok(RoutedMessage { destination, routing_key, message })
     }
 
-    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Outcome> {
+    async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
         if batch.is_empty() {
             return Vec::new();
         }
         let (number, limit) = (batch.len(), self.options.publish_timeout);
         match timeout(limit, self.sink.publish(batch)).await {
             Ok(outcomes) => outcomes,
-            Err(_) => vec![Outcome::Unknown(format!("the sink did not answer within {limit:?}")); number],
+            Err(_) => vec![PublishOutcome::Unknown(format!("the sink did not answer within {limit:?}")); number],
         }
     }
 
     /// What is written down of messages that failed. A message is parked at the limit, unless the sink is away: then it is not
     /// its fault, and the whole relay waits.
-    fn failures(&self, failed: Vec<(Row, String)>, away: bool) -> impl Iterator<Item = Failed> {
+    fn failures(&self, failed: Vec<(OutboxRow, String)>, away: bool) -> impl Iterator<Item = FailedRow> {
         let Retry { limit, .. } = self.options.retry;
         failed.into_iter().map(move |(row, error)| {
             let tries = row.retry_count.saturating_add(1);
@@ -384,18 +384,18 @@ impl Relay {
                 true => Some(Duration::ZERO),
                 false => (retry_count < limit).then(|| self.options.retry.pause(tries)),
             };
-            Failed { id: row.id, key: row.key, retry_count, error, again }
+            FailedRow { id: row.id, key: row.key, retry_count, error, again }
         })
     }
 
     /// Writes down what failed.
-    async fn record(&self, failures: Vec<Failed>) -> Result<(), OutboxError> {
+    async fn record(&self, failures: Vec<FailedRow>) -> Result<(), OutboxError> {
         if failures.is_empty() {
             return Ok(());
         }
         self.store.record_failures(&self.options.outbox, &failures).await?;
         let parked = failures.iter().filter(|failed| failed.again.is_none());
-        for Failed { id, key, error, .. } in parked.clone() {
+        for FailedRow { id, key, error, .. } in parked.clone() {
             tracing::warn!(outbox = self.options.outbox, id, key, error, "parked a message");
         }
         self.handle.0.failed.fetch_add(failures.len() as u64, Ordering::Relaxed);
@@ -444,9 +444,9 @@ impl Relay {
 }
 
 /// Of the first rows of all keys, so many, from this number on, counted round and round.
-fn heads_of_keys(rows: Vec<Row>, number: usize, count: usize) -> Vec<Row> {
+fn heads_of_keys(rows: Vec<OutboxRow>, number: usize, count: usize) -> Vec<OutboxRow> {
     let mut keys = HashSet::new();
-    let mut heads: Vec<Row> = rows.into_iter().filter(|row| keys.insert(row.key.clone())).collect();
+    let mut heads: Vec<OutboxRow> = rows.into_iter().filter(|row| keys.insert(row.key.clone())).collect();
     let turned = number % heads.len().max(1);
     heads.rotate_left(turned);
     heads.truncate(count);

@@ -13,7 +13,8 @@ use sqlx::{
 };
 
 use crate::{
-    Backlog, Dialect, Failed, Layout, Leases, OutboxError, OutboxStore, ParkedRow, ReadRequest, Row, TableName,
+    Dialect, FailedRow, Layout, OutboxBacklog, OutboxError, OutboxRow, OutboxStore, ParkedRow, PartitionLeases,
+    ReadRequest, TableName,
     postgres::read_headers,
     table::{key_expression, relay_tables},
 };
@@ -116,7 +117,13 @@ impl OutboxStore for SqliteOutbox {
         Ok(layout)
     }
 
-    async fn renew_leases(&self, outbox: &str, relay: &str, partitions: i32, lease: Duration) -> Result<Leases> {
+    async fn renew_leases(
+        &self,
+        outbox: &str,
+        relay: &str,
+        partitions: i32,
+        lease: Duration,
+    ) -> Result<PartitionLeases> {
         // A file has one writer: dividing the work among relays would only make them wait for each other.
         let take = format!(
             "INSERT INTO relais_outbox_lease (outbox, partition, relay, until) VALUES (?1, 0, ?2, {until})
@@ -132,7 +139,7 @@ impl OutboxStore for SqliteOutbox {
             .await?
             .rows_affected();
         let partitions = if taken > 0 { (0..partitions).collect() } else { Vec::new() };
-        Ok(Leases { partitions, relays: 1 })
+        Ok(PartitionLeases { partitions, relays: 1 })
     }
 
     async fn release_leases(&self, outbox: &str, relay: &str) -> Result<()> {
@@ -144,7 +151,7 @@ impl OutboxStore for SqliteOutbox {
         Ok(())
     }
 
-    async fn read_unpublished(&self, request: &ReadRequest) -> Result<Vec<Row>> {
+    async fn read_unpublished(&self, request: &ReadRequest) -> Result<Vec<OutboxRow>> {
         let layout = self.layout().await?;
         let key = key_expression(&request.key, layout, Dialect::Sqlite)?;
         let column = |name: &str| match layout.has(name) {
@@ -217,7 +224,7 @@ impl OutboxStore for SqliteOutbox {
         Ok(())
     }
 
-    async fn record_failures(&self, outbox: &str, failed: &[Failed]) -> Result<()> {
+    async fn record_failures(&self, outbox: &str, failed: &[FailedRow]) -> Result<()> {
         let layout = self.layout().await?;
         let again = format!("CASE WHEN ?3 IS NOT NULL THEN {} END", Self::ahead(3));
         let parked = format!("CASE WHEN ?3 IS NULL THEN {NOW} END");
@@ -274,7 +281,7 @@ impl OutboxStore for SqliteOutbox {
         Ok(gone.rows_affected())
     }
 
-    async fn backlog(&self, outbox: &str, limit: u64) -> Result<Backlog> {
+    async fn backlog(&self, outbox: &str, limit: u64) -> Result<OutboxBacklog> {
         let layout = self.layout().await?;
         let sql = format!(
             "SELECT (SELECT count(*) FROM (SELECT 1 FROM {table} WHERE published_at IS NULL LIMIT ?2 + 1)) AS rows,
@@ -288,7 +295,7 @@ impl OutboxStore for SqliteOutbox {
         let row = sqlx::query(AssertSqlSafe(sql)).bind(outbox).bind(limit).fetch_one(&self.pool).await?;
         let (rows, parked): (i64, i64) = (row.try_get("rows")?, row.try_get("parked")?);
         let oldest: Option<f64> = row.try_get("oldest")?;
-        Ok(Backlog {
+        Ok(OutboxBacklog {
             unpublished: u64::try_from(rows.min(limit)).unwrap_or_default(),
             more: rows > limit,
             oldest: oldest.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok()),
@@ -345,10 +352,10 @@ impl OutboxStore for SqliteOutbox {
     }
 }
 
-fn read(row: &SqliteRow) -> Result<Row> {
+fn read(row: &SqliteRow) -> Result<OutboxRow> {
     let created_at: String = row.try_get("created_at")?;
     let headers: Option<String> = row.try_get("headers")?;
-    Ok(Row {
+    Ok(OutboxRow {
         id: row.try_get("id")?,
         key: row.try_get("key")?,
         aggregate_id: row.try_get("aggregate_id")?,

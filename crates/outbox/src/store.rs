@@ -5,7 +5,7 @@ use std::{borrow::Cow, time::Duration};
 use async_trait::async_trait;
 use bytes::Bytes;
 use jiff::Timestamp;
-use relais_message::{Fields, Headers, Message, Template, header};
+use relais_message::{Headers, Message, Template, TemplateFields, header};
 
 use crate::{Layout, OutboxError};
 
@@ -30,7 +30,7 @@ pub struct ReadRequest {
 
 /// An unpublished row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Row {
+pub struct OutboxRow {
     /// The message's id.
     pub id: String,
     /// The message's key, by the template.
@@ -57,7 +57,7 @@ pub struct Row {
     pub correlation_id: Option<String>,
 }
 
-impl Row {
+impl OutboxRow {
     /// The message that it is.
     pub fn message(&self) -> Message {
         let mut message = Message::new(self.id.clone(), self.event_type.clone(), self.payload.clone())
@@ -78,7 +78,7 @@ impl Row {
     }
 }
 
-impl Fields for Row {
+impl TemplateFields for OutboxRow {
     fn named(&self, name: &str) -> Option<Cow<'_, str>> {
         let text = match name {
             "id" => Some(self.id.as_str()),
@@ -99,13 +99,13 @@ impl Fields for Row {
     }
 
     fn payload(&self, path: &[String]) -> Option<String> {
-        Fields::payload(&Message::new("", "", self.payload.clone()), path)
+        TemplateFields::payload(&Message::new("", "", self.payload.clone()), path)
     }
 }
 
 /// A row that was not published.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failed {
+pub struct FailedRow {
     /// The row.
     pub id: String,
     /// Its key.
@@ -120,7 +120,7 @@ pub struct Failed {
 
 /// What a relay has.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Leases {
+pub struct PartitionLeases {
     /// The partitions that it has.
     pub partitions: Vec<i32>,
     /// How many relays are there.
@@ -129,7 +129,7 @@ pub struct Leases {
 
 /// What is unpublished.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Backlog {
+pub struct OutboxBacklog {
     /// So many rows, counted up to a limit.
     pub unpublished: u64,
     /// Whether there are more than were counted.
@@ -168,13 +168,13 @@ pub trait OutboxStore: Send + Sync + 'static {
         relay: &str,
         partitions: i32,
         lease: Duration,
-    ) -> Result<Leases, OutboxError>;
+    ) -> Result<PartitionLeases, OutboxError>;
 
     /// A relay is gone.
     async fn release_leases(&self, outbox: &str, relay: &str) -> Result<(), OutboxError>;
 
     /// The first unpublished rows, in the order of each key. Keys with a row that is parked or waits for a retry are left out.
-    async fn read_unpublished(&self, request: &ReadRequest) -> Result<Vec<Row>, OutboxError>;
+    async fn read_unpublished(&self, request: &ReadRequest) -> Result<Vec<OutboxRow>, OutboxError>;
 
     /// How long until the next row is to be tried again.
     async fn next_retry(&self, outbox: &str) -> Result<Option<Duration>, OutboxError>;
@@ -183,13 +183,13 @@ pub trait OutboxStore: Send + Sync + 'static {
     async fn mark_published(&self, outbox: &str, ids: &[String], delete: bool) -> Result<(), OutboxError>;
 
     /// Notes that rows were not published.
-    async fn record_failures(&self, outbox: &str, failed: &[Failed]) -> Result<(), OutboxError>;
+    async fn record_failures(&self, outbox: &str, failed: &[FailedRow]) -> Result<(), OutboxError>;
 
     /// Deletes rows that were published longer ago than this, at most `limit`; how many.
     async fn purge_published(&self, older_than: Duration, limit: usize) -> Result<u64, OutboxError>;
 
     /// What is unpublished, counted up to `limit`.
-    async fn backlog(&self, outbox: &str, limit: u64) -> Result<Backlog, OutboxError>;
+    async fn backlog(&self, outbox: &str, limit: u64) -> Result<OutboxBacklog, OutboxError>;
 
     /// Rows that are parked, at most `limit`.
     async fn list_parked(&self, request: &ReadRequest) -> Result<Vec<ParkedRow>, OutboxError>;

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, fmt};
 
-use relais_message::{Field, Template};
+use relais_message::{Template, TemplateField};
 
 use crate::OutboxError;
 
@@ -153,17 +153,17 @@ pub(crate) fn key_expression(template: &Template, layout: &Layout, dialect: Dial
     for part in template.parts() {
         parts.push(match part {
             Err(text) => literal(text),
-            Ok(Field::Named(name)) => match name.as_str() {
+            Ok(TemplateField::Named(name)) => match name.as_str() {
                 "key" => return Err(OutboxError::Key("the key cannot name itself".to_owned())),
                 "id" | "aggregate_id" | "event_type" => text(&format!("o.{name}"), dialect),
                 other if layout.has(other) => text(&format!("o.{other}"), dialect),
                 other => return Err(OutboxError::Key(format!("the table has no column {other}"))),
             },
-            Ok(Field::Header(_)) if !layout.has("headers") => {
+            Ok(TemplateField::Header(_)) if !layout.has("headers") => {
                 return Err(OutboxError::Key("the table has no column headers".to_owned()));
             }
-            Ok(Field::Header(name)) => inside("o.headers", std::slice::from_ref(name), dialect),
-            Ok(Field::Payload(path)) => inside("o.payload", path, dialect),
+            Ok(TemplateField::Header(name)) => inside("o.headers", std::slice::from_ref(name), dialect),
+            Ok(TemplateField::Payload(path)) => inside("o.payload", path, dialect),
         });
     }
     if parts.is_empty() {

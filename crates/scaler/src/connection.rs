@@ -19,20 +19,20 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 const FIRST_WORD: Duration = Duration::from_secs(10);
 
 /// A connection with a place.
-pub(crate) struct Connection {
+pub(crate) struct ScalerConnection {
     stream: TcpStream,
     /// Until something has been read.
     first_word: Option<Pin<Box<Sleep>>>,
     _place: OwnedSemaphorePermit,
 }
 
-impl Connection {
+impl ScalerConnection {
     pub(crate) fn new(stream: TcpStream, place: OwnedSemaphorePermit) -> Self {
         Self { stream, first_word: Some(Box::pin(sleep(FIRST_WORD))), _place: place }
     }
 }
 
-impl Connected for Connection {
+impl Connected for ScalerConnection {
     type ConnectInfo = TcpConnectInfo;
 
     fn connect_info(&self) -> TcpConnectInfo {
@@ -40,7 +40,7 @@ impl Connected for Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl AsyncRead for ScalerConnection {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
         if read.is_ready() {
@@ -54,7 +54,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl AsyncWrite for ScalerConnection {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

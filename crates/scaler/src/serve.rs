@@ -12,7 +12,7 @@ use tokio::{net::TcpListener, sync::Semaphore};
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 
-use crate::{Scaler, connection::Connection, proto::external_scaler_server::ExternalScalerServer};
+use crate::{Scaler, connection::ScalerConnection, proto::external_scaler_server::ExternalScalerServer};
 
 /// A connection that says nothing for so long is asked whether it is still there: streams may be silent for days.
 const KEEPALIVE: Duration = Duration::from_secs(30);
@@ -85,7 +85,7 @@ async fn read(path: &Path) -> Result<Vec<u8>, ServeError> {
 
 /// What is accepted: so many at once, others wait. Never ends, and never fails: one connection that could not be
 /// accepted is no reason to stop.
-fn connections(listener: TcpListener) -> impl futures::Stream<Item = std::io::Result<Connection>> {
+fn connections(listener: TcpListener) -> impl futures::Stream<Item = std::io::Result<ScalerConnection>> {
     let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     stream::unfold((listener, places), |(listener, places)| async move {
         let place = Arc::clone(&places).acquire_owned().await.ok()?;
@@ -93,7 +93,7 @@ fn connections(listener: TcpListener) -> impl futures::Stream<Item = std::io::Re
             match listener.accept().await {
                 Ok((stream, _peer)) => {
                     let _: Result<(), std::io::Error> = stream.set_nodelay(true);
-                    return Some((Ok(Connection::new(stream, place)), (listener, places)));
+                    return Some((Ok(ScalerConnection::new(stream, place)), (listener, places)));
                 }
                 Err(error) => {
                     tracing::warn!(error = %error, "a connection of KEDA could not be accepted");

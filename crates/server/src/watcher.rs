@@ -37,15 +37,15 @@ async fn watch(config: DeclarationsConfig, engine: Engine, stop: CancellationTok
                 if applied.as_ref() != Some(&content) && refused.as_ref() != Some(&content) {
                     let first_time = tried.as_ref() != Some(&content);
                     match apply(path, &content, config.prune, &engine, first_time).await {
-                        Outcome::Applied => {
+                        ApplyOutcome::Applied => {
                             (applied, refused) = (Some(content), None);
                             not_ready = None;
                         }
-                        Outcome::Refused => {
+                        ApplyOutcome::Refused => {
                             refused = Some(content);
                             because(not_ready.as_ref(), &config.file, "are not valid");
                         }
-                        Outcome::Later => tried = Some(content),
+                        ApplyOutcome::Later => tried = Some(content),
                     }
                 }
             }
@@ -70,20 +70,20 @@ fn because(not_ready: Option<&NotReady>, file: &str, why: &str) {
     }
 }
 
-enum Outcome {
+enum ApplyOutcome {
     Applied,
     Refused,
     Later,
 }
 
-async fn apply(path: &Path, content: &[u8], prune: bool, engine: &Engine, first_time: bool) -> Outcome {
+async fn apply(path: &Path, content: &[u8], prune: bool, engine: &Engine, first_time: bool) -> ApplyOutcome {
     let file = path.display();
     let text = String::from_utf8_lossy(content);
     let declaration = match declarations::parse(&text, &file.to_string()) {
         Ok(declaration) => declaration,
         Err(error) => {
             tracing::error!(%file, error = format!("{error:#}"), "the declarations are not valid; what was declared stays");
-            return Outcome::Refused;
+            return ApplyOutcome::Refused;
         }
     };
     let reader = engine.operator(Actor::new(file.to_string(), OperatorRole::Admin, "file"));
@@ -98,24 +98,24 @@ async fn apply(path: &Path, content: &[u8], prune: bool, engine: &Engine, first_
                     "a client without a secret was created; `relais client rotate` gives it one"
                 );
             }
-            Outcome::Applied
+            ApplyOutcome::Applied
         }
         Err(error @ (EngineError::Store(_) | EngineError::Overloaded | EngineError::Stopping)) => {
             tracing::debug!(%file, error = %chain(&error), "the declarations are applied when the store is there");
-            Outcome::Later
+            ApplyOutcome::Later
         }
         Err(EngineError::InvalidDeclaration(problems)) => {
             for problem in problems {
                 tracing::error!(%file, at = problem.path, error = problem.message, "the declarations are not valid; what was declared stays");
             }
-            Outcome::Refused
+            ApplyOutcome::Refused
         }
         Err(error) => {
             // Such as a service that is to go and still has tasks: that may pass.
             if first_time {
                 tracing::error!(%file, error = %chain(&error), "the declarations are refused for now; what was declared stays");
             }
-            Outcome::Later
+            ApplyOutcome::Later
         }
     }
 }

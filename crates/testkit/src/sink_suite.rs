@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
-use relais_message::{Durability, Message, Outcome, Outgoing, Sink};
+use relais_message::{Durability, Message, PublishOutcome, RoutedMessage, Sink};
 use tokio::time::timeout;
 
 /// For whatever should happen soon, on a busy machine.
@@ -97,13 +97,13 @@ macro_rules! sink_suite {
     };
 }
 
-fn outgoing(harness: &impl SinkHarness, key: &str, number: usize) -> Outgoing {
+fn outgoing(harness: &impl SinkHarness, key: &str, number: usize) -> RoutedMessage {
     let payload = format!(r#"{{"key":"{key}","n":{number}}}"#);
     let message = Message::new(format!("{key}-{number}"), "order.placed", payload).with_key(key);
-    Outgoing { destination: harness.destination(), routing_key: "order.placed".to_owned(), message }
+    RoutedMessage { destination: harness.destination(), routing_key: "order.placed".to_owned(), message }
 }
 
-async fn publish(harness: &impl SinkHarness, batch: Vec<Outgoing>) -> Result<Vec<Outcome>> {
+async fn publish(harness: &impl SinkHarness, batch: Vec<RoutedMessage>) -> Result<Vec<PublishOutcome>> {
     let number = batch.len();
     let outcomes = timeout(DEADLINE, harness.sink().publish(batch)).await.context("the sink answers")?;
     ensure!(outcomes.len() == number, "each message has an answer: {outcomes:?}");
@@ -132,7 +132,7 @@ pub async fn a_message_arrives_with_its_id_key_headers_and_payload(harness: &imp
     sent.message.headers.set("correlation-id", "c-1");
     sent.message.headers.set("event-type", "order.placed");
     let outcomes = publish(harness, vec![sent.clone()]).await?;
-    ensure!(outcomes == [Outcome::Confirmed], "{outcomes:?}");
+    ensure!(outcomes == [PublishOutcome::Confirmed], "{outcomes:?}");
     let received = harness.received().await?;
     let [message] = &received[..] else { anyhow::bail!("one message arrives: {received:?}") };
     ensure!(message.id == sent.message.id, "the id travels: {message:?}");
@@ -150,7 +150,7 @@ pub async fn messages_of_a_key_arrive_in_order(harness: &impl SinkHarness) -> Re
     for batch in 0..3 {
         let messages = (batch * 20..(batch + 1) * 20).flat_map(|n| keys.iter().map(move |key| (key, n)));
         let batch = messages.map(|(key, number)| outgoing(harness, key, number)).collect();
-        ensure!(publish(harness, batch).await?.iter().all(Outcome::is_confirmed), "all are confirmed");
+        ensure!(publish(harness, batch).await?.iter().all(PublishOutcome::is_confirmed), "all are confirmed");
     }
     let received = harness.received().await?;
     ensure!(received.len() == 7 * 60, "all arrive: {}", received.len());
@@ -164,10 +164,10 @@ pub async fn an_empty_batch_is_answered(harness: &impl SinkHarness) -> Result<()
 }
 
 /// Sends one bad message among good ones.
-async fn refused_alone(harness: &impl SinkHarness, bad: Outgoing) -> Result<()> {
+async fn refused_alone(harness: &impl SinkHarness, bad: RoutedMessage) -> Result<()> {
     let batch = vec![outgoing(harness, "a", 0), bad, outgoing(harness, "b", 0), outgoing(harness, "a", 1)];
     let outcomes = publish(harness, batch).await?;
-    ensure!(matches!(outcomes[1], Outcome::Refused(_)), "it is refused: {outcomes:?}");
+    ensure!(matches!(outcomes[1], PublishOutcome::Refused(_)), "it is refused: {outcomes:?}");
     ensure!(
         [0, 2, 3].into_iter().all(|place: usize| outcomes[place].is_confirmed()),
         "the others are not: {outcomes:?}"
@@ -182,13 +182,13 @@ async fn refused_alone(harness: &impl SinkHarness, bad: Outgoing) -> Result<()> 
 /// The others arrive.
 pub async fn a_message_to_a_missing_destination_is_refused_alone(harness: &impl SinkHarness) -> Result<()> {
     let Some(destination) = harness.missing() else { return Ok(()) };
-    refused_alone(harness, Outgoing { destination, ..outgoing(harness, "bad", 0) }).await
+    refused_alone(harness, RoutedMessage { destination, ..outgoing(harness, "bad", 0) }).await
 }
 
 /// The others arrive.
 pub async fn a_message_without_permission_is_refused_alone(harness: &impl SinkHarness) -> Result<()> {
     let Some(destination) = harness.forbidden() else { return Ok(()) };
-    refused_alone(harness, Outgoing { destination, ..outgoing(harness, "bad", 0) }).await
+    refused_alone(harness, RoutedMessage { destination, ..outgoing(harness, "bad", 0) }).await
 }
 
 /// The others arrive.
@@ -208,8 +208,8 @@ pub async fn nothing_of_a_key_is_sent_after_a_refusal(harness: &impl SinkHarness
     }
     let batch = vec![outgoing(harness, "a", 0), bad, outgoing(harness, "a", 2), outgoing(harness, "b", 0)];
     let outcomes = publish(harness, batch).await?;
-    ensure!(matches!(outcomes[1], Outcome::Refused(_)), "{outcomes:?}");
-    ensure!(outcomes[2] == Outcome::NotSent, "the next of its key is not sent: {outcomes:?}");
+    ensure!(matches!(outcomes[1], PublishOutcome::Refused(_)), "{outcomes:?}");
+    ensure!(outcomes[2] == PublishOutcome::NotSent, "the next of its key is not sent: {outcomes:?}");
     ensure!(outcomes[0].is_confirmed() && outcomes[3].is_confirmed(), "{outcomes:?}");
     check_order(&harness.received().await?)?;
     Ok(())
@@ -240,9 +240,9 @@ pub async fn a_connection_lost_in_the_middle_loses_nothing_that_was_confirmed(
         cut?;
         for ((key, _), outcome) in batch.iter().zip(outcomes?) {
             match outcome {
-                Outcome::Confirmed => left[*key] += 1,
-                Outcome::Unknown(_) | Outcome::NotSent => {}
-                Outcome::Refused(why) => anyhow::bail!("a lost connection is no refusal: {why}"),
+                PublishOutcome::Confirmed => left[*key] += 1,
+                PublishOutcome::Unknown(_) | PublishOutcome::NotSent => {}
+                PublishOutcome::Refused(why) => anyhow::bail!("a lost connection is no refusal: {why}"),
             }
         }
     }
@@ -261,14 +261,14 @@ pub async fn a_server_that_hangs_does_not_hold_up_the_caller(harness: &impl Sink
     let answered = timeout(harness.patience(), harness.sink().publish(vec![outgoing(harness, "a", 1)])).await;
     harness.restore().await?;
     let outcomes = answered.context("the sink has a deadline")?;
-    ensure!(matches!(&outcomes[..], [Outcome::Unknown(_)]), "nobody knows: {outcomes:?}");
+    ensure!(matches!(&outcomes[..], [PublishOutcome::Unknown(_)]), "nobody knows: {outcomes:?}");
     Ok(())
 }
 
 /// A sink that declares less may lose it.
 pub async fn a_confirmed_message_survives_a_crash_as_declared(harness: &impl SinkHarness) -> Result<()> {
-    let batch: Vec<Outgoing> = (0..50).map(|n| outgoing(harness, "a", n)).collect();
-    ensure!(publish(harness, batch).await?.iter().all(Outcome::is_confirmed), "all are confirmed");
+    let batch: Vec<RoutedMessage> = (0..50).map(|n| outgoing(harness, "a", n)).collect();
+    ensure!(publish(harness, batch).await?.iter().all(PublishOutcome::is_confirmed), "all are confirmed");
     if harness.sink().durability() < Durability::Disk || !harness.crash().await? {
         return Ok(());
     }
@@ -282,7 +282,7 @@ pub async fn a_confirmed_message_survives_a_crash_as_declared(harness: &impl Sin
 pub async fn a_closed_sink_refuses_everything(harness: &impl SinkHarness) -> Result<()> {
     harness.sink().close().await;
     let outcomes = publish(harness, vec![outgoing(harness, "a", 0)]).await?;
-    ensure!(matches!(&outcomes[..], [Outcome::Refused(_)]), "{outcomes:?}");
+    ensure!(matches!(&outcomes[..], [PublishOutcome::Refused(_)]), "{outcomes:?}");
     ensure!(harness.received().await?.is_empty(), "nothing arrives");
     Ok(())
 }

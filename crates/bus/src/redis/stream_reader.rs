@@ -16,13 +16,13 @@ use tokio::{
 };
 
 use super::{PATIENCE, Server, log_garbage, streams::RedisStreams};
-use crate::{BusError, Event, Inbox, Outcome, backoff::Backoff};
+use crate::{BusError, DeliveryOutcome, Event, Inbox, backoff::Backoff};
 
 /// How many events are read at once.
 const COUNT: usize = 256;
 
 /// An entry that all subscribers are done with, and whether some went away with it.
-type Completed = (String, Outcome);
+type Completed = (String, DeliveryOutcome);
 
 pub(super) struct Reader {
     server: Server,

@@ -19,12 +19,12 @@ use tokio::{
 };
 
 use super::{
-    Handler, Order, PushWorkerBuilder, WorkerReport, WorkerState,
+    Handler, Order, PushWorkerBuilder, PushWorkerReport, WorkerState,
     lanes::{Job, Lane, Lanes},
     stats::WorkerProgress,
 };
 use crate::{
-    Event, HandlerError, Metadata,
+    Event, Metadata, SubscriberError,
     hub::{Membership, TaskGuard},
     subscribe::panic_message,
     subscriber::Item,
@@ -89,7 +89,7 @@ impl PushDispatcher {
         }
     }
 
-    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) -> WorkerReport {
+    pub(crate) async fn run(mut self, mut stop: watch::Receiver<bool>) -> PushWorkerReport {
         let context = Arc::clone(&self.context);
         let queue = &context.membership.subscriber.queue;
         loop {
@@ -180,7 +180,7 @@ impl PushDispatcher {
         self.settings.hooks.stopping().await;
     }
 
-    async fn end(mut self) -> WorkerReport {
+    async fn end(mut self) -> PushWorkerReport {
         let Shared { membership, progress, .. } = &*self.context;
         self.running.shutdown().await;
         let mut left: Vec<Item> = self.jobs.drain().map(|(_, job)| job.what).collect();
@@ -191,7 +191,7 @@ impl PushDispatcher {
         }
         membership.subscriber.queue.release(waited);
         left.iter().for_each(|item| self.context.lost(&item.event));
-        let report = WorkerReport {
+        let report = PushWorkerReport {
             executed: progress.executions.load(Ordering::Relaxed),
             errors: progress.errors.load(Ordering::Relaxed),
             dead_lettered: progress.dead_lettered.load(Ordering::Relaxed),
@@ -224,7 +224,7 @@ async fn execute(context: Arc<Shared>, event: Arc<Event>, retries: u32) -> Ended
     let begin = Instant::now();
     let called = AssertUnwindSafe(async { (context.handler)(Arc::clone(&event)).await }).catch_unwind().await;
     let took = begin.elapsed();
-    let result = called.unwrap_or_else(|panic| Err(HandlerError::retryable(panic_message(&*panic))));
+    let result = called.unwrap_or_else(|panic| Err(SubscriberError::retryable(panic_message(&*panic))));
     context.progress.executed(took, result.is_ok());
     context.metrics.processed.increment(1);
     context.metrics.duration.record(took);

@@ -2,14 +2,14 @@
 
 use async_trait::async_trait;
 
-use super::WorkerReport;
-use crate::{Event, HandlerError};
+use super::PushWorkerReport;
+use crate::{Event, SubscriberError};
 
 /// Called at the turns of a worker's life. Each does nothing unless written.
 #[async_trait]
 pub trait Hooks: Send + Sync + 'static {
     /// Before it subscribes. An error, and it does not start.
-    async fn initialize(&self) -> Result<(), HandlerError> {
+    async fn initialize(&self) -> Result<(), SubscriberError> {
         Ok(())
     }
 
@@ -20,12 +20,12 @@ pub trait Hooks: Send + Sync + 'static {
     async fn stopping(&self) {}
 
     /// It has ended.
-    async fn stopped(&self, report: &WorkerReport) {
+    async fn stopped(&self, report: &PushWorkerReport) {
         let _ = report;
     }
 
     /// The handler failed. `retry` is the number of the try that follows; `None` if this was the last.
-    async fn error(&self, event: &Event, error: &HandlerError, retry: Option<u32>) {
+    async fn error(&self, event: &Event, error: &SubscriberError, retry: Option<u32>) {
         let _ = (event, error, retry);
     }
 }

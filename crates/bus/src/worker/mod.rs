@@ -24,11 +24,11 @@ pub use self::{
     stats::{WorkerState, WorkerStats},
 };
 use crate::{
-    Backpressure, Bus, BusError, Event, HandlerError, Metadata, Pattern, Received, SubscriberKind,
+    Backpressure, Bus, BusError, Event, Metadata, Pattern, Received, SubscriberError, SubscriberKind,
     hub::SubscriberOptions, subscriber::Subscriber,
 };
 
-type Handler = Arc<dyn Fn(Arc<Event>) -> BoxFuture<'static, Result<(), HandlerError>> + Send + Sync>;
+type Handler = Arc<dyn Fn(Arc<Event>) -> BoxFuture<'static, Result<(), SubscriberError>> + Send + Sync>;
 type KeyOf = Arc<dyn Fn(&Event) -> Option<String> + Send + Sync>;
 
 /// Which events wait for each other.
@@ -45,7 +45,7 @@ pub enum Order {
 /// What a worker did, and what it did not get to.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
-pub struct WorkerReport {
+pub struct PushWorkerReport {
     /// Times that the handler was run.
     pub executed: u64,
     /// Times that it failed.
@@ -64,7 +64,7 @@ pub struct PushWorker {
     progress: Arc<WorkerProgress>,
     concurrency: usize,
     stop: watch::Sender<bool>,
-    task: Option<JoinHandle<WorkerReport>>,
+    task: Option<JoinHandle<PushWorkerReport>>,
     abort: AbortHandle,
 }
 
@@ -100,12 +100,12 @@ impl PushWorker {
 
     /// Takes no more events, finishes those it has, within the stop timeout (30 s), and says what it left. Retries that
     /// are due within that time are waited for.
-    pub async fn stop(mut self) -> WorkerReport {
+    pub async fn stop(mut self) -> PushWorkerReport {
         self.stop.send_replace(true);
         match self.task.take() {
             // It ends early only if its runtime does.
             Some(task) => task.await.unwrap_or_default(),
-            None => WorkerReport::default(),
+            None => PushWorkerReport::default(),
         }
     }
 }
@@ -206,7 +206,7 @@ impl PushWorkerBuilder {
     /// Starts the worker. Events that are published after this returns are handled.
     ///
     /// The handler runs in a tokio task of its own for each event, up to the concurrency. An error is tried again if it
-    /// is [retryable](HandlerError::retryable), and so is a panic; then the event is kept in `dlq.<channel>`, with the
+    /// is [retryable](SubscriberError::retryable), and so is a panic; then the event is kept in `dlq.<channel>`, with the
     /// error.
     ///
     /// # Errors
@@ -215,7 +215,7 @@ impl PushWorkerBuilder {
     pub async fn start<H, F>(self, bus: &Bus, handler: H) -> Result<PushWorker, BusError>
     where
         H: Fn(Arc<Event>) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<(), HandlerError>> + Send + 'static,
+        F: Future<Output = Result<(), SubscriberError>> + Send + 'static,
     {
         self.launch(bus, Arc::new(move |event| handler(event).boxed())).await
     }
@@ -229,11 +229,11 @@ impl PushWorkerBuilder {
     where
         T: DeserializeOwned + Send + Sync + 'static,
         H: Fn(Received<T>) -> F + Send + Sync + 'static,
-        F: Future<Output = Result<(), HandlerError>> + Send + 'static,
+        F: Future<Output = Result<(), SubscriberError>> + Send + 'static,
     {
         let typed = move |event| match Received::new(event) {
             Ok(received) => handler(received).boxed(),
-            Err(error) => futures::future::ready(Err(HandlerError::fatal(error))).boxed(),
+            Err(error) => futures::future::ready(Err(SubscriberError::fatal(error))).boxed(),
         };
         self.launch(bus, Arc::new(typed)).await
     }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use futures::future::BoxFuture;
-use relais_bus::{Bus, BusError, Event, Features, HandlerError, Metadata, Outgoing, PushWorker, Subscription};
+use relais_bus::{Bus, BusError, Event, Features, Metadata, Outgoing, PushWorker, SubscriberError, Subscription};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
@@ -150,7 +150,7 @@ pub async fn a_publish_returns_how_many_received_the_event(harness: Harness) {
     let bus = harness.bus("one").await;
     let mut stream = bus.subscribe("numbers").await.unwrap();
     let _works = bus.on("numbers", |_| async { Ok(()) }).await.unwrap();
-    let _fails = bus.on("numbers", |_| async { Err(HandlerError::fatal("no")) }).await.unwrap();
+    let _fails = bus.on("numbers", |_| async { Err(SubscriberError::fatal("no")) }).await.unwrap();
     let confirmation = within(bus.publish_confirmed("numbers", 1)).await.unwrap();
     if harness.features == Features::MEMORY {
         assert_eq!((confirmation.delivered, confirmation.failed), (2, 1));
@@ -235,7 +235,7 @@ pub async fn dead_letters_are_kept_listed_and_replayed(harness: Harness) {
         let sick = Arc::clone(&sick);
         move |event: Arc<Event>| {
             let result =
-                if *sick.lock().unwrap() { Err(HandlerError::fatal("the printer is on fire")) } else { Ok(()) };
+                if *sick.lock().unwrap() { Err(SubscriberError::fatal("the printer is on fire")) } else { Ok(()) };
             if result.is_ok() {
                 let _ = sender.send(event);
             }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use relais_message::{Durability, Outcome, Outgoing, Sink, in_waves};
+use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink, in_waves};
 
 use super::{Broker, Publish, PublishError};
 
@@ -32,9 +32,9 @@ impl Sink for RabbitMqSink {
         Durability::Disk
     }
 
-    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Outcome> {
+    async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
         if self.closed.load(Ordering::Acquire) {
-            return vec![Outcome::Refused("the sink is closed".to_owned()); batch.len()];
+            return vec![PublishOutcome::Refused("the sink is closed".to_owned()); batch.len()];
         }
         in_waves(batch, |wave| async {
             let messages = wave.into_iter().map(to_publish).collect();
@@ -48,8 +48,8 @@ impl Sink for RabbitMqSink {
     }
 }
 
-fn to_publish(outgoing: Outgoing) -> Publish {
-    let Outgoing { destination, routing_key, message } = outgoing;
+fn to_publish(outgoing: RoutedMessage) -> Publish {
+    let RoutedMessage { destination, routing_key, message } = outgoing;
     let body = message.payload.map(Vec::from).unwrap_or_default();
     let mut publish = Publish::new(destination, routing_key, body).message_id(message.id);
     if !message.content_type.is_empty() {
@@ -64,10 +64,10 @@ fn to_publish(outgoing: Outgoing) -> Publish {
     message.headers.iter().fold(publish, |publish, (name, value)| publish.header(name, value))
 }
 
-fn outcome(answer: Result<(), PublishError>) -> Outcome {
+fn outcome(answer: Result<(), PublishError>) -> PublishOutcome {
     match answer {
-        Ok(()) => Outcome::Confirmed,
-        Err(error) if error.is_away() => Outcome::Unknown(error.to_string()),
-        Err(error) => Outcome::Refused(error.to_string()),
+        Ok(()) => PublishOutcome::Confirmed,
+        Err(error) if error.is_away() => PublishOutcome::Unknown(error.to_string()),
+        Err(error) => PublishOutcome::Refused(error.to_string()),
     }
 }

@@ -10,7 +10,7 @@ use redis::{
     Client, Cmd, Pipeline, RedisError, RedisResult,
     aio::{ConnectionManager, ConnectionManagerConfig},
 };
-use relais_message::{Durability, Message, Outcome, Outgoing, Sink, in_waves};
+use relais_message::{Durability, Message, PublishOutcome, RoutedMessage, Sink, in_waves};
 use tokio::{sync::OnceCell, time::timeout};
 
 /// How a stream is written to.
@@ -71,7 +71,7 @@ impl RedisSink {
         self.connection.get_or_try_init(connect).await.cloned()
     }
 
-    async fn append(&self, wave: &[Outgoing]) -> RedisResult<Vec<RedisResult<String>>> {
+    async fn append(&self, wave: &[RoutedMessage]) -> RedisResult<Vec<RedisResult<String>>> {
         let mut connection = self.connection().await?;
         let mut pipeline = Pipeline::with_capacity(wave.len());
         for outgoing in wave {
@@ -80,8 +80,8 @@ impl RedisSink {
         pipeline.ignore_errors().query_async(&mut connection).await
     }
 
-    fn command(&self, outgoing: &Outgoing) -> Cmd {
-        let Outgoing { destination, message, .. } = outgoing;
+    fn command(&self, outgoing: &RoutedMessage) -> Cmd {
+        let RoutedMessage { destination, message, .. } = outgoing;
         let mut command = redis::cmd("XADD");
         command.arg(destination);
         if let Some(length) = self.options.max_length {
@@ -108,16 +108,16 @@ impl Sink for RedisSink {
         self.options.durability
     }
 
-    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Outcome> {
+    async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
         if self.closed.load(Ordering::Acquire) {
-            return vec![Outcome::Refused("the sink is closed".to_owned()); batch.len()];
+            return vec![PublishOutcome::Refused("the sink is closed".to_owned()); batch.len()];
         }
         in_waves(batch, |wave| async move {
             let (number, limit) = (wave.len(), self.options.timeout);
             match timeout(limit, self.append(&wave)).await {
                 Ok(Ok(answers)) => answers.into_iter().map(outcome).collect(),
                 Ok(Err(error)) => vec![outcome(Err(error)); number],
-                Err(_) => vec![Outcome::Unknown(format!("Redis did not answer within {limit:?}")); number],
+                Err(_) => vec![PublishOutcome::Unknown(format!("Redis did not answer within {limit:?}")); number],
             }
         })
         .await
@@ -135,11 +135,11 @@ fn headers(message: &Message) -> String {
 }
 
 /// What the server says about a command is certain; anything else leaves open whether it was done.
-fn outcome(answer: RedisResult<String>) -> Outcome {
+fn outcome(answer: RedisResult<String>) -> PublishOutcome {
     match answer {
-        Ok(_) => Outcome::Confirmed,
-        Err(error) if error.code().is_some() && !is_passing(&error) => Outcome::Refused(error.to_string()),
-        Err(error) => Outcome::Unknown(error.to_string()),
+        Ok(_) => PublishOutcome::Confirmed,
+        Err(error) if error.code().is_some() && !is_passing(&error) => PublishOutcome::Refused(error.to_string()),
+        Err(error) => PublishOutcome::Unknown(error.to_string()),
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use relais_message::Outgoing;
+use relais_message::RoutedMessage;
 use relais_outbox::{
     Outbox, OutboxError, OutboxEvent, OutboxStore, ParkedRow, ReadRequest, Relay, RelayHandle, RelayOptions, RelayStats,
 };
@@ -295,16 +295,16 @@ fn event(key: &str, number: usize, bytes: usize) -> Result<OutboxEvent> {
 }
 
 /// The number of a message within its key.
-pub fn number(outgoing: &Outgoing) -> usize {
+pub fn number(outgoing: &RoutedMessage) -> usize {
     field(outgoing, "n").parse().expect("a number")
 }
 
 /// Whether a message is of this key.
-pub fn is_of(outgoing: &Outgoing, key: &str) -> bool {
+pub fn is_of(outgoing: &RoutedMessage, key: &str) -> bool {
     field(outgoing, "key") == key
 }
 
-fn field(outgoing: &Outgoing, name: &str) -> String {
+fn field(outgoing: &RoutedMessage, name: &str) -> String {
     let payload = outgoing.message.payload.as_ref().expect("a payload");
     let payload: serde_json::Value = serde_json::from_slice(payload).expect("JSON");
     match &payload[name] {

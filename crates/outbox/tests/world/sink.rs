@@ -8,12 +8,12 @@ use std::{
 
 use anyhow::{Result, ensure};
 use async_trait::async_trait;
-use relais_message::{Durability, Message, Outcome, Outgoing, Sink, in_waves};
+use relais_message::{Durability, Message, PublishOutcome, RoutedMessage, Sink, in_waves};
 use tokio::sync::Notify;
 
 use super::{DEADLINE, field, number};
 
-type Refuse = Box<dyn Fn(&Outgoing) -> bool + Send + Sync>;
+type Refuse = Box<dyn Fn(&RoutedMessage) -> bool + Send + Sync>;
 
 #[derive(Default)]
 pub struct TestSink {
@@ -23,7 +23,7 @@ pub struct TestSink {
 
 #[derive(Default)]
 struct State {
-    arrived: Vec<Outgoing>,
+    arrived: Vec<RoutedMessage>,
     refuse: Option<Refuse>,
     /// What it does not survive.
     dies: Option<Refuse>,
@@ -42,12 +42,12 @@ impl TestSink {
     }
 
     /// Refuses such messages from now on.
-    pub fn refuse(&self, which: impl Fn(&Outgoing) -> bool + Send + Sync + 'static) {
+    pub fn refuse(&self, which: impl Fn(&RoutedMessage) -> bool + Send + Sync + 'static) {
         self.state().refuse = Some(Box::new(which));
     }
 
     /// Answers nothing at all of a batch with such a message.
-    pub fn die_of(&self, which: impl Fn(&Outgoing) -> bool + Send + Sync + 'static) {
+    pub fn die_of(&self, which: impl Fn(&RoutedMessage) -> bool + Send + Sync + 'static) {
         self.state().dies = Some(Box::new(which));
     }
 
@@ -62,7 +62,7 @@ impl TestSink {
     }
 
     /// All that arrived, in the order of arrival.
-    pub fn arrived(&self) -> Vec<Outgoing> {
+    pub fn arrived(&self) -> Vec<RoutedMessage> {
         self.state().arrived.clone()
     }
 
@@ -82,7 +82,7 @@ impl TestSink {
     }
 
     /// Waits until so many different messages arrived.
-    pub async fn until(&self, count: usize) -> Result<Vec<Outgoing>> {
+    pub async fn until(&self, count: usize) -> Result<Vec<RoutedMessage>> {
         self.wait(&format!("{count} messages arrive"), || self.distinct() >= count).await?;
         Ok(self.arrived())
     }
@@ -118,13 +118,13 @@ impl TestSink {
         Ok(())
     }
 
-    fn take(&self, outgoing: Outgoing) -> Outcome {
+    fn take(&self, outgoing: RoutedMessage) -> PublishOutcome {
         let mut state = self.state();
         if state.away {
-            return Outcome::Unknown("the sink of the test is away".to_owned());
+            return PublishOutcome::Unknown("the sink of the test is away".to_owned());
         }
         if state.refuse.as_ref().is_some_and(|refuse| refuse(&outgoing)) {
-            return Outcome::Refused("refused by the test".to_owned());
+            return PublishOutcome::Refused("refused by the test".to_owned());
         }
         state.seed = state.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let chance = (state.seed >> 33) as f64 / (1_u64 << 31) as f64;
@@ -133,12 +133,12 @@ impl TestSink {
             // Half of them have arrived all the same.
             if state.seed & (1 << 40) != 0 {
                 state.arrived.push(outgoing);
-                return Outcome::Unknown("the confirmation was lost".to_owned());
+                return PublishOutcome::Unknown("the confirmation was lost".to_owned());
             }
-            return Outcome::Refused("refused by chance".to_owned());
+            return PublishOutcome::Refused("refused by chance".to_owned());
         }
         state.arrived.push(outgoing);
-        Outcome::Confirmed
+        PublishOutcome::Confirmed
     }
 }
 
@@ -148,17 +148,17 @@ impl Sink for TestSink {
         Durability::HandedOver
     }
 
-    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Outcome> {
+    async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
         {
             let mut state = self.state();
             state.calls += 1;
-            let bytes = batch.iter().map(|outgoing: &Outgoing| Message::size(&outgoing.message)).sum();
+            let bytes = batch.iter().map(|outgoing: &RoutedMessage| Message::size(&outgoing.message)).sum();
             state.largest_batch = state.largest_batch.max(bytes);
         }
         if let Some(dies) = &self.state().dies
             && batch.iter().any(dies)
         {
-            return vec![Outcome::Unknown("the sink died of it".to_owned()); batch.len()];
+            return vec![PublishOutcome::Unknown("the sink died of it".to_owned()); batch.len()];
         }
         let outcomes = in_waves(batch, |wave| async {
             // Others get their turn, so that a kill finds something half done.

@@ -4,7 +4,7 @@ use relais_core::{ClientKey, Prerequisite, Status, Task, TaskId, TaskLink};
 
 use crate::{
     dependencies::statements::{
-        Dependencies, Edge, Linked, LinkedTask, LockedPrerequisite, NewDependency, edge, ending, linked_task,
+        Dependencies, Edge, LinkRow, Linked, LockedPrerequisite, NewDependency, edge, ending, linked_task,
         locked_prerequisite, prerequisite,
     },
     postgres::session::{PgSession, column},
@@ -234,7 +234,7 @@ impl Linked for Postgres {
         client: Option<ClientKey>,
         before: i64,
         limit: usize,
-    ) -> Result<Vec<LinkedTask>> {
+    ) -> Result<Vec<LinkRow>> {
         let query = match link {
             TaskLink::Correlation(id) => sqlx::query(BY_CORRELATION).bind(id.as_str()),
             TaskLink::Parent(TaskId(id)) => sqlx::query(BY_PARENT).bind(*id),

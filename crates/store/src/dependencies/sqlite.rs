@@ -4,7 +4,7 @@ use relais_core::{ClientKey, Prerequisite, Status, Task, TaskId, TaskLink};
 
 use crate::{
     dependencies::statements::{
-        Dependencies, Edge, Linked, LinkedTask, LockedPrerequisite, NewDependency, edge, ending, linked_task,
+        Dependencies, Edge, LinkRow, Linked, LockedPrerequisite, NewDependency, edge, ending, linked_task,
         locked_prerequisite, prerequisite,
     },
     row::{Columns, wide},
@@ -190,7 +190,7 @@ impl Linked for Sqlite {
         client: Option<ClientKey>,
         before: i64,
         limit: usize,
-    ) -> Result<Vec<LinkedTask>> {
+    ) -> Result<Vec<LinkRow>> {
         let query = match link {
             TaskLink::Correlation(id) => sqlx::query(BY_CORRELATION).bind(id.clone()),
             TaskLink::Parent(id) => sqlx::query(BY_PARENT).bind(id.to_string()),

@@ -49,7 +49,7 @@ pub(crate) struct Edge {
 
 /// A task that has something in common with others, as much of it as a filter looks at.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LinkedTask {
+pub(crate) struct LinkRow {
     pub id: i64,
     pub service: ServiceKey,
     pub status: Status,
@@ -108,7 +108,7 @@ pub(crate) trait Linked: Send + Sync {
         client: Option<ClientKey>,
         before: i64,
         limit: usize,
-    ) -> impl Future<Output = Result<Vec<LinkedTask>>> + Send;
+    ) -> impl Future<Output = Result<Vec<LinkRow>>> + Send;
 
     /// Tasks by their rows, the newest first, without their payloads.
     fn tasks_by_row(&self, ids: &[i64]) -> impl Future<Output = Result<Vec<Task>>> + Send;
@@ -165,8 +165,8 @@ pub(crate) fn edge(row: &impl Columns) -> Result<Edge> {
     Ok(Edge { task: row.big("task")?, prerequisite: row.big("prerequisite")? })
 }
 
-pub(crate) fn linked_task(row: &impl Columns) -> Result<LinkedTask> {
-    Ok(LinkedTask {
+pub(crate) fn linked_task(row: &impl Columns) -> Result<LinkRow> {
+    Ok(LinkRow {
         id: row.big("id")?,
         service: service_key(row)?,
         status: status(row.small("status")?)?,

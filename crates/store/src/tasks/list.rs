@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use relais_core::{Page, StoreError, TaskFilter, TaskLink, Timestamp};
 
-use crate::{dependencies::statements::LinkedTask, session::Database, verbs::Verbs};
+use crate::{dependencies::statements::LinkRow, session::Database, verbs::Verbs};
 
 /// A page of linked tasks looks at no more than this number of them. Linked tasks have a batch, a parent, a correlation
 /// id or a prerequisite in common ([`TaskLink`]).
@@ -102,7 +102,7 @@ fn takes_all(filter: &TaskFilter, from_id: i64) -> bool {
 }
 
 /// Whether a linked task matches the filter.
-fn matches(task: &LinkedTask, filter: &TaskFilter, from_id: i64) -> bool {
+fn matches(task: &LinkRow, filter: &TaskFilter, from_id: i64) -> bool {
     task.id >= from_id
         && (filter.services.is_empty() || filter.services.contains(&task.service))
         && (filter.statuses.is_empty() || filter.statuses.contains(&task.status))
