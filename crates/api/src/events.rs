@@ -19,7 +19,7 @@ use crate::{App, access::Caller, consumer::parse_task_id, error::ApiError, opena
 /// One event of the stream.
 #[derive(ToSchema)]
 #[expect(dead_code, reason = "only described: the fields are written by the stream itself")]
-pub(crate) struct EventBody {
+pub(crate) struct StreamedEvent {
     /// What changed: `status`, `progress` or `position`.
     #[schema(pattern = "^(status|progress|position)$", example = "status")]
     event: String,
@@ -42,7 +42,7 @@ pub(crate) struct EventBody {
         ("taskId" = String, Path, description = "The task's public name", format = "uuid"),
         ("Last-Event-ID" = Option<String>, Header, description = "The `id` of the last event that was seen"),
     ),
-    responses((status = 200, description = "Events", content_type = "text/event-stream", body = EventBody),
+    responses((status = 200, description = "Events", content_type = "text/event-stream", body = StreamedEvent),
         (status = 204, description = "The final status was seen: nothing will follow"), Refusals))]
 pub(crate) async fn follow_task(
     State(app): State<App>,

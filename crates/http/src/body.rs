@@ -46,9 +46,10 @@ pub fn carrying<T: Send + Unpin + 'static>(answer: Response, kept: T) -> Respons
     answer.map(|body| Body::new(Carrying { body, _kept: kept }))
 }
 
-struct Carrying<T> {
-    body: Body,
-    _kept: T,
+/// A body that keeps something until it has left.
+pub(crate) struct Carrying<T> {
+    pub(crate) body: Body,
+    pub(crate) _kept: T,
 }
 
 impl<T: Unpin> HttpBody for Carrying<T> {

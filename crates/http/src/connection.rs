@@ -8,8 +8,9 @@ use std::{
     time::Duration,
 };
 
-use axum::body::{Body, Bytes, HttpBody};
+use axum::body::{Bytes, HttpBody};
 use http_body::{Frame, SizeHint};
+use hyper::body::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -139,13 +140,13 @@ impl AsyncWrite for Socket {
 }
 
 /// The body of a request, which notes when it keeps us waiting.
-pub(crate) struct Arriving(pub(crate) Body, pub(crate) Arc<State>);
+pub(crate) struct Arriving(pub(crate) Incoming, pub(crate) Arc<State>);
 
 impl HttpBody for Arriving {
     type Data = Bytes;
-    type Error = axum::Error;
+    type Error = hyper::Error;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         let frame = Pin::new(&mut self.0).poll_frame(cx);
         self.1.enter(if frame.is_pending() { Phase::Body } else { Phase::Answering });
         frame

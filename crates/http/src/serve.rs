@@ -23,7 +23,7 @@ use tower::{Layer, ServiceExt};
 use tower_http::normalize_path::{NormalizePath, NormalizePathLayer};
 
 use crate::{
-    body::carrying,
+    body::Carrying,
     connection::{Arriving, Deadlines, IdleAfter, Socket},
     connections::{Connections, Place},
     peer::{Peer, TrustedProxies},
@@ -150,7 +150,9 @@ fn connection(
     options: &Arc<ServeOptions>,
 ) -> http1::Connection<
     TokioIo<Socket>,
-    impl hyper::service::HttpService<Incoming, ResBody = Body, Error = Infallible, Future: Send> + Send + use<>,
+    impl hyper::service::HttpService<Incoming, ResBody = Carrying<IdleAfter>, Error = Infallible, Future: Send>
+    + Send
+    + use<>,
 > {
     tune(&stream, options);
     let deadlines = Deadlines { head: options.head_timeout, idle: options.idle_timeout, write: options.write_timeout };
@@ -161,13 +163,13 @@ fn connection(
         let is_whole = request.body().is_end_stream();
         let mut request = request.map(|body| match is_whole {
             true => Body::empty(),
-            false => Body::new(Arriving(Body::new(body), Arc::clone(&state))),
+            false => Body::new(Arriving(body, Arc::clone(&state))),
         });
         let peer = options.trusted_proxies.peer(address, request.headers());
         request.extensions_mut().insert(ConnectInfo(address));
         request.extensions_mut().insert(peer);
         let (answer, state) = (service.clone().oneshot(request), Arc::clone(&state));
-        async move { Ok(carrying(answer.await?, IdleAfter(state))) }
+        async move { answer.await.map(|answer| answer.map(|body| Carrying { body, _kept: IdleAfter(state) })) }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())
