@@ -1,6 +1,10 @@
 //! Order per key, for sinks whose servers do not keep it when one of several messages fails.
 
-use std::{collections::HashMap, future::Future};
+use std::{
+    collections::HashMap,
+    future::Future,
+    time::{Duration, Instant},
+};
 
 use crate::{PublishOutcome, RoutedMessage};
 
@@ -8,9 +12,11 @@ use crate::{PublishOutcome, RoutedMessage};
 /// this one are answered. So a message is never sent while one before it could still end up behind it. Messages without a key
 /// are all in the first wave.
 ///
-/// `publish` sends one wave, in any order, and answers each message.
+/// `publish` sends one wave, in any order, and answers each message. After `limit` no further wave begins, and what is left
+/// is not sent: a batch whose messages are all of one key would take a round trip each.
 pub async fn in_waves<F>(
     batch: Vec<RoutedMessage>,
+    limit: Duration,
     mut publish: impl FnMut(Vec<RoutedMessage>) -> F,
 ) -> Vec<PublishOutcome>
 where
@@ -39,7 +45,11 @@ where
         waves[wave].push((place, line, outgoing));
     }
     let mut stopped = vec![false; lines.len()];
-    for wave in waves {
+    let begun = Instant::now();
+    for (number, wave) in waves.into_iter().enumerate() {
+        if number > 0 && begun.elapsed() >= limit {
+            break;
+        }
         let (mut places, mut sent) = (Vec::with_capacity(wave.len()), Vec::with_capacity(wave.len()));
         for (place, line, outgoing) in wave {
             if line.is_none_or(|line| !stopped[line]) {
@@ -78,9 +88,9 @@ mod tests {
     }
 
     /// Publishes; what each wave was, and the outcomes. Messages whose ids begin with `!` are refused.
-    async fn publish(batch: Vec<RoutedMessage>) -> (Vec<Vec<String>>, Vec<PublishOutcome>) {
+    async fn publish(batch: Vec<RoutedMessage>, limit: Duration) -> (Vec<Vec<String>>, Vec<PublishOutcome>) {
         let waves = Mutex::new(Vec::new());
-        let outcomes = in_waves(batch, |wave| {
+        let outcomes = in_waves(batch, limit, |wave| {
             let ids: Vec<String> = wave.iter().map(|outgoing| outgoing.message.id.clone()).collect();
             waves.lock().unwrap().push(ids.clone());
             std::future::ready(
@@ -109,7 +119,7 @@ mod tests {
             outgoing(None, "n2"),
             outgoing(Some("a"), "a3"),
         ];
-        let (waves, outcomes) = publish(batch).await;
+        let (waves, outcomes) = publish(batch, Duration::MAX).await;
         assert_eq!(waves, [vec!["a1", "b1", "n1", "n2"], vec!["a2"], vec!["a3"]]);
         assert!(outcomes.iter().all(PublishOutcome::is_confirmed));
     }
@@ -123,7 +133,7 @@ mod tests {
             outgoing(Some("b"), "b2"),
             outgoing(Some("a"), "a3"),
         ];
-        let (waves, outcomes) = publish(batch).await;
+        let (waves, outcomes) = publish(batch, Duration::MAX).await;
         assert_eq!(waves, [vec!["!a1", "b1"], vec!["b2"]]);
         assert_eq!(
             outcomes,
@@ -138,8 +148,16 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn no_further_wave_begins_after_the_limit() {
+        let batch = vec![outgoing(Some("a"), "a1"), outgoing(Some("a"), "a2"), outgoing(Some("b"), "b1")];
+        let (waves, outcomes) = publish(batch, Duration::ZERO).await;
+        assert_eq!(waves, [vec!["a1", "b1"]]);
+        assert_eq!(outcomes[1], PublishOutcome::NotSent);
+    }
+
+    #[tokio::test]
     async fn a_message_that_a_driver_does_not_answer_is_unknown() {
-        let outcomes = in_waves(vec![outgoing(Some("a"), "1"), outgoing(Some("b"), "2")], |_| {
+        let outcomes = in_waves(vec![outgoing(Some("a"), "1"), outgoing(Some("b"), "2")], Duration::MAX, |_| {
             std::future::ready(vec![PublishOutcome::Confirmed])
         });
         assert!(matches!(&outcomes.await[..], [PublishOutcome::Confirmed, PublishOutcome::Unknown(_)]));

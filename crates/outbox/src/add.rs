@@ -4,10 +4,13 @@ use std::future::Future;
 
 use relais_message::Headers;
 use serde::Serialize;
-use sqlx::{AssertSqlSafe, PgConnection, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
 use uuid::Uuid;
 
-use crate::{AggregateId, Dialect, OutboxError, TableName, table::create_statements};
+use crate::{
+    AggregateId, Dialect, OutboxError, TableName,
+    table::{create_statements, relay_tables},
+};
 
 /// An outbox, by the name of its table.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,9 +123,21 @@ pub trait AddEvent {
 
 impl AddEvent for PgConnection {
     async fn create(&mut self, outbox: &Outbox, aggregate_id: AggregateId) -> Result<(), OutboxError> {
-        for statement in create_statements(&outbox.table, Dialect::Postgres, aggregate_id, true) {
-            sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *self).await?;
+        let mut transaction = self.begin().await?;
+        // Programs that start at once take turns. Where the table is there, it is not locked: others write to it.
+        sqlx::query("SELECT pg_advisory_xact_lock(hashtext('relais_outbox'))").execute(&mut *transaction).await?;
+        let there: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
+            .bind(outbox.table.sql())
+            .fetch_one(&mut *transaction)
+            .await?;
+        let statements = match there {
+            true => relay_tables(&outbox.table, Dialect::Postgres),
+            false => create_statements(&outbox.table, Dialect::Postgres, aggregate_id, true),
+        };
+        for statement in statements {
+            sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *transaction).await?;
         }
+        transaction.commit().await?;
         Ok(())
     }
 

@@ -58,14 +58,14 @@ impl PostgresOutbox {
 
     async fn read_layout(&self) -> Result<Layout> {
         let columns = sqlx::query_as::<_, (String, String)>(
-            "SELECT attname::text, format_type(atttypid, NULL) FROM pg_attribute
+            "SELECT attname::text, format_type(atttypid, -1) FROM pg_attribute
              WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped",
         )
         .bind(self.table.sql())
         .fetch_all(&self.pool)
         .await?;
         let layout = Layout::new(&self.table, &columns)?;
-        for right in ["SELECT", "UPDATE"] {
+        for right in ["SELECT", "UPDATE", "DELETE"] {
             let has: bool = sqlx::query_scalar("SELECT has_table_privilege($1, $2)")
                 .bind(self.table.sql())
                 .bind(right)
@@ -151,7 +151,9 @@ impl OutboxStore for PostgresOutbox {
         let share: Vec<i32> = (0..partitions).filter(|p| (*p as usize) % all.len().max(1) == rank).collect();
         let give_up = format!("DELETE FROM {leases} WHERE outbox = $1 AND relay = $2 AND NOT partition = ANY($3)");
         sqlx::query(AssertSqlSafe(give_up)).bind(outbox).bind(relay).bind(&share).execute(&mut *transaction).await?;
-        // In the order of the key, so that two relays do not wait for each other in a circle.
+        // Given up first, so that two relays that change places do not wait for each other.
+        transaction.commit().await?;
+        let mut transaction = self.pool.begin().await?;
         let take = format!(
             "INSERT INTO {leases} AS l (outbox, partition, relay, until)
              SELECT $1, p, $2, clock_timestamp() + make_interval(secs => $4) FROM unnest($3::integer[]) AS p ORDER BY p
@@ -422,8 +424,10 @@ impl OutboxStore for PostgresOutbox {
                 ),
             ),
         };
+        // Without a sequence, what failed before is told by its count to be the first of its key.
+        let first = i32::from(!layout.has("sequence"));
         let sql = format!(
-            "UPDATE {table} SET retry_count = 0{set}
+            "UPDATE {table} SET retry_count = {first}{set}
              WHERE id = ANY($1::text[]::{id_type}[]) AND published_at IS NULL AND {parked}"
         );
         let done = sqlx::query(AssertSqlSafe(sql)).bind(ids).bind(outbox).execute(&self.pool).await?;
@@ -493,22 +497,41 @@ impl PostgresOutbox {
     }
 }
 
+/// Reads a row. One whose values can not be read is not published, and holds back only its own key.
 fn read(row: &PgRow) -> Result<OutboxRow> {
+    let (id, key) = (row.try_get("id")?, row.try_get("key")?);
+    Ok(match read_values(row) {
+        Ok(values) => OutboxRow { id, key, ..values },
+        Err(error) => OutboxRow {
+            id,
+            key,
+            retry_count: retry_count(row)?,
+            ..OutboxRow::unreadable(format!("the row can not be read: {error}"))
+        },
+    })
+}
+
+fn retry_count(row: &PgRow) -> std::result::Result<u32, sqlx::Error> {
+    Ok(u32::try_from(row.try_get::<i64, _>("retry_count")?).unwrap_or_default())
+}
+
+fn read_values(row: &PgRow) -> std::result::Result<OutboxRow, sqlx::Error> {
     let created_at: jiff_sqlx::Timestamp = row.try_get("created_at")?;
     let headers: Option<String> = row.try_get("headers")?;
     Ok(OutboxRow {
-        id: row.try_get("id")?,
-        key: row.try_get("key")?,
+        id: String::new(),
+        key: String::new(),
         aggregate_id: row.try_get("aggregate_id")?,
         event_type: row.try_get("event_type")?,
         payload: Bytes::from(row.try_get::<String, _>("payload")?),
         created_at: created_at.to_jiff(),
-        retry_count: u32::try_from(row.try_get::<i64, _>("retry_count")?).unwrap_or_default(),
+        retry_count: retry_count(row)?,
         aggregate_type: row.try_get("aggregate_type")?,
         headers: headers.as_deref().map(read_headers).unwrap_or_default(),
         destination: row.try_get("destination")?,
         schema_version: row.try_get("schema_version")?,
         correlation_id: row.try_get("correlation_id")?,
+        unreadable: None,
     })
 }
 

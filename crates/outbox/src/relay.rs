@@ -19,6 +19,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{FIELDS, FailedRow, Layout, OutboxError, OutboxRow, OutboxStore, ReadRequest};
 
+/// How often published rows are purged: 4,000 rows a second at most, in small transactions.
+const PURGE_EVERY: Duration = Duration::from_secs(5);
+
 /// How the pauses between tries grow, and when to give up.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Retry {
@@ -233,7 +236,7 @@ impl Relay {
                     }
                 }
             }
-            if purged.elapsed() > Duration::from_secs(60) {
+            if purged.elapsed() > PURGE_EVERY {
                 purged = Instant::now();
                 self.purge().await;
             }
@@ -288,27 +291,30 @@ impl Relay {
         }
         if let Some(Probe { tried, size, .. }) = probe {
             rows = heads_of_keys(rows, *tried, *size);
-            *tried += rows.len();
         }
         let (mut failed, mut sent, mut outgoing) = (Vec::new(), Vec::new(), Vec::new());
-        let mut stopped: HashSet<String> = HashSet::new();
+        let (mut sent_keys, mut stopped) = (HashSet::new(), HashSet::new());
         for row in rows {
             if stopped.contains(&row.key) {
                 continue;
             }
             match self.outgoing(&row) {
                 Ok(message) => {
+                    sent_keys.insert(row.key.clone());
                     outgoing.push(message);
                     sent.push(row);
                 }
                 Err(why) => {
                     stopped.insert(row.key.clone());
-                    failed.push((row, why));
+                    // Only the first of a key fails: what is behind others has its turn when they are published.
+                    if !sent_keys.contains(&row.key) {
+                        failed.push((row, why));
+                    }
                 }
             }
         }
         let outcomes = self.publish(outgoing).await;
-        let alone = outcomes.len() == 1;
+        let tried = outcomes.len();
         let refused = outcomes.iter().filter(|outcome| matches!(outcome, PublishOutcome::Refused(_))).count();
         let (mut confirmed, mut unknown) = (Vec::new(), Vec::new());
         for (row, outcome) in sent.into_iter().zip(outcomes) {
@@ -327,24 +333,35 @@ impl Relay {
         // A sink that says neither yes nor no to anything is away. But if it was there a moment ago and does not survive this one
         // message, then it is the message's fault.
         let silent = confirmed.is_empty() && refused == 0 && !unknown.is_empty();
-        let is_culprit = alone && probe.as_ref().is_some_and(|probe| probe.alive);
+        let alive = probe.as_ref().is_some_and(|probe| probe.alive);
+        let tried_several = tried > 1;
+        let is_culprit = silent && !tried_several && alive;
         let away = silent && !is_culprit;
         let why = unknown.first().map(|(_, why)| why.clone()).filter(|_| away);
-        let failures = self.failures(failed, false).chain(self.failures(unknown, away)).collect();
-        self.record(failures).await?;
+        // While the sink is away the whole relay waits: it is no message's fault, and none is touched.
+        failed.extend(unknown.into_iter().filter(|_| !away));
+        self.record(failed).await?;
         *probe = match probe.take() {
             None if silent => Some(Probe { tried: 0, size: 1, alive: false }),
             None => None,
-            Some(Probe { tried, .. }) if silent => Some(Probe { tried, size: 1, alive: false }),
+            // One of these: each by itself then.
+            Some(Probe { tried, .. }) if silent && tried_several => Some(Probe { tried, size: 1, alive }),
+            Some(Probe { tried, .. }) if silent => Some(Probe { tried: tried + 1, size: 1, alive: false }),
             Some(Probe { size, .. }) if size >= self.options.batch_rows => None,
-            Some(Probe { tried, size, .. }) => Some(Probe { tried, size: size * 2, alive: true }),
+            Some(Probe { tried, size, .. }) => Some(Probe { tried: tried + size, size: size * 2, alive: true }),
         };
+        if !silent {
+            self.handle.update(|state| state.2 = None);
+        }
         Ok(why.map_or(Round::Busy, Round::Away))
     }
 
     /// The message of a row and where it goes; or why it cannot be sent.
     fn outgoing(&self, row: &OutboxRow) -> Result<RoutedMessage, String> {
         let options = &self.options;
+        if let Some(why) = &row.unreadable {
+            return Err(why.clone());
+        }
         if row.retry_count >= options.retry.limit {
             return Err("it was tried as often as the limit allows".to_owned());
         }
@@ -373,32 +390,24 @@ impl Relay {
         }
     }
 
-    /// What is written down of messages that failed. A message is parked at the limit, unless the sink is away: then it is not
-    /// its fault, and the whole relay waits.
-    fn failures(&self, failed: Vec<(OutboxRow, String)>, away: bool) -> impl Iterator<Item = FailedRow> {
-        let Retry { limit, .. } = self.options.retry;
-        failed.into_iter().map(move |(row, error)| {
-            let tries = row.retry_count.saturating_add(1);
-            let retry_count = tries.min(if away { limit.saturating_sub(1) } else { limit });
-            let again = match away {
-                true => Some(Duration::ZERO),
-                false => (retry_count < limit).then(|| self.options.retry.pause(tries)),
-            };
-            FailedRow { id: row.id, key: row.key, retry_count, error, again }
-        })
-    }
-
-    /// Writes down what failed.
-    async fn record(&self, failures: Vec<FailedRow>) -> Result<(), OutboxError> {
-        if failures.is_empty() {
+    /// Writes down what failed: a message is retried, or parked at the limit.
+    async fn record(&self, failed: Vec<(OutboxRow, String)>) -> Result<(), OutboxError> {
+        if failed.is_empty() {
             return Ok(());
         }
-        self.store.record_failures(&self.options.outbox, &failures).await?;
-        let parked = failures.iter().filter(|failed| failed.again.is_none());
+        let Retry { limit, .. } = self.options.retry;
+        let failed = failed.into_iter().map(|(row, error)| {
+            let retry_count = row.retry_count.saturating_add(1).min(limit);
+            let again = (retry_count < limit).then(|| self.options.retry.pause(retry_count));
+            FailedRow { id: row.id, key: row.key, retry_count, error, again }
+        });
+        let failed: Vec<FailedRow> = failed.collect();
+        self.store.record_failures(&self.options.outbox, &failed).await?;
+        let parked = failed.iter().filter(|failed| failed.again.is_none());
         for FailedRow { id, key, error, .. } in parked.clone() {
             tracing::warn!(outbox = self.options.outbox, id, key, error, "parked a message");
         }
-        self.handle.0.failed.fetch_add(failures.len() as u64, Ordering::Relaxed);
+        self.handle.0.failed.fetch_add(failed.len() as u64, Ordering::Relaxed);
         self.handle.0.parked.fetch_add(parked.count() as u64, Ordering::Relaxed);
         Ok(())
     }
@@ -432,13 +441,19 @@ impl Relay {
 
     async fn purge(&self) {
         const BATCH: usize = 1000;
+        const TURNS: usize = 20;
         if self.options.delete_published {
             return;
         }
-        match self.store.purge_published(self.options.retention, BATCH).await {
-            Ok(gone) if gone > 0 => tracing::debug!(outbox = self.options.outbox, gone, "purged published rows"),
-            Ok(_) => {}
-            Err(error) => tracing::warn!(outbox = self.options.outbox, %error, "failed to purge published rows"),
+        for _ in 0..TURNS {
+            match self.store.purge_published(self.options.retention, BATCH).await {
+                Ok(gone) if gone >= BATCH as u64 => {}
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::warn!(outbox = self.options.outbox, %error, "failed to purge published rows");
+                    return;
+                }
+            }
         }
     }
 }

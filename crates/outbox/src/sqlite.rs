@@ -16,7 +16,7 @@ use crate::{
     Dialect, FailedRow, Layout, OutboxBacklog, OutboxError, OutboxRow, OutboxStore, ParkedRow, PartitionLeases,
     ReadRequest, TableName,
     postgres::read_headers,
-    table::{key_expression, relay_tables},
+    table::{key_expression, relay_tables, sqlite_text},
 };
 
 type Result<T> = std::result::Result<T, OutboxError>;
@@ -67,7 +67,7 @@ impl SqliteOutbox {
                 table = self.table.sql()
             ),
             false => format!(
-                "SELECT r.key FROM relais_outbox_retry r JOIN {table} o ON o.id = r.id
+                "SELECT r.key FROM relais_outbox_retry r JOIN {table} o ON o.id = r.id OR o.id = unhex(r.id, '-')
                  WHERE r.outbox = ?1 AND o.published_at IS NULL AND o.retry_count > 0
                        AND (r.parked_at IS NOT NULL OR r.next_try_at > {NOW})",
                 table = self.table.sql()
@@ -79,7 +79,10 @@ impl SqliteOutbox {
     fn parked(layout: &Layout) -> &'static str {
         match layout.keeps_retries() {
             true => "parked_at IS NOT NULL",
-            false => "id IN (SELECT id FROM relais_outbox_retry WHERE outbox = ?1 AND parked_at IS NOT NULL)",
+            false => {
+                "lower(CASE typeof(id) WHEN 'blob' THEN hex(id) ELSE id END) IN (
+                 SELECT lower(id) FROM relais_outbox_retry WHERE outbox = ?1 AND parked_at IS NOT NULL)"
+            }
         }
     }
 
@@ -87,7 +90,7 @@ impl SqliteOutbox {
     async fn change_parked(&self, outbox: &str, ids: &[String], set: &str) -> Result<u64> {
         let layout = self.layout().await?;
         let update = format!(
-            "UPDATE {} SET {set} WHERE id = ?2 AND published_at IS NULL AND {}",
+            "UPDATE {} SET {set} WHERE (id = ?2 OR id = unhex(?2, '-')) AND published_at IS NULL AND {}",
             self.table.sql(),
             Self::parked(layout)
         );
@@ -160,10 +163,12 @@ impl OutboxStore for SqliteOutbox {
         };
         let optional = ["aggregate_type", "headers", "destination", "schema_version", "correlation_id"].map(column);
         let sql = format!(
-            "SELECT CAST(o.id AS TEXT) AS id, {key} AS key, CAST(o.aggregate_id AS TEXT) AS aggregate_id,
-                    o.event_type, CAST(o.payload AS TEXT) AS payload, o.created_at, o.retry_count, {optional}
+            "SELECT {id} AS id, {key} AS key, {aggregate_id} AS aggregate_id, o.event_type,
+                    CAST(o.payload AS TEXT) AS payload, o.created_at, o.retry_count, {optional}
              FROM {table} o WHERE o.published_at IS NULL AND {key} NOT IN ({waiting})
              ORDER BY {order} LIMIT ?2",
+            id = sqlite_text("o.id"),
+            aggregate_id = sqlite_text("o.aggregate_id"),
             optional = optional.join(", "),
             table = self.table.sql(),
             waiting = self.waiting(layout, &key),
@@ -202,7 +207,7 @@ impl OutboxStore for SqliteOutbox {
     async fn mark_published(&self, outbox: &str, ids: &[String], delete: bool) -> Result<()> {
         let layout = self.layout().await?;
         let table = self.table.sql();
-        let named = "id IN (SELECT value FROM json_each(?1))";
+        let named = "(id IN (SELECT value FROM json_each(?1)) OR id IN (SELECT unhex(value, '-') FROM json_each(?1)))";
         let sql = match (delete, layout.keeps_retries()) {
             (true, _) => format!("DELETE FROM {table} WHERE {named}"),
             (false, true) => format!(
@@ -233,7 +238,8 @@ impl OutboxStore for SqliteOutbox {
             false => String::new(),
         };
         let update = format!(
-            "UPDATE {} SET retry_count = ?2{retries} WHERE id = ?1 AND published_at IS NULL AND ?3 IS ?3 AND ?4 IS ?4",
+            "UPDATE {} SET retry_count = ?2{retries} WHERE (id = ?1 OR id = unhex(?1, '-')) AND published_at IS NULL
+               AND ?3 IS ?3 AND ?4 IS ?4",
             self.table.sql()
         );
         let upsert = format!(
@@ -306,16 +312,20 @@ impl OutboxStore for SqliteOutbox {
     async fn list_parked(&self, request: &ReadRequest) -> Result<Vec<ParkedRow>> {
         let layout = self.layout().await?;
         let key = key_expression(&request.key, layout, Dialect::Sqlite)?;
-        let (error, join) = match layout.keeps_retries() {
-            true => ("o.last_error", String::new()),
-            false => ("r.last_error", "JOIN relais_outbox_retry r ON r.id = o.id AND r.outbox = ?1".to_owned()),
+        let (error, parked, join) = match layout.keeps_retries() {
+            true => ("o.last_error", "o.parked_at IS NOT NULL", ""),
+            false => (
+                "r.last_error",
+                "r.parked_at IS NOT NULL",
+                "JOIN relais_outbox_retry r ON (o.id = r.id OR o.id = unhex(r.id, '-')) AND r.outbox = ?1",
+            ),
         };
         let sql = format!(
-            "SELECT CAST(o.id AS TEXT) AS id, {key} AS key, o.event_type, o.retry_count, {error} AS last_error
+            "SELECT {id} AS id, {key} AS key, o.event_type, o.retry_count, {error} AS last_error
              FROM {table} o {join}
-             WHERE o.published_at IS NULL AND ?1 <> '' AND o.{parked} ORDER BY o.created_at LIMIT ?2",
-            table = self.table.sql(),
-            parked = Self::parked(layout)
+             WHERE o.published_at IS NULL AND ?1 <> '' AND {parked} ORDER BY o.created_at LIMIT ?2",
+            id = sqlite_text("o.id"),
+            table = self.table.sql()
         );
         let rows = sqlx::query(AssertSqlSafe(sql))
             .bind(&request.outbox)
@@ -352,22 +362,41 @@ impl OutboxStore for SqliteOutbox {
     }
 }
 
+/// Reads a row. One whose values can not be read is not published, and holds back only its own key.
 fn read(row: &SqliteRow) -> Result<OutboxRow> {
+    let (id, key) = (row.try_get("id")?, row.try_get("key")?);
+    Ok(match read_values(row) {
+        Ok(values) => OutboxRow { id, key, ..values },
+        Err(error) => OutboxRow {
+            id,
+            key,
+            retry_count: retry_count(row)?,
+            ..OutboxRow::unreadable(format!("the row can not be read: {error}"))
+        },
+    })
+}
+
+fn retry_count(row: &SqliteRow) -> std::result::Result<u32, sqlx::Error> {
+    Ok(u32::try_from(row.try_get::<i64, _>("retry_count")?).unwrap_or_default())
+}
+
+fn read_values(row: &SqliteRow) -> std::result::Result<OutboxRow, sqlx::Error> {
     let created_at: String = row.try_get("created_at")?;
     let headers: Option<String> = row.try_get("headers")?;
     Ok(OutboxRow {
-        id: row.try_get("id")?,
-        key: row.try_get("key")?,
+        id: String::new(),
+        key: String::new(),
         aggregate_id: row.try_get("aggregate_id")?,
         event_type: row.try_get("event_type")?,
         payload: Bytes::from(row.try_get::<String, _>("payload")?),
         created_at: moment(&created_at),
-        retry_count: u32::try_from(row.try_get::<i64, _>("retry_count")?).unwrap_or_default(),
+        retry_count: retry_count(row)?,
         aggregate_type: row.try_get("aggregate_type")?,
         headers: headers.as_deref().map(read_headers).unwrap_or_default(),
         destination: row.try_get("destination")?,
         schema_version: row.try_get("schema_version")?,
         correlation_id: row.try_get("correlation_id")?,
+        unreadable: None,
     })
 }
 

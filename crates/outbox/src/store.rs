@@ -55,9 +55,30 @@ pub struct OutboxRow {
     pub schema_version: Option<String>,
     /// The column `correlation_id`.
     pub correlation_id: Option<String>,
+    /// Why its values can not be read, if that is so: it is never published.
+    pub unreadable: Option<String>,
 }
 
 impl OutboxRow {
+    /// A row of which nothing can be read.
+    pub(crate) fn unreadable(why: String) -> Self {
+        Self {
+            id: String::new(),
+            key: String::new(),
+            aggregate_id: String::new(),
+            event_type: String::new(),
+            payload: Bytes::new(),
+            created_at: Timestamp::UNIX_EPOCH,
+            retry_count: 0,
+            aggregate_type: None,
+            headers: Headers::default(),
+            destination: None,
+            schema_version: None,
+            correlation_id: None,
+            unreadable: Some(why),
+        }
+    }
+
     /// The message that it is.
     pub fn message(&self) -> Message {
         let mut message = Message::new(self.id.clone(), self.event_type.clone(), self.payload.clone())

@@ -91,6 +91,8 @@ pub const FIELDS: [&str; 8] =
 pub struct Layout {
     /// The type of `id` in SQL.
     pub(crate) id_type: String,
+    /// Whether the payload is JSON to the database.
+    payload_is_json: bool,
     /// The optional columns that exist.
     optional: BTreeSet<&'static str>,
 }
@@ -123,7 +125,8 @@ impl Layout {
         }
         let id_type = columns.iter().find(|(column, _)| column == "id").map(|(_, kind)| kind.clone());
         let optional = OPTIONAL.into_iter().filter(|name| has(name)).collect();
-        Ok(Self { id_type: id_type.unwrap_or_default(), optional })
+        let payload_is_json = columns.iter().any(|(column, kind)| column == "payload" && kind.contains("json"));
+        Ok(Self { id_type: id_type.unwrap_or_default(), payload_is_json, optional })
     }
 
     /// Whether an optional column exists.
@@ -140,7 +143,8 @@ impl Layout {
     pub(crate) fn order(&self, dialect: Dialect) -> &'static str {
         match (self.has("sequence"), dialect) {
             (true, _) => "o.sequence",
-            (false, Dialect::Postgres) => "o.created_at, o.ctid",
+            // A row that failed was the first of its key, and a write has moved it since.
+            (false, Dialect::Postgres) => "o.created_at, (o.retry_count > 0) DESC, o.ctid",
             (false, Dialect::Sqlite) => "o.created_at, o.rowid",
         }
     }
@@ -163,6 +167,9 @@ pub(crate) fn key_expression(template: &Template, layout: &Layout, dialect: Dial
                 return Err(OutboxError::Key("the table has no column headers".to_owned()));
             }
             Ok(TemplateField::Header(name)) => inside("o.headers", std::slice::from_ref(name), dialect),
+            Ok(TemplateField::Payload(_)) if dialect == Dialect::Postgres && !layout.payload_is_json => {
+                return Err(OutboxError::Key("the column payload is text, not json or jsonb".to_owned()));
+            }
             Ok(TemplateField::Payload(path)) => inside("o.payload", path, dialect),
         });
     }
@@ -176,7 +183,7 @@ pub(crate) fn key_expression(template: &Template, layout: &Layout, dialect: Dial
 fn text(column: &str, dialect: Dialect) -> String {
     match dialect {
         Dialect::Postgres => format!("{column}::text"),
-        Dialect::Sqlite => format!("CAST({column} AS TEXT)"),
+        Dialect::Sqlite => sqlite_text(column),
     }
 }
 
@@ -194,9 +201,15 @@ fn inside(column: &str, path: &[String], dialect: Dialect) -> String {
                     Err(_) => format!(".\"{}\"", step.replace('"', "")),
                 })
                 .collect();
-            format!("CAST(json_extract({column}, {}) AS TEXT)", literal(&format!("${}", steps.concat())))
+            let path = literal(&format!("${}", steps.concat()));
+            format!("CASE WHEN json_valid({column}) THEN CAST(json_extract({column}, {path}) AS TEXT) END")
         }
     }
+}
+
+/// A column of SQLite as text. What programs bind as a UUID is 16 bytes there.
+pub(crate) fn sqlite_text(column: &str) -> String {
+    format!("CASE typeof({column}) WHEN 'blob' THEN lower(hex({column})) ELSE CAST({column} AS TEXT) END")
 }
 
 /// A text in SQL.

@@ -61,6 +61,18 @@ both! {
         Ok(())
     }
 
+    /// Its rows have one time, and a write moves a row within the table.
+    async fn events_of_one_transaction_stay_in_order_after_a_failure(world: &World) -> Result<()> {
+        world.create_by_hand().await?;
+        world.add_together("o-1", 0..5).await?;
+        world.sink.refuse_once(|outgoing| world::number(outgoing) == 0);
+        let relay = world.relay(options()?).await?;
+        let arrived = world.sink.until(5).await?;
+        relay.stop().await?;
+        ensure!(arrived.iter().map(world::number).collect::<Vec<_>>() == [0, 1, 2, 3, 4], "{arrived:?}");
+        Ok(())
+    }
+
     /// A failing key waits alone.
     async fn a_refused_message_holds_back_its_own_key_only_and_is_parked_at_the_limit(world: &World) -> Result<()> {
         world.create().await?;
@@ -115,8 +127,10 @@ both! {
             if relay.stats().parked == 1 {
                 break;
             }
-            world.add("k0", number).await?;
-            world.sink.until(37 + number - 4).await?;
+            for key in ["k0", "k1", "k2"] {
+                world.add(key, number).await?;
+            }
+            world.sink.until(37 + (number - 4) * 3).await?;
         }
         relay.until(|stats| stats.parked == 1).await?;
         relay.stop().await?;
@@ -198,6 +212,49 @@ both! {
         ensure!(said.contains("the table has no column aggregate_type"), "{said}");
         Ok(())
     }
+}
+
+/// Programs that bind a UUID write 16 bytes into SQLite.
+#[tokio::test]
+async fn binary_ids_are_published_and_marked() -> Result<()> {
+    let world = World::sqlite().await?;
+    world.create_by_hand().await?;
+    for number in 0..3 {
+        let row = format!(
+            "(x'00000000000000000000000000000{number:03}', x'0a', 'order.placed', '{{\"key\":\"a\",\"n\":{number}}}')"
+        );
+        world.execute(&format!("INSERT INTO outbox (id, aggregate_id, event_type, payload) VALUES {row}")).await?;
+    }
+    world.sink.refuse(|outgoing| world::number(outgoing) == 1);
+    let relay = world.relay(options()?).await?;
+    relay.until(|stats| stats.parked == 1).await?;
+    let parked = world.parked(&options()?).await?;
+    ensure!(parked.len() == 1 && parked[0].key == "0a", "{parked:?}");
+    world.sink.refuse(|_| false);
+    ensure!(world.store.retry_parked("orders", &[parked[0].id.clone()]).await? == 1, "it can be retried");
+    world.sink.until(3).await?;
+    relay.stop().await?;
+    ensure!(world.unpublished().await? == 0, "all are marked");
+    world.sink.check_order()
+}
+
+#[tokio::test]
+async fn a_row_that_can_not_be_read_holds_back_its_own_key_only() -> Result<()> {
+    let world = World::postgres().await?;
+    world.create().await?;
+    world.add("bad", 0).await?;
+    world.execute("UPDATE outbox SET created_at = 'infinity'").await?;
+    world.add("bad", 1).await?;
+    world.add("good", 0).await?;
+    let relay = world.relay(options()?).await?;
+    world.sink.until(1).await?;
+    relay.until(|stats| stats.parked == 1).await?;
+    relay.stop().await?;
+    let parked = world.parked(&options()?).await?;
+    let error = parked.first().and_then(|row| row.error.clone()).unwrap_or_default();
+    ensure!(parked.len() == 1 && error.contains("can not be read"), "{parked:?}");
+    ensure!(world.sink.arrived().len() == 1, "the one behind it waits");
+    Ok(())
 }
 
 /// The cure of others, a horizon of transaction ids, would stall; a cursor by id or time would lose it.

@@ -1,11 +1,17 @@
 //! A RabbitMQ exchange as a sink: confirms, `mandatory`, one message of a key at a time.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink, in_waves};
 
 use super::{Broker, Publish, PublishError};
+
+/// After this time no further wave begins: a batch whose messages are all of one key takes a round trip each.
+const WAVES: Duration = Duration::from_secs(5);
 
 /// Publishes to exchanges: the destination is the exchange, and the routing key is the message's. With the default exchange
 /// (an empty destination) the routing key is the name of a queue.
@@ -36,7 +42,7 @@ impl Sink for RabbitMqSink {
         if self.closed.load(Ordering::Acquire) {
             return vec![PublishOutcome::Refused("the sink is closed".to_owned()); batch.len()];
         }
-        in_waves(batch, |wave| async {
+        in_waves(batch, WAVES, |wave| async {
             let messages = wave.into_iter().map(to_publish).collect();
             self.broker.publish_all(messages).await.into_iter().map(outcome).collect()
         })

@@ -112,11 +112,12 @@ impl Sink for RedisSink {
         if self.closed.load(Ordering::Acquire) {
             return vec![PublishOutcome::Refused("the sink is closed".to_owned()); batch.len()];
         }
-        in_waves(batch, |wave| async move {
+        in_waves(batch, self.options.timeout, |wave| async move {
             let (number, limit) = (wave.len(), self.options.timeout);
             match timeout(limit, self.append(&wave)).await {
                 Ok(Ok(answers)) => answers.into_iter().map(outcome).collect(),
-                Ok(Err(error)) => vec![outcome(Err(error)); number],
+                // Of the whole wave, and of no message.
+                Ok(Err(error)) => vec![PublishOutcome::Unknown(error.to_string()); number],
                 Err(_) => vec![PublishOutcome::Unknown(format!("Redis did not answer within {limit:?}")); number],
             }
         })
@@ -147,6 +148,18 @@ fn outcome(answer: RedisResult<String>) -> PublishOutcome {
 fn is_passing(error: &RedisError) -> bool {
     matches!(
         error.code(),
-        Some("LOADING" | "MASTERDOWN" | "READONLY" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" | "NOREPLICAS")
+        Some(
+            "LOADING"
+                | "MASTERDOWN"
+                | "READONLY"
+                | "CLUSTERDOWN"
+                | "TRYAGAIN"
+                | "BUSY"
+                | "NOREPLICAS"
+                | "OOM"
+                | "MISCONF"
+                | "NOAUTH"
+                | "WRONGPASS"
+        )
     )
 }

@@ -170,6 +170,15 @@ impl World {
         Ok(())
     }
 
+    /// Adds events in one transaction.
+    pub async fn add_together(&self, key: &str, numbers: std::ops::Range<usize>) -> Result<()> {
+        self.execute("BEGIN").await?;
+        for number in numbers {
+            self.add(key, number).await?;
+        }
+        self.execute("COMMIT").await
+    }
+
     pub async fn add_and_roll_back(&self, key: &str, number: usize) -> Result<()> {
         let event = event(key, number, 0)?;
         match &mut *self.connection.lock().await {

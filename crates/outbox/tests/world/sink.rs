@@ -2,7 +2,10 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Instant,
 };
 
@@ -44,6 +47,12 @@ impl TestSink {
     /// Refuses such messages from now on.
     pub fn refuse(&self, which: impl Fn(&RoutedMessage) -> bool + Send + Sync + 'static) {
         self.state().refuse = Some(Box::new(which));
+    }
+
+    /// Refuses the next message of this kind, once.
+    pub fn refuse_once(&self, which: impl Fn(&RoutedMessage) -> bool + Send + Sync + 'static) {
+        let done = AtomicBool::new(false);
+        self.refuse(move |outgoing| which(outgoing) && !done.swap(true, Ordering::Relaxed));
     }
 
     /// Answers nothing at all of a batch with such a message.
@@ -160,7 +169,7 @@ impl Sink for TestSink {
         {
             return vec![PublishOutcome::Unknown("the sink died of it".to_owned()); batch.len()];
         }
-        let outcomes = in_waves(batch, |wave| async {
+        let outcomes = in_waves(batch, DEADLINE, |wave| async {
             // Others get their turn, so that a kill finds something half done.
             tokio::task::yield_now().await;
             wave.into_iter().map(|outgoing| self.take(outgoing)).collect()
