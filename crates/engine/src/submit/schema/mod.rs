@@ -18,16 +18,33 @@ use crate::{EngineError, Problem};
 /// The most problems that are reported.
 const MAX_PROBLEMS: usize = 20;
 
-/// A body whose length, times that of a schema without references, is at most this is judged in microseconds: no part of the
-/// schema is applied more than once to a part of the body.
+/// A body whose length, times that of a simple schema, is at most this is judged in microseconds: no part of the schema is
+/// applied more than once to a part of the body, and none takes long.
 const QUICK: usize = 256 * 1024;
+
+/// Keywords whose cost does not follow from the lengths of schema and body: those that apply parts again, that match
+/// patterns, or that divide numbers.
+const COSTLY: [&str; 9] = [
+    "$ref",
+    "$dynamicRef",
+    "$recursiveRef",
+    "pattern",
+    "patternProperties",
+    "format",
+    "multipleOf",
+    "unevaluatedProperties",
+    "unevaluatedItems",
+];
+
+/// Numbers of more digits take longer to compare.
+const PLAIN_DIGITS: usize = 30;
 
 /// A schema ready to judge.
 pub(crate) struct Schema {
     validator: Validator,
     text: String,
-    /// Whether it refers to parts of itself, so that a part may be applied any number of times.
-    refers: bool,
+    /// Whether it has none of [`COSTLY`].
+    simple: bool,
 }
 
 impl Schema {
@@ -46,7 +63,7 @@ impl Schema {
             .with_keyword("uniqueItems", unique::keyword)
             .build(&value)
             .map_err(|error| error.to_string())?;
-        Ok(Self { validator, text: schema.get().to_owned(), refers: refers(&value) })
+        Ok(Self { validator, text: schema.get().to_owned(), simple: !is_costly(&value) })
     }
 
     /// Says what is wrong with a schema that somebody wants to declare. One that was declared before is compiled
@@ -65,7 +82,7 @@ impl Schema {
 
     /// Whether judging this body takes microseconds, whatever it says.
     pub(crate) fn is_quick(&self, body: &Json) -> bool {
-        !self.refers && self.text.len() * body.get().len() <= QUICK
+        self.simple && self.text.len() * body.get().len() <= QUICK && has_plain_numbers(body.get())
     }
 
     /// Refuses a body that does not conform, or that can not be judged. May take milliseconds: not for an async thread.
@@ -99,15 +116,23 @@ fn clip(mut message: String) -> String {
     message
 }
 
-/// Whether there is a reference anywhere.
-fn refers(value: &Value) -> bool {
+/// Whether one of [`COSTLY`] is there anywhere.
+fn is_costly(value: &Value) -> bool {
     match value {
-        Value::Object(fields) => fields
-            .iter()
-            .any(|(key, value)| matches!(key.as_str(), "$ref" | "$dynamicRef" | "$recursiveRef") || refers(value)),
-        Value::Array(values) => values.iter().any(refers),
+        Value::Object(fields) => fields.iter().any(|(key, value)| COSTLY.contains(&key.as_str()) || is_costly(value)),
+        Value::Array(values) => values.iter().any(is_costly),
         _ => false,
     }
+}
+
+/// Whether no number has an exponent or many digits. What looks like one inside a text counts as well.
+fn has_plain_numbers(body: &str) -> bool {
+    let mut digits = 0;
+    body.bytes().all(|byte| {
+        let is_exponent = digits > 0 && matches!(byte, b'e' | b'E');
+        digits = if byte.is_ascii_digit() || (digits > 0 && byte == b'.') { digits + 1 } else { 0 };
+        !is_exponent && digits <= PLAIN_DIGITS
+    })
 }
 
 /// The first reference that leads out of the document. The dialects' own identifiers are known to the validator.
@@ -192,13 +217,20 @@ mod tests {
     }
 
     #[test]
-    fn only_small_bodies_of_schemas_without_references_are_judged_at_once() {
+    fn only_small_bodies_of_simple_schemas_are_judged_at_once() {
         let small = json(r#"{"a":1}"#);
         let large = json(&format!(r#"{{"a":"{}"}}"#, "x".repeat(QUICK)));
         let plain = Schema::compile(&json(r#"{"properties":{"a":{"type":"integer"}}}"#)).unwrap();
         assert!(plain.is_quick(&small) && !plain.is_quick(&large));
         let recursive = json(r##"{"anyOf":[{"type":"integer"},{"additionalProperties":{"$ref":"#"}}]}"##);
         assert!(!Schema::compile(&recursive).unwrap().is_quick(&small));
+        let divides = json(r#"{"items":{"multipleOf":0.01}}"#);
+        assert!(!Schema::compile(&divides).unwrap().is_quick(&small));
+        let digits = format!(r#"{{"a":{}}}"#, "1".repeat(PLAIN_DIGITS + 1));
+        for body in [r#"{"a":1e-900}"#, r#"{"a":1.5E9}"#, digits.as_str()] {
+            assert!(!plain.is_quick(&json(body)), "{body}");
+        }
+        assert!(plain.is_quick(&json(r#"{"a":-12.75,"e":"the e of 1 e"}"#)));
     }
 
     #[test]
