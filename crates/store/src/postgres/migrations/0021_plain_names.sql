@@ -1,4 +1,11 @@
 -- Tables are named by the words of docs/glossary.md. Nothing else about them changes.
+--
+-- All locks are taken first, in the order in which transactions take them: a program may hold "inbox" for long, and nobody
+-- else must wait for it meanwhile. Whoever finds it held for longer than this migrates again.
+SET LOCAL lock_timeout = '10s';
+LOCK TABLE relais.inbox IN ACCESS EXCLUSIVE MODE;
+LOCK TABLE relais.roll_call, relais.hand, relais.departure, relais.tally IN ACCESS EXCLUSIVE MODE;
+
 ALTER TABLE relais.hand RENAME TO instance_lease;
 ALTER INDEX relais.hand_pkey RENAME TO instance_lease_pkey;
 ALTER INDEX relais.hand_by_service RENAME TO instance_lease_by_service;
