@@ -6,15 +6,12 @@
 
 use std::{
     collections::HashSet,
-    sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use relais_message::{Envelope, PublishOutcome, RoutedMessage, Sink, Template};
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{FIELDS, FailedRow, Layout, OutboxError, OutboxRow, OutboxStore, ReadRequest};
@@ -130,34 +127,28 @@ pub struct RelayStats {
     pub trouble: Option<String>,
 }
 
-#[derive(Debug, Default)]
-struct Counters {
-    published: AtomicU64,
-    failed: AtomicU64,
-    parked: AtomicU64,
-    state: Mutex<(usize, usize, Option<String>)>,
-}
-
 /// Sees how a relay is, from anywhere.
 #[derive(Debug, Clone, Default)]
-pub struct RelayHandle(Arc<Counters>);
+pub struct RelayHandle(Arc<watch::Sender<RelayStats>>);
 
 impl RelayHandle {
     /// What it has done so far, and how it is.
     pub fn stats(&self) -> RelayStats {
-        let (partitions, relays, trouble) = self.0.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        RelayStats {
-            published: self.0.published.load(Ordering::Relaxed),
-            failed: self.0.failed.load(Ordering::Relaxed),
-            parked: self.0.parked.load(Ordering::Relaxed),
-            partitions,
-            relays,
-            trouble,
-        }
+        self.0.borrow().clone()
     }
 
-    fn update(&self, change: impl FnOnce(&mut (usize, usize, Option<String>))) {
-        change(&mut self.0.state.lock().unwrap_or_else(PoisonError::into_inner));
+    /// Waits until it is as wanted.
+    pub async fn until(&self, wanted: impl FnMut(&RelayStats) -> bool) {
+        // An error would say that nobody can change it any more; this handle can.
+        let _ = self.0.subscribe().wait_for(wanted).await;
+    }
+
+    fn update(&self, change: impl FnOnce(&mut RelayStats)) {
+        self.0.send_if_modified(|stats| {
+            let before = stats.clone();
+            change(stats);
+            *stats != before
+        });
     }
 }
 
@@ -248,7 +239,7 @@ impl Relay {
                 Ok(Round::Busy) => pauses = 0,
                 Ok(Round::Idle) => {
                     pauses = 0;
-                    self.handle.update(|state| state.2 = None);
+                    self.handle.update(|stats| stats.trouble = None);
                     self.wait(&stop).await;
                 }
                 Ok(Round::Away(why)) => self.pause(&mut pauses, format!("the sink is away: {why}"), &stop).await,
@@ -265,7 +256,7 @@ impl Relay {
     async fn renew(&self) -> Result<Vec<i32>, OutboxError> {
         let RelayOptions { outbox, relay, partitions, lease, .. } = &self.options;
         let leases = self.store.renew_leases(outbox, relay, *partitions, *lease).await?;
-        self.handle.update(|state| (state.0, state.1) = (leases.partitions.len(), leases.relays));
+        self.handle.update(|stats| (stats.partitions, stats.relays) = (leases.partitions.len(), leases.relays));
         Ok(leases.partitions)
     }
 
@@ -328,7 +319,7 @@ impl Relay {
         if !confirmed.is_empty() {
             let delete = self.options.delete_published;
             self.store.mark_published(&self.options.outbox, &confirmed, delete).await?;
-            self.handle.0.published.fetch_add(confirmed.len() as u64, Ordering::Relaxed);
+            self.handle.update(|stats| stats.published += confirmed.len() as u64);
         }
         // A sink that says neither yes nor no to anything is away. But if it was there a moment ago and does not survive this one
         // message, then it is the message's fault.
@@ -351,7 +342,7 @@ impl Relay {
             Some(Probe { tried, size, .. }) => Some(Probe { tried: tried + size, size: size * 2, alive: true }),
         };
         if !silent {
-            self.handle.update(|state| state.2 = None);
+            self.handle.update(|stats| stats.trouble = None);
         }
         Ok(why.map_or(Round::Busy, Round::Away))
     }
@@ -407,8 +398,10 @@ impl Relay {
         for FailedRow { id, key, error, .. } in parked.clone() {
             tracing::warn!(outbox = self.options.outbox, id, key, error, "parked a message");
         }
-        self.handle.0.failed.fetch_add(failed.len() as u64, Ordering::Relaxed);
-        self.handle.0.parked.fetch_add(parked.count() as u64, Ordering::Relaxed);
+        self.handle.update(|stats| {
+            stats.failed += failed.len() as u64;
+            stats.parked += parked.count() as u64;
+        });
         Ok(())
     }
 
@@ -428,7 +421,7 @@ impl Relay {
         if *pauses == 0 {
             tracing::warn!(outbox = self.options.outbox, why, "an outbox is not published for now");
         }
-        self.handle.update(|state| state.2 = Some(why));
+        self.handle.update(|stats| stats.trouble = Some(why));
         *pauses += 1;
         let Retry { base, cap, .. } = self.options.retry;
         let whole = (base / 10).saturating_mul(2_u32.saturating_pow(*pauses)).min(cap).min(Duration::from_secs(10));

@@ -2,12 +2,9 @@
 
 mod sink;
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use relais_message::RoutedMessage;
 use relais_outbox::{
     Outbox, OutboxError, OutboxEvent, OutboxStore, ParkedRow, ReadRequest, Relay, RelayHandle, RelayOptions, RelayStats,
@@ -262,12 +259,8 @@ impl RunningRelay {
 
     /// Waits until it is as wanted.
     pub async fn until(&self, wanted: impl Fn(&RelayStats) -> bool) -> Result<()> {
-        let begun = Instant::now();
-        while !wanted(&self.stats()) {
-            ensure!(begun.elapsed() < DEADLINE, "the relay is not as expected: {:?}", self.stats());
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        Ok(())
+        let waited = tokio::time::timeout(DEADLINE, self.handle.until(wanted)).await;
+        waited.with_context(|| format!("the relay is not as expected: {:?}", self.stats()))
     }
 
     pub async fn stop(self) -> Result<()> {
