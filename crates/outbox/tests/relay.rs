@@ -103,7 +103,8 @@ both! {
         }
         world.sink.away(true);
         let relay = world.relay(options()?).await?;
-        world.sink.until_calls(15).await?;
+        // Three times as often as a message is tried before it is parked. Each pause is twice the one before.
+        world.sink.until_calls(10).await?;
         relay.until(|stats| stats.trouble.is_some()).await?;
         ensure!(relay.stats().parked == 0, "nothing is parked");
         world.sink.away(false);
