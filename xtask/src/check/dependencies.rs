@@ -11,7 +11,7 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 22] = [
+const MAY_KNOW: [(&str, &[&str]); 23] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     // What a handler is, for whoever runs it.
@@ -20,7 +20,9 @@ const MAY_KNOW: [(&str, &[&str]); 22] = [
     ("relais-http", &[]),
     // What a message is, and the port for where messages go.
     ("relais-message", &[]),
-    ("relais-outbox", &["relais-message"]),
+    // PostgreSQL's write-ahead log. Knows no sink.
+    ("relais-capture", &[]),
+    ("relais-outbox", &["relais-message", "relais-capture"]),
     ("relais-store", &["relais-core", "relais-protocol"]),
     ("relais-bus", &["relais-core", "relais-protocol"]),
     ("relais-messaging", &["relais-message"]),
@@ -50,6 +52,7 @@ const ALL_THAT_SHIP: &[&str] = &[
     "relais-http",
     "relais-message",
     "relais-outbox",
+    "relais-capture",
     "relais-store",
     "relais-bus",
     "relais-callback",
@@ -70,6 +73,7 @@ const EVERYTHING: &[&str] = &[
     "relais-http",
     "relais-message",
     "relais-outbox",
+    "relais-capture",
     "relais-store",
     "relais-bus",
     "relais-callback",

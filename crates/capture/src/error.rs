@@ -1,0 +1,96 @@
+//! What can go wrong with change capture.
+
+use std::{io, time::Duration};
+
+/// Why changes can not be captured.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureError {
+    /// The database's URL can not be used.
+    #[error("the URL of the database can not be used: {0}")]
+    Url(String),
+    /// A slot can not have this name.
+    #[error("{0}")]
+    Name(String),
+    /// The server could not be reached, or the connection was lost.
+    #[error("the connection to {address} failed")]
+    Connection {
+        /// The server.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The server did not answer in time.
+    #[error("{address} did not answer within {within:?}")]
+    Silent {
+        /// The server.
+        address: String,
+        /// How long was waited.
+        within: Duration,
+    },
+    /// TLS can not be used.
+    #[error("TLS can not be used: {0}")]
+    Tls(String),
+    /// The server wants another kind of password than we know.
+    #[error("the server asks for authentication of a kind that is not known: {0}")]
+    Authentication(String),
+    /// The server said no.
+    #[error("{message} ({code})")]
+    Server {
+        /// SQLSTATE.
+        code: String,
+        /// What it said.
+        message: String,
+    },
+    /// The server ended the stream.
+    #[error("the server ended the stream of changes")]
+    Ended,
+    /// The server sent what can not be understood.
+    #[error("the stream of changes can not be understood: {0}")]
+    Protocol(String),
+    /// A message is larger than allowed.
+    #[error("a change of {bytes} bytes is larger than the limit of {limit}")]
+    TooLarge {
+        /// Its size.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A query failed.
+    #[error("a query of the captured database failed")]
+    Database(#[from] sqlx::Error),
+}
+
+impl CaptureError {
+    /// SQLSTATE of what the server said.
+    pub fn code(&self) -> Option<&str> {
+        match self {
+            Self::Server { code, .. } => Some(code),
+            Self::Database(sqlx::Error::Database(error)) => error.code().and_then(|code| match code {
+                std::borrow::Cow::Borrowed(code) => Some(code),
+                std::borrow::Cow::Owned(_) => None,
+            }),
+            _ => None,
+        }
+    }
+
+    /// Whether somebody else reads the slot.
+    pub fn is_in_use(&self) -> bool {
+        self.code() == Some("55006")
+    }
+
+    /// Whether changes are gone: the slot is missing or invalidated, or its WAL was removed.
+    pub fn is_gap(&self) -> bool {
+        matches!(self.code(), Some("42704" | "55000" | "58P01"))
+    }
+
+    /// Whether it is worth to try again without anybody doing something.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            Self::Connection { .. } | Self::Silent { .. } | Self::Ended => true,
+            Self::Database(error) => !matches!(error, sqlx::Error::Database(_)),
+            // Shutting down, starting up, crashed, too many connections, in use.
+            Self::Server { code, .. } => matches!(code.as_str(), "57P01" | "57P02" | "57P03" | "53300" | "55006"),
+            _ => false,
+        }
+    }
+}

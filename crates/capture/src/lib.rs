@@ -1,0 +1,32 @@
+//! Change capture from PostgreSQL's write-ahead log (WAL).
+//!
+//! [`ChangeStream`] reads a logical replication slot with `pgoutput`, the plugin that every PostgreSQL has, and gives committed
+//! changes in the order of their commits. [`Slot`] and [`Publication`] make and watch what it needs on the server;
+//! [`check`] says beforehand what is missing.
+//!
+//! The folder by file: `address` reads URLs, `tls` and `connection` speak the protocol, `pgoutput` decodes, `stream` puts
+//! changes into batches, `slot` and `publication` look after the server, `check` looks before anything is changed, `model` says
+//! what a change is. What is deliberately not here: any sink. See docs/adr/0026 for why the client is our own.
+
+mod address;
+mod check;
+mod connection;
+mod error;
+mod model;
+mod pgoutput;
+mod publication;
+mod slot;
+mod stream;
+mod tls;
+
+pub use address::Address;
+pub use check::{Lack, Wanted, check};
+pub use connection::{ReplicationConnection, SystemIdentity, format_lsn, parse_lsn};
+pub use error::CaptureError;
+pub use model::{Column, Mask, Operation, Row, SnapshotPlace, Source, Table, TypeKind, Value};
+pub use pgoutput::{Relation, RelationColumn};
+pub use publication::Publication;
+pub use slot::{NewSlot, Slot, SlotState, wal_end};
+pub use stream::{
+    Change, ChangeBatch, ChangeStream, LogicalMessage, StreamEvent, StreamOptions, StreamPosition, Transaction,
+};
