@@ -47,7 +47,42 @@ pub enum OutboxError {
     /// A payload can not be written as JSON.
     #[error("the payload can not be written as JSON")]
     Payload(#[from] serde_json::Error),
+    /// The database has no log to capture from.
+    #[error("only an outbox on PostgreSQL can be captured: choose the mode auto or polling")]
+    NoCapture,
+    /// The database lacks something that capture needs.
+    #[error("the database can not be captured: {0}")]
+    CaptureLacks(String),
+    /// The slot is gone or invalidated.
+    #[error("the replication slot is gone")]
+    SlotGone,
+    /// The server keeps too much WAL for the slot.
+    #[error("the server kept {retained} bytes of WAL for the slot, more than the limit of {limit}")]
+    SlotTooLarge {
+        /// How much it kept.
+        retained: u64,
+        /// How much it may keep.
+        limit: u64,
+    },
+    /// A commit is in the log, and its rows are not to be seen.
+    #[error("a committed transaction was not visible within {0:?}; is a synchronous standby away?")]
+    NotVisible(std::time::Duration),
+    /// Changes can not be captured.
+    #[error("the outbox can not be captured: {0}")]
+    Capture(#[from] relais_capture::CaptureError),
     /// The database failed.
     #[error("the outbox's database failed")]
     Database(#[from] sqlx::Error),
+}
+
+impl OutboxError {
+    /// Whether it is worth to try again without anybody doing something.
+    pub(crate) fn is_passing(&self) -> bool {
+        match self {
+            Self::Capture(error) => error.is_passing() || error.is_gap(),
+            Self::Database(error) => !matches!(error, sqlx::Error::Database(_)),
+            Self::SlotGone => true,
+            _ => false,
+        }
+    }
 }

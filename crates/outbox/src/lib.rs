@@ -28,22 +28,34 @@
 //! ```
 //!
 //! The folder by file: `table` has the columns and the DDL, `add` the insert, `store` the port of what a relay does in the
-//! outbox's database, `postgres` and `sqlite` its drivers, `relay` the loop. What is deliberately not here: any sink.
+//! outbox's database, `postgres` and `sqlite` its drivers, `options` and `stats` what goes in and comes out of a relay, `relay`
+//! its loop, `publish` what it does with rows, `capture` and `source` how rows come from the log. What is deliberately not here:
+//! any sink.
 
 mod add;
+mod capture;
 mod error;
+mod options;
 mod postgres;
+mod publish;
 mod relay;
+mod source;
 mod sqlite;
+mod stats;
 mod store;
 mod table;
 
 pub use add::{AddEvent, Outbox, OutboxEvent};
 pub use error::OutboxError;
+pub use options::{CaptureOptions, Mode, RelayOptions, Retry};
 pub use postgres::PostgresOutbox;
-pub use relay::{Relay, RelayHandle, RelayOptions, RelayStats, Retry};
+pub use relay::Relay;
+pub use source::CaptureSource;
 pub use sqlite::SqliteOutbox;
-pub use store::{FailedRow, OutboxBacklog, OutboxRow, OutboxStore, ParkedRow, PartitionLeases, ReadRequest};
+pub use stats::{Activity, RelayHandle, RelayStats};
+pub use store::{
+    FailedKey, FailedRow, OutboxBacklog, OutboxRow, OutboxStore, ParkedRow, PartitionLeases, ReadRequest, RelayIntent,
+};
 pub use table::{AggregateId, Dialect, FIELDS, Layout, TableName, create_statements};
 
 use std::sync::Arc;

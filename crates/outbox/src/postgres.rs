@@ -16,15 +16,15 @@ use sqlx::{
 use tokio::sync::Mutex;
 
 use crate::{
-    Dialect, FailedRow, Layout, OutboxBacklog, OutboxError, OutboxRow, OutboxStore, ParkedRow, PartitionLeases,
-    ReadRequest, TableName,
+    CaptureSource, Dialect, FailedKey, FailedRow, Layout, OutboxBacklog, OutboxError, OutboxRow, OutboxStore,
+    ParkedRow, PartitionLeases, ReadRequest, RelayIntent, TableName,
     table::{CHANNEL, key_expression, relay_tables},
 };
 
 type Result<T> = std::result::Result<T, OutboxError>;
 
-/// Connections of a relay: one to read and mark, one for operators.
-const CONNECTIONS: u32 = 2;
+/// Connections of a relay: one to read and mark, one for operators, one to look after the slot.
+const CONNECTIONS: u32 = 3;
 
 /// How long a relay waits before it listens again after the connection was lost.
 const LISTEN_AGAIN: Duration = Duration::from_secs(1);
@@ -130,25 +130,30 @@ impl OutboxStore for PostgresOutbox {
         relay: &str,
         partitions: i32,
         lease: Duration,
+        intent: RelayIntent,
     ) -> Result<PartitionLeases> {
         let (relays, leases) = (self.beside("relais_outbox_relay"), self.beside("relais_outbox_lease"));
         let mut transaction = self.pool.begin().await?;
         let alive = format!(
-            "INSERT INTO {relays} (outbox, relay, until) VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3))
-             ON CONFLICT (outbox, relay) DO UPDATE SET until = excluded.until"
+            "INSERT INTO {relays} (outbox, relay, until, intent)
+             VALUES ($1, $2, clock_timestamp() + make_interval(secs => $3), $4)
+             ON CONFLICT (outbox, relay) DO UPDATE SET until = excluded.until, intent = excluded.intent"
         );
         sqlx::query(AssertSqlSafe(alive))
             .bind(outbox)
             .bind(relay)
             .bind(lease.as_secs_f64())
+            .bind(intent.name())
             .execute(&mut *transaction)
             .await?;
         let dead = format!("DELETE FROM {relays} WHERE outbox = $1 AND until < clock_timestamp() - interval '1 hour'");
         sqlx::query(AssertSqlSafe(dead)).bind(outbox).execute(&mut *transaction).await?;
-        let all = format!("SELECT relay FROM {relays} WHERE outbox = $1 AND until > clock_timestamp() ORDER BY relay");
-        let all: Vec<String> = sqlx::query_scalar(AssertSqlSafe(all)).bind(outbox).fetch_all(&mut *transaction).await?;
-        let rank = all.iter().position(|name| name == relay).unwrap_or_default();
-        let share: Vec<i32> = (0..partitions).filter(|p| (*p as usize) % all.len().max(1) == rank).collect();
+        let all = format!(
+            "SELECT relay, intent FROM {relays} WHERE outbox = $1 AND until > clock_timestamp() ORDER BY relay"
+        );
+        let all: Vec<(String, String)> =
+            sqlx::query_as(AssertSqlSafe(all)).bind(outbox).fetch_all(&mut *transaction).await?;
+        let share = share(&all, relay, partitions);
         let give_up = format!("DELETE FROM {leases} WHERE outbox = $1 AND relay = $2 AND NOT partition = ANY($3)");
         sqlx::query(AssertSqlSafe(give_up)).bind(outbox).bind(relay).bind(&share).execute(&mut *transaction).await?;
         // Given up first, so that two relays that change places do not wait for each other.
@@ -205,12 +210,16 @@ impl OutboxStore for PostgresOutbox {
                             {schema_version}, {correlation_id}, pg_column_size(o.payload) AS size,
                             row_number() OVER (ORDER BY {order}) AS place
                      FROM {table} o
-                     WHERE o.published_at IS NULL AND {partition} AND {key} NOT IN ({waiting})
+                     WHERE o.published_at IS NULL AND {partition} AND {up_to} AND {key} NOT IN ({waiting})
                      ORDER BY {order} LIMIT $4
                  ) o
              ) o
              WHERE before < $5 ORDER BY place",
             order = layout.order(Dialect::Postgres),
+            up_to = match layout.has("sequence") {
+                true => "($6::text IS NULL OR o.sequence <= $6::text::bigint)",
+                false => "($6::text IS NULL OR o.created_at <= $6::text::timestamptz)",
+            },
             table = self.table.sql(),
             aggregate_type = column("aggregate_type", "o.aggregate_type::text"),
             headers = column("headers", "o.headers::text"),
@@ -224,6 +233,7 @@ impl OutboxStore for PostgresOutbox {
             .bind(request.of)
             .bind(i64::try_from(request.rows).unwrap_or(i64::MAX))
             .bind(i64::try_from(request.bytes).unwrap_or(i64::MAX))
+            .bind(&request.up_to)
             .fetch(&self.pool);
         let (mut rows, mut bytes) = (Vec::new(), 0);
         while let Some(row) = found.try_next().await? {
@@ -255,7 +265,7 @@ impl OutboxStore for PostgresOutbox {
         Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()))
     }
 
-    async fn mark_published(&self, outbox: &str, ids: &[String], delete: bool) -> Result<()> {
+    async fn mark_published(&self, outbox: &str, ids: &[String], delete: bool) -> Result<u64> {
         let layout = self.layout().await?;
         let (table, id_type) = (self.table.sql(), &layout.id_type);
         let sql = match (delete, layout.keeps_retries()) {
@@ -269,12 +279,9 @@ impl OutboxStore for PostgresOutbox {
                  WHERE id = ANY($1::text[]::{id_type}[]) AND published_at IS NULL"
             ),
         };
-        sqlx::query(AssertSqlSafe(sql)).bind(ids).execute(&self.pool).await?;
-        if !layout.keeps_retries() {
-            let sql = format!("DELETE FROM {} WHERE outbox = $1 AND id = ANY($2)", self.beside("relais_outbox_retry"));
-            sqlx::query(AssertSqlSafe(sql)).bind(outbox).bind(ids).execute(&self.pool).await?;
-        }
-        Ok(())
+        let marked = sqlx::query(AssertSqlSafe(sql)).bind(ids).execute(&self.pool).await?;
+        self.forget_retries(layout, outbox, ids).await?;
+        Ok(marked.rows_affected())
     }
 
     async fn record_failures(&self, outbox: &str, failed: &[FailedRow]) -> Result<()> {
@@ -454,6 +461,58 @@ impl OutboxStore for PostgresOutbox {
         Ok(done.rows_affected())
     }
 
+    async fn capture_source(&self) -> Result<Option<CaptureSource>> {
+        let layout = self.layout().await?.clone();
+        let schema: Option<String> = sqlx::query_scalar(
+            "SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = to_regclass($1)",
+        )
+        .bind(self.table.sql())
+        .fetch_optional(&self.pool)
+        .await?;
+        let Some(schema) = schema else { return Err(OutboxError::NoTable(self.table.to_string())) };
+        let address = relais_capture::Address::parse(&self.url)?;
+        Ok(Some(CaptureSource { pool: self.pool.clone(), address, table: self.table.clone(), layout, schema }))
+    }
+
+    async fn relay_that_captures(&self, outbox: &str) -> Result<Option<String>> {
+        let sql = format!(
+            "SELECT relay FROM {} WHERE outbox = $1 AND intent = $2 AND until > clock_timestamp() ORDER BY relay LIMIT 1",
+            self.beside("relais_outbox_relay")
+        );
+        let query = sqlx::query_scalar(AssertSqlSafe(sql)).bind(outbox).bind(RelayIntent::Captures.name());
+        Ok(query.fetch_optional(&self.pool).await?)
+    }
+
+    async fn failed_keys(&self, request: &ReadRequest) -> Result<Vec<FailedKey>> {
+        let layout = self.layout().await?;
+        let key = key_expression(&request.key, layout, Dialect::Postgres)?;
+        let table = self.table.sql();
+        let (key, from, row) = match layout.keeps_retries() {
+            true => (
+                key.as_str(),
+                format!("{table} o"),
+                "(o.next_try_at IS NOT NULL OR o.parked_at IS NOT NULL) AND $1 <> ''",
+            ),
+            false => (
+                "o.key",
+                format!(
+                    "(SELECT r.* FROM {} r JOIN {table} t ON t.id = r.id::{} WHERE t.published_at IS NULL) o",
+                    self.beside("relais_outbox_retry"),
+                    layout.id_type
+                ),
+                "o.outbox = $1",
+            ),
+        };
+        let unpublished = if layout.keeps_retries() { "o.published_at IS NULL AND" } else { "" };
+        let sql = format!(
+            "SELECT {key}, bool_or(o.parked_at IS NULL AND o.next_try_at <= clock_timestamp())
+             FROM {from} WHERE {unpublished} {row} GROUP BY 1"
+        );
+        let rows: Vec<(String, Option<bool>)> =
+            sqlx::query_as(AssertSqlSafe(sql)).bind(&request.outbox).fetch_all(&self.pool).await?;
+        Ok(rows.into_iter().map(|(key, due)| FailedKey { key, is_due: due.unwrap_or_default() }).collect())
+    }
+
     async fn wait_for_rows(&self) {
         loop {
             if self.heard().await.is_ok() {
@@ -495,6 +554,16 @@ impl PostgresOutbox {
             }
         }
     }
+}
+
+/// The partitions that a relay is to have: its part, or all or none where somebody captures or is about to.
+fn share(relays: &[(String, String)], relay: &str, partitions: i32) -> Vec<i32> {
+    let first = |wanted: RelayIntent| relays.iter().find(|(_, intent)| intent == wanted.name());
+    if let Some((alone, _)) = first(RelayIntent::Captures).or_else(|| first(RelayIntent::WantsAll)) {
+        return if alone == relay { (0..partitions).collect() } else { Vec::new() };
+    }
+    let rank = relays.iter().position(|(name, _)| name == relay).unwrap_or_default();
+    (0..partitions).filter(|partition| (*partition as usize) % relays.len().max(1) == rank).collect()
 }
 
 /// Reads a row. One whose values can not be read is not published, and holds back only its own key.

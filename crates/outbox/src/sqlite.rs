@@ -14,7 +14,7 @@ use sqlx::{
 
 use crate::{
     Dialect, FailedRow, Layout, OutboxBacklog, OutboxError, OutboxRow, OutboxStore, ParkedRow, PartitionLeases,
-    ReadRequest, TableName,
+    ReadRequest, RelayIntent, TableName,
     postgres::read_headers,
     table::{key_expression, relay_tables, sqlite_text},
 };
@@ -126,6 +126,7 @@ impl OutboxStore for SqliteOutbox {
         relay: &str,
         partitions: i32,
         lease: Duration,
+        _intent: RelayIntent,
     ) -> Result<PartitionLeases> {
         // A file has one writer: dividing the work among relays would only make them wait for each other.
         let take = format!(
@@ -204,7 +205,7 @@ impl OutboxStore for SqliteOutbox {
         Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).unwrap_or_default()))
     }
 
-    async fn mark_published(&self, outbox: &str, ids: &[String], delete: bool) -> Result<()> {
+    async fn mark_published(&self, outbox: &str, ids: &[String], delete: bool) -> Result<u64> {
         let layout = self.layout().await?;
         let table = self.table.sql();
         let named = "(id IN (SELECT value FROM json_each(?1)) OR id IN (SELECT unhex(value, '-') FROM json_each(?1)))";
@@ -220,13 +221,13 @@ impl OutboxStore for SqliteOutbox {
         };
         let ids = serde_json::to_string(ids)?;
         let mut transaction = self.pool.begin().await?;
-        sqlx::query(AssertSqlSafe(sql)).bind(&ids).execute(&mut *transaction).await?;
+        let marked = sqlx::query(AssertSqlSafe(sql)).bind(&ids).execute(&mut *transaction).await?;
         if !layout.keeps_retries() {
             let sql = "DELETE FROM relais_outbox_retry WHERE outbox = ?2 AND id IN (SELECT value FROM json_each(?1))";
             sqlx::query(sql).bind(&ids).bind(outbox).execute(&mut *transaction).await?;
         }
         transaction.commit().await?;
-        Ok(())
+        Ok(marked.rows_affected())
     }
 
     async fn record_failures(&self, outbox: &str, failed: &[FailedRow]) -> Result<()> {

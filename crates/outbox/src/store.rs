@@ -7,7 +7,7 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use relais_message::{Headers, Message, Template, TemplateFields, header};
 
-use crate::{Layout, OutboxError};
+use crate::{CaptureSource, Layout, OutboxError};
 
 /// Which rows to read.
 #[derive(Debug, Clone)]
@@ -26,6 +26,38 @@ pub struct ReadRequest {
     pub bytes: usize,
     /// After so many failed tries a row is parked, where the table has no column that says so.
     pub limit: u32,
+    /// Only rows up to this place in their order: a `sequence`, or a `created_at`. PostgreSQL only.
+    pub up_to: Option<String>,
+}
+
+/// What a relay wants of the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RelayIntent {
+    /// It takes its share.
+    Shares,
+    /// It wants all partitions, to capture.
+    WantsAll,
+    /// It has all partitions, and reads the slot.
+    Captures,
+}
+
+impl RelayIntent {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Shares => "shares",
+            Self::WantsAll => "wants all",
+            Self::Captures => "captures",
+        }
+    }
+}
+
+/// A key with a row that failed and is not published yet.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FailedKey {
+    /// The key.
+    pub key: String,
+    /// Whether it is time to try again.
+    pub is_due: bool,
 }
 
 /// An unpublished row.
@@ -189,6 +221,7 @@ pub trait OutboxStore: Send + Sync + 'static {
         relay: &str,
         partitions: i32,
         lease: Duration,
+        intent: RelayIntent,
     ) -> Result<PartitionLeases, OutboxError>;
 
     /// A relay is gone.
@@ -200,8 +233,8 @@ pub trait OutboxStore: Send + Sync + 'static {
     /// How long until the next row is to be tried again.
     async fn next_retry(&self, outbox: &str) -> Result<Option<Duration>, OutboxError>;
 
-    /// Notes that rows were published, or deletes them.
-    async fn mark_published(&self, outbox: &str, ids: &[String], delete: bool) -> Result<(), OutboxError>;
+    /// Notes that rows were published, or deletes them; how many there were.
+    async fn mark_published(&self, outbox: &str, ids: &[String], delete: bool) -> Result<u64, OutboxError>;
 
     /// Notes that rows were not published.
     async fn record_failures(&self, outbox: &str, failed: &[FailedRow]) -> Result<(), OutboxError>;
@@ -220,6 +253,21 @@ pub trait OutboxStore: Send + Sync + 'static {
 
     /// Gives up parked rows: they count as published; how many there were.
     async fn skip_parked(&self, outbox: &str, ids: &[String]) -> Result<u64, OutboxError>;
+
+    /// Where the outbox can be captured from; none where there is no log.
+    async fn capture_source(&self) -> Result<Option<CaptureSource>, OutboxError> {
+        Ok(None)
+    }
+
+    /// The relay that says that it captures, and whose lease is not over.
+    async fn relay_that_captures(&self, _outbox: &str) -> Result<Option<String>, OutboxError> {
+        Ok(None)
+    }
+
+    /// Keys with rows that failed and are not published yet.
+    async fn failed_keys(&self, _request: &ReadRequest) -> Result<Vec<FailedKey>, OutboxError> {
+        Ok(Vec::new())
+    }
 
     /// Waits until somebody says that there are new rows. Never returns where nobody does.
     async fn wait_for_rows(&self);

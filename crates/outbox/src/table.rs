@@ -139,6 +139,11 @@ impl Layout {
         ["next_try_at", "last_error", "parked_at"].into_iter().all(|column| self.has(column))
     }
 
+    /// The column by which rows are ordered first.
+    pub(crate) fn order_column(&self) -> &'static str {
+        if self.has("sequence") { "sequence" } else { "created_at" }
+    }
+
     /// What rows of an aggregate are ordered by.
     pub(crate) fn order(&self, dialect: Dialect) -> &'static str {
         match (self.has("sequence"), dialect) {
@@ -321,7 +326,7 @@ pub(crate) fn relay_tables(table: &TableName, dialect: Dialect) -> Vec<String> {
     vec![
         format!(
             "CREATE TABLE IF NOT EXISTS {} (outbox text NOT NULL, relay text NOT NULL, until {time} NOT NULL,
-    PRIMARY KEY (outbox, relay))",
+    intent text NOT NULL DEFAULT 'shares', PRIMARY KEY (outbox, relay))",
             beside("relais_outbox_relay")
         ),
         format!(

@@ -124,7 +124,7 @@ both! {
         let relay = world.relay(options()?).await?;
         world.sink.until(37).await?;
         // Alone it can not be told from an outage. Others show that the sink is there.
-        for number in 5..100 {
+        for number in 5..10_000 {
             if relay.stats().parked == 1 {
                 break;
             }

@@ -104,6 +104,13 @@ impl Drop for TestDatabase {
 }
 
 async fn drop_database(administration: &Url, name: &str) -> Result<()> {
+    // A database with a replication slot can not be dropped.
+    let slots = format!(
+        "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots
+         WHERE database = '{name}' AND active_pid IS NOT NULL;
+         SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = '{name}' AND NOT active"
+    );
+    execute(administration, slots).await.context("drop the replication slots of a test database")?;
     let statement = format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)");
     execute(administration, statement).await.context("drop a test database")
 }

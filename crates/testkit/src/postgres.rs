@@ -146,6 +146,9 @@ impl PostgresServer {
             ("max_connections", &self.options.max_connections.to_string()),
             // Change capture needs it, and it can only be set at start.
             ("wal_level", "logical"),
+            // Many tests at once, each with a slot.
+            ("max_replication_slots", "100"),
+            ("max_wal_senders", "100"),
         ] {
             command.arg("-c").arg(format!("{name}={value}"));
         }

@@ -7,7 +7,8 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context as _, Result};
 use relais_message::RoutedMessage;
 use relais_outbox::{
-    Outbox, OutboxError, OutboxEvent, OutboxStore, ParkedRow, ReadRequest, Relay, RelayHandle, RelayOptions, RelayStats,
+    Mode, Outbox, OutboxError, OutboxEvent, OutboxStore, ParkedRow, ReadRequest, Relay, RelayHandle, RelayOptions,
+    RelayStats,
 };
 use relais_testkit::TestDatabase;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
@@ -36,6 +37,11 @@ macro_rules! both {
             }
 
             #[tokio::test]
+            async fn on_postgres_by_capture() -> Result<()> {
+                run(&World::captured().await?).await
+            }
+
+            #[tokio::test]
             async fn on_sqlite() -> Result<()> {
                 run(&World::sqlite().await?).await
             }
@@ -61,6 +67,8 @@ pub struct World {
     outbox: Outbox,
     connection: Mutex<Connection>,
     url: String,
+    /// How relays learn of new rows.
+    pub mode: Mode,
     _keep: Keep,
 }
 
@@ -89,6 +97,11 @@ impl World {
         Self::new(url, connection, Keep::Postgres(database)).await
     }
 
+    /// On PostgreSQL, with relays that read the log.
+    pub async fn captured() -> Result<Self> {
+        Ok(Self { mode: Mode::Capture, ..Self::postgres().await? })
+    }
+
     pub async fn sqlite() -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let url = format!("sqlite:{}?mode=rwc", folder.path().join("shop.db").display());
@@ -102,7 +115,7 @@ impl World {
         let outbox = Outbox::new("outbox")?;
         let store = relais_outbox::open(&url, &outbox).await?;
         let connection = Mutex::new(connection);
-        Ok(Self { sink: Arc::default(), store, outbox, connection, url, _keep: keep })
+        Ok(Self { sink: Arc::default(), store, outbox, connection, url, mode: Mode::Polling, _keep: keep })
     }
 
     pub async fn create(&self) -> Result<()> {
@@ -227,6 +240,7 @@ impl World {
             rows: 100,
             bytes: 0,
             limit: options.retry.limit,
+            up_to: None,
         };
         Ok(self.store.list_parked(&request).await?)
     }
@@ -234,6 +248,7 @@ impl World {
     pub async fn try_relay(&self, options: RelayOptions) -> Result<RunningRelay, OutboxError> {
         // Each with a connection of its own, as a process would have.
         let store = relais_outbox::open(&self.url, &self.outbox).await?;
+        let options = RelayOptions { mode: self.mode, ..options };
         let relay = Relay::new(store, Arc::<TestSink>::clone(&self.sink), options).await?;
         let (stop, handle) = (CancellationToken::new(), relay.handle());
         let task = tokio::spawn(relay.run(stop.clone()));

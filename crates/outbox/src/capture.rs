@@ -1,0 +1,533 @@
+//! The relay by change capture: rows come from PostgreSQL's write-ahead log, in the order of their commits.
+//!
+//! Rows are marked as they are by polling, so that each of the two can take over from the other at any row. Whenever something
+//! is left in the table that the stream has passed or may never bring (at the start, after the sink was away, after a message
+//! failed), the relay catches up: it polls until the table has nothing up to the place where its last row was, notes where the
+//! log ends by then, and goes on with the stream. Rows of transactions before that place may be published already, and are
+//! looked up before they are sent.
+//!
+//! A message that fails is written down in its row, and its key is left to polling until all of it is published: the stream
+//! passes over its rows, which are safe in the table.
+
+use std::{
+    borrow::Cow,
+    collections::{BTreeSet, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use relais_capture::{
+    Change, ChangeBatch, ChangeStream, Operation, Relation, SlotState, StreamEvent, StreamOptions, Value,
+};
+use relais_message::Headers;
+use tokio::{sync::Notify, task::JoinHandle};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    Activity, CaptureSource, Mode, OutboxError, OutboxRow, OutboxStore, Relay, RelayIntent, RelayOptions,
+    relay::{Shift, Step},
+};
+
+/// How often the slot is looked at.
+const WATCH_EVERY: Duration = Duration::from_secs(5);
+
+/// How often rows that failed are looked at, while there are any.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How long a sender that is gone may keep the slot.
+const SLOT_IS_FREE_WITHIN: Duration = Duration::from_secs(30);
+
+/// How the way to capture stands, while the relay polls.
+pub(crate) struct Preparation {
+    /// When to try; none: never.
+    due: Option<Instant>,
+    running: Option<JoinHandle<Result<Option<CaptureSource>, OutboxError>>>,
+    finished: Arc<Notify>,
+    failures: u32,
+    why: Option<String>,
+    watched: Instant,
+}
+
+impl Preparation {
+    pub(crate) fn new(relay: &Relay) -> Self {
+        Self {
+            due: (relay.options.mode != Mode::Polling).then(Instant::now),
+            running: None,
+            finished: Arc::default(),
+            failures: 0,
+            why: None,
+            watched: Instant::now(),
+        }
+    }
+
+    /// What the other relays are to know. Who captures needs all partitions.
+    pub(crate) fn intent(&self) -> RelayIntent {
+        match self.running.is_some() || self.due.is_some_and(|due| due <= Instant::now()) {
+            true => RelayIntent::WantsAll,
+            false => RelayIntent::Shares,
+        }
+    }
+
+    /// Why it does not capture.
+    pub(crate) fn why(&self) -> Option<String> {
+        self.why.clone()
+    }
+
+    /// Begins to make publication and slot, beside the polling.
+    pub(crate) fn begin_if_due(&mut self, relay: &Relay) {
+        if self.running.is_some() || self.due.is_none_or(|due| due > Instant::now()) {
+            return;
+        }
+        let (store, options) = (Arc::clone(&relay.store), relay.options.clone());
+        let finished = Arc::clone(&self.finished);
+        self.running = Some(tokio::spawn(async move {
+            let prepared = prepare(&*store, &options).await;
+            finished.notify_one();
+            prepared
+        }));
+    }
+
+    /// Waits until it is worth to look again.
+    pub(crate) async fn changed(&self) {
+        match &self.running {
+            Some(_) => self.finished.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What can be captured, as soon as it can.
+    pub(crate) async fn take_ready(&mut self, relay: &Relay) -> Option<CaptureSource> {
+        let running = self.running.take_if(|running| running.is_finished())?;
+        match running.await {
+            Ok(Ok(Some(source))) => return Some(source),
+            // A database that has no log.
+            Ok(Ok(None)) => self.due = None,
+            Ok(Err(error)) => self.put_off(relay, &error),
+            Err(_) => self.due = Some(Instant::now() + relay.options.capture.retry),
+        }
+        None
+    }
+
+    /// Notes how capturing ended.
+    pub(crate) async fn note_end(&mut self, relay: &Relay, source: &CaptureSource, end: CaptureEnd) {
+        relay.handle.update(|stats| (stats.unconfirmed_wal, stats.retained_wal) = (None, None));
+        match end {
+            CaptureEnd::Stopped | CaptureEnd::LeasesLost => (self.due, self.failures) = (Some(Instant::now()), 0),
+            CaptureEnd::Failed(error) => self.put_off(relay, &error),
+            CaptureEnd::TooLarge(retained) => {
+                let error = OutboxError::SlotTooLarge { retained, limit: relay.options.capture.max_retained_wal };
+                self.put_off(relay, &error);
+                self.drop_slot(relay, source).await;
+            }
+        }
+    }
+
+    fn put_off(&mut self, relay: &Relay, error: &OutboxError) {
+        self.failures += 1;
+        // What passes is tried again soon, since the slot is there and the log grows.
+        let pause = match error.is_passing() {
+            true => Duration::from_millis(250).saturating_mul(self.failures).min(relay.options.capture.retry),
+            false => relay.options.capture.retry,
+        };
+        self.due = Some(Instant::now() + pause);
+        let why = error.to_string();
+        if self.why.as_ref() != Some(&why) {
+            tracing::warn!(outbox = relay.options.outbox, why, "the outbox is not captured");
+        }
+        relay.handle.update(|stats| stats.why_not_capture = Some(why.clone()));
+        self.why = Some(why);
+    }
+
+    /// A slot that nobody reads must not fill the server's disk.
+    pub(crate) async fn watch_slot(&mut self, relay: &Relay) {
+        if relay.options.mode == Mode::Polling || self.running.is_some() || self.watched.elapsed() < WATCH_EVERY {
+            return;
+        }
+        self.watched = Instant::now();
+        let Ok(Some(source)) = relay.store.capture_source().await else { return };
+        let state = match relay.slot_state(&source).await {
+            Ok(Some(state)) => state,
+            Ok(None) | Err(_) => return,
+        };
+        if state.retained > relay.options.capture.max_retained_wal && !state.active {
+            self.drop_slot(relay, &source).await;
+        }
+    }
+
+    async fn drop_slot(&self, relay: &Relay, source: &CaptureSource) {
+        let dropped = async {
+            source.slot(&relay.options)?.drop(source.pool()).await?;
+            Ok::<_, OutboxError>(())
+        };
+        match dropped.await {
+            Ok(()) => {
+                tracing::warn!(outbox = relay.options.outbox, "dropped the outbox's slot to protect the server's disk")
+            }
+            Err(error) => tracing::error!(outbox = relay.options.outbox, %error, "failed to drop the outbox's slot"),
+        }
+    }
+
+    pub(crate) fn abort(&self) {
+        if let Some(running) = &self.running {
+            running.abort();
+        }
+    }
+}
+
+async fn prepare(store: &dyn OutboxStore, options: &RelayOptions) -> Result<Option<CaptureSource>, OutboxError> {
+    let Some(source) = store.capture_source().await? else { return Ok(None) };
+    source.prepare(options).await?;
+    Ok(Some(source))
+}
+
+/// Why capturing ended.
+pub(crate) enum CaptureEnd {
+    /// The relay was told to stop.
+    Stopped,
+    /// Somebody else has partitions now.
+    LeasesLost,
+    /// The server keeps too much WAL for the slot.
+    TooLarge(u64),
+    /// The stream failed.
+    Failed(OutboxError),
+}
+
+impl From<OutboxError> for CaptureEnd {
+    fn from(error: OutboxError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+impl From<relais_capture::CaptureError> for CaptureEnd {
+    fn from(error: relais_capture::CaptureError) -> Self {
+        Self::Failed(error.into())
+    }
+}
+
+/// What a relay knows while it captures.
+struct Capturing<'a> {
+    relay: &'a Relay,
+    source: &'a CaptureSource,
+    columns: Columns,
+    /// Rows of transactions up to here may have been published by polling.
+    polled_until: u64,
+    /// Keys that are left to polling.
+    failed_keys: BTreeSet<String>,
+    /// The last transaction with a row that the stream has passed over.
+    passed_over: Option<u32>,
+    watched: Instant,
+}
+
+impl Relay {
+    /// Captures until it is told to stop, or cannot go on.
+    pub(crate) async fn capture(
+        &self,
+        source: &CaptureSource,
+        shift: &mut Shift,
+        stop: &CancellationToken,
+    ) -> CaptureEnd {
+        let mut capturing = Capturing {
+            relay: self,
+            source,
+            columns: Columns::default(),
+            polled_until: 0,
+            failed_keys: BTreeSet::new(),
+            passed_over: None,
+            watched: Instant::now(),
+        };
+        match capturing.run(shift, stop).await {
+            Ok(()) => CaptureEnd::Stopped,
+            Err(end) => end,
+        }
+    }
+
+    async fn slot_state(&self, source: &CaptureSource) -> Result<Option<SlotState>, OutboxError> {
+        let state = source.slot(&self.options)?.state(source.pool()).await?;
+        self.handle.update(|stats| stats.retained_wal = state.as_ref().map(|state| state.retained));
+        Ok(state)
+    }
+}
+
+impl Capturing<'_> {
+    async fn run(&mut self, shift: &mut Shift, stop: &CancellationToken) -> Result<(), CaptureEnd> {
+        // Before the stream: the slot is not read meanwhile, and nobody waits for us.
+        self.catch_up(shift, RelayIntent::WantsAll, stop).await?;
+        let mut stream = self.start(stop).await?;
+        let ended = self.follow(&mut stream, shift, stop).await;
+        if matches!(ended, Err(CaptureEnd::Failed(_))) {
+            return ended;
+        }
+        stream.stop().await;
+        ended
+    }
+
+    async fn start(&self, stop: &CancellationToken) -> Result<ChangeStream, CaptureEnd> {
+        let options = &self.relay.options;
+        let stream = StreamOptions {
+            batch_rows: options.batch_rows.max(1),
+            batch_bytes: options.batch_bytes,
+            ..StreamOptions::new(self.source.slot(options)?.name(), self.source.publication_name(options)?)
+        };
+        let begun = Instant::now();
+        loop {
+            match ChangeStream::start(&self.source.address, stream.clone()).await {
+                // The server has not noticed yet that the one before is gone.
+                Err(error) if error.is_in_use() && begun.elapsed() < SLOT_IS_FREE_WITHIN && !stop.is_cancelled() => {
+                    self.relay.sleep(Duration::from_millis(50), stop).await;
+                }
+                other => return Ok(other?),
+            }
+        }
+    }
+
+    async fn follow(
+        &mut self,
+        stream: &mut ChangeStream,
+        shift: &mut Shift,
+        stop: &CancellationToken,
+    ) -> Result<(), CaptureEnd> {
+        self.relay.handle.update(|stats| {
+            (stats.activity, stats.why_not_capture, stats.trouble) = (Activity::Capturing, None, None);
+        });
+        tracing::info!(outbox = self.relay.options.outbox, "the outbox is captured");
+        let mut failures = tokio::time::interval(LOOK_EVERY);
+        failures.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut upkeep = tokio::time::interval(Duration::from_secs(1).min(self.relay.options.lease / 3));
+        upkeep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                batch = stream.next() => {
+                    let ChangeBatch { events, confirm, .. } = batch?;
+                    self.deliver(events, shift, stop).await?;
+                    if stop.is_cancelled() {
+                        return Ok(());
+                    }
+                    if let Some(lsn) = confirm {
+                        stream.confirm(lsn);
+                    }
+                }
+                _ = failures.tick(), if !self.failed_keys.is_empty() => self.look_at_failures(shift, stop).await?,
+                _ = upkeep.tick() => self.upkeep(shift, RelayIntent::Captures, stop).await?,
+            }
+        }
+    }
+
+    /// Keeps the leases, looks at the slot, and purges, if it is time.
+    async fn upkeep(
+        &mut self,
+        shift: &mut Shift,
+        intent: RelayIntent,
+        stop: &CancellationToken,
+    ) -> Result<(), CaptureEnd> {
+        let relay = self.relay;
+        if relay.keep_leases(shift, intent, stop).await && !relay.has_all(shift) {
+            return Err(CaptureEnd::LeasesLost);
+        }
+        relay.purge_if_due(shift).await;
+        if self.watched.elapsed() < WATCH_EVERY {
+            return Ok(());
+        }
+        self.watched = Instant::now();
+        let Some(state) = relay.slot_state(self.source).await? else {
+            return Err(OutboxError::SlotGone.into());
+        };
+        relay.handle.update(|stats| stats.unconfirmed_wal = Some(state.unconfirmed));
+        if state.lost {
+            return Err(OutboxError::SlotGone.into());
+        }
+        if state.retained > relay.options.capture.max_retained_wal {
+            return Err(CaptureEnd::TooLarge(state.retained));
+        }
+        Ok(())
+    }
+
+    /// Publishes by polling whatever the table has by now, so that only the stream is left.
+    async fn catch_up(
+        &mut self,
+        shift: &mut Shift,
+        intent: RelayIntent,
+        stop: &CancellationToken,
+    ) -> Result<(), CaptureEnd> {
+        let relay = self.relay;
+        if let Some(transaction) = self.passed_over.take() {
+            self.source.until_visible(&[transaction]).await?;
+        }
+        let before = relay.handle.stats().activity;
+        relay.handle.update(|stats| stats.activity = Activity::CatchingUp);
+        let mut last = self.source.last_unpublished().await?;
+        while let Some(up_to) = last.take()
+            && !stop.is_cancelled()
+        {
+            self.upkeep(shift, intent, stop).await?;
+            last = match relay.step(shift, Some(&up_to), stop).await {
+                Step::Busy => Some(up_to),
+                // Newer rows of other keys show whether the sink is away, or does not survive one message.
+                Step::Away => self.source.last_unpublished().await?,
+                Step::Idle => None,
+            };
+        }
+        self.polled_until = self.source.wal_end().await?;
+        let failed = relay.store.failed_keys(&relay.request(Vec::new(), 0)).await?;
+        self.failed_keys = failed.into_iter().map(|failed| failed.key).collect();
+        relay.handle.update(|stats| stats.activity = before);
+        Ok(())
+    }
+
+    /// Catches up once a row that failed is to be tried again, or an operator has decided about it.
+    async fn look_at_failures(&mut self, shift: &mut Shift, stop: &CancellationToken) -> Result<(), CaptureEnd> {
+        let failed = self.relay.store.failed_keys(&self.relay.request(Vec::new(), 0)).await?;
+        let due = failed.iter().any(|failed| failed.is_due);
+        let keys: BTreeSet<String> = failed.into_iter().map(|failed| failed.key).collect();
+        if due || keys != self.failed_keys {
+            self.catch_up(shift, RelayIntent::Captures, stop).await?;
+        }
+        Ok(())
+    }
+
+    /// Publishes rows of the stream. After it they are published, or their keys are left to polling.
+    async fn deliver(
+        &mut self,
+        events: Vec<StreamEvent>,
+        shift: &mut Shift,
+        stop: &CancellationToken,
+    ) -> Result<(), CaptureEnd> {
+        let mut rows = Vec::with_capacity(events.len());
+        for event in events {
+            let StreamEvent::Change(change) = event else { continue };
+            if let Some(row) = self.columns.row(&change, &self.relay.options) {
+                rows.push((row, change.transaction));
+            }
+        }
+        while !rows.is_empty() && !stop.is_cancelled() {
+            self.leave_out_published(&mut rows).await?;
+            let mut sent = Vec::with_capacity(rows.len());
+            let mut transactions: Vec<u32> = Vec::new();
+            for (row, transaction) in &rows {
+                if self.failed_keys.contains(&row.key) {
+                    self.passed_over = Some(transaction.number);
+                } else {
+                    if transactions.last() != Some(&transaction.number) {
+                        transactions.push(transaction.number);
+                    }
+                    sent.push(row.clone());
+                }
+            }
+            let published = self.relay.publish_rows(sent, &transactions).await?;
+            if published.is_silent() {
+                // The sink is away. All these rows are in the table: polling finds out when it is back.
+                if let Some((_, transaction)) = rows.last() {
+                    self.source.until_visible(&[transaction.number]).await?;
+                }
+                self.catch_up(shift, RelayIntent::Captures, stop).await?;
+                continue;
+            }
+            let held_back: Vec<String> = published.held_back.iter().map(|row| row.key.clone()).collect();
+            let failed = self.relay.record(published, true).await?;
+            self.failed_keys.extend(failed.into_iter().map(|failed| failed.key).chain(held_back.iter().cloned()));
+            if let Some((_, transaction)) = rows.iter().rev().find(|(row, _)| held_back.contains(&row.key)) {
+                self.passed_over = Some(transaction.number);
+            }
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// Leaves out what polling has published while the stream was behind.
+    async fn leave_out_published(
+        &self,
+        rows: &mut Vec<(OutboxRow, Arc<relais_capture::Transaction>)>,
+    ) -> Result<(), OutboxError> {
+        let suspects = || rows.iter().filter(|(_, transaction)| transaction.commit_lsn <= self.polled_until);
+        let ids: Vec<&str> = suspects().map(|(row, _)| row.id.as_str()).collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let mut transactions: Vec<u32> = suspects().map(|(_, transaction)| transaction.number).collect();
+        transactions.dedup();
+        let published = self.source.published(&ids, &transactions, self.relay.options.delete_published).await?;
+        let known: HashSet<&String> = published.iter().collect();
+        rows.retain(|(row, _)| !known.contains(&row.id));
+        Ok(())
+    }
+}
+
+/// Where the outbox's columns are in a streamed row.
+#[derive(Default)]
+struct Columns {
+    relation: Option<Arc<Relation>>,
+    places: Vec<Option<usize>>,
+}
+
+const COLUMNS: [&str; 11] = [
+    "id",
+    "aggregate_id",
+    "event_type",
+    "payload",
+    "created_at",
+    "retry_count",
+    "aggregate_type",
+    "headers",
+    "destination",
+    "schema_version",
+    "correlation_id",
+];
+
+impl Columns {
+    /// The row of an insert; none for whatever else there is.
+    fn row(&mut self, change: &Change, options: &RelayOptions) -> Option<OutboxRow> {
+        let Operation::Insert { after } = &change.operation else { return None };
+        if !self.relation.as_ref().is_some_and(|known| Arc::ptr_eq(known, &change.relation)) {
+            let place = |name: &&str| change.relation.columns.iter().position(|column| column.name == **name);
+            (self.places, self.relation) = (COLUMNS.iter().map(place).collect(), Some(Arc::clone(&change.relation)));
+        }
+        let value = |number: usize| match after.get((*self.places.get(number)?)?)? {
+            Value::Text(text) => Some(text),
+            Value::Null | Value::Unchanged => None,
+        };
+        let text = |number: usize| value(number).map(|bytes| String::from_utf8_lossy(bytes).into_owned());
+        let created_at = value(4).and_then(|bytes| read_time(bytes));
+        let mut row = OutboxRow {
+            id: text(0).unwrap_or_default(),
+            key: String::new(),
+            aggregate_id: text(1).unwrap_or_default(),
+            event_type: text(2).unwrap_or_default(),
+            payload: value(3).cloned().unwrap_or_else(Bytes::new),
+            created_at: created_at.unwrap_or(Timestamp::UNIX_EPOCH),
+            retry_count: text(5).and_then(|count| count.parse().ok()).unwrap_or_default(),
+            aggregate_type: text(6),
+            headers: value(7).map_or_else(Headers::default, |json| crate::postgres::read_headers(&lossy(json))),
+            destination: text(8),
+            schema_version: text(9),
+            correlation_id: text(10),
+            unreadable: created_at.is_none().then(|| "the row can not be read: created_at is no time".to_owned()),
+        };
+        // A row without the value shares the key of all that have none, as in SQL.
+        row.key = options.key.render(&row).unwrap_or_default();
+        Some(row)
+    }
+}
+
+fn lossy(bytes: &Bytes) -> Cow<'_, str> {
+    String::from_utf8_lossy(bytes)
+}
+
+/// Reads `2026-11-18 06:59:25.123456+00`.
+fn read_time(bytes: &[u8]) -> Option<Timestamp> {
+    std::str::from_utf8(bytes).ok()?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_of_the_log_are_read() {
+        let read = |text: &str| read_time(text.as_bytes()).map(|time| time.as_microsecond());
+        assert_eq!(read("2026-11-18 06:59:25.123456+00"), Some(1_795_157_965_123_456));
+        assert_eq!(read("2026-11-18 06:59:25+00"), Some(1_795_157_965_000_000));
+        assert_eq!(read("infinity"), None);
+    }
+}
