@@ -60,7 +60,7 @@ Environment:
 
 As root on Debian or Ubuntu, `test` and `fuzz-api` install the packages they miss (postgresql,
 rabbitmq-server, redis-server, curl, faketime, jq, openssl, python3, python3-venv, nodejs, npm, chromium,
-prometheus). RemoteInterest they say what is missing and how to get it.
+prometheus). Elsewhere they say what is missing and how to get it.
 
 Exit status: 0 all is well, 1 something failed, 2 the command line was not understood.
 ";

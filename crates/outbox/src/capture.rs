@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// How often the slot is looked at.
-const WATCH_EVERY: Duration = Duration::from_secs(5);
+const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 /// How often rows that failed are looked at, while there are any.
 const LOOK_EVERY: Duration = Duration::from_millis(500);

@@ -6,7 +6,34 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use relais_outbox::{OutboxError, RelayOptions, Retry};
-use world::{DEADLINE, World, both};
+use world::{DEADLINE, World};
+
+/// Makes of each function a test on each database.
+macro_rules! both {
+    ($($(#[$doc:meta])* async fn $name:ident($world:ident: &World) -> Result<()> $body:block)*) => {
+        $($(#[$doc])*
+        mod $name {
+            use super::*;
+
+            async fn run($world: &World) -> Result<()> $body
+
+            #[tokio::test]
+            async fn on_postgres() -> Result<()> {
+                run(&World::postgres().await?).await
+            }
+
+            #[tokio::test]
+            async fn on_postgres_by_capture() -> Result<()> {
+                run(&World::captured().await?).await
+            }
+
+            #[tokio::test]
+            async fn on_sqlite() -> Result<()> {
+                run(&World::sqlite().await?).await
+            }
+        })*
+    };
+}
 
 /// A relay that looks often and retries at once.
 fn options() -> Result<RelayOptions> {

@@ -1,4 +1,5 @@
 //! An outbox in a database of its own, and a sink that does what a test says.
+#![allow(dead_code, reason = "each test file uses a part of it")]
 
 mod sink;
 
@@ -22,34 +23,6 @@ pub use sink::TestSink;
 /// For whatever should happen soon, on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Makes of each function a test on each database.
-macro_rules! both {
-    ($($(#[$doc:meta])* async fn $name:ident($world:ident: &World) -> Result<()> $body:block)*) => {
-        $($(#[$doc])*
-        mod $name {
-            use super::*;
-
-            async fn run($world: &World) -> Result<()> $body
-
-            #[tokio::test]
-            async fn on_postgres() -> Result<()> {
-                run(&World::postgres().await?).await
-            }
-
-            #[tokio::test]
-            async fn on_postgres_by_capture() -> Result<()> {
-                run(&World::captured().await?).await
-            }
-
-            #[tokio::test]
-            async fn on_sqlite() -> Result<()> {
-                run(&World::sqlite().await?).await
-            }
-        })*
-    };
-}
-pub(crate) use both;
-
 enum Connection {
     Postgres(PgConnection),
     Sqlite(SqliteConnection),
@@ -59,6 +32,7 @@ enum Connection {
 enum Keep {
     Postgres(#[expect(dead_code, reason = "it is dropped last")] TestDatabase),
     Sqlite(#[expect(dead_code, reason = "it is dropped last")] TempDir),
+    Nothing,
 }
 
 pub struct World {
@@ -68,7 +42,7 @@ pub struct World {
     connection: Mutex<Connection>,
     url: String,
     /// How relays learn of new rows.
-    pub mode: Mode,
+    mode: Mode,
     _keep: Keep,
 }
 
@@ -97,9 +71,19 @@ impl World {
         Self::new(url, connection, Keep::Postgres(database)).await
     }
 
+    /// In a database that lives longer.
+    pub async fn at(url: &str) -> Result<Self> {
+        let connection = Connection::Postgres(PgConnection::connect(url).await?);
+        Self::new(url.to_owned(), connection, Keep::Nothing).await
+    }
+
     /// On PostgreSQL, with relays that read the log.
     pub async fn captured() -> Result<Self> {
-        Ok(Self { mode: Mode::Capture, ..Self::postgres().await? })
+        Ok(Self::postgres().await?.with_mode(Mode::Capture))
+    }
+
+    pub fn with_mode(self, mode: Mode) -> Self {
+        Self { mode, ..self }
     }
 
     pub async fn sqlite() -> Result<Self> {
@@ -245,10 +229,78 @@ impl World {
         Ok(self.store.list_parked(&request).await?)
     }
 
+    /// A user that may capture the outbox, and nothing more.
+    pub async fn user_with_rights(&self) -> Result<String> {
+        let user = format!("relay_{}", Uuid::now_v7().simple());
+        self.execute(&format!(
+            "CREATE ROLE {user} LOGIN REPLICATION; ALTER TABLE outbox OWNER TO {user}; GRANT CREATE ON SCHEMA public TO {user};
+             DO $$ BEGIN EXECUTE format('GRANT CREATE ON DATABASE %I TO {user}', current_database()); END $$;
+             GRANT ALL ON ALL TABLES IN SCHEMA public TO {user}"
+        ))
+        .await?;
+        Ok(user)
+    }
+
+    pub async fn drop_user(&self, user: &str) -> Result<()> {
+        self.execute(&format!("REASSIGN OWNED BY {user} TO postgres; DROP OWNED BY {user}; DROP ROLE {user}")).await
+    }
+
+    /// Ends all connections that stream changes of this database.
+    pub async fn end_senders(&self) -> Result<()> {
+        self.execute(
+            "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots
+             WHERE database = current_database() AND active_pid IS NOT NULL",
+        )
+        .await
+    }
+
+    /// Waits until all rows are marked.
+    pub async fn until_published(&self) -> Result<()> {
+        self.until_none("SELECT count(*) FROM outbox WHERE published_at IS NULL").await
+    }
+
+    /// Waits until the database has no slot.
+    pub async fn until_no_slot(&self) -> Result<()> {
+        self.until_none("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()").await
+    }
+
+    async fn until_none(&self, query: &str) -> Result<()> {
+        let counted = async {
+            while self.number(query).await? > 0 {
+                tokio::task::yield_now().await;
+            }
+            anyhow::Ok(())
+        };
+        tokio::time::timeout(DEADLINE, counted).await.with_context(|| format!("0: {query}"))?
+    }
+
+    /// A relay that connects as this user.
+    pub async fn relay_as(&self, user: &str, options: RelayOptions) -> Result<RunningRelay> {
+        Ok(self.relay_at(&self.url.replace("postgres@", &format!("{user}@")), options).await?)
+    }
+
     pub async fn try_relay(&self, options: RelayOptions) -> Result<RunningRelay, OutboxError> {
+        self.relay_at(&self.url, options).await
+    }
+
+    /// A relay that connects by this URL.
+    pub async fn relay_at(&self, url: &str, options: RelayOptions) -> Result<RunningRelay, OutboxError> {
         // Each with a connection of its own, as a process would have.
-        let store = relais_outbox::open(&self.url, &self.outbox).await?;
-        let options = RelayOptions { mode: self.mode, ..options };
+        let store = relais_outbox::open(url, &self.outbox).await?;
+        self.start(store, RelayOptions { mode: self.mode, ..options }).await
+    }
+
+    /// A relay that connects by this URL and works in this mode.
+    pub async fn relay_in_mode(
+        &self,
+        url: &str,
+        mode: Mode,
+        options: RelayOptions,
+    ) -> Result<RunningRelay, OutboxError> {
+        self.start(relais_outbox::open(url, &self.outbox).await?, RelayOptions { mode, ..options }).await
+    }
+
+    async fn start(&self, store: Arc<dyn OutboxStore>, options: RelayOptions) -> Result<RunningRelay, OutboxError> {
         let relay = Relay::new(store, Arc::<TestSink>::clone(&self.sink), options).await?;
         let (stop, handle) = (CancellationToken::new(), relay.handle());
         let task = tokio::spawn(relay.run(stop.clone()));
@@ -302,7 +354,7 @@ fn id(key: &str, number: usize) -> Uuid {
     Uuid::from_bytes(bytes)
 }
 
-fn event(key: &str, number: usize, bytes: usize) -> Result<OutboxEvent> {
+pub fn event(key: &str, number: usize, bytes: usize) -> Result<OutboxEvent> {
     // Not to be compressed to nothing.
     let filling: String = (0..bytes / 16).map(|n| format!("{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15))).collect();
     let payload = serde_json::json!({"key": key, "n": number, "customer": 7, "filling": filling});

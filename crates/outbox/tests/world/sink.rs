@@ -81,6 +81,11 @@ impl TestSink {
         state.arrived.iter().map(|outgoing| outgoing.message.id.as_str()).collect::<HashSet<_>>().len()
     }
 
+    /// How often it was called.
+    pub fn calls(&self) -> usize {
+        self.state().calls
+    }
+
     pub fn failures(&self) -> usize {
         self.state().failures
     }
@@ -112,6 +117,27 @@ impl TestSink {
             let waited = tokio::time::timeout(left, changed).await;
             ensure!(waited.is_ok(), "{what} in time; there are {}", self.distinct());
         }
+    }
+
+    /// Whether all of these arrived.
+    pub fn has_all(&self, ids: &HashSet<String>) -> bool {
+        let state = self.state();
+        let arrived: HashSet<&str> = state.arrived.iter().map(|outgoing| outgoing.message.id.as_str()).collect();
+        ids.iter().all(|id| arrived.contains(id.as_str()))
+    }
+
+    /// How many first arrivals came after a later one of their key.
+    pub fn out_of_order(&self) -> usize {
+        let (mut last, mut seen, mut wrong) = (HashMap::<String, usize>::new(), HashSet::new(), 0);
+        for outgoing in self.arrived() {
+            if seen.insert(outgoing.message.id.clone()) {
+                let (key, number) = (field(&outgoing, "key"), number(&outgoing));
+                let before = last.entry(key).or_insert(number);
+                wrong += usize::from(*before > number);
+                *before = number.max(*before);
+            }
+        }
+        wrong
     }
 
     /// Checks that the first arrivals of each key are in order.
