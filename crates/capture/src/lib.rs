@@ -6,13 +6,14 @@
 //!
 //! The folder by file: `address` reads URLs, `tls` and `connection` speak the protocol, `pgoutput` decodes, `stream` puts
 //! changes into batches, `slot` and `publication` look after the server, `check` looks before anything is changed, `model` says
-//! what a change is. What is deliberately not here: any sink. See docs/adr/0026 for why the client is our own.
+//! what a change is, `debezium` writes it as Debezium's records. What is deliberately not here: any sink. See docs/adr/0026 for why the client is our own.
 
 mod address;
 mod check;
 mod connection;
+pub mod debezium;
 mod error;
-mod model;
+pub mod model;
 mod pgoutput;
 mod publication;
 mod slot;
