@@ -6,11 +6,12 @@
 //!
 //! The folder by file: `options` has the settings, `field` decides how a column is published, `value` writes one value,
 //! `schema` the schema part, `envelope` whole records. `number`, `time`, `array` and `text` read PostgreSQL's text forms and
-//! write them.
+//! write them. `import` reads the settings of a connector.
 
 mod array;
 mod envelope;
 mod field;
+pub mod import;
 mod number;
 mod options;
 mod schema;
