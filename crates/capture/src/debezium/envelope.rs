@@ -197,19 +197,16 @@ impl Plan {
             .iter()
             .filter_map(|place| columns.iter().position(|column| column.place == *place))
             .collect();
-        let named = |column: &'_ PlannedColumn| {
-            let name = &table.columns[column.place].name;
-            (name.clone(), column.field.clone(), column.optional)
-        };
         let (mut key_start, mut value_start, mut end): (Vec<u8>, Vec<u8>, &[u8]) = (Vec::new(), Vec::new(), b"");
         if options.schemas {
-            let all: Vec<_> = columns.iter().map(named).collect();
-            let of_key: Vec<_> = key.iter().map(|place| named(&columns[*place])).collect();
-            fn names(list: &[(String, Field, bool)]) -> impl Iterator<Item = Named<'_>> + Clone {
-                list.iter().map(|(name, field, optional)| Named { name, field, optional: *optional })
+            fn named<'a>(column: &'a PlannedColumn, table: &'a Table, masked: bool) -> Named<'a> {
+                let name = &table.columns[column.place].name;
+                Named { name, field: &column.field, optional: column.optional, masked }
             }
-            key_start = wrapped(&schema::key(&topic, names(&of_key)));
-            value_start = wrapped(&schema::value(&topic, names(&all)));
+            let of_key = key.iter().map(|place| named(&columns[*place], table, false));
+            let all = columns.iter().map(|column| named(column, table, column.mask.is_some()));
+            key_start = wrapped(&schema::key(&topic, of_key));
+            value_start = wrapped(&schema::value(&topic, all));
             end = b"}";
         }
         let mut source_start = b"\"source\":{\"version\":\"".to_vec();

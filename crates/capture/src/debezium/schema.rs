@@ -13,6 +13,8 @@ pub struct Named<'a> {
     pub name: &'a str,
     pub field: &'a Field,
     pub optional: bool,
+    /// Whether its values are masked. Debezium says so in the schema.
+    pub masked: bool,
 }
 
 const SOURCE: &str = concat!(
@@ -75,6 +77,9 @@ fn write_struct<'a>(out: &mut Vec<u8>, columns: impl Iterator<Item = Named<'a>>)
             out.push(b',');
         }
         write_field(out, column.field, column.optional);
+        if column.masked {
+            out.extend_from_slice(b",\"parameters\":{\"masked\":\"true\"}");
+        }
         out.extend_from_slice(b",\"field\":");
         write_string(out, column.name.as_bytes());
         out.push(b'}');
