@@ -55,6 +55,30 @@ pub enum CaptureError {
         /// The limit.
         limit: usize,
     },
+    /// The database lacks something that capture needs.
+    #[error("the database can not be captured: {0}")]
+    Lacks(String),
+    /// The slot is gone, and changes with it.
+    #[error(
+        "the replication slot is gone or invalidated, and changes since then with it: ask for a snapshot, or drop the capture"
+    )]
+    Gap,
+    /// The server keeps too much WAL for the slot.
+    #[error(
+        "the server kept {retained} bytes of WAL for the slot, more than the limit of {limit}: the slot was dropped"
+    )]
+    SlotTooLarge {
+        /// How much it kept.
+        retained: u64,
+        /// How much it may keep.
+        limit: u64,
+    },
+    /// The URL names another server than before.
+    #[error("this is another server than the one that was captured before: drop the capture to begin anew")]
+    OtherServer,
+    /// The server has less than it had.
+    #[error("the server's log ends before what was published already; was it restored? Drop the capture to begin anew")]
+    Rewound,
     /// A query failed.
     #[error("a query of the captured database failed")]
     Database(#[from] sqlx::Error),

@@ -187,7 +187,7 @@ impl ChangeStream {
     }
 
     /// Tells the server what was confirmed last, and ends the stream in good order.
-    pub async fn stop(mut self) {
+    pub async fn stop(&mut self) {
         self.batches.close();
         let _ = (&mut self.task).await;
     }

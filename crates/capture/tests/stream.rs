@@ -228,7 +228,7 @@ async fn unchanged_large_values_and_changed_columns_are_told() -> Result<()> {
 #[tokio::test]
 async fn errors_tell_a_slot_in_use_from_one_that_is_gone() -> Result<()> {
     let world = World::with_slot().await?;
-    let stream = world.stream(world.options()).await?;
+    let mut stream = world.stream(world.options()).await?;
     let second = ChangeStream::start(&world.address()?, world.options()).await.expect_err("the slot is in use");
     assert!(second.is_in_use() && second.is_passing() && !second.is_gap(), "{second:?}");
     stream.stop().await;

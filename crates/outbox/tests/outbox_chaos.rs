@@ -108,7 +108,10 @@ async fn write(url: String, writer: usize, slow: bool, seed: u64, ledger: Arc<Le
             // Nobody said whether it was committed: the table knows.
             Err(_) => {
                 connection = None;
-                is_there(&url, &ids[0]).await?
+                match ids.first() {
+                    Some(first) => is_there(&url, first).await?,
+                    None => false,
+                }
             }
         };
         if committed {

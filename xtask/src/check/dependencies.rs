@@ -20,8 +20,8 @@ const MAY_KNOW: [(&str, &[&str]); 23] = [
     ("relais-http", &[]),
     // What a message is, and the port for where messages go.
     ("relais-message", &[]),
-    // PostgreSQL's write-ahead log. Knows no sink.
-    ("relais-capture", &[]),
+    // PostgreSQL's write-ahead log. Knows the port of sinks, and none of them.
+    ("relais-capture", &["relais-message"]),
     ("relais-outbox", &["relais-message", "relais-capture"]),
     ("relais-store", &["relais-core", "relais-protocol"]),
     ("relais-bus", &["relais-core", "relais-protocol"]),

@@ -1,4 +1,4 @@
-//! An outbox with its defaults publishes what Debezium's outbox event router does (`debezium/envelopes-outbox-smt.jsonl`).
+//! An outbox with its defaults publishes what Debezium's outbox event router does (`envelopes-outbox-smt.jsonl` of capture's tests).
 //!
 //! So there is no router here. The router was recorded with `route.by.field=event_type`, `table.field.event.key=aggregate_id`
 //! and `table.fields.additional.placement=event_type:header`.
@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context as _, Result};
 use async_trait::async_trait;
 use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink, Template};
-use relais_outbox::{Outbox, Relay, RelayOptions};
+use relais_outbox::{Mode, Outbox, Relay, RelayOptions};
 use relais_testkit::TestDatabase;
 use serde_json::Value;
 use sqlx::{Connection as _, Executor as _, PgConnection};
@@ -34,19 +34,22 @@ impl Sink for Forward {
 
 #[tokio::test]
 async fn an_outbox_publishes_what_the_event_router_does() -> Result<()> {
-    let recorded = include_str!("debezium/envelopes-outbox-smt.jsonl").lines().next().context("no recording")?;
+    let recorded = include_str!("../../capture/tests/debezium/envelopes-outbox-smt.jsonl")
+        .lines()
+        .next()
+        .context("no recording")?;
     let recorded: Value = serde_json::from_str(recorded)?;
 
     let database = TestDatabase::create().await?;
     let mut connection = PgConnection::connect(database.url()).await?;
     // The table and the row of the recording.
-    let sql = include_str!("debezium/envelopes.sql");
+    let sql = include_str!("../../capture/tests/debezium/envelopes.sql");
     for start in ["CREATE TABLE outbox ", "INSERT INTO outbox "] {
         connection.execute(sql.lines().find(|line| line.starts_with(start)).context("no such statement")?).await?;
     }
 
     let (sender, mut arrived) = mpsc::unbounded_channel();
-    let mut options = RelayOptions::new("orders")?;
+    let mut options = RelayOptions { mode: Mode::Capture, ..RelayOptions::new("orders")? };
     options.headers.push(("event_type".into(), Template::parse("{event_type}")?));
     let store = relais_outbox::open(database.url(), &Outbox::new("outbox")?).await?;
     let stop = CancellationToken::new();

@@ -1,0 +1,401 @@
+//! Captures of tables on a real PostgreSQL.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use async_trait::async_trait;
+use relais_capture::{Capture, CaptureActivity, CaptureHandle, CaptureOptions, CapturedDatabase, Mask, Slot};
+use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink};
+use relais_testkit::{PostgresServer, TestDatabase};
+use serde_json::{Value, json};
+use sqlx::{AssertSqlSafe, PgPool};
+use tokio::{sync::Notify, task::JoinHandle, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+/// For whatever should happen soon, on a busy machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Remembers what arrived.
+#[derive(Default)]
+struct Memory {
+    arrived: Mutex<Vec<RoutedMessage>>,
+    away: Mutex<bool>,
+    changed: Notify,
+}
+
+impl Memory {
+    fn arrived(&self) -> MutexGuard<'_, Vec<RoutedMessage>> {
+        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn away(&self, away: bool) {
+        *self.away.lock().unwrap_or_else(PoisonError::into_inner) = away;
+    }
+
+    async fn until(&self, what: &str, done: impl Fn(&[RoutedMessage]) -> bool) -> Result<()> {
+        let waiting = async {
+            loop {
+                let changed = self.changed.notified();
+                if done(&self.arrived()) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        timeout(DEADLINE, waiting).await.with_context(|| format!("{what}: {} arrived", self.arrived().len()))
+    }
+
+    /// What a reader of the topic would have now: the last `after` of each key.
+    fn table(&self, topic: &str) -> BTreeMap<String, Value> {
+        let mut rows = BTreeMap::new();
+        for message in self.arrived().iter().filter(|message| message.destination == topic) {
+            let key = message.message.key.clone().unwrap_or_default();
+            match value(message) {
+                Value::Null => {}
+                value if value["op"] == "d" => {
+                    rows.remove(&key);
+                }
+                value if value["op"] == "t" => rows.clear(),
+                value => {
+                    rows.insert(key, value["after"].clone());
+                }
+            }
+        }
+        rows
+    }
+}
+
+#[async_trait]
+impl Sink for Memory {
+    fn durability(&self) -> Durability {
+        Durability::HandedOver
+    }
+
+    async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
+        let away = *self.away.lock().unwrap_or_else(PoisonError::into_inner);
+        let outcomes = batch.iter().map(|_| match away {
+            true => PublishOutcome::Unknown("away".to_owned()),
+            false => PublishOutcome::Confirmed,
+        });
+        let outcomes = outcomes.collect();
+        if !away {
+            self.arrived().extend(batch);
+        }
+        self.changed.notify_waiters();
+        outcomes
+    }
+
+    async fn close(&self) {}
+}
+
+fn value(message: &RoutedMessage) -> Value {
+    match &message.message.payload {
+        Some(payload) => serde_json::from_slice(payload).expect("JSON"),
+        None => Value::Null,
+    }
+}
+
+struct World {
+    database: TestDatabase,
+    pool: PgPool,
+    sink: Arc<Memory>,
+    options: CaptureOptions,
+}
+
+struct Running {
+    stop: CancellationToken,
+    handle: CaptureHandle,
+    task: JoinHandle<()>,
+}
+
+impl World {
+    async fn new(tables: &[&str]) -> Result<Self> {
+        let database = TestDatabase::create().await?;
+        let pool = PgPool::connect(database.url()).await?;
+        // Slots are of the whole server: the database's name tells them apart.
+        let options = CaptureOptions::new(database.name(), tables)?;
+        let world = Self { database, pool, sink: Arc::default(), options };
+        world.execute("CREATE TABLE orders (id integer PRIMARY KEY, state text, note text)").await?;
+        Ok(world)
+    }
+
+    async fn execute(&self, statements: &str) -> Result<()> {
+        sqlx::raw_sql(AssertSqlSafe(statements.to_owned())).execute(&self.pool).await?;
+        Ok(())
+    }
+
+    async fn start(&self, options: CaptureOptions) -> Result<Running> {
+        let database = CapturedDatabase::connect(self.database.url()).await?;
+        let capture = Capture::new(database, Arc::<Memory>::clone(&self.sink), options);
+        let (stop, handle) = (CancellationToken::new(), capture.handle());
+        Ok(Running { task: tokio::spawn(capture.run(stop.clone())), stop, handle })
+    }
+
+    fn topic(&self) -> String {
+        format!("{}.public.orders", self.options.name)
+    }
+}
+
+impl Running {
+    async fn until(&self, wanted: impl FnMut(&relais_capture::CaptureStats) -> bool) -> Result<()> {
+        let waited = timeout(DEADLINE, self.handle.until(wanted)).await;
+        waited.with_context(|| format!("the capture is not as expected: {:?}", self.handle.stats()))
+    }
+
+    async fn streams(&self) -> Result<()> {
+        self.until(|stats| stats.activity == CaptureActivity::Streaming).await
+    }
+
+    async fn stop(self) -> Result<()> {
+        self.stop.cancel();
+        Ok(timeout(DEADLINE, self.task).await.context("the capture stops")??)
+    }
+}
+
+#[tokio::test]
+async fn rows_that_are_there_come_first_and_changes_follow() -> Result<()> {
+    let world = World::new(&["orders"]).await?;
+    world.execute("INSERT INTO orders VALUES (1, 'old', 'n')").await?;
+    let capture = world.start(world.options.clone()).await?;
+    world.sink.until("the snapshot", |arrived| arrived.len() == 1).await?;
+    world.execute("INSERT INTO orders VALUES (2, 'new', NULL); UPDATE orders SET state = 'paid' WHERE id = 1").await?;
+    world.execute("DELETE FROM orders WHERE id = 2; TRUNCATE orders").await?;
+    world.sink.until("all changes", |arrived| arrived.len() == 6).await?;
+    capture.stop().await?;
+    let arrived = world.sink.arrived();
+    let ops: Vec<String> = arrived.iter().map(|message| value(message)["op"].to_string()).collect();
+    assert_eq!(ops, ["\"r\"", "\"c\"", "\"u\"", "\"d\"", "null", "\"t\""]);
+    assert_eq!(value(&arrived[0])["after"], json!({"id": 1, "state": "old", "note": "n"}));
+    assert_eq!(arrived[1].message.key.as_deref(), Some(r#"{"id":2}"#));
+    assert_eq!(arrived[1].destination, world.topic());
+    assert!(arrived[4].message.payload.is_none(), "a tombstone");
+    let ids: std::collections::HashSet<_> = arrived.iter().map(|message| message.message.id.clone()).collect();
+    assert_eq!(ids.len(), arrived.len(), "each message has an id of its own");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_capture_resumes_where_the_sink_has_confirmed() -> Result<()> {
+    let world = World::new(&["orders"]).await?;
+    let options = CaptureOptions { initial_snapshot: false, batch_rows: 10, ..world.options.clone() };
+    for round in 0..5 {
+        let capture = world.start(options.clone()).await?;
+        capture.streams().await?;
+        world
+            .execute(&format!(
+                "INSERT INTO orders SELECT n, 'x', NULL FROM generate_series({}, {}) n",
+                round * 100 + 1,
+                round * 100 + 100
+            ))
+            .await?;
+        // Killed in the middle, or after it.
+        world.sink.until("some", |arrived| arrived.len() >= round * 100 + 35).await?;
+        capture.task.abort();
+    }
+    let capture = world.start(options).await?;
+    world.sink.until("all", |arrived| ids(arrived).len() >= 500).await?;
+    capture.stop().await?;
+    let arrived = world.sink.arrived();
+    let first: Vec<i64> = {
+        let mut seen = std::collections::HashSet::new();
+        let ids = arrived.iter().map(|message| value(message)["after"]["id"].as_i64().unwrap_or_default());
+        ids.filter(|id| seen.insert(*id)).collect()
+    };
+    assert!(first.is_sorted() && first.len() == 500, "{first:?}");
+    // What is repeated is what was not confirmed: one batch for each kill, at most two.
+    assert!(arrived.len() <= 500 + 5 * 20, "{} arrived", arrived.len());
+    Ok(())
+}
+
+fn ids(arrived: &[RoutedMessage]) -> std::collections::HashSet<i64> {
+    arrived.iter().map(|message| value(message)["after"]["id"].as_i64().unwrap_or_default()).collect()
+}
+
+/// While rows are inserted, updated, moved and deleted, the table is read beside the stream. In the end whoever read the topic has
+/// what the table has, and no key ever went back to an older state.
+#[tokio::test]
+async fn a_snapshot_beside_the_stream_is_never_older_than_it() -> Result<()> {
+    let world = World::new(&["orders"]).await?;
+    world.execute("ALTER TABLE orders ADD COLUMN version integer NOT NULL DEFAULT 0").await?;
+    world.execute("INSERT INTO orders SELECT n, 'old', NULL, 0 FROM generate_series(1, 3000) n").await?;
+    let options = CaptureOptions { chunk_rows: 100, ..world.options.clone() };
+    let capture = world.start(options.clone()).await?;
+    let (pool, busy) = (world.pool.clone(), CancellationToken::new());
+    let writing = tokio::spawn({
+        let busy = busy.clone();
+        async move {
+            let mut n: i64 = 1;
+            while !busy.is_cancelled() {
+                n = n * 1103 % 3001;
+                let sql = match n % 5 {
+                    0 => format!("DELETE FROM orders WHERE id = {n}"),
+                    1 => format!(
+                        "INSERT INTO orders VALUES ({n}, 'again', NULL, 1) ON CONFLICT (id) DO UPDATE SET version = orders.version + 1"
+                    ),
+                    _ => format!("UPDATE orders SET version = version + 1, state = 'changed' WHERE id = {n}"),
+                };
+                sqlx::raw_sql(AssertSqlSafe(sql)).execute(&pool).await?;
+            }
+            Ok::<_, sqlx::Error>(())
+        }
+    });
+    capture.until(|stats| stats.snapshot_rows > 500).await?;
+    // Killed in the middle of the snapshot: it goes on there.
+    capture.task.abort();
+    let capture = world.start(options.clone()).await?;
+    capture.until(|stats| stats.snapshot_rows > 100 && stats.activity == CaptureActivity::Streaming).await?;
+    busy.cancel();
+    writing.await??;
+    let rows: Vec<(i32, String, i32)> =
+        sqlx::query_as("SELECT id, state, version FROM orders").fetch_all(&world.pool).await?;
+    let expected: BTreeMap<String, Value> = rows
+        .into_iter()
+        .map(|(id, state, version)| {
+            (json!({"id": id}).to_string(), json!({"id": id, "state": state, "note": null, "version": version}))
+        })
+        .collect();
+    let topic = world.topic();
+    let settled = timeout(DEADLINE, async {
+        while world.sink.table(&topic) != expected {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    });
+    let settled = settled.await;
+    capture.stop().await?;
+    ensure!(settled.is_ok(), "the topic and the table are not the same");
+    // Versions of a row grow until it is deleted.
+    let mut versions: HashMap<String, i64> = HashMap::new();
+    let (mut reads, mut older) = (0, 0);
+    for message in world.sink.arrived().iter() {
+        let (key, value) = (message.message.key.clone().unwrap_or_default(), value(message));
+        reads += usize::from(value["op"] == "r");
+        match value["after"]["version"].as_i64() {
+            Some(version) => {
+                let before = versions.insert(key, version);
+                older += usize::from(value["op"] == "r" && before.is_some_and(|before| before > version));
+            }
+            None => drop(versions.remove(&key)),
+        }
+    }
+    println!("rows read {reads}, messages {}, older than the stream {older}", world.sink.arrived().len());
+    ensure!(older == 0 && reads > 1000);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_snapshot_can_be_asked_for_again() -> Result<()> {
+    let world = World::new(&["orders"]).await?;
+    let options = CaptureOptions { initial_snapshot: false, ..world.options.clone() };
+    world.execute("INSERT INTO orders SELECT n, 'x', NULL FROM generate_series(1, 25) n").await?;
+    let database = CapturedDatabase::connect(world.database.url()).await?;
+    ensure!(!database.request_snapshot(&options, &[]).await.unwrap_or(false), "it never ran");
+    let capture = world.start(options.clone()).await?;
+    capture.streams().await?;
+    ensure!(database.request_snapshot(&options, &["public.orders".to_owned()]).await?, "it runs");
+    let unknown = database.request_snapshot(&options, &["public.nobody".to_owned()]).await;
+    ensure!(unknown.is_err_and(|error| error.to_string().contains("is not captured")), "only its own tables");
+    world.sink.until("the rows", |arrived| arrived.len() == 25).await?;
+    capture.until(|stats| stats.snapshot_rows == 25).await?;
+    let progress = database.progress(&options).await?.context("progress")?;
+    capture.stop().await?;
+    ensure!(progress.position.commit_lsn > 0, "{progress:?}");
+    database.drop(&options).await?;
+    ensure!(database.slot(&options).await?.is_none() && database.progress(&options).await?.is_none(), "all is gone");
+    Ok(())
+}
+
+#[tokio::test]
+async fn columns_are_left_out_and_masked() -> Result<()> {
+    let world = World::new(&["orders"]).await?;
+    let mut options = world.options.clone();
+    options.columns.exclude.insert("public.orders.note".to_owned());
+    options.columns.masks.insert("public.orders.state".to_owned(), Mask::Text("***".to_owned()));
+    world.execute("INSERT INTO orders VALUES (1, 'secret', 'secret')").await?;
+    let capture = world.start(options).await?;
+    world.sink.until("the row", |arrived| arrived.len() == 1).await?;
+    world.execute("UPDATE orders SET state = 'other secret'").await?;
+    world.sink.until("the change", |arrived| arrived.len() == 2).await?;
+    capture.stop().await?;
+    for message in world.sink.arrived().iter() {
+        assert_eq!(value(message)["after"], json!({"id": 1, "state": "***"}));
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn another_process_takes_over_and_a_sink_that_is_away_loses_nothing() -> Result<()> {
+    let world = World::new(&["orders"]).await?;
+    let options = CaptureOptions { initial_snapshot: false, ..world.options.clone() };
+    let first = world.start(options.clone()).await?;
+    first.streams().await?;
+    let second = world.start(options.clone()).await?;
+    world.execute("INSERT INTO orders VALUES (1, 'x', NULL)").await?;
+    world.sink.until("the first", |arrived| arrived.len() == 1).await?;
+    world.sink.away(true);
+    world.execute("INSERT INTO orders VALUES (2, 'x', NULL)").await?;
+    first.until(|stats| stats.trouble.as_ref().is_some_and(|why| why.contains("away"))).await?;
+    assert_eq!(second.handle.stats().activity, CaptureActivity::StandBy);
+    first.task.abort();
+    world.sink.away(false);
+    second.streams().await?;
+    world.sink.until("the second", |arrived| ids(arrived).len() == 2).await?;
+    second.stop().await
+}
+
+#[tokio::test]
+async fn a_gap_is_never_passed_over_in_silence() -> Result<()> {
+    let world = World::new(&["orders"]).await?;
+    let never = CaptureOptions { initial_snapshot: false, ..world.options.clone() };
+    let capture = world.start(never.clone()).await?;
+    capture.streams().await?;
+    world.execute("INSERT INTO orders VALUES (1, 'x', NULL)").await?;
+    world.sink.until("the first", |arrived| arrived.len() == 1).await?;
+    capture.stop().await?;
+    Slot::new(&never.slot)?.drop(&world.pool).await?;
+    world.execute("INSERT INTO orders VALUES (2, 'lost from the log', NULL)").await?;
+    let capture = world.start(never).await?;
+    capture.until(|stats| stats.trouble.as_ref().is_some_and(|why| why.contains("ask for a snapshot"))).await?;
+    capture.stop().await?;
+    // With a snapshot it is read anew.
+    let capture = world.start(world.options.clone()).await?;
+    world.sink.until("the second", |arrived| ids(arrived).len() == 2).await?;
+    capture.stop().await
+}
+
+#[tokio::test]
+async fn a_database_that_lacks_something_is_said_so() -> Result<()> {
+    let world = World::new(&["public.nothing"]).await?;
+    let capture = world.start(world.options.clone()).await?;
+    capture.until(|stats| stats.trouble.as_ref().is_some_and(|why| why.contains("no table public.nothing"))).await?;
+    capture.stop().await
+}
+
+#[tokio::test]
+async fn a_capture_goes_on_after_its_server_was_killed() -> Result<()> {
+    let mut server = PostgresServer::options().fsync(true).start().await?;
+    let pool = PgPool::connect(&server.url("postgres")).await?;
+    let create = "CREATE TABLE orders (id integer PRIMARY KEY, state text, note text)";
+    sqlx::raw_sql(create).execute(&pool).await?;
+    let (sink, options) = (Arc::<Memory>::default(), CaptureOptions::new("shop", &["orders"])?);
+    let database = CapturedDatabase::connect(&server.url("postgres")).await?;
+    let capture = Capture::new(database, Arc::<Memory>::clone(&sink), options);
+    let (stop, handle) = (CancellationToken::new(), capture.handle());
+    let task = tokio::spawn(capture.run(stop.clone()));
+    timeout(DEADLINE, handle.until(|stats| stats.activity == CaptureActivity::Streaming)).await?;
+    for id in 1..=3 {
+        sqlx::raw_sql(AssertSqlSafe(format!("INSERT INTO orders VALUES ({id}, 'x', NULL)"))).execute(&pool).await?;
+        server.kill9()?;
+        server.restart().await?;
+        // The pool's connections are dead, too.
+        let _ = sqlx::raw_sql("SELECT 1").execute(&pool).await;
+        let _ = sqlx::raw_sql("SELECT 1").execute(&pool).await;
+    }
+    sink.until("all", |arrived| ids(arrived).len() == 3).await?;
+    stop.cancel();
+    timeout(DEADLINE, task).await??;
+    Ok(())
+}
