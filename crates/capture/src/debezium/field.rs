@@ -207,12 +207,12 @@ impl TimeMode {
 }
 
 impl Unit {
-    /// Microseconds in this unit.
-    pub fn of(self, micros: i64) -> i64 {
+    /// Microseconds in this unit. None for what 64 bits cannot hold.
+    pub fn of(self, micros: i64) -> Option<i64> {
         match self {
-            Self::Milliseconds | Self::Connect => micros.div_euclid(1000),
-            Self::Microseconds => micros,
-            Self::Nanoseconds => micros.saturating_mul(1000),
+            Self::Milliseconds | Self::Connect => Some(micros.div_euclid(1000)),
+            Self::Microseconds => Some(micros),
+            Self::Nanoseconds => micros.checked_mul(1000),
         }
     }
 }

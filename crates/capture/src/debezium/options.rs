@@ -69,7 +69,7 @@ pub enum TimeMode {
     IsoString,
     /// Microseconds.
     Microseconds,
-    /// Nanoseconds. What does not fit is the largest or smallest number.
+    /// Nanoseconds. A timestamp before 1677 or after 2262 is null.
     Nanoseconds,
 }
 

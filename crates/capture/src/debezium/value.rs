@@ -35,9 +35,12 @@ impl Field {
                 write_date(out, days);
                 out.push(b'Z');
             }),
-            Self::Time(unit) => write_number(out, time::time(text).map(|micros| unit.of(micros))),
+            Self::Time(unit) => write_number(out, time::time(text).and_then(|micros| unit.of(micros))),
             Self::IsoTime => write_iso(out, time::time(text), zulu_time),
-            Self::Timestamp(unit) => write_number(out, time::timestamp(text).map(|micros| unit.of(micros))),
+            // Debezium's numbers for infinite timestamps have no nanoseconds.
+            Self::Timestamp(Unit::Nanoseconds) if text == b"infinity" => write_i64(out, i64::MAX),
+            Self::Timestamp(Unit::Nanoseconds) if text == b"-infinity" => write_i64(out, i64::MIN),
+            Self::Timestamp(unit) => write_number(out, time::timestamp(text).and_then(|micros| unit.of(micros))),
             Self::IsoTimestamp => {
                 write_iso(out, time::timestamp(text), |out, micros| write_timestamp(out, micros, None));
             }
@@ -274,4 +277,74 @@ pub fn write_hex(out: &mut Vec<u8>, bytes: &[u8]) {
     out.push(b'"');
     bytes.iter().for_each(|byte| push_hex(out, *byte));
     out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        debezium::{EnvelopeOptions, TimeMode},
+        model::TypeKind,
+    };
+
+    fn written(field: &Field, text: &str) -> String {
+        let mut out = Vec::new();
+        field.write(&mut out, text.as_bytes());
+        String::from_utf8(out).unwrap()
+    }
+
+    /// What could not be recorded: the extensions are not at hand.
+    #[test]
+    fn what_was_not_recorded_follows_the_documentation() {
+        let point = "0101000020E6100000000000000000F03F0000000000000040";
+        let expected = r#"{"wkb":"AQEAACDmEAAAAAAAAAAA8D8AAAAAAAAAQA==","srid":4326}"#;
+        assert_eq!(written(&Field::Geometry("io.debezium.data.geometry.Geometry"), point), expected);
+        let without_system = "0101000000000000000000F03F0000000000000040";
+        assert!(written(&Field::Geometry("io.debezium.data.geometry.Geometry"), without_system).ends_with("null}"));
+        assert_eq!(written(&Field::Vector("io.debezium.data.DoubleVector"), "[1,2.5]"), "[1,2.5]");
+    }
+
+    #[test]
+    fn times_are_counted_as_the_mode_and_the_precision_say() {
+        for (mode, precision, time, timestamp) in [
+            (TimeMode::Adaptive, 3, Unit::Milliseconds, Unit::Milliseconds),
+            (TimeMode::Adaptive, 4, Unit::Microseconds, Unit::Microseconds),
+            (TimeMode::Adaptive, -1, Unit::Microseconds, Unit::Microseconds),
+            (TimeMode::AdaptiveTimeMicroseconds, 3, Unit::Microseconds, Unit::Milliseconds),
+            (TimeMode::AdaptiveTimeMicroseconds, -1, Unit::Microseconds, Unit::Microseconds),
+            (TimeMode::Connect, -1, Unit::Connect, Unit::Connect),
+            (TimeMode::Microseconds, 0, Unit::Microseconds, Unit::Microseconds),
+            (TimeMode::Nanoseconds, 0, Unit::Nanoseconds, Unit::Nanoseconds),
+        ] {
+            let options = EnvelopeOptions { time: mode, ..EnvelopeOptions::new("shop") };
+            let of = |oid| Field::of(&TypeKind::Base, oid, precision, &options);
+            assert_eq!(of(1083), Some(Field::Time(time)), "{mode:?} {precision}");
+            assert_eq!(of(1114), Some(Field::Timestamp(timestamp)), "{mode:?} {precision}");
+        }
+    }
+
+    #[test]
+    fn a_domain_over_an_enum_is_the_enum() {
+        let labels = vec!["sad".to_owned(), "ok".to_owned()];
+        let base = Box::new(TypeKind::Enum(labels.clone()));
+        let domain = TypeKind::Domain { base, base_oid: 16_400, base_modifier: -1 };
+        assert_eq!(Field::of(&domain, 16_401, -1, &EnvelopeOptions::new("shop")), Some(Field::Enum(labels)));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn text_that_is_not_of_its_type_never_panics(text in "[-+0-9:.,(){}\\[\\]\"\\\\=>x a-z]{0,20}") {
+            for field in [
+                Field::VariableDecimal, Field::Decimal { precision: None, scale: -3 }, Field::Bytes(BinaryMode::Bytes),
+                Field::Point, Field::Hstore, Field::Geometry(""), Field::ZonedTime, Field::ZonedTimestamp(3), Field::IsoDate,
+                Field::IsoInterval, Field::Bits { length: 3 }, Field::Array(Box::new(Field::Hstore)), Field::DecimalDouble,
+            ] {
+                let written = written(&field, &text);
+                // A point's numbers are copied as PostgreSQL wrote them.
+                if field != Field::Point {
+                    serde_json::from_str::<serde_json::Value>(&written).unwrap_or_else(|_| panic!("{field:?} {text}: {written}"));
+                }
+            }
+        }
+    }
 }
