@@ -77,7 +77,7 @@ async fn message(delivery: &CallbackDelivery) -> Result<Publish, NotAllowed> {
     }
     if delivery.gzip {
         // Writing to memory does not fail.
-        let compressed = gzip(&delivery.body).await;
+        let compressed = gzip(delivery.body.as_bytes()).await;
         message.body = compressed.map_err(|_| NotAllowed("the body could not be compressed".to_owned()))?;
         message = message.content_encoding("gzip");
     } else {

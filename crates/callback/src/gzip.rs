@@ -8,12 +8,12 @@ use flate2::{Compression, write::GzEncoder};
 const LARGE_BODY: usize = 64 * 1024;
 
 /// Compresses a body, out of everybody's way if it is a large one.
-pub(crate) async fn gzip(body: &str) -> io::Result<Vec<u8>> {
+pub(crate) async fn gzip(body: &[u8]) -> io::Result<Vec<u8>> {
     if body.len() < LARGE_BODY {
-        return compress(body.as_bytes());
+        return compress(body);
     }
-    let body = body.to_owned();
-    let compressing = tokio::task::spawn_blocking(move || compress(body.as_bytes()));
+    let body = body.to_vec();
+    let compressing = tokio::task::spawn_blocking(move || compress(&body));
     compressing.await.unwrap_or_else(|error| Err(io::Error::other(error)))
 }
 

@@ -33,18 +33,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
+//! [`HttpSink`] sends the messages of an outbox by the same rules and with the same signatures: it is a
+//! [`relais_message::Sink`] whose destinations are URLs.
+//!
 //! What is deliberately not here: retries, queues, a clock, redirects, proxies, cookies, and any reading of a
 //! receiver's answer beyond its status and its `Retry-After`.
 
 mod amqp;
 mod answer;
+mod exchange;
 pub mod guard;
 mod gzip;
 mod http;
 mod resolve;
 pub mod signature;
+mod sink;
 mod trouble;
 
 pub use amqp::AmqpSender;
-pub use http::{HttpSender, HttpSenderError, HttpSenderOptions};
+pub use exchange::{HttpSenderError, HttpSenderOptions};
+pub use http::HttpSender;
 pub use resolve::{Resolver, SystemResolver};
+pub use sink::{HttpSink, HttpSinkError, HttpSinkOptions};

@@ -7,5 +7,6 @@ mod endings;
 mod environment;
 mod names;
 mod receiver;
+mod sink;
 mod support;
 mod tls;

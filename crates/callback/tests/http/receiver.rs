@@ -26,7 +26,7 @@ pub const LOOPBACK: Ipv4Addr = Ipv4Addr::LOCALHOST;
 pub const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 
 /// A request, as it came.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Request {
     pub line: String,
     pub headers: HashMap<String, String>,
@@ -54,13 +54,18 @@ pub struct Connection {
 impl Connection {
     /// Reads a request; false if the callback sender hung up instead.
     pub async fn request(&mut self) -> bool {
+        self.read().await.is_some()
+    }
+
+    /// The same, for a handler that looks at it.
+    pub async fn read(&mut self) -> Option<Request> {
         let mut bytes = Vec::new();
         let end = loop {
             if let Some(at) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
                 break at;
             }
             if !matches!(self.wire.read_buf(&mut bytes).await, Ok(1..)) {
-                return false;
+                return None;
             }
         };
         let head = String::from_utf8(bytes[..end].to_vec()).unwrap();
@@ -73,10 +78,11 @@ impl Connection {
         let mut body = bytes.split_off(end + 4);
         while body.len() < length {
             if !matches!(self.wire.read_buf(&mut body).await, Ok(1..)) {
-                return false;
+                return None;
             }
         }
-        self.requests.send(Request { line, headers, body, connection: self.number }).is_ok()
+        let request = Request { line, headers, body, connection: self.number };
+        self.requests.send(request.clone()).ok().map(|()| request)
     }
 
     /// Sends something; false if the callback sender hung up.
@@ -160,6 +166,11 @@ impl Receiver {
     /// How many connections there were.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
+    }
+
+    /// The requests that have come and were not asked for yet.
+    pub fn so_far(&mut self) -> Vec<Request> {
+        std::iter::from_fn(|| self.requests.try_recv().ok()).collect()
     }
 
     /// The next request.
