@@ -293,7 +293,7 @@ impl Bus {
     }
 
     /// A channel that may be published to, now.
-    fn channel(&self, name: &str) -> Result<Arc<Channel>, BusError> {
+    pub(crate) fn channel(&self, name: &str) -> Result<Arc<Channel>, BusError> {
         if !self.hub.is_running() {
             return Err(BusError::NotRunning);
         }

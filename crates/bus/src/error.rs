@@ -25,6 +25,9 @@ pub enum BusError {
     /// Something that is not an event came in, or an event can not be written.
     #[error("read or write an event")]
     Envelope(#[source] serde_json::Error),
+    /// A message's payload is not JSON, and a bus carries nothing else.
+    #[error("the payload is not JSON")]
+    NotJson(#[source] serde_json::Error),
     /// The event is larger than the transport carries.
     #[error("the event has {size} bytes, the transport carries {limit}")]
     TooLarge {

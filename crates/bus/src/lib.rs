@@ -1,8 +1,8 @@
 //! An event bus and push workers: publish on a channel, and whoever subscribes is woken at once.
 //!
 //! In memory by default, over Redis or PostgreSQL with a line more, and the same to its users on each. Nobody polls: a
-//! subscriber, a worker and the bus itself cost nothing while there is nothing to do. Depends on none of Relais's other
-//! crates.
+//! subscriber, a worker and the bus itself cost nothing while there is nothing to do. Of Relais's other crates
+//! it knows `relais-message` only, for [`BusSink`]: messages of an outbox become events.
 //!
 //! # Publish and subscribe
 //!
@@ -137,6 +137,7 @@ mod receipt;
 #[cfg(feature = "redis")]
 pub mod redis;
 mod router;
+mod sink;
 mod stats;
 mod subscribe;
 mod subscriber;
@@ -159,6 +160,7 @@ pub use interest::Interest;
 pub use name::{DEAD_LETTER_PREFIX, NameError, Pattern};
 pub use payload::{Payload, PayloadError};
 pub use receipt::DeliveryOutcome;
+pub use sink::{BusSink, BusSinkOptions};
 pub use stats::{BusHealth, BusState, BusStats};
 pub use subscribe::{HandlerGuard, Received, Subscribe, Subscription, TypedSubscription};
 pub use subscriber::{Backpressure, SubscriberKind, SubscriptionStats};

@@ -12,6 +12,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use redis::Cmd;
 use tokio::{
     sync::watch,
     task::{AbortHandle, JoinHandle},
@@ -94,6 +95,16 @@ impl RedisStreams {
         self
     }
 
+    fn add(&self, event: &Event) -> Result<Cmd, BusError> {
+        let mut add = redis::cmd("XADD");
+        add.arg(self.stream());
+        if let Some(events) = self.max_events {
+            add.arg("MAXLEN").arg("~").arg(events);
+        }
+        add.arg("*").arg("event").arg(event.to_json()?);
+        Ok(add)
+    }
+
     pub(super) fn stream(&self) -> String {
         self.server.key("events")
     }
@@ -139,17 +150,22 @@ impl Transport for RedisStreams {
     }
 
     async fn publish(&self, event: &Event) -> Result<usize, BusError> {
-        let text = event.to_json()?;
+        let add = self.add(event)?;
         let mut connection = self.server.commands().await?;
-        let mut add = redis::cmd("XADD");
-        add.arg(self.stream());
-        if let Some(events) = self.max_events {
-            add.arg("MAXLEN").arg("~").arg(events);
-        }
-        add.arg("*").arg("event").arg(text);
         let added: Result<String, _> = add.query_async(&mut connection).await;
         added.map_err(|error| BusError::transport("publish", error))?;
         Ok(1)
+    }
+
+    /// In one pipeline.
+    async fn publish_all(&self, events: &[Event]) -> Result<(), BusError> {
+        let mut pipeline = redis::pipe();
+        for event in events {
+            pipeline.add_command(self.add(event)?).ignore();
+        }
+        let mut connection = self.server.commands().await?;
+        let added = pipeline.query_async(&mut connection).await;
+        added.map_err(|error| BusError::transport("publish", error))
     }
 
     fn dead_letters(&self) -> Option<Arc<dyn DeadLetterStore>> {
