@@ -58,5 +58,6 @@ pub use submit::{
     batcher::BatchOptions,
     batches::{AcceptedBatch, BatchRequest},
     schema::check::ValidationOptions,
+    sink::{TaskSink, TaskSinkError, TaskSinkOptions},
 };
 pub use tasks::{Enqueued, Ran, Tasks, TasksBuilder};

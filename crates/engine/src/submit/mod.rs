@@ -1,9 +1,10 @@
-//! Submission of tasks: single ones, many at once, batches, and transactional submissions.
+//! Submission of tasks: single ones, many at once, batches, transactional submissions, and messages.
 
 pub(crate) mod batcher;
 pub(crate) mod batches;
 pub(crate) mod links;
 pub(crate) mod schema;
+pub(crate) mod sink;
 pub(crate) mod stored_submissions;
 pub(crate) mod terms;
 
