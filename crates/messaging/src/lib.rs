@@ -15,6 +15,8 @@
 //! # }
 //! ```
 
+#[cfg(feature = "kafka")]
+pub mod kafka;
 pub mod rabbitmq;
 #[cfg(feature = "redis")]
 pub mod redis;

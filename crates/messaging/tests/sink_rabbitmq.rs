@@ -7,27 +7,38 @@ use async_trait::async_trait;
 use relais_message::{Message, Sink};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions, HeaderValue, Queue, QueueKind, RabbitMqSink};
 use relais_testkit::{
-    TcpProxy, TestVhost,
+    RabbitMqServer, TcpProxy, TestVhost,
     sink_suite::{Received, SinkHarness},
 };
+use tokio::sync::Mutex;
 
 const QUEUE: &str = "orders";
 
 struct OnRabbitMq {
+    /// One that can be killed; none where the tests share one.
+    server: Option<Mutex<RabbitMqServer>>,
     vhost: TestVhost,
     proxy: TcpProxy,
     sink: Arc<RabbitMqSink>,
 }
 
 async fn harness() -> Result<OnRabbitMq> {
-    let vhost = TestVhost::create().await?;
+    on(TestVhost::create().await?, None).await
+}
+
+async fn own_node() -> Result<OnRabbitMq> {
+    let server = RabbitMqServer::start().await?;
+    on(server.vhost().await?, Some(server)).await
+}
+
+async fn on(vhost: TestVhost, server: Option<RabbitMqServer>) -> Result<OnRabbitMq> {
     let proxy = TcpProxy::start(vhost.server_addr()?).await?;
     let direct = Broker::new(vhost.url(), BrokerOptions::default())?;
     direct.declare(&Queue { name: QUEUE.to_owned(), kind: QueueKind::Classic }).await?;
     vhost.bind("amq.topic", QUEUE, "order.#").await?;
     let options = BrokerOptions { publish_timeout: Duration::from_secs(3), ..BrokerOptions::default() };
     let sink = Arc::new(RabbitMqSink::new(Broker::new(&vhost.url_via(proxy.addr())?, options)?));
-    Ok(OnRabbitMq { vhost, proxy, sink })
+    Ok(OnRabbitMq { server: server.map(Mutex::new), vhost, proxy, sink })
 }
 
 #[async_trait(?Send)]
@@ -88,8 +99,13 @@ impl SinkHarness for OnRabbitMq {
     }
 
     async fn crash(&self) -> Result<bool> {
-        // The node is shared by all tests. That its durable queues survive is tried in the tests of `relais-broker`.
-        Ok(false)
+        let Some(server) = &self.server else { return Ok(false) };
+        let mut server = server.lock().await;
+        // Which queues there are is written down late, and a kill would lose a queue of this second with all that is in it.
+        server.write_down().await?;
+        server.kill9()?;
+        server.restart().await?;
+        Ok(true)
     }
 
     fn patience(&self) -> Duration {
@@ -97,4 +113,4 @@ impl SinkHarness for OnRabbitMq {
     }
 }
 
-relais_testkit::sink_suite!(harness);
+relais_testkit::sink_suite!(harness, crash: own_node);

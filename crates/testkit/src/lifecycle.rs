@@ -104,7 +104,8 @@ impl Lifecycle {
         self.group.as_mut().with_context(|| format!("{} is not running", self.name))
     }
 
-    fn log(&self) -> PathBuf {
+    /// What it prints, of all its starts.
+    pub(crate) fn log(&self) -> PathBuf {
         self.directory.path().join("log")
     }
 
