@@ -59,6 +59,10 @@ impl Beside {
 /// once more.
 const FEATURES: [&str; 2] = ["--features", "relais-bus/postgres,relais-messaging/redis"];
 
+/// The test of what needs librdkafka, which nothing else compiles; and how cargo is told to.
+const KAFKA_TEST: &str = "sink_kafka";
+const KAFKA: [&str; 2] = ["--features", "relais-messaging/kafka"];
+
 /// The command of [`Beside`], which nobody types.
 pub const BESIDE: &str = "test-beside";
 
@@ -96,6 +100,7 @@ fn some(words: &[String]) -> Result<()> {
         false => None,
     };
     let targets: Vec<&str> = whole.iter().chain(&some).flat_map(Target::arguments).collect();
+    let kafka = targets.contains(&KAFKA_TEST).then_some(KAFKA).into_iter().flatten();
     let mut programs = Vec::new();
     for (is_needed, program) in [
         (needs.postgres, "relais-testkit-postgres"),
@@ -105,14 +110,14 @@ fn some(words: &[String]) -> Result<()> {
         programs.extend(is_needed.then_some(["--bin", program]).into_iter().flatten());
     }
     if !programs.is_empty() {
-        execute(cargo(["build", "--workspace"]).args(&targets).args(&programs).args(FEATURES))?;
+        execute(cargo(["build", "--workspace"]).args(&targets).args(&programs).args(FEATURES).args(kafka.clone()))?;
     }
     let database = needs.postgres.then(postgres::Server::start).transpose()?;
     let mut broker = needs.rabbitmq.then(rabbitmq::Server::begin).transpose()?;
     let broker = broker.as_mut().map(rabbitmq::Server::url).transpose()?;
     let run = |targets: Vec<&str>, words: &[String]| -> Result<()> {
         let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
-        tests.args(FEATURES).args(targets).arg("--").args(words);
+        tests.args(FEATURES).args(kafka.clone()).args(targets).arg("--").args(words);
         tests.envs(database.as_ref().map(|server| (postgres::VARIABLE, server.url().to_owned())));
         tests.envs(broker.as_ref().map(|url| (rabbitmq::VARIABLE, url)));
         tests.envs(axe.as_ref().map(|axe| (browser::AXE, axe)));
@@ -168,5 +173,7 @@ fn all() -> Result<()> {
     // Last, since it replaces the binary by one with traces and KEDA's scaler, which nobody else needs. The whole
     // workspace is named so that dependencies stay as they are.
     let more = "test --workspace --features relais-server/otlp,relais-server/keda --test otlp --test scaler";
-    execute(cargo(more.split(' ')).args(FEATURES))
+    execute(cargo(more.split(' ')).args(FEATURES))?;
+    // Says by name what it did not run, if the environment names no Kafka broker.
+    execute(cargo(["test", "--workspace", "--test", KAFKA_TEST]).args(FEATURES).args(KAFKA))
 }

@@ -2,7 +2,7 @@
 //! tell apart what is worth another try from what is not.
 //!
 //! [`rabbitmq`] is a client and its guide, and a [`Sink`](relais_message::Sink). `redis` (feature `redis`) is a sink on Redis
-//! Streams. Nothing here knows tasks or callbacks; whoever uses it does.
+//! Streams, `kafka` (feature `kafka`) one on Kafka topics. Nothing here knows tasks or callbacks; whoever uses it does.
 //!
 //! ```no_run
 //! use relais_messaging::rabbitmq::{Broker, BrokerOptions, Publish};

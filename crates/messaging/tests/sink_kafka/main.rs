@@ -5,7 +5,6 @@
 
 #![expect(clippy::unwrap_used, reason = "tests")]
 
-#[path = "sink_kafka/harness.rs"]
 mod harness;
 
 use std::time::Duration;
@@ -149,6 +148,19 @@ async fn answers_that_pass_are_retried_and_nothing_arrives_twice() {
     let outcomes = sink.publish(batch(&["a", "b"], 2)).await;
     assert!(outcomes.iter().all(PublishOutcome::is_confirmed), "{outcomes:?}");
     assert_eq!(read(&cluster.bootstrap_servers(), TOPIC).await.unwrap().len(), 4);
+}
+
+#[tokio::test]
+async fn a_producer_that_has_given_up_is_replaced() {
+    let cluster = mock(1);
+    let sink = KafkaSink::new(&options(&cluster)).unwrap();
+    // The broker says that a record before this one is missing, which the producer knows to be wrong.
+    let gap = RDKafkaRespErr::RD_KAFKA_RESP_ERR_OUT_OF_ORDER_SEQUENCE_NUMBER;
+    cluster.request_errors(RDKafkaApiKey::Produce, &[gap]);
+    let outcomes = sink.publish(batch(&["a"], 2)).await;
+    assert!(matches!(&outcomes[..], [PublishOutcome::Unknown(_), PublishOutcome::NotSent]), "{outcomes:?}");
+    let outcomes = sink.publish(batch(&["a"], 2)).await;
+    assert!(outcomes.iter().all(PublishOutcome::is_confirmed), "{outcomes:?}");
 }
 
 #[tokio::test]
