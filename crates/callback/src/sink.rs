@@ -177,7 +177,8 @@ impl HttpSink {
         for (name, text) in message.headers.iter() {
             let Some(name) = header_name(name) else { continue };
             let as_it_is = !name.as_str().starts_with("ce-") && is_plain(text);
-            headers.insert(name, if as_it_is { value(text)? } else { value(&encoded(text))? });
+            let value = if as_it_is { value(text)? } else { value(&encoded(text))? };
+            headers.try_insert(name, value).map_err(|_| "has too many headers".to_owned())?;
         }
         Ok(headers)
     }

@@ -10,7 +10,7 @@ use std::{
         Mutex, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -39,7 +39,7 @@ const MAX_TOPIC: usize = 249;
 ///
 /// A message is confirmed when all replicas have it that are in sync: how many these must be is the topic's
 /// `min.insync.replicas`. Topics are not created: a message to a topic that does not exist is refused. So is one that is too
-/// large for the client, the topic or the broker, and one that the user may not write. A call ends within twice the timeout.
+/// large for the client, the topic or the broker, and one that the user may not write. A call ends within three times the timeout.
 pub struct KafkaSink {
     config: ClientConfig,
     timeout: Duration,
@@ -97,8 +97,13 @@ impl KafkaSink {
             Ok(producer) => producer,
             Err(error) => return vec![PublishOutcome::Unknown(error.to_string()); wave.len()],
         };
+        let begun = Instant::now();
         let bad = self.bad_topics(&producer, &wave).await;
         let sending = wave.iter().map(|outgoing| async {
+            // librdkafka ends a header's name there.
+            if outgoing.message.headers.iter().any(|(name, _)| name.contains('\0')) {
+                return Err(PublishOutcome::Refused("the name of a header has a zero byte in it".to_owned()));
+            }
             match bad.get(&outgoing.destination) {
                 Some(outcome) => Err(outcome.clone()),
                 None => Ok(self.send(&producer, outgoing).await),
@@ -110,7 +115,9 @@ impl KafkaSink {
         for (answer, outgoing) in answers.into_iter().zip(&wave) {
             let answer = match answer {
                 // The broker refuses a batch of records as a whole: each alone shows which one it is.
-                Ok(Err(error)) if together && is_of_batch(&error) => self.send(&producer, outgoing).await,
+                Ok(Err(error)) if together && is_of_batch(&error) && begun.elapsed() < self.timeout => {
+                    self.send(&producer, outgoing).await
+                }
                 Ok(answer) => answer,
                 Err(outcome) => {
                     outcomes.push(outcome);

@@ -184,6 +184,16 @@ async fn a_name_that_is_no_topic_is_refused() {
 }
 
 #[tokio::test]
+async fn a_header_that_kafka_can_not_carry_is_refused_alone() {
+    let cluster = mock(1);
+    let sink = KafkaSink::new(&options(&cluster)).unwrap();
+    let bad = Message::new("m", "t", "{}").with_header("a\0b", "c");
+    let fine = Message::new("m", "t", "{}").with_header("é", "\0");
+    let outcomes = sink.publish(vec![to(TOPIC, bad), to(TOPIC, fine)]).await;
+    assert!(matches!(&outcomes[..], [PublishOutcome::Refused(_), PublishOutcome::Confirmed]), "{outcomes:?}");
+}
+
+#[tokio::test]
 async fn a_cluster_that_is_away_is_no_refusal() {
     let port = relais_testkit::free_port().unwrap();
     let options =
