@@ -4,6 +4,7 @@ use axum::{
     Json,
     extract::{RawQuery, Request, State},
 };
+use relais_engine::{ApplyOptions, OutboxCheck};
 use relais_protocol::{
     ErrorNumber, Success,
     admin::{
@@ -231,6 +232,8 @@ pub(crate) async fn delete_authorization(
     params(
         ("dryRun" = Option<bool>, Query, description = "Only tell what would be done"),
         ("prune" = Option<bool>, Query, description = "Remove what the declaration does not name"),
+        ("check" = Option<bool>, Query,
+            description = "Whether the databases and sinks of outboxes are asked; `true` if absent"),
     ),
     request_body = Declaration,
     responses((status = 200, description = "What was done, or would be", body = Success<ApplyReport>), Refusals))]
@@ -240,10 +243,17 @@ pub(crate) async fn apply(
     RawQuery(query): RawQuery,
     request: Request,
 ) -> Answer<ApplyReport> {
-    let query = Query::parse(query.as_deref(), &["dryRun", "prune"])?;
+    let query = Query::parse(query.as_deref(), &["dryRun", "prune", "check"])?;
     let (dry_run, prune) = (query.boolean("dryRun")?, query.boolean("prune")?);
+    let options = ApplyOptions { prune, dry_run, check: outbox_check(&query)? };
     let declaration: Declaration = app.json(request).await?;
-    answer(operator.apply(declaration, prune, dry_run).await?)
+    answer(operator.apply_with(declaration, options).await?)
+}
+
+/// How far outboxes are checked before they are stored.
+pub(crate) fn outbox_check(query: &Query) -> Result<OutboxCheck, ApiError> {
+    let checked = query.get("check").is_none() || query.boolean("check")?;
+    Ok(if checked { OutboxCheck::Whole } else { OutboxCheck::Declaration })
 }
 
 /// Everything that is declared

@@ -21,6 +21,7 @@ mod instances;
 mod leftover;
 mod openapi;
 mod operations;
+mod outboxes;
 mod path;
 mod query;
 pub mod reference;

@@ -29,24 +29,27 @@ use crate::{
 pub(crate) struct Health {
     /// `ok`.
     status: &'static str,
+    /// What an operator should look at all the same, such as an outbox that can not be published.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
 }
 
 /// Is the process alive?
 #[utoipa::path(get, path = "/healthz", operation_id = "checkHealth",
     tag = "Operations", responses((status = 200, description = "It is", body = Health)))]
 pub(crate) async fn healthz() -> Json<Health> {
-    Json(Health { status: "ok" })
+    Json(Health { status: "ok", notes: Vec::new() })
 }
 
 /// Can it take requests?
 ///
 /// Not while the store is away, nor before the declarations file, if there is one, was applied once, nor once the server
-/// is told to stop.
+/// is told to stop. An outbox in trouble is named in `notes`, and the process is ready.
 #[utoipa::path(get, path = "/readyz", operation_id = "checkReadiness",
     tag = "Operations", responses((status = 200, description = "It can", body = Health), Refusals))]
 pub(crate) async fn readyz(State(app): State<App>) -> Result<Json<Health>, ApiError> {
     app.engine.ready().await?;
-    Ok(Json(Health { status: "ok" }))
+    Ok(Json(Health { status: "ok", notes: app.engine.notes() }))
 }
 
 /// Metrics, as Prometheus reads them

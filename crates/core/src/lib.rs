@@ -34,6 +34,7 @@ mod instance;
 mod json;
 mod listing;
 mod names;
+mod outbox;
 pub mod position;
 mod priority;
 mod retry;
@@ -78,7 +79,8 @@ pub use instance::{
 };
 pub use json::{Json, JsonError, MAX_DEPTH};
 pub use listing::{Page, TaskFilter};
-pub use names::{BatchId, ClientId, ClientKey, NameError, ScheduleName, ServiceKey, ServiceName, TaskId};
+pub use names::{BatchId, ClientId, ClientKey, NameError, OutboxName, ScheduleName, ServiceKey, ServiceName, TaskId};
+pub use outbox::{OutboxChange, OutboxDeclarations, OutboxRecord, OutboxSecrets, RelayReport};
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
 pub use retry::{Failure, LONGEST_RETRY, MOST_RETRIES, RetryPolicy};
 pub use schedule::{

@@ -89,6 +89,12 @@ name!(
     "a schedule's name"
 );
 
+name!(
+    /// An outbox's name, as it stands in URLs.
+    OutboxName,
+    "an outbox's name"
+);
+
 macro_rules! key {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*

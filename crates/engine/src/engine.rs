@@ -9,7 +9,7 @@ use relais_core::{
     Client, DeclarationStore, MaintenanceStore, NewTask, Outcome, Role, Roles, Service, Store, StoreError, Submission,
     TaskEvent,
 };
-use tokio::time::timeout;
+use tokio::{sync::watch, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
@@ -24,6 +24,7 @@ use crate::{
     local::{InstanceOptions, presence},
     measured::Measured,
     operate::admin::PurgeDefaults,
+    operate::outboxes::OutboxRelays,
     operate::trend::Trends,
     operate::worker_registry::WorkerRegistry,
     readiness::Readiness,
@@ -70,6 +71,8 @@ pub struct Options {
     pub dispatch: DispatchOptions,
     /// The event bus.
     pub bus: BusOptions,
+    /// What knows the outboxes; without it none can be declared.
+    pub outboxes: Option<Arc<dyn OutboxRelays>>,
     /// How this process registers as an instance, if it does. A process that runs handlers ([`Engine::work`]) always
     /// does.
     pub presence: Option<InstanceOptions>,
@@ -93,6 +96,7 @@ impl Default for Options {
             callbacks: CallbackOptions::default(),
             dispatch: DispatchOptions::default(),
             bus: BusOptions::default(),
+            outboxes: None,
             presence: None,
         }
     }
@@ -226,6 +230,11 @@ impl Engine {
         self.0.tracker.wait().await;
         self.0.bus.finish().await;
         self.0.store.close().await;
+    }
+
+    /// Says when what is declared may have changed, here or in another process. The number is that of the declaration.
+    pub fn declaration_changes(&self) -> watch::Receiver<i64> {
+        self.0.registry.changes()
     }
 
     /// Cancelled when the engine begins to stop, which ends all waits.

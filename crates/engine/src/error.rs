@@ -52,6 +52,12 @@ pub enum EngineError {
     /// No such schedule.
     #[error("schedule not found")]
     ScheduleNotFound,
+    /// No such outbox.
+    #[error("outbox not found")]
+    OutboxNotFound,
+    /// The database of an outbox can not be asked, and why.
+    #[error("the outbox's database is unavailable: {0}")]
+    OutboxUnavailable(String),
     /// No such instance.
     #[error("instance not found")]
     InstanceNotFound,

@@ -125,6 +125,7 @@ impl TasksBuilder {
             }],
             authorizations: authorizations.collect(),
             schedules: self.schedules,
+            outboxes: Vec::new(),
         };
         engine.apply(declaration, false, false).await?;
         engine.refresh().await?;

@@ -27,7 +27,7 @@
 //! # }
 //! ```
 //!
-//! The folder by file: `table` has the columns and the DDL, `add` the insert, `store` the port of what a relay does in the
+//! The folder by file: `table` has the columns and the DDL, `add` the insert, `init` makes it by URL, `store` the port of what a relay does in the
 //! outbox's database, `postgres` and `sqlite` its drivers, `options` and `stats` what goes in and comes out of a relay, `relay`
 //! its loop, `publish` what it does with rows, `capture` and `source` how rows come from the log. What is deliberately not here:
 //! any sink.
@@ -35,6 +35,7 @@
 mod add;
 mod capture;
 mod error;
+mod init;
 mod options;
 mod postgres;
 mod publish;
@@ -47,6 +48,7 @@ mod table;
 
 pub use add::{AddEvent, Outbox, OutboxEvent};
 pub use error::OutboxError;
+pub use init::init;
 pub use options::{CaptureOptions, Mode, RelayOptions, Retry};
 pub use postgres::PostgresOutbox;
 pub use relay::Relay;

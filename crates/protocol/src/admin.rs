@@ -8,7 +8,7 @@ mod tasks;
 pub use self::tasks::{
     AdminTaskPage, AdminTaskView, AttemptView, CancelAnswer, LinkedTask, LinkedTasks, RetryAnswer, TasksRequest,
 };
-use crate::{HumanDuration, retry::RetryDeclaration, schedule::ScheduleDeclaration};
+use crate::{HumanDuration, outbox::OutboxDeclaration, retry::RetryDeclaration, schedule::ScheduleDeclaration};
 
 /// How long tasks are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
@@ -203,7 +203,7 @@ impl ServiceDeclaration {
 
 /// A secret: the text itself, or the name of an environment variable. Only files may name variables: the program that
 /// reads the file (`relais apply`, or the server) looks them up in its own environment.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
 pub enum SecretDeclaration {
     /// The secret itself.
@@ -292,7 +292,7 @@ pub enum RoleName {
     Work,
 }
 
-/// A declaration file: the services, clients, authorizations and schedules that a server has.
+/// A declaration file: the services, clients, authorizations, schedules and outboxes that a server has.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Declaration {
@@ -308,6 +308,9 @@ pub struct Declaration {
     /// Tasks that are submitted again and again, at the times of a cron expression. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub schedules: Vec<ScheduleDeclaration>,
+    /// Tables of events in any database that the server publishes. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub outboxes: Vec<OutboxDeclaration>,
 }
 
 /// What is done with a declared thing.
@@ -328,7 +331,7 @@ pub enum AppliedAction {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AppliedEntry {
-    /// `service`, `client`, `authorization` or `schedule`.
+    /// `service`, `client`, `authorization`, `schedule` or `outbox`.
     pub kind: String,
     /// Its name.
     pub name: String,

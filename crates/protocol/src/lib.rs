@@ -14,6 +14,7 @@ mod envelope;
 pub mod events;
 pub mod instance;
 mod numbers;
+pub mod outbox;
 pub mod retry;
 pub mod schedule;
 pub mod worker;

@@ -1,4 +1,4 @@
-//! Declaration files: services, clients, authorizations and schedules in YAML or JSON.
+//! Declaration files: services, clients, authorizations, schedules and outboxes in YAML or JSON.
 //!
 //! Read alike by `relais apply` and by the server that watches a file. References to environment variables are resolved
 //! here, by whoever reads the file: the server never sees the names of another machine's variables. What the names and
@@ -32,6 +32,21 @@ fn parse_with(text: &str, origin: &str, variable: impl Fn(&str) -> Option<String
                     format!("{origin}: the {what} of client `{}` is to come from the environment", client.client_id)
                 })?;
                 *secret = Some(SecretDeclaration::Plain(found));
+            }
+        }
+    }
+    for outbox in &mut declaration.outboxes {
+        let sink = &mut outbox.sink;
+        let urls = [Some(&mut outbox.database_url), sink.rabbitmq.as_mut().map(|sink| &mut sink.url)];
+        let urls = urls.into_iter().chain([sink.redis.as_mut().map(|sink| &mut sink.url)]).flatten();
+        let settings = sink.kafka.iter_mut().flat_map(|kafka| kafka.settings.values_mut());
+        let signing = sink.http.iter_mut().filter_map(|http| http.signing_secret.as_mut());
+        for secret in urls.chain(settings).chain(signing) {
+            if let SecretDeclaration::Env { env } = secret {
+                let found = resolve(env, &variable).with_context(|| {
+                    format!("{origin}: a value of outbox `{}` is to come from the environment", outbox.outbox_name)
+                })?;
+                *secret = SecretDeclaration::Plain(found);
             }
         }
     }
@@ -138,7 +153,7 @@ authorizations:
         let example = page.split("```yaml\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
         let read = parse_with(example, "services.yaml", |_| Some("hidden".to_owned())).unwrap();
         let counts = [read.services.len(), read.clients.len(), read.authorizations.len(), read.schedules.len()];
-        assert_eq!(counts, [1, 2, 2, 1]);
+        assert_eq!((counts, read.outboxes.len()), ([1, 2, 2, 1], 1));
     }
 
     fn refusal(text: &str) -> String {
@@ -194,7 +209,7 @@ authorizations:
             ("servces: []\n", "services.yaml:1:1: unknown key `servces`: did you mean `services`?"),
             (
                 "wombat: []\n",
-                "services.yaml:1:1: unknown key `wombat`; known are services, clients, authorizations, schedules",
+                "services.yaml:1:1: unknown key `wombat`; known are services, clients, authorizations, schedules, outboxes",
             ),
             (
                 "authorizations:\n  - {clientId: c, serviceName: s, roles: [dance]}\n",
@@ -214,6 +229,19 @@ authorizations:
             assert!(found.contains(said), "{text:?} was refused with {found:?}");
             assert!(!found.contains('\n'), "{found}");
         }
+    }
+
+    #[test]
+    fn every_secret_of_an_outbox_may_come_from_the_environment() {
+        let text = "outboxes:\n  - outboxName: orders\n    databaseUrl: {env: WEB_SECRET}\n    sink:\n      rabbitmq: \
+                    {url: {env: WEB_SECRET}}\n      redis: {url: {env: WEB_SECRET}}\n      http: {signingSecret: {env: \
+                    WEB_SECRET}}\n      kafka: {brokers: h, settings: {sasl.password: {env: WEB_SECRET}}}\n";
+        let read = serde_json::to_string(&parse(text).unwrap().outboxes[0]).unwrap();
+        assert!(read.matches("hidden").count() == 5 && !read.contains("WEB_SECRET"), "{read}");
+        let wrong = refusal("outboxes:\n  - outboxName: orders\n    databaseUrl: {env: NOT_THERE}\n    sink: {}\n");
+        assert!(wrong.contains("outbox `orders`") && wrong.contains("NOT_THERE is not set"), "{wrong}");
+        let wrong = refusal("outboxes:\n  - outboxName: orders\n    databasUrl: x\n");
+        assert!(wrong.contains("unknown key `databasUrl`: did you mean `databaseUrl`?"), "{wrong}");
     }
 
     #[test]

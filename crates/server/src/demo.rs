@@ -172,5 +172,6 @@ fn declaration(secret: &str, worker_secret: &str) -> anyhow::Result<Declaration>
         clients: vec![client(CONSUMER, secret), client(WORKER, worker_secret)],
         authorizations: vec![authorization(CONSUMER, RoleName::Consume), authorization(WORKER, RoleName::Work)],
         schedules: Vec::new(),
+        outboxes: Vec::new(),
     })
 }

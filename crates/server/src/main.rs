@@ -16,6 +16,7 @@ mod output;
 mod scaler;
 mod serve;
 mod signals;
+mod sinks;
 mod telemetry;
 mod watcher;
 

@@ -14,6 +14,8 @@ use relais_engine::{
 };
 use relais_http::{ServeOptions, TrustedProxies};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
+use relais_relay::Outboxes;
+use relais_store::Ports;
 use relais_ui::UiOptions;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -21,7 +23,9 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cli::ServeArgs,
     config::{Config, DatabaseConfig, Role, warnings},
-    events, limits, logging, scaler, signals, watcher,
+    events, limits, logging, scaler, signals,
+    sinks::Sinks,
+    watcher,
 };
 
 /// How long to wait before a database that is away is asked again.
@@ -67,17 +71,21 @@ pub struct Server {
     pub engine: Engine,
     serving: tokio::task::JoinHandle<()>,
     watching: Option<tokio::task::JoinHandle<()>>,
+    relaying: Option<tokio::task::JoinHandle<()>>,
 }
 
 impl Server {
     /// Starts one. A PostgreSQL that is away does not keep it from starting: it says 503 until it is there.
     pub async fn start(config: &Config, listener: TcpListener, stop: CancellationToken) -> anyhow::Result<Self> {
-        let store = open(config).await?;
+        let Ports { store, outboxes: declared_outboxes } = open_ports(config).await?;
         let render = install_metrics()?;
         // Before the engine, whose background services would find no tables.
         let prepared = prepare(&store, &config.database).await?;
         let mut options = engine_options(config, callback_senders(config)?, task_broker(config)?);
         options.bus = events::bus_options(config, &store)?;
+        let outboxes =
+            Outboxes::new(declared_outboxes, Arc::new(Sinks::new(broker_options(config))), process_name(config));
+        options.outboxes = Some(Arc::new(outboxes.clone()));
         let engine = Engine::start(Arc::clone(&store), options)?;
         if prepared {
             match engine.refresh().await {
@@ -90,6 +98,10 @@ impl Server {
         } else {
             tokio::spawn(prepare_when_there(store, config.database.migrate, engine.stopping()));
         }
+        let relaying = config
+            .server
+            .has(Role::Relay)
+            .then(|| tokio::spawn(outboxes.run(engine.declaration_changes(), stop.clone())));
         let (upkeep, stopped) = (render.clone(), stop.clone());
         tokio::spawn(async move {
             // Samples are kept one by one until they are counted; a server that nobody asks must count them too.
@@ -114,7 +126,7 @@ impl Server {
             engine.begin_stop();
         });
         let serving = tokio::spawn(relais_http::serve(listener, router, options, stop));
-        Ok(Self { engine, serving, watching })
+        Ok(Self { engine, serving, watching, relaying })
     }
 
     /// Waits until all that was under way is finished, once the server was told to stop.
@@ -125,19 +137,36 @@ impl Server {
         if let Some(watching) = self.watching {
             watching.abort();
         }
+        if let Some(Err(error)) = match self.relaying {
+            Some(relaying) => Some(relaying.await),
+            None => None,
+        } {
+            tracing::error!(error = %error, "the relays ended badly");
+        }
         self.engine.stop().await;
     }
 }
 
+/// What this process is called where processes tell each other of their relays. No other process has the same name.
+fn process_name(config: &Config) -> String {
+    let host = || std::env::var("HOSTNAME").unwrap_or_else(|_| "relais".to_owned());
+    let name = if config.server.name.is_empty() { host() } else { config.server.name.clone() };
+    format!("{name}-{}-{:08x}", std::process::id(), getrandom::u32().unwrap_or_default())
+}
+
 /// Opens the store that the configuration names.
 pub async fn open(config: &Config) -> anyhow::Result<Arc<dyn Store>> {
+    Ok(open_ports(config).await?.store)
+}
+
+async fn open_ports(config: &Config) -> anyhow::Result<Ports> {
     let options = relais_store::Options {
         max_connections: config.database.max_connections,
         acquire_timeout: config.database.acquire_timeout.0,
         notify: !events::wakeups_on_bus(config)?,
         encryption_keys: config.database.encryption_keys.clone(),
     };
-    relais_store::open(config.database.url.expose(), &options).await.map_err(|error| explain(error, config))
+    relais_store::open_ports(config.database.url.expose(), &options).await.map_err(|error| explain(error, config))
 }
 
 /// An error of the store, with all that caused it and what it is about.
@@ -392,6 +421,14 @@ fn describe_metrics() {
         "Events of tasks that could not be published: the bus was away or slow."
     );
     counter!("relais_schedule_runs_total", "Runs of schedules, by schedule and outcome.");
+    counter!("relais_outbox_published_total", "Messages of outboxes that this process published, by outbox.");
+    counter!("relais_outbox_failures_total", "Tries of this process to publish a message that failed, by outbox.");
+    gauge!("relais_outbox_unpublished", "Rows that are not published, counted up to 10,000, by outbox.");
+    gauge!("relais_outbox_oldest_seconds", "Age of the oldest row that is not published, by outbox.");
+    gauge!("relais_outbox_parked", "Rows that are parked until an operator decides, by outbox.");
+    gauge!("relais_outbox_trouble", "Whether an outbox can not be published: its database or its sink is away.");
+    gauge!("relais_outbox_relays", "Relays that share an outbox, by outbox.");
+    gauge!("relais_outbox_mode", "How rows are found at present, by outbox and mode.");
     histogram!("relais_schedule_lateness_seconds", "From when a scheduled task was due to when it was submitted.");
     histogram!("relais_callback_seconds", "Tries to send a callback, by type.");
     histogram!("relais_task_wait_seconds", "From submission to start.");

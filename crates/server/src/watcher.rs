@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use relais_engine::{Actor, Engine, EngineError, NotReady, OperatorRole, chain};
+use relais_engine::{Actor, ApplyOptions, Engine, EngineError, NotReady, OperatorRole, OutboxCheck, chain};
 use relais_protocol::admin::AppliedAction;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -87,7 +87,9 @@ async fn apply(path: &Path, content: &[u8], prune: bool, engine: &Engine, first_
         }
     };
     let reader = engine.operator(Actor::new(file.to_string(), OperatorRole::Admin, "file"));
-    match reader.apply(declaration, prune, false).await {
+    // A database of an outbox that is away must not keep back what else is declared.
+    let options = ApplyOptions { prune, check: OutboxCheck::IfThere, ..ApplyOptions::default() };
+    match reader.apply_with(declaration, options).await {
         Ok(report) => {
             let changed = report.applied.iter().filter(|entry| entry.action != AppliedAction::Unchanged).count();
             tracing::info!(%file, changed, declared = report.applied.len(), "applied the declarations");

@@ -35,6 +35,7 @@ mod instances;
 mod maintenance;
 mod migrations;
 mod operators;
+mod outboxes;
 mod postgres;
 mod purge;
 mod row;
@@ -52,7 +53,7 @@ pub use submissions::statements::{Enqueue, enqueue};
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{Store, StoreError};
+use relais_core::{OutboxDeclarations, Store, StoreError};
 
 /// How to reach a database.
 #[derive(Debug, Clone)]
@@ -76,14 +77,35 @@ impl Default for Options {
     }
 }
 
+/// The ports of one database.
+#[derive(Clone)]
+pub struct Ports {
+    /// Tasks and all that belongs to them.
+    pub store: Arc<dyn Store>,
+    /// Outboxes.
+    pub outboxes: Arc<dyn OutboxDeclarations>,
+}
+
+impl Ports {
+    fn of<D: session::Database>(verbs: verbs::Verbs<D>) -> Self {
+        let verbs = Arc::new(verbs);
+        Self { store: Arc::clone(&verbs) as _, outboxes: verbs }
+    }
+}
+
 /// Opens the store that a URL names: `sqlite:path/to/file.db` or `postgres://…`. Its tables are made by
 /// [`migrate`](relais_core::MaintenanceStore::migrate). PostgreSQL need not be up yet.
 pub async fn open(url: &str, options: &Options) -> Result<Arc<dyn Store>, StoreError> {
+    Ok(open_ports(url, options).await?.store)
+}
+
+/// The same, with the ports that are not part of [`Store`].
+pub async fn open_ports(url: &str, options: &Options) -> Result<Ports, StoreError> {
     let keys = secrets::encryption::Keys::new(&options.encryption_keys);
     match url.split_once(':').map(|(scheme, _)| scheme) {
-        Some("sqlite") => Ok(Arc::new(verbs::Verbs::new(sqlite::Sqlite::open(url, options).await?, keys))),
+        Some("sqlite") => Ok(Ports::of(verbs::Verbs::new(sqlite::Sqlite::open(url, options).await?, keys))),
         Some("postgres" | "postgresql") => {
-            Ok(Arc::new(verbs::Verbs::new(postgres::Postgres::open(url, options)?, keys)))
+            Ok(Ports::of(verbs::Verbs::new(postgres::Postgres::open(url, options)?, keys)))
         }
         _ => Err(StoreError::Schema(
             "the database's URL must begin with sqlite: or postgres: (e.g. sqlite:relais.db)".to_owned(),

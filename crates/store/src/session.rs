@@ -21,6 +21,7 @@ use crate::{
     history::statements::{History, HistoryReader},
     instances::statements::{InstanceReader, InstanceRows},
     operators::statements::{OperatorReader, OperatorRows},
+    outboxes::statements::{OutboxReader, OutboxRows},
     purge::statements::PurgeRows,
     schedules::statements::{Schedules, Timetable},
     secrets::statements::{SecretFiles, Secrets},
@@ -59,6 +60,7 @@ pub(crate) trait Database:
     + Linked
     + BatchList
     + OperatorReader
+    + OutboxReader
     + Dispatches
     + ClockReader
     + SecretFiles
@@ -109,6 +111,7 @@ pub(crate) trait Session:
     + History
     + SubmissionRows
     + OperatorRows
+    + OutboxRows
     + Schedules
     + Secrets
     + Dependencies

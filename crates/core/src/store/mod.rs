@@ -8,9 +8,9 @@ mod ports;
 use std::time::Duration;
 
 use crate::{
-    ClientFlow, ClientId, ClientKey, Destination, Ignored, InstanceKey, Json, QueueSettings, Revocation, Role,
-    ScheduleChange, ServiceKey, ServiceLimits, ServiceName, State, Status, Task, TaskChange, TaskId, TaskTransport,
-    Wakeup,
+    ClientFlow, ClientId, ClientKey, Destination, Ignored, InstanceKey, Json, OutboxChange, QueueSettings, Revocation,
+    Role, ScheduleChange, ServiceKey, ServiceLimits, ServiceName, State, Status, Task, TaskChange, TaskId,
+    TaskTransport, Wakeup,
 };
 
 pub use ports::*;
@@ -195,6 +195,8 @@ pub enum Change {
     },
     /// Changes a schedule.
     Schedule(ScheduleChange),
+    /// Changes an outbox.
+    Outbox(OutboxChange),
 }
 
 /// A listener to the store. Called after the commit, from any thread; must return at once.

@@ -2,11 +2,13 @@
 //! line.
 
 pub(crate) mod clients;
-mod declare;
+pub(crate) mod declare;
 mod flow;
 mod instances;
 mod limits;
 mod schedules;
+
+pub(crate) use declare::deleted;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -159,6 +161,10 @@ impl Engine {
                 .collect(),
             authorizations,
             schedules: self.declared_schedules().await?,
+            outboxes: match self.outboxes() {
+                Some(outboxes) => outboxes.declarations().await?,
+                None => Vec::new(),
+            },
         })
     }
 

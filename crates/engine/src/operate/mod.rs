@@ -4,6 +4,7 @@
 pub(crate) mod admin;
 pub(crate) mod depth;
 pub(crate) mod operator;
+pub(crate) mod outboxes;
 pub(crate) mod overview;
 pub(crate) mod retry;
 pub(crate) mod select;

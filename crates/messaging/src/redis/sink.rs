@@ -33,8 +33,14 @@ impl Default for RedisSinkOptions {
 
 /// Why there can be no sink.
 #[derive(Debug, thiserror::Error)]
-#[error("the URL of the Redis server is not acceptable: {0}")]
-pub struct RedisSinkError(#[from] RedisError);
+pub enum RedisSinkError {
+    /// The URL can not be used.
+    #[error("the URL of the Redis server is not acceptable: {0}")]
+    Url(#[source] RedisError),
+    /// The server does not answer, or not as it should.
+    #[error("the Redis server does not answer: {0}")]
+    Away(#[source] RedisError),
+}
 
 /// Appends to streams: the destination is the stream's key.
 ///
@@ -56,7 +62,7 @@ impl std::fmt::Debug for RedisSink {
 impl RedisSink {
     /// A sink at `redis://user:password@host:port/database`, or `rediss://`. Does not connect yet.
     pub fn new(url: &str, options: RedisSinkOptions) -> Result<Self, RedisSinkError> {
-        let client = Client::open(url)?;
+        let client = Client::open(url).map_err(RedisSinkError::Url)?;
         Ok(Self { client, connection: OnceCell::new(), options, closed: AtomicBool::new(false) })
     }
 
@@ -69,6 +75,12 @@ impl RedisSink {
             self.client.get_connection_manager_with_config(config).await
         };
         self.connection.get_or_try_init(connect).await.cloned()
+    }
+
+    /// Asks the server whether it is there. Changes nothing.
+    pub async fn ping(&self) -> Result<(), RedisSinkError> {
+        let mut connection = self.connection().await.map_err(RedisSinkError::Away)?;
+        redis::cmd("PING").query_async(&mut connection).await.map_err(RedisSinkError::Away)
     }
 
     async fn append(&self, wave: &[RoutedMessage]) -> RedisResult<Vec<RedisResult<String>>> {

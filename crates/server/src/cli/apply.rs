@@ -30,6 +30,9 @@ pub struct ApplyArgs {
     /// Delete what is not in the file
     #[arg(long)]
     prune: bool,
+    /// Do not ask the databases and sinks of outboxes whether they can be used
+    #[arg(long)]
+    no_check: bool,
 }
 
 /// `relais export`
@@ -45,7 +48,8 @@ pub async fn apply(args: ApplyArgs) -> Result<()> {
     let server = Connection::new(args.connection)?;
     let request = Request::post(["admin", "apply"], Some(&declaration))?
         .with("dryRun", args.dry_run.then_some(true))
-        .with("prune", args.prune.then_some(true));
+        .with("prune", args.prune.then_some(true))
+        .with("check", args.no_check.then_some(false));
     let Some(report) = server.print(request, show_report).await? else {
         return Ok(());
     };

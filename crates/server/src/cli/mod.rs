@@ -16,6 +16,7 @@ mod deadletter;
 mod events;
 mod health;
 mod instance;
+mod outbox;
 mod purge;
 mod reference;
 mod schedule;
@@ -80,6 +81,8 @@ pub enum Command {
     Authorization(authorization::AuthorizationArgs),
     /// Have tasks submitted at the times that a cron expression names
     Schedule(schedule::ScheduleArgs),
+    /// Make outboxes, see how they are published, decide about parked events
+    Outbox(outbox::OutboxArgs),
     /// See which processes are on the store, and decide about those that died
     Instance(instance::InstanceArgs),
     /// Look for tasks and cancel them
@@ -99,9 +102,9 @@ pub enum Command {
     Deadletter(deadletter::DeadLetterArgs),
     /// Follow what happens, publish events, see how the event bus does
     Events(events::EventsArgs),
-    /// Make the server's services, clients, authorizations and schedules what a file says
+    /// Make the server's services, clients, authorizations, schedules and outboxes what a file says
     Apply(apply::ApplyArgs),
-    /// Print the server's services, clients, authorizations and schedules as such a file, without secrets
+    /// Print the server's services, clients, authorizations, schedules and outboxes as such a file, without secrets
     Export(apply::ExportArgs),
     /// Remove what is too old now, instead of waiting for the daily purge
     Purge(purge::PurgeArgs),
@@ -129,6 +132,7 @@ pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> 
         Command::Client(args) => client::run(args).await?,
         Command::Authorization(args) => authorization::run(args).await?,
         Command::Schedule(args) => schedule::run(args).await?,
+        Command::Outbox(args) => outbox::run(args).await?,
         Command::Instance(args) => instance::run(args).await?,
         Command::Task(args) => task::run(args).await?,
         Command::Batch(args) => batch::run(args).await?,
@@ -209,6 +213,16 @@ mod tests {
             "schedule put nightly --service s --client c --cron @daily --callback https://example.org/done",
             "schedule next nightly --count 3",
             "schedule run nightly",
+            "outbox init --print --table shop.outbox --aggregate-id text --no-notify postgres://h/db",
+            "outbox list --json",
+            "outbox show orders",
+            "outbox parked orders --limit 7",
+            "outbox retry orders --all",
+            "outbox skip orders a b",
+            "outbox pause orders",
+            "outbox resume orders",
+            "outbox delete orders --yes",
+            "apply -f x --no-check",
             "instance list",
             "instance resolve billing-1 --fail",
             "schedule delete nightly --yes",
@@ -249,6 +263,11 @@ mod tests {
             "schedule put nightly --service s --client c --cron @daily --body {",
             "schedule put nightly --service s --client c --cron @daily --body {} --body-file f",
             "schedule next nightly --count 0",
+            "outbox init",
+            "outbox init mysql://h/db",
+            "outbox init sqlite:x.db --table a.b.c",
+            "outbox retry orders",
+            "outbox skip orders a --all",
             "instance resolve billing-1",
             "instance resolve billing-1 --fail --restart",
             "schedule show a/b",

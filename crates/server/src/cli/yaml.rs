@@ -9,11 +9,13 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 /// These come first, in this order; JSON objects have none.
-const FIRST: [&str; 10] = [
+const FIRST: [&str; 12] = [
     "services",
     "clients",
     "authorizations",
     "schedules",
+    "outboxes",
+    "outboxName",
     "scheduleName",
     "serviceName",
     "clientId",

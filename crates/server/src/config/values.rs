@@ -315,6 +315,8 @@ pub enum Role {
     Track,
     /// Makes the runs of schedules.
     Schedule,
+    /// Publishes the outboxes.
+    Relay,
     /// The old name of `callbacks`: accepted, with a warning.
     #[value(hide = true)]
     Notify,
@@ -322,8 +324,16 @@ pub enum Role {
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Api, Self::Rescue, Self::Purge, Self::Callbacks, Self::Dispatch, Self::Track, Self::Schedule];
+    pub const ALL: [Self; 8] = [
+        Self::Api,
+        Self::Rescue,
+        Self::Purge,
+        Self::Callbacks,
+        Self::Dispatch,
+        Self::Track,
+        Self::Schedule,
+        Self::Relay,
+    ];
 
     /// As it stands in the configuration.
     pub const fn name(self) -> &'static str {
@@ -336,6 +346,7 @@ impl Role {
             Self::Dispatch => "dispatch",
             Self::Track => "track",
             Self::Schedule => "schedule",
+            Self::Relay => "relay",
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Signing secrets are encrypted in the database, where a key is given: a dump, a backup or a copy of the file does not
-//! give them away. This is the one place that encrypts and decrypts; drivers see texts.
+//! Signing secrets, and the secrets of outboxes, are encrypted in the database, where a key is given: a dump, a backup or
+//! a copy of the file does not give them away. This is the one place that encrypts and decrypts; drivers see texts.
 //!
 //! What is stored is `enc:1:<key id>:<base64>`, the base64 of nonce, ciphertext and tag of AES-256-GCM. A secret in
 //! clear begins with `whsec_`, so the two can not be mixed up. The key id is no secret: it says which of several keys
@@ -19,7 +19,7 @@
 use std::{collections::HashMap, fmt, str::FromStr};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use relais_core::{ClientId, StoreError};
+use relais_core::{ClientId, OutboxName, StoreError};
 use ring::{
     aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
     hmac,
@@ -91,25 +91,25 @@ impl fmt::Debug for EncryptionKey {
 }
 
 impl EncryptionKey {
-    fn encrypt(&self, client: &ClientId, secret: &str) -> Result<String> {
+    fn encrypt(&self, owner: &str, secret: &str) -> Result<String> {
         let mut nonce = [0; NONCE_LEN];
-        // A name has no NUL in it, so no other client and secret give the same text.
-        let mac = hmac::sign(&self.nonces, format!("{client}\0{secret}").as_bytes());
+        // A name has no NUL in it, so no other owner and secret give the same text.
+        let mac = hmac::sign(&self.nonces, format!("{owner}\0{secret}").as_bytes());
         nonce.copy_from_slice(&mac.as_ref()[..NONCE_LEN]);
         let mut text = secret.as_bytes().to_vec();
         self.cipher
-            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(client.as_str()), &mut text)
-            .map_err(|_| corrupt("a signing secret is too long to be encrypted"))?;
+            .seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), Aad::from(owner), &mut text)
+            .map_err(|_| corrupt("a secret is too long to be encrypted"))?;
         let bytes = [nonce.as_slice(), &text].concat();
         Ok(format!("{ENCRYPTED}{VERSION}{}:{}", self.id, BASE64_STANDARD.encode(bytes)))
     }
 
-    fn decrypt(&self, client: &ClientId, base64: &str) -> Option<String> {
+    fn decrypt(&self, owner: &str, base64: &str) -> Option<String> {
         let bytes = BASE64_STANDARD.decode(base64).ok()?;
         let (nonce, text) = bytes.split_at_checked(NONCE_LEN)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).ok()?;
         let mut text = text.to_vec();
-        let secret = self.cipher.open_in_place(nonce, Aad::from(client.as_str()), &mut text).ok()?;
+        let secret = self.cipher.open_in_place(nonce, Aad::from(owner), &mut text).ok()?;
         String::from_utf8(secret.to_vec()).ok()
     }
 }
@@ -137,27 +137,41 @@ impl Keys {
     }
 
     pub(crate) fn seal(&self, client: &ClientId, secret: &str) -> Result<SealedSecret> {
-        let mut forms = self.0.iter().map(|key| key.encrypt(client, secret)).collect::<Result<Vec<_>>>()?;
+        let mut forms = self.0.iter().map(|key| key.encrypt(client.as_str(), secret)).collect::<Result<Vec<_>>>()?;
         forms.push(secret.to_owned());
         Ok(SealedSecret { stored: forms[0].clone(), forms })
     }
 
     /// A secret, from what is stored.
     pub(crate) fn open(&self, client: &ClientId, stored: &str) -> Result<String> {
+        self.open_text(client.as_str(), &format!("the signing secret of client {client}"), stored)
+    }
+
+    /// The secrets of an outbox, as they are to be stored.
+    pub(crate) fn seal_outbox(&self, outbox: &OutboxName, secrets: &str) -> Result<String> {
+        self.0.first().map_or_else(|| Ok(secrets.to_owned()), |key| key.encrypt(&outbox_owner(outbox), secrets))
+    }
+
+    /// The secrets of an outbox, from what is stored.
+    pub(crate) fn open_outbox(&self, outbox: &OutboxName, stored: &str) -> Result<String> {
+        self.open_text(&outbox_owner(outbox), &format!("what outbox {outbox} keeps secret"), stored)
+    }
+
+    fn open_text(&self, owner: &str, what: &str, stored: &str) -> Result<String> {
         let Some(text) = stored.strip_prefix(ENCRYPTED) else { return Ok(stored.to_owned()) };
         let Some((id, base64)) = text.strip_prefix(VERSION).and_then(|text| text.split_once(':')) else {
             return Err(StoreError::Encrypted(format!(
-                "the signing secret of client {client} was encrypted by a newer version of Relais; run that version"
+                "{what} was encrypted by a newer version of Relais; run that version"
             )));
         };
         let mut fitting = self.0.iter().filter(|key| key.id == id).peekable();
         if fitting.peek().is_none() {
             return Err(StoreError::Encrypted(self.lacks(id)));
         }
-        fitting.find_map(|key| key.decrypt(client, base64)).ok_or_else(|| {
+        fitting.find_map(|key| key.decrypt(owner, base64)).ok_or_else(|| {
             StoreError::Encrypted(format!(
-                "the signing secret of client {client} can not be decrypted with the key {id}: it was changed in the \
-                 database, or moved there from another client; give the client a new one"
+                "{what} can not be decrypted with the key {id}: it was changed in the database, or moved there from \
+                 another client or outbox; declare it anew"
             ))
         })
     }
@@ -199,6 +213,11 @@ impl Keys {
         rewrites.changed = changed.map(|(sealed, secret)| (secret.client, secret.stored.clone(), sealed)).collect();
         Ok(rewrites)
     }
+}
+
+/// Whose secrets they are. No client has such a name.
+fn outbox_owner(outbox: &OutboxName) -> String {
+    format!("outbox:{outbox}")
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::{sync::Arc, time::Duration};
 use relais_core::{ClientId, Declared, StoreError};
 
 use crate::{
+    outboxes::statements::OutboxRows as _,
     secrets::statements::Secrets as _,
     session::{Database, Session as _},
     verbs::Verbs,
@@ -23,11 +24,22 @@ impl<D: Database> Verbs<D> {
         if !rewrites.is_empty() {
             session.rewrite_signing_secrets(&rewrites).await?;
         }
+        // Nobody else declares anything meanwhile.
+        let (mut outboxes, mut clear_text) = (0, rewrites.clear_text);
+        for (name, stored) in session.list_outbox_secrets().await? {
+            let plain = self.keys.open_outbox(&name, &stored)?;
+            let sealed = self.keys.seal_outbox(&name, &plain)?;
+            if !self.keys.is_empty() && sealed != stored {
+                clear_text |= stored == plain;
+                outboxes += 1;
+                session.rewrite_outbox_secrets(&name, &sealed).await?;
+            }
+        }
         session.commit().await?;
         if !self.keys.is_empty() {
-            self.database.wipe_overwritten(rewrites.clear_text).await?;
+            self.database.wipe_overwritten(clear_text).await?;
         }
-        Ok(rewrites.changed.len() as u64)
+        Ok(rewrites.changed.len() as u64 + outboxes)
     }
 
     /// Gives a client a secret to sign with. Refused to a process without a key if others have encrypted theirs.

@@ -66,6 +66,7 @@ const STEPS: Steps = &[
     ("clock", include_str!("migrations/0015_clock.sql")),
     ("revived", include_str!("migrations/0016_revived.sql")),
     ("plain names", include_str!("migrations/0017_plain_names.sql")),
+    ("outboxes", include_str!("migrations/0018_outboxes.sql")),
 ];
 
 /// Every time that is written: time that passes spares none of them.
@@ -90,6 +91,7 @@ const MOVE_BACK: &[&str] = &[
     "UPDATE audit SET at = at - ?1",
     "UPDATE session SET expires = expires - ?1",
     "UPDATE worker_registry SET at = at - ?1",
+    "UPDATE relay_report SET at = at - ?1",
 ];
 
 /// A SQLite database.

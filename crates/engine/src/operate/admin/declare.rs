@@ -15,6 +15,7 @@ use relais_protocol::admin::{
 };
 
 use super::flow;
+use crate::operate::outboxes::OutboxCheck;
 use crate::{
     Engine, EngineError, MAX_RETRIES, Problem,
     submit::schema::Schema,
@@ -29,6 +30,17 @@ const LONGEST_STEP: Duration = Duration::from_secs(7 * 86_400);
 
 /// The longest time that a task may wait in a queue of the broker.
 const LONGEST_TTL: Duration = Duration::from_secs(30 * 86_400);
+
+/// How a declaration is applied.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct ApplyOptions {
+    /// Delete what it does not name.
+    pub prune: bool,
+    /// Only report.
+    pub dry_run: bool,
+    /// How far outboxes are checked.
+    pub check: OutboxCheck,
+}
 
 /// What is to be changed, and what will be said of it.
 #[derive(Default)]
@@ -51,6 +63,16 @@ impl Engine {
         prune: bool,
         dry_run: bool,
     ) -> Result<ApplyReport, EngineError> {
+        self.apply_with(declaration, ApplyOptions { prune, dry_run, ..ApplyOptions::default() }).await
+    }
+
+    /// Applies a declaration.
+    pub async fn apply_with(
+        &self,
+        declaration: Declaration,
+        options: ApplyOptions,
+    ) -> Result<ApplyReport, EngineError> {
+        let ApplyOptions { prune, dry_run, check } = options;
         self.refresh().await?;
         let snapshot = self.snapshot()?;
         let mut plan = Plan::default();
@@ -97,6 +119,7 @@ impl Engine {
             |client: &str, service: &str| !prune || authorizations.contains(&(client.to_owned(), service.to_owned()));
         flow::without_a_window(&snapshot.declared, &plan.changes, stays, &mut problems);
         self.plan_schedules(&snapshot, &declaration, prune, &mut problems, &mut plan).await?;
+        self.plan_outboxes(&declaration, prune, check, &mut problems, &mut plan).await?;
         if !problems.is_empty() {
             return Err(EngineError::InvalidDeclaration(problems));
         }
@@ -107,6 +130,33 @@ impl Engine {
             self.declare(plan.changes).await?;
         }
         Ok(plan.report)
+    }
+
+    async fn plan_outboxes(
+        &self,
+        declaration: &Declaration,
+        prune: bool,
+        check: OutboxCheck,
+        problems: &mut Vec<Problem>,
+        plan: &mut Plan,
+    ) -> Result<(), EngineError> {
+        let declared = &declaration.outboxes;
+        if declared.is_empty() && !prune {
+            return Ok(());
+        }
+        let Some(outboxes) = self.outboxes() else {
+            if !declared.is_empty() {
+                problems.push(Problem::at("/outboxes", "this process publishes no outboxes; `relais serve` does"));
+            }
+            return Ok(());
+        };
+        let planned = outboxes.plan(declared, prune, check).await?;
+        problems.extend(planned.problems);
+        for (name, action) in planned.entries {
+            plan.note("outbox", name.to_string(), action, None);
+        }
+        plan.changes.extend(planned.changes.into_iter().map(Change::Outbox));
+        Ok(())
     }
 
     /// Removes a service, with its authorizations. Refused while it has tasks that are not finished.
@@ -142,7 +192,7 @@ impl Engine {
     }
 }
 
-pub(super) fn deleted(kind: &str, name: String) -> ApplyReport {
+pub(crate) fn deleted(kind: &str, name: String) -> ApplyReport {
     let mut plan = Plan::default();
     plan.note(kind, name, AppliedAction::Deleted, None);
     plan.report

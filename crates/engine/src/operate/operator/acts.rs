@@ -11,6 +11,7 @@ use relais_protocol::{
     callback::{CallbackView, SigningSecrets},
     events::PublishAnswer,
     instance::{DecisionName, ResolveAnswer},
+    outbox::OutboxState,
     schedule::ScheduleState,
 };
 use serde_json::value::RawValue;
@@ -19,7 +20,7 @@ use super::{
     Operator,
     OperatorRole::{Admin, Operator as Operating, ReadOnly},
 };
-use crate::{Accepted, EngineError, Selected, Selection};
+use crate::{Accepted, ApplyOptions, EngineError, ParkedChoice, Selected, Selection};
 
 /// The most changes of a declaration that are named.
 const NAMED: usize = 10;
@@ -32,10 +33,19 @@ impl Operator {
         prune: bool,
         dry_run: bool,
     ) -> Result<ApplyReport, EngineError> {
-        if dry_run {
-            return self.engine.apply(declaration, prune, true).await;
+        self.apply_with(declaration, ApplyOptions { prune, dry_run, ..ApplyOptions::default() }).await
+    }
+
+    /// [`crate::Engine::apply_with`]. What changes nothing, or only tells, is not written down.
+    pub async fn apply_with(
+        &self,
+        declaration: Declaration,
+        options: ApplyOptions,
+    ) -> Result<ApplyReport, EngineError> {
+        if options.dry_run {
+            return self.engine.apply_with(declaration, options).await;
         }
-        self.act_with_outcome(Admin, "apply", "", None, self.engine.apply(declaration, prune, false), told).await
+        self.act_with_outcome(Admin, "apply", "", None, self.engine.apply_with(declaration, options), told).await
     }
 
     /// [`crate::Engine::delete_service`].
@@ -190,6 +200,29 @@ impl Operator {
         self.act(Admin, "schedule.delete", name, None, self.engine.delete_schedule(name)).await
     }
 
+    /// [`crate::Engine::pause_outbox`].
+    pub async fn pause_outbox(&self, name: &str, paused: bool) -> Result<OutboxState, EngineError> {
+        let action = if paused { "outbox.pause" } else { "outbox.resume" };
+        self.act(Operating, action, name, None, self.engine.pause_outbox(name, paused)).await
+    }
+
+    /// [`crate::Engine::delete_outbox`].
+    pub async fn delete_outbox(&self, name: &str) -> Result<ApplyReport, EngineError> {
+        self.act(Admin, "outbox.delete", name, None, self.engine.delete_outbox(name)).await
+    }
+
+    /// [`crate::Engine::retry_parked`].
+    pub async fn retry_parked(&self, name: &str, which: ParkedChoice) -> Result<u64, EngineError> {
+        let detail = Some(parked(&which));
+        self.act(Operating, "outbox.retry", name, detail, self.engine.retry_parked(name, which)).await
+    }
+
+    /// [`crate::Engine::skip_parked`].
+    pub async fn skip_parked(&self, name: &str, which: ParkedChoice) -> Result<u64, EngineError> {
+        let detail = Some(parked(&which));
+        self.act(Operating, "outbox.skip", name, detail, self.engine.skip_parked(name, which)).await
+    }
+
     /// [`crate::Engine::publish_event`].
     pub async fn publish_event(&self, channel: &str, payload: Box<RawValue>) -> Result<PublishAnswer, EngineError> {
         self.act(Operating, "event.publish", channel, None, self.engine.publish_event(channel, payload)).await
@@ -239,6 +272,15 @@ fn told(report: &ApplyReport) -> Option<AuditOutcome> {
     }
     let target = (changed.len() == 1).then(|| first.name.clone());
     Some(AuditOutcome { target, detail: Some(detail.join(", ")), error: None })
+}
+
+/// Which events: skipping loses them, so the log names them.
+fn parked(which: &ParkedChoice) -> String {
+    match which {
+        ParkedChoice::All => "all".to_owned(),
+        ParkedChoice::These(ids) if ids.len() <= NAMED => ids.join(", "),
+        ParkedChoice::These(ids) => format!("{} and {} more", ids[..NAMED].join(", "), ids.len() - NAMED),
+    }
 }
 
 fn letters(ids: Option<&[String]>) -> String {

@@ -1,0 +1,146 @@
+//! Outboxes: the port to what knows them, and the use cases of operators.
+//!
+//! The engine declares outboxes with everything else, so that a file is applied as a whole. What an outbox's database, table
+//! and sink are, [`OutboxRelays`] knows; `relais-relay` implements it.
+
+use std::{fmt, sync::Arc};
+
+use async_trait::async_trait;
+use relais_core::{Change, OutboxChange, OutboxName};
+use relais_protocol::{
+    admin::{AppliedAction, ApplyReport},
+    outbox::{OutboxDeclaration, OutboxState, ParkedEvent},
+};
+
+use super::admin::deleted;
+use crate::{Engine, EngineError, Problem};
+
+/// How far a declared outbox is checked before it is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OutboxCheck {
+    /// Its database and its sink must be there and usable.
+    #[default]
+    Whole,
+    /// They must be usable if they are there. For a file: what it declares besides must not wait for a database that is away.
+    IfThere,
+    /// Nothing is connected to.
+    Declaration,
+}
+
+/// What is to be changed of outboxes.
+#[derive(Debug, Default)]
+pub struct OutboxPlan {
+    /// What is done with each of them.
+    pub entries: Vec<(OutboxName, AppliedAction)>,
+    /// The changes.
+    pub changes: Vec<OutboxChange>,
+    /// What is wrong, below `/outboxes`.
+    pub problems: Vec<Problem>,
+}
+
+/// Which parked events are meant.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ParkedChoice {
+    /// Those with these ids.
+    These(Vec<String>),
+    /// All of them.
+    All,
+}
+
+/// Outboxes, for operators. An outbox that is not declared is [`EngineError::OutboxNotFound`]; one whose database can not be
+/// asked is [`EngineError::OutboxUnavailable`].
+#[async_trait]
+pub trait OutboxRelays: fmt::Debug + Send + Sync + 'static {
+    /// Checks what is declared and compares it with what is there. Changes nothing.
+    async fn plan(
+        &self,
+        declared: &[OutboxDeclaration],
+        prune: bool,
+        check: OutboxCheck,
+    ) -> Result<OutboxPlan, EngineError>;
+
+    /// The outboxes as a file would say it, without secrets.
+    async fn declarations(&self) -> Result<Vec<OutboxDeclaration>, EngineError>;
+
+    /// The outboxes, in the order of their names, as their relays last reported. Asks no other database than the store.
+    async fn states(&self) -> Result<Vec<OutboxState>, EngineError>;
+
+    /// One outbox, with what its database says now.
+    async fn state(&self, name: &str) -> Result<OutboxState, EngineError>;
+
+    /// Events that are parked, the oldest first, at most `limit`.
+    async fn list_parked(&self, name: &str, limit: usize) -> Result<Vec<ParkedEvent>, EngineError>;
+
+    /// Retries parked events; how many.
+    async fn retry_parked(&self, name: &str, which: ParkedChoice) -> Result<u64, EngineError>;
+
+    /// Skips parked events: they count as published; how many.
+    async fn skip_parked(&self, name: &str, which: ParkedChoice) -> Result<u64, EngineError>;
+
+    /// The outboxes that this process publishes and that are in trouble, and why. Answers at once.
+    fn in_trouble(&self) -> Vec<(String, String)>;
+}
+
+impl Engine {
+    pub(crate) fn outboxes(&self) -> Option<&Arc<dyn OutboxRelays>> {
+        self.0.options.outboxes.as_ref()
+    }
+
+    fn outboxes_of_this_server(&self) -> Result<&Arc<dyn OutboxRelays>, EngineError> {
+        self.outboxes().ok_or(EngineError::OutboxNotFound)
+    }
+
+    /// The outboxes, in the order of their names.
+    pub async fn outbox_states(&self) -> Result<Vec<OutboxState>, EngineError> {
+        match self.outboxes() {
+            Some(outboxes) => outboxes.states().await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// One outbox.
+    pub async fn outbox_state(&self, name: &str) -> Result<OutboxState, EngineError> {
+        self.outboxes_of_this_server()?.state(name).await
+    }
+
+    /// Events of an outbox that are parked.
+    pub async fn list_parked(&self, name: &str, limit: usize) -> Result<Vec<ParkedEvent>, EngineError> {
+        self.outboxes_of_this_server()?.list_parked(name, limit).await
+    }
+
+    /// Retries parked events.
+    pub async fn retry_parked(&self, name: &str, which: ParkedChoice) -> Result<u64, EngineError> {
+        self.outboxes_of_this_server()?.retry_parked(name, which).await
+    }
+
+    /// Skips parked events: they count as published.
+    pub async fn skip_parked(&self, name: &str, which: ParkedChoice) -> Result<u64, EngineError> {
+        self.outboxes_of_this_server()?.skip_parked(name, which).await
+    }
+
+    /// Pauses or resumes an outbox.
+    pub async fn pause_outbox(&self, name: &str, paused: bool) -> Result<OutboxState, EngineError> {
+        let name = self.declared_outbox(name).await?;
+        self.declare(vec![Change::Outbox(OutboxChange::Pause { name: name.clone(), paused })]).await?;
+        self.outbox_state(name.as_str()).await
+    }
+
+    /// Removes an outbox. Its table stays as it is.
+    pub async fn delete_outbox(&self, name: &str) -> Result<ApplyReport, EngineError> {
+        let name = self.declared_outbox(name).await?;
+        self.declare(vec![Change::Outbox(OutboxChange::Delete(name.clone()))]).await?;
+        Ok(deleted("outbox", name.to_string()))
+    }
+
+    /// What an operator should know although the process is ready.
+    pub fn notes(&self) -> Vec<String> {
+        let in_trouble = self.outboxes().map(|outboxes| outboxes.in_trouble()).unwrap_or_default();
+        in_trouble.into_iter().map(|(name, why)| format!("outbox {name}: {why}")).collect()
+    }
+
+    async fn declared_outbox(&self, name: &str) -> Result<OutboxName, EngineError> {
+        let declared = self.outboxes_of_this_server()?.declarations().await?;
+        let known = declared.into_iter().find(|outbox| outbox.outbox_name == name);
+        known.and_then(|outbox| OutboxName::new(outbox.outbox_name).ok()).ok_or(EngineError::OutboxNotFound)
+    }
+}

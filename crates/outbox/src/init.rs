@@ -1,0 +1,70 @@
+//! Making an outbox in a database that a URL names: `relais outbox init`.
+
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
+use tokio::time::timeout;
+
+use crate::{
+    AggregateId, Dialect, OutboxError, TableName,
+    table::{create_statements, relay_tables},
+};
+
+/// How long a database may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(10);
+
+impl Dialect {
+    /// What the database of a URL speaks: `postgres://…` or `sqlite:file.db`.
+    pub fn of_url(url: &str) -> Result<Self, OutboxError> {
+        match url.split_once(':').map(|(scheme, _)| scheme) {
+            Some("postgres" | "postgresql") => Ok(Self::Postgres),
+            Some("sqlite") => Ok(Self::Sqlite),
+            _ => Err(OutboxError::Url),
+        }
+    }
+}
+
+/// Makes an outbox, and what relays keep beside it. A table that exists stays as it is; whether it was made now.
+pub async fn init(url: &str, table: &TableName, aggregate_id: AggregateId, notify: bool) -> Result<bool, OutboxError> {
+    let dialect = Dialect::of_url(url)?;
+    let statements = |there: bool| match there {
+        true => relay_tables(table, dialect),
+        false => create_statements(table, dialect, aggregate_id, notify),
+    };
+    match dialect {
+        Dialect::Postgres => {
+            let mut connection = connected(PgConnection::connect(url)).await?;
+            let mut transaction = connection.begin().await?;
+            sqlx::query("SELECT pg_advisory_xact_lock(hashtext('relais_outbox'))").execute(&mut *transaction).await?;
+            let there: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
+                .bind(table.sql())
+                .fetch_one(&mut *transaction)
+                .await?;
+            for statement in statements(there) {
+                sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *transaction).await?;
+            }
+            transaction.commit().await?;
+            connection.close().await?;
+            Ok(!there)
+        }
+        Dialect::Sqlite => {
+            let mut connection = connected(SqliteConnection::connect(url)).await?;
+            let mut transaction = connection.begin().await?;
+            let there: bool = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1))")
+                .bind(table.name())
+                .fetch_one(&mut *transaction)
+                .await?;
+            for statement in statements(there) {
+                sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *transaction).await?;
+            }
+            transaction.commit().await?;
+            connection.close().await?;
+            Ok(!there)
+        }
+    }
+}
+
+async fn connected<C>(connection: impl Future<Output = Result<C, sqlx::Error>>) -> Result<C, OutboxError> {
+    let late = |_| sqlx::Error::Io(std::io::Error::from(std::io::ErrorKind::TimedOut));
+    Ok(timeout(CONNECT, connection).await.map_err(late)??)
+}

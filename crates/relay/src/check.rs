@@ -1,0 +1,133 @@
+//! Asks an outbox's database and sink whether they can be used, before the outbox is stored.
+
+use std::{sync::Arc, time::Duration};
+
+use async_trait::async_trait;
+use relais_engine::{OutboxCheck, Problem, chain};
+use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink};
+use relais_outbox::{OutboxError, OutboxStore, Relay};
+use tokio::time::timeout;
+
+use crate::{SinkError, SinkFactory, declaration::Declared};
+
+/// How long a database or a sink may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const UNCHECKED: &str = "or declare it without this check (`--no-check`, `check=false`)";
+
+/// What is wrong, at places below the declaration.
+pub(crate) async fn check(declared: &Declared, sinks: &dyn SinkFactory, how: OutboxCheck) -> Vec<Problem> {
+    if how == OutboxCheck::Declaration {
+        return Vec::new();
+    }
+    let (database, sink) = tokio::join!(check_database(declared), check_sink(declared, sinks));
+    let mut problems = Vec::new();
+    for wrong in [database, sink].into_iter().filter_map(Result::err) {
+        match wrong {
+            Wrong::Away(problem) if how == OutboxCheck::IfThere => {
+                tracing::warn!(
+                    outbox = %declared.name, at = problem.path, error = problem.message,
+                    "an outbox is declared whose database or sink is away; it is published when they are there"
+                );
+            }
+            Wrong::Away(problem) | Wrong::Unusable(problem) => problems.push(problem),
+        }
+    }
+    problems
+}
+
+enum Wrong {
+    /// It does not answer.
+    Away(Problem),
+    /// It answers, and can not be used.
+    Unusable(Problem),
+}
+
+async fn check_database(declared: &Declared) -> Result<(), Wrong> {
+    let away = |why: String| {
+        let message = format!("the database can not be reached: {why}; start it, correct the URL, {UNCHECKED}");
+        Wrong::Away(Problem::at("databaseUrl", message))
+    };
+    let checked = async {
+        let store = open(declared).await?;
+        Relay::new(store, Arc::new(NoSink), declared.options.clone()).await.map(drop)
+    };
+    match timeout(PATIENCE, checked).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(OutboxError::Database(error))) if is_away(&error) => Err(away(error.to_string())),
+        Ok(Err(error)) => Err(Wrong::Unusable(unusable(&error))),
+        Err(_) => Err(away(format!("no answer within {PATIENCE:?}"))),
+    }
+}
+
+/// Opens the database of an outbox.
+pub(crate) async fn open(declared: &Declared) -> Result<Arc<dyn OutboxStore>, OutboxError> {
+    relais_outbox::open(declared.database_url(), &declared.table).await
+}
+
+/// Whether a database does not answer, or not yet: class 08 (connections) and 57P03 (it starts, or stops).
+fn is_away(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => true,
+        sqlx::Error::Database(error) => {
+            error.code().is_some_and(|code| code.starts_with("08") || code.starts_with("57P"))
+        }
+        _ => false,
+    }
+}
+
+fn unusable(error: &OutboxError) -> Problem {
+    let place = match error {
+        OutboxError::Url | OutboxError::Database(_) => "databaseUrl",
+        OutboxError::Template(_) | OutboxError::Key(_) => "key",
+        _ => "table",
+    };
+    let denied = match error {
+        OutboxError::Database(sqlx::Error::Database(error)) => error.code().as_deref() == Some("42501"),
+        _ => false,
+    };
+    let mut message = chain(error);
+    if denied {
+        message.push_str(
+            "; relays keep three tables beside the outbox: let `relais outbox init` make them as a user who may, \
+             and grant this one SELECT, INSERT, UPDATE and DELETE on them",
+        );
+    }
+    Problem::at(place, message)
+}
+
+async fn check_sink(declared: &Declared, sinks: &dyn SinkFactory) -> Result<(), Wrong> {
+    let whole = declared.whole();
+    let away = |field: &str, why: String| {
+        let message = format!("the sink can not be reached: {why}; start it, correct the URL, {UNCHECKED}");
+        Wrong::Away(Problem::at(below_sink(field), message))
+    };
+    match timeout(PATIENCE, sinks.check(&whole)).await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(SinkError::Declaration { field, message })) => {
+            Err(Wrong::Unusable(Problem::at(below_sink(&field), message)))
+        }
+        Ok(Err(SinkError::Away { field, message })) => Err(away(&field, message)),
+        Err(_) => Err(away("", format!("no answer within {PATIENCE:?}"))),
+    }
+}
+
+fn below_sink(field: &str) -> String {
+    if field.is_empty() { "sink".to_owned() } else { format!("sink/{field}") }
+}
+
+/// Stands for a sink while a relay's settings are checked. Nothing is published.
+struct NoSink;
+
+#[async_trait]
+impl Sink for NoSink {
+    fn durability(&self) -> Durability {
+        Durability::HandedOver
+    }
+
+    async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
+        vec![PublishOutcome::NotSent; batch.len()]
+    }
+
+    async fn close(&self) {}
+}

@@ -1,0 +1,253 @@
+//! What is declared of an outbox: judged without asking anybody, with the defaults filled in.
+
+use std::time::Duration;
+
+use relais_core::{Json, OutboxName, OutboxRecord, OutboxSecrets};
+use relais_engine::Problem;
+use relais_message::{Envelope, Template};
+use relais_outbox::{FIELDS, Outbox, OutboxError, RelayOptions, Retry};
+use relais_protocol::{
+    HumanDuration,
+    outbox::{EnvelopeName, OutboxDeclaration, OutboxMode, OutboxRetryDeclaration, SinkDeclaration},
+};
+
+use crate::secrets::{self, Secrets};
+
+const DAY: Duration = Duration::from_secs(86_400);
+
+/// The sinks, for whoever names none.
+const SINKS: &str = "rabbitmq, redis, kafka, http, bus, task";
+
+/// A declared outbox that can be run.
+#[derive(Debug, Clone)]
+pub(crate) struct Declared {
+    pub(crate) name: OutboxName,
+    /// As it may be shown, with all defaults.
+    pub(crate) shown: OutboxDeclaration,
+    pub(crate) secrets: Secrets,
+    pub(crate) table: Outbox,
+    pub(crate) options: RelayOptions,
+}
+
+impl Declared {
+    /// Judges a declaration. Problems are at places below it.
+    pub(crate) fn new(declared: OutboxDeclaration) -> Result<Self, Vec<Problem>> {
+        let mut problems = Vec::new();
+        let name = keep_problem(OutboxName::new(declared.outbox_name.clone()), "outboxName", &mut problems);
+        let (mut shown, secrets) = match secrets::split(declared) {
+            Ok(parts) => parts,
+            Err(wrong) => {
+                problems.extend(wrong);
+                return Err(problems);
+            }
+        };
+        fill_in(&mut shown);
+        if !["postgres:", "postgresql:", "sqlite:"].iter().any(|scheme| database_url(&secrets).starts_with(scheme)) {
+            problems.push(Problem::at("databaseUrl", OutboxError::Url.to_string()));
+        }
+        let table = Outbox::new(shown.table.as_deref().unwrap_or("outbox"));
+        let table = keep_problem(table, "table", &mut problems);
+        match shown.sink.kinds().as_slice() {
+            [_] => {}
+            [] => problems.push(Problem::at("sink", format!("must name where messages go: one of {SINKS}"))),
+            several => {
+                let message = format!("must be one sink, and these are {}", several.join(", "));
+                problems.push(Problem::at("sink", message));
+            }
+        }
+        if shown.sink.redis.as_ref().is_some_and(|redis| redis.max_length == Some(0)) {
+            problems.push(Problem::at("sink/redis/maxLength", "must be at least 1"));
+        }
+        let options = options(&shown, &mut problems);
+        match (name, table, options) {
+            (Some(name), Some(table), Some(options)) if problems.is_empty() => {
+                Ok(Self { name, shown, secrets, table, options })
+            }
+            _ => Err(problems),
+        }
+    }
+
+    /// From what is stored.
+    pub(crate) fn stored(record: &OutboxRecord) -> Result<Self, Vec<Problem>> {
+        let unreadable = |error: serde_json::Error| vec![Problem::at("", format!("is not understood: {error}"))];
+        let shown: OutboxDeclaration = serde_json::from_str(record.declaration.get()).map_err(unreadable)?;
+        let secrets: Secrets = serde_json::from_str(record.secrets.expose()).map_err(unreadable)?;
+        Self::new(secrets::join(shown, &secrets))
+    }
+
+    /// To be stored, without whether it is paused.
+    pub(crate) fn record(&self) -> Result<OutboxRecord, Vec<Problem>> {
+        let unwritable = |error: String| vec![Problem::at("", format!("can not be written: {error}"))];
+        let shown = OutboxDeclaration { paused: None, ..self.shown.clone() };
+        let text = serde_json::to_string(&shown).map_err(|error| unwritable(error.to_string()))?;
+        let secrets = serde_json::to_string(&self.secrets).map_err(|error| unwritable(error.to_string()))?;
+        Ok(OutboxRecord {
+            name: self.name.clone(),
+            declaration: Json::parse(text).map_err(|error| unwritable(error.to_string()))?,
+            secrets: OutboxSecrets::new(secrets),
+            paused: false,
+        })
+    }
+
+    /// Secrets that it does not repeat stay as they are stored.
+    pub(crate) fn keep_secrets(&mut self, stored: &Secrets) {
+        secrets::keep(&self.shown, &mut self.secrets, stored);
+    }
+
+    pub(crate) fn database_url(&self) -> &str {
+        database_url(&self.secrets)
+    }
+
+    /// With secrets, for whoever connects.
+    pub(crate) fn whole(&self) -> OutboxDeclaration {
+        secrets::join(self.shown.clone(), &self.secrets)
+    }
+}
+
+fn database_url(secrets: &Secrets) -> &str {
+    secrets.get("databaseUrl").map(String::as_str).unwrap_or_default()
+}
+
+fn fill_in(declared: &mut OutboxDeclaration) {
+    let Retry { limit, base, factor, cap } = Retry::default();
+    let text = |text: &str| Some(text.to_owned());
+    declared.table = declared.table.take().or_else(|| text("outbox"));
+    declared.mode = declared.mode.or(Some(OutboxMode::Auto));
+    declared.key = declared.key.take().or_else(|| text("{aggregate_id}"));
+    declared.destination = declared.destination.take().or_else(|| text("outbox.event.{event_type}"));
+    declared.routing_key = declared.routing_key.take().or_else(|| text("{event_type}"));
+    declared.envelope = declared.envelope.or(Some(EnvelopeName::Payload));
+    let retry = declared.retry.take().unwrap_or_default();
+    declared.retry = Some(OutboxRetryDeclaration {
+        limit: retry.limit.or(Some(limit)),
+        base: retry.base.or(Some(HumanDuration(base))),
+        factor: retry.factor.or(Some(factor)),
+        cap: retry.cap.or(Some(HumanDuration(cap))),
+    });
+    declared.retention = declared.retention.or(Some(HumanDuration(7 * DAY)));
+    declared.delete_published = declared.delete_published.or(Some(false));
+    declared.poll_interval = declared.poll_interval.or(Some(HumanDuration(Duration::from_millis(500))));
+    declared.batch_rows = declared.batch_rows.or(Some(500));
+    declared.lease = declared.lease.or(Some(HumanDuration(Duration::from_secs(15))));
+}
+
+fn options(shown: &OutboxDeclaration, problems: &mut Vec<Problem>) -> Option<RelayOptions> {
+    let mut template = |place: &str, text: &str| {
+        let parsed = Template::parse(text).and_then(|template| template.check(&FIELDS).map(|()| template));
+        keep_problem(parsed, place, problems)
+    };
+    let mut texts = [("key", &shown.key), ("destination", &shown.destination), ("routingKey", &shown.routing_key)]
+        .map(|(place, text)| template(place, text.as_deref().unwrap_or_default()))
+        .into_iter();
+    let (key, destination, routing_key) = (texts.next()?, texts.next()?, texts.next()?);
+    let headers: Vec<_> = shown
+        .headers
+        .iter()
+        .map(|(name, text)| template(&format!("headers/{name}"), text).map(|text| (name.clone(), text)))
+        .collect();
+    let retry = shown.retry.clone().unwrap_or_default();
+    let mut within = |place: &str, fits: bool, message: &str| {
+        if !fits {
+            problems.push(Problem::at(place, message));
+        }
+    };
+    let millis = Duration::from_millis;
+    let time = |time: Option<HumanDuration>| time.map_or(Duration::ZERO, |time| time.0);
+    let (base, cap, poll) = (time(retry.base), time(retry.cap), time(shown.poll_interval));
+    let (limit, factor) = (retry.limit.unwrap_or_default(), retry.factor.unwrap_or_default());
+    let batch_rows = shown.batch_rows.unwrap_or_default();
+    within("retry/limit", (1..=1000).contains(&limit), "must be between 1 and 1000");
+    within("retry/base", (millis(1)..=DAY).contains(&base), "must be between 1ms and 1d");
+    within("retry/factor", (1.0..=100.0).contains(&factor), "must be between 1 and 100");
+    within("retry/cap", (millis(1)..=DAY).contains(&cap), "must be between 1ms and 1d");
+    within("pollInterval", (millis(10)..=DAY / 24).contains(&poll), "must be between 10ms and 1h");
+    within("batchRows", (1..=100_000).contains(&batch_rows), "must be between 1 and 100000");
+    let (lease, second) = (time(shown.lease), Duration::from_secs(1));
+    within("lease", (second..=600 * second).contains(&lease), "must be between 1s and 10m");
+    let options = RelayOptions::new(shown.outbox_name.clone());
+    let options = keep_problem(options, "", problems)?;
+    Some(RelayOptions {
+        key: key?,
+        destination: destination?,
+        routing_key: routing_key?,
+        headers: headers.into_iter().collect::<Option<_>>()?,
+        envelope: match shown.envelope.unwrap_or_default() {
+            EnvelopeName::Payload => Envelope::Bare,
+            EnvelopeName::CloudEvents => Envelope::CloudEvents,
+            EnvelopeName::CloudEventsBinary => Envelope::CloudEventsBinary,
+        },
+        header_prefix: header_prefix(&shown.sink).to_owned(),
+        batch_rows: usize::try_from(batch_rows).unwrap_or(500),
+        poll,
+        retry: Retry { limit, base, factor, cap },
+        delete_published: shown.delete_published.unwrap_or_default(),
+        retention: time(shown.retention),
+        lease,
+        ..options
+    })
+}
+
+/// What comes before CloudEvents' names in headers, as its bindings say.
+fn header_prefix(sink: &SinkDeclaration) -> &'static str {
+    match sink.kinds().first() {
+        Some(&"rabbitmq") => "cloudEvents_",
+        Some(&"kafka") => "ce_",
+        _ => "ce-",
+    }
+}
+
+fn keep_problem<T, E: std::fmt::Display>(result: Result<T, E>, place: &str, problems: &mut Vec<Problem>) -> Option<T> {
+    result.map_err(|error| problems.push(Problem::at(place, error.to_string()))).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn declared(change: Value) -> Result<Declared, Vec<Problem>> {
+        let mut whole = json!({
+            "outboxName": "orders", "databaseUrl": "postgres://u:hidden@h/db", "sink": {"rabbitmq": {"url": "amqp://h"}},
+        });
+        whole.as_object_mut().unwrap().extend(change.as_object().unwrap().clone());
+        Declared::new(serde_json::from_value(whole).unwrap())
+    }
+
+    #[test]
+    fn defaults_are_filled_in_and_what_is_stored_comes_back() {
+        let outbox = declared(json!({"headers": {"x-source": "{aggregate_type}"}})).unwrap();
+        assert_eq!(outbox.shown.destination.as_deref(), Some("outbox.event.{event_type}"));
+        assert_eq!(outbox.options.header_prefix, "cloudEvents_");
+        let record = outbox.record().unwrap();
+        assert!(!record.declaration.get().contains("hidden") && record.secrets.expose().contains("hidden"));
+        let again = Declared::stored(&record).unwrap();
+        assert_eq!((again.shown.clone(), again.secrets.clone()), (outbox.shown, outbox.secrets));
+        assert_eq!(again.record().unwrap(), record, "declared again, it is unchanged");
+    }
+
+    #[test]
+    fn each_problem_names_its_key() {
+        for (change, place, said) in [
+            (json!({"outboxName": "a b"}), "outboxName", "an outbox's name must be"),
+            (json!({"databaseUrl": "mysql://h/db"}), "databaseUrl", "postgres: or sqlite:"),
+            (json!({"table": "a.b.c"}), "table", "is not the name of a table"),
+            (json!({"destination": "orders.{even_type}"}), "destination", "there is no field `even_type`"),
+            (json!({"key": "{aggregate_id"}), "key", "is not closed"),
+            (json!({"headers": {"x": "{nothing}"}}), "headers/x", "there is no field `nothing`"),
+            (json!({"sink": {}}), "sink", "one of rabbitmq, redis"),
+            (
+                json!({"sink": {"bus": {}, "rabbitmq": {"url": "amqp://h"}}}),
+                "sink",
+                "must be one sink, and these are rabbitmq, bus",
+            ),
+            (json!({"retry": {"limit": 0}}), "retry/limit", "between 1 and 1000"),
+            (json!({"pollInterval": "1ms"}), "pollInterval", "between 10ms and 1h"),
+            (json!({"batchRows": 0}), "batchRows", "between 1 and 100000"),
+        ] {
+            let problems = declared(change.clone()).map(|_| ()).unwrap_err();
+            let found = problems.iter().any(|problem| problem.path == place && problem.message.contains(said));
+            assert!(found, "{change}: {problems:?}");
+        }
+    }
+}

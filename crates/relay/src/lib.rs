@@ -1,0 +1,22 @@
+//! Declared outboxes in a server: checked, run, watched and operated.
+//!
+//! [`Outboxes`] is the application layer of outboxes. It implements the engine's port
+//! ([`OutboxRelays`](relais_engine::OutboxRelays)), so that the admin API, the dashboard and declaration files reach outboxes
+//! as they reach everything else. [`Outboxes::run`] keeps one relay for each declared outbox that is not paused; the operators'
+//! verbs work in any process.
+//!
+//! The folder by file: `declaration` judges what is declared and fills in the defaults, `secrets` keeps passwords apart,
+//! `check` asks the database and the sink, `sink` is the port of what makes sinks, `running` is one outbox that is
+//! published, `outboxes` is all of them, `report` is what processes tell each other and Prometheus. What is deliberately not
+//! here: any sink, and any SQL.
+
+mod check;
+mod declaration;
+mod outboxes;
+mod report;
+mod running;
+mod secrets;
+mod sink;
+
+pub use outboxes::Outboxes;
+pub use sink::{SinkError, SinkFactory};

@@ -1,0 +1,411 @@
+//! All declared outboxes: which of them run here, and what operators ask of them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashSet},
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use relais_core::{OutboxChange, OutboxDeclarations, OutboxName, OutboxRecord, RelayReport, StoreError};
+use relais_engine::{EngineError, OutboxCheck, OutboxPlan, OutboxRelays, ParkedChoice, Problem, chain};
+use relais_outbox::{OutboxError, OutboxStore, ReadRequest, RelayOptions};
+use relais_protocol::{
+    admin::AppliedAction,
+    outbox::{OutboxDeclaration, OutboxState, ParkedEvent},
+};
+use tokio::{sync::watch, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    SinkFactory,
+    check::{check, open},
+    declaration::Declared,
+    report::{BacklogFigures, RelayFigures},
+    running::{COUNTED, Running},
+};
+
+/// How often this process reports on its relays. Also how often what is declared is compared, besides wake-ups.
+const REPORT: Duration = Duration::from_secs(5);
+
+/// What was reported longer ago is of a process that is gone.
+const SILENT: Duration = Duration::from_secs(20);
+
+/// How long to wait before a store that is away is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// How long an operator waits for an outbox's database.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How many parked events are changed at once.
+const BATCH: usize = 1000;
+
+/// The application layer of outboxes. Cheap to clone.
+#[derive(Clone)]
+pub struct Outboxes(Arc<Inner>);
+
+struct Inner {
+    declarations: Arc<dyn OutboxDeclarations>,
+    sinks: Arc<dyn SinkFactory>,
+    /// What this process is called.
+    process: String,
+    running: Mutex<BTreeMap<OutboxName, Running>>,
+}
+
+impl fmt::Debug for Outboxes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outboxes").field("process", &self.0.process).finish_non_exhaustive()
+    }
+}
+
+impl Outboxes {
+    /// Outboxes as the store has them. `process` must be the name of no other process.
+    pub fn new(declarations: Arc<dyn OutboxDeclarations>, sinks: Arc<dyn SinkFactory>, process: String) -> Self {
+        Self(Arc::new(Inner { declarations, sinks, process, running: Mutex::default() }))
+    }
+
+    /// Publishes the declared outboxes until it is told to stop; what has begun is finished first. `changes` says when what is
+    /// declared may have changed ([`Engine::declaration_changes`](relais_engine::Engine::declaration_changes)).
+    pub async fn run(self, mut changes: watch::Receiver<i64>, stop: CancellationToken) {
+        let (mut away, mut reported) = (false, false);
+        while !stop.is_cancelled() {
+            changes.mark_unchanged();
+            let pause = match self.reconcile().await {
+                Ok(()) => {
+                    away = false;
+                    REPORT
+                }
+                Err(error) => {
+                    if !away {
+                        tracing::warn!(error = %chain(&error), "outboxes can not be read; those that run go on");
+                    }
+                    away = true;
+                    RETRY
+                }
+            };
+            let reports = self.report().await;
+            // Where there are no outboxes, nothing is written.
+            if !reports.is_empty() || reported {
+                reported = !reports.is_empty();
+                self.tell(reports).await;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                changed = changes.changed() => if changed.is_err() { break },
+                () = stop.cancelled() => {}
+            }
+        }
+        let running = std::mem::take(&mut *self.running());
+        for outbox in running.into_values().map(|outbox| tokio::spawn(outbox.stopped())).collect::<Vec<_>>() {
+            // One that panicked has said so.
+            let _ = outbox.await;
+        }
+        if reported {
+            self.tell(Vec::new()).await;
+        }
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeMap<OutboxName, Running>> {
+        self.0.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts and stops what has changed, and nothing else.
+    async fn reconcile(&self) -> Result<(), StoreError> {
+        let declared = self.0.declarations.list_outboxes().await?;
+        let wanted: BTreeSet<&OutboxName> = declared.iter().filter(|one| !one.paused).map(|one| &one.name).collect();
+        let mut running = self.running();
+        let gone: Vec<OutboxName> = running.keys().filter(|name| !wanted.contains(name)).cloned().collect();
+        for outbox in gone.into_iter().filter_map(|name| running.remove(&name)) {
+            tokio::spawn(outbox.stopped());
+        }
+        for record in declared.iter().filter(|record| !record.paused) {
+            let before = match running.get(&record.name) {
+                Some(known) if known.record == *record => continue,
+                _ => running.remove(&record.name),
+            };
+            let started = Running::start(record.clone(), Arc::clone(&self.0.sinks), before);
+            running.insert(record.name.clone(), started);
+        }
+        Ok(())
+    }
+
+    async fn report(&self) -> Vec<RelayReport> {
+        let insights: Vec<_> =
+            self.running().iter().map(|(name, running)| (name.clone(), Arc::clone(&running.insight))).collect();
+        let mut reports = Vec::new();
+        for (outbox, insight) in insights {
+            let figures = insight.figures(outbox.as_str()).await;
+            let Ok(report) = serde_json::to_string(&figures) else { continue };
+            reports.push(RelayReport { outbox, process: self.0.process.clone(), report });
+        }
+        reports
+    }
+
+    async fn tell(&self, reports: Vec<RelayReport>) {
+        if let Err(error) = self.0.declarations.report_relays(self.0.process.clone(), reports).await {
+            tracing::debug!(error = %chain(&error), "relays could not be reported on");
+        }
+    }
+
+    async fn record(&self, name: &str) -> Result<OutboxRecord, EngineError> {
+        let declared = self.0.declarations.list_outboxes().await?;
+        declared.into_iter().find(|record| record.name.as_str() == name).ok_or(EngineError::OutboxNotFound)
+    }
+
+    /// What processes last reported, by outbox.
+    async fn figures(&self) -> Result<BTreeMap<OutboxName, Vec<(String, RelayFigures)>>, EngineError> {
+        let mut figures: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for RelayReport { outbox, process, report } in self.0.declarations.list_relays(SILENT).await? {
+            // A report of another version says less, or more.
+            let report = serde_json::from_str(&report).unwrap_or_default();
+            figures.entry(outbox).or_default().push((process, report));
+        }
+        Ok(figures)
+    }
+
+    /// The outbox's database: the relay's own, or opened for this once.
+    async fn database(&self, record: &OutboxRecord) -> Result<(Arc<dyn OutboxStore>, RelayOptions), EngineError> {
+        let declared = Declared::stored(record).map_err(|problems| not_understood(&problems))?;
+        let known = self.running().get(&record.name).filter(|known| known.record == *record).map(|k| k.insight.store());
+        if let Some(Some(store)) = known {
+            return Ok((store, declared.options));
+        }
+        let store = within(open(&declared)).await?;
+        Ok((store, declared.options))
+    }
+
+    /// Does something with all parked events that are meant, a batch at a time.
+    async fn each_parked(&self, name: &str, which: ParkedChoice, decision: Decision) -> Result<u64, EngineError> {
+        let (store, options) = self.database(&self.record(name).await?).await?;
+        let mut changed = 0;
+        match which {
+            ParkedChoice::These(ids) => {
+                for ids in ids.chunks(BATCH) {
+                    changed += decide(store.as_ref(), name, ids, decision).await?;
+                }
+            }
+            ParkedChoice::All => {
+                // What is parked again meanwhile is left alone.
+                let mut seen = HashSet::new();
+                loop {
+                    let parked = within(store.list_parked(&request(&options, BATCH))).await?;
+                    let ids: Vec<String> =
+                        parked.into_iter().map(|row| row.id).filter(|id| seen.insert(id.clone())).collect();
+                    if ids.is_empty() {
+                        break;
+                    }
+                    changed += decide(store.as_ref(), name, &ids, decision).await?;
+                }
+            }
+        }
+        Ok(changed)
+    }
+}
+
+#[async_trait]
+impl OutboxRelays for Outboxes {
+    async fn plan(
+        &self,
+        declared: &[OutboxDeclaration],
+        prune: bool,
+        how: OutboxCheck,
+    ) -> Result<OutboxPlan, EngineError> {
+        let known = self.0.declarations.list_outboxes().await?;
+        let known: BTreeMap<&str, &OutboxRecord> = known.iter().map(|record| (record.name.as_str(), record)).collect();
+        let (mut plan, mut named) = (OutboxPlan::default(), HashSet::new());
+        for (i, declaration) in declared.iter().enumerate() {
+            let below = |problem: Problem| Problem::at(format!("/outboxes/{i}/{}", problem.path), problem.message);
+            if !named.insert(declaration.outbox_name.as_str()) {
+                let message = format!("outbox {} is declared twice", declaration.outbox_name);
+                plan.problems.push(Problem::at(format!("/outboxes/{i}"), message));
+                continue;
+            }
+            let stored = known.get(declaration.outbox_name.as_str());
+            match self.planned(declaration, stored.copied(), how).await {
+                Ok((name, action, change)) => {
+                    plan.entries.push((name, action));
+                    plan.changes.extend(change);
+                }
+                Err(problems) => plan.problems.extend(problems.into_iter().map(below)),
+            }
+        }
+        for record in known.values().filter(|record| prune && !named.contains(record.name.as_str())) {
+            plan.entries.push((record.name.clone(), AppliedAction::Deleted));
+            plan.changes.push(OutboxChange::Delete(record.name.clone()));
+        }
+        Ok(plan)
+    }
+
+    async fn declarations(&self) -> Result<Vec<OutboxDeclaration>, EngineError> {
+        let records = self.0.declarations.list_outboxes().await?;
+        records.iter().map(shown).collect()
+    }
+
+    async fn states(&self) -> Result<Vec<OutboxState>, EngineError> {
+        let (records, mut figures) = (self.0.declarations.list_outboxes().await?, self.figures().await?);
+        let state = |record: &OutboxRecord| Ok(state(shown(record)?, figures.remove(&record.name).unwrap_or_default()));
+        records.iter().map(state).collect()
+    }
+
+    async fn state(&self, name: &str) -> Result<OutboxState, EngineError> {
+        let record = self.record(name).await?;
+        let mut figures = self.figures().await?.remove(&record.name).unwrap_or_default();
+        let own = self.running().get(&record.name).map(|running| running.insight.stats());
+        if let Some(stats) = own {
+            figures.retain(|(process, _)| *process != self.0.process);
+            figures.push((self.0.process.clone(), RelayFigures::new(stats, None)));
+            figures.sort_by(|(one, _), (other, _)| one.cmp(other));
+        }
+        let mut state = state(shown(&record)?, figures);
+        let asked = async {
+            let (store, options) = self.database(&record).await?;
+            within(store.backlog(&options.outbox, COUNTED)).await
+        };
+        match asked.await {
+            Ok(backlog) => tell_backlog(&mut state, &BacklogFigures::from(&backlog)),
+            Err(error) => state.trouble = state.trouble.or_else(|| Some(error.to_string())),
+        }
+        Ok(state)
+    }
+
+    async fn list_parked(&self, name: &str, limit: usize) -> Result<Vec<ParkedEvent>, EngineError> {
+        let (store, options) = self.database(&self.record(name).await?).await?;
+        let parked = within(store.list_parked(&request(&options, limit))).await?;
+        let event = |row: relais_outbox::ParkedRow| ParkedEvent {
+            id: row.id,
+            key: row.key,
+            event_type: row.event_type,
+            retry_count: row.retry_count,
+            error: row.error,
+        };
+        Ok(parked.into_iter().map(event).collect())
+    }
+
+    async fn retry_parked(&self, name: &str, which: ParkedChoice) -> Result<u64, EngineError> {
+        self.each_parked(name, which, Decision::Retry).await
+    }
+
+    async fn skip_parked(&self, name: &str, which: ParkedChoice) -> Result<u64, EngineError> {
+        self.each_parked(name, which, Decision::Skip).await
+    }
+
+    fn in_trouble(&self) -> Vec<(String, String)> {
+        let running = self.running();
+        let trouble = running.iter().filter_map(|(name, one)| Some((name.to_string(), one.insight.stats().trouble?)));
+        trouble.collect()
+    }
+}
+
+impl Outboxes {
+    /// What is to be done for one declared outbox; or what is wrong with it.
+    async fn planned(
+        &self,
+        declaration: &OutboxDeclaration,
+        stored: Option<&OutboxRecord>,
+        how: OutboxCheck,
+    ) -> Result<(OutboxName, AppliedAction, Option<OutboxChange>), Vec<Problem>> {
+        let mut declared = Declared::new(declaration.clone())?;
+        if let Some(stored) = stored.and_then(|record| Declared::stored(record).ok()) {
+            declared.keep_secrets(&stored.secrets);
+        }
+        let (name, mut record) = (declared.name.clone(), declared.record()?);
+        let action = match stored {
+            None => AppliedAction::Created,
+            Some(stored) => {
+                record.paused = declaration.paused.unwrap_or(stored.paused);
+                // Nothing is asked of anybody: a file that is applied again must not wait for databases that are away.
+                if record == *stored {
+                    return Ok((name, AppliedAction::Unchanged, None));
+                }
+                AppliedAction::Updated
+            }
+        };
+        let problems = check(&declared, self.0.sinks.as_ref(), how).await;
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let change = OutboxChange::Put { outbox: Box::new(record), paused: declaration.paused };
+        Ok((name, action, Some(change)))
+    }
+}
+
+/// What becomes of parked events.
+#[derive(Debug, Clone, Copy)]
+enum Decision {
+    Retry,
+    Skip,
+}
+
+async fn decide(store: &dyn OutboxStore, name: &str, ids: &[String], decision: Decision) -> Result<u64, EngineError> {
+    match decision {
+        Decision::Retry => within(store.retry_parked(name, ids)).await,
+        Decision::Skip => within(store.skip_parked(name, ids)).await,
+    }
+}
+
+/// An outbox as it may be shown.
+fn shown(record: &OutboxRecord) -> Result<OutboxDeclaration, EngineError> {
+    let declaration: Result<OutboxDeclaration, _> = serde_json::from_str(record.declaration.get());
+    let declaration = declaration.map_err(|error| EngineError::from(StoreError::Failed(error.into())))?;
+    Ok(OutboxDeclaration { paused: Some(record.paused), ..declaration })
+}
+
+fn state(declaration: OutboxDeclaration, figures: Vec<(String, RelayFigures)>) -> OutboxState {
+    let mut state = OutboxState {
+        declaration,
+        relays: figures.iter().map(|(process, figures)| figures.state(process)).collect(),
+        unpublished: None,
+        more_unpublished: false,
+        oldest_seconds: None,
+        parked: None,
+        published: figures.iter().map(|(_, figures)| figures.published).sum(),
+        failed: figures.iter().map(|(_, figures)| figures.failed).sum(),
+        trouble: figures.iter().find_map(|(_, figures)| figures.trouble.clone()),
+    };
+    if let Some(backlog) = figures.iter().find_map(|(_, figures)| figures.backlog) {
+        tell_backlog(&mut state, &backlog);
+    }
+    if state.relays.is_empty() && state.declaration.paused != Some(true) {
+        state.trouble = Some("no process publishes it: none has the role relay, or none is there".to_owned());
+    }
+    state
+}
+
+fn tell_backlog(state: &mut OutboxState, backlog: &BacklogFigures) {
+    state.unpublished = Some(backlog.unpublished);
+    state.more_unpublished = backlog.more;
+    state.oldest_seconds = backlog.oldest_seconds;
+    state.parked = Some(backlog.parked);
+}
+
+fn request(options: &RelayOptions, rows: usize) -> ReadRequest {
+    ReadRequest {
+        outbox: options.outbox.clone(),
+        key: options.key.clone(),
+        partitions: Vec::new(),
+        of: options.partitions,
+        rows,
+        bytes: options.batch_bytes,
+        limit: options.retry.limit,
+    }
+}
+
+/// Asks an outbox's database, for a bounded time.
+async fn within<T>(asked: impl Future<Output = Result<T, OutboxError>>) -> Result<T, EngineError> {
+    match timeout(PATIENCE, asked).await {
+        Ok(Ok(answer)) => Ok(answer),
+        // 22P02: a text that is no UUID, where the ids are.
+        Ok(Err(OutboxError::Database(sqlx::Error::Database(error)))) if error.code().as_deref() == Some("22P02") => {
+            let message = format!("is not an id of this outbox: {}", error.message());
+            Err(EngineError::Invalid(vec![Problem::at("/ids", message)]))
+        }
+        Ok(Err(error)) => Err(EngineError::OutboxUnavailable(chain(&error))),
+        Err(_) => Err(EngineError::OutboxUnavailable(format!("no answer within {PATIENCE:?}"))),
+    }
+}
+
+fn not_understood(problems: &[Problem]) -> EngineError {
+    let told: Vec<String> = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message)).collect();
+    EngineError::OutboxUnavailable(format!("its declaration can not be used: {}", told.join("; ")))
+}

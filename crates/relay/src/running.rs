@@ -1,0 +1,161 @@
+//! One outbox that is published by this process: opened, run, and opened again while its database is away.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use relais_core::OutboxRecord;
+use relais_engine::chain;
+use relais_outbox::{OutboxStore, Relay, RelayHandle, RelayStats};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    SinkFactory,
+    check::open,
+    declaration::Declared,
+    report::{Meter, RelayFigures},
+    sink::TracedSink,
+};
+
+/// The longest pause before a database that is away is asked again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// How many unpublished rows are counted.
+pub(crate) const COUNTED: u64 = 10_000;
+
+/// How long a database may take to count them.
+const COUNTING: Duration = Duration::from_secs(5);
+
+/// An outbox that this process publishes.
+pub(crate) struct Running {
+    /// What it was started with.
+    pub(crate) record: OutboxRecord,
+    pub(crate) insight: Arc<Insight>,
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    /// Starts to publish, once `before` has ended.
+    pub(crate) fn start(record: OutboxRecord, sinks: Arc<dyn SinkFactory>, before: Option<Self>) -> Self {
+        let (stop, insight) = (CancellationToken::new(), Arc::new(Insight::default()));
+        let (stopped, seen, to_run) = (stop.clone(), Arc::clone(&insight), record.clone());
+        let task = tokio::spawn(async move {
+            if let Some(before) = before {
+                before.stopped().await;
+            }
+            publish(&to_run, sinks.as_ref(), &seen, stopped).await;
+        });
+        Self { record, insight, stop, task }
+    }
+
+    /// Stops, and waits until the round that has begun is finished.
+    pub(crate) async fn stopped(self) {
+        self.stop.cancel();
+        if let Err(error) = self.task.await {
+            tracing::error!(outbox = %self.record.name, %error, "a relay ended badly");
+        }
+        let (outbox, stats) = (self.record.name.as_str(), self.insight.stats());
+        self.insight.meter.show(outbox, &RelayFigures::new(stats, None));
+        self.insight.meter.close(outbox);
+    }
+}
+
+/// How an outbox does, seen from outside its task.
+#[derive(Default)]
+pub(crate) struct Insight {
+    relay: Mutex<Option<RelayHandle>>,
+    store: Mutex<Option<Arc<dyn OutboxStore>>>,
+    /// Why there is no relay yet.
+    trouble: Mutex<Option<String>>,
+    meter: Meter,
+}
+
+impl Insight {
+    /// The outbox's database, once it is open.
+    pub(crate) fn store(&self) -> Option<Arc<dyn OutboxStore>> {
+        lock(&self.store).clone()
+    }
+
+    pub(crate) fn stats(&self) -> RelayStats {
+        let relay = lock(&self.relay).clone();
+        relay.map_or_else(
+            || RelayStats { trouble: lock(&self.trouble).clone(), ..RelayStats::default() },
+            |relay| relay.stats(),
+        )
+    }
+
+    /// What this process reports of it, with what its database says.
+    pub(crate) async fn figures(&self, outbox: &str) -> RelayFigures {
+        let stats = self.stats();
+        let backlog = match self.store() {
+            Some(store) => match tokio::time::timeout(COUNTING, store.backlog(outbox, COUNTED)).await {
+                Ok(backlog) => backlog.ok(),
+                Err(_) => None,
+            },
+            None => None,
+        };
+        let figures = RelayFigures::new(stats, backlog.as_ref());
+        self.meter.show(outbox, &figures);
+        figures
+    }
+
+    fn set(&self, relay: RelayHandle, store: Arc<dyn OutboxStore>) {
+        *lock(&self.relay) = Some(relay);
+        *lock(&self.store) = Some(store);
+        *lock(&self.trouble) = None;
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Opens the outbox and publishes it until it is told to stop.
+async fn publish(record: &OutboxRecord, sinks: &dyn SinkFactory, insight: &Insight, stop: CancellationToken) {
+    let outbox = record.name.as_str();
+    let mut pause = Duration::from_millis(250);
+    loop {
+        let prepared = tokio::select! {
+            prepared = prepare(record, sinks) => prepared,
+            () = stop.cancelled() => return,
+        };
+        match prepared {
+            Ok((relay, store, sink)) => {
+                tracing::info!(outbox, "publishes an outbox");
+                insight.set(relay.handle(), store);
+                relay.run(stop).await;
+                sink.sink.close().await;
+                tracing::info!(outbox, "publishes an outbox no more");
+                return;
+            }
+            Err(why) => {
+                let known = lock(&insight.trouble).replace(why.clone());
+                if known.as_ref() != Some(&why) {
+                    tracing::warn!(outbox, why, "an outbox can not be published for now");
+                }
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+            () = stop.cancelled() => return,
+        }
+    }
+}
+
+type Prepared = (Relay, Arc<dyn OutboxStore>, Arc<TracedSink>);
+
+async fn prepare(record: &OutboxRecord, sinks: &dyn SinkFactory) -> Result<Prepared, String> {
+    let declared = Declared::stored(record).map_err(|problems| {
+        let told = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message));
+        told.collect::<Vec<_>>().join("; ")
+    })?;
+    let store = open(&declared).await.map_err(|error| chain(&error))?;
+    let sink = sinks.open(&declared.whole()).await.map_err(|error| error.to_string())?;
+    let sink = Arc::new(TracedSink { outbox: record.name.to_string(), sink });
+    let relay = Relay::new(Arc::clone(&store), Arc::clone(&sink) as _, declared.options);
+    let relay = relay.await.map_err(|error| chain(&error))?;
+    Ok((relay, store, sink))
+}

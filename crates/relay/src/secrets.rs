@@ -1,0 +1,199 @@
+//! Passwords in declarations: kept apart from what is shown, and kept when a declaration does not repeat them.
+
+use std::collections::BTreeMap;
+
+use relais_engine::Problem;
+use relais_protocol::{admin::SecretDeclaration, outbox::OutboxDeclaration};
+use url::Url;
+
+/// Secrets by the place of their key in the declaration: `databaseUrl`, `sink/rabbitmq/url`.
+pub(crate) type Secrets = BTreeMap<String, String>;
+
+const DATABASE_URL: &str = "databaseUrl";
+const RABBITMQ_URL: &str = "sink/rabbitmq/url";
+const REDIS_URL: &str = "sink/redis/url";
+const SIGNING_SECRET: &str = "sink/http/signingSecret";
+const KAFKA_SETTING: &str = "sink/kafka/settings/";
+
+/// Divides a declaration into what may be shown and what may not. Problems are at places below the declaration.
+pub(crate) fn split(mut declared: OutboxDeclaration) -> Result<(OutboxDeclaration, Secrets), Vec<Problem>> {
+    let (mut secrets, mut problems) = (Secrets::new(), Vec::new());
+    let urls = [
+        (DATABASE_URL, Some(&mut declared.database_url)),
+        (RABBITMQ_URL, declared.sink.rabbitmq.as_mut().map(|sink| &mut sink.url)),
+        (REDIS_URL, declared.sink.redis.as_mut().map(|sink| &mut sink.url)),
+    ];
+    for (place, url) in urls {
+        let Some(url) = url else { continue };
+        match plain(url).and_then(|text| Ok((without_password(text)?, text.to_owned()))) {
+            Ok((shown, text)) => {
+                secrets.insert(place.to_owned(), text);
+                *url = SecretDeclaration::Plain(shown);
+            }
+            Err(message) => problems.push(Problem::at(place, message)),
+        }
+    }
+    let mut hidden = Vec::new();
+    if let Some(http) = &mut declared.sink.http {
+        hidden.extend(http.signing_secret.take().map(|secret| (SIGNING_SECRET.to_owned(), secret)));
+    }
+    if let Some(kafka) = &mut declared.sink.kafka {
+        let secret = |name: &String| ["password", "secret"].iter().any(|part| name.contains(part));
+        let names: Vec<String> = kafka.settings.keys().filter(|name| secret(name)).cloned().collect();
+        let taken = names.into_iter().filter_map(|name| kafka.settings.remove_entry(&name));
+        hidden.extend(taken.map(|(name, secret)| (format!("{KAFKA_SETTING}{name}"), secret)));
+        for (name, value) in &kafka.settings {
+            if let Err(message) = plain(value) {
+                problems.push(Problem::at(format!("{KAFKA_SETTING}{name}"), message));
+            }
+        }
+    }
+    for (place, secret) in hidden {
+        match plain(&secret) {
+            Ok(text) => drop(secrets.insert(place, text.to_owned())),
+            Err(message) => problems.push(Problem::at(place, message)),
+        }
+    }
+    if problems.is_empty() { Ok((declared, secrets)) } else { Err(problems) }
+}
+
+/// What a declaration does not repeat stays: a URL without a password that is otherwise the same, and what is never shown.
+pub(crate) fn keep(declared: &OutboxDeclaration, secrets: &mut Secrets, stored: &Secrets) {
+    for (place, old) in stored {
+        match secrets.get_mut(place) {
+            Some(url) if without_password(url).as_ref() == Ok(url) && without_password(old).as_ref() == Ok(url) => {
+                old.clone_into(url);
+            }
+            Some(_) => {}
+            None if place == SIGNING_SECRET && declared.sink.http.is_some() => {
+                secrets.insert(place.clone(), old.clone());
+            }
+            None if place.starts_with(KAFKA_SETTING) && declared.sink.kafka.is_some() => {
+                secrets.insert(place.clone(), old.clone());
+            }
+            None => {}
+        }
+    }
+}
+
+/// The whole declaration again.
+pub(crate) fn join(mut shown: OutboxDeclaration, secrets: &Secrets) -> OutboxDeclaration {
+    let secret = |place: &str| secrets.get(place).cloned().map(SecretDeclaration::Plain);
+    let urls = [
+        (DATABASE_URL, Some(&mut shown.database_url)),
+        (RABBITMQ_URL, shown.sink.rabbitmq.as_mut().map(|sink| &mut sink.url)),
+        (REDIS_URL, shown.sink.redis.as_mut().map(|sink| &mut sink.url)),
+    ];
+    for (place, url) in urls {
+        if let (Some(url), Some(secret)) = (url, secret(place)) {
+            *url = secret;
+        }
+    }
+    if let Some(http) = &mut shown.sink.http {
+        http.signing_secret = secret(SIGNING_SECRET);
+    }
+    if let Some(kafka) = &mut shown.sink.kafka {
+        for (place, value) in secrets {
+            if let Some(name) = place.strip_prefix(KAFKA_SETTING) {
+                kafka.settings.insert(name.to_owned(), SecretDeclaration::Plain(value.clone()));
+            }
+        }
+    }
+    shown
+}
+
+/// The text of a secret that was resolved by whoever read the file.
+pub(crate) fn plain(secret: &SecretDeclaration) -> Result<&str, String> {
+    match secret {
+        SecretDeclaration::Plain(text) if text.is_empty() => Err("is empty".to_owned()),
+        SecretDeclaration::Plain(text) => Ok(text),
+        SecretDeclaration::Env { .. } => {
+            Err("must be the text itself: only files may name environment variables".to_owned())
+        }
+    }
+}
+
+/// A URL without its password, wherever it stands. An error does not show it.
+fn without_password(text: &str) -> Result<String, String> {
+    if text.starts_with("sqlite:") {
+        return Ok(text.to_owned());
+    }
+    let mut url = Url::parse(text).map_err(|error| format!("is not a URL: {error}"))?;
+    // It fails for URLs that can have none.
+    let _ = url.set_password(None);
+    let query = url.query().map(|query| {
+        let public = query.split('&').filter(|pair| {
+            let name = pair.split('=').next().unwrap_or_default().to_ascii_lowercase();
+            !name.contains("password")
+        });
+        public.collect::<Vec<_>>().join("&")
+    });
+    url.set_query(query.as_deref().filter(|query| !query.is_empty()));
+    Ok(url.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use relais_protocol::outbox::{HttpSinkDeclaration, OutboxDeclaration};
+
+    use super::*;
+
+    fn declared(database: &str, broker: &str) -> OutboxDeclaration {
+        serde_json::from_value(serde_json::json!({
+            "outboxName": "orders", "databaseUrl": database, "sink": {"rabbitmq": {"url": broker}},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_is_shown_has_no_password_and_the_whole_comes_back() {
+        let whole = declared("postgres://u:hidden@h/db?sslmode=require&password=hidden", "amqp://u:hidden@h/v");
+        let (shown, secrets) = split(whole.clone()).unwrap();
+        let text = serde_json::to_string(&shown).unwrap();
+        assert!(!text.contains("hidden"), "{text}");
+        assert!(text.contains("postgres://u@h/db?sslmode=require") && text.contains("amqp://u@h/v"), "{text}");
+        assert_eq!(join(shown, &secrets), whole);
+    }
+
+    #[test]
+    fn a_url_that_was_shown_keeps_its_password_and_another_one_does_not() {
+        let (shown, stored) = split(declared("postgres://u:hidden@h/db", "amqp://u:hidden@h")).unwrap();
+        let (again, mut secrets) = split(shown.clone()).unwrap();
+        assert_eq!(again, shown);
+        keep(&again, &mut secrets, &stored);
+        assert_eq!(secrets, stored);
+
+        let (other, mut secrets) = split(declared("postgres://u@other/db", "amqp://u:new@h")).unwrap();
+        keep(&other, &mut secrets, &stored);
+        assert_eq!(secrets[DATABASE_URL], "postgres://u@other/db");
+        assert_eq!(secrets[RABBITMQ_URL], "amqp://u:new@h");
+    }
+
+    #[test]
+    fn what_is_never_shown_is_kept_until_it_is_declared_anew() {
+        let http = |secret: Option<&str>| {
+            let mut declared = declared("sqlite:a.db", "amqp://h");
+            declared.sink.rabbitmq = None;
+            let signing_secret = secret.map(|secret| SecretDeclaration::Plain(secret.to_owned()));
+            declared.sink.http = Some(HttpSinkDeclaration { signing_secret });
+            declared
+        };
+        let (shown, stored) = split(http(Some("whsec_old"))).unwrap();
+        assert!(!serde_json::to_string(&shown).unwrap().contains("whsec_"));
+        let (again, mut secrets) = split(http(None)).unwrap();
+        keep(&again, &mut secrets, &stored);
+        assert_eq!(secrets[SIGNING_SECRET], "whsec_old");
+        let (again, mut secrets) = split(http(Some("whsec_new"))).unwrap();
+        keep(&again, &mut secrets, &stored);
+        assert_eq!(secrets[SIGNING_SECRET], "whsec_new");
+    }
+
+    #[test]
+    fn only_files_may_name_variables_and_errors_show_no_secret() {
+        let mut named = declared("postgres://h/db", "amqp://h");
+        named.database_url = SecretDeclaration::Env { env: "X".to_owned() };
+        assert_eq!(split(named).unwrap_err()[0].path, DATABASE_URL);
+        let wrong = split(declared("hidden", "amqp://h")).unwrap_err();
+        assert!(wrong[0].message.contains("is not a URL") && !wrong[0].message.contains("hidden"), "{wrong:?}");
+    }
+}

@@ -1,0 +1,6 @@
+//! Outboxes in the server: declared by file, API and command line, published to a real broker, operated, and shared.
+
+mod declare;
+mod operate;
+mod share;
+mod stage;

@@ -1,0 +1,53 @@
+//! Several processes and one outbox: they share it, one is killed, and one without the role still shows it.
+
+use anyhow::{Result, ensure};
+use relais_testkit::TestDatabase;
+use serde_json::Value;
+
+use crate::stage::{Stage, done, typed, until};
+
+async fn relays(server: &relais_tests::instance::Instance) -> Result<Vec<Value>> {
+    let state = done(server, "GET", "outboxes/orders", None).await?;
+    Ok(state["relays"].as_array().cloned().unwrap_or_default())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn two_servers_share_an_outbox_and_when_one_is_killed_the_other_goes_on() -> Result<()> {
+    let (stage, own) = tokio::try_join!(Stage::new(), TestDatabase::create())?;
+    stage.init()?;
+    let mut one = stage.server(own.url())?.arg("--role").arg("relay,api").start().await?;
+    let two = stage.server(own.url())?.arg("--role").arg("relay,api").start().await?;
+    let looker = stage.server(own.url())?.arg("--role").arg("api").start().await?;
+    // Declared at one server; the others learn of it.
+    done(&looker, "PUT", "outboxes/orders", Some(&stage.declaration()?)).await?;
+    until("both have a share", async || {
+        let relays = relays(&looker).await?;
+        Ok(relays.len() == 2 && relays.iter().all(|relay| relay["partitions"] == 8))
+    })
+    .await?;
+    for aggregate in 0..8 {
+        stage.insert(&format!("a{aggregate}"), "placed", 0..20).await?;
+    }
+    ensure!(stage.numbers(160).await?.len() == 160);
+    one.kill9()?;
+    for aggregate in 0..8 {
+        stage.insert(&format!("a{aggregate}"), "placed", 20..22).await?;
+    }
+    ensure!(stage.numbers(16).await?.len() >= 16, "what the dead one had is taken over");
+    until("all partitions are the other's", async || {
+        let relays = relays(&two).await?;
+        Ok(relays.iter().any(|relay| relay["partitions"] == 16))
+    })
+    .await?;
+    let state = done(&looker, "GET", "outboxes/orders", None).await?;
+    ensure!(state["unpublished"] == 0 && state["parked"] == 0, "{state}");
+    ensure!(typed(&looker, "outbox parked orders")?.contains("Nothing is parked."));
+    // Paused through one, it stops in the other.
+    ensure!(typed(&looker, "outbox pause orders")?.contains("paused"));
+    until("the other has stopped", async || {
+        let relays = relays(&two).await?;
+        Ok(relays.iter().all(|relay| relay["partitions"] == 0 || relay["partitions"] == 8))
+    })
+    .await?;
+    Ok(())
+}
