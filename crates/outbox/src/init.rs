@@ -24,6 +24,15 @@ impl Dialect {
     }
 }
 
+/// Whether a database is there and lets its user in. Answers at once, where a pool of connections would wait for it.
+pub async fn ping(url: &str) -> Result<(), OutboxError> {
+    match Dialect::of_url(url)? {
+        Dialect::Postgres => connected(PgConnection::connect(url)).await?.close().await?,
+        Dialect::Sqlite => connected(SqliteConnection::connect(url)).await?.close().await?,
+    }
+    Ok(())
+}
+
 /// Makes an outbox, and what relays keep beside it. A table that exists stays as it is; whether it was made now.
 pub async fn init(url: &str, table: &TableName, aggregate_id: AggregateId, notify: bool) -> Result<bool, OutboxError> {
     let dialect = Dialect::of_url(url)?;

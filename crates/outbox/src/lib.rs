@@ -48,7 +48,7 @@ mod table;
 
 pub use add::{AddEvent, Outbox, OutboxEvent};
 pub use error::OutboxError;
-pub use init::init;
+pub use init::{init, ping};
 pub use options::{CaptureOptions, Mode, RelayOptions, Retry};
 pub use postgres::PostgresOutbox;
 pub use relay::Relay;

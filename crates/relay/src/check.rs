@@ -62,6 +62,7 @@ async fn check_database(declared: &Declared) -> Result<(), Wrong> {
 
 /// Opens the database of an outbox.
 pub(crate) async fn open(declared: &Declared) -> Result<Arc<dyn OutboxStore>, OutboxError> {
+    relais_outbox::ping(declared.database_url()).await?;
     relais_outbox::open(declared.database_url(), &declared.table).await
 }
 

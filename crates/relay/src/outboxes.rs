@@ -29,6 +29,9 @@ use crate::{
 /// How often this process reports on its relays. Also how often what is declared is compared, besides wake-ups.
 const REPORT: Duration = Duration::from_secs(5);
 
+/// When to report on what was just started.
+const SOON: Duration = Duration::from_secs(1);
+
 /// What was reported longer ago is of a process that is gone.
 const SILENT: Duration = Duration::from_secs(20);
 
@@ -72,9 +75,9 @@ impl Outboxes {
         while !stop.is_cancelled() {
             changes.mark_unchanged();
             let pause = match self.reconcile().await {
-                Ok(()) => {
+                Ok(started) => {
                     away = false;
-                    REPORT
+                    if started { SOON } else { REPORT }
                 }
                 Err(error) => {
                     if !away {
@@ -110,8 +113,8 @@ impl Outboxes {
         self.0.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts and stops what has changed, and nothing else.
-    async fn reconcile(&self) -> Result<(), StoreError> {
+    /// Starts and stops what has changed, and nothing else; whether it started something.
+    async fn reconcile(&self) -> Result<bool, StoreError> {
         let declared = self.0.declarations.list_outboxes().await?;
         let wanted: BTreeSet<&OutboxName> = declared.iter().filter(|one| !one.paused).map(|one| &one.name).collect();
         let mut running = self.running();
@@ -119,6 +122,7 @@ impl Outboxes {
         for outbox in gone.into_iter().filter_map(|name| running.remove(&name)) {
             tokio::spawn(outbox.stopped());
         }
+        let mut any = false;
         for record in declared.iter().filter(|record| !record.paused) {
             let before = match running.get(&record.name) {
                 Some(known) if known.record == *record => continue,
@@ -126,8 +130,9 @@ impl Outboxes {
             };
             let started = Running::start(record.clone(), Arc::clone(&self.0.sinks), before);
             running.insert(record.name.clone(), started);
+            any = true;
         }
-        Ok(())
+        Ok(any)
     }
 
     async fn report(&self) -> Vec<RelayReport> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use relais_message::Sink;
 use relais_messaging::{
-    rabbitmq::{Broker, BrokerOptions, RabbitMqSink},
+    rabbitmq::{Broker, BrokerOptions, BrokerState, RabbitMqSink},
     redis::{RedisSink, RedisSinkOptions},
 };
 use relais_protocol::{
@@ -46,9 +46,11 @@ impl SinkFactory for Sinks {
     async fn check(&self, outbox: &OutboxDeclaration) -> Result<(), SinkError> {
         match &outbox.sink {
             SinkDeclaration { rabbitmq: Some(RabbitMqSinkDeclaration { url }), .. } => {
-                // It asks for a queue that nobody has: the answer needs a connection, and changes nothing.
-                let found = self.broker(url)?.find("relais-outbox-check").await;
-                found.map(drop).map_err(|error| away("rabbitmq/url", error.to_string()))
+                match self.broker(url)?.first_attempt().await {
+                    BrokerState::Connected { .. } | BrokerState::Blocked { .. } => Ok(()),
+                    BrokerState::Away { why, .. } => Err(away("rabbitmq/url", why)),
+                    BrokerState::Idle => Err(away("rabbitmq/url", "it did not connect".to_owned())),
+                }
             }
             SinkDeclaration { redis: Some(redis), .. } => {
                 redis_sink(redis)?.ping().await.map_err(|error| away("redis/url", error.to_string()))

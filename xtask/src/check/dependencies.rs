@@ -11,7 +11,7 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 23] = [
+const MAY_KNOW: [(&str, &[&str]); 24] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     // What a handler is, for whoever runs it.
@@ -29,6 +29,11 @@ const MAY_KNOW: [(&str, &[&str]); 23] = [
     ("relais-callback", &["relais-core", "relais-protocol", "relais-message", "relais-messaging"]),
     ("relais-broker", &["relais-core", "relais-messaging"]),
     ("relais-engine", &["relais-core", "relais-protocol", "relais-handler", "relais-message", "relais-bus"]),
+    // Outboxes in the server: implements a port of the engine, as the api uses it.
+    (
+        "relais-relay",
+        &["relais-core", "relais-protocol", "relais-engine", "relais-message", "relais-outbox", "relais-capture"],
+    ),
     ("relais-notify", &["relais-core", "relais-protocol", "relais-bus"]),
     ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-http", "relais-notify", "relais-bus"]),
     ("relais-worker", &["relais-protocol", "relais-handler", "relais-messaging"]),
@@ -59,6 +64,7 @@ const ALL_THAT_SHIP: &[&str] = &[
     "relais-messaging",
     "relais-broker",
     "relais-engine",
+    "relais-relay",
     "relais-notify",
     "relais-api",
     "relais-worker",
@@ -80,6 +86,7 @@ const EVERYTHING: &[&str] = &[
     "relais-messaging",
     "relais-broker",
     "relais-engine",
+    "relais-relay",
     "relais-notify",
     "relais-api",
     "relais-worker",

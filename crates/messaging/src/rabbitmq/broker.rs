@@ -21,6 +21,9 @@ use super::{
     tls::Tls,
 };
 
+/// Why there is no connection before the first attempt has ended.
+const NOT_YET: &str = "not connected yet";
+
 /// A broker, connected when it is needed. Clones are cheap, and share the connection; it is closed with the last of
 /// them.
 #[derive(Clone)]
@@ -135,6 +138,17 @@ impl Broker {
         let _ = line.wait_for(|line| wanted(&BrokerState::from(line))).await;
     }
 
+    /// Connects, and tells how the first attempt went. One that failed is repeated all the same, like every one.
+    pub async fn first_attempt(&self) -> BrokerState {
+        let mut state = BrokerState::Idle;
+        self.until(|now| {
+            state.clone_from(now);
+            !matches!(now, BrokerState::Idle) && !matches!(now, BrokerState::Away { why, .. } if why == NOT_YET)
+        })
+        .await;
+        state
+    }
+
     pub(super) fn options(&self) -> &BrokerOptions {
         &self.shared.options
     }
@@ -183,7 +197,7 @@ impl Broker {
     fn keep_connected(&self) {
         let shared = &self.shared;
         shared.keeper.call_once(|| {
-            let why = "not connected yet".to_owned();
+            let why = NOT_YET.to_owned();
             shared.line.send_replace(Line::Away { since: Instant::now(), why });
             let keeper = Keeper {
                 target: shared.target.clone(),
