@@ -34,6 +34,7 @@ mod group;
 mod guardian;
 pub mod kafka;
 mod lifecycle;
+pub mod outbox_suite;
 mod port;
 pub mod postgres;
 pub mod process;
