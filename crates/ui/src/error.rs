@@ -30,6 +30,7 @@ pub(crate) fn explain(visitor: &Visitor, error: EngineError) -> Response {
         | EngineError::CallbackNotFound
         | EngineError::DeadLetterNotFound
         | EngineError::ScheduleNotFound
+        | EngineError::OutboxNotFound
         | EngineError::AuthorizationNotFound => (StatusCode::NOT_FOUND, words.gone.to_owned()),
         EngineError::Store(cause) if matches!(**cause, StoreError::Unavailable(_)) => {
             (StatusCode::SERVICE_UNAVAILABLE, words.store_away.to_owned())
@@ -47,9 +48,11 @@ pub(crate) fn explain(visitor: &Visitor, error: EngineError) -> Response {
             (StatusCode::BAD_REQUEST, said.join("; "))
         }
         EngineError::Ended(_) | EngineError::Conflict(_) => (StatusCode::CONFLICT, error.to_string()),
-        EngineError::Overloaded | EngineError::Stopping | EngineError::NotReady(_) | EngineError::Bus(_) => {
-            (StatusCode::SERVICE_UNAVAILABLE, error.to_string())
-        }
+        EngineError::Overloaded
+        | EngineError::Stopping
+        | EngineError::NotReady(_)
+        | EngineError::OutboxUnavailable(_)
+        | EngineError::Bus(_) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         other => (StatusCode::BAD_REQUEST, other.to_string()),
     };
     layout::problem(visitor, status, &text)

@@ -23,6 +23,7 @@ pub(crate) enum Part {
     Services,
     Workers,
     Schedules,
+    Outboxes,
     Callbacks,
     Letters,
     Clients,
@@ -31,12 +32,13 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 10] = [
+    const ALL: [Self; 11] = [
         Self::Overview,
         Self::Tasks,
         Self::Services,
         Self::Workers,
         Self::Schedules,
+        Self::Outboxes,
         Self::Callbacks,
         Self::Letters,
         Self::Clients,
@@ -51,6 +53,7 @@ impl Part {
             Self::Services => "/ui/services",
             Self::Workers => "/ui/workers",
             Self::Schedules => "/ui/schedules",
+            Self::Outboxes => "/ui/outboxes",
             Self::Callbacks => "/ui/callbacks",
             Self::Letters => "/ui/dead-letters",
             Self::Clients => "/ui/clients",
@@ -67,6 +70,7 @@ impl Part {
             Self::Services => "s",
             Self::Workers => "w",
             Self::Schedules => "h",
+            Self::Outboxes => "b",
             Self::Callbacks => "c",
             Self::Letters => "d",
             Self::Clients => "l",
@@ -82,6 +86,7 @@ impl Part {
             Self::Services => words.services,
             Self::Workers => words.workers,
             Self::Schedules => words.schedules,
+            Self::Outboxes => words.outboxes,
             Self::Callbacks => words.callbacks,
             Self::Letters => words.dead_letters,
             Self::Clients => words.clients,
@@ -275,6 +280,7 @@ fn icon(part: Part) -> Markup {
         Part::Services => "M4 4h12v4H4zM4 12h12v4H4zM7 6h.01M7 14h.01",
         Part::Workers => "M10 3v3M10 14v3M3 10h3M14 10h3M10 7a3 3 0 1 0 0 6 3 3 0 0 0 0-6",
         Part::Schedules => "M4 5h12v12H4zM4 8h12M7 3v3M13 3v3",
+        Part::Outboxes => "M3 11v6h14v-6M10 3v9M6.500 6.500 10 3l3.500 3.500",
         Part::Callbacks => "M4 10h11M11 6l4 4-4 4M4 5v10",
         Part::Letters => "M3 6h14v10H3zM3 7l7 5 7-5",
         Part::Clients => "M10 10a3 3 0 1 0 0-6 3 3 0 0 0 0 6M4 17c.6-3 3-4.5 6-4.5s5.4 1.500 6 4.500",

@@ -8,6 +8,7 @@ pub(crate) mod clients;
 pub(crate) mod events;
 pub(crate) mod letters;
 mod links;
+pub(crate) mod outboxes;
 pub(crate) mod overview;
 pub(crate) mod schedules;
 pub(crate) mod service;
@@ -59,6 +60,8 @@ fn flash(visitor: &Visitor, query: &Fields) -> Markup {
         Some("resolved") => words.said_resolved,
         Some("closed") => words.said_closed,
         Some("batch-cancelled") => words.said_batch_cancelled,
+        Some("events-retried") => words.said_events_retried,
+        Some("events-skipped") => words.said_events_skipped,
         Some("published") => words.said_published,
         _ => return html! {},
     };
