@@ -203,11 +203,15 @@ impl Builder {
                 (database.url().to_owned(), Keeper::Database { _database: Box::new(database) })
             }
         };
-        let store = relais_store::open(&url, &relais_store::Options::default()).await?;
+        let relais_store::Ports { store, outboxes } =
+            relais_store::open_ports(&url, &relais_store::Options::default()).await?;
         if self.migrate {
             store.migrate().await?;
         }
-        let engine = Engine::start(Arc::clone(&store), self.engine)?;
+        // Declared and shown, not published.
+        let outboxes = relais_relay::Outboxes::new(outboxes, Arc::new(NoSinks), "test".to_owned());
+        let options = Options { outboxes: Some(Arc::new(outboxes)), ..self.engine };
+        let engine = Engine::start(Arc::clone(&store), options)?;
         if self.migrate {
             let declaration = serde_json::from_value(self.declaration).context("the declaration does not parse")?;
             engine.apply(declaration, false, false).await?;
@@ -268,6 +272,23 @@ fn callback_senders() -> CallbackSenders {
     match HttpSender::new(HttpSenderOptions::default()) {
         Ok(callback_sender) => CallbackSenders::default().with(CallbackType::Https, Arc::new(callback_sender)),
         Err(error) => panic!("callbacks could not be set up: {error}"),
+    }
+}
+
+/// No outbox is published in these tests.
+struct NoSinks;
+
+#[async_trait::async_trait]
+impl relais_relay::SinkFactory for NoSinks {
+    async fn open(
+        &self,
+        _: &relais_protocol::outbox::OutboxDeclaration,
+    ) -> Result<Arc<dyn relais_message::Sink>, relais_relay::SinkError> {
+        Err(relais_relay::SinkError::Away { field: String::new(), message: "there are no sinks here".to_owned() })
+    }
+
+    async fn check(&self, _: &relais_protocol::outbox::OutboxDeclaration) -> Result<(), relais_relay::SinkError> {
+        Ok(())
     }
 }
 

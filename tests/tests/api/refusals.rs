@@ -89,6 +89,10 @@ async fn operators(on: Backend, met: &mut BTreeSet<u64>) {
     keep(met, 404_006, &operator.get("/admin/callbacks/nothing").await);
     keep(met, 404_007, &operator.get("/admin/deadletters/resize/nothing").await);
     keep(met, 404_008, &operator.get("/admin/schedules/nothing").await);
+    keep(met, 404_011, &operator.get("/admin/outboxes/nothing").await);
+    let away = json!({"outboxName": "away", "databaseUrl": "sqlite:/nowhere/outbox.db", "sink": {"bus": {}}});
+    operator.put("/admin/outboxes/away?check=false", &away).await.data();
+    keep(met, 503_008, &operator.get("/admin/outboxes/away/parked").await);
     let decision = json!({"decision": "fail"});
     keep(met, 404_010, &operator.post("/admin/instances/nobody/resolve", &decision).await);
     app.client("alice").submit("resize", json!({})).await;

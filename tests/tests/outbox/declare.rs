@@ -92,6 +92,8 @@ async fn an_outbox_is_put_by_the_api_and_nobody_shows_its_passwords() -> Result<
         typed(&server, "outbox list")?,
         typed(&server, "outbox show orders")?,
         reqwest::get(format!("{}/metrics", server.url())).await?.text().await?,
+        reqwest::get(format!("{}/ui/outboxes", server.url())).await?.text().await?,
+        reqwest::get(format!("{}/ui/outboxes/orders", server.url())).await?.text().await?,
         server.process().stderr()?,
     ];
     for text in &shown {

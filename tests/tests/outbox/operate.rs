@@ -28,6 +28,11 @@ async fn parked_events_are_shown_retried_and_skipped_by_the_command_line() -> Re
     let list = typed(&server, "outbox list --json")?;
     ensure!(serde_json::from_str::<Value>(&list)?["outboxes"][0]["outboxName"] == "orders", "{list}");
 
+    let page = reqwest::get(format!("{}/ui/outboxes/orders", server.url())).await?.text().await?;
+    let why = first["error"].as_str().context("why")?.replace('"', "&quot;");
+    ensure!(page.contains(first["id"].as_str().context("an id")?) && page.contains(&why), "{page}");
+    ensure!(page.contains("/ui/outboxes/orders/retry") && page.contains("/ui/outboxes/orders/skip"), "{page}");
+
     // The one that is skipped is never published; what waited behind it is tried.
     let id = first["id"].as_str().context("an id")?;
     ensure!(typed(&server, &format!("outbox skip orders {id}"))? == "1 skipped\n");

@@ -27,6 +27,7 @@ async fn all_pages(world: &World) -> Vec<(&'static str, String)> {
         ("workers", "/ui/workers".to_owned()),
         ("schedules", "/ui/schedules".to_owned()),
         ("schedule", "/ui/schedules/nightly".to_owned()),
+        ("outboxes", "/ui/outboxes".to_owned()),
         ("callbacks", "/ui/callbacks".to_owned()),
         ("callback", format!("/ui/callbacks/{callback}")),
         ("dead-letters", "/ui/dead-letters".to_owned()),
