@@ -393,6 +393,7 @@ fn request(options: &RelayOptions, rows: usize) -> ReadRequest {
         rows,
         bytes: options.batch_bytes,
         limit: options.retry.limit,
+        up_to: None,
     }
 }
 
