@@ -24,7 +24,7 @@ use crate::{
     cli::ServeArgs,
     config::{Config, DatabaseConfig, Role, warnings},
     events, limits, logging, scaler, signals,
-    sinks::Sinks,
+    sinks::{SinkOptions, Sinks},
     watcher,
 };
 
@@ -83,10 +83,16 @@ impl Server {
         let prepared = prepare(&store, &config.database).await?;
         let mut options = engine_options(config, callback_senders(config)?, task_broker(config)?);
         options.bus = events::bus_options(config, &store)?;
-        let outboxes =
-            Outboxes::new(declared_outboxes, Arc::new(Sinks::new(broker_options(config))), process_name(config));
+        let sinks = Arc::new(Sinks::new(SinkOptions {
+            broker: broker_options(config),
+            http: http_sender_options(config),
+            bus: options.bus.bus.clone(),
+            max_body_bytes: config.server.max_body_bytes,
+        }));
+        let outboxes = Outboxes::new(declared_outboxes, Arc::clone(&sinks) as _, process_name(config));
         options.outboxes = Some(Arc::new(outboxes.clone()));
         let engine = Engine::start(Arc::clone(&store), options)?;
+        sinks.set_engine(engine.clone());
         if prepared {
             match engine.refresh().await {
                 Ok(()) => {}
@@ -296,17 +302,7 @@ fn engine_options(
 /// Who carries callbacks.
 fn callback_senders(config: &Config) -> anyhow::Result<CallbackSenders> {
     let callbacks = &config.callbacks;
-    let http = HttpSender::new(relais_callback::HttpSenderOptions {
-        timeout: callbacks.timeout.0,
-        allow_http: callbacks.allow_http,
-        allow_hosts: callbacks.allow_hosts.clone(),
-        allow_networks: callbacks.allow_networks.clone(),
-        ports: callbacks.ports.clone(),
-        root_certificates: (!callbacks.root_certificates.is_empty())
-            .then(|| callbacks.root_certificates.clone().into()),
-        ..relais_callback::HttpSenderOptions::default()
-    })
-    .context("callbacks can not be sent")?;
+    let http = HttpSender::new(http_sender_options(config)).context("callbacks can not be sent")?;
     let http: Arc<dyn CallbackSender> = Arc::new(http);
     let mut callback_senders = CallbackSenders::default().with(CallbackType::Https, Arc::clone(&http));
     if callbacks.allow_http {
@@ -319,6 +315,21 @@ fn callback_senders(config: &Config) -> anyhow::Result<CallbackSenders> {
         callback_senders = callback_senders.with(CallbackType::Amqp, Arc::new(AmqpSender::new(broker)));
     }
     Ok(callback_senders)
+}
+
+/// Where requests to others may go: callbacks, and the messages of outboxes.
+fn http_sender_options(config: &Config) -> relais_callback::HttpSenderOptions {
+    let callbacks = &config.callbacks;
+    relais_callback::HttpSenderOptions {
+        timeout: callbacks.timeout.0,
+        allow_http: callbacks.allow_http,
+        allow_hosts: callbacks.allow_hosts.clone(),
+        allow_networks: callbacks.allow_networks.clone(),
+        ports: callbacks.ports.clone(),
+        root_certificates: (!callbacks.root_certificates.is_empty())
+            .then(|| callbacks.root_certificates.clone().into()),
+        ..relais_callback::HttpSenderOptions::default()
+    }
 }
 
 /// Who carries tasks to workers, if there is a broker.

@@ -1,8 +1,11 @@
 //! The sinks that outboxes can be declared with. The one place that names them all.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
+use relais_bus::{Bus, BusSink, BusSinkOptions};
+use relais_callback::{HttpSenderOptions, HttpSink, HttpSinkOptions};
+use relais_engine::{Engine, TaskSink, TaskSinkOptions};
 use relais_message::Sink;
 use relais_messaging::{
     rabbitmq::{Broker, BrokerOptions, BrokerState, RabbitMqSink},
@@ -10,24 +13,66 @@ use relais_messaging::{
 };
 use relais_protocol::{
     admin::SecretDeclaration,
-    outbox::{OutboxDeclaration, RabbitMqSinkDeclaration, RedisSinkDeclaration, SinkDeclaration},
+    outbox::{
+        HttpSinkDeclaration, KafkaSinkDeclaration, OutboxDeclaration, RabbitMqSinkDeclaration, RedisSinkDeclaration,
+        SinkDeclaration,
+    },
 };
 use relais_relay::{SinkError, SinkFactory};
 
+/// What sinks need of the server.
+pub struct SinkOptions {
+    /// Connections to RabbitMQ, and certificates.
+    pub broker: BrokerOptions,
+    /// Where requests may go, as for callbacks.
+    pub http: HttpSenderOptions,
+    /// The server's event bus.
+    pub bus: Bus,
+    /// The largest body of a task.
+    pub max_body_bytes: usize,
+}
+
 /// Makes the sinks of outboxes.
 pub struct Sinks {
-    broker: BrokerOptions,
+    options: SinkOptions,
+    /// Tasks are its business. It starts later than this is made.
+    engine: OnceLock<Engine>,
 }
 
 impl Sinks {
-    /// With what the configuration says of certificates.
-    pub fn new(broker: BrokerOptions) -> Self {
-        Self { broker }
+    /// With what the configuration says.
+    pub fn new(options: SinkOptions) -> Self {
+        Self { options, engine: OnceLock::new() }
+    }
+
+    /// From now on messages can become tasks.
+    pub fn set_engine(&self, engine: Engine) {
+        // There is one engine.
+        let _ = self.engine.set(engine);
     }
 
     fn broker(&self, url: &SecretDeclaration) -> Result<Broker, SinkError> {
-        let wrong = |message: String| SinkError::Declaration { field: "rabbitmq/url".to_owned(), message };
-        Broker::new(text(url), self.broker.clone()).map_err(|error| wrong(error.to_string()))
+        Broker::new(text(url), self.options.broker.clone()).map_err(|error| wrong("rabbitmq/url", error))
+    }
+
+    fn http(&self, http: &HttpSinkDeclaration) -> Result<HttpSink, SinkError> {
+        let options = HttpSinkOptions {
+            http: self.options.http.clone(),
+            signing_secrets: http.signing_secret.iter().map(|secret| text(secret).to_owned()).collect(),
+            ..HttpSinkOptions::default()
+        };
+        HttpSink::new(options).map_err(|error| wrong("http/signingSecret", error))
+    }
+
+    fn task(&self, client_id: &str, outbox: &str) -> Result<TaskSink, SinkError> {
+        let Some(engine) = self.engine.get() else {
+            return Err(away("task", "the server is starting".to_owned()));
+        };
+        let options = TaskSinkOptions {
+            max_body_bytes: self.options.max_body_bytes,
+            ..TaskSinkOptions::new(client_id, outbox)
+        };
+        TaskSink::new(engine.clone(), options).map_err(|error| wrong("task", error))
     }
 }
 
@@ -39,7 +84,13 @@ impl SinkFactory for Sinks {
                 Ok(Arc::new(RabbitMqSink::new(self.broker(url)?)))
             }
             SinkDeclaration { redis: Some(redis), .. } => Ok(Arc::new(redis_sink(redis)?)),
-            other => Err(not_yet(other)),
+            SinkDeclaration { kafka: Some(kafka), .. } => kafka_sink(kafka),
+            SinkDeclaration { http: Some(http), .. } => Ok(Arc::new(self.http(http)?)),
+            SinkDeclaration { bus: Some(_), .. } => {
+                Ok(Arc::new(BusSink::new(self.options.bus.clone(), BusSinkOptions::default())))
+            }
+            SinkDeclaration { task: Some(task), .. } => Ok(Arc::new(self.task(&task.client_id, &outbox.outbox_name)?)),
+            _ => Err(wrong("", "there is no sink")),
         }
     }
 
@@ -55,20 +106,34 @@ impl SinkFactory for Sinks {
             SinkDeclaration { redis: Some(redis), .. } => {
                 redis_sink(redis)?.ping().await.map_err(|error| away("redis/url", error.to_string()))
             }
-            other => Err(not_yet(other)),
+            // These have no server that could be asked, or it is told by the first message.
+            _ => self.open(outbox).await.map(drop),
         }
     }
 }
 
 fn redis_sink(redis: &RedisSinkDeclaration) -> Result<RedisSink, SinkError> {
     let options = RedisSinkOptions { max_length: redis.max_length, ..RedisSinkOptions::default() };
-    RedisSink::new(text(&redis.url), options)
-        .map_err(|error| SinkError::Declaration { field: "redis/url".to_owned(), message: error.to_string() })
+    RedisSink::new(text(&redis.url), options).map_err(|error| wrong("redis/url", error))
 }
 
-fn not_yet(sink: &SinkDeclaration) -> SinkError {
-    let field = sink.kinds().first().copied().unwrap_or_default().to_owned();
-    SinkError::Declaration { message: "is not part of this version; use rabbitmq or redis".to_owned(), field }
+#[cfg(feature = "kafka")]
+fn kafka_sink(kafka: &KafkaSinkDeclaration) -> Result<Arc<dyn Sink>, SinkError> {
+    use relais_messaging::kafka::{KafkaSink, KafkaSinkOptions};
+    let mut options = KafkaSinkOptions::new(&kafka.brokers);
+    for (name, value) in &kafka.settings {
+        options = options.setting(name, text(value));
+    }
+    Ok(Arc::new(KafkaSink::new(&options).map_err(|error| wrong("kafka", error))?))
+}
+
+#[cfg(not(feature = "kafka"))]
+fn kafka_sink(_: &KafkaSinkDeclaration) -> Result<Arc<dyn Sink>, SinkError> {
+    Err(wrong("kafka", "this program was built without Kafka: build it with `--features kafka`"))
+}
+
+fn wrong(field: &str, message: impl std::fmt::Display) -> SinkError {
+    SinkError::Declaration { field: field.to_owned(), message: message.to_string() }
 }
 
 fn away(field: &str, message: String) -> SinkError {
