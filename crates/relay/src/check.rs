@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use relais_engine::{OutboxCheck, Problem, chain};
+use relais_engine::{OutboxCheck, Problem};
 use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink};
 use relais_outbox::{OutboxError, OutboxStore, Relay};
 use tokio::time::timeout;
@@ -77,6 +77,14 @@ fn is_away(error: &sqlx::Error) -> bool {
     }
 }
 
+/// What is wrong, once: what a database says already has all that caused it.
+pub(crate) fn why(error: &OutboxError) -> String {
+    match error {
+        OutboxError::Database(cause) => format!("{error}: {cause}"),
+        other => other.to_string(),
+    }
+}
+
 fn unusable(error: &OutboxError) -> Problem {
     let place = match error {
         OutboxError::Url | OutboxError::Database(_) => "databaseUrl",
@@ -87,7 +95,7 @@ fn unusable(error: &OutboxError) -> Problem {
         OutboxError::Database(sqlx::Error::Database(error)) => error.code().as_deref() == Some("42501"),
         _ => false,
     };
-    let mut message = chain(error);
+    let mut message = why(error);
     if denied {
         message.push_str(
             "; relays keep three tables beside the outbox: let `relais outbox init` make them as a user who may, \

@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     SinkFactory,
-    check::{check, open},
+    check::{check, open, why},
     declaration::Declared,
     report::{BacklogFigures, RelayFigures},
     running::{COUNTED, Running},
@@ -406,7 +406,7 @@ async fn within<T>(asked: impl Future<Output = Result<T, OutboxError>>) -> Resul
             let message = format!("is not an id of this outbox: {}", error.message());
             Err(EngineError::Invalid(vec![Problem::at("/ids", message)]))
         }
-        Ok(Err(error)) => Err(EngineError::OutboxUnavailable(chain(&error))),
+        Ok(Err(error)) => Err(EngineError::OutboxUnavailable(why(&error))),
         Err(_) => Err(EngineError::OutboxUnavailable(format!("no answer within {PATIENCE:?}"))),
     }
 }

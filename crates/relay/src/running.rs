@@ -6,14 +6,13 @@ use std::{
 };
 
 use relais_core::OutboxRecord;
-use relais_engine::chain;
 use relais_outbox::{OutboxStore, Relay, RelayHandle, RelayStats};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     SinkFactory,
-    check::open,
+    check::{open, why},
     declaration::Declared,
     report::{Meter, RelayFigures},
     sink::TracedSink,
@@ -152,10 +151,10 @@ async fn prepare(record: &OutboxRecord, sinks: &dyn SinkFactory) -> Result<Prepa
         let told = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message));
         told.collect::<Vec<_>>().join("; ")
     })?;
-    let store = open(&declared).await.map_err(|error| chain(&error))?;
+    let store = open(&declared).await.map_err(|error| why(&error))?;
     let sink = sinks.open(&declared.whole()).await.map_err(|error| error.to_string())?;
     let sink = Arc::new(TracedSink { outbox: record.name.to_string(), sink });
     let relay = Relay::new(Arc::clone(&store), Arc::clone(&sink) as _, declared.options);
-    let relay = relay.await.map_err(|error| chain(&error))?;
+    let relay = relay.await.map_err(|error| why(&error))?;
     Ok((relay, store, sink))
 }

@@ -84,7 +84,11 @@ pub(crate) async fn one(visitor: Visitor, Path(name): Path<String>, Query(query)
             div { dt { (words.published) } dd { (number(language, outbox.published)) } }
             div { dt { (words.failed_tries) } dd { (number(language, outbox.failed)) } }
         }
-        section.card aria-labelledby="parked" { h2 #parked { (words.parked_events) }
+        section.card aria-labelledby="parked" {
+            div.head {
+                h2 #parked { (words.parked_events) }
+                @if parked.as_ref().is_ok_and(|parked| !parked.is_empty()) { div.headtools { (for_all(&visitor, &name)) } }
+            }
             @match &parked {
                 Err(error) => p.muted { (error.to_string()) },
                 Ok(parked) if parked.is_empty() => p.muted { (words.nothing_parked) },
@@ -156,16 +160,24 @@ fn actions(visitor: &Visitor, outbox: &OutboxState) -> Markup {
     }
 }
 
+/// What can be done with all parked events.
+fn for_all(visitor: &Visitor, name: &str) -> Markup {
+    let words = visitor.words();
+    let base = format!("/ui/outboxes/{}", segment(name));
+    html! {
+        @if visitor.operator.may(OperatorRole::Operator) {
+            (button(visitor, &format!("{base}/retry"), words.retry_all, "", &[("all", "yes")]))
+            (careful(visitor, &format!("{base}/skip"), words.skip_all, words.skip_question, &[("all", "yes")]))
+        }
+    }
+}
+
 fn parked_table(visitor: &Visitor, name: &str, parked: &[ParkedEvent]) -> Markup {
     let (words, language) = (visitor.words(), visitor.taste.language);
     let base = format!("/ui/outboxes/{}", segment(name));
     let may = visitor.operator.may(OperatorRole::Operator);
     html! {
         p.muted { (words.parked_hint) }
-        @if may { div.buttons {
-            (button(visitor, &format!("{base}/retry"), words.retry_all, "", &[("all", "yes")]))
-            (careful(visitor, &format!("{base}/skip"), words.skip_all, words.skip_question, &[("all", "yes")]))
-        } }
         div.scroll tabindex="0" { table.dense {
             caption.sr-only { (words.parked_events) }
             thead { tr {
