@@ -81,14 +81,14 @@ mod encryption {
             let ports = open(&url, &[OLD]).await?;
             let old = stored(&url).await?;
             ensure!(old.starts_with("enc:1:") && !old.contains("hidden"), "{old}");
-            ensure!(ports.outboxes.list_outboxes().await? == [declared.clone()]);
+            ensure!(ports.outboxes.list_outboxes().await? == std::slice::from_ref(&declared));
             ensure!(!format!("{:?}", ports.outboxes.list_outboxes().await?).contains("hidden"), "not in a log either");
             ports.store.close().await;
             // Another first key: written anew, and the old key alone is not enough any more.
             let ports = open(&url, &[NEW, OLD]).await?;
             ensure!(stored(&url).await? != old);
             ports.store.declare(vec![put(&declared, None)]).await?;
-            ensure!(ports.outboxes.list_outboxes().await? == [declared.clone()]);
+            ensure!(ports.outboxes.list_outboxes().await? == std::slice::from_ref(&declared));
             ports.store.close().await;
             for keys in [&[][..], &[OLD]] {
                 let refused = open(&url, keys).await.map(drop).expect_err("it lacks the key");
