@@ -140,6 +140,17 @@ impl Preparation {
         self.why = Some(why);
     }
 
+    /// An outbox that is only polled needs no slot: one that is left from before would fill the server's disk.
+    pub(crate) async fn drop_unread_slot(&self, relay: &Relay) {
+        if relay.options.mode == Mode::Polling
+            && let Ok(Some(source)) = relay.store.capture_source().await
+            && let Ok(Some(state)) = relay.slot_state(&source).await
+            && !state.active
+        {
+            self.drop_slot(relay, &source).await;
+        }
+    }
+
     /// A slot that nobody reads must not fill the server's disk.
     pub(crate) async fn watch_slot(&mut self, relay: &Relay) {
         if relay.options.mode == Mode::Polling || self.running.is_some() || self.watched.elapsed() < WATCH_EVERY {

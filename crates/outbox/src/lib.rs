@@ -70,3 +70,12 @@ pub async fn open(url: &str, outbox: &Outbox) -> Result<Arc<dyn OutboxStore>, Ou
         _ => Err(OutboxError::Url),
     }
 }
+
+/// Drops what capture made in the outbox's database, if it made something: a slot that nobody reads keeps the server from
+/// removing WAL. A relay that comes back makes it anew.
+pub async fn drop_slot(store: &dyn OutboxStore, options: &RelayOptions) -> Result<(), OutboxError> {
+    match store.capture_source().await? {
+        Some(source) => source.forget(options).await,
+        None => Ok(()),
+    }
+}

@@ -91,6 +91,7 @@ impl Relay {
             silence: None,
         };
         let mut preparation = Preparation::new(&self);
+        preparation.drop_unread_slot(&self).await;
         let mut missed = 0;
         while !stop.is_cancelled() {
             if !self.keep_leases(&mut shift, preparation.intent(), &stop).await {

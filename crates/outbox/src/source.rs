@@ -54,6 +54,16 @@ impl CaptureSource {
         Ok(Slot::new(name)?)
     }
 
+    /// Drops slot and publication: nobody is going to read them.
+    pub(crate) async fn forget(&self, options: &RelayOptions) -> Result<()> {
+        let slot = self.slot(options)?;
+        if slot.state(&self.pool).await?.is_some() {
+            slot.drop(&self.pool).await?;
+            Publication::drop(&self.publication_name(options)?, &self.pool).await?;
+        }
+        Ok(())
+    }
+
     fn publication(&self, options: &RelayOptions) -> Result<Publication> {
         let name = match &options.capture.publication {
             Some(name) => name.clone(),

@@ -181,7 +181,7 @@ pub struct OutboxDeclaration {
     pub table: Option<String>,
     /// How rows are found. `polling`: the table is read every `pollInterval`, and at once where its trigger tells of new
     /// rows. `capture`: the database's write-ahead log is read. `auto`: capture where the database allows it, polling
-    /// otherwise. This version polls, whatever is declared. Default: `auto`.
+    /// otherwise. Default: `auto`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<OutboxMode>,
     /// A template of a message's key. Messages of one key arrive in order. Default: `{aggregate_id}`.
@@ -222,6 +222,11 @@ pub struct OutboxDeclaration {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 1, maximum = 100_000)]
     pub batch_rows: Option<u32>,
+    /// A slot for which the database keeps more bytes of WAL than this is dropped, and the outbox is polled for a while: the
+    /// database's disk comes first. Default: 1073741824 (1 GiB).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 1_048_576)]
+    pub max_retained_wal: Option<u64>,
     /// How long the share of a process that died stays its own; then the other processes take it over. Between `1s` and
     /// `10m`. Default: `15s`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -233,20 +238,56 @@ pub struct OutboxDeclaration {
     pub paused: Option<bool>,
 }
 
+/// What a relay does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "kebab-case")]
+pub enum RelayActivity {
+    /// It waits until it has a share of the work.
+    #[default]
+    Standby,
+    /// It reads the table.
+    Polling,
+    /// It reads what is left in the table before it captures.
+    CatchingUp,
+    /// It reads the database's write-ahead log.
+    Capturing,
+}
+
+impl RelayActivity {
+    /// Its name on the wire.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Standby => "standby",
+            Self::Polling => "polling",
+            Self::CatchingUp => "catching-up",
+            Self::Capturing => "capturing",
+        }
+    }
+}
+
 /// What one process does for an outbox.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct RelayState {
     /// The process.
     pub process: String,
-    /// How rows are found at present.
-    pub mode: OutboxMode,
+    /// What it does at present.
+    pub activity: RelayActivity,
     /// The partitions of keys that it has.
     pub partitions: u64,
     /// Messages that it published since it began.
     pub published: u64,
     /// Tries of it that failed since it began.
     pub failed: u64,
+    /// Why it does not capture, if it should.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why_not_capture: Option<String>,
+    /// Bytes of WAL that the database keeps for the outbox's slot.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retained_wal: Option<u64>,
+    /// Bytes of WAL that are not confirmed yet.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unconfirmed_wal: Option<u64>,
     /// Why nothing goes on, if that is so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,

@@ -5,9 +5,10 @@ use std::time::Duration;
 use relais_core::{Json, OutboxName, OutboxRecord, OutboxSecrets};
 use relais_engine::Problem;
 use relais_message::{Envelope, Template};
-use relais_outbox::{FIELDS, Outbox, OutboxError, RelayOptions, Retry};
+use relais_outbox::{CaptureOptions, FIELDS, Mode, Outbox, OutboxError, RelayOptions, Retry};
 use relais_protocol::{
     HumanDuration,
+    admin::SecretDeclaration,
     outbox::{EnvelopeName, OutboxDeclaration, OutboxMode, OutboxRetryDeclaration, SinkDeclaration},
 };
 
@@ -128,6 +129,7 @@ fn fill_in(declared: &mut OutboxDeclaration) {
     declared.delete_published = declared.delete_published.or(Some(false));
     declared.poll_interval = declared.poll_interval.or(Some(HumanDuration(Duration::from_millis(500))));
     declared.batch_rows = declared.batch_rows.or(Some(500));
+    declared.max_retained_wal = declared.max_retained_wal.or(Some(CaptureOptions::default().max_retained_wal));
     declared.lease = declared.lease.or(Some(HumanDuration(Duration::from_secs(15))));
 }
 
@@ -164,9 +166,21 @@ fn options(shown: &OutboxDeclaration, problems: &mut Vec<Problem>) -> Option<Rel
     within("batchRows", (1..=100_000).contains(&batch_rows), "must be between 1 and 100000");
     let (lease, second) = (time(shown.lease), Duration::from_secs(1));
     within("lease", (second..=600 * second).contains(&lease), "must be between 1s and 10m");
+    let max_retained_wal = shown.max_retained_wal.unwrap_or_default();
+    within("maxRetainedWal", max_retained_wal >= 1 << 20, "must be at least 1048576");
+    let is_sqlite =
+        |url: &SecretDeclaration| matches!(url, SecretDeclaration::Plain(url) if url.starts_with("sqlite:"));
+    let can_capture = shown.mode != Some(OutboxMode::Capture) || !is_sqlite(&shown.database_url);
+    within("mode", can_capture, &OutboxError::NoCapture.to_string());
     let options = RelayOptions::new(shown.outbox_name.clone());
     let options = keep_problem(options, "", problems)?;
     Some(RelayOptions {
+        mode: match shown.mode.unwrap_or_default() {
+            OutboxMode::Auto => Mode::Auto,
+            OutboxMode::Polling => Mode::Polling,
+            OutboxMode::Capture => Mode::Capture,
+        },
+        capture: CaptureOptions { max_retained_wal, ..CaptureOptions::default() },
         key: key?,
         destination: destination?,
         routing_key: routing_key?,

@@ -120,7 +120,7 @@ impl Outboxes {
         let mut running = self.running();
         let gone: Vec<OutboxName> = running.keys().filter(|name| !wanted.contains(name)).cloned().collect();
         for outbox in gone.into_iter().filter_map(|name| running.remove(&name)) {
-            tokio::spawn(outbox.stopped());
+            tokio::spawn(outbox.let_go());
         }
         let mut any = false;
         for record in declared.iter().filter(|record| !record.paused) {

@@ -2,19 +2,22 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use relais_outbox::{OutboxBacklog, RelayStats};
-use relais_protocol::outbox::{OutboxMode, RelayState};
+use relais_outbox::{Activity, OutboxBacklog, RelayStats};
+use relais_protocol::outbox::{OutboxMode, RelayActivity, RelayState};
 use serde::{Deserialize, Serialize};
 
 /// What a process says of a relay.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(crate) struct RelayFigures {
-    pub(crate) mode: OutboxMode,
+    pub(crate) activity: RelayActivity,
     pub(crate) partitions: u64,
     pub(crate) relays: u64,
     pub(crate) published: u64,
     pub(crate) failed: u64,
+    pub(crate) why_not_capture: Option<String>,
+    pub(crate) retained_wal: Option<u64>,
+    pub(crate) unconfirmed_wal: Option<u64>,
     pub(crate) trouble: Option<String>,
     /// What the outbox's database said; none if it was not asked, or did not answer.
     pub(crate) backlog: Option<BacklogFigures>,
@@ -45,12 +48,19 @@ impl RelayFigures {
     pub(crate) fn new(stats: RelayStats, backlog: Option<&OutboxBacklog>) -> Self {
         let wide = |number: usize| u64::try_from(number).unwrap_or(u64::MAX);
         Self {
-            // Until there is change capture, every mode polls.
-            mode: OutboxMode::Polling,
+            activity: match stats.activity {
+                Activity::StandBy => RelayActivity::Standby,
+                Activity::Polling => RelayActivity::Polling,
+                Activity::CatchingUp => RelayActivity::CatchingUp,
+                Activity::Capturing => RelayActivity::Capturing,
+            },
             partitions: wide(stats.partitions),
             relays: wide(stats.relays),
             published: stats.published,
             failed: stats.failed,
+            why_not_capture: stats.why_not_capture,
+            retained_wal: stats.retained_wal,
+            unconfirmed_wal: stats.unconfirmed_wal,
             trouble: stats.trouble,
             backlog: backlog.map(BacklogFigures::from),
         }
@@ -60,10 +70,13 @@ impl RelayFigures {
     pub(crate) fn state(&self, process: &str) -> RelayState {
         RelayState {
             process: process.to_owned(),
-            mode: self.mode,
+            activity: self.activity,
             partitions: self.partitions,
             published: self.published,
             failed: self.failed,
+            why_not_capture: self.why_not_capture.clone(),
+            retained_wal: self.retained_wal,
+            unconfirmed_wal: self.unconfirmed_wal,
             trouble: self.trouble.clone(),
         }
     }
@@ -85,10 +98,15 @@ impl Meter {
             .increment(figures.failed.saturating_sub(failed));
         metrics::gauge!("relais_outbox_trouble", "outbox" => name()).set(f64::from(figures.trouble.is_some()));
         metrics::gauge!("relais_outbox_relays", "outbox" => name()).set(figures.relays as f64);
-        for mode in [OutboxMode::Polling, OutboxMode::Capture] {
-            let is_so = f64::from(figures.mode == mode);
-            metrics::gauge!("relais_outbox_mode", "outbox" => name(), "mode" => mode.as_str()).set(is_so);
+        let captures = matches!(figures.activity, RelayActivity::CatchingUp | RelayActivity::Capturing);
+        let polls = figures.activity == RelayActivity::Polling;
+        for (mode, is_so) in [(OutboxMode::Polling, polls), (OutboxMode::Capture, captures)] {
+            metrics::gauge!("relais_outbox_mode", "outbox" => name(), "mode" => mode.as_str()).set(f64::from(is_so));
         }
+        // Only whoever reads the slot looks at it, so that a sum over processes is right.
+        let wal = |bytes: Option<u64>| bytes.filter(|_| captures || polls).unwrap_or_default() as f64;
+        metrics::gauge!("relais_outbox_retained_wal_bytes", "outbox" => name()).set(wal(figures.retained_wal));
+        metrics::gauge!("relais_outbox_unconfirmed_wal_bytes", "outbox" => name()).set(wal(figures.unconfirmed_wal));
         // While the database does not answer, the last figures stay.
         if let Some(backlog) = &figures.backlog {
             metrics::gauge!("relais_outbox_unpublished", "outbox" => name()).set(backlog.unpublished as f64);

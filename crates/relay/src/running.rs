@@ -6,6 +6,7 @@ use std::{
 };
 
 use relais_core::OutboxRecord;
+use relais_engine::chain;
 use relais_outbox::{OutboxStore, Relay, RelayHandle, RelayStats};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -48,6 +49,19 @@ impl Running {
             publish(&to_run, sinks.as_ref(), &seen, stopped).await;
         });
         Self { record, insight, stop, task }
+    }
+
+    /// Stops, and lets go of the slot: paused or deleted, nobody reads it, and it must not fill the database's disk.
+    pub(crate) async fn let_go(self) {
+        let (store, record) = (self.insight.store(), self.record.clone());
+        self.stopped().await;
+        let (Some(store), Ok(declared)) = (store, Declared::stored(&record)) else { return };
+        if let Err(error) = relais_outbox::drop_slot(store.as_ref(), &declared.options).await {
+            tracing::warn!(
+                outbox = %record.name, error = %chain(&error),
+                "the outbox's slot could not be dropped; drop it by hand if the outbox does not come back"
+            );
+        }
     }
 
     /// Stops, and waits until the round that has begun is finished.

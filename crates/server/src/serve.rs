@@ -440,6 +440,8 @@ fn describe_metrics() {
     gauge!("relais_outbox_trouble", "Whether an outbox can not be published: its database or its sink is away.");
     gauge!("relais_outbox_relays", "Relays that share an outbox, by outbox.");
     gauge!("relais_outbox_mode", "How rows are found at present, by outbox and mode.");
+    gauge!("relais_outbox_retained_wal_bytes", "WAL that the database keeps for an outbox's slot, by outbox.");
+    gauge!("relais_outbox_unconfirmed_wal_bytes", "WAL of an outbox's slot that is not confirmed yet, by outbox.");
     histogram!("relais_schedule_lateness_seconds", "From when a scheduled task was due to when it was submitted.");
     histogram!("relais_callback_seconds", "Tries to send a callback, by type.");
     histogram!("relais_task_wait_seconds", "From submission to start.");

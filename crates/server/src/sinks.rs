@@ -68,10 +68,8 @@ impl Sinks {
         let Some(engine) = self.engine.get() else {
             return Err(away("task", "the server is starting".to_owned()));
         };
-        let options = TaskSinkOptions {
-            max_body_bytes: self.options.max_body_bytes,
-            ..TaskSinkOptions::new(client_id, outbox)
-        };
+        let options =
+            TaskSinkOptions { max_body_bytes: self.options.max_body_bytes, ..TaskSinkOptions::new(client_id, outbox) };
         TaskSink::new(engine.clone(), options).map_err(|error| wrong("task", error))
     }
 }

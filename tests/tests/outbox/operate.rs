@@ -89,7 +89,7 @@ async fn a_paused_outbox_waits_and_metrics_say_how_far_it_is() -> Result<()> {
             && so("relais_outbox_parked{outbox=\"orders\"} 0")
             && so("relais_outbox_trouble{outbox=\"orders\"} 0")
             && so("relais_outbox_relays{outbox=\"orders\"} 1")
-            && so("relais_outbox_mode{outbox=\"orders\",mode=\"polling\"} 1"))
+            && so("relais_outbox_mode{outbox=\"orders\",mode=\"capture\"} 1"))
     })
     .await?;
     Ok(())

@@ -9,6 +9,7 @@ mod audit;
 mod authorization;
 mod batch;
 mod callback;
+mod capture;
 mod client;
 mod config;
 mod connection;
@@ -83,6 +84,8 @@ pub enum Command {
     Schedule(schedule::ScheduleArgs),
     /// Make outboxes, see how they are published, decide about parked events
     Outbox(outbox::OutboxArgs),
+    /// Check databases for change capture, import Debezium's connectors
+    Capture(capture::CaptureArgs),
     /// See which processes are on the store, and decide about those that died
     Instance(instance::InstanceArgs),
     /// Look for tasks and cancel them
@@ -133,6 +136,7 @@ pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> 
         Command::Authorization(args) => authorization::run(args).await?,
         Command::Schedule(args) => schedule::run(args).await?,
         Command::Outbox(args) => outbox::run(args).await?,
+        Command::Capture(args) => return Ok(Ok(capture::run(args).await?)),
         Command::Instance(args) => instance::run(args).await?,
         Command::Task(args) => task::run(args).await?,
         Command::Batch(args) => batch::run(args).await?,

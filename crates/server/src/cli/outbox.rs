@@ -298,7 +298,7 @@ fn show_outbox(state: &OutboxState) -> String {
     let rows = state.relays.iter().map(|relay| {
         [
             relay.process.clone(),
-            relay.mode.as_str().to_owned(),
+            relay.activity.as_str().to_owned(),
             relay.partitions.to_string(),
             relay.published.to_string(),
             relay.failed.to_string(),
@@ -343,7 +343,7 @@ mod tests {
             "outboxName": "orders", "databaseUrl": "postgres://u@h/db", "table": "outbox", "mode": "auto",
             "destination": "shop", "sink": {"rabbitmq": {"url": "amqp://u@h"}}, "paused": false,
             "retry": {"limit": 10, "base": "1s", "factor": 2, "cap": "5m"},
-            "relays": [{"process": "a-1", "mode": "polling", "partitions": 16, "published": 7, "failed": 2}],
+            "relays": [{"process": "a-1", "activity": "polling", "partitions": 16, "published": 7, "failed": 2}],
             "unpublished": 10000, "moreUnpublished": true, "oldestSeconds": 1.25, "parked": 1, "published": 7, "failed": 2,
         }))
         .unwrap()

@@ -209,7 +209,11 @@ fn relays(visitor: &Visitor, outbox: &OutboxState) -> Markup {
                 } }
                 tbody { @for relay in &outbox.relays { tr {
                     th scope="row" { (relay.process) }
-                    td { (relay.mode.as_str()) @if let Some(trouble) = &relay.trouble { br; span.error { (trouble) } } }
+                    td {
+                            (relay.activity.as_str())
+                            @if let Some(why) = &relay.why_not_capture { br; span.dim { (why) } }
+                            @if let Some(trouble) = &relay.trouble { br; span.error { (trouble) } }
+                        }
                     td.right.num { (number(language, relay.partitions)) }
                     td.right.num { (number(language, relay.published)) }
                     td.right.num { (number(language, relay.failed)) }
