@@ -79,3 +79,11 @@ pub async fn drop_slot(store: &dyn OutboxStore, options: &RelayOptions) -> Resul
         None => Ok(()),
     }
 }
+
+/// What the outbox's database lacks to be captured, and what to do; nothing is changed.
+pub async fn capture_lacks(store: &dyn OutboxStore, options: &RelayOptions) -> Result<Vec<String>, OutboxError> {
+    match store.capture_source().await? {
+        Some(source) => source.lacks(options).await,
+        None => Ok(vec![OutboxError::NoCapture.to_string()]),
+    }
+}

@@ -77,17 +77,23 @@ impl CaptureSource {
         Ok(self.publication(options)?.name)
     }
 
+    /// What the database lacks, and what to do; without what is only a warning.
+    pub(crate) async fn lacks(&self, options: &RelayOptions) -> Result<Vec<String>> {
+        let (slot, publication) = (self.slot(options)?, self.publication(options)?);
+        let wanted = Wanted {
+            tables: publication.tables,
+            changes: false,
+            slot: slot.name().to_owned(),
+            publication: publication.name,
+        };
+        let lacks = check(&self.pool, &wanted).await?;
+        Ok(lacks.iter().filter(|lack| !lack.only_a_warning).map(ToString::to_string).collect())
+    }
+
     /// Makes publication and slot where they are missing. Waits for open transactions, however long they are.
     pub(crate) async fn prepare(&self, options: &RelayOptions) -> Result<()> {
         let (slot, publication) = (self.slot(options)?, self.publication(options)?);
-        let wanted = Wanted {
-            tables: publication.tables.clone(),
-            changes: false,
-            slot: slot.name().to_owned(),
-            publication: publication.name.clone(),
-        };
-        let lacks = check(&self.pool, &wanted).await?;
-        let lacks: Vec<String> = lacks.iter().filter(|lack| !lack.only_a_warning).map(ToString::to_string).collect();
+        let lacks = self.lacks(options).await?;
         if !lacks.is_empty() {
             return Err(OutboxError::CaptureLacks(lacks.join("; ")));
         }

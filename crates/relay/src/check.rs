@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use relais_engine::{OutboxCheck, Problem};
 use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink};
-use relais_outbox::{OutboxError, OutboxStore, Relay};
+use relais_outbox::{Mode, OutboxError, OutboxStore, Relay};
 use tokio::time::timeout;
 
 use crate::{SinkError, SinkFactory, declaration::Declared};
@@ -50,7 +50,15 @@ async fn check_database(declared: &Declared) -> Result<(), Wrong> {
     };
     let checked = async {
         let store = open(declared).await?;
-        Relay::new(store, Arc::new(NoSink), declared.options.clone()).await.map(drop)
+        Relay::new(Arc::clone(&store), Arc::new(NoSink), declared.options.clone()).await?;
+        // Where polling is behind it, what is missing is told by the relay.
+        match declared.options.mode {
+            Mode::Capture => match relais_outbox::capture_lacks(store.as_ref(), &declared.options).await? {
+                lacks if lacks.is_empty() => Ok(()),
+                lacks => Err(OutboxError::CaptureLacks(lacks.join("; "))),
+            },
+            Mode::Auto | Mode::Polling => Ok(()),
+        }
     };
     match timeout(PATIENCE, checked).await {
         Ok(Ok(())) => Ok(()),
@@ -88,6 +96,7 @@ pub(crate) fn why(error: &OutboxError) -> String {
 fn unusable(error: &OutboxError) -> Problem {
     let place = match error {
         OutboxError::Url | OutboxError::Database(_) => "databaseUrl",
+        OutboxError::NoCapture | OutboxError::CaptureLacks(_) => "mode",
         OutboxError::Template(_) | OutboxError::Key(_) => "key",
         _ => "table",
     };

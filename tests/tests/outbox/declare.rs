@@ -78,6 +78,11 @@ async fn an_outbox_is_put_by_the_api_and_nobody_shows_its_passwords() -> Result<
     stage.insert("a", "placed", 0..3).await?;
     ensure!(stage.numbers(3).await? == [0, 1, 2]);
 
+    until("it is captured", async || {
+        Ok(done(&server, "GET", "outboxes/orders", None).await?["relays"][0]["activity"] == "capturing")
+    })
+    .await?;
+
     // What is exported can be applied again: the passwords stay.
     let exported = typed(&server, "export")?;
     let file = stage.folder.path().join("exported.yaml");
@@ -100,7 +105,7 @@ async fn an_outbox_is_put_by_the_api_and_nobody_shows_its_passwords() -> Result<
         ensure!(text.contains("orders"), "it should be about the outbox: {text}");
         ensure!(!text.contains(PASSWORD) && !text.contains(BROKER_PASSWORD), "{text}");
     }
-    ensure!(shown[5].contains("RELAY") && shown[5].contains("polling"), "{}", shown[5]);
+    ensure!(shown[5].contains("RELAY") && shown[5].contains("capturing"), "{}", shown[5]);
 
     ensure!(typed(&server, "outbox delete orders --yes")?.contains("deleted"));
     let (status, gone) = call(&server, "GET", "outboxes/orders", None).await?;

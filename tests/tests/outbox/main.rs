@@ -3,4 +3,5 @@
 mod declare;
 mod operate;
 mod share;
+mod sinks;
 mod stage;

@@ -1,5 +1,7 @@
 //! Several processes and one outbox: they share it, one is killed, and one without the role still shows it.
 
+use std::time::Instant;
+
 use anyhow::{Result, ensure};
 use relais_testkit::TestDatabase;
 use serde_json::Value;
@@ -19,7 +21,9 @@ async fn two_servers_share_an_outbox_and_when_one_is_killed_the_other_goes_on() 
     let two = stage.server(own.url())?.arg("--role").arg("relay,api").start().await?;
     let looker = stage.server(own.url())?.arg("--role").arg("api").start().await?;
     // Declared at one server; the others learn of it.
-    done(&looker, "PUT", "outboxes/orders", Some(&stage.declaration()?)).await?;
+    let mut declaration = stage.declaration()?;
+    declaration["mode"] = "polling".into();
+    done(&looker, "PUT", "outboxes/orders", Some(&declaration)).await?;
     until("both have a share", async || {
         let relays = relays(&looker).await?;
         Ok(relays.len() == 2 && relays.iter().all(|relay| relay["partitions"] == 8))
@@ -50,4 +54,43 @@ async fn two_servers_share_an_outbox_and_when_one_is_killed_the_other_goes_on() 
     })
     .await?;
     Ok(())
+}
+
+/// By capture one process reads the slot, and the other stands by.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn when_the_process_that_reads_the_slot_is_killed_the_other_goes_on_within_seconds() -> Result<()> {
+    let (stage, own) = tokio::try_join!(Stage::new(), TestDatabase::create())?;
+    stage.init()?;
+    let one = stage.server(own.url())?.arg("--role").arg("relay,api").start().await?;
+    let mut declaration = stage.declaration()?;
+    // Longer than the test: who takes over does not wait for it.
+    declaration["lease"] = "10m".into();
+    done(&one, "PUT", "outboxes/orders", Some(&declaration)).await?;
+    until("it captures", async || Ok(relays(&one).await?.iter().any(|relay| relay["activity"] == "capturing"))).await?;
+    let two = stage.server(own.url())?.arg("--role").arg("relay,api").start().await?;
+    until("the other stands by", async || {
+        let relays = relays(&two).await?;
+        Ok(relays.len() == 2 && relays.iter().any(|relay| relay["activity"] == "standby"))
+    })
+    .await?;
+    stage.insert("a", "placed", 0..5).await?;
+    ensure!(stage.numbers(5).await? == [0, 1, 2, 3, 4]);
+    let (mut one, killed) = (one, Instant::now());
+    one.kill9()?;
+    stage.insert("a", "placed", 5..8).await?;
+    let rest = stage.numbers(3).await?;
+    println!("kill -9 of the process that reads the slot: the other went on after {:?}", killed.elapsed());
+    ensure!(rest.ends_with(&[5, 6, 7]), "in order: {rest:?}");
+    until("the other captures", async || Ok(relays(&two).await?.iter().any(|relay| relay["activity"] == "capturing")))
+        .await?;
+    // Deleted, it leaves nothing behind in the database.
+    ensure!(typed(&two, "outbox delete orders --yes")?.contains("deleted"));
+    until("the slot is gone", async || {
+        let slots: i64 =
+            sqlx::query_scalar("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
+                .fetch_one(&stage.pool().await?)
+                .await?;
+        Ok(slots == 0)
+    })
+    .await
 }
