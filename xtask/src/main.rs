@@ -10,6 +10,7 @@
 mod bench;
 mod browser;
 mod cargo;
+mod chaos;
 mod chart;
 mod check;
 mod fuzz_api;
@@ -47,6 +48,8 @@ Commands:
   pictures          Draw the README's pictures (docs/images) anew, in a real browser.
   fuzz-api          Fuzz a running server from its own OpenAPI document, with schemathesis.
   sdk-javascript    Check and test the JavaScript library (sdk/javascript) with a private RabbitMQ.
+  chaos             The long run of the outbox's chaos: 100,000 messages and 100 faults at least. The
+                    environment can ask for more: RELAIS_CHAOS_MESSAGES, RELAIS_CHAOS_FAULTS, RELAIS_SEED.
   bench [ARGS…]     Build for release and run the benchmarks; ARGS go to relais-bench.
   help              This text.
 
@@ -68,8 +71,8 @@ prometheus). Elsewhere they say what is missing and how to get it.
 Exit status: 0 all is well, 1 something failed, 2 the command line was not understood.
 ";
 
-const COMMANDS: [&str; 10] =
-    ["test", "check", "gen", "chart", "graphs", "pictures", "fuzz-api", "sdk-javascript", "bench", "help"];
+const COMMANDS: [&str; 11] =
+    ["test", "check", "gen", "chart", "graphs", "pictures", "fuzz-api", "sdk-javascript", "chaos", "bench", "help"];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -88,6 +91,7 @@ fn main() -> ExitCode {
         },
         "chart" if rest.is_empty() => chart::run(),
         "graphs" if rest.is_empty() => graphs::run(),
+        "chaos" if rest.is_empty() => chaos::run(),
         "pictures" if rest.is_empty() => browser::pictures(),
         "fuzz-api" if rest.is_empty() => fuzz_api::run(),
         "sdk-javascript" if rest.is_empty() => sdk_javascript::run_alone(),
@@ -96,7 +100,7 @@ fn main() -> ExitCode {
             print!("{HELP}");
             Ok(())
         }
-        "chart" | "check" | "graphs" | "pictures" | "fuzz-api" | "sdk-javascript" => {
+        "chart" | "chaos" | "check" | "graphs" | "pictures" | "fuzz-api" | "sdk-javascript" => {
             return usage_error(&format!("{command} takes no argument"));
         }
         unknown => {
