@@ -9,7 +9,7 @@ mod world;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -59,9 +59,13 @@ struct Ledger {
 }
 
 impl Ledger {
+    fn committed(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.committed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn note(&self, ids: Vec<String>) {
         self.number.fetch_add(ids.len(), Ordering::Relaxed);
-        self.committed.lock().unwrap().extend(ids);
+        self.committed().extend(ids);
     }
 }
 
@@ -301,7 +305,7 @@ async fn nothing_is_lost_or_out_of_order_whatever_fails() -> Result<()> {
     for writer in writers {
         writer.await??;
     }
-    let committed = ledger.committed.lock().unwrap().clone();
+    let committed = ledger.committed().clone();
     let begun = Instant::now();
     while begun.elapsed() < SETTLED && !stage.world.sink.has_all(&committed) {
         tokio::time::sleep(Duration::from_millis(20)).await;
