@@ -1,8 +1,8 @@
 //! Making an outbox in a database that a URL names: `relais outbox init`.
 
-use std::time::Duration;
+use std::{str::FromStr as _, time::Duration};
 
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection, sqlite::SqliteConnectOptions};
 use tokio::time::timeout;
 
 use crate::{
@@ -33,7 +33,8 @@ pub async fn ping(url: &str) -> Result<(), OutboxError> {
     Ok(())
 }
 
-/// Makes an outbox, and what relays keep beside it. A table that exists stays as it is; whether it was made now.
+/// Makes an outbox, and what relays keep beside it; an SQLite file too, if it is missing. A table that exists stays as it
+/// is. Returns whether the table was made now.
 pub async fn init(url: &str, table: &TableName, aggregate_id: AggregateId, notify: bool) -> Result<bool, OutboxError> {
     let dialect = Dialect::of_url(url)?;
     let statements = |there: bool| match there {
@@ -57,7 +58,8 @@ pub async fn init(url: &str, table: &TableName, aggregate_id: AggregateId, notif
             Ok(!there)
         }
         Dialect::Sqlite => {
-            let mut connection = connected(SqliteConnection::connect(url)).await?;
+            let options = SqliteConnectOptions::from_str(url)?.create_if_missing(true);
+            let mut connection = connected(SqliteConnection::connect_with(&options)).await?;
             let mut transaction = connection.begin().await?;
             let there: bool = sqlx::query_scalar("SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1))")
                 .bind(table.name())

@@ -183,7 +183,6 @@ async fn what_can_not_work_is_refused_with_what_to_do() -> Result<()> {
 async fn an_outbox_in_a_sqlite_file_goes_to_a_redis_stream() -> Result<()> {
     let (folder, redis) = (tempfile::tempdir()?, redis().await?);
     let database = format!("sqlite:{}", folder.path().join("orders.db").display());
-    fs::write(folder.path().join("orders.db"), "")?;
     let printed = command()?.args(["outbox", "init", "--print", &database]).output()?;
     ensure!(String::from_utf8(printed.stdout)?.contains("CREATE TABLE IF NOT EXISTS"));
     ensure!(command()?.args(["outbox", "init", &database]).output()?.status.success());

@@ -33,7 +33,8 @@ enum OutboxCommand {
     /// Make the table of an outbox in a database; needs no server
     ///
     /// Makes the table with all columns that relays can use, its indexes, a trigger that wakes relays (PostgreSQL), and the
-    /// three small tables that relays keep beside it. A table that exists stays as it is.
+    /// three small tables that relays keep beside it. A table that exists stays as it is. An SQLite file that is missing
+    /// is created.
     Init(InitArgs),
     /// List the outboxes, how far behind they are and what is wrong with them
     List,
