@@ -8,5 +8,6 @@ pub mod app;
 pub mod browser;
 pub mod chaos;
 pub mod instance;
+pub mod prepared;
 pub mod receiver;
 pub mod tail;

@@ -41,7 +41,7 @@ pub struct Needs {
     /// The compiled `relais`.
     pub binary: bool,
     pub browser: bool,
-    /// Workers and receivers in Python and JavaScript.
+    /// Workers, receivers and examples in Python and JavaScript.
     pub languages: bool,
 }
 
@@ -127,7 +127,7 @@ fn needs(sources: &[&Source]) -> Needs {
         redis: any(&["redis"]),
         binary: any(&["instance::", "relais_bin", "serverprocess"]) || test(&["binary", "chaos", "hostile", "worker"]),
         browser: test(&["ui"]),
-        languages: test(&["worker", "binary", "guide"]),
+        languages: test(&["worker", "binary", "guide", "outbox"]),
     }
 }
 

@@ -1,6 +1,7 @@
 //! Outboxes in the server: declared by file, API and command line, published to a real broker, operated, and shared.
 
 mod declare;
+mod examples;
 mod operate;
 mod share;
 mod sinks;

@@ -6,13 +6,12 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    env,
-    path::{Path, PathBuf},
+    path::Path,
     process::Stdio,
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use relais_tests::app::DEADLINE;
+use relais_tests::{app::DEADLINE, prepared};
 use serde::Deserialize;
 use serde_json::Value;
 use tokio::{
@@ -39,39 +38,19 @@ impl Language {
         let mut command;
         match self {
             Self::Python => {
-                command = Command::new(prepared("RELAIS_TEST_PYTHON", "sdk-python/bin/python")?);
+                command = Command::new(prepared::python()?);
                 command.arg(beside("play.py")).env("PYTHONPATH", tests.join("../sdk/python/src"));
                 // Compiled once, whatever the environment says, and nothing is left behind in the sources.
-                command.env("PYTHONPYCACHEPREFIX", target()?.join("sdk-python-cache"));
+                command.env("PYTHONPYCACHEPREFIX", prepared::target()?.join("sdk-python-cache"));
                 command.env_remove("PYTHONDONTWRITEBYTECODE");
             }
             Self::JavaScript => {
                 command = Command::new("node");
-                command.arg(beside("play.mjs")).arg(prepared("RELAIS_TEST_JAVASCRIPT", "sdk-javascript")?);
+                command.arg(beside("play.mjs")).arg(prepared::javascript()?);
             }
         }
         Ok(command)
     }
-}
-
-/// What `variable` names, or what is at `path` in the target folder.
-fn prepared(variable: &str, path: &str) -> Result<PathBuf> {
-    let prepared = match env::var_os(variable) {
-        Some(named) => PathBuf::from(named),
-        None => target()?.join(path),
-    };
-    ensure!(
-        prepared.exists(),
-        "{} is not there: `cargo xtask test` makes it; or name another one in {variable}",
-        prepared.display()
-    );
-    Ok(prepared)
-}
-
-/// target/debug/deps/worker-0123 → target
-fn target() -> Result<PathBuf> {
-    let this = env::current_exe().context("where is this test?")?;
-    Ok(this.ancestors().nth(3).context("this test is not in a target folder")?.to_owned())
 }
 
 /// A worker to be.
