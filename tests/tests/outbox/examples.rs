@@ -255,3 +255,16 @@ async fn the_order_service_in_typescript_publishes_what_it_commits() -> Result<(
     };
     publishes_exactly_what_it_commits(node, Shop::Postgres(TestDatabase::create().await?)).await
 }
+
+#[test]
+fn the_guide_shows_the_examples_as_they_are() -> Result<()> {
+    let guide = fs::read_to_string(folder().join("../../docs/guides/outbox.md"))?;
+    for (file, language) in [("orders.py", "python"), ("orders.mts", "typescript")] {
+        let begin = format!("<!-- examples/outbox/{file} -->\n```{language}\n");
+        let after = guide.split_once(&begin).with_context(|| format!("the guide does not show {file}"))?.1;
+        let shown = after.split_once("```\n<!-- end -->\n").context("it does not end")?.0;
+        let code = fs::read_to_string(folder().join(file))?;
+        ensure!(code.contains(shown), "copy what {file} has into docs/guides/outbox.md, or the other way round");
+    }
+    Ok(())
+}
