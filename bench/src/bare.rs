@@ -65,7 +65,8 @@ async fn postgres(url: String, connections: usize, rows: usize, time: Duration) 
     Ok(Sample::new(latencies.len() * rows, begin.elapsed(), latencies))
 }
 
-async fn connect(url: &str) -> Result<Client> {
+/// Connects with tokio-postgres.
+pub async fn connect(url: &str) -> Result<Client> {
     let (client, connection) = tokio_postgres::connect(url, NoTls).await.context("connect to PostgreSQL")?;
     tokio::spawn(async move {
         // What goes wrong is told to whoever calls.

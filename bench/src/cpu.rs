@@ -75,3 +75,11 @@ fn stat(pid: u32) -> Result<Vec<String>> {
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     Ok(fields.split_ascii_whitespace().map(str::to_owned).collect())
 }
+
+/// The most memory that a process ever had resident, in MB.
+pub fn peak_megabytes(pid: u32) -> Result<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).context("read a process's state")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).context("no VmHWM")?;
+    let kilobytes: f64 = line.trim().trim_end_matches(" kB").parse().context("read a size")?;
+    Ok(kilobytes / 1024.0)
+}

@@ -15,6 +15,7 @@ mod fill;
 mod idle;
 mod load;
 mod machine;
+mod outbox;
 mod pickup;
 mod poll;
 mod profile;
@@ -70,6 +71,9 @@ struct Arguments {
     /// So many seconds a round.
     #[arg(long)]
     seconds: Option<f64>,
+    /// Run what moves the rows of an outbox, as its benchmark says. The benchmark starts itself with this.
+    #[arg(long, hide = true)]
+    pump: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -84,6 +88,7 @@ enum Name {
     Callbacks,
     Bus,
     Rabbitmq,
+    Outbox,
     Dashboard,
     Idle,
 }
@@ -111,6 +116,10 @@ pub struct Plan {
     pub drain: u64,
     /// Among how many finished ones.
     pub finished: u64,
+    /// How many rows of an outbox are published by polling.
+    pub polled: usize,
+    /// How many are captured.
+    pub captured: usize,
     /// How long the load is that must not wear out the database.
     pub wear: Duration,
     /// So many tasks come, are done and are purged at a time.
@@ -137,6 +146,8 @@ impl Plan {
                 tasks: 300,
                 drain: 3000,
                 finished: 10_000,
+                polled: 5000,
+                captured: 20_000,
                 wear: Duration::from_secs(6),
                 wear_tasks: 1000,
                 idle: Duration::from_secs(2),
@@ -155,6 +166,8 @@ impl Plan {
                 tasks: 10_000,
                 drain: 100_000,
                 finished: 1_000_000,
+                polled: 100_000,
+                captured: 1_000_000,
                 wear: Duration::from_mins(6),
                 wear_tasks: 20_000,
                 idle: Duration::from_secs(20),
@@ -179,6 +192,9 @@ impl Plan {
 #[tokio::main]
 async fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
+    if let Some(pump) = &arguments.pump {
+        return outbox::run_pump(pump).await;
+    }
     let plan = Plan::new(&arguments);
     let machine = machine::line().await;
     if arguments.names.is_empty() {
@@ -196,6 +212,7 @@ async fn main() -> Result<()> {
             Name::Callbacks => callbacks::run(&plan).await?,
             Name::Bus => bus::run(&plan).await?,
             Name::Rabbitmq => rabbitmq::run(&plan).await?,
+            Name::Outbox => outbox::run(&plan).await?,
             Name::Dashboard => dashboard::run(&plan).await?,
             Name::Idle => idle::run(&plan).await?,
         };

@@ -1,0 +1,85 @@
+//! From the commit of one row to the sink, while nothing else happens.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result};
+use async_trait::async_trait;
+use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink};
+use tokio::{sync::mpsc, time::timeout};
+
+use super::{
+    PATIENCE, Place, TABLE,
+    pump::{Kind, Order, Pump},
+    row_of_times,
+    writer::Writer,
+};
+use crate::{load::on_one_thread, report::Section, sample::Sample};
+
+/// The first ones connect and warm up.
+const WARM: usize = 10;
+
+/// A sink that says when a message came.
+struct Arrivals(mpsc::UnboundedSender<Instant>);
+
+#[async_trait]
+impl Sink for Arrivals {
+    fn durability(&self) -> Durability {
+        Durability::HandedOver
+    }
+
+    async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
+        let now = Instant::now();
+        for _ in &batch {
+            let _ = self.0.send(now);
+        }
+        vec![PublishOutcome::Confirmed; batch.len()]
+    }
+
+    async fn close(&self) {}
+}
+
+pub async fn run(place: &Place<'_>, section: &mut Section) -> Result<()> {
+    for (kind, name) in [(Kind::Polling, "idle_polling"), (Kind::Capture, "idle_capture"), (Kind::Table, "idle_table")]
+    {
+        let sample = arrivals(place, kind, name).await?;
+        let how = if kind == Kind::Polling { ", with NOTIFY" } else { "" };
+        let what = format!("commit to arrival: {}{how}", kind.name());
+        row_of_times(section, &what, &sample, false);
+        for (share, said, bar) in [(0.5, "p50", 3.0), (0.99, "p99", 10.0)] {
+            section.below(&format!("at {said}: {what}"), sample.percentile(share).as_secs_f64() * 1000.0, bar, " ms");
+        }
+    }
+    Ok(())
+}
+
+async fn arrivals(place: &Place<'_>, kind: Kind, name: &str) -> Result<Sample> {
+    let url = place.outbox(name, kind == Kind::Polling).await?;
+    let (sender, mut arrived) = mpsc::unbounded_channel();
+    let order = Order { kind, url: url.clone(), slot: None, amqp: None, rows: 0, held: false };
+    let running = Pump::new(&order, Arc::new(Arrivals(sender))).await?.start();
+    running.until_active().await?;
+    let samples = place.plan.samples;
+    let latencies = on_one_thread(move || async move {
+        let writer = Writer::open(&url, TABLE).await?;
+        let mut latencies = Vec::with_capacity(samples);
+        for round in 0..samples + WARM {
+            // What came before is over by then, and this is in no step with anything else.
+            tokio::time::sleep(Duration::from_millis(20 + (round * 7 % 13) as u64)).await;
+            writer.client.batch_execute("BEGIN").await?;
+            writer.insert().await?;
+            let sent = Instant::now();
+            writer.client.batch_execute("COMMIT").await?;
+            let arrival = timeout(PATIENCE, arrived.recv()).await?.context("the sink is gone")?;
+            if round >= WARM {
+                latencies.push(arrival - sent);
+            }
+        }
+        Ok(latencies)
+    })
+    .await?;
+    running.stop().await?;
+    Ok(Sample::new(samples, Duration::from_secs(1), latencies))
+}
