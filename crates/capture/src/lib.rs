@@ -10,35 +10,40 @@
 //! The folder by file: `address` reads URLs, `tls` and `connection` speak the protocol, `pgoutput` decodes, `stream` puts
 //! changes into batches, `slot` and `publication` look after the server, `check` looks before anything is changed, `model` says
 //! what a change is, `debezium` writes it as Debezium's records; `catalog` knows types, `snapshot` reads tables, `progress` keeps
-//! how far a capture is, and `capture` is the loop. What is deliberately not here: any sink. See docs/adr/0026 for why the client is our own.
+//! how far a capture is, and `capture` with `follow` is the loop. What is deliberately not here: any sink. See docs/adr/0026 for why the client is our own.
 
 mod address;
 mod capture;
 mod catalog;
 mod check;
 mod connection;
+mod database;
 pub mod debezium;
 mod error;
+mod follow;
 pub mod model;
 mod pgoutput;
 mod progress;
 mod publication;
 mod slot;
 mod snapshot;
+mod stats;
 mod stream;
 mod tls;
 
 pub use address::Address;
-pub use capture::{Capture, CaptureActivity, CaptureHandle, CaptureOptions, CaptureStats, CapturedDatabase};
+pub use capture::Capture;
 pub use catalog::{ColumnRules, PublishedTable};
 pub use check::{Lack, Wanted, check};
 pub use connection::{ReplicationConnection, SystemIdentity, format_lsn, parse_lsn};
+pub use database::{CaptureOptions, CapturedDatabase};
 pub use error::CaptureError;
 pub use model::{Column, Mask, Operation, Row, SnapshotPlace, Source, Table, TypeKind, Value};
 pub use pgoutput::{Relation, RelationColumn};
 pub use progress::CaptureProgress;
 pub use publication::Publication;
 pub use slot::{NewSlot, Slot, SlotState, wal_end};
+pub use stats::{CaptureActivity, CaptureHandle, CaptureStats};
 pub use stream::{
     Change, ChangeBatch, ChangeStream, LogicalMessage, StreamEvent, StreamOptions, StreamPosition, Transaction,
 };

@@ -509,7 +509,7 @@ impl Columns {
             created_at: created_at.unwrap_or(Timestamp::UNIX_EPOCH),
             retry_count: text(5).and_then(|count| count.parse().ok()).unwrap_or_default(),
             aggregate_type: text(6),
-            headers: value(7).map_or_else(Headers::default, |json| crate::postgres::read_headers(&lossy(json))),
+            headers: value(7).map_or_else(Headers::default, |json| crate::rows::read_headers(&lossy(json))),
             destination: text(8),
             schema_version: text(9),
             correlation_id: text(10),

@@ -28,7 +28,7 @@
 //! ```
 //!
 //! The folder by file: `table` has the columns and the DDL, `add` the insert, `init` makes it by URL, `store` the port of what a relay does in the
-//! outbox's database, `postgres` and `sqlite` its drivers, `options` and `stats` what goes in and comes out of a relay, `relay`
+//! outbox's database, `postgres` (with `rows`) and `sqlite` its drivers, `options` and `stats` what goes in and comes out of a relay, `relay`
 //! its loop, `publish` what it does with rows, `capture` and `source` how rows come from the log. What is deliberately not here:
 //! any sink.
 
@@ -40,6 +40,7 @@ mod options;
 mod postgres;
 mod publish;
 mod relay;
+mod rows;
 mod source;
 mod sqlite;
 mod stats;

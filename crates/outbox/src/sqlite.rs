@@ -15,7 +15,7 @@ use sqlx::{
 use crate::{
     Dialect, FailedRow, Layout, OutboxBacklog, OutboxError, OutboxRow, OutboxStore, ParkedRow, PartitionLeases,
     ReadRequest, RelayIntent, TableName,
-    postgres::read_headers,
+    rows::read_headers,
     table::{key_expression, relay_tables, sqlite_text},
 };
 

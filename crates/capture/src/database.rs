@@ -1,0 +1,134 @@
+//! The captured database, and what is captured of it: what can be asked and done without capturing.
+
+use std::time::Duration;
+
+use sqlx::{PgPool, postgres::PgPoolOptions};
+
+use crate::{
+    Address, CaptureError, CaptureProgress, ColumnRules, Lack, Publication, Slot, SlotState, Wanted, check,
+    debezium::EnvelopeOptions, progress::ProgressStore,
+};
+
+type Result<T> = std::result::Result<T, CaptureError>;
+
+/// Connections of a capture: one for progress, one to look after the slot.
+const CONNECTIONS: u32 = 2;
+
+/// What is captured, and how it is published.
+#[derive(Debug, Clone)]
+pub struct CaptureOptions {
+    /// Its name. It is the first part of topics.
+    pub name: String,
+    /// Schema and name of each table.
+    pub tables: Vec<(String, String)>,
+    /// The replication slot.
+    pub slot: String,
+    /// The publication.
+    pub publication: String,
+    /// Which columns are published, and how.
+    pub columns: ColumnRules,
+    /// How records look.
+    pub envelope: EnvelopeOptions,
+    /// Whether the rows that are there at the beginning are published too.
+    pub initial_snapshot: bool,
+    /// At most so many rows of a snapshot at once.
+    pub chunk_rows: usize,
+    /// At most so many changes at once.
+    pub batch_rows: usize,
+    /// About so many bytes at once.
+    pub batch_bytes: usize,
+    /// How long the sink may take for one batch.
+    pub publish_timeout: Duration,
+    /// A slot for which the server keeps more WAL than this is dropped: its disk comes first. There is a gap then, and tables are
+    /// read anew.
+    pub max_retained_wal: Option<u64>,
+}
+
+impl CaptureOptions {
+    /// The defaults, for a capture of this name. `tables` are names or `schema.name`.
+    pub fn new(name: impl Into<String>, tables: &[&str]) -> Result<Self> {
+        let name = name.into();
+        let simple = name.to_lowercase().replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+        let slot = Slot::new(format!("relais_{simple}"))?.name().to_owned();
+        let table = |table: &&str| {
+            let (schema, name) = table.split_once('.').unwrap_or(("public", table));
+            (schema.to_owned(), name.to_owned())
+        };
+        Ok(Self {
+            envelope: EnvelopeOptions::new(&name),
+            name,
+            tables: tables.iter().map(table).collect(),
+            publication: slot.clone(),
+            slot,
+            columns: ColumnRules::default(),
+            initial_snapshot: true,
+            chunk_rows: 1000,
+            batch_rows: 1000,
+            batch_bytes: 8 * 1024 * 1024,
+            publish_timeout: Duration::from_secs(30),
+            max_retained_wal: None,
+        })
+    }
+
+    pub(crate) fn table_names(&self) -> Vec<String> {
+        self.tables.iter().map(|(schema, name)| format!("{schema}.{name}")).collect()
+    }
+}
+
+/// A database of which tables are captured: what can be asked and done without capturing.
+#[derive(Debug, Clone)]
+pub struct CapturedDatabase {
+    pub(crate) pool: PgPool,
+    pub(crate) address: Address,
+    pub(crate) url: String,
+}
+
+impl CapturedDatabase {
+    /// Connects.
+    pub async fn connect(url: &str) -> Result<Self> {
+        let address = Address::parse(url)?;
+        let pool = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false).connect(url).await?;
+        Ok(Self { pool, address, url: url.to_owned() })
+    }
+
+    /// What the database lacks; nothing is changed.
+    pub async fn check(&self, options: &CaptureOptions) -> Result<Vec<Lack>> {
+        let wanted = Wanted {
+            tables: options.tables.clone(),
+            changes: true,
+            slot: options.slot.clone(),
+            publication: options.publication.clone(),
+        };
+        check(&self.pool, &wanted).await
+    }
+
+    /// How the slot is; none if there is none.
+    pub async fn slot(&self, options: &CaptureOptions) -> Result<Option<SlotState>> {
+        Slot::new(&options.slot)?.state(&self.pool).await
+    }
+
+    /// How far the capture is; none if it never began.
+    pub async fn progress(&self, options: &CaptureOptions) -> Result<Option<CaptureProgress>> {
+        self.store(options).read().await
+    }
+
+    /// Asks for tables to be read again beside the stream, all of them if none is named; whether the capture ever ran.
+    pub async fn request_snapshot(&self, options: &CaptureOptions, tables: &[String]) -> Result<bool> {
+        let all = options.table_names();
+        if let Some(unknown) = tables.iter().find(|table| !all.contains(table)) {
+            return Err(CaptureError::Name(format!("{unknown} is not captured; there are {}", all.join(", "))));
+        }
+        self.store(options).request_snapshot(if tables.is_empty() { &all } else { tables }).await
+    }
+
+    /// Drops slot and publication and forgets how far the capture is.
+    pub async fn drop(&self, options: &CaptureOptions) -> Result<()> {
+        Slot::new(&options.slot)?.drop(&self.pool).await?;
+        Publication::drop(&options.publication, &self.pool).await?;
+        self.store(options).forget().await
+    }
+
+    pub(crate) fn store(&self, options: &CaptureOptions) -> ProgressStore {
+        ProgressStore { pool: self.pool.clone(), capture: options.name.clone() }
+    }
+}
