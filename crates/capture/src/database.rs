@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sqlx::{PgPool, postgres::PgPoolOptions};
+use sqlx::{Connection as _, PgConnection, PgPool, postgres::PgPoolOptions};
 
 use crate::{
     Address, CaptureError, CaptureProgress, ColumnRules, Lack, Publication, Slot, SlotState, Wanted, check,
@@ -87,6 +87,8 @@ impl CapturedDatabase {
     /// Connects.
     pub async fn connect(url: &str) -> Result<Self> {
         let address = Address::parse(url)?;
+        // A pool tries until its time is over, and does not say why.
+        PgConnection::connect(url).await?.close().await?;
         let pool = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false).connect(url).await?;
         Ok(Self { pool, address, url: url.to_owned() })
     }

@@ -293,9 +293,14 @@ fn show_outbox(state: &OutboxState) -> String {
         ("parked", state.parked.map(|parked| parked.to_string())),
         ("published", Some(state.published.to_string())),
         ("failed", Some(state.failed.to_string())),
+        ("not captured", state.relays.iter().find_map(|relay| relay.why_not_capture.clone())),
+        (
+            "retained WAL",
+            state.relays.iter().find_map(|relay| relay.retained_wal).map(|bytes| format!("{bytes} bytes")),
+        ),
     ]);
     let columns =
-        [Left("RELAY"), Left("MODE"), Right("PARTITIONS"), Right("PUBLISHED"), Right("FAILED"), Left("TROUBLE")];
+        [Left("RELAY"), Left("ACTIVITY"), Right("PARTITIONS"), Right("PUBLISHED"), Right("FAILED"), Left("TROUBLE")];
     let rows = state.relays.iter().map(|relay| {
         [
             relay.process.clone(),
