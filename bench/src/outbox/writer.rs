@@ -148,6 +148,8 @@ async fn beside(place: &Place<'_>, url: &str, section: &mut Section) -> Result<(
                 Other::Pump(kind) => {
                     // A capture that has begun goes on where it was; its name is new to it each time.
                     execute(url, "DROP TABLE IF EXISTS relais_capture").await?;
+                    // A relay publishes what is in the table before it captures.
+                    execute(url, &format!("TRUNCATE {TABLE}")).await?;
                     let slot = Some(slot.clone());
                     let order = Order { kind, url: url.to_owned(), slot, amqp: None, rows: 0, held: true };
                     let mut process = PumpProcess::start(order).await?;
