@@ -201,3 +201,24 @@ async fn a_large_transaction_is_published_with_little_memory() -> Result<()> {
     relay.stop().await?;
     world.sink.check_order().context("within the transaction")
 }
+
+#[tokio::test]
+async fn a_payload_of_50_mb_arrives_by_capture_and_by_polling() -> Result<()> {
+    let world = world().await?;
+    let relay = world.relay(options()?).await?;
+    relay.until(|stats| stats.activity == Activity::Capturing).await?;
+    let large = "INSERT INTO outbox (aggregate_id, event_type, payload)
+                 SELECT gen_random_uuid(), 'large', jsonb_build_object('key', 'l', 'n', 1, 'filling', repeat('0123456789', 5000000))";
+    world.execute(large).await?;
+    world.sink.until(1).await?;
+    relay.stop().await?;
+    let world = world.with_mode(Mode::Polling);
+    world.execute(large).await?;
+    let relay = world.relay(options()?).await?;
+    let arrived = world.sink.until(2).await?;
+    relay.stop().await?;
+    let sizes: Vec<usize> =
+        arrived.iter().map(|outgoing| outgoing.message.payload.as_ref().map_or(0, bytes::Bytes::len)).collect();
+    ensure!(sizes.iter().all(|size| *size > 50_000_000), "{sizes:?}");
+    Ok(())
+}
