@@ -84,7 +84,10 @@ impl Capture {
 
     /// Makes ready what is missing, and follows the stream until it ends.
     async fn capture(&self, stop: &CancellationToken, failures: &mut u32) -> Result<()> {
-        let progress = self.prepare().await?;
+        let progress = tokio::select! {
+            progress = self.prepare() => progress?,
+            () = stop.cancelled() => return Ok(()),
+        };
         let options = StreamOptions {
             messages: true,
             resume: Some(progress.position),
@@ -143,6 +146,14 @@ impl Capture {
                 }
                 if progress.position.commit_lsn > identity.wal_end {
                     return Err(CaptureError::Rewound);
+                }
+                if progress.timeline != identity.timeline {
+                    // Another server took over. What it never had is gone, and its log goes on with other changes there.
+                    let switch = connection.timeline_switch(identity.timeline, progress.timeline).await?;
+                    if switch.is_none_or(|lsn| progress.position.commit_lsn > lsn) {
+                        return Err(CaptureError::Rewound);
+                    }
+                    store.set_timeline(identity.timeline).await?;
                 }
                 return Ok(progress);
             }

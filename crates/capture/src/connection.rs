@@ -228,6 +228,17 @@ impl ReplicationConnection {
         })
     }
 
+    /// Where a timeline ended, by the history of a later one; none if that does not know it.
+    pub(crate) async fn timeline_switch(&mut self, now: u32, before: u32) -> Result<Option<u64>> {
+        let rows = self.query(&format!("TIMELINE_HISTORY {now}")).await?;
+        let history = rows.into_iter().next().and_then(|row| row.into_iter().nth(1).flatten()).unwrap_or_default();
+        Ok(history.lines().find_map(|line| {
+            let mut columns = line.split_whitespace();
+            let timeline: u32 = columns.next()?.parse().ok()?;
+            if timeline == before { parse_lsn(columns.next()?) } else { None }
+        }))
+    }
+
     /// Begins to copy both ways.
     pub(crate) async fn start_copy(&mut self, command: &str) -> Result<()> {
         let mut body = BytesMut::from(command.as_bytes());

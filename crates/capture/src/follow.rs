@@ -131,14 +131,15 @@ impl Following<'_> {
 
     /// Looks at the slot, and whether a snapshot was asked for.
     async fn upkeep(&mut self) -> Result<()> {
-        // A reader that failed before its marks never shows in the stream.
-        if let Some(reading) = self.reading.take_if(|reading| reading.changed.is_none() && reading.task.is_finished()) {
-            match reading.task.await {
+        // The marks of a reader that failed may never come.
+        if let Some(reading) = self.reading.take_if(|reading| reading.task.is_finished()) {
+            let Reading { table, marks, task, changed } = reading;
+            match task.await {
                 Ok(Err(error)) => return Err(error),
                 // The marks are on their way.
                 Ok(Ok(read)) => {
                     let task = tokio::spawn(async move { Ok(read) });
-                    self.reading = Some(Reading { table: reading.table, marks: reading.marks, task, changed: None });
+                    self.reading = Some(Reading { table, marks, task, changed });
                 }
                 Err(_) => {}
             }
@@ -153,6 +154,10 @@ impl Following<'_> {
             (stats.retained_wal, stats.unconfirmed_wal) = (Some(state.retained), Some(state.unconfirmed));
         });
         if let Some(limit) = options.max_retained_wal.filter(|limit| state.retained > *limit) {
+            // So that the next start knows of the gap, also if nothing was ever confirmed.
+            if self.position.commit_lsn == 0 {
+                self.store.advance(StreamPosition { commit_lsn: 1, ordinal: 0 }).await?;
+            }
             Slot::new(&options.slot)?.drop(&database.pool).await?;
             return Err(CaptureError::SlotTooLarge { retained: state.retained, limit });
         }

@@ -98,6 +98,13 @@ impl ProgressStore {
         Ok(())
     }
 
+    /// The server goes on with another timeline, which has all that was confirmed.
+    pub(crate) async fn set_timeline(&self, timeline: u32) -> Result<()> {
+        let sql = "UPDATE relais_capture SET timeline = $2, updated_at = now() WHERE capture = $1";
+        sqlx::query(sql).bind(&self.capture).bind(i64::from(timeline)).execute(&self.pool).await?;
+        Ok(())
+    }
+
     /// The sink has confirmed all up to here.
     pub(crate) async fn advance(&self, position: StreamPosition) -> Result<()> {
         let sql = "UPDATE relais_capture SET commit_lsn = $2::text::pg_lsn, ordinal = $3, updated_at = now() WHERE capture = $1";

@@ -112,7 +112,7 @@ impl Slot {
     /// Drops it, if it is there. Whoever reads it is sent away first.
     pub async fn drop(&self, pool: &PgPool) -> Result<()> {
         let terminate = "SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots
-                         WHERE slot_name = $1 AND active_pid IS NOT NULL";
+                         WHERE slot_name = $1 AND active_pid IS NOT NULL AND database = current_database()";
         sqlx::query(terminate).bind(&self.name).execute(pool).await?;
         let drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
                     WHERE slot_name = $1 AND database = current_database()";

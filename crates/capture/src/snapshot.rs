@@ -20,6 +20,9 @@ type Result<T> = std::result::Result<T, CaptureError>;
 /// What watermarks are called in the log.
 pub(crate) const PREFIX: &str = "relais";
 
+/// What a row is called in SQL: no column has that name.
+const ROW: &str = "\"relais row\"";
+
 /// How many transactions are remembered, to see whether a chunk has seen them.
 const REMEMBERED: usize = 1000;
 
@@ -215,12 +218,13 @@ fn statement(
     bytes: usize,
 ) -> String {
     let table = format!("{}.{}", quoted(schema), quoted(name));
-    let all: Vec<String> = columns.iter().map(|column| format!("t.{}", quoted(&column.name))).collect();
+    let all: Vec<String> = columns.iter().map(|column| format!("{ROW}.{}", quoted(&column.name))).collect();
     let all = if all.is_empty() { "1".to_owned() } else { all.join(", ") };
     if key.is_empty() {
-        return format!("SELECT {all} FROM {table} t");
+        return format!("SELECT {all} FROM {table} {ROW}");
     }
-    let names: Vec<String> = key.iter().map(|(_, place, _)| format!("t.{}", quoted(&columns[*place].name))).collect();
+    let names: Vec<String> =
+        key.iter().map(|(_, place, _)| format!("{ROW}.{}", quoted(&columns[*place].name))).collect();
     let names = names.join(", ");
     let behind = match after {
         None => "true".to_owned(),
@@ -232,9 +236,10 @@ fn statement(
     // One row at least, and about so many bytes.
     format!(
         "SELECT {all} FROM (
-             SELECT t.*, sum(pg_column_size(t)) OVER (ORDER BY {names} ROWS UNBOUNDED PRECEDING) - pg_column_size(t) AS \"relais before\"
-             FROM (SELECT * FROM {table} t WHERE {behind} ORDER BY {names} LIMIT {rows}) t
-         ) t WHERE \"relais before\" < {bytes} ORDER BY {names}"
+             SELECT {ROW}.*, sum(pg_column_size({ROW}.*)) OVER (ORDER BY {names} ROWS UNBOUNDED PRECEDING)
+                    - pg_column_size({ROW}.*) AS \"relais before\"
+             FROM (SELECT * FROM {table} {ROW} WHERE {behind} ORDER BY {names} LIMIT {rows}) {ROW}
+         ) {ROW} WHERE \"relais before\" < {bytes} ORDER BY {names}"
     )
 }
 

@@ -27,8 +27,9 @@ type Result<T> = std::result::Result<T, CaptureError>;
 /// How often the server is told where we are, and asked whether it is there.
 const STATUS: Duration = Duration::from_secs(10);
 
-/// A server that is silent for so long, although it was asked, is away.
-const SILENCE: Duration = Duration::from_secs(45);
+/// A server that is silent for so long, although it was asked, is away. It may be busy with a large transaction of other tables,
+/// and says nothing meanwhile; a host that is gone is found by TCP's own keep-alives.
+const SILENCE: Duration = Duration::from_secs(300);
 
 /// A confirmation waits for others for so long.
 const GATHER: Duration = Duration::from_millis(50);

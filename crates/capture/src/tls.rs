@@ -1,6 +1,6 @@
 //! Reaches the server: TCP or a socket, with TLS where it is asked for. rustls with ring, like everything else here.
 
-use std::{io, path::Path, sync::Arc};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 use rustls::{
     ClientConfig, DigitallySignedStruct, SignatureScheme,
@@ -9,6 +9,7 @@ use rustls::{
     pki_types::{CertificateDer, ServerName, UnixTime, pem::PemObject as _},
 };
 use rustls_platform_verifier::Verifier;
+use socket2::{SockRef, TcpKeepalive};
 use sqlx::postgres::PgSslMode;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -19,6 +20,9 @@ use tokio_rustls::TlsConnector;
 use crate::{Address, CaptureError, connection::Wire};
 
 type Result<T> = std::result::Result<T, CaptureError>;
+
+/// A host that is gone without a word is noticed after a few of these.
+const KEEPALIVE: Duration = Duration::from_secs(10);
 
 /// The first bytes of a connection that wants TLS.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
@@ -31,6 +35,8 @@ pub(crate) async fn connect(address: &Address) -> Result<Box<dyn Wire>> {
     }
     let mut stream = TcpStream::connect((address.host.as_str(), address.port)).await.map_err(failed)?;
     stream.set_nodelay(true).map_err(failed)?;
+    let keepalive = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE);
+    SockRef::from(&stream).set_tcp_keepalive(&keepalive).map_err(failed)?;
     let verified = match address.tls {
         PgSslMode::Disable | PgSslMode::Allow => return Ok(Box::new(stream)),
         PgSslMode::Prefer | PgSslMode::Require => false,

@@ -36,8 +36,12 @@ const WATCH_EVERY: Duration = Duration::from_secs(2);
 /// How often rows that failed are looked at, while there are any.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How long a sender that is gone may keep the slot.
-const SLOT_IS_FREE_WITHIN: Duration = Duration::from_secs(30);
+/// How often to look for rows that the stream should have brought: while it is quiet, and while it is not.
+const SWEEP_WHEN_QUIET: Duration = Duration::from_secs(10);
+const SWEEP_WHEN_BUSY: Duration = Duration::from_secs(60);
+
+/// So many transactions are remembered of which rows were passed over.
+const PASSED_OVER: usize = 1000;
 
 /// How the way to capture stands, while the relay polls.
 pub(crate) struct Preparation {
@@ -47,6 +51,8 @@ pub(crate) struct Preparation {
     finished: Arc<Notify>,
     failures: u32,
     why: Option<String>,
+    /// Whether the database lacks nothing, as far as was asked.
+    possible: bool,
     watched: Instant,
 }
 
@@ -58,15 +64,38 @@ impl Preparation {
             finished: Arc::default(),
             failures: 0,
             why: None,
+            possible: false,
             watched: Instant::now(),
         }
     }
 
     /// What the other relays are to know. Who captures needs all partitions.
     pub(crate) fn intent(&self) -> RelayIntent {
-        match self.running.is_some() || self.due.is_some_and(|due| due <= Instant::now()) {
+        match self.running.is_some() || (self.possible && self.is_due()) {
             true => RelayIntent::WantsAll,
             false => RelayIntent::Shares,
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.due.is_some_and(|due| due <= Instant::now())
+    }
+
+    /// Asks whether the database can be captured at all, before others give their partitions away for it.
+    pub(crate) async fn judge_if_due(&mut self, relay: &Relay) {
+        if self.possible || self.running.is_some() || !self.is_due() {
+            return;
+        }
+        let asked = async {
+            let Some(source) = relay.store.capture_source().await? else { return Ok(None) };
+            Ok::<_, OutboxError>(Some(source.lacks(&relay.options).await?))
+        };
+        match asked.await {
+            Ok(Some(lacks)) if lacks.is_empty() => self.possible = true,
+            Ok(Some(lacks)) => self.put_off(relay, &OutboxError::CaptureLacks(lacks.join("; "))),
+            // A database that has no log.
+            Ok(None) => self.due = None,
+            Err(error) => self.put_off(relay, &error),
         }
     }
 
@@ -77,7 +106,7 @@ impl Preparation {
 
     /// Begins to make publication and slot, beside the polling.
     pub(crate) fn begin_if_due(&mut self, relay: &Relay) {
-        if self.running.is_some() || self.due.is_none_or(|due| due > Instant::now()) {
+        if self.running.is_some() || !self.possible || !self.is_due() {
             return;
         }
         let (store, options) = (Arc::clone(&relay.store), relay.options.clone());
@@ -126,6 +155,7 @@ impl Preparation {
 
     fn put_off(&mut self, relay: &Relay, error: &OutboxError) {
         self.failures += 1;
+        self.possible = false;
         // What passes is tried again soon, since the slot is there and the log grows.
         let pause = match error.is_passing() {
             true => Duration::from_millis(250).saturating_mul(self.failures).min(relay.options.capture.retry),
@@ -153,16 +183,26 @@ impl Preparation {
 
     /// A slot that nobody reads must not fill the server's disk.
     pub(crate) async fn watch_slot(&mut self, relay: &Relay) {
-        if relay.options.mode == Mode::Polling || self.running.is_some() || self.watched.elapsed() < WATCH_EVERY {
+        if self.watched.elapsed() < WATCH_EVERY {
             return;
         }
         self.watched = Instant::now();
+        if relay.options.mode == Mode::Polling {
+            self.drop_unread_slot(relay).await;
+            return;
+        }
         let Ok(Some(source)) = relay.store.capture_source().await else { return };
         let state = match relay.slot_state(&source).await {
             Ok(Some(state)) => state,
             Ok(None) | Err(_) => return,
         };
-        if state.retained > relay.options.capture.max_retained_wal && !state.active {
+        let limit = relay.options.capture.max_retained_wal;
+        // One that is being made keeps WAL too, and waits for as long as a transaction is open.
+        if state.retained > limit && (!state.active || self.running.is_some()) {
+            if let Some(running) = self.running.take() {
+                running.abort();
+                self.put_off(relay, &OutboxError::SlotTooLarge { retained: state.retained, limit });
+            }
             self.drop_slot(relay, &source).await;
         }
     }
@@ -226,9 +266,15 @@ struct Capturing<'a> {
     polled_until: u64,
     /// Keys that are left to polling.
     failed_keys: BTreeSet<String>,
-    /// The last transaction with a row that the stream has passed over.
-    passed_over: Option<u32>,
+    /// Transactions with rows that the stream has passed over, and others perhaps do not see yet.
+    passed_over: BTreeSet<u32>,
     watched: Instant,
+    /// When the stream brought something for the last time.
+    brought: Instant,
+    /// When it was looked for rows that the stream should have brought.
+    swept: Instant,
+    /// How often in a row there were some.
+    missed: u32,
 }
 
 impl Relay {
@@ -245,8 +291,11 @@ impl Relay {
             columns: Columns::default(),
             polled_until: 0,
             failed_keys: BTreeSet::new(),
-            passed_over: None,
+            passed_over: BTreeSet::new(),
             watched: Instant::now(),
+            brought: Instant::now(),
+            swept: Instant::now(),
+            missed: 0,
         };
         match capturing.run(shift, stop).await {
             Ok(()) => CaptureEnd::Stopped,
@@ -265,7 +314,8 @@ impl Capturing<'_> {
     async fn run(&mut self, shift: &mut Shift, stop: &CancellationToken) -> Result<(), CaptureEnd> {
         // Before the stream: the slot is not read meanwhile, and nobody waits for us.
         self.catch_up(shift, RelayIntent::WantsAll, stop).await?;
-        let mut stream = self.start(stop).await?;
+        // While the server has not noticed yet that the one before is gone, it is better to poll.
+        let mut stream = self.start().await?;
         let ended = self.follow(&mut stream, shift, stop).await;
         if matches!(ended, Err(CaptureEnd::Failed(_))) {
             return ended;
@@ -274,23 +324,14 @@ impl Capturing<'_> {
         ended
     }
 
-    async fn start(&self, stop: &CancellationToken) -> Result<ChangeStream, CaptureEnd> {
+    async fn start(&self) -> Result<ChangeStream, CaptureEnd> {
         let options = &self.relay.options;
         let stream = StreamOptions {
             batch_rows: options.batch_rows.max(1),
             batch_bytes: options.batch_bytes,
             ..StreamOptions::new(self.source.slot(options)?.name(), self.source.publication_name(options)?)
         };
-        let begun = Instant::now();
-        loop {
-            match ChangeStream::start(&self.source.address, stream.clone()).await {
-                // The server has not noticed yet that the one before is gone.
-                Err(error) if error.is_in_use() && begun.elapsed() < SLOT_IS_FREE_WITHIN && !stop.is_cancelled() => {
-                    self.relay.sleep(Duration::from_millis(50), stop).await;
-                }
-                other => return Ok(other?),
-            }
-        }
+        Ok(ChangeStream::start(&self.source.address, stream).await?)
     }
 
     async fn follow(
@@ -312,6 +353,9 @@ impl Capturing<'_> {
                 () = stop.cancelled() => return Ok(()),
                 batch = stream.next() => {
                     let ChangeBatch { events, confirm, .. } = batch?;
+                    if !events.is_empty() {
+                        self.brought = Instant::now();
+                    }
                     self.deliver(events, shift, stop).await?;
                     if stop.is_cancelled() {
                         return Ok(());
@@ -321,7 +365,10 @@ impl Capturing<'_> {
                     }
                 }
                 _ = failures.tick(), if !self.failed_keys.is_empty() => self.look_at_failures(shift, stop).await?,
-                _ = upkeep.tick() => self.upkeep(shift, RelayIntent::Captures, stop).await?,
+                _ = upkeep.tick() => {
+                    self.upkeep(shift, RelayIntent::Captures, stop).await?;
+                    self.sweep(shift, stop).await?;
+                }
             }
         }
     }
@@ -355,6 +402,25 @@ impl Capturing<'_> {
         Ok(())
     }
 
+    /// Looks for rows that the stream should have brought long ago, and publishes them. If that happens again, something is
+    /// wrong with the stream, and it is made anew.
+    async fn sweep(&mut self, shift: &mut Shift, stop: &CancellationToken) -> Result<(), CaptureEnd> {
+        let quiet = self.brought.elapsed() > SWEEP_WHEN_QUIET;
+        if self.swept.elapsed() < if quiet { SWEEP_WHEN_QUIET } else { SWEEP_WHEN_BUSY } {
+            return Ok(());
+        }
+        self.swept = Instant::now();
+        if !self.source.has_overdue().await? {
+            self.missed = 0;
+            return Ok(());
+        }
+        let before = self.relay.handle.stats().published;
+        self.catch_up(shift, RelayIntent::Captures, stop).await?;
+        let found = self.relay.handle.stats().published > before;
+        self.missed = if found && quiet { self.missed + 1 } else { 0 };
+        if self.missed > 1 { Err(OutboxError::StreamMisses.into()) } else { Ok(()) }
+    }
+
     /// Publishes by polling whatever the table has by now, so that only the stream is left.
     async fn catch_up(
         &mut self,
@@ -363,9 +429,7 @@ impl Capturing<'_> {
         stop: &CancellationToken,
     ) -> Result<(), CaptureEnd> {
         let relay = self.relay;
-        if let Some(transaction) = self.passed_over.take() {
-            self.source.until_visible(&[transaction]).await?;
-        }
+        self.until_visible().await?;
         let before = relay.handle.stats().activity;
         relay.handle.update(|stats| stats.activity = Activity::CatchingUp);
         let mut last = self.source.last_unpublished().await?;
@@ -385,6 +449,12 @@ impl Capturing<'_> {
         self.failed_keys = failed.into_iter().map(|failed| failed.key).collect();
         relay.handle.update(|stats| stats.activity = before);
         Ok(())
+    }
+
+    /// Waits until others see the rows that the stream has passed over.
+    async fn until_visible(&mut self) -> Result<(), OutboxError> {
+        let passed_over: Vec<u32> = std::mem::take(&mut self.passed_over).into_iter().collect();
+        if passed_over.is_empty() { Ok(()) } else { self.source.until_visible(&passed_over).await }
     }
 
     /// Catches up once a row that failed is to be tried again, or an operator has decided about it.
@@ -408,8 +478,13 @@ impl Capturing<'_> {
         let mut rows = Vec::with_capacity(events.len());
         for event in events {
             let StreamEvent::Change(change) = event else { continue };
-            if let Some(row) = self.columns.row(&change, &self.relay.options) {
-                rows.push((row, change.transaction));
+            match self.columns.row(&change, self.source, &self.relay.options) {
+                Streamed::Row(row) => rows.push((row, change.transaction)),
+                Streamed::Waits(key) => {
+                    self.failed_keys.insert(key);
+                    self.passed_over.insert(change.transaction.number);
+                }
+                Streamed::Nothing => {}
             }
         }
         while !rows.is_empty() && !stop.is_cancelled() {
@@ -418,7 +493,7 @@ impl Capturing<'_> {
             let mut transactions: Vec<u32> = Vec::new();
             for (row, transaction) in &rows {
                 if self.failed_keys.contains(&row.key) {
-                    self.passed_over = Some(transaction.number);
+                    self.passed_over.insert(transaction.number);
                 } else {
                     if transactions.last() != Some(&transaction.number) {
                         transactions.push(transaction.number);
@@ -435,11 +510,17 @@ impl Capturing<'_> {
                 self.catch_up(shift, RelayIntent::Captures, stop).await?;
                 continue;
             }
-            let held_back: Vec<String> = published.held_back.iter().map(|row| row.key.clone()).collect();
+            let held_back: BTreeSet<String> = published.held_back.iter().map(|row| row.key.clone()).collect();
+            if published.has_failures() {
+                // What is not to be seen yet can not be written down.
+                self.source.until_visible(&transactions).await?;
+            }
             let failed = self.relay.record(published, true).await?;
-            self.failed_keys.extend(failed.into_iter().map(|failed| failed.key).chain(held_back.iter().cloned()));
-            if let Some((_, transaction)) = rows.iter().rev().find(|(row, _)| held_back.contains(&row.key)) {
-                self.passed_over = Some(transaction.number);
+            let passed_over = rows.iter().filter(|(row, _)| held_back.contains(&row.key));
+            self.passed_over.extend(passed_over.map(|(_, transaction)| transaction.number));
+            self.failed_keys.extend(failed.into_iter().map(|failed| failed.key).chain(held_back));
+            if self.passed_over.len() > PASSED_OVER {
+                self.until_visible().await?;
             }
             return Ok(());
         }
@@ -472,7 +553,17 @@ struct Columns {
     places: Vec<Option<usize>>,
 }
 
-const COLUMNS: [&str; 11] = [
+/// What a change is to the relay.
+enum Streamed {
+    /// A row to publish.
+    Row(OutboxRow),
+    /// A row that was written with a failure in it already: its key is left to polling.
+    Waits(String),
+    /// Nothing: another operation, another table, or a row that counts as published.
+    Nothing,
+}
+
+const COLUMNS: [&str; 14] = [
     "id",
     "aggregate_id",
     "event_type",
@@ -484,12 +575,18 @@ const COLUMNS: [&str; 11] = [
     "destination",
     "schema_version",
     "correlation_id",
+    "published_at",
+    "parked_at",
+    "next_try_at",
 ];
 
 impl Columns {
-    /// The row of an insert; none for whatever else there is.
-    fn row(&mut self, change: &Change, options: &RelayOptions) -> Option<OutboxRow> {
-        let Operation::Insert { after } = &change.operation else { return None };
+    /// The row of an insert.
+    fn row(&mut self, change: &Change, source: &CaptureSource, options: &RelayOptions) -> Streamed {
+        let Operation::Insert { after } = &change.operation else { return Streamed::Nothing };
+        if change.relation.schema != source.schema || change.relation.name != source.table.name() {
+            return Streamed::Nothing;
+        }
         if !self.relation.as_ref().is_some_and(|known| Arc::ptr_eq(known, &change.relation)) {
             let place = |name: &&str| change.relation.columns.iter().position(|column| column.name == **name);
             (self.places, self.relation) = (COLUMNS.iter().map(place).collect(), Some(Arc::clone(&change.relation)));
@@ -517,7 +614,13 @@ impl Columns {
         };
         // A row without the value shares the key of all that have none, as in SQL.
         row.key = options.key.render(&row).unwrap_or_default();
-        Some(row)
+        if value(11).is_some() {
+            return Streamed::Nothing;
+        }
+        if value(12).is_some() || value(13).is_some() {
+            return Streamed::Waits(row.key);
+        }
+        Streamed::Row(row)
     }
 }
 

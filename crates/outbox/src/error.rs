@@ -53,6 +53,12 @@ pub enum OutboxError {
     /// The database lacks something that capture needs.
     #[error("the database can not be captured: {0}")]
     CaptureLacks(String),
+    /// The slot is being made.
+    #[error("the replication slot is being made: that waits for transactions that are open")]
+    SlotIsMade,
+    /// Rows were committed, and the stream did not bring them.
+    #[error("the stream of changes does not bring the outbox's rows: was its table or its publication changed?")]
+    StreamMisses,
     /// The slot is gone or invalidated.
     #[error("the replication slot is gone")]
     SlotGone,
@@ -81,7 +87,7 @@ impl OutboxError {
         match self {
             Self::Capture(error) => error.is_passing() || error.is_gap(),
             Self::Database(error) => !matches!(error, sqlx::Error::Database(_)),
-            Self::SlotGone => true,
+            Self::SlotGone | Self::SlotIsMade | Self::StreamMisses => true,
             _ => false,
         }
     }

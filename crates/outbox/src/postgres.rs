@@ -7,6 +7,7 @@ use std::{sync::OnceLock, time::Duration};
 
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
+use relais_capture::Address;
 use sqlx::{
     AssertSqlSafe, PgPool, Row as _,
     postgres::{PgListener, PgPoolOptions},
@@ -33,6 +34,8 @@ const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 pub struct PostgresOutbox {
     pool: PgPool,
     url: String,
+    /// None if the URL has something that a replication connection does not know.
+    address: Option<Address>,
     table: TableName,
     layout: OnceLock<Layout>,
     listener: Mutex<Option<PgListener>>,
@@ -42,7 +45,8 @@ impl PostgresOutbox {
     /// Connects to the database of an outbox.
     pub async fn connect(url: &str, table: TableName) -> Result<Self> {
         let pool = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false).connect(url).await?;
-        Ok(Self { pool, url: url.to_owned(), table, layout: OnceLock::new(), listener: Mutex::default() })
+        let address = Address::parse(url).ok();
+        Ok(Self { pool, url: url.to_owned(), address, table, layout: OnceLock::new(), listener: Mutex::default() })
     }
 
     async fn layout(&self) -> Result<&Layout> {
@@ -469,7 +473,7 @@ impl OutboxStore for PostgresOutbox {
         .fetch_optional(&self.pool)
         .await?;
         let Some(schema) = schema else { return Err(OutboxError::NoTable(self.table.to_string())) };
-        let address = relais_capture::Address::parse(&self.url)?;
+        let Some(address) = self.address.clone() else { return Ok(None) };
         Ok(Some(CaptureSource { pool: self.pool.clone(), address, table: self.table.clone(), layout, schema }))
     }
 

@@ -1,6 +1,6 @@
 //! Publishes rows: makes messages of them, hands them to the sink, marks what was confirmed, and writes down what failed.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use relais_message::{PublishOutcome, RoutedMessage};
 use tokio::time::timeout;
@@ -48,6 +48,11 @@ impl Published {
     /// Whether the sink said neither yes nor no to anything.
     pub(crate) fn is_silent(&self) -> bool {
         self.confirmed == 0 && self.refused == 0 && !self.unknown.is_empty()
+    }
+
+    /// Whether something is to be written down, or was left behind.
+    pub(crate) fn has_failures(&self) -> bool {
+        !self.failed.is_empty() || !self.unknown.is_empty() || !self.held_back.is_empty()
     }
 
     /// Why it said nothing.
@@ -200,6 +205,31 @@ impl Relay {
         if batch.is_empty() {
             return Vec::new();
         }
+        let mut outcomes = vec![PublishOutcome::NotSent; batch.len()];
+        let mut stopped: HashSet<String> = HashSet::new();
+        for group in groups(batch) {
+            let (mut places, mut sent) = (Vec::with_capacity(group.len()), Vec::with_capacity(group.len()));
+            for (place, outgoing) in group {
+                if outgoing.message.key.as_ref().is_none_or(|key| !stopped.contains(key)) {
+                    places.push((place, outgoing.message.key.clone()));
+                    sent.push(outgoing);
+                }
+            }
+            let answers = self.publish_group(sent).await;
+            for ((place, key), outcome) in places.into_iter().zip(answers) {
+                if !outcome.is_confirmed() {
+                    stopped.extend(key);
+                }
+                outcomes[place] = outcome;
+            }
+        }
+        outcomes
+    }
+
+    async fn publish_group(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
+        if batch.is_empty() {
+            return Vec::new();
+        }
         let (number, limit) = (batch.len(), self.options.publish_timeout);
         match timeout(limit, self.sink.publish(batch)).await {
             Ok(outcomes) => outcomes,
@@ -233,6 +263,35 @@ impl Relay {
         });
         Ok(failed)
     }
+}
+
+/// Divides a batch into groups in which all messages of a key go to one destination. A sink keeps order per key and destination;
+/// a key's message to another destination must wait until the ones before are confirmed.
+fn groups(batch: Vec<RoutedMessage>) -> Vec<Vec<(usize, RoutedMessage)>> {
+    let mut last: HashMap<String, (String, usize)> = HashMap::new();
+    let mut groups: Vec<Vec<(usize, RoutedMessage)>> = vec![Vec::new()];
+    for (place, outgoing) in batch.into_iter().enumerate() {
+        let group = match &outgoing.message.key {
+            None => 0,
+            Some(key) => match last.get_mut(key) {
+                Some((destination, group)) if *destination == outgoing.destination => *group,
+                Some((destination, group)) => {
+                    outgoing.destination.clone_into(destination);
+                    *group += 1;
+                    *group
+                }
+                None => {
+                    last.insert(key.clone(), (outgoing.destination.clone(), 0));
+                    0
+                }
+            },
+        };
+        if groups.len() <= group {
+            groups.resize_with(group + 1, Vec::new);
+        }
+        groups[group].push((place, outgoing));
+    }
+    groups
 }
 
 /// Of the first rows of all keys, so many, from this number on, counted round and round.

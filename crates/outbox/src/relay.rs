@@ -94,6 +94,7 @@ impl Relay {
         preparation.drop_unread_slot(&self).await;
         let mut missed = 0;
         while !stop.is_cancelled() {
+            preparation.judge_if_due(&self).await;
             if !self.keep_leases(&mut shift, preparation.intent(), &stop).await {
                 continue;
             }
@@ -213,6 +214,8 @@ impl Relay {
     /// need not expire first.
     async fn stand_by(&self, shift: &mut Shift, missed: &mut u32, stop: &CancellationToken) {
         self.sleep(LOOK_EVERY.min(self.options.lease / 3), stop).await;
+        // Partitions that somebody gives up must not wait for the next renewal.
+        shift.renewed = None;
         match self.gone_reader().await {
             Ok(Some(gone)) if *missed > 0 => {
                 tracing::info!(outbox = self.options.outbox, relay = gone, "takes over from a relay that is gone");

@@ -41,15 +41,16 @@ impl CaptureSource {
         &self.pool
     }
 
-    /// The outbox's slot. Slots are of the whole server, so that its name has the database in it.
+    /// The outbox's slot. Slots are of the whole server, so that its name has the database in it; and the sum of what tells
+    /// outboxes of one database apart, since not every character of a name can be in a slot's.
     pub(crate) fn slot(&self, options: &RelayOptions) -> Result<Slot> {
         let name = options.capture.slot.clone().unwrap_or_else(|| {
-            let name = format!("relais_{}_{}", self.address.database(), options.outbox).to_lowercase();
-            let name = name.replace(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit(), "_");
-            match name.len() > 63 {
-                true => format!("{}_{:08x}", &name[..54], checksum(&name)),
-                false => name,
-            }
+            let (database, outbox) = (self.address.database(), &options.outbox);
+            let sum = checksum(&format!("{database}\n{outbox}\n{}\n{}", self.schema, self.table.name()));
+            let name = format!("relais_{database}_{outbox}").to_lowercase();
+            let mut name = name.replace(|c: char| !c.is_ascii_lowercase() && !c.is_ascii_digit(), "_");
+            name.truncate(54);
+            format!("{name}_{sum:08x}")
         });
         Ok(Slot::new(name)?)
     }
@@ -100,6 +101,8 @@ impl CaptureSource {
         publication.ensure(&self.pool).await?;
         match slot.state(&self.pool).await? {
             Some(state) if state.lost => slot.drop(&self.pool).await?,
+            // Somebody begins to make it, or did and is gone: the server still waits for open transactions.
+            Some(state) if state.confirmed_lsn == 0 => return Err(OutboxError::SlotIsMade),
             Some(_) => return Ok(()),
             None => {}
         }
@@ -135,6 +138,16 @@ impl CaptureSource {
             self.table.sql()
         );
         Ok(sqlx::query_scalar(AssertSqlSafe(sql)).fetch_optional(&self.pool).await?)
+    }
+
+    /// Whether there is a row that should have been published long ago.
+    pub(crate) async fn has_overdue(&self) -> Result<bool> {
+        let sql = format!(
+            "SELECT EXISTS (SELECT 1 FROM {} WHERE published_at IS NULL
+                 AND created_at < clock_timestamp() - interval '10 seconds')",
+            self.table.sql()
+        );
+        Ok(sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&self.pool).await?)
     }
 
     /// Waits until others see what these transactions have written.

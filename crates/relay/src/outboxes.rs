@@ -138,13 +138,13 @@ impl Outboxes {
     async fn report(&self) -> Vec<RelayReport> {
         let insights: Vec<_> =
             self.running().iter().map(|(name, running)| (name.clone(), Arc::clone(&running.insight))).collect();
-        let mut reports = Vec::new();
-        for (outbox, insight) in insights {
+        // All at once: one database that is away must not hold up what is said of the others.
+        let asked = insights.into_iter().map(async |(outbox, insight)| {
             let figures = insight.figures(outbox.as_str()).await;
-            let Ok(report) = serde_json::to_string(&figures) else { continue };
-            reports.push(RelayReport { outbox, process: self.0.process.clone(), report });
-        }
-        reports
+            let report = serde_json::to_string(&figures).ok()?;
+            Some(RelayReport { outbox, process: self.0.process.clone(), report })
+        });
+        futures::future::join_all(asked).await.into_iter().flatten().collect()
     }
 
     async fn tell(&self, reports: Vec<RelayReport>) {

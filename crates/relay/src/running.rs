@@ -22,6 +22,9 @@ use crate::{
 /// The longest pause before a database that is away is asked again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
+/// How often it is tried to drop a slot that nobody reads any more.
+const DROP_TRIES: usize = 20;
+
 /// How many unpublished rows are counted.
 pub(crate) const COUNTED: u64 = 10_000;
 
@@ -44,11 +47,25 @@ impl Running {
         let (stopped, seen, to_run) = (stop.clone(), Arc::clone(&insight), record.clone());
         let task = tokio::spawn(async move {
             if let Some(before) = before {
-                before.stopped().await;
+                // In the database before, nobody reads the slot any more.
+                match before.is_elsewhere(&to_run) {
+                    true => before.let_go().await,
+                    false => before.stopped().await,
+                }
             }
             publish(&to_run, sinks.as_ref(), &seen, stopped).await;
         });
         Self { record, insight, stop, task }
+    }
+
+    /// Whether it has another table than this one.
+    fn is_elsewhere(&self, other: &OutboxRecord) -> bool {
+        match (Declared::stored(&self.record), Declared::stored(other)) {
+            (Ok(one), Ok(other)) => {
+                (one.database_url(), &one.shown.table) != (other.database_url(), &other.shown.table)
+            }
+            _ => false,
+        }
     }
 
     /// Stops, and lets go of the slot: paused or deleted, nobody reads it, and it must not fill the database's disk.
@@ -56,11 +73,17 @@ impl Running {
         let (store, record) = (self.insight.store(), self.record.clone());
         self.stopped().await;
         let (Some(store), Ok(declared)) = (store, Declared::stored(&record)) else { return };
-        if let Err(error) = relais_outbox::drop_slot(store.as_ref(), &declared.options).await {
-            tracing::warn!(
-                outbox = %record.name, error = %chain(&error),
-                "the outbox's slot could not be dropped; drop it by hand if the outbox does not come back"
-            );
+        let mut pause = Duration::from_secs(1);
+        for _ in 0..DROP_TRIES {
+            match relais_outbox::drop_slot(store.as_ref(), &declared.options).await {
+                Ok(()) => return,
+                Err(error) => tracing::warn!(
+                    outbox = %record.name, error = %chain(&error),
+                    "the outbox's slot could not be dropped yet; drop it by hand if the outbox does not come back"
+                ),
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 

@@ -38,7 +38,7 @@ pub(crate) fn split(mut declared: OutboxDeclaration) -> Result<(OutboxDeclaratio
         hidden.extend(http.signing_secret.take().map(|secret| (SIGNING_SECRET.to_owned(), secret)));
     }
     if let Some(kafka) = &mut declared.sink.kafka {
-        let secret = |name: &String| ["password", "secret"].iter().any(|part| name.contains(part));
+        let secret = |name: &String| ["password", "secret", ".pem", ".key"].iter().any(|part| name.contains(part));
         let names: Vec<String> = kafka.settings.keys().filter(|name| secret(name)).cloned().collect();
         let taken = names.into_iter().filter_map(|name| kafka.settings.remove_entry(&name));
         hidden.extend(taken.map(|(name, secret)| (format!("{KAFKA_SETTING}{name}"), secret)));
