@@ -42,9 +42,11 @@ impl Sink for Arrivals {
 }
 
 pub async fn run(place: &Place<'_>, section: &mut Section) -> Result<()> {
+    let mut commits = Vec::new();
     for (kind, name) in [(Kind::Polling, "idle_polling"), (Kind::Capture, "idle_capture"), (Kind::Table, "idle_table")]
     {
-        let sample = arrivals(place, kind, name).await?;
+        let (sample, own) = arrivals(place, kind, name).await?;
+        commits.extend(own);
         let how = if kind == Kind::Polling { ", with NOTIFY" } else { "" };
         let what = format!("commit to arrival: {}{how}", kind.name());
         row_of_times(section, &what, &sample, false);
@@ -52,19 +54,22 @@ pub async fn run(place: &Place<'_>, section: &mut Section) -> Result<()> {
             section.below(&format!("at {said}: {what}"), sample.percentile(share).as_secs_f64() * 1000.0, bar, " ms");
         }
     }
+    let commits = Sample::new(commits.len(), Duration::from_secs(1), commits);
+    row_of_times(section, "commit alone, until it is answered", &commits, false);
     Ok(())
 }
 
-async fn arrivals(place: &Place<'_>, kind: Kind, name: &str) -> Result<Sample> {
+/// From commits to arrivals, and how long the commits themselves took.
+async fn arrivals(place: &Place<'_>, kind: Kind, name: &str) -> Result<(Sample, Vec<Duration>)> {
     let url = place.outbox(name, kind == Kind::Polling).await?;
     let (sender, mut arrived) = mpsc::unbounded_channel();
     let order = Order { kind, url: url.clone(), slot: None, amqp: None, rows: 0, held: false };
     let running = Pump::new(&order, Arc::new(Arrivals(sender))).await?.start();
     running.until_active().await?;
     let samples = place.plan.samples;
-    let latencies = on_one_thread(move || async move {
+    let (latencies, commits) = on_one_thread(move || async move {
         let writer = Writer::open(&url, TABLE).await?;
-        let mut latencies = Vec::with_capacity(samples);
+        let (mut latencies, mut commits) = (Vec::with_capacity(samples), Vec::with_capacity(samples));
         for round in 0..samples + WARM {
             // What came before is over by then, and this is in no step with anything else.
             tokio::time::sleep(Duration::from_millis(20 + (round * 7 % 13) as u64)).await;
@@ -72,14 +77,16 @@ async fn arrivals(place: &Place<'_>, kind: Kind, name: &str) -> Result<Sample> {
             writer.insert().await?;
             let sent = Instant::now();
             writer.client.batch_execute("COMMIT").await?;
+            let answered = sent.elapsed();
             let arrival = timeout(PATIENCE, arrived.recv()).await?.context("the sink is gone")?;
             if round >= WARM {
                 latencies.push(arrival - sent);
+                commits.push(answered);
             }
         }
-        Ok(latencies)
+        Ok((latencies, commits))
     })
     .await?;
     running.stop().await?;
-    Ok(Sample::new(samples, Duration::from_secs(1), latencies))
+    Ok((Sample::new(samples, Duration::from_secs(1), latencies), commits))
 }

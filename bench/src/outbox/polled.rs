@@ -3,12 +3,13 @@
 use anyhow::{Result, ensure};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions, Queue, QueueKind};
 use relais_testkit::{RabbitMqServer, TestVhost};
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::{
     EXCHANGE, Place, TABLE, Throughput, execute, fill, peers,
     pump::{Kind, Order, PumpProcess},
 };
-use crate::{cpu, load::on_one_thread, report::Section};
+use crate::{cpu, load::on_one_thread, report::Section, tell};
 
 /// The queue that gets all messages.
 const QUEUE: &str = "bench";
@@ -68,6 +69,13 @@ async fn refill(place: &Place<'_>, url: &str) -> Result<()> {
     execute(url, &format!("VACUUM ANALYZE {TABLE}")).await
 }
 
+/// How many rows were tried more than once, and why one of them was. A confirmation that is late makes one.
+async fn retries(url: &str) -> Result<(i64, Option<String>)> {
+    let mut connection = PgConnection::connect(url).await?;
+    let sql = format!("SELECT count(*), max(last_error) FROM {TABLE} WHERE retry_count > 0");
+    Ok(sqlx::query_as(AssertSqlSafe(sql)).fetch_one(&mut connection).await?)
+}
+
 async fn bare_loop(place: &Place<'_>, url: &str) -> Result<Throughput> {
     refill(place, url).await?;
     let rows = place.plan.polled as f64;
@@ -114,7 +122,11 @@ async fn relay(place: &Place<'_>, url: &str, vhost: Option<TestVhost>) -> Result
     if let Some(vhost) = &vhost {
         let broker = Broker::new(vhost.url(), BrokerOptions::default())?;
         let there = broker.find(QUEUE).await?.map_or(0, |queue| queue.messages);
-        ensure!(there as usize == place.plan.polled, "{there} messages are in the queue");
+        ensure!(there as usize >= place.plan.polled, "{there} messages are in the queue");
+        if there as usize > place.plan.polled {
+            let (retried, why) = retries(url).await?;
+            tell(&format!("outbox: {there} messages are in the queue: {retried} rows were retried ({why:?})"));
+        }
     }
     Ok(Throughput {
         rate: rows / moved.time.as_secs_f64(),
