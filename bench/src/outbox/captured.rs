@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use relais_capture::{CaptureOptions, Publication};
 use sqlx::PgPool;
 
@@ -72,6 +72,9 @@ async fn one_round(place: &Place<'_>, url: &str, round: usize) -> Result<[Throug
     let captured = moved(place, capturing).await?;
     // Last: its marks are in the log too.
     let marked = moved(place, relaying).await?;
+    let left = format!("SELECT count(*) FROM {TABLE} WHERE published_at IS NULL");
+    let left: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(left)).fetch_one(&pool).await?;
+    ensure!(left == 0, "{left} rows are not marked");
     for slot in [bare, table, relay] {
         relais_capture::Slot::new(slot)?.drop(&pool).await?;
     }

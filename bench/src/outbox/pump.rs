@@ -153,7 +153,13 @@ impl Running {
                 Handle::Table(handle) => handle.until(|stats| stats.changes >= rows).await,
             }
         };
-        timeout(PATIENCE, moved).await.context("not all rows were published")
+        timeout(PATIENCE, moved).await.context("not all rows were published")?;
+        // What one kind is measured for must not be done by another.
+        if let Handle::Relay(handle, activity) = &self.handle {
+            let stats = handle.stats();
+            ensure!(stats.activity == *activity, "the relay does something else: {stats:?}");
+        }
+        Ok(())
     }
 
     pub async fn stop(self) -> Result<()> {
