@@ -22,16 +22,15 @@ use relais_capture::{
     Change, ChangeBatch, ChangeStream, Operation, Relation, SlotState, StreamEvent, StreamOptions, Value,
 };
 use relais_message::Headers;
-use tokio::{sync::Notify, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Activity, CaptureSource, Mode, OutboxError, OutboxRow, OutboxStore, Relay, RelayIntent, RelayOptions,
+    Activity, CaptureSource, OutboxError, OutboxRow, Relay, RelayIntent, RelayOptions,
     relay::{Shift, Step},
 };
 
 /// How often the slot is looked at.
-const WATCH_EVERY: Duration = Duration::from_secs(2);
+pub(crate) const WATCH_EVERY: Duration = Duration::from_secs(2);
 
 /// How often rows that failed are looked at, while there are any.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -42,196 +41,6 @@ const SWEEP_WHEN_BUSY: Duration = Duration::from_secs(60);
 
 /// So many transactions are remembered of which rows were passed over.
 const PASSED_OVER: usize = 1000;
-
-/// How the way to capture stands, while the relay polls.
-pub(crate) struct Preparation {
-    /// When to try; none: never.
-    due: Option<Instant>,
-    running: Option<JoinHandle<Result<Option<CaptureSource>, OutboxError>>>,
-    finished: Arc<Notify>,
-    failures: u32,
-    why: Option<String>,
-    /// Whether the database lacks nothing, as far as was asked.
-    possible: bool,
-    watched: Instant,
-}
-
-impl Preparation {
-    pub(crate) fn new(relay: &Relay) -> Self {
-        Self {
-            due: (relay.options.mode != Mode::Polling).then(Instant::now),
-            running: None,
-            finished: Arc::default(),
-            failures: 0,
-            why: None,
-            possible: false,
-            watched: Instant::now(),
-        }
-    }
-
-    /// What the other relays are to know. Who captures needs all partitions.
-    pub(crate) fn intent(&self) -> RelayIntent {
-        match self.running.is_some() || (self.possible && self.is_due()) {
-            true => RelayIntent::WantsAll,
-            false => RelayIntent::Shares,
-        }
-    }
-
-    fn is_due(&self) -> bool {
-        self.due.is_some_and(|due| due <= Instant::now())
-    }
-
-    /// Asks whether the database can be captured at all, before others give their partitions away for it.
-    pub(crate) async fn judge_if_due(&mut self, relay: &Relay) {
-        if self.possible || self.running.is_some() || !self.is_due() {
-            return;
-        }
-        let asked = async {
-            let Some(source) = relay.store.capture_source().await? else { return Ok(None) };
-            Ok::<_, OutboxError>(Some(source.lacks(&relay.options).await?))
-        };
-        match asked.await {
-            Ok(Some(lacks)) if lacks.is_empty() => self.possible = true,
-            Ok(Some(lacks)) => self.put_off(relay, &OutboxError::CaptureLacks(lacks.join("; "))),
-            // A database that has no log.
-            Ok(None) => self.due = None,
-            Err(error) => self.put_off(relay, &error),
-        }
-    }
-
-    /// Why it does not capture.
-    pub(crate) fn why(&self) -> Option<String> {
-        self.why.clone()
-    }
-
-    /// Begins to make publication and slot, beside the polling.
-    pub(crate) fn begin_if_due(&mut self, relay: &Relay) {
-        if self.running.is_some() || !self.possible || !self.is_due() {
-            return;
-        }
-        let (store, options) = (Arc::clone(&relay.store), relay.options.clone());
-        let finished = Arc::clone(&self.finished);
-        self.running = Some(tokio::spawn(async move {
-            let prepared = prepare(&*store, &options).await;
-            finished.notify_one();
-            prepared
-        }));
-    }
-
-    /// Waits until it is worth to look again.
-    pub(crate) async fn changed(&self) {
-        match &self.running {
-            Some(_) => self.finished.notified().await,
-            None => std::future::pending().await,
-        }
-    }
-
-    /// What can be captured, as soon as it can.
-    pub(crate) async fn take_ready(&mut self, relay: &Relay) -> Option<CaptureSource> {
-        let running = self.running.take_if(|running| running.is_finished())?;
-        match running.await {
-            Ok(Ok(Some(source))) => return Some(source),
-            // A database that has no log.
-            Ok(Ok(None)) => self.due = None,
-            Ok(Err(error)) => self.put_off(relay, &error),
-            Err(_) => self.due = Some(Instant::now() + relay.options.capture.retry),
-        }
-        None
-    }
-
-    /// Notes how capturing ended.
-    pub(crate) async fn note_end(&mut self, relay: &Relay, source: &CaptureSource, end: CaptureEnd) {
-        relay.handle.update(|stats| (stats.unconfirmed_wal, stats.retained_wal) = (None, None));
-        match end {
-            CaptureEnd::Stopped | CaptureEnd::LeasesLost => (self.due, self.failures) = (Some(Instant::now()), 0),
-            CaptureEnd::Failed(error) => self.put_off(relay, &error),
-            CaptureEnd::TooLarge(retained) => {
-                let error = OutboxError::SlotTooLarge { retained, limit: relay.options.capture.max_retained_wal };
-                self.put_off(relay, &error);
-                self.drop_slot(relay, source).await;
-            }
-        }
-    }
-
-    fn put_off(&mut self, relay: &Relay, error: &OutboxError) {
-        self.failures += 1;
-        self.possible = false;
-        // What passes is tried again soon, since the slot is there and the log grows.
-        let pause = match error.is_passing() {
-            true => Duration::from_millis(250).saturating_mul(self.failures).min(relay.options.capture.retry),
-            false => relay.options.capture.retry,
-        };
-        self.due = Some(Instant::now() + pause);
-        let why = error.to_string();
-        if self.why.as_ref() != Some(&why) {
-            tracing::warn!(outbox = relay.options.outbox, why, "the outbox is not captured");
-        }
-        relay.handle.update(|stats| stats.why_not_capture = Some(why.clone()));
-        self.why = Some(why);
-    }
-
-    /// An outbox that is only polled needs no slot: one that is left from before would fill the server's disk.
-    pub(crate) async fn drop_unread_slot(&self, relay: &Relay) {
-        if relay.options.mode == Mode::Polling
-            && let Ok(Some(source)) = relay.store.capture_source().await
-            && let Ok(Some(state)) = relay.slot_state(&source).await
-            && !state.active
-        {
-            self.drop_slot(relay, &source).await;
-        }
-    }
-
-    /// A slot that nobody reads must not fill the server's disk.
-    pub(crate) async fn watch_slot(&mut self, relay: &Relay) {
-        if self.watched.elapsed() < WATCH_EVERY {
-            return;
-        }
-        self.watched = Instant::now();
-        if relay.options.mode == Mode::Polling {
-            self.drop_unread_slot(relay).await;
-            return;
-        }
-        let Ok(Some(source)) = relay.store.capture_source().await else { return };
-        let state = match relay.slot_state(&source).await {
-            Ok(Some(state)) => state,
-            Ok(None) | Err(_) => return,
-        };
-        let limit = relay.options.capture.max_retained_wal;
-        // One that is being made keeps WAL too, and waits for as long as a transaction is open.
-        if state.retained > limit && (!state.active || self.running.is_some()) {
-            if let Some(running) = self.running.take() {
-                running.abort();
-                self.put_off(relay, &OutboxError::SlotTooLarge { retained: state.retained, limit });
-            }
-            self.drop_slot(relay, &source).await;
-        }
-    }
-
-    async fn drop_slot(&self, relay: &Relay, source: &CaptureSource) {
-        let dropped = async {
-            source.slot(&relay.options)?.drop(source.pool()).await?;
-            Ok::<_, OutboxError>(())
-        };
-        match dropped.await {
-            Ok(()) => {
-                tracing::warn!(outbox = relay.options.outbox, "dropped the outbox's slot to protect the server's disk")
-            }
-            Err(error) => tracing::error!(outbox = relay.options.outbox, %error, "failed to drop the outbox's slot"),
-        }
-    }
-
-    pub(crate) fn abort(&self) {
-        if let Some(running) = &self.running {
-            running.abort();
-        }
-    }
-}
-
-async fn prepare(store: &dyn OutboxStore, options: &RelayOptions) -> Result<Option<CaptureSource>, OutboxError> {
-    let Some(source) = store.capture_source().await? else { return Ok(None) };
-    source.prepare(options).await?;
-    Ok(Some(source))
-}
 
 /// Why capturing ended.
 pub(crate) enum CaptureEnd {
@@ -303,7 +112,7 @@ impl Relay {
         }
     }
 
-    async fn slot_state(&self, source: &CaptureSource) -> Result<Option<SlotState>, OutboxError> {
+    pub(crate) async fn slot_state(&self, source: &CaptureSource) -> Result<Option<SlotState>, OutboxError> {
         let state = source.slot(&self.options)?.state(source.pool()).await?;
         self.handle.update(|stats| stats.retained_wal = state.as_ref().map(|state| state.retained));
         Ok(state)
@@ -479,7 +288,7 @@ impl Capturing<'_> {
         for event in events {
             let StreamEvent::Change(change) = event else { continue };
             match self.columns.row(&change, self.source, &self.relay.options) {
-                Streamed::Row(row) => rows.push((row, change.transaction)),
+                Streamed::Row(row) => rows.push((*row, change.transaction)),
                 Streamed::Waits(key) => {
                     self.failed_keys.insert(key);
                     self.passed_over.insert(change.transaction.number);
@@ -556,7 +365,7 @@ struct Columns {
 /// What a change is to the relay.
 enum Streamed {
     /// A row to publish.
-    Row(OutboxRow),
+    Row(Box<OutboxRow>),
     /// A row that was written with a failure in it already: its key is left to polling.
     Waits(String),
     /// Nothing: another operation, another table, or a row that counts as published.
@@ -620,7 +429,7 @@ impl Columns {
         if value(12).is_some() || value(13).is_some() {
             return Streamed::Waits(row.key);
         }
-        Streamed::Row(row)
+        Streamed::Row(Box::new(row))
     }
 }
 

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     Activity, FIELDS, Layout, Mode, OutboxError, OutboxStore, ReadRequest, RelayHandle, RelayIntent, RelayOptions,
     Retry,
-    capture::Preparation,
+    preparation::Preparation,
     publish::{Probe, Round},
 };
 
