@@ -166,7 +166,7 @@ fn snapshot(draft: &mut Draft, settings: &mut Settings) {
             ("initial", Some("was `initial_only`: Relais goes on with the stream. Remove the capture afterwards"))
         }
         "when_needed" => {
-            ("initial", Some("was `when_needed`: after a lost slot you decide whether there is a new snapshot"))
+            ("initial", Some("was `when_needed`: after a lost slot all tables are read anew"))
         }
         "exported" => ("initial", None),
         _ => ("initial", Some("was a mode that Relais does not have")),
