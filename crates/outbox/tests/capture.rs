@@ -222,3 +222,34 @@ async fn a_payload_of_50_mb_arrives_by_capture_and_by_polling() -> Result<()> {
     ensure!(sizes.iter().all(|size| *size > 50_000_000), "{sizes:?}");
     Ok(())
 }
+
+#[tokio::test]
+async fn a_row_that_counts_as_published_when_it_is_written_is_left_alone() -> Result<()> {
+    let world = world().await?;
+    let relay = world.relay(options()?).await?;
+    relay.until(|stats| stats.activity == Activity::Capturing).await?;
+    let restored = "INSERT INTO outbox (aggregate_id, event_type, payload, published_at)
+                    VALUES (gen_random_uuid(), 'restored', '{\"key\": \"o-0\", \"n\": 0}', now())";
+    world.execute(restored).await?;
+    world.add("o-1", 0).await?;
+    let arrived = world.sink.until(1).await?;
+    relay.stop().await?;
+    ensure!(arrived.len() == 1 && world::is_of(&arrived[0], "o-1"), "{arrived:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn outboxes_with_similar_names_have_slots_of_their_own() -> Result<()> {
+    let world = world().await?;
+    let mut relays = Vec::new();
+    for outbox in ["orders.eu", "orders-eu"] {
+        let relay = world.relay(RelayOptions { outbox: outbox.to_owned(), ..options()? }).await?;
+        relay.until(|stats| stats.activity == Activity::Capturing).await?;
+        relays.push(relay);
+    }
+    ensure!(world.slots().await? == 2, "each has one");
+    for relay in relays {
+        relay.stop().await?;
+    }
+    Ok(())
+}

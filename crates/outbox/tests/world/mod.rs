@@ -6,7 +6,7 @@ mod sink;
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
-use relais_message::RoutedMessage;
+use relais_message::{RoutedMessage, Sink};
 use relais_outbox::{
     Mode, Outbox, OutboxError, OutboxEvent, OutboxStore, ParkedRow, ReadRequest, Relay, RelayHandle, RelayOptions,
     RelayStats,
@@ -259,6 +259,11 @@ impl World {
         self.until_none("SELECT count(*) FROM outbox WHERE published_at IS NULL").await
     }
 
+    /// How many slots the database has.
+    pub async fn slots(&self) -> Result<usize> {
+        self.number("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()").await
+    }
+
     /// Waits until the database has no slot.
     pub async fn until_no_slot(&self) -> Result<()> {
         self.until_none("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()").await
@@ -301,7 +306,22 @@ impl World {
     }
 
     async fn start(&self, store: Arc<dyn OutboxStore>, options: RelayOptions) -> Result<RunningRelay, OutboxError> {
-        let relay = Relay::new(store, Arc::<TestSink>::clone(&self.sink), options).await?;
+        self.relay_with(store, Arc::<TestSink>::clone(&self.sink), options).await
+    }
+
+    /// The outbox's database once more, with connections of its own.
+    pub async fn open(&self) -> Result<Arc<dyn OutboxStore>> {
+        Ok(relais_outbox::open(&self.url, &self.outbox).await?)
+    }
+
+    /// A relay with another store and sink.
+    pub async fn relay_with(
+        &self,
+        store: Arc<dyn OutboxStore>,
+        sink: Arc<dyn Sink>,
+        options: RelayOptions,
+    ) -> Result<RunningRelay, OutboxError> {
+        let relay = Relay::new(store, sink, options).await?;
         let (stop, handle) = (CancellationToken::new(), relay.handle());
         let task = tokio::spawn(relay.run(stop.clone()));
         Ok(RunningRelay { stop, handle, task })

@@ -165,9 +165,7 @@ fn snapshot(draft: &mut Draft, settings: &mut Settings) {
         "initial_only" => {
             ("initial", Some("was `initial_only`: Relais goes on with the stream. Remove the capture afterwards"))
         }
-        "when_needed" => {
-            ("initial", Some("was `when_needed`: after a lost slot all tables are read anew"))
-        }
+        "when_needed" => ("initial", Some("was `when_needed`: after a lost slot all tables are read anew")),
         "exported" => ("initial", None),
         _ => ("initial", Some("was a mode that Relais does not have")),
     };
