@@ -48,25 +48,6 @@ impl Memory {
         };
         timeout(DEADLINE, waiting).await.with_context(|| format!("{what}: {} arrived", self.arrived().len()))
     }
-
-    /// What a reader of the topic would have now: the last `after` of each key.
-    fn table(&self, topic: &str) -> BTreeMap<String, Value> {
-        let mut rows = BTreeMap::new();
-        for message in self.arrived().iter().filter(|message| message.destination == topic) {
-            let key = message.message.key.clone().unwrap_or_default();
-            match value(message) {
-                Value::Null => {}
-                value if value["op"] == "d" => {
-                    rows.remove(&key);
-                }
-                value if value["op"] == "t" => rows.clear(),
-                value => {
-                    rows.insert(key, value["after"].clone());
-                }
-            }
-        }
-        rows
-    }
 }
 
 #[async_trait]
@@ -90,6 +71,25 @@ impl Sink for Memory {
     }
 
     async fn close(&self) {}
+}
+
+/// What a reader of the topic would have now: the last `after` of each key.
+fn table(arrived: &[RoutedMessage], topic: &str) -> BTreeMap<String, Value> {
+    let mut rows = BTreeMap::new();
+    for message in arrived.iter().filter(|message| message.destination == topic) {
+        let key = message.message.key.clone().unwrap_or_default();
+        match value(message) {
+            Value::Null => {}
+            value if value["op"] == "d" => {
+                rows.remove(&key);
+            }
+            value if value["op"] == "t" => rows.clear(),
+            value => {
+                rows.insert(key, value["after"].clone());
+            }
+        }
+    }
+    rows
 }
 
 fn value(message: &RoutedMessage) -> Value {
@@ -259,14 +259,8 @@ async fn a_snapshot_beside_the_stream_is_never_older_than_it() -> Result<()> {
         })
         .collect();
     let topic = world.topic();
-    let settled = timeout(DEADLINE, async {
-        while world.sink.table(&topic) != expected {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    });
-    let settled = settled.await;
+    world.sink.until("the topic and the table are the same", |arrived| table(arrived, &topic) == expected).await?;
     capture.stop().await?;
-    ensure!(settled.is_ok(), "the topic and the table are not the same");
     // Versions of a row grow until it is deleted.
     let mut versions: HashMap<String, i64> = HashMap::new();
     let (mut reads, mut older) = (0, 0);

@@ -90,9 +90,13 @@ impl Declared {
         })
     }
 
-    /// Secrets that it does not repeat stay as they are stored.
-    pub(crate) fn keep_secrets(&mut self, stored: &Secrets) {
-        secrets::keep(&self.shown, &mut self.secrets, stored);
+    /// Secrets that it does not repeat stay as they are stored; but none of one Kafka cluster is sent to another.
+    pub(crate) fn keep_secrets(&mut self, stored: &Self) {
+        let brokers = |one: &Self| one.shown.sink.kafka.as_ref().map(|kafka| kafka.brokers.clone());
+        let same_cluster = brokers(self) == brokers(stored);
+        let mut known = stored.secrets.clone();
+        known.retain(|place, _| same_cluster || !place.starts_with(secrets::KAFKA_SETTING));
+        secrets::keep(&self.shown, &mut self.secrets, &known);
     }
 
     pub(crate) fn database_url(&self) -> &str {
@@ -238,6 +242,19 @@ mod tests {
         let again = Declared::stored(&record).unwrap();
         assert_eq!((again.shown.clone(), again.secrets.clone()), (outbox.shown, outbox.secrets));
         assert_eq!(again.record().unwrap(), record, "declared again, it is unchanged");
+    }
+
+    #[test]
+    fn the_secrets_of_a_kafka_cluster_are_not_sent_to_another() {
+        let kafka = |brokers: &str, settings: Value| {
+            declared(json!({"sink": {"kafka": {"brokers": brokers, "settings": settings}}})).unwrap()
+        };
+        let stored = kafka("one:9092", json!({"sasl.password": "hidden"}));
+        for (brokers, kept) in [("one:9092", true), ("other:9092", false)] {
+            let mut again = kafka(brokers, json!({}));
+            again.keep_secrets(&stored);
+            assert_eq!(again.secrets.values().any(|secret| secret == "hidden"), kept, "{brokers}");
+        }
     }
 
     #[test]

@@ -312,7 +312,7 @@ impl Outboxes {
     ) -> Result<(OutboxName, AppliedAction, Option<OutboxChange>), Vec<Problem>> {
         let mut declared = Declared::new(declaration.clone())?;
         if let Some(stored) = stored.and_then(|record| Declared::stored(record).ok()) {
-            declared.keep_secrets(&stored.secrets);
+            declared.keep_secrets(&stored);
         }
         let (name, mut record) = (declared.name.clone(), declared.record()?);
         let action = match stored {

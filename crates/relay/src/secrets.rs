@@ -13,7 +13,7 @@ const DATABASE_URL: &str = "databaseUrl";
 const RABBITMQ_URL: &str = "sink/rabbitmq/url";
 const REDIS_URL: &str = "sink/redis/url";
 const SIGNING_SECRET: &str = "sink/http/signingSecret";
-const KAFKA_SETTING: &str = "sink/kafka/settings/";
+pub(crate) const KAFKA_SETTING: &str = "sink/kafka/settings/";
 
 /// Divides a declaration into what may be shown and what may not. Problems are at places below the declaration.
 pub(crate) fn split(mut declared: OutboxDeclaration) -> Result<(OutboxDeclaration, Secrets), Vec<Problem>> {

@@ -72,6 +72,7 @@ pub struct Server {
     serving: tokio::task::JoinHandle<()>,
     watching: Option<tokio::task::JoinHandle<()>>,
     relaying: Option<tokio::task::JoinHandle<()>>,
+    grace: Duration,
 }
 
 impl Server {
@@ -132,7 +133,7 @@ impl Server {
             engine.begin_stop();
         });
         let serving = tokio::spawn(relais_http::serve(listener, router, options, stop));
-        Ok(Self { engine, serving, watching, relaying })
+        Ok(Self { engine, serving, watching, relaying, grace: config.server.shutdown_grace.0 })
     }
 
     /// Waits until all that was under way is finished, once the server was told to stop.
@@ -143,11 +144,13 @@ impl Server {
         if let Some(watching) = self.watching {
             watching.abort();
         }
-        if let Some(Err(error)) = match self.relaying {
-            Some(relaying) => Some(relaying.await),
-            None => None,
-        } {
-            tracing::error!(error = %error, "the relays ended badly");
+        if let Some(relaying) = self.relaying {
+            // A database that does not answer must not hold up the stop: what was not marked is published again.
+            match tokio::time::timeout(self.grace, relaying).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(error = %error, "the relays ended badly"),
+                Err(_) => tracing::warn!(grace = ?self.grace, "relays were still busy when the grace period was over"),
+            }
         }
         self.engine.stop().await;
     }
