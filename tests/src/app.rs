@@ -203,14 +203,15 @@ impl Builder {
                 (database.url().to_owned(), Keeper::Database { _database: Box::new(database) })
             }
         };
-        let relais_store::Ports { store, outboxes } =
+        let relais_store::Ports { store, relays } =
             relais_store::open_ports(&url, &relais_store::Options::default()).await?;
         if self.migrate {
             store.migrate().await?;
         }
         // Declared and shown, not published.
-        let outboxes = relais_relay::Outboxes::new(outboxes, Arc::new(NoSinks), "test".to_owned());
-        let options = Options { outboxes: Some(Arc::new(outboxes)), ..self.engine };
+        let outboxes = relais_relay::Outboxes::new(Arc::clone(&relays), Arc::new(NoSinks), "test".to_owned());
+        let captures = relais_relay::Captures::new(relays, Arc::new(NoSinks), "test".to_owned());
+        let options = Options { outboxes: Some(Arc::new(outboxes)), captures: Some(Arc::new(captures)), ..self.engine };
         let engine = Engine::start(Arc::clone(&store), options)?;
         if self.migrate {
             let declaration = serde_json::from_value(self.declaration).context("the declaration does not parse")?;
@@ -275,19 +276,24 @@ fn callback_senders() -> CallbackSenders {
     }
 }
 
-/// No outbox is published in these tests.
+/// Nothing is published in these tests.
 struct NoSinks;
 
 #[async_trait::async_trait]
 impl relais_relay::SinkFactory for NoSinks {
     async fn open(
         &self,
-        _: &relais_protocol::outbox::OutboxDeclaration,
+        _: &str,
+        _: &relais_protocol::outbox::SinkDeclaration,
     ) -> Result<Arc<dyn relais_message::Sink>, relais_relay::SinkError> {
         Err(relais_relay::SinkError::Away { field: String::new(), message: "there are no sinks here".to_owned() })
     }
 
-    async fn check(&self, _: &relais_protocol::outbox::OutboxDeclaration) -> Result<(), relais_relay::SinkError> {
+    async fn check(
+        &self,
+        _: &str,
+        _: &relais_protocol::outbox::SinkDeclaration,
+    ) -> Result<(), relais_relay::SinkError> {
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use axum::{
     Json,
     extract::{RawQuery, Request, State},
 };
-use relais_engine::{ApplyOptions, OutboxCheck};
+use relais_engine::{ApplyOptions, RelayCheck};
 use relais_protocol::{
     ErrorNumber, Success,
     admin::{
@@ -233,7 +233,7 @@ pub(crate) async fn delete_authorization(
         ("dryRun" = Option<bool>, Query, description = "Only tell what would be done"),
         ("prune" = Option<bool>, Query, description = "Remove what the declaration does not name"),
         ("check" = Option<bool>, Query,
-            description = "Whether the databases and sinks of outboxes are asked; `true` if absent"),
+            description = "Whether the databases and sinks of outboxes and captures are asked; `true` if absent"),
     ),
     request_body = Declaration,
     responses((status = 200, description = "What was done, or would be", body = Success<ApplyReport>), Refusals))]
@@ -245,15 +245,15 @@ pub(crate) async fn apply(
 ) -> Answer<ApplyReport> {
     let query = Query::parse(query.as_deref(), &["dryRun", "prune", "check"])?;
     let (dry_run, prune) = (query.boolean("dryRun")?, query.boolean("prune")?);
-    let options = ApplyOptions { prune, dry_run, check: outbox_check(&query)? };
+    let options = ApplyOptions { prune, dry_run, check: relay_check(&query)? };
     let declaration: Declaration = app.json(request).await?;
     answer(operator.apply_with(declaration, options).await?)
 }
 
-/// How far outboxes are checked before they are stored.
-pub(crate) fn outbox_check(query: &Query) -> Result<OutboxCheck, ApiError> {
+/// How far outboxes and captures are checked before they are stored.
+pub(crate) fn relay_check(query: &Query) -> Result<RelayCheck, ApiError> {
     let checked = query.get("check").is_none() || query.boolean("check")?;
-    Ok(if checked { OutboxCheck::Whole } else { OutboxCheck::Declaration })
+    Ok(if checked { RelayCheck::Whole } else { RelayCheck::Declaration })
 }
 
 /// Everything that is declared

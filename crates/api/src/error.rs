@@ -70,6 +70,8 @@ impl From<EngineError> for ApiError {
             EngineError::CallbackNotFound => Self::new(N::CallbackNotFound),
             EngineError::DeadLetterNotFound => Self::new(N::DeadLetterNotFound),
             EngineError::ScheduleNotFound => Self::new(N::ScheduleNotFound),
+            EngineError::CaptureNotFound => Self::new(N::CaptureNotFound),
+            EngineError::CaptureUnavailable(why) => Self::at(N::CaptureUnavailable, "", why).retry_after(5),
             EngineError::OutboxNotFound => Self::new(N::OutboxNotFound),
             EngineError::OutboxUnavailable(why) => Self::at(N::OutboxUnavailable, "", why).retry_after(5),
             EngineError::InstanceNotFound => Self::new(N::InstanceNotFound),

@@ -11,6 +11,7 @@ mod batches;
 mod body;
 mod broker;
 mod callbacks;
+mod captures;
 mod concurrency;
 mod consumer;
 mod docs;

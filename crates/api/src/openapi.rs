@@ -15,8 +15,8 @@ use utoipa::{
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    App, admin, admin_guard, admin_tasks, batches, broker, callbacks, consumer, docs, event_bus, events, instances,
-    operations, outboxes, schedules, worker,
+    App, admin, admin_guard, admin_tasks, batches, broker, callbacks, captures, consumer, docs, event_bus, events,
+    instances, operations, outboxes, schedules, worker,
 };
 
 #[derive(OpenApi)]
@@ -29,7 +29,7 @@ use crate::{
     tags(
         (name = "Consumers", description = "Submit tasks and follow one's own. Basic credentials of a client with the role `consume` on the service."),
         (name = "Workers", description = "Take tasks and report on them. Basic credentials of a client with the role `work` on the service."),
-        (name = "Operators", description = "Declare services, clients, authorizations, schedules and outboxes, look, and act. The admin token as bearer; without one configured, only from this machine."),
+        (name = "Operators", description = "Declare services, clients, authorizations, schedules, outboxes and captures, look, and act. The admin token as bearer; without one configured, only from this machine."),
         (name = "Operations", description = "For probes and monitoring. No credentials."),
     ),
     components(schemas(Failure)),
@@ -203,6 +203,11 @@ fn admin_routes() -> OpenApiRouter<App> {
         .routes(routes!(outboxes::list_parked))
         .routes(routes!(outboxes::retry_parked))
         .routes(routes!(outboxes::skip_parked))
+        .routes(routes!(captures::list))
+        .routes(routes!(captures::show, captures::put, captures::delete))
+        .routes(routes!(captures::pause))
+        .routes(routes!(captures::resume))
+        .routes(routes!(captures::snapshot))
         .routes(routes!(schedules::list))
         .routes(routes!(schedules::show, schedules::put, schedules::delete))
         .routes(routes!(schedules::pause))

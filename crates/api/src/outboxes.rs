@@ -10,7 +10,7 @@ use relais_protocol::{
 
 use crate::{
     App,
-    admin::{Answer, answer, outbox_check, same},
+    admin::{Answer, answer, relay_check, same},
     admin_guard::By,
     error::ApiError,
     openapi::Refusals,
@@ -57,7 +57,7 @@ pub(crate) async fn put(
     RawQuery(query): RawQuery,
     request: Request,
 ) -> Answer<ApplyReport> {
-    let check = outbox_check(&Query::parse(query.as_deref(), &["check"])?)?;
+    let check = relay_check(&Query::parse(query.as_deref(), &["check"])?)?;
     let declared: OutboxDeclaration = app.json(request).await?;
     same(&outbox, &declared.outbox_name, "/outboxName")?;
     let declaration = Declaration { outboxes: vec![declared], ..Declaration::default() };

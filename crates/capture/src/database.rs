@@ -1,7 +1,8 @@
 //! The captured database, and what is captured of it: what can be asked and done without capturing.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
+use relais_message::Template;
 use sqlx::{Connection as _, PgConnection, PgPool, postgres::PgPoolOptions};
 
 use crate::{
@@ -13,6 +14,9 @@ type Result<T> = std::result::Result<T, CaptureError>;
 
 /// Connections of a capture: one for progress, one to look after the slot.
 const CONNECTIONS: u32 = 2;
+
+/// The fields of the templates of destination and routing key.
+pub const ROUTE_FIELDS: [&str; 3] = ["capture", "schema", "table"];
 
 /// What is captured, and how it is published.
 #[derive(Debug, Clone)]
@@ -29,6 +33,10 @@ pub struct CaptureOptions {
     pub columns: ColumnRules,
     /// How records look.
     pub envelope: EnvelopeOptions,
+    /// Where records go, if not to `{capture}.{schema}.{table}`. It may have the fields of [`ROUTE_FIELDS`].
+    pub destination: Option<Template>,
+    /// Their routing key, if it is not `{capture}.{schema}.{table}`.
+    pub routing_key: Option<Template>,
     /// Whether the rows that are there at the beginning are published too.
     pub initial_snapshot: bool,
     /// At most so many rows of a snapshot at once.
@@ -61,6 +69,8 @@ impl CaptureOptions {
             publication: slot.clone(),
             slot,
             columns: ColumnRules::default(),
+            destination: None,
+            routing_key: None,
             initial_snapshot: true,
             chunk_rows: 1000,
             batch_rows: 1000,
@@ -102,6 +112,25 @@ impl CapturedDatabase {
             publication: options.publication.clone(),
         };
         check(&self.pool, &wanted).await
+    }
+
+    /// Columns that the options name and that no table has, as `schema.table.column`.
+    pub async fn unknown_columns(&self, options: &CaptureOptions) -> Result<Vec<String>> {
+        let ColumnRules { exclude, include, masks } = &options.columns;
+        let keys = options.envelope.key_columns.iter();
+        let keys = keys.flat_map(|(table, columns)| columns.iter().map(move |column| format!("{table}.{column}")));
+        let named: BTreeSet<String> = exclude.iter().chain(include).chain(masks.keys()).cloned().chain(keys).collect();
+        let unknown = sqlx::query_scalar(
+            "SELECT named FROM unnest($1::text[]) AS named WHERE NOT EXISTS (
+                 SELECT 1 FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+                 JOIN pg_namespace n ON n.oid = c.relnamespace
+                 WHERE a.attnum > 0 AND NOT a.attisdropped
+                   AND concat_ws('.', n.nspname, c.relname, a.attname) = named)",
+        )
+        .bind(named.into_iter().collect::<Vec<_>>())
+        .fetch_all(&self.pool)
+        .await?;
+        Ok(unknown)
     }
 
     /// How the slot is; none if there is none.

@@ -1,18 +1,20 @@
 //! Follows the stream: makes records of changes, publishes them, and takes in the chunks of snapshots.
 
 use std::{
+    borrow::Cow,
     collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use relais_message::{Headers, Message, PublishOutcome, RoutedMessage};
+use relais_message::{Headers, Message, PublishOutcome, RoutedMessage, Template, TemplateFields};
 use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Capture, CaptureActivity, CaptureError, Change, ChangeBatch, ChangeStream, Operation, PublishedTable, Relation,
-    RelationColumn, Row, Slot, SnapshotPlace, Source, StreamEvent, StreamPosition,
+    Capture, CaptureActivity, CaptureError, CaptureOptions, Change, ChangeBatch, ChangeStream, Operation,
+    PublishedTable, ROUTE_FIELDS, Relation, RelationColumn, Row, Slot, SnapshotPlace, Source, StreamEvent,
+    StreamPosition, Table,
     capture::LONGEST_PAUSE,
     catalog::Catalog,
     debezium::{Envelope, Record},
@@ -190,7 +192,8 @@ impl Following<'_> {
                     let records = self.envelope.records(&table.table, &operation, &source, now / 1000);
                     let id = format!("{:x}-{}", change.position.commit_lsn, change.position.ordinal);
                     let place = MessagePlace { id, name: name_of(&operation), committed_at: source.committed_at };
-                    outgoing.messages.extend(messages(records, &place));
+                    let route = Route { options: &self.capture.options, table: &table.table };
+                    outgoing.messages.extend(messages(records, &place, &route));
                     outgoing.changes += 1;
                     outgoing.committed_at = Some(source.committed_at);
                     outgoing.position = Some(change.position);
@@ -296,7 +299,9 @@ impl Following<'_> {
             };
             let operation = project(Operation::Read { after: row }, &table);
             let records = self.envelope.records(&table.table, &operation, &source, now / 1000);
-            outgoing.messages.extend(messages(records, &MessagePlace { id, name: "read", committed_at: now }));
+            let place = MessagePlace { id, name: "read", committed_at: now };
+            let route = Route { options: &self.capture.options, table: &table.table };
+            outgoing.messages.extend(messages(records, &place, &route));
             outgoing.snapshot_rows += 1;
         }
         if chunk.is_last {
@@ -354,6 +359,11 @@ impl Following<'_> {
             stats.changes += changes;
             stats.snapshot_rows += snapshot_rows;
             stats.last_committed_at = committed_at.or(stats.last_committed_at);
+            if let Some(committed_at) = committed_at {
+                // Two clocks: the database's may be ahead.
+                let micros = u64::try_from(now_micros() - committed_at).unwrap_or_default();
+                stats.lag = Some(Duration::from_micros(micros));
+            }
         });
         Ok(true)
     }
@@ -394,8 +404,45 @@ struct MessagePlace {
     committed_at: i64,
 }
 
-fn messages(records: Vec<Record>, place: &MessagePlace) -> impl Iterator<Item = RoutedMessage> {
-    records.into_iter().enumerate().map(|(number, record)| {
+/// Where the records of a table go.
+struct Route<'a> {
+    options: &'a CaptureOptions,
+    table: &'a Table,
+}
+
+impl Route<'_> {
+    /// The text of a template. Without one, and where it has other fields, it is the topic.
+    fn text(&self, template: Option<&Template>, topic: &str) -> String {
+        template.and_then(|template| template.render(self).ok()).unwrap_or_else(|| topic.to_owned())
+    }
+}
+
+impl TemplateFields for Route<'_> {
+    fn named(&self, name: &str) -> Option<Cow<'_, str>> {
+        let [capture, schema, table] = ROUTE_FIELDS;
+        match name {
+            _ if name == capture => Some(Cow::Borrowed(&self.options.name)),
+            _ if name == schema => Some(Cow::Borrowed(&self.table.schema)),
+            _ if name == table => Some(Cow::Borrowed(&self.table.name)),
+            _ => None,
+        }
+    }
+
+    fn header(&self, _: &str) -> Option<Cow<'_, str>> {
+        None
+    }
+
+    fn payload(&self, _: &[String]) -> Option<String> {
+        None
+    }
+}
+
+fn messages<'a>(
+    records: Vec<Record>,
+    place: &'a MessagePlace,
+    route: &'a Route<'a>,
+) -> impl Iterator<Item = RoutedMessage> + 'a {
+    records.into_iter().enumerate().map(move |(number, record)| {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let headers: Headers =
             record.headers.into_iter().map(|(name, value)| (name, value.unwrap_or_default())).collect();
@@ -409,7 +456,12 @@ fn messages(records: Vec<Record>, place: &MessagePlace) -> impl Iterator<Item = 
             payload: record.value,
             content_type: "application/json".to_owned(),
         };
-        RoutedMessage { routing_key: record.topic.clone(), destination: record.topic, message }
+        let routing_key = route.text(route.options.routing_key.as_ref(), &record.topic);
+        RoutedMessage {
+            routing_key,
+            destination: route.text(route.options.destination.as_ref(), &record.topic),
+            message,
+        }
     })
 }
 

@@ -36,7 +36,7 @@ pub use capture::Capture;
 pub use catalog::{ColumnRules, PublishedTable};
 pub use check::{Lack, Wanted, check};
 pub use connection::{ReplicationConnection, SystemIdentity, format_lsn, parse_lsn};
-pub use database::{CaptureOptions, CapturedDatabase};
+pub use database::{CaptureOptions, CapturedDatabase, ROUTE_FIELDS};
 pub use error::CaptureError;
 pub use model::{Column, Mask, Operation, Row, SnapshotPlace, Source, Table, TypeKind, Value};
 pub use pgoutput::{Relation, RelationColumn};

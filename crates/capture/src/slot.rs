@@ -116,8 +116,11 @@ impl Slot {
         sqlx::query(terminate).bind(&self.name).execute(pool).await?;
         let drop = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots
                     WHERE slot_name = $1 AND database = current_database()";
-        sqlx::query(drop).bind(&self.name).execute(pool).await?;
-        Ok(())
+        match sqlx::query(drop).bind(&self.name).execute(pool).await.map_err(CaptureError::from) {
+            // Somebody else has just dropped it.
+            Err(error) if error.code() == Some("42704") => Ok(()),
+            dropped => dropped.map(|_| ()),
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! How a capture is, for whoever watches it.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 
@@ -31,6 +31,8 @@ pub struct CaptureStats {
     pub retained_wal: Option<u64>,
     /// How much WAL is not confirmed yet, in bytes.
     pub unconfirmed_wal: Option<u64>,
+    /// How long the last change took from its commit until the sink confirmed it.
+    pub lag: Option<Duration>,
     /// When the last change that was published was committed: microseconds since 1970.
     pub last_committed_at: Option<i64>,
 }

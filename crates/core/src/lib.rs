@@ -34,9 +34,9 @@ mod instance;
 mod json;
 mod listing;
 mod names;
-mod outbox;
 pub mod position;
 mod priority;
+mod relay;
 mod retry;
 mod schedule;
 mod store;
@@ -79,9 +79,9 @@ pub use instance::{
 };
 pub use json::{Json, JsonError, MAX_DEPTH};
 pub use listing::{Page, TaskFilter};
-pub use names::{BatchId, ClientId, ClientKey, NameError, OutboxName, ScheduleName, ServiceKey, ServiceName, TaskId};
-pub use outbox::{OutboxChange, OutboxDeclarations, OutboxRecord, OutboxSecrets, RelayReport};
+pub use names::{BatchId, ClientId, ClientKey, NameError, RelayName, ScheduleName, ServiceKey, ServiceName, TaskId};
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
+pub use relay::{RelayChange, RelayDeclarations, RelayKind, RelayRecord, RelayReport, RelaySecrets};
 pub use retry::{Failure, LONGEST_RETRY, MOST_RETRIES, RetryPolicy};
 pub use schedule::{
     Due, FiredSchedule, FiredSchedules, MOST_MISSED, Missed, Overlap, PATIENCE, Progress, RunByHand, RunOutcome,

@@ -90,9 +90,9 @@ name!(
 );
 
 name!(
-    /// An outbox's name, as it stands in URLs.
-    OutboxName,
-    "an outbox's name"
+    /// The name of an outbox or a capture, as it stands in URLs.
+    RelayName,
+    "the name of an outbox or capture"
 );
 
 macro_rules! key {

@@ -24,9 +24,9 @@ use crate::{
     local::{InstanceOptions, presence},
     measured::Measured,
     operate::admin::PurgeDefaults,
-    operate::outboxes::OutboxRelays,
     operate::trend::Trends,
     operate::worker_registry::WorkerRegistry,
+    operate::{captures::CaptureRelays, outboxes::OutboxRelays},
     readiness::Readiness,
     registry::{Registry, Snapshot},
     submit::batcher::{BatchOptions, Batcher},
@@ -73,6 +73,8 @@ pub struct Options {
     pub bus: BusOptions,
     /// What knows the outboxes; without it none can be declared.
     pub outboxes: Option<Arc<dyn OutboxRelays>>,
+    /// What knows the captures; without it none can be declared.
+    pub captures: Option<Arc<dyn CaptureRelays>>,
     /// How this process registers as an instance, if it does. A process that runs handlers ([`Engine::work`]) always
     /// does.
     pub presence: Option<InstanceOptions>,
@@ -97,6 +99,7 @@ impl Default for Options {
             dispatch: DispatchOptions::default(),
             bus: BusOptions::default(),
             outboxes: None,
+            captures: None,
             presence: None,
         }
     }

@@ -52,6 +52,12 @@ pub enum EngineError {
     /// No such schedule.
     #[error("schedule not found")]
     ScheduleNotFound,
+    /// No such capture.
+    #[error("capture not found")]
+    CaptureNotFound,
+    /// The database of a capture can not be asked, and why.
+    #[error("the captured database is unavailable: {0}")]
+    CaptureUnavailable(String),
     /// No such outbox.
     #[error("outbox not found")]
     OutboxNotFound,

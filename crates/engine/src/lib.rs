@@ -43,9 +43,10 @@ pub use follow::{
 pub use local::{After, Before, Handlers, Instance, InstanceOptions, InstanceReport};
 pub use operate::{
     admin::{PurgeDefaults, clients::signing_secrets, declare::ApplyOptions},
+    captures::CaptureRelays,
     depth::QueueWatch,
     operator::{Actor, Credentials, CredentialsError, Operator, OperatorRole, SessionKey},
-    outboxes::{OutboxCheck, OutboxPlan, OutboxRelays, ParkedChoice},
+    outboxes::{OutboxRelays, ParkedChoice, RelayCheck, RelayPlan},
     overview::{Overview, ServiceGlance, Severity, Trouble},
     select::{Selected, Selection},
     trend::Trend,

@@ -126,6 +126,7 @@ impl TasksBuilder {
             authorizations: authorizations.collect(),
             schedules: self.schedules,
             outboxes: Vec::new(),
+            captures: Vec::new(),
         };
         engine.apply(declaration, false, false).await?;
         engine.refresh().await?;

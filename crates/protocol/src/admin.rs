@@ -8,7 +8,10 @@ mod tasks;
 pub use self::tasks::{
     AdminTaskPage, AdminTaskView, AttemptView, CancelAnswer, LinkedTask, LinkedTasks, RetryAnswer, TasksRequest,
 };
-use crate::{HumanDuration, outbox::OutboxDeclaration, retry::RetryDeclaration, schedule::ScheduleDeclaration};
+use crate::{
+    HumanDuration, capture::CaptureDeclaration, outbox::OutboxDeclaration, retry::RetryDeclaration,
+    schedule::ScheduleDeclaration,
+};
 
 /// How long tasks are kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ToSchema)]
@@ -292,7 +295,7 @@ pub enum RoleName {
     Work,
 }
 
-/// A declaration file: the services, clients, authorizations, schedules and outboxes that a server has.
+/// A declaration file: the services, clients, authorizations, schedules, outboxes and captures that a server has.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct Declaration {
@@ -311,6 +314,9 @@ pub struct Declaration {
     /// Tables of events in any database that the server publishes. Default: none.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub outboxes: Vec<OutboxDeclaration>,
+    /// Tables of any PostgreSQL whose changes the server publishes. Default: none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub captures: Vec<CaptureDeclaration>,
 }
 
 /// What is done with a declared thing.
@@ -331,7 +337,7 @@ pub enum AppliedAction {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AppliedEntry {
-    /// `service`, `client`, `authorization`, `schedule` or `outbox`.
+    /// `service`, `client`, `authorization`, `schedule`, `outbox` or `capture`.
     pub kind: String,
     /// Its name.
     pub name: String,

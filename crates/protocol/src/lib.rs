@@ -8,6 +8,7 @@ pub mod audit;
 pub mod batch;
 pub mod broker;
 pub mod callback;
+pub mod capture;
 pub mod consumer;
 mod duration;
 mod envelope;

@@ -64,7 +64,7 @@ numbers! {
         cause: "A request that has a list of tasks or messages has none of them, or more than 1000.",
         remedy: "Send between 1 and 1000 entries. Divide longer lists into several requests.";
     InvalidDeclaration = 400010, "The declaration is not valid.",
-        cause: "A service, client, authorization, schedule or outbox is declared with a value that is not allowed, or refers to something that does not exist. Nothing of the declaration was applied.",
+        cause: "A service, client, authorization, schedule, outbox or capture is declared with a value that is not allowed, or refers to something that does not exist. Nothing of the declaration was applied.",
         remedy: "Correct what `details` names and apply it again. `docs/declarations.md` describes every key, and `relais apply --dry-run` checks a file without changing anything.";
     PrerequisiteNotFound = 400011, "A task to wait for was not found.",
         cause: "`after` names a task that does not exist, belongs to another client, or was refused in the same request.",
@@ -120,6 +120,9 @@ numbers! {
     OutboxNotFound = 404011, "Outbox not found.",
         cause: "No outbox with this name is declared.",
         remedy: "Check the name: `relais outbox list` shows the outboxes. Declare a new one with `relais apply`.";
+    CaptureNotFound = 404012, "Capture not found.",
+        cause: "No capture with this name is declared.",
+        remedy: "Check the name: `relais capture list` shows the captures. Declare a new one with `relais apply`.";
     MethodNotAllowed = 405001, "This address does not take that method.",
         cause: "The path exists, but not with this HTTP method.",
         remedy: "Use a method that `/docs` lists for the path.";
@@ -183,6 +186,9 @@ numbers! {
     OutboxUnavailable = 503008, "The outbox's database is unavailable. Try again later.",
         cause: "The request needs the database that has the outbox's table, and that database does not answer or refuses what Relais asks.",
         remedy: "Read the reason in `details`. The operator checks the database, the `databaseUrl` of the outbox and the rights of its user.";
+    CaptureUnavailable = 503009, "The captured database is unavailable. Try again later.",
+        cause: "The request needs the database whose tables are captured, and that database does not answer or refuses what Relais asks.",
+        remedy: "Read the reason in `details`. The operator checks the database, the `databaseUrl` of the capture and the rights of its user.";
 }
 
 impl ErrorNumber {

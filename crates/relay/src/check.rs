@@ -1,33 +1,43 @@
-//! Asks an outbox's database and sink whether they can be used, before the outbox is stored.
+//! Asks an outbox's database and sink whether they can be used, before the outbox is stored. The sink of a capture is asked
+//! alike.
 
 use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use relais_engine::{OutboxCheck, Problem};
+use relais_engine::{Problem, RelayCheck};
 use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink};
 use relais_outbox::{Mode, OutboxError, OutboxStore, Relay};
+use relais_protocol::outbox::SinkDeclaration;
 use tokio::time::timeout;
 
 use crate::{SinkError, SinkFactory, declaration::Declared};
 
 /// How long a database or a sink may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
 const UNCHECKED: &str = "or declare it without this check (`--no-check`, `check=false`)";
 
 /// What is wrong, at places below the declaration.
-pub(crate) async fn check(declared: &Declared, sinks: &dyn SinkFactory, how: OutboxCheck) -> Vec<Problem> {
-    if how == OutboxCheck::Declaration {
+pub(crate) async fn check(declared: &Declared, sinks: &dyn SinkFactory, how: RelayCheck) -> Vec<Problem> {
+    if how == RelayCheck::Declaration {
         return Vec::new();
     }
-    let (database, sink) = tokio::join!(check_database(declared), check_sink(declared, sinks));
+    let sink = declared.sink();
+    let (database, sink) = tokio::join!(check_database(declared), check_sink(declared.name.as_str(), &sink, sinks));
+    problems([database, sink], declared.name.as_str(), how)
+}
+
+/// What is to be told of it.
+pub(crate) fn problems<const N: usize>(checked: [Result<(), Wrong>; N], name: &str, how: RelayCheck) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for wrong in [database, sink].into_iter().filter_map(Result::err) {
+    for wrong in checked.into_iter().filter_map(Result::err) {
         match wrong {
-            Wrong::Away(problem) if how == OutboxCheck::IfThere => {
+            Wrong::Away(problem) if how == RelayCheck::IfThere => {
                 tracing::warn!(
-                    outbox = %declared.name, at = problem.path, error = problem.message,
-                    "an outbox is declared whose database or sink is away; it is published when they are there"
+                    name,
+                    at = problem.path,
+                    error = problem.message,
+                    "a database or sink is declared that is away; its messages are published when it is there"
                 );
             }
             Wrong::Away(problem) | Wrong::Unusable(problem) => problems.push(problem),
@@ -36,7 +46,8 @@ pub(crate) async fn check(declared: &Declared, sinks: &dyn SinkFactory, how: Out
     problems
 }
 
-enum Wrong {
+/// Why something that is declared can not be used.
+pub(crate) enum Wrong {
     /// It does not answer.
     Away(Problem),
     /// It answers, and can not be used.
@@ -44,10 +55,6 @@ enum Wrong {
 }
 
 async fn check_database(declared: &Declared) -> Result<(), Wrong> {
-    let away = |why: String| {
-        let message = format!("the database can not be reached: {why}; start it, correct the URL, {UNCHECKED}");
-        Wrong::Away(Problem::at("databaseUrl", message))
-    };
     let checked = async {
         let store = open(declared).await?;
         Relay::new(Arc::clone(&store), Arc::new(NoSink), declared.options.clone()).await?;
@@ -62,10 +69,15 @@ async fn check_database(declared: &Declared) -> Result<(), Wrong> {
     };
     match timeout(PATIENCE, checked).await {
         Ok(Ok(())) => Ok(()),
-        Ok(Err(OutboxError::Database(error))) if is_away(&error) => Err(away(error.to_string())),
+        Ok(Err(OutboxError::Database(error))) if is_away(&error) => Err(database_away(&error.to_string())),
         Ok(Err(error)) => Err(Wrong::Unusable(unusable(&error))),
-        Err(_) => Err(away(format!("no answer within {PATIENCE:?}"))),
+        Err(_) => Err(database_away(&format!("no answer within {PATIENCE:?}"))),
     }
+}
+
+pub(crate) fn database_away(why: &str) -> Wrong {
+    let message = format!("the database can not be reached: {why}; start it, correct the URL, {UNCHECKED}");
+    Wrong::Away(Problem::at("databaseUrl", message))
 }
 
 /// Opens the database of an outbox.
@@ -75,7 +87,7 @@ pub(crate) async fn open(declared: &Declared) -> Result<Arc<dyn OutboxStore>, Ou
 }
 
 /// Whether a database does not answer, or not yet: class 08 (connections) and 57P03 (it starts, or stops).
-fn is_away(error: &sqlx::Error) -> bool {
+pub(crate) fn is_away(error: &sqlx::Error) -> bool {
     match error {
         sqlx::Error::Io(_) | sqlx::Error::Tls(_) | sqlx::Error::PoolTimedOut | sqlx::Error::PoolClosed => true,
         sqlx::Error::Database(error) => {
@@ -114,13 +126,12 @@ fn unusable(error: &OutboxError) -> Problem {
     Problem::at(place, message)
 }
 
-async fn check_sink(declared: &Declared, sinks: &dyn SinkFactory) -> Result<(), Wrong> {
-    let whole = declared.whole();
+pub(crate) async fn check_sink(source: &str, sink: &SinkDeclaration, sinks: &dyn SinkFactory) -> Result<(), Wrong> {
     let away = |field: &str, why: String| {
         let message = format!("the sink can not be reached: {why}; start it, correct the URL, {UNCHECKED}");
         Wrong::Away(Problem::at(below_sink(field), message))
     };
-    match timeout(PATIENCE, sinks.check(&whole)).await {
+    match timeout(PATIENCE, sinks.check(source, sink)).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(SinkError::Declaration { field, message })) => {
             Err(Wrong::Unusable(Problem::at(below_sink(&field), message)))

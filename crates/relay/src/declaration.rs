@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use relais_core::{Json, OutboxName, OutboxRecord, OutboxSecrets};
+use relais_core::{Json, RelayKind, RelayName, RelayRecord, RelaySecrets};
 use relais_engine::Problem;
 use relais_message::{Envelope, Template};
 use relais_outbox::{CaptureOptions, FIELDS, Mode, Outbox, OutboxError, RelayOptions, Retry};
@@ -22,7 +22,7 @@ const SINKS: &str = "rabbitmq, redis, kafka, http, bus, task";
 /// A declared outbox that can be run.
 #[derive(Debug, Clone)]
 pub(crate) struct Declared {
-    pub(crate) name: OutboxName,
+    pub(crate) name: RelayName,
     /// As it may be shown, with all defaults.
     pub(crate) shown: OutboxDeclaration,
     pub(crate) secrets: Secrets,
@@ -34,9 +34,10 @@ impl Declared {
     /// Judges a declaration. Problems are at places below it.
     pub(crate) fn new(declared: OutboxDeclaration) -> Result<Self, Vec<Problem>> {
         let mut problems = Vec::new();
-        let name = keep_problem(OutboxName::new(declared.outbox_name.clone()), "outboxName", &mut problems);
-        let (mut shown, secrets) = match secrets::split(declared) {
-            Ok(parts) => parts,
+        let name = keep_problem(RelayName::new(declared.outbox_name.clone()), "outboxName", &mut problems);
+        let mut shown = declared;
+        let secrets = match secrets::split(&mut shown.database_url, &mut shown.sink) {
+            Ok(secrets) => secrets,
             Err(wrong) => {
                 problems.extend(wrong);
                 return Err(problems);
@@ -48,17 +49,7 @@ impl Declared {
         }
         let table = Outbox::new(shown.table.as_deref().unwrap_or("outbox"));
         let table = keep_problem(table, "table", &mut problems);
-        match shown.sink.kinds().as_slice() {
-            [_] => {}
-            [] => problems.push(Problem::at("sink", format!("must name where messages go: one of {SINKS}"))),
-            several => {
-                let message = format!("must be one sink, and these are {}", several.join(", "));
-                problems.push(Problem::at("sink", message));
-            }
-        }
-        if shown.sink.redis.as_ref().is_some_and(|redis| redis.max_length == Some(0)) {
-            problems.push(Problem::at("sink/redis/maxLength", "must be at least 1"));
-        }
+        judge_sink(&shown.sink, &mut problems);
         let options = options(&shown, &mut problems);
         match (name, table, options) {
             (Some(name), Some(table), Some(options)) if problems.is_empty() => {
@@ -69,34 +60,32 @@ impl Declared {
     }
 
     /// From what is stored.
-    pub(crate) fn stored(record: &OutboxRecord) -> Result<Self, Vec<Problem>> {
+    pub(crate) fn stored(record: &RelayRecord) -> Result<Self, Vec<Problem>> {
         let unreadable = |error: serde_json::Error| vec![Problem::at("", format!("is not understood: {error}"))];
-        let shown: OutboxDeclaration = serde_json::from_str(record.declaration.get()).map_err(unreadable)?;
+        let mut shown: OutboxDeclaration = serde_json::from_str(record.declaration.get()).map_err(unreadable)?;
         let secrets: Secrets = serde_json::from_str(record.secrets.expose()).map_err(unreadable)?;
-        Self::new(secrets::join(shown, &secrets))
+        secrets::join(&mut shown.database_url, &mut shown.sink, &secrets);
+        Self::new(shown)
     }
 
     /// To be stored, without whether it is paused.
-    pub(crate) fn record(&self) -> Result<OutboxRecord, Vec<Problem>> {
+    pub(crate) fn record(&self) -> Result<RelayRecord, Vec<Problem>> {
         let unwritable = |error: String| vec![Problem::at("", format!("can not be written: {error}"))];
         let shown = OutboxDeclaration { paused: None, ..self.shown.clone() };
         let text = serde_json::to_string(&shown).map_err(|error| unwritable(error.to_string()))?;
         let secrets = serde_json::to_string(&self.secrets).map_err(|error| unwritable(error.to_string()))?;
-        Ok(OutboxRecord {
+        Ok(RelayRecord {
+            kind: RelayKind::Outbox,
             name: self.name.clone(),
             declaration: Json::parse(text).map_err(|error| unwritable(error.to_string()))?,
-            secrets: OutboxSecrets::new(secrets),
+            secrets: RelaySecrets::new(secrets),
             paused: false,
         })
     }
 
     /// Secrets that it does not repeat stay as they are stored; but none of one Kafka cluster is sent to another.
     pub(crate) fn keep_secrets(&mut self, stored: &Self) {
-        let brokers = |one: &Self| one.shown.sink.kafka.as_ref().map(|kafka| kafka.brokers.clone());
-        let same_cluster = brokers(self) == brokers(stored);
-        let mut known = stored.secrets.clone();
-        known.retain(|place, _| same_cluster || !place.starts_with(secrets::KAFKA_SETTING));
-        secrets::keep(&self.shown, &mut self.secrets, &known);
+        secrets::keep(&self.shown.sink, &mut self.secrets, (&stored.shown.sink, &stored.secrets));
     }
 
     pub(crate) fn database_url(&self) -> &str {
@@ -104,13 +93,30 @@ impl Declared {
     }
 
     /// With secrets, for whoever connects.
-    pub(crate) fn whole(&self) -> OutboxDeclaration {
-        secrets::join(self.shown.clone(), &self.secrets)
+    pub(crate) fn sink(&self) -> SinkDeclaration {
+        let (mut database_url, mut sink) = (self.shown.database_url.clone(), self.shown.sink.clone());
+        secrets::join(&mut database_url, &mut sink, &self.secrets);
+        sink
     }
 }
 
-fn database_url(secrets: &Secrets) -> &str {
-    secrets.get("databaseUrl").map(String::as_str).unwrap_or_default()
+/// Says what is wrong with a declared sink.
+pub(crate) fn judge_sink(sink: &SinkDeclaration, problems: &mut Vec<Problem>) {
+    match sink.kinds().as_slice() {
+        [_] => {}
+        [] => problems.push(Problem::at("sink", format!("must name where messages go: one of {SINKS}"))),
+        several => {
+            let message = format!("must be one sink, and these are {}", several.join(", "));
+            problems.push(Problem::at("sink", message));
+        }
+    }
+    if sink.redis.as_ref().is_some_and(|redis| redis.max_length == Some(0)) {
+        problems.push(Problem::at("sink/redis/maxLength", "must be at least 1"));
+    }
+}
+
+pub(crate) fn database_url(secrets: &Secrets) -> &str {
+    secrets.get(secrets::DATABASE_URL).map(String::as_str).unwrap_or_default()
 }
 
 fn fill_in(declared: &mut OutboxDeclaration) {
@@ -214,7 +220,11 @@ fn header_prefix(sink: &SinkDeclaration) -> &'static str {
     }
 }
 
-fn keep_problem<T, E: std::fmt::Display>(result: Result<T, E>, place: &str, problems: &mut Vec<Problem>) -> Option<T> {
+pub(crate) fn keep_problem<T, E: std::fmt::Display>(
+    result: Result<T, E>,
+    place: &str,
+    problems: &mut Vec<Problem>,
+) -> Option<T> {
     result.map_err(|error| problems.push(Problem::at(place, error.to_string()))).ok()
 }
 
@@ -260,7 +270,7 @@ mod tests {
     #[test]
     fn each_problem_names_its_key() {
         for (change, place, said) in [
-            (json!({"outboxName": "a b"}), "outboxName", "an outbox's name must be"),
+            (json!({"outboxName": "a b"}), "outboxName", "the name of an outbox or capture must be"),
             (json!({"databaseUrl": "mysql://h/db"}), "databaseUrl", "postgres: or sqlite:"),
             (json!({"table": "a.b.c"}), "table", "is not the name of a table"),
             (json!({"destination": "orders.{even_type}"}), "destination", "there is no field `even_type`"),

@@ -1,15 +1,15 @@
 //! All declared outboxes: which of them run here, and what operators ask of them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashSet},
+    collections::{BTreeMap, HashSet},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use async_trait::async_trait;
-use relais_core::{OutboxChange, OutboxDeclarations, OutboxName, OutboxRecord, RelayReport, StoreError};
-use relais_engine::{EngineError, OutboxCheck, OutboxPlan, OutboxRelays, ParkedChoice, Problem, chain};
+use relais_core::{RelayChange, RelayDeclarations, RelayKind, RelayName, RelayRecord, StoreError};
+use relais_engine::{EngineError, OutboxRelays, ParkedChoice, Problem, RelayCheck, RelayPlan};
 use relais_outbox::{OutboxError, OutboxStore, ReadRequest, RelayOptions};
 use relais_protocol::{
     admin::AppliedAction,
@@ -24,19 +24,8 @@ use crate::{
     declaration::Declared,
     report::{BacklogFigures, RelayFigures},
     running::{COUNTED, Running},
+    supervisor::Supervisor,
 };
-
-/// How often this process reports on its relays. Also how often what is declared is compared, besides wake-ups.
-const REPORT: Duration = Duration::from_secs(5);
-
-/// When to report on what was just started.
-const SOON: Duration = Duration::from_secs(1);
-
-/// What was reported longer ago is of a process that is gone.
-const SILENT: Duration = Duration::from_secs(20);
-
-/// How long to wait before a store that is away is asked again.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// How long an operator waits for an outbox's database.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -46,133 +35,39 @@ const BATCH: usize = 1000;
 
 /// The application layer of outboxes. Cheap to clone.
 #[derive(Clone)]
-pub struct Outboxes(Arc<Inner>);
-
-struct Inner {
-    declarations: Arc<dyn OutboxDeclarations>,
-    sinks: Arc<dyn SinkFactory>,
-    /// What this process is called.
-    process: String,
-    running: Mutex<BTreeMap<OutboxName, Running>>,
-}
+pub struct Outboxes(Arc<Supervisor<Running>>);
 
 impl fmt::Debug for Outboxes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outboxes").field("process", &self.0.process).finish_non_exhaustive()
+        f.debug_struct("Outboxes").finish_non_exhaustive()
     }
 }
 
 impl Outboxes {
     /// Outboxes as the store has them. `process` must be the name of no other process.
-    pub fn new(declarations: Arc<dyn OutboxDeclarations>, sinks: Arc<dyn SinkFactory>, process: String) -> Self {
-        Self(Arc::new(Inner { declarations, sinks, process, running: Mutex::default() }))
+    pub fn new(declarations: Arc<dyn RelayDeclarations>, sinks: Arc<dyn SinkFactory>, process: String) -> Self {
+        Self(Arc::new(Supervisor::new(declarations, sinks, process)))
     }
 
     /// Publishes the declared outboxes until it is told to stop; what has begun is finished first. `changes` says when what is
     /// declared may have changed ([`Engine::declaration_changes`](relais_engine::Engine::declaration_changes)).
-    pub async fn run(self, mut changes: watch::Receiver<i64>, stop: CancellationToken) {
-        let (mut away, mut reported) = (false, false);
-        while !stop.is_cancelled() {
-            changes.mark_unchanged();
-            let pause = match self.reconcile().await {
-                Ok(started) => {
-                    away = false;
-                    if started { SOON } else { REPORT }
-                }
-                Err(error) => {
-                    if !away {
-                        tracing::warn!(error = %chain(&error), "outboxes can not be read; those that run go on");
-                    }
-                    away = true;
-                    RETRY
-                }
-            };
-            let reports = self.report().await;
-            // Where there are no outboxes, nothing is written.
-            if !reports.is_empty() || reported {
-                reported = !reports.is_empty();
-                self.tell(reports).await;
-            }
-            tokio::select! {
-                () = tokio::time::sleep(pause) => {}
-                changed = changes.changed() => if changed.is_err() { break },
-                () = stop.cancelled() => {}
-            }
-        }
-        let running = std::mem::take(&mut *self.running());
-        for outbox in running.into_values().map(|outbox| tokio::spawn(outbox.stopped())).collect::<Vec<_>>() {
-            // One that panicked has said so.
-            let _ = outbox.await;
-        }
-        if reported {
-            self.tell(Vec::new()).await;
-        }
+    pub async fn run(self, changes: watch::Receiver<i64>, stop: CancellationToken) {
+        self.0.run(changes, stop).await;
     }
 
-    fn running(&self) -> MutexGuard<'_, BTreeMap<OutboxName, Running>> {
-        self.0.running.lock().unwrap_or_else(PoisonError::into_inner)
+    async fn record(&self, name: &str) -> Result<RelayRecord, EngineError> {
+        self.0.record(name).await?.ok_or(EngineError::OutboxNotFound)
     }
 
-    /// Starts and stops what has changed, and nothing else; whether it started something.
-    async fn reconcile(&self) -> Result<bool, StoreError> {
-        let declared = self.0.declarations.list_outboxes().await?;
-        let wanted: BTreeSet<&OutboxName> = declared.iter().filter(|one| !one.paused).map(|one| &one.name).collect();
-        let mut running = self.running();
-        let gone: Vec<OutboxName> = running.keys().filter(|name| !wanted.contains(name)).cloned().collect();
-        for outbox in gone.into_iter().filter_map(|name| running.remove(&name)) {
-            tokio::spawn(outbox.let_go());
-        }
-        let mut any = false;
-        for record in declared.iter().filter(|record| !record.paused) {
-            let before = match running.get(&record.name) {
-                Some(known) if known.record == *record => continue,
-                _ => running.remove(&record.name),
-            };
-            let started = Running::start(record.clone(), Arc::clone(&self.0.sinks), before);
-            running.insert(record.name.clone(), started);
-            any = true;
-        }
-        Ok(any)
-    }
-
-    async fn report(&self) -> Vec<RelayReport> {
-        let insights: Vec<_> =
-            self.running().iter().map(|(name, running)| (name.clone(), Arc::clone(&running.insight))).collect();
-        // All at once: one database that is away must not hold up what is said of the others.
-        let asked = insights.into_iter().map(async |(outbox, insight)| {
-            let figures = insight.figures(outbox.as_str()).await;
-            let report = serde_json::to_string(&figures).ok()?;
-            Some(RelayReport { outbox, process: self.0.process.clone(), report })
-        });
-        futures::future::join_all(asked).await.into_iter().flatten().collect()
-    }
-
-    async fn tell(&self, reports: Vec<RelayReport>) {
-        if let Err(error) = self.0.declarations.report_relays(self.0.process.clone(), reports).await {
-            tracing::debug!(error = %chain(&error), "relays could not be reported on");
-        }
-    }
-
-    async fn record(&self, name: &str) -> Result<OutboxRecord, EngineError> {
-        let declared = self.0.declarations.list_outboxes().await?;
-        declared.into_iter().find(|record| record.name.as_str() == name).ok_or(EngineError::OutboxNotFound)
-    }
-
-    /// What processes last reported, by outbox.
-    async fn figures(&self) -> Result<BTreeMap<OutboxName, Vec<(String, RelayFigures)>>, EngineError> {
-        let mut figures: BTreeMap<_, Vec<_>> = BTreeMap::new();
-        for RelayReport { outbox, process, report } in self.0.declarations.list_relays(SILENT).await? {
-            // A report of another version says less, or more.
-            let report = serde_json::from_str(&report).unwrap_or_default();
-            figures.entry(outbox).or_default().push((process, report));
-        }
-        Ok(figures)
+    async fn records(&self) -> Result<Vec<RelayRecord>, StoreError> {
+        self.0.declarations.list_relays(RelayKind::Outbox).await
     }
 
     /// The outbox's database: the relay's own, or opened for this once.
-    async fn database(&self, record: &OutboxRecord) -> Result<(Arc<dyn OutboxStore>, RelayOptions), EngineError> {
+    async fn database(&self, record: &RelayRecord) -> Result<(Arc<dyn OutboxStore>, RelayOptions), EngineError> {
         let declared = Declared::stored(record).map_err(|problems| not_understood(&problems))?;
-        let known = self.running().get(&record.name).filter(|known| known.record == *record).map(|k| k.insight.store());
+        let known =
+            self.0.running().get(&record.name).filter(|known| known.record == *record).map(|k| k.insight.store());
         if let Some(Some(store)) = known {
             return Ok((store, declared.options));
         }
@@ -214,11 +109,11 @@ impl OutboxRelays for Outboxes {
         &self,
         declared: &[OutboxDeclaration],
         prune: bool,
-        how: OutboxCheck,
-    ) -> Result<OutboxPlan, EngineError> {
-        let known = self.0.declarations.list_outboxes().await?;
-        let known: BTreeMap<&str, &OutboxRecord> = known.iter().map(|record| (record.name.as_str(), record)).collect();
-        let (mut plan, mut named) = (OutboxPlan::default(), HashSet::new());
+        how: RelayCheck,
+    ) -> Result<RelayPlan, EngineError> {
+        let known = self.records().await?;
+        let known: BTreeMap<&str, &RelayRecord> = known.iter().map(|record| (record.name.as_str(), record)).collect();
+        let (mut plan, mut named) = (RelayPlan::default(), HashSet::new());
         for (i, declaration) in declared.iter().enumerate() {
             let below = |problem: Problem| Problem::at(format!("/outboxes/{i}/{}", problem.path), problem.message);
             if !named.insert(declaration.outbox_name.as_str()) {
@@ -228,35 +123,32 @@ impl OutboxRelays for Outboxes {
             }
             let stored = known.get(declaration.outbox_name.as_str());
             match self.planned(declaration, stored.copied(), how).await {
-                Ok((name, action, change)) => {
-                    plan.entries.push((name, action));
-                    plan.changes.extend(change);
-                }
+                Ok(planned) => plan.add(planned),
                 Err(problems) => plan.problems.extend(problems.into_iter().map(below)),
             }
         }
         for record in known.values().filter(|record| prune && !named.contains(record.name.as_str())) {
-            plan.entries.push((record.name.clone(), AppliedAction::Deleted));
-            plan.changes.push(OutboxChange::Delete(record.name.clone()));
+            let deletion = RelayChange::Delete(RelayKind::Outbox, record.name.clone());
+            plan.add((record.name.clone(), AppliedAction::Deleted, Some(deletion)));
         }
         Ok(plan)
     }
 
     async fn declarations(&self) -> Result<Vec<OutboxDeclaration>, EngineError> {
-        let records = self.0.declarations.list_outboxes().await?;
+        let records = self.records().await?;
         records.iter().map(shown).collect()
     }
 
     async fn states(&self) -> Result<Vec<OutboxState>, EngineError> {
-        let (records, mut figures) = (self.0.declarations.list_outboxes().await?, self.figures().await?);
-        let state = |record: &OutboxRecord| Ok(state(shown(record)?, figures.remove(&record.name).unwrap_or_default()));
+        let (records, mut figures) = (self.records().await?, self.0.reports::<RelayFigures>().await?);
+        let state = |record: &RelayRecord| Ok(state(shown(record)?, figures.remove(&record.name).unwrap_or_default()));
         records.iter().map(state).collect()
     }
 
     async fn state(&self, name: &str) -> Result<OutboxState, EngineError> {
         let record = self.record(name).await?;
-        let mut figures = self.figures().await?.remove(&record.name).unwrap_or_default();
-        let own = self.running().get(&record.name).map(|running| running.insight.stats());
+        let mut figures = self.0.reports::<RelayFigures>().await?.remove(&record.name).unwrap_or_default();
+        let own = self.0.running().get(&record.name).map(|running| running.insight.stats());
         if let Some(stats) = own {
             figures.retain(|(process, _)| *process != self.0.process);
             figures.push((self.0.process.clone(), RelayFigures::new(stats, None)));
@@ -296,7 +188,7 @@ impl OutboxRelays for Outboxes {
     }
 
     fn in_trouble(&self) -> Vec<(String, String)> {
-        let running = self.running();
+        let running = self.0.running();
         let trouble = running.iter().filter_map(|(name, one)| Some((name.to_string(), one.insight.stats().trouble?)));
         trouble.collect()
     }
@@ -307,9 +199,9 @@ impl Outboxes {
     async fn planned(
         &self,
         declaration: &OutboxDeclaration,
-        stored: Option<&OutboxRecord>,
-        how: OutboxCheck,
-    ) -> Result<(OutboxName, AppliedAction, Option<OutboxChange>), Vec<Problem>> {
+        stored: Option<&RelayRecord>,
+        how: RelayCheck,
+    ) -> Result<(RelayName, AppliedAction, Option<RelayChange>), Vec<Problem>> {
         let mut declared = Declared::new(declaration.clone())?;
         if let Some(stored) = stored.and_then(|record| Declared::stored(record).ok()) {
             declared.keep_secrets(&stored);
@@ -330,7 +222,7 @@ impl Outboxes {
         if !problems.is_empty() {
             return Err(problems);
         }
-        let change = OutboxChange::Put { outbox: Box::new(record), paused: declaration.paused };
+        let change = RelayChange::Put { relay: Box::new(record), paused: declaration.paused };
         Ok((name, action, Some(change)))
     }
 }
@@ -350,7 +242,7 @@ async fn decide(store: &dyn OutboxStore, name: &str, ids: &[String], decision: D
 }
 
 /// An outbox as it may be shown.
-fn shown(record: &OutboxRecord) -> Result<OutboxDeclaration, EngineError> {
+fn shown(record: &RelayRecord) -> Result<OutboxDeclaration, EngineError> {
     let declaration: Result<OutboxDeclaration, _> = serde_json::from_str(record.declaration.get());
     let declaration = declaration.map_err(|error| EngineError::from(StoreError::Failed(error.into())))?;
     Ok(OutboxDeclaration { paused: Some(record.paused), ..declaration })

@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use relais_core::OutboxRecord;
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use relais_core::{RelayKind, RelayRecord};
 use relais_engine::chain;
 use relais_outbox::{OutboxStore, Relay, RelayHandle, RelayStats};
 use tokio::task::JoinHandle;
@@ -17,13 +19,14 @@ use crate::{
     declaration::Declared,
     report::{Meter, RelayFigures},
     sink::TracedSink,
+    supervisor::Supervised,
 };
 
 /// The longest pause before a database that is away is asked again.
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// How often it is tried to drop a slot that nobody reads any more.
-const DROP_TRIES: usize = 20;
+pub(crate) const DROP_TRIES: usize = 20;
 
 /// How many unpublished rows are counted.
 pub(crate) const COUNTED: u64 = 10_000;
@@ -34,22 +37,24 @@ const COUNTING: Duration = Duration::from_secs(5);
 /// An outbox that this process publishes.
 pub(crate) struct Running {
     /// What it was started with.
-    pub(crate) record: OutboxRecord,
+    pub(crate) record: RelayRecord,
     pub(crate) insight: Arc<Insight>,
     stop: CancellationToken,
     task: JoinHandle<()>,
 }
 
-impl Running {
-    /// Starts to publish, once `before` has ended.
-    pub(crate) fn start(record: OutboxRecord, sinks: Arc<dyn SinkFactory>, before: Option<Self>) -> Self {
+#[async_trait]
+impl Supervised for Running {
+    const KIND: RelayKind = RelayKind::Outbox;
+
+    fn start(record: RelayRecord, sinks: Arc<dyn SinkFactory>, before: Option<Self>) -> Self {
         let (stop, insight) = (CancellationToken::new(), Arc::new(Insight::default()));
         let (stopped, seen, to_run) = (stop.clone(), Arc::clone(&insight), record.clone());
         let task = tokio::spawn(async move {
             if let Some(before) = before {
                 // In the database before, nobody reads the slot any more.
                 match before.is_elsewhere(&to_run) {
-                    true => before.let_go().await,
+                    true => before.let_go(true).await,
                     false => before.stopped().await,
                 }
             }
@@ -58,18 +63,17 @@ impl Running {
         Self { record, insight, stop, task }
     }
 
-    /// Whether it has another table than this one.
-    fn is_elsewhere(&self, other: &OutboxRecord) -> bool {
-        match (Declared::stored(&self.record), Declared::stored(other)) {
-            (Ok(one), Ok(other)) => {
-                (one.database_url(), &one.shown.table) != (other.database_url(), &other.shown.table)
-            }
-            _ => false,
-        }
+    fn record(&self) -> &RelayRecord {
+        &self.record
     }
 
-    /// Stops, and lets go of the slot: paused or deleted, nobody reads it, and it must not fill the database's disk.
-    pub(crate) async fn let_go(self) {
+    fn report(&self) -> BoxFuture<'static, Option<String>> {
+        let (insight, outbox) = (Arc::clone(&self.insight), self.record.name.clone());
+        Box::pin(async move { serde_json::to_string(&insight.figures(outbox.as_str()).await).ok() })
+    }
+
+    /// Paused or deleted, nobody reads the slot, and it must not fill the database's disk.
+    async fn let_go(self, _: bool) {
         let (store, record) = (self.insight.store(), self.record.clone());
         self.stopped().await;
         let (Some(store), Ok(declared)) = (store, Declared::stored(&record)) else { return };
@@ -87,8 +91,7 @@ impl Running {
         }
     }
 
-    /// Stops, and waits until the round that has begun is finished.
-    pub(crate) async fn stopped(self) {
+    async fn stopped(self) {
         self.stop.cancel();
         if let Err(error) = self.task.await {
             tracing::error!(outbox = %self.record.name, %error, "a relay ended badly");
@@ -96,6 +99,18 @@ impl Running {
         let (outbox, stats) = (self.record.name.as_str(), self.insight.stats());
         self.insight.meter.show(outbox, &RelayFigures::new(stats, None));
         self.insight.meter.close(outbox);
+    }
+}
+
+impl Running {
+    /// Whether it has another table than this one.
+    fn is_elsewhere(&self, other: &RelayRecord) -> bool {
+        match (Declared::stored(&self.record), Declared::stored(other)) {
+            (Ok(one), Ok(other)) => {
+                (one.database_url(), &one.shown.table) != (other.database_url(), &other.shown.table)
+            }
+            _ => false,
+        }
     }
 }
 
@@ -150,7 +165,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Opens the outbox and publishes it until it is told to stop.
-async fn publish(record: &OutboxRecord, sinks: &dyn SinkFactory, insight: &Insight, stop: CancellationToken) {
+async fn publish(record: &RelayRecord, sinks: &dyn SinkFactory, insight: &Insight, stop: CancellationToken) {
     let outbox = record.name.as_str();
     let mut pause = Duration::from_millis(250);
     loop {
@@ -183,14 +198,14 @@ async fn publish(record: &OutboxRecord, sinks: &dyn SinkFactory, insight: &Insig
 
 type Prepared = (Relay, Arc<dyn OutboxStore>, Arc<TracedSink>);
 
-async fn prepare(record: &OutboxRecord, sinks: &dyn SinkFactory) -> Result<Prepared, String> {
+async fn prepare(record: &RelayRecord, sinks: &dyn SinkFactory) -> Result<Prepared, String> {
     let declared = Declared::stored(record).map_err(|problems| {
         let told = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message));
         told.collect::<Vec<_>>().join("; ")
     })?;
     let store = open(&declared).await.map_err(|error| why(&error))?;
-    let sink = sinks.open(&declared.whole()).await.map_err(|error| error.to_string())?;
-    let sink = Arc::new(TracedSink { outbox: record.name.to_string(), sink });
+    let sink = sinks.open(record.name.as_str(), &declared.sink()).await.map_err(|error| error.to_string())?;
+    let sink = Arc::new(TracedSink { source: format!("outbox {}", record.name), sink });
     let relay = Relay::new(Arc::clone(&store), Arc::clone(&sink) as _, declared.options);
     let relay = relay.await.map_err(|error| why(&error))?;
     Ok((relay, store, sink))

@@ -3,25 +3,25 @@
 use std::collections::BTreeMap;
 
 use relais_engine::Problem;
-use relais_protocol::{admin::SecretDeclaration, outbox::OutboxDeclaration};
+use relais_protocol::{admin::SecretDeclaration, outbox::SinkDeclaration};
 use url::Url;
 
 /// Secrets by the place of their key in the declaration: `databaseUrl`, `sink/rabbitmq/url`.
 pub(crate) type Secrets = BTreeMap<String, String>;
 
-const DATABASE_URL: &str = "databaseUrl";
+pub(crate) const DATABASE_URL: &str = "databaseUrl";
 const RABBITMQ_URL: &str = "sink/rabbitmq/url";
 const REDIS_URL: &str = "sink/redis/url";
 const SIGNING_SECRET: &str = "sink/http/signingSecret";
-pub(crate) const KAFKA_SETTING: &str = "sink/kafka/settings/";
+const KAFKA_SETTING: &str = "sink/kafka/settings/";
 
-/// Divides a declaration into what may be shown and what may not. Problems are at places below the declaration.
-pub(crate) fn split(mut declared: OutboxDeclaration) -> Result<(OutboxDeclaration, Secrets), Vec<Problem>> {
+/// Takes out what may not be shown. Problems are at places below the declaration.
+pub(crate) fn split(database_url: &mut SecretDeclaration, sink: &mut SinkDeclaration) -> Result<Secrets, Vec<Problem>> {
     let (mut secrets, mut problems) = (Secrets::new(), Vec::new());
     let urls = [
-        (DATABASE_URL, Some(&mut declared.database_url)),
-        (RABBITMQ_URL, declared.sink.rabbitmq.as_mut().map(|sink| &mut sink.url)),
-        (REDIS_URL, declared.sink.redis.as_mut().map(|sink| &mut sink.url)),
+        (DATABASE_URL, Some(database_url)),
+        (RABBITMQ_URL, sink.rabbitmq.as_mut().map(|sink| &mut sink.url)),
+        (REDIS_URL, sink.redis.as_mut().map(|sink| &mut sink.url)),
     ];
     for (place, url) in urls {
         let Some(url) = url else { continue };
@@ -34,10 +34,10 @@ pub(crate) fn split(mut declared: OutboxDeclaration) -> Result<(OutboxDeclaratio
         }
     }
     let mut hidden = Vec::new();
-    if let Some(http) = &mut declared.sink.http {
+    if let Some(http) = &mut sink.http {
         hidden.extend(http.signing_secret.take().map(|secret| (SIGNING_SECRET.to_owned(), secret)));
     }
-    if let Some(kafka) = &mut declared.sink.kafka {
+    if let Some(kafka) = &mut sink.kafka {
         let secret = |name: &String| ["password", "secret", ".pem", ".key"].iter().any(|part| name.contains(part));
         let names: Vec<String> = kafka.settings.keys().filter(|name| secret(name)).cloned().collect();
         let taken = names.into_iter().filter_map(|name| kafka.settings.remove_entry(&name));
@@ -54,21 +54,24 @@ pub(crate) fn split(mut declared: OutboxDeclaration) -> Result<(OutboxDeclaratio
             Err(message) => problems.push(Problem::at(place, message)),
         }
     }
-    if problems.is_empty() { Ok((declared, secrets)) } else { Err(problems) }
+    if problems.is_empty() { Ok(secrets) } else { Err(problems) }
 }
 
 /// What a declaration does not repeat stays: a URL without a password that is otherwise the same, and what is never shown.
-pub(crate) fn keep(declared: &OutboxDeclaration, secrets: &mut Secrets, stored: &Secrets) {
-    for (place, old) in stored {
+/// None of one Kafka cluster is sent to another.
+pub(crate) fn keep(sink: &SinkDeclaration, secrets: &mut Secrets, stored: (&SinkDeclaration, &Secrets)) {
+    let brokers = |sink: &SinkDeclaration| sink.kafka.as_ref().map(|kafka| kafka.brokers.clone());
+    let same_cluster = brokers(sink) == brokers(stored.0);
+    for (place, old) in stored.1 {
         match secrets.get_mut(place) {
             Some(url) if without_password(url).as_ref() == Ok(url) && without_password(old).as_ref() == Ok(url) => {
                 old.clone_into(url);
             }
             Some(_) => {}
-            None if place == SIGNING_SECRET && declared.sink.http.is_some() => {
+            None if place == SIGNING_SECRET && sink.http.is_some() => {
                 secrets.insert(place.clone(), old.clone());
             }
-            None if place.starts_with(KAFKA_SETTING) && declared.sink.kafka.is_some() => {
+            None if place.starts_with(KAFKA_SETTING) && sink.kafka.is_some() && same_cluster => {
                 secrets.insert(place.clone(), old.clone());
             }
             None => {}
@@ -76,30 +79,29 @@ pub(crate) fn keep(declared: &OutboxDeclaration, secrets: &mut Secrets, stored: 
     }
 }
 
-/// The whole declaration again.
-pub(crate) fn join(mut shown: OutboxDeclaration, secrets: &Secrets) -> OutboxDeclaration {
+/// Puts them back.
+pub(crate) fn join(database_url: &mut SecretDeclaration, sink: &mut SinkDeclaration, secrets: &Secrets) {
     let secret = |place: &str| secrets.get(place).cloned().map(SecretDeclaration::Plain);
     let urls = [
-        (DATABASE_URL, Some(&mut shown.database_url)),
-        (RABBITMQ_URL, shown.sink.rabbitmq.as_mut().map(|sink| &mut sink.url)),
-        (REDIS_URL, shown.sink.redis.as_mut().map(|sink| &mut sink.url)),
+        (DATABASE_URL, Some(database_url)),
+        (RABBITMQ_URL, sink.rabbitmq.as_mut().map(|sink| &mut sink.url)),
+        (REDIS_URL, sink.redis.as_mut().map(|sink| &mut sink.url)),
     ];
     for (place, url) in urls {
         if let (Some(url), Some(secret)) = (url, secret(place)) {
             *url = secret;
         }
     }
-    if let Some(http) = &mut shown.sink.http {
+    if let Some(http) = &mut sink.http {
         http.signing_secret = secret(SIGNING_SECRET);
     }
-    if let Some(kafka) = &mut shown.sink.kafka {
+    if let Some(kafka) = &mut sink.kafka {
         for (place, value) in secrets {
             if let Some(name) = place.strip_prefix(KAFKA_SETTING) {
                 kafka.settings.insert(name.to_owned(), SecretDeclaration::Plain(value.clone()));
             }
         }
     }
-    shown
 }
 
 /// The text of a secret that was resolved by whoever read the file.
@@ -138,6 +140,15 @@ mod tests {
 
     use super::*;
 
+    fn split(mut declared: OutboxDeclaration) -> Result<(OutboxDeclaration, Secrets), Vec<Problem>> {
+        let secrets = super::split(&mut declared.database_url, &mut declared.sink)?;
+        Ok((declared, secrets))
+    }
+
+    fn keep(declared: &OutboxDeclaration, secrets: &mut Secrets, stored: &Secrets) {
+        super::keep(&declared.sink, secrets, (&declared.sink, stored));
+    }
+
     fn declared(database: &str, broker: &str) -> OutboxDeclaration {
         serde_json::from_value(serde_json::json!({
             "outboxName": "orders", "databaseUrl": database, "sink": {"rabbitmq": {"url": broker}},
@@ -152,7 +163,9 @@ mod tests {
         let text = serde_json::to_string(&shown).unwrap();
         assert!(!text.contains("hidden"), "{text}");
         assert!(text.contains("postgres://u@h/db?sslmode=require") && text.contains("amqp://u@h/v"), "{text}");
-        assert_eq!(join(shown, &secrets), whole);
+        let mut again = shown;
+        join(&mut again.database_url, &mut again.sink, &secrets);
+        assert_eq!(again, whole);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink};
-use relais_protocol::outbox::OutboxDeclaration;
+use relais_protocol::outbox::SinkDeclaration;
 use tracing::Instrument as _;
 
 /// Why there is no sink.
@@ -31,16 +31,18 @@ pub enum SinkError {
 /// Makes sinks of declarations. Declarations come with their secrets in clear.
 #[async_trait]
 pub trait SinkFactory: Send + Sync + 'static {
-    /// Makes the sink of an outbox. It need not be connected yet.
-    async fn open(&self, outbox: &OutboxDeclaration) -> Result<Arc<dyn Sink>, SinkError>;
+    /// Makes a sink. It need not be connected yet. `source` says whose messages it takes: the name of an outbox, or
+    /// `capture/` and the name of a capture.
+    async fn open(&self, source: &str, sink: &SinkDeclaration) -> Result<Arc<dyn Sink>, SinkError>;
 
-    /// Connects to where the messages of an outbox are to go, and lets go again. Publishes nothing.
-    async fn check(&self, outbox: &OutboxDeclaration) -> Result<(), SinkError>;
+    /// Connects to where messages are to go, and lets go again. Publishes nothing.
+    async fn check(&self, source: &str, sink: &SinkDeclaration) -> Result<(), SinkError>;
 }
 
 /// A sink with a span around each batch.
 pub(crate) struct TracedSink {
-    pub(crate) outbox: String,
+    /// `outbox` and its name, or `capture` and its name.
+    pub(crate) source: String,
     pub(crate) sink: Arc<dyn Sink>,
 }
 
@@ -53,8 +55,8 @@ impl Sink for TracedSink {
     async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
         // The messages keep the trace context of whoever wrote them: a batch has those of many.
         let span = tracing::debug_span!(
-            "publish", otel.name = %format_args!("publish outbox {}", self.outbox), otel.kind = "producer",
-            outbox = self.outbox, messages = batch.len(), confirmed = tracing::field::Empty,
+            "publish", otel.name = %format_args!("publish {}", self.source), otel.kind = "producer",
+            source = self.source, messages = batch.len(), confirmed = tracing::field::Empty,
         );
         let outcomes = self.sink.publish(batch).instrument(span.clone()).await;
         span.record("confirmed", outcomes.iter().filter(|outcome| outcome.is_confirmed()).count());

@@ -1,4 +1,4 @@
-//! Declaration files: services, clients, authorizations, schedules and outboxes in YAML or JSON.
+//! Declaration files: services, clients, authorizations, schedules, outboxes and captures in YAML or JSON.
 //!
 //! Read alike by `relais apply` and by the server that watches a file. References to environment variables are resolved
 //! here, by whoever reads the file: the server never sees the names of another machine's variables. What the names and
@@ -7,7 +7,11 @@
 use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use relais_protocol::admin::{Declaration, SecretDeclaration};
+use relais_protocol::{
+    admin::{Declaration, SecretDeclaration},
+    capture::MaskDeclaration,
+    outbox::SinkDeclaration,
+};
 use serde_saphyr::{Error, MessageFormatter as _, UserMessageFormatter};
 
 use crate::nearest::did_you_mean;
@@ -36,21 +40,42 @@ fn parse_with(text: &str, origin: &str, variable: impl Fn(&str) -> Option<String
         }
     }
     for outbox in &mut declaration.outboxes {
-        let sink = &mut outbox.sink;
-        let urls = [Some(&mut outbox.database_url), sink.rabbitmq.as_mut().map(|sink| &mut sink.url)];
-        let urls = urls.into_iter().chain([sink.redis.as_mut().map(|sink| &mut sink.url)]).flatten();
-        let settings = sink.kafka.iter_mut().flat_map(|kafka| kafka.settings.values_mut());
-        let signing = sink.http.iter_mut().filter_map(|http| http.signing_secret.as_mut());
-        for secret in urls.chain(settings).chain(signing) {
-            if let SecretDeclaration::Env { env } = secret {
-                let found = resolve(env, &variable).with_context(|| {
-                    format!("{origin}: a value of outbox `{}` is to come from the environment", outbox.outbox_name)
-                })?;
-                *secret = SecretDeclaration::Plain(found);
-            }
-        }
+        let secrets = sink_secrets(&mut outbox.sink).chain([&mut outbox.database_url]);
+        resolve_all(secrets, &variable)
+            .with_context(|| format!("{origin}: a value of outbox `{}`", outbox.outbox_name))?;
+    }
+    for capture in &mut declaration.captures {
+        let salts = capture.mask_columns.values_mut().filter_map(|mask| match mask {
+            MaskDeclaration::Hash(mask) => Some(&mut mask.hash),
+            MaskDeclaration::Text(_) => None,
+        });
+        let secrets = sink_secrets(&mut capture.sink).chain([&mut capture.database_url]).chain(salts);
+        resolve_all(secrets, &variable)
+            .with_context(|| format!("{origin}: a value of capture `{}`", capture.capture_name))?;
     }
     Ok(declaration)
+}
+
+/// What may be secret of a sink.
+fn sink_secrets(sink: &mut SinkDeclaration) -> impl Iterator<Item = &mut SecretDeclaration> {
+    let urls =
+        sink.rabbitmq.iter_mut().map(|sink| &mut sink.url).chain(sink.redis.iter_mut().map(|sink| &mut sink.url));
+    let settings = sink.kafka.iter_mut().flat_map(|kafka| kafka.settings.values_mut());
+    urls.chain(settings).chain(sink.http.iter_mut().filter_map(|http| http.signing_secret.as_mut()))
+}
+
+/// Replaces names of environment variables by what they hold.
+fn resolve_all<'a>(
+    secrets: impl Iterator<Item = &'a mut SecretDeclaration>,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<()> {
+    for secret in secrets {
+        if let SecretDeclaration::Env { env } = secret {
+            let found = resolve(env, &variable).context("is to come from the environment")?;
+            *secret = SecretDeclaration::Plain(found);
+        }
+    }
+    Ok(())
 }
 
 /// The secret that an environment variable holds.
@@ -209,7 +234,8 @@ authorizations:
             ("servces: []\n", "services.yaml:1:1: unknown key `servces`: did you mean `services`?"),
             (
                 "wombat: []\n",
-                "services.yaml:1:1: unknown key `wombat`; known are services, clients, authorizations, schedules, outboxes",
+                "services.yaml:1:1: unknown key `wombat`; known are services, clients, authorizations, schedules, outboxes, \
+                 captures",
             ),
             (
                 "authorizations:\n  - {clientId: c, serviceName: s, roles: [dance]}\n",

@@ -173,5 +173,6 @@ fn declaration(secret: &str, worker_secret: &str) -> anyhow::Result<Declaration>
         authorizations: vec![authorization(CONSUMER, RoleName::Consume), authorization(WORKER, RoleName::Work)],
         schedules: Vec::new(),
         outboxes: Vec::new(),
+        captures: Vec::new(),
     })
 }

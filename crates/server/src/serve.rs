@@ -14,7 +14,7 @@ use relais_engine::{
 };
 use relais_http::{ServeOptions, TrustedProxies};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
-use relais_relay::Outboxes;
+use relais_relay::{Captures, Outboxes};
 use relais_store::Ports;
 use relais_ui::UiOptions;
 use tokio::net::TcpListener;
@@ -78,7 +78,7 @@ pub struct Server {
 impl Server {
     /// Starts one. A PostgreSQL that is away does not keep it from starting: it says 503 until it is there.
     pub async fn start(config: &Config, listener: TcpListener, stop: CancellationToken) -> anyhow::Result<Self> {
-        let Ports { store, outboxes: declared_outboxes } = open_ports(config).await?;
+        let Ports { store, relays } = open_ports(config).await?;
         let render = install_metrics()?;
         // Before the engine, whose background services would find no tables.
         let prepared = prepare(&store, &config.database).await?;
@@ -90,8 +90,10 @@ impl Server {
             bus: options.bus.bus.clone(),
             max_body_bytes: config.server.max_body_bytes,
         }));
-        let outboxes = Outboxes::new(declared_outboxes, Arc::clone(&sinks) as _, process_name(config));
+        let outboxes = Outboxes::new(Arc::clone(&relays), Arc::clone(&sinks) as _, process_name(config));
+        let captures = Captures::new(relays, Arc::clone(&sinks) as _, process_name(config));
         options.outboxes = Some(Arc::new(outboxes.clone()));
+        options.captures = Some(Arc::new(captures.clone()));
         let engine = Engine::start(Arc::clone(&store), options)?;
         sinks.set_engine(engine.clone());
         if prepared {
@@ -105,10 +107,12 @@ impl Server {
         } else {
             tokio::spawn(prepare_when_there(store, config.database.migrate, engine.stopping()));
         }
-        let relaying = config
-            .server
-            .has(Role::Relay)
-            .then(|| tokio::spawn(outboxes.run(engine.declaration_changes(), stop.clone())));
+        let relaying = config.server.has(Role::Relay).then(|| {
+            let (changes, also, stop) = (engine.declaration_changes(), engine.declaration_changes(), stop.clone());
+            tokio::spawn(async move {
+                tokio::join!(outboxes.run(changes, stop.clone()), captures.run(also, stop));
+            })
+        });
         let (upkeep, stopped) = (render.clone(), stop.clone());
         tokio::spawn(async move {
             // Samples are kept one by one until they are counted; a server that nobody asks must count them too.
@@ -444,6 +448,19 @@ fn describe_metrics() {
     gauge!("relais_outbox_relays", "Relays that share an outbox, by outbox.");
     gauge!("relais_outbox_mode", "How rows are found at present, by outbox and mode.");
     gauge!("relais_outbox_retained_wal_bytes", "WAL that the database keeps for an outbox's slot, by outbox.");
+    counter!("relais_capture_changes_total", "Changes of captured tables that this process published, by capture.");
+    counter!("relais_capture_snapshot_rows_total", "Rows of snapshots that this process published, by capture.");
+    gauge!(
+        "relais_capture_trouble",
+        "Whether a capture can not go on: its database or its sink is away, or lacks something."
+    );
+    gauge!("relais_capture_reading", "Whether this process reads the capture's slot. The others stand by.");
+    gauge!(
+        "relais_capture_lag_seconds",
+        "How long the last change took from its commit until it was published, by capture."
+    );
+    gauge!("relais_capture_retained_wal_bytes", "WAL that the database keeps for a capture's slot, by capture.");
+    gauge!("relais_capture_unconfirmed_wal_bytes", "WAL of a capture's slot that is not confirmed yet, by capture.");
     gauge!("relais_outbox_unconfirmed_wal_bytes", "WAL of an outbox's slot that is not confirmed yet, by outbox.");
     histogram!("relais_schedule_lateness_seconds", "From when a scheduled task was due to when it was submitted.");
     histogram!("relais_callback_seconds", "Tries to send a callback, by type.");

@@ -1,4 +1,4 @@
-//! The sinks that outboxes can be declared with. The one place that names them all.
+//! The sinks that outboxes and captures can be declared with. The one place that names them all.
 
 use std::sync::{Arc, OnceLock};
 
@@ -14,8 +14,7 @@ use relais_messaging::{
 use relais_protocol::{
     admin::SecretDeclaration,
     outbox::{
-        HttpSinkDeclaration, KafkaSinkDeclaration, OutboxDeclaration, RabbitMqSinkDeclaration, RedisSinkDeclaration,
-        SinkDeclaration,
+        HttpSinkDeclaration, KafkaSinkDeclaration, RabbitMqSinkDeclaration, RedisSinkDeclaration, SinkDeclaration,
     },
 };
 use relais_relay::{SinkError, SinkFactory};
@@ -32,7 +31,7 @@ pub struct SinkOptions {
     pub max_body_bytes: usize,
 }
 
-/// Makes the sinks of outboxes.
+/// Makes the sinks of outboxes and captures.
 pub struct Sinks {
     options: SinkOptions,
     /// Tasks are its business. It starts later than this is made.
@@ -64,20 +63,20 @@ impl Sinks {
         HttpSink::new(options).map_err(|error| wrong("http/signingSecret", error))
     }
 
-    fn task(&self, client_id: &str, outbox: &str) -> Result<TaskSink, SinkError> {
+    fn task(&self, client_id: &str, source: &str) -> Result<TaskSink, SinkError> {
         let Some(engine) = self.engine.get() else {
             return Err(away("task", "the server is starting".to_owned()));
         };
         let options =
-            TaskSinkOptions { max_body_bytes: self.options.max_body_bytes, ..TaskSinkOptions::new(client_id, outbox) };
+            TaskSinkOptions { max_body_bytes: self.options.max_body_bytes, ..TaskSinkOptions::new(client_id, source) };
         TaskSink::new(engine.clone(), options).map_err(|error| wrong("task", error))
     }
 }
 
 #[async_trait]
 impl SinkFactory for Sinks {
-    async fn open(&self, outbox: &OutboxDeclaration) -> Result<Arc<dyn Sink>, SinkError> {
-        match &outbox.sink {
+    async fn open(&self, source: &str, sink: &SinkDeclaration) -> Result<Arc<dyn Sink>, SinkError> {
+        match sink {
             SinkDeclaration { rabbitmq: Some(RabbitMqSinkDeclaration { url }), .. } => {
                 Ok(Arc::new(RabbitMqSink::new(self.broker(url)?)))
             }
@@ -87,13 +86,13 @@ impl SinkFactory for Sinks {
             SinkDeclaration { bus: Some(_), .. } => {
                 Ok(Arc::new(BusSink::new(self.options.bus.clone(), BusSinkOptions::default())))
             }
-            SinkDeclaration { task: Some(task), .. } => Ok(Arc::new(self.task(&task.client_id, &outbox.outbox_name)?)),
+            SinkDeclaration { task: Some(task), .. } => Ok(Arc::new(self.task(&task.client_id, source)?)),
             _ => Err(wrong("", "there is no sink")),
         }
     }
 
-    async fn check(&self, outbox: &OutboxDeclaration) -> Result<(), SinkError> {
-        match &outbox.sink {
+    async fn check(&self, source: &str, sink: &SinkDeclaration) -> Result<(), SinkError> {
+        match sink {
             SinkDeclaration { rabbitmq: Some(RabbitMqSinkDeclaration { url }), .. } => {
                 match self.broker(url)?.first_attempt().await {
                     BrokerState::Connected { .. } | BrokerState::Blocked { .. } => Ok(()),
@@ -105,7 +104,7 @@ impl SinkFactory for Sinks {
                 redis_sink(redis)?.ping().await.map_err(|error| away("redis/url", error.to_string()))
             }
             // These have no server that could be asked, or it is told by the first message.
-            _ => self.open(outbox).await.map(drop),
+            _ => self.open(source, sink).await.map(drop),
         }
     }
 }

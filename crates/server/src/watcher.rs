@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use relais_engine::{Actor, ApplyOptions, Engine, EngineError, NotReady, OperatorRole, OutboxCheck, chain};
+use relais_engine::{Actor, ApplyOptions, Engine, EngineError, NotReady, OperatorRole, RelayCheck, chain};
 use relais_protocol::admin::AppliedAction;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -88,7 +88,7 @@ async fn apply(path: &Path, content: &[u8], prune: bool, engine: &Engine, first_
     };
     let reader = engine.operator(Actor::new(file.to_string(), OperatorRole::Admin, "file"));
     // A database of an outbox that is away must not keep back what else is declared.
-    let options = ApplyOptions { prune, check: OutboxCheck::IfThere, ..ApplyOptions::default() };
+    let options = ApplyOptions { prune, check: RelayCheck::IfThere, ..ApplyOptions::default() };
     match reader.apply_with(declaration, options).await {
         Ok(report) => {
             let changed = report.applied.iter().filter(|entry| entry.action != AppliedAction::Unchanged).count();

@@ -35,9 +35,9 @@ mod instances;
 mod maintenance;
 mod migrations;
 mod operators;
-mod outboxes;
 mod postgres;
 mod purge;
+mod relays;
 mod row;
 mod schedules;
 mod secrets;
@@ -53,7 +53,7 @@ pub use submissions::statements::{Enqueue, enqueue};
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{OutboxDeclarations, Store, StoreError};
+use relais_core::{RelayDeclarations, Store, StoreError};
 
 /// How to reach a database.
 #[derive(Debug, Clone)]
@@ -82,14 +82,14 @@ impl Default for Options {
 pub struct Ports {
     /// Tasks and all that belongs to them.
     pub store: Arc<dyn Store>,
-    /// Outboxes.
-    pub outboxes: Arc<dyn OutboxDeclarations>,
+    /// Outboxes and captures.
+    pub relays: Arc<dyn RelayDeclarations>,
 }
 
 impl Ports {
     fn of<D: session::Database>(verbs: verbs::Verbs<D>) -> Self {
         let verbs = Arc::new(verbs);
-        Self { store: Arc::clone(&verbs) as _, outboxes: verbs }
+        Self { store: Arc::clone(&verbs) as _, relays: verbs }
     }
 }
 

@@ -21,8 +21,8 @@ use crate::{
     history::statements::{History, HistoryReader},
     instances::statements::{InstanceReader, InstanceRows},
     operators::statements::{OperatorReader, OperatorRows},
-    outboxes::statements::{OutboxReader, OutboxRows},
     purge::statements::PurgeRows,
+    relays::statements::{RelayReader, RelayRows},
     schedules::statements::{Schedules, Timetable},
     secrets::statements::{SecretFiles, Secrets},
     submissions::statements::SubmissionRows,
@@ -60,7 +60,7 @@ pub(crate) trait Database:
     + Linked
     + BatchList
     + OperatorReader
-    + OutboxReader
+    + RelayReader
     + Dispatches
     + ClockReader
     + SecretFiles
@@ -111,7 +111,7 @@ pub(crate) trait Session:
     + History
     + SubmissionRows
     + OperatorRows
-    + OutboxRows
+    + RelayRows
     + Schedules
     + Secrets
     + Dependencies

@@ -34,13 +34,13 @@ mod group;
 mod guardian;
 pub mod kafka;
 mod lifecycle;
-pub mod outbox_suite;
 mod port;
 pub mod postgres;
 pub mod process;
 pub mod proxy;
 pub mod rabbitmq;
 pub mod redis;
+pub mod relay_suite;
 pub mod sink_suite;
 pub mod store_suite;
 

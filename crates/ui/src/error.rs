@@ -31,6 +31,7 @@ pub(crate) fn explain(visitor: &Visitor, error: EngineError) -> Response {
         | EngineError::DeadLetterNotFound
         | EngineError::ScheduleNotFound
         | EngineError::OutboxNotFound
+        | EngineError::CaptureNotFound
         | EngineError::AuthorizationNotFound => (StatusCode::NOT_FOUND, words.gone.to_owned()),
         EngineError::Store(cause) if matches!(**cause, StoreError::Unavailable(_)) => {
             (StatusCode::SERVICE_UNAVAILABLE, words.store_away.to_owned())
@@ -52,6 +53,7 @@ pub(crate) fn explain(visitor: &Visitor, error: EngineError) -> Response {
         | EngineError::Stopping
         | EngineError::NotReady(_)
         | EngineError::OutboxUnavailable(_)
+        | EngineError::CaptureUnavailable(_)
         | EngineError::Bus(_) => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
         other => (StatusCode::BAD_REQUEST, other.to_string()),
     };

@@ -24,6 +24,7 @@ pub(crate) enum Part {
     Workers,
     Schedules,
     Outboxes,
+    Captures,
     Callbacks,
     Letters,
     Clients,
@@ -32,13 +33,14 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Overview,
         Self::Tasks,
         Self::Services,
         Self::Workers,
         Self::Schedules,
         Self::Outboxes,
+        Self::Captures,
         Self::Callbacks,
         Self::Letters,
         Self::Clients,
@@ -54,6 +56,7 @@ impl Part {
             Self::Workers => "/ui/workers",
             Self::Schedules => "/ui/schedules",
             Self::Outboxes => "/ui/outboxes",
+            Self::Captures => "/ui/captures",
             Self::Callbacks => "/ui/callbacks",
             Self::Letters => "/ui/dead-letters",
             Self::Clients => "/ui/clients",
@@ -71,6 +74,7 @@ impl Part {
             Self::Workers => "w",
             Self::Schedules => "h",
             Self::Outboxes => "b",
+            Self::Captures => "p",
             Self::Callbacks => "c",
             Self::Letters => "d",
             Self::Clients => "l",
@@ -87,6 +91,7 @@ impl Part {
             Self::Workers => words.workers,
             Self::Schedules => words.schedules,
             Self::Outboxes => words.outboxes,
+            Self::Captures => words.captures,
             Self::Callbacks => words.callbacks,
             Self::Letters => words.dead_letters,
             Self::Clients => words.clients,
@@ -281,6 +286,7 @@ fn icon(part: Part) -> Markup {
         Part::Workers => "M10 3v3M10 14v3M3 10h3M14 10h3M10 7a3 3 0 1 0 0 6 3 3 0 0 0 0-6",
         Part::Schedules => "M4 5h12v12H4zM4 8h12M7 3v3M13 3v3",
         Part::Outboxes => "M3 11v6h14v-6M10 3v9M6.500 6.500 10 3l3.500 3.500",
+        Part::Captures => "M4 6c0-3 12-3 12 0v8c0 3-12 3-12 0zM4 6c0 3 12 3 12 0M4 10c0 3 12 3 12 0",
         Part::Callbacks => "M4 10h11M11 6l4 4-4 4M4 5v10",
         Part::Letters => "M3 6h14v10H3zM3 7l7 5 7-5",
         Part::Clients => "M10 10a3 3 0 1 0 0-6 3 3 0 0 0 0 6M4 17c.6-3 3-4.5 6-4.5s5.4 1.500 6 4.500",

@@ -228,6 +228,7 @@ async fn odd_addresses_and_forms_are_answered_and_break_nothing() -> Result<()> 
         "/ui/services/%ff",
         "/ui/schedules/nothing",
         "/ui/outboxes/nothing",
+        "/ui/captures/nothing",
         "/ui/callbacks/nothing",
         "/ui/callbacks?status=NONSENSE&cursor=zz",
         "/ui/audit?cursor=%20",

@@ -13,14 +13,14 @@ use crate::openapi::document_value;
 const SCHEMAS: &str = "#/components/schemas/";
 
 /// The sections, in the order in which one thing refers to another.
-const SECTIONS: [&str; 5] = ["services", "clients", "authorizations", "schedules", "outboxes"];
+const SECTIONS: [&str; 6] = ["services", "clients", "authorizations", "schedules", "outboxes", "captures"];
 
 const OPENING: &str = r#"# Declarations
 
 <!-- `relais reference declarations` prints this page. Change the doc comments in crates/protocol, then run
 `cargo xtask gen`. -->
 
-A declaration file says which services, clients, authorizations, schedules and outboxes a server has:
+A declaration file says which services, clients, authorizations, schedules, outboxes and captures a server has:
 
 ```yaml
 # services.yaml
@@ -53,6 +53,12 @@ outboxes:
     destination: shop
     routingKey: "orders.{event_type}"
     sink: {rabbitmq: {url: {env: RABBITMQ_URL}}}
+captures:
+  - captureName: shop
+    databaseUrl: {env: ORDERS_DATABASE_URL}
+    tables: [orders, customers]
+    maskColumns: {public.customers.card: "****"}
+    sink: {redis: {url: {env: REDIS_URL}}}
 ```
 
 Apply it with `relais apply -f services.yaml`, or name it in the setting `declarations.file`: the server then applies
@@ -61,11 +67,11 @@ has as such a file. The file is YAML or JSON. The admin API takes the same objec
 `PUT /admin/services/{service}`.
 
 A file is applied as a whole or not at all. What it does not name stays as it is, unless you prune
-(`relais apply --prune`, `declarations.prune`). A service, client, authorization, schedule or outbox that it names
-becomes what the file says: a key that is absent gets its default.
+(`relais apply --prune`, `declarations.prune`). A service, client, authorization, schedule, outbox or capture that
+it names becomes what the file says: a key that is absent gets its default.
 
-The database and the sink of a new or changed outbox are asked whether they can be used. One that is away is refused by
-`relais apply` and the admin API (`--no-check` and `check=false` store it all the same); a file that the server watches is
+The database and the sink of a new or changed outbox or capture are asked whether they can be used. One that is away is
+refused by `relais apply` and the admin API (`--no-check` and `check=false` store it all the same); a file that the server watches is
 applied, with a warning.
 
 - **Names** have 1 to 100 ASCII letters, digits, `.`, `_` and `-`, and begin with a letter or a digit.

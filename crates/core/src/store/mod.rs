@@ -8,7 +8,7 @@ mod ports;
 use std::time::Duration;
 
 use crate::{
-    ClientFlow, ClientId, ClientKey, Destination, Ignored, InstanceKey, Json, OutboxChange, QueueSettings, Revocation,
+    ClientFlow, ClientId, ClientKey, Destination, Ignored, InstanceKey, Json, QueueSettings, RelayChange, Revocation,
     Role, ScheduleChange, ServiceKey, ServiceLimits, ServiceName, State, Status, Task, TaskChange, TaskId,
     TaskTransport, Wakeup,
 };
@@ -195,8 +195,8 @@ pub enum Change {
     },
     /// Changes a schedule.
     Schedule(ScheduleChange),
-    /// Changes an outbox.
-    Outbox(OutboxChange),
+    /// Changes an outbox or a capture.
+    Relay(RelayChange),
 }
 
 /// A listener to the store. Called after the commit, from any thread; must return at once.

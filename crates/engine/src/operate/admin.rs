@@ -165,6 +165,10 @@ impl Engine {
                 Some(outboxes) => outboxes.declarations().await?,
                 None => Vec::new(),
             },
+            captures: match self.captures() {
+                Some(captures) => captures.declarations().await?,
+                None => Vec::new(),
+            },
         })
     }
 

@@ -2,6 +2,7 @@
 //! checks the role and writes the audit log.
 
 pub(crate) mod admin;
+pub(crate) mod captures;
 pub(crate) mod depth;
 pub(crate) mod operator;
 pub(crate) mod outboxes;

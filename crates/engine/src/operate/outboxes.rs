@@ -6,7 +6,7 @@
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
-use relais_core::{Change, OutboxChange, OutboxName};
+use relais_core::{Change, RelayChange, RelayKind, RelayName};
 use relais_protocol::{
     admin::{AppliedAction, ApplyReport},
     outbox::{OutboxDeclaration, OutboxState, ParkedEvent},
@@ -15,9 +15,9 @@ use relais_protocol::{
 use super::admin::deleted;
 use crate::{Engine, EngineError, Problem};
 
-/// How far a declared outbox is checked before it is stored.
+/// How far a declared outbox or capture is checked before it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum OutboxCheck {
+pub enum RelayCheck {
     /// Its database and its sink must be there and usable.
     #[default]
     Whole,
@@ -27,15 +27,23 @@ pub enum OutboxCheck {
     Declaration,
 }
 
-/// What is to be changed of outboxes.
+/// What is to be changed of outboxes or captures.
 #[derive(Debug, Default)]
-pub struct OutboxPlan {
+pub struct RelayPlan {
     /// What is done with each of them.
-    pub entries: Vec<(OutboxName, AppliedAction)>,
+    pub entries: Vec<(RelayName, AppliedAction)>,
     /// The changes.
-    pub changes: Vec<OutboxChange>,
-    /// What is wrong, below `/outboxes`.
+    pub changes: Vec<RelayChange>,
+    /// What is wrong, below `/outboxes` or `/captures`.
     pub problems: Vec<Problem>,
+}
+
+impl RelayPlan {
+    /// Adds what is to be done with one of them.
+    pub fn add(&mut self, (name, action, change): (RelayName, AppliedAction, Option<RelayChange>)) {
+        self.entries.push((name, action));
+        self.changes.extend(change);
+    }
 }
 
 /// Which parked events are meant.
@@ -56,8 +64,8 @@ pub trait OutboxRelays: fmt::Debug + Send + Sync + 'static {
         &self,
         declared: &[OutboxDeclaration],
         prune: bool,
-        check: OutboxCheck,
-    ) -> Result<OutboxPlan, EngineError>;
+        check: RelayCheck,
+    ) -> Result<RelayPlan, EngineError>;
 
     /// The outboxes as a file would say it, without secrets.
     async fn declarations(&self) -> Result<Vec<OutboxDeclaration>, EngineError>;
@@ -121,26 +129,29 @@ impl Engine {
     /// Pauses or resumes an outbox.
     pub async fn pause_outbox(&self, name: &str, paused: bool) -> Result<OutboxState, EngineError> {
         let name = self.declared_outbox(name).await?;
-        self.declare(vec![Change::Outbox(OutboxChange::Pause { name: name.clone(), paused })]).await?;
+        self.declare(vec![Change::Relay(RelayChange::Pause { kind: RelayKind::Outbox, name: name.clone(), paused })])
+            .await?;
         self.outbox_state(name.as_str()).await
     }
 
     /// Removes an outbox. Its table stays as it is.
     pub async fn delete_outbox(&self, name: &str) -> Result<ApplyReport, EngineError> {
         let name = self.declared_outbox(name).await?;
-        self.declare(vec![Change::Outbox(OutboxChange::Delete(name.clone()))]).await?;
+        self.declare(vec![Change::Relay(RelayChange::Delete(RelayKind::Outbox, name.clone()))]).await?;
         Ok(deleted("outbox", name.to_string()))
     }
 
     /// What an operator should know although the process is ready.
     pub fn notes(&self) -> Vec<String> {
-        let in_trouble = self.outboxes().map(|outboxes| outboxes.in_trouble()).unwrap_or_default();
-        in_trouble.into_iter().map(|(name, why)| format!("outbox {name}: {why}")).collect()
+        let outboxes = self.outboxes().map(|outboxes| outboxes.in_trouble()).unwrap_or_default();
+        let captures = self.captures().map(|captures| captures.in_trouble()).unwrap_or_default();
+        let outboxes = outboxes.into_iter().map(|(name, why)| format!("outbox {name}: {why}"));
+        outboxes.chain(captures.into_iter().map(|(name, why)| format!("capture {name}: {why}"))).collect()
     }
 
-    async fn declared_outbox(&self, name: &str) -> Result<OutboxName, EngineError> {
+    async fn declared_outbox(&self, name: &str) -> Result<RelayName, EngineError> {
         let declared = self.outboxes_of_this_server()?.declarations().await?;
         let known = declared.into_iter().find(|outbox| outbox.outbox_name == name);
-        known.and_then(|outbox| OutboxName::new(outbox.outbox_name).ok()).ok_or(EngineError::OutboxNotFound)
+        known.and_then(|outbox| RelayName::new(outbox.outbox_name).ok()).ok_or(EngineError::OutboxNotFound)
     }
 }

@@ -30,7 +30,7 @@ pub struct ApplyArgs {
     /// Delete what is not in the file
     #[arg(long)]
     prune: bool,
-    /// Do not ask the databases and sinks of outboxes whether they can be used
+    /// Do not ask the databases and sinks of outboxes and captures whether they can be used
     #[arg(long)]
     no_check: bool,
 }

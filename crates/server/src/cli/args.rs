@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use clap::Args;
-use relais_core::{ClientId, OutboxName, ScheduleName, ServiceName, TaskId};
+use relais_core::{ClientId, RelayName, ScheduleName, ServiceName, TaskId};
 use relais_protocol::{HumanDuration, admin::RateLimitDeclaration};
 
 use crate::config::{Config, ConfigError, LogFormat, Role, Setting, environment, load};
@@ -30,7 +30,7 @@ pub struct ServeArgs {
     /// What this process does, all of it by default [setting: server.roles]
     #[arg(long = "role", value_name = "ROLE", value_delimiter = ',')]
     pub roles: Vec<Role>,
-    /// File of services, clients, authorizations, schedules and outboxes to apply and to watch [setting: declarations.file]
+    /// File of services, clients, authorizations, schedules, outboxes and captures to apply and to watch [setting: declarations.file]
     #[arg(long, value_name = "FILE")]
     pub declarations: Option<String>,
     /// How log lines look [setting: log.format]
@@ -110,9 +110,9 @@ pub(super) fn schedule_name(text: &str) -> Result<String, String> {
     ScheduleName::new(text).map(String::from).map_err(|error| error.to_string())
 }
 
-/// Reads an outbox's name.
-pub(super) fn outbox_name(text: &str) -> Result<String, String> {
-    OutboxName::new(text).map(String::from).map_err(|error| error.to_string())
+/// Reads the name of an outbox or a capture.
+pub(super) fn relay_name(text: &str) -> Result<String, String> {
+    RelayName::new(text).map(String::from).map_err(|error| error.to_string())
 }
 
 /// Reads a task's name.

@@ -92,6 +92,7 @@ fn hint(number: u32) -> Option<&'static str> {
         ErrorNumber::ClientNotFound => Some("`relais client list` shows what there is"),
         ErrorNumber::AuthorizationNotFound => Some("`relais authorization list` shows what there is"),
         ErrorNumber::ScheduleNotFound => Some("`relais schedule list` shows what there is"),
+        ErrorNumber::CaptureNotFound => Some("`relais capture list` shows what there is"),
         ErrorNumber::OutboxNotFound => Some("`relais outbox list` shows what there is"),
         ErrorNumber::InstanceNotFound => Some("`relais instance list` shows what there is"),
         ErrorNumber::TaskNotFound => Some("it may have been purged; `relais task list` shows what there is"),

@@ -84,7 +84,7 @@ pub enum Command {
     Schedule(schedule::ScheduleArgs),
     /// Make outboxes, see how they are published, decide about parked events
     Outbox(outbox::OutboxArgs),
-    /// Check databases for change capture, import Debezium's connectors
+    /// Check databases for change capture, see how captures do, ask for snapshots, import Debezium's connectors
     Capture(capture::CaptureArgs),
     /// See which processes are on the store, and decide about those that died
     Instance(instance::InstanceArgs),
@@ -105,9 +105,9 @@ pub enum Command {
     Deadletter(deadletter::DeadLetterArgs),
     /// Follow what happens, publish events, see how the event bus does
     Events(events::EventsArgs),
-    /// Make the server's services, clients, authorizations, schedules and outboxes what a file says
+    /// Make the server's services, clients, authorizations, schedules, outboxes and captures what a file says
     Apply(apply::ApplyArgs),
-    /// Print the server's services, clients, authorizations, schedules and outboxes as such a file, without secrets
+    /// Print the server's services, clients, authorizations, schedules, outboxes and captures as such a file, without secrets
     Export(apply::ExportArgs),
     /// Remove what is too old now, instead of waiting for the daily purge
     Purge(purge::PurgeArgs),
@@ -226,6 +226,12 @@ mod tests {
             "outbox pause orders",
             "outbox resume orders",
             "outbox delete orders --yes",
+            "capture list",
+            "capture show shop --json",
+            "capture snapshot shop public.orders items",
+            "capture pause shop",
+            "capture resume shop",
+            "capture drop shop --yes",
             "apply -f x --no-check",
             "instance list",
             "instance resolve billing-1 --fail",
@@ -271,6 +277,8 @@ mod tests {
             "outbox init mysql://h/db",
             "outbox init sqlite:x.db --table a.b.c",
             "outbox retry orders",
+            "capture show",
+            "capture snapshot",
             "outbox skip orders a --all",
             "instance resolve billing-1",
             "instance resolve billing-1 --fail --restart",

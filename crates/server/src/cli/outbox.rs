@@ -11,7 +11,7 @@ use relais_protocol::{
 
 use super::{
     apply::show_report,
-    args::outbox_name,
+    args::relay_name,
     connection::{Connection, ConnectionArgs, Request},
     service::confirm,
     table::{Column::*, card, or_none, table},
@@ -41,13 +41,13 @@ enum OutboxCommand {
     /// Show everything about an outbox, with what its database says now
     Show {
         /// The outbox
-        #[arg(value_parser = outbox_name)]
+        #[arg(value_parser = relay_name)]
         name: String,
     },
     /// List the events of an outbox that are parked, the oldest first, and why
     Parked {
         /// The outbox
-        #[arg(value_parser = outbox_name)]
+        #[arg(value_parser = relay_name)]
         name: String,
         /// How many at most, 1 to 1000
         #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -60,19 +60,19 @@ enum OutboxCommand {
     /// Pause an outbox: nothing is published, and its rows wait
     Pause {
         /// The outbox
-        #[arg(value_parser = outbox_name)]
+        #[arg(value_parser = relay_name)]
         name: String,
     },
     /// Publish a paused outbox again
     Resume {
         /// The outbox
-        #[arg(value_parser = outbox_name)]
+        #[arg(value_parser = relay_name)]
         name: String,
     },
     /// Delete an outbox from the server; its table stays
     Delete {
         /// The outbox
-        #[arg(value_parser = outbox_name)]
+        #[arg(value_parser = relay_name)]
         name: String,
         /// Do not ask
         #[arg(long)]
@@ -111,7 +111,7 @@ enum AggregateIdType {
 #[command(group(clap::ArgGroup::new("which").required(true).args(["ids", "all"])))]
 struct WhichArgs {
     /// The outbox
-    #[arg(value_parser = outbox_name)]
+    #[arg(value_parser = relay_name)]
     name: String,
     /// The events
     #[arg(value_name = "ID")]

@@ -9,13 +9,15 @@ use std::fmt::Write as _;
 use serde_json::{Map, Value};
 
 /// These come first, in this order; JSON objects have none.
-const FIRST: [&str; 12] = [
+const FIRST: [&str; 14] = [
     "services",
     "clients",
     "authorizations",
     "schedules",
     "outboxes",
+    "captures",
     "outboxName",
+    "captureName",
     "scheduleName",
     "serviceName",
     "clientId",

@@ -1,4 +1,4 @@
-//! Declarations: services, clients and authorizations. Schedules (`schedules/`), outboxes (`outboxes/`) and signing
+//! Declarations: services, clients and authorizations. Schedules (`schedules/`), outboxes and captures (`relays/`) and signing
 //! secrets (`secrets/`) are declared in the same transaction, by their own features.
 
 pub(crate) mod postgres;
@@ -33,7 +33,7 @@ impl<D: Database> DeclarationStore for Verbs<D> {
         for change in &changes {
             match change {
                 Change::Schedule(change) => Self::change_schedule(&mut session, change).await?,
-                Change::Outbox(change) => self.change_outbox(&mut session, change).await?,
+                Change::Relay(change) => self.change_relay(&mut session, change).await?,
                 Change::PutSigningSecret { client_id, secret, overlap, unless_any } => {
                     self.put_secret(&mut session, (client_id, secret), *overlap, *unless_any).await?;
                 }

@@ -221,7 +221,7 @@ impl DeclarationRows for PgSession {
                 .map_err(error)?;
             }
             // With the times that they name, and as they are encrypted: no driver knows either.
-            Change::Schedule(_) | Change::Outbox(_) | Change::PutSigningSecret { .. } => {}
+            Change::Schedule(_) | Change::Relay(_) | Change::PutSigningSecret { .. } => {}
         }
         Ok(())
     }

@@ -87,6 +87,7 @@ const STEPS: Steps = &[
     ("epoch", include_str!("migrations/0020_epoch.sql")),
     ("plain names", include_str!("migrations/0021_plain_names.sql")),
     ("outboxes", include_str!("migrations/0022_outboxes.sql")),
+    ("captures", include_str!("migrations/0023_captures.sql")),
 ];
 
 /// Every time that is written: time that passes spares none of them.
@@ -112,6 +113,7 @@ const MOVE_BACK: &[&str] = &[
     "UPDATE relais.session SET expires = expires - $1",
     "UPDATE relais.worker_registry SET at = at - $1",
     "UPDATE relais.relay_report SET at = at - $1",
+    "UPDATE relais.capture_report SET at = at - $1",
 ];
 
 /// A statement that values are being bound to.

@@ -1,4 +1,4 @@
-//! Signing secrets, and the secrets of outboxes, are encrypted in the database, where a key is given: a dump, a backup or
+//! Signing secrets, and the secrets of outboxes and captures, are encrypted in the database, where a key is given: a dump, a backup or
 //! a copy of the file does not give them away. This is the one place that encrypts and decrypts; drivers see texts.
 //!
 //! What is stored is `enc:1:<key id>:<base64>`, the base64 of nonce, ciphertext and tag of AES-256-GCM. A secret in
@@ -19,7 +19,7 @@
 use std::{collections::HashMap, fmt, str::FromStr};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use relais_core::{ClientId, OutboxName, StoreError};
+use relais_core::{ClientId, RelayKind, RelayName, StoreError};
 use ring::{
     aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey},
     hmac,
@@ -147,14 +147,14 @@ impl Keys {
         self.open_text(client.as_str(), &format!("the signing secret of client {client}"), stored)
     }
 
-    /// The secrets of an outbox, as they are to be stored.
-    pub(crate) fn seal_outbox(&self, outbox: &OutboxName, secrets: &str) -> Result<String> {
-        self.0.first().map_or_else(|| Ok(secrets.to_owned()), |key| key.encrypt(&outbox_owner(outbox), secrets))
+    /// The secrets of an outbox or a capture, as they are to be stored.
+    pub(crate) fn seal_relay(&self, kind: RelayKind, name: &RelayName, secrets: &str) -> Result<String> {
+        self.0.first().map_or_else(|| Ok(secrets.to_owned()), |key| key.encrypt(&relay_owner(kind, name), secrets))
     }
 
-    /// The secrets of an outbox, from what is stored.
-    pub(crate) fn open_outbox(&self, outbox: &OutboxName, stored: &str) -> Result<String> {
-        self.open_text(&outbox_owner(outbox), &format!("what outbox {outbox} keeps secret"), stored)
+    /// The secrets of an outbox or a capture, from what is stored.
+    pub(crate) fn open_relay(&self, kind: RelayKind, name: &RelayName, stored: &str) -> Result<String> {
+        self.open_text(&relay_owner(kind, name), &format!("what {kind} {name} keeps secret"), stored)
     }
 
     fn open_text(&self, owner: &str, what: &str, stored: &str) -> Result<String> {
@@ -171,7 +171,7 @@ impl Keys {
         fitting.find_map(|key| key.decrypt(owner, base64)).ok_or_else(|| {
             StoreError::Encrypted(format!(
                 "{what} can not be decrypted with the key {id}: it was changed in the database, or moved there from \
-                 another client or outbox; declare it anew"
+                 another client, outbox or capture; declare it anew"
             ))
         })
     }
@@ -216,8 +216,8 @@ impl Keys {
 }
 
 /// Whose secrets they are. No client has such a name.
-fn outbox_owner(outbox: &OutboxName) -> String {
-    format!("outbox:{outbox}")
+fn relay_owner(kind: RelayKind, name: &RelayName) -> String {
+    format!("{kind}:{name}")
 }
 
 #[cfg(test)]

@@ -7,10 +7,10 @@ pub(crate) mod statements;
 
 use std::{sync::Arc, time::Duration};
 
-use relais_core::{ClientId, Declared, StoreError};
+use relais_core::{ClientId, Declared, RelayKind, StoreError};
 
 use crate::{
-    outboxes::statements::OutboxRows as _,
+    relays::statements::RelayRows as _,
     secrets::statements::Secrets as _,
     session::{Database, Session as _},
     verbs::Verbs,
@@ -25,21 +25,23 @@ impl<D: Database> Verbs<D> {
             session.rewrite_signing_secrets(&rewrites).await?;
         }
         // Nobody else declares anything meanwhile.
-        let (mut outboxes, mut clear_text) = (0, rewrites.clear_text);
-        for (name, stored) in session.list_outbox_secrets().await? {
-            let plain = self.keys.open_outbox(&name, &stored)?;
-            let sealed = self.keys.seal_outbox(&name, &plain)?;
-            if !self.keys.is_empty() && sealed != stored {
-                clear_text |= stored == plain;
-                outboxes += 1;
-                session.rewrite_outbox_secrets(&name, &sealed).await?;
+        let (mut relays, mut clear_text) = (0, rewrites.clear_text);
+        for kind in RelayKind::ALL {
+            for (name, stored) in session.list_relay_secrets(kind).await? {
+                let plain = self.keys.open_relay(kind, &name, &stored)?;
+                let sealed = self.keys.seal_relay(kind, &name, &plain)?;
+                if !self.keys.is_empty() && sealed != stored {
+                    clear_text |= stored == plain;
+                    relays += 1;
+                    session.rewrite_relay_secrets(kind, &name, &sealed).await?;
+                }
             }
         }
         session.commit().await?;
         if !self.keys.is_empty() {
             self.database.wipe_overwritten(clear_text).await?;
         }
-        Ok(rewrites.changed.len() as u64 + outboxes)
+        Ok(rewrites.changed.len() as u64 + relays)
     }
 
     /// Gives a client a secret to sign with. Refused to a process without a key if others have encrypted theirs.

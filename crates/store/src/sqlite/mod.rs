@@ -67,6 +67,7 @@ const STEPS: Steps = &[
     ("revived", include_str!("migrations/0016_revived.sql")),
     ("plain names", include_str!("migrations/0017_plain_names.sql")),
     ("outboxes", include_str!("migrations/0018_outboxes.sql")),
+    ("captures", include_str!("migrations/0019_captures.sql")),
 ];
 
 /// Every time that is written: time that passes spares none of them.
@@ -92,6 +93,7 @@ const MOVE_BACK: &[&str] = &[
     "UPDATE session SET expires = expires - ?1",
     "UPDATE worker_registry SET at = at - ?1",
     "UPDATE relay_report SET at = at - ?1",
+    "UPDATE capture_report SET at = at - ?1",
 ];
 
 /// A SQLite database.

@@ -4,6 +4,7 @@ pub(crate) mod audit;
 pub(crate) mod batch;
 pub(crate) mod bulk;
 pub(crate) mod callbacks;
+pub(crate) mod captures;
 pub(crate) mod clients;
 pub(crate) mod events;
 pub(crate) mod letters;
@@ -60,6 +61,7 @@ fn flash(visitor: &Visitor, query: &Fields) -> Markup {
         Some("resolved") => words.said_resolved,
         Some("closed") => words.said_closed,
         Some("batch-cancelled") => words.said_batch_cancelled,
+        Some("snapshot-asked") => words.said_snapshot_asked,
         Some("events-retried") => words.said_events_retried,
         Some("events-skipped") => words.said_events_skipped,
         Some("published") => words.said_published,

@@ -7,7 +7,7 @@ use std::{
 
 use relais_core::{
     Change, ClientId, DEFAULT_DELIVERY_LIMIT, DEFAULT_LEASE, DEFAULT_PRIORITY_STEP, Declared, Json, QueueKind,
-    QueueSettings, Retention, RetryPolicy, Role, Roles, ServiceLimits, ServiceName, TaskTransport,
+    QueueSettings, RelayKind, Retention, RetryPolicy, Role, Roles, ServiceLimits, ServiceName, TaskTransport,
 };
 use relais_protocol::admin::{
     AppliedAction, AppliedEntry, ApplyReport, AuthorizationDeclaration, Declaration, QueueTypeName, RoleName,
@@ -15,7 +15,7 @@ use relais_protocol::admin::{
 };
 
 use super::flow;
-use crate::operate::outboxes::OutboxCheck;
+use crate::operate::outboxes::{RelayCheck, RelayPlan};
 use crate::{
     Engine, EngineError, MAX_RETRIES, Problem,
     submit::schema::Schema,
@@ -39,7 +39,7 @@ pub struct ApplyOptions {
     /// Only report.
     pub dry_run: bool,
     /// How far outboxes are checked.
-    pub check: OutboxCheck,
+    pub check: RelayCheck,
 }
 
 /// What is to be changed, and what will be said of it.
@@ -52,6 +52,15 @@ pub(super) struct Plan {
 impl Plan {
     pub(super) fn note(&mut self, kind: &str, name: String, action: AppliedAction, client_secret: Option<String>) {
         self.report.applied.push(AppliedEntry { kind: kind.to_owned(), name, action, client_secret });
+    }
+
+    /// Adds what is to be done with outboxes or captures.
+    fn relays(&mut self, kind: RelayKind, planned: RelayPlan, problems: &mut Vec<Problem>) {
+        problems.extend(planned.problems);
+        for (name, action) in planned.entries {
+            self.note(kind.as_str(), name.to_string(), action, None);
+        }
+        self.changes.extend(planned.changes.into_iter().map(Change::Relay));
     }
 }
 
@@ -120,6 +129,7 @@ impl Engine {
         flow::without_a_window(&snapshot.declared, &plan.changes, stays, &mut problems);
         self.plan_schedules(&snapshot, &declaration, prune, &mut problems, &mut plan).await?;
         self.plan_outboxes(&declaration, prune, check, &mut problems, &mut plan).await?;
+        self.plan_captures(&declaration, prune, check, &mut problems, &mut plan).await?;
         if !problems.is_empty() {
             return Err(EngineError::InvalidDeclaration(problems));
         }
@@ -136,26 +146,39 @@ impl Engine {
         &self,
         declaration: &Declaration,
         prune: bool,
-        check: OutboxCheck,
+        check: RelayCheck,
         problems: &mut Vec<Problem>,
         plan: &mut Plan,
     ) -> Result<(), EngineError> {
         let declared = &declaration.outboxes;
-        if declared.is_empty() && !prune {
-            return Ok(());
-        }
-        let Some(outboxes) = self.outboxes() else {
-            if !declared.is_empty() {
-                problems.push(Problem::at("/outboxes", "this process publishes no outboxes; `relais serve` does"));
+        match self.outboxes() {
+            _ if declared.is_empty() && !prune => {}
+            Some(outboxes) => {
+                plan.relays(RelayKind::Outbox, outboxes.plan(declared, prune, check).await?, problems);
             }
-            return Ok(());
-        };
-        let planned = outboxes.plan(declared, prune, check).await?;
-        problems.extend(planned.problems);
-        for (name, action) in planned.entries {
-            plan.note("outbox", name.to_string(), action, None);
+            None if declared.is_empty() => {}
+            None => problems.push(Problem::at("/outboxes", "this process publishes no outboxes; `relais serve` does")),
         }
-        plan.changes.extend(planned.changes.into_iter().map(Change::Outbox));
+        Ok(())
+    }
+
+    async fn plan_captures(
+        &self,
+        declaration: &Declaration,
+        prune: bool,
+        check: RelayCheck,
+        problems: &mut Vec<Problem>,
+        plan: &mut Plan,
+    ) -> Result<(), EngineError> {
+        let declared = &declaration.captures;
+        match self.captures() {
+            _ if declared.is_empty() && !prune => {}
+            Some(captures) => {
+                plan.relays(RelayKind::Capture, captures.plan(declared, prune, check).await?, problems);
+            }
+            None if declared.is_empty() => {}
+            None => problems.push(Problem::at("/captures", "this process captures no tables; `relais serve` does")),
+        }
         Ok(())
     }
 

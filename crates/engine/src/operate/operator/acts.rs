@@ -9,6 +9,7 @@ use relais_protocol::{
     },
     batch::AdminBatchView,
     callback::{CallbackView, SigningSecrets},
+    capture::CaptureState,
     events::PublishAnswer,
     instance::{DecisionName, ResolveAnswer},
     outbox::OutboxState,
@@ -209,6 +210,23 @@ impl Operator {
     /// [`crate::Engine::delete_outbox`].
     pub async fn delete_outbox(&self, name: &str) -> Result<ApplyReport, EngineError> {
         self.act(Admin, "outbox.delete", name, None, self.engine.delete_outbox(name)).await
+    }
+
+    /// [`crate::Engine::pause_capture`].
+    pub async fn pause_capture(&self, name: &str, paused: bool) -> Result<CaptureState, EngineError> {
+        let action = if paused { "capture.pause" } else { "capture.resume" };
+        self.act(Operating, action, name, None, self.engine.pause_capture(name, paused)).await
+    }
+
+    /// [`crate::Engine::request_snapshot`].
+    pub async fn request_snapshot(&self, name: &str, tables: &[String]) -> Result<CaptureState, EngineError> {
+        let detail = Some(if tables.is_empty() { "all tables".to_owned() } else { tables.join(", ") });
+        self.act(Operating, "capture.snapshot", name, detail, self.engine.request_snapshot(name, tables)).await
+    }
+
+    /// [`crate::Engine::drop_capture`].
+    pub async fn drop_capture(&self, name: &str) -> Result<ApplyReport, EngineError> {
+        self.act(Admin, "capture.drop", name, None, self.engine.drop_capture(name)).await
     }
 
     /// [`crate::Engine::retry_parked`].

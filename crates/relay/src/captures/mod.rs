@@ -1,0 +1,263 @@
+//! All declared captures: which of them run here, and what operators ask of them.
+
+mod declaration;
+mod running;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use relais_capture::{CaptureError, CapturedDatabase, format_lsn};
+use relais_core::{RelayChange, RelayDeclarations, RelayKind, RelayName, RelayRecord, StoreError};
+use relais_engine::{CaptureRelays, EngineError, Problem, RelayCheck, RelayPlan, chain};
+use relais_protocol::{
+    admin::AppliedAction,
+    capture::{CaptureDeclaration, CapturePosition, CaptureProcess, CaptureState},
+};
+use tokio::{sync::watch, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    declaration::{DeclaredCapture, whole_name},
+    running::{RunningCapture, release, told},
+};
+use crate::{
+    SinkFactory,
+    check::{PATIENCE, Wrong, check_sink, database_away, is_away, problems},
+    supervisor::Supervisor,
+};
+
+/// The application layer of captures. Cheap to clone.
+#[derive(Clone)]
+pub struct Captures(Arc<Supervisor<RunningCapture>>);
+
+impl fmt::Debug for Captures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Captures").finish_non_exhaustive()
+    }
+}
+
+impl Captures {
+    /// Captures as the store has them. `process` must be the name of no other process.
+    pub fn new(declarations: Arc<dyn RelayDeclarations>, sinks: Arc<dyn SinkFactory>, process: String) -> Self {
+        Self(Arc::new(Supervisor::new(declarations, sinks, process)))
+    }
+
+    /// Runs the declared captures until it is told to stop; what has begun is finished first. `changes` says when what is
+    /// declared may have changed ([`Engine::declaration_changes`](relais_engine::Engine::declaration_changes)).
+    pub async fn run(self, changes: watch::Receiver<i64>, stop: CancellationToken) {
+        self.0.run(changes, stop).await;
+    }
+
+    async fn records(&self) -> Result<Vec<RelayRecord>, StoreError> {
+        self.0.declarations.list_relays(RelayKind::Capture).await
+    }
+
+    /// What is to be done for one declared capture; or what is wrong with it.
+    async fn planned(
+        &self,
+        declaration: &CaptureDeclaration,
+        stored: Option<&RelayRecord>,
+        how: RelayCheck,
+    ) -> Result<(RelayName, AppliedAction, Option<RelayChange>), Vec<Problem>> {
+        let before = stored.and_then(|record| DeclaredCapture::stored(record).ok());
+        let declared = DeclaredCapture::new(declaration.clone(), before.as_ref())?;
+        let (name, mut record) = (declared.name.clone(), declared.record()?);
+        let action = match stored {
+            None => AppliedAction::Created,
+            Some(stored) => {
+                record.paused = declaration.paused.unwrap_or(stored.paused);
+                // Nothing is asked of anybody: a file that is applied again must not wait for databases that are away.
+                if record == *stored {
+                    return Ok((name, AppliedAction::Unchanged, None));
+                }
+                AppliedAction::Updated
+            }
+        };
+        if how != RelayCheck::Declaration {
+            let (sink, source) = (declared.sink(), declared.source());
+            let (database, sink) =
+                tokio::join!(check_database(&declared), check_sink(&source, &sink, self.0.sinks.as_ref()));
+            let problems = problems([database, sink], name.as_str(), how);
+            if !problems.is_empty() {
+                return Err(problems);
+            }
+        }
+        let change = RelayChange::Put { relay: Box::new(record), paused: declaration.paused };
+        Ok((name, action, Some(change)))
+    }
+}
+
+async fn check_database(declared: &DeclaredCapture) -> Result<(), Wrong> {
+    let checked = async {
+        let database = CapturedDatabase::connect(declared.database_url()).await?;
+        let lacks = database.check(&declared.options).await?;
+        let columns = database.unknown_columns(&declared.options).await?;
+        Ok::<_, CaptureError>((lacks, columns))
+    };
+    let unusable = |message: String| Err(Wrong::Unusable(Problem::at("databaseUrl", message)));
+    match timeout(PATIENCE, checked).await {
+        Ok(Ok((lacks, columns))) => {
+            let lacks = lacks.iter().filter(|lack| !lack.only_a_warning).map(ToString::to_string);
+            let unknown = columns.iter().map(|column| format!("there is no column {column}"));
+            let missing: Vec<String> = lacks.chain(unknown).collect();
+            if missing.is_empty() { Ok(()) } else { unusable(missing.join("; ")) }
+        }
+        Ok(Err(CaptureError::Database(error))) if is_away(&error) => Err(database_away(&error.to_string())),
+        Ok(Err(error)) if error.is_passing() => Err(database_away(&chain(&error))),
+        Ok(Err(error)) => unusable(chain(&error)),
+        Err(_) => Err(database_away(&format!("no answer within {PATIENCE:?}"))),
+    }
+}
+
+#[async_trait]
+impl CaptureRelays for Captures {
+    async fn plan(
+        &self,
+        declared: &[CaptureDeclaration],
+        prune: bool,
+        how: RelayCheck,
+    ) -> Result<RelayPlan, EngineError> {
+        let known = self.records().await?;
+        let known: BTreeMap<&str, &RelayRecord> = known.iter().map(|record| (record.name.as_str(), record)).collect();
+        let (mut plan, mut named) = (RelayPlan::default(), HashSet::new());
+        for (i, declaration) in declared.iter().enumerate() {
+            let below = |problem: Problem| Problem::at(format!("/captures/{i}/{}", problem.path), problem.message);
+            if !named.insert(declaration.capture_name.as_str()) {
+                let message = format!("capture {} is declared twice", declaration.capture_name);
+                plan.problems.push(Problem::at(format!("/captures/{i}"), message));
+                continue;
+            }
+            let stored = known.get(declaration.capture_name.as_str());
+            match self.planned(declaration, stored.copied(), how).await {
+                Ok(planned) => plan.add(planned),
+                Err(problems) => plan.problems.extend(problems.into_iter().map(below)),
+            }
+        }
+        for record in known.values().filter(|record| prune && !named.contains(record.name.as_str())) {
+            let deletion = RelayChange::Delete(RelayKind::Capture, record.name.clone());
+            plan.add((record.name.clone(), AppliedAction::Deleted, Some(deletion)));
+        }
+        Ok(plan)
+    }
+
+    async fn declarations(&self) -> Result<Vec<CaptureDeclaration>, EngineError> {
+        self.records().await?.iter().map(shown).collect()
+    }
+
+    async fn states(&self) -> Result<Vec<CaptureState>, EngineError> {
+        let (records, mut reports) = (self.records().await?, self.0.reports().await?);
+        let state = |record: &RelayRecord| Ok(state(shown(record)?, reports.remove(&record.name).unwrap_or_default()));
+        records.iter().map(state).collect()
+    }
+
+    async fn state(&self, name: &str) -> Result<CaptureState, EngineError> {
+        let record = self.record(name).await?;
+        let mut reports = self.0.reports().await?.remove(&record.name).unwrap_or_default();
+        let own = self.0.running().get(&record.name).map(|running| running.insight.process(&self.0.process));
+        if let Some(own) = own {
+            reports.retain(|(process, _)| *process != self.0.process);
+            reports.push((self.0.process.clone(), own));
+            reports.sort_by(|(one, _), (other, _)| one.cmp(other));
+        }
+        let mut state = state(shown(&record)?, reports);
+        let asked = within(&record, async |database, declared| {
+            Ok((database.progress(&declared.options).await?, database.slot(&declared.options).await?))
+        });
+        match asked.await {
+            Ok((progress, slot)) => {
+                state.position = progress.map(|progress| CapturePosition {
+                    commit_lsn: format_lsn(progress.position.commit_lsn),
+                    snapshot: progress.snapshot,
+                });
+                state.retained_wal = slot.map(|slot| slot.retained).or(state.retained_wal);
+            }
+            Err(error) => state.trouble = state.trouble.or_else(|| Some(error.to_string())),
+        }
+        Ok(state)
+    }
+
+    async fn record(&self, name: &str) -> Result<RelayRecord, EngineError> {
+        self.0.record(name).await?.ok_or(EngineError::CaptureNotFound)
+    }
+
+    async fn request_snapshot(&self, name: &str, tables: &[String]) -> Result<(), EngineError> {
+        let record = self.record(name).await?;
+        let tables: Vec<String> = tables.iter().map(|table| whole_name(table)).collect();
+        let asked = within(&record, async |database, declared| {
+            if let Some(unknown) = tables.iter().find(|table| !declared.shown.tables.contains(table)) {
+                let message = format!("{unknown} is not captured; there are {}", declared.shown.tables.join(", "));
+                return Ok(Err(EngineError::Invalid(vec![Problem::at("/tables", message)])));
+            }
+            let began = database.request_snapshot(&declared.options, &tables).await?;
+            Ok(if began { Ok(()) } else { Err(EngineError::CaptureUnavailable("it never ran yet".to_owned())) })
+        });
+        asked.await?
+    }
+
+    async fn release(&self, record: &RelayRecord) -> Result<(), EngineError> {
+        release(record).await.map_err(|why| {
+            EngineError::CaptureUnavailable(format!(
+                "the capture is deleted, and its slot and publication could not be dropped: {why}; drop them by hand"
+            ))
+        })
+    }
+
+    fn in_trouble(&self) -> Vec<(String, String)> {
+        let running = self.0.running();
+        let trouble = running.iter().filter_map(|(name, one)| Some((name.to_string(), one.insight.stats().trouble?)));
+        trouble.collect()
+    }
+}
+
+/// A capture as it may be shown.
+fn shown(record: &RelayRecord) -> Result<CaptureDeclaration, EngineError> {
+    let declaration: Result<CaptureDeclaration, _> = serde_json::from_str(record.declaration.get());
+    let declaration = declaration.map_err(|error| EngineError::from(StoreError::Failed(error.into())))?;
+    Ok(CaptureDeclaration { paused: Some(record.paused), ..declaration })
+}
+
+fn state(declaration: CaptureDeclaration, reports: Vec<(String, CaptureProcess)>) -> CaptureState {
+    let processes: Vec<CaptureProcess> =
+        reports.into_iter().map(|(process, report)| CaptureProcess { process, ..report }).collect();
+    // Of those who stand by, one that is in trouble does not matter while another one reads.
+    let reads = processes.iter().any(|process| process.activity != Default::default());
+    let nobody = || "no process captures it: none has the role relay, or none is there".to_owned();
+    let trouble = match processes.is_empty() {
+        true => Some(nobody()).filter(|_| declaration.paused != Some(true)),
+        false => processes.iter().find_map(|process| process.trouble.clone()).filter(|_| !reads),
+    };
+    CaptureState {
+        changes: processes.iter().map(|process| process.changes).sum(),
+        snapshot_rows: processes.iter().map(|process| process.snapshot_rows).sum(),
+        retained_wal: processes.iter().find_map(|process| process.retained_wal),
+        declaration,
+        processes,
+        position: None,
+        trouble,
+    }
+}
+
+/// Asks a capture's database, for a bounded time.
+async fn within<T>(
+    record: &RelayRecord,
+    ask: impl AsyncFnOnce(CapturedDatabase, DeclaredCapture) -> Result<T, CaptureError>,
+) -> Result<T, EngineError> {
+    let unavailable = |why: String| Err(EngineError::CaptureUnavailable(why));
+    let declared = match DeclaredCapture::stored(record) {
+        Ok(declared) => declared,
+        Err(problems) => return unavailable(format!("its declaration can not be used: {}", told(&problems))),
+    };
+    let asked = async {
+        let database = CapturedDatabase::connect(declared.database_url()).await?;
+        ask(database, declared).await
+    };
+    match timeout(PATIENCE, asked).await {
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(error)) => unavailable(chain(&error)),
+        Err(_) => unavailable(format!("no answer within {PATIENCE:?}")),
+    }
+}

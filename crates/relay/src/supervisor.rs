@@ -1,0 +1,172 @@
+//! Keeps one relay for each declared outbox or capture that is not paused, and reports on them.
+//!
+//! What is declared is read when something may have changed, and now and then besides. Only what has changed is stopped and
+//! started. The store hears every few seconds how the relays of this process are, so that any process can tell.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures::future::BoxFuture;
+use relais_core::{RelayDeclarations, RelayKind, RelayName, RelayRecord, RelayReport, StoreError};
+use relais_engine::{EngineError, chain};
+use serde::de::DeserializeOwned;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::SinkFactory;
+
+/// How often this process reports on its relays. Also how often what is declared is compared, besides wake-ups.
+const REPORT: Duration = Duration::from_secs(5);
+
+/// When to report on what was just started.
+const SOON: Duration = Duration::from_secs(1);
+
+/// What was reported longer ago is of a process that is gone.
+const SILENT: Duration = Duration::from_secs(20);
+
+/// How long to wait before a store that is away is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// One outbox or capture that this process publishes.
+#[async_trait]
+pub(crate) trait Supervised: Sized + Send + 'static {
+    /// Which of the two.
+    const KIND: RelayKind;
+
+    /// Starts to publish, once `before` has ended.
+    fn start(record: RelayRecord, sinks: Arc<dyn SinkFactory>, before: Option<Self>) -> Self;
+
+    /// What it was started with.
+    fn record(&self) -> &RelayRecord;
+
+    /// What this process reports of it, as JSON.
+    fn report(&self) -> BoxFuture<'static, Option<String>>;
+
+    /// Stops, and waits until the round that has begun is finished.
+    async fn stopped(self);
+
+    /// Stops because it was paused or deleted, and lets go of what it has on servers.
+    async fn let_go(self, is_deleted: bool);
+}
+
+/// The outboxes or the captures of a server.
+pub(crate) struct Supervisor<R> {
+    pub(crate) declarations: Arc<dyn RelayDeclarations>,
+    pub(crate) sinks: Arc<dyn SinkFactory>,
+    /// What this process is called.
+    pub(crate) process: String,
+    running: Mutex<BTreeMap<RelayName, R>>,
+}
+
+impl<R: Supervised> Supervisor<R> {
+    pub(crate) fn new(declarations: Arc<dyn RelayDeclarations>, sinks: Arc<dyn SinkFactory>, process: String) -> Self {
+        Self { declarations, sinks, process, running: Mutex::default() }
+    }
+
+    pub(crate) async fn run(&self, mut changes: watch::Receiver<i64>, stop: CancellationToken) {
+        let (mut away, mut reported) = (false, false);
+        while !stop.is_cancelled() {
+            changes.mark_unchanged();
+            let pause = match self.reconcile().await {
+                Ok(started) => {
+                    away = false;
+                    if started { SOON } else { REPORT }
+                }
+                Err(error) => {
+                    if !away {
+                        let (kind, error) = (R::KIND.as_str(), chain(&error));
+                        tracing::warn!(kind, %error, "what is declared can not be read; relays that run go on");
+                    }
+                    away = true;
+                    RETRY
+                }
+            };
+            let reports = self.report().await;
+            // Where there is nothing to report, nothing is written.
+            if !reports.is_empty() || reported {
+                reported = !reports.is_empty();
+                self.tell(reports).await;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                changed = changes.changed() => if changed.is_err() { break },
+                () = stop.cancelled() => {}
+            }
+        }
+        let running = std::mem::take(&mut *self.running());
+        for relay in running.into_values().map(|relay| tokio::spawn(relay.stopped())).collect::<Vec<_>>() {
+            // One that panicked has said so.
+            let _ = relay.await;
+        }
+        if reported {
+            self.tell(Vec::new()).await;
+        }
+    }
+
+    pub(crate) fn running(&self) -> MutexGuard<'_, BTreeMap<RelayName, R>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Starts and stops what has changed, and nothing else; whether it started something.
+    async fn reconcile(&self) -> Result<bool, StoreError> {
+        let declared = self.declarations.list_relays(R::KIND).await?;
+        let paused: BTreeMap<&RelayName, bool> = declared.iter().map(|one| (&one.name, one.paused)).collect();
+        let mut running = self.running();
+        let is_wanted = |name: &RelayName| paused.get(name) == Some(&false);
+        let gone: Vec<RelayName> = running.keys().filter(|name| !is_wanted(name)).cloned().collect();
+        for name in gone {
+            if let Some(relay) = running.remove(&name) {
+                tokio::spawn(relay.let_go(!paused.contains_key(&name)));
+            }
+        }
+        let mut any = false;
+        for record in declared.iter().filter(|record| !record.paused) {
+            let before = match running.get(&record.name) {
+                Some(known) if known.record() == record => continue,
+                _ => running.remove(&record.name),
+            };
+            let started = R::start(record.clone(), Arc::clone(&self.sinks), before);
+            running.insert(record.name.clone(), started);
+            any = true;
+        }
+        Ok(any)
+    }
+
+    async fn report(&self) -> Vec<RelayReport> {
+        let asked: Vec<_> = self.running().iter().map(|(name, relay)| (name.clone(), relay.report())).collect();
+        // All at once: one database that is away must not hold up what is said of the others.
+        let asked = asked.into_iter().map(async |(name, report)| {
+            Some(RelayReport { name, process: self.process.clone(), report: report.await? })
+        });
+        futures::future::join_all(asked).await.into_iter().flatten().collect()
+    }
+
+    async fn tell(&self, reports: Vec<RelayReport>) {
+        if let Err(error) = self.declarations.report_relays(R::KIND, self.process.clone(), reports).await {
+            tracing::debug!(error = %chain(&error), "relays could not be reported on");
+        }
+    }
+
+    /// What is declared under this name.
+    pub(crate) async fn record(&self, name: &str) -> Result<Option<RelayRecord>, StoreError> {
+        let declared = self.declarations.list_relays(R::KIND).await?;
+        Ok(declared.into_iter().find(|record| record.name.as_str() == name))
+    }
+
+    /// What processes last reported, by name.
+    pub(crate) async fn reports<F: DeserializeOwned + Default>(
+        &self,
+    ) -> Result<BTreeMap<RelayName, Vec<(String, F)>>, EngineError> {
+        let mut reports: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for RelayReport { name, process, report } in self.declarations.list_reports(R::KIND, SILENT).await? {
+            // A report of another version says less, or more.
+            let report = serde_json::from_str(&report).unwrap_or_default();
+            reports.entry(name).or_default().push((process, report));
+        }
+        Ok(reports)
+    }
+}

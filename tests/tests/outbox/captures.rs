@@ -1,0 +1,160 @@
+//! Captures in the server: declared by file, API and command line, published to a real broker, shared and dropped.
+
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use relais_testkit::TestDatabase;
+use relais_tests::instance::Instance;
+use serde_json::{Value, json};
+
+use crate::stage::{PASSWORD, PATIENCE, Stage, call, done, type_in, typed, until};
+
+const TABLES: &str = "CREATE TABLE customer (id int PRIMARY KEY, name text, card text, secret text);
+    INSERT INTO customer SELECT n, 'name ' || n, 'card-no ' || n, 'hidden' FROM generate_series(1, 3) AS n";
+
+fn declaration(stage: &Stage) -> Result<Value> {
+    Ok(json!({
+        "captureName": "shop",
+        "databaseUrl": stage.orders_url()?,
+        "tables": ["customer"],
+        "excludeColumns": ["public.customer.secret"],
+        "maskColumns": {"public.customer.card": {"hash": "pepper"}, "public.customer.name": "***"},
+        "destination": "shop",
+        "sink": {"rabbitmq": {"url": stage.broker_url}},
+    }))
+}
+
+async fn activities(server: &Instance) -> Result<Vec<Value>> {
+    let state = done(server, "GET", "captures/shop", None).await?;
+    let processes = state["processes"].as_array().cloned().unwrap_or_default();
+    Ok(processes.into_iter().map(|process| process["activity"].clone()).collect())
+}
+
+/// Operation and key of the next records, once there are so many.
+async fn records(stage: &Stage, count: usize) -> Result<Vec<(String, i64)>> {
+    let (mut records, begun) = (Vec::new(), Instant::now());
+    while records.len() < count {
+        ensure!(begun.elapsed() < PATIENCE, "after {PATIENCE:?} there are {records:?}");
+        for message in stage.broker.take("all", count).await? {
+            // A tombstone has no value.
+            let Ok(value) = serde_json::from_slice::<Value>(&message.body) else { continue };
+            let row = if value["after"].is_null() { &value["before"] } else { &value["after"] };
+            let text = value.to_string();
+            ensure!(!text.contains("hidden") && !text.contains("card-no") && !text.contains("name "), "{text}");
+            records.push((value["op"].as_str().context("op")?.to_owned(), row["id"].as_i64().context("id")?));
+        }
+    }
+    Ok(records)
+}
+
+async fn server_objects(stage: &Stage) -> Result<i64> {
+    let sql = "SELECT (SELECT count(*) FROM pg_replication_slots WHERE database = current_database())
+                    + (SELECT count(*) FROM pg_publication)";
+    Ok(sqlx::query_scalar(sql).fetch_one(&stage.pool().await?).await?)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_capture_is_declared_published_operated_and_dropped() -> Result<()> {
+    let stage = Stage::new().await?;
+    stage.sql(TABLES).await?;
+    let server = stage.server(stage.own())?.start().await?;
+    done(&server, "PUT", "captures/shop", Some(&declaration(&stage)?)).await?;
+    let expected = |op: &str, ids: &[i64]| ids.iter().map(|id| (op.to_owned(), *id)).collect::<Vec<_>>();
+    ensure!(records(&stage, 3).await? == expected("r", &[1, 2, 3]), "the rows that were there");
+    stage.sql("INSERT INTO customer VALUES (4, 'name 4', 'card-no 4', 'hidden')").await?;
+    stage.sql("UPDATE customer SET card = 'card-no 5' WHERE id = 4; DELETE FROM customer WHERE id = 4").await?;
+    let changes = records(&stage, 3).await?;
+    ensure!(changes == [("c".to_owned(), 4), ("u".to_owned(), 4), ("d".to_owned(), 4)], "{changes:?}");
+
+    // Nothing that is shown has a secret in it, and what was shown can be declared again.
+    until("the snapshot is over", async || Ok(activities(&server).await? == ["streaming"])).await?;
+    let state = done(&server, "GET", "captures/shop", None).await?;
+    ensure!(!state.to_string().contains(PASSWORD) && !state.to_string().contains("pepper"), "{state}");
+    ensure!(state["position"]["snapshot"] == json!([]) && state["snapshotRows"] == 3, "{state}");
+    let exported = done(&server, "GET", "declaration", None).await?;
+    let applied = done(&server, "PUT", "captures/shop", Some(&exported["captures"][0])).await?;
+    ensure!(applied["applied"][0]["action"] == "unchanged", "{applied}");
+
+    // A snapshot on request; while it is paused nothing is published, and nothing is lost.
+    ensure!(typed(&server, "capture snapshot shop customer")?.contains("public.customer"));
+    ensure!(records(&stage, 3).await? == expected("r", &[1, 2, 3]), "once more");
+    ensure!(typed(&server, "capture pause shop")?.contains("paused"));
+    until("nobody reads", async || Ok(activities(&server).await?.is_empty())).await?;
+    stage.sql("INSERT INTO customer VALUES (5, 'name 5', 'card-no 5', 'hidden')").await?;
+    ensure!(typed(&server, "capture list")?.contains("paused"));
+    typed(&server, "capture resume shop")?;
+    ensure!(records(&stage, 1).await? == expected("c", &[5]), "what was committed meanwhile");
+
+    // The metrics name it.
+    until("it is counted", async || {
+        let metrics = reqwest::get(format!("{}/metrics", server.url())).await?.text().await?;
+        Ok(metrics.contains("relais_capture_changes_total{capture=\"shop\"} 4"))
+    })
+    .await?;
+
+    ensure!(server_objects(&stage).await? == 2);
+    ensure!(typed(&server, "capture drop shop --yes")?.contains("deleted"));
+    until("slot and publication are gone", async || Ok(server_objects(&stage).await? == 0)).await?;
+    ensure!(call(&server, "GET", "captures/shop", None).await?.1["error"]["number"] == 404_012);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn what_can_not_be_captured_is_refused_with_what_to_do() -> Result<()> {
+    let stage = Stage::new().await?;
+    stage.sql(TABLES).await?;
+    let server = stage.server(stage.own())?.start().await?;
+    for (change, path, said) in [
+        (json!({"tables": ["customer", "nothing"]}), "databaseUrl", "nothing"),
+        (json!({"excludeColumns": ["public.customer.secrt"]}), "databaseUrl", "no column public.customer.secrt"),
+        (json!({"tables": ["customer", "a.b.c"]}), "tables/1", "schema.name"),
+        (json!({"destination": "{topic}"}), "destination", "there is no field `topic`"),
+        (json!({"databaseUrl": "postgres://u@127.0.0.1:1/db"}), "databaseUrl", "can not be reached"),
+        (json!({"sink": {"rabbitmq": {"url": "amqp://127.0.0.1:1"}}}), "sink/rabbitmq/url", "can not be reached"),
+    ] {
+        let mut wrong = declaration(&stage)?;
+        wrong.as_object_mut().context("an object")?.extend(change.as_object().cloned().unwrap_or_default());
+        let (status, answer) = call(&server, "PUT", "captures/shop", Some(&wrong)).await?;
+        let details = answer["error"]["details"].to_string();
+        ensure!(status == 400 && details.contains(path) && details.contains(said), "{change}: {answer}");
+        ensure!(!details.contains(PASSWORD), "{details}");
+    }
+    ensure!(server_objects(&stage).await? == 0, "nothing was changed");
+    done(&server, "PUT", "captures/shop", Some(&declaration(&stage)?)).await?;
+    until("it runs", async || Ok(activities(&server).await? == ["streaming"])).await?;
+    let refused = type_in(&server, "capture snapshot shop other")?;
+    ensure!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("is not captured"));
+    ensure!(!type_in(&server, "capture show nothing")?.status.success());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_file_declares_captures_and_a_killed_reader_is_replaced() -> Result<()> {
+    let (stage, own) = tokio::try_join!(Stage::new(), TestDatabase::create())?;
+    stage.sql(TABLES).await?;
+    let file = stage.folder.path().join("captures.yaml");
+    let yaml = "captures:\n  - captureName: shop\n    databaseUrl: {env: ORDERS_DATABASE_URL}\n    tables: [customer]\n    \
+                excludeColumns: [public.customer.secret]\n    maskColumns: {public.customer.card: \"*\", public.customer.name: \"*\"}\n    \
+                destination: shop\n    sink: {rabbitmq: {url: {env: RABBITMQ_URL}}}\n";
+    std::fs::write(&file, yaml)?;
+    let with_file =
+        || Ok::<_, anyhow::Error>(stage.server(own.url())?.arg("--declarations").arg(file.display().to_string()));
+    let mut one = with_file()?.start().await?;
+    ensure!(records(&stage, 3).await?.len() == 3);
+    until("it reads", async || Ok(activities(&one).await? == ["streaming"])).await?;
+    let two = with_file()?.start().await?;
+    until("the other stands by", async || Ok(activities(&two).await?.contains(&json!("standby")))).await?;
+    let killed = Instant::now();
+    one.kill9()?;
+    stage.sql("INSERT INTO customer SELECT n, 'x', 'x', 'x' FROM generate_series(10, 12) AS n").await?;
+    let rest = records(&stage, 3).await?;
+    println!("kill -9 of the process that reads the slot: the other went on after {:?}", killed.elapsed());
+    ensure!(rest == [("c".to_owned(), 10), ("c".to_owned(), 11), ("c".to_owned(), 12)], "{rest:?}");
+    // What the file does not name any more is not deleted; a changed entry is taken up while it runs.
+    std::fs::write(&file, yaml.replace("\"*\"", "\"-\""))?;
+    until("the change is taken up", async || {
+        let state = done(&two, "GET", "captures/shop", None).await?;
+        Ok(state["maskColumns"]["public.customer.card"] == "-" && state["processes"].to_string().contains("streaming"))
+    })
+    .await
+}
