@@ -64,7 +64,7 @@ pub(crate) async fn put(
 ///
 /// Its slot and its publication are dropped, and how far it was is forgotten. Its tables stay as they are. If its database
 /// does not answer, the capture is deleted all the same, and the answer says what is left to do.
-#[utoipa::path(delete, path = "/admin/captures/{capture}", operation_id = "dropCapture",
+#[utoipa::path(delete, path = "/admin/captures/{capture}", operation_id = "deleteCapture",
     tag = "Operators", security(("admin" = []), ()),
     params(("capture" = String, Path, description = "The capture's name")),
     responses((status = 200, description = "What was done", body = Success<ApplyReport>), Refusals))]

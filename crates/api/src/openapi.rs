@@ -254,7 +254,7 @@ mod tests {
 
     /// What the name of a method in a generated client may begin with.
     const VERBS: &str = "apply cancel change check claim close create delete discard export follow get list pause publish \
-                         purge put redeliver redispatch replay report resolve resume retry return rotate run send skip submit";
+                         purge put redeliver redispatch replay report request resolve resume retry return rotate run send skip submit";
 
     #[test]
     fn every_operation_has_a_name_of_its_own_that_begins_with_a_verb() {

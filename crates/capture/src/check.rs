@@ -104,6 +104,8 @@ struct TableFacts {
     may_read: bool,
     owns: bool,
     published: bool,
+    /// Whether the publication sends only some of its rows or columns.
+    filtered: bool,
     kind: String,
     unlogged: bool,
 }
@@ -116,6 +118,7 @@ impl TableFacts {
             may_read: row.try_get("may_read")?,
             owns: row.try_get("owns")?,
             published: row.try_get("published")?,
+            filtered: row.try_get("filtered")?,
             kind: row.try_get("kind")?,
             unlogged: row.try_get("unlogged")?,
         })
@@ -127,7 +130,10 @@ const TABLE: &str =
     EXISTS (SELECT 1 FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key,
     has_table_privilege(c.oid, 'SELECT') AS may_read, pg_has_role(c.relowner, 'USAGE') AS owns,
     EXISTS (SELECT 1 FROM pg_publication_tables p
-            WHERE p.pubname = $3 AND p.schemaname = n.nspname AND p.tablename = c.relname) AS published
+            WHERE p.pubname = $3 AND p.schemaname = n.nspname AND p.tablename = c.relname) AS published,
+    EXISTS (SELECT 1 FROM pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid
+            WHERE p.pubname = $3 AND r.prrelid = c.oid
+              AND (to_jsonb(r) ->> 'prqual' IS NOT NULL OR to_jsonb(r) ->> 'prattrs' IS NOT NULL)) AS filtered
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relname = $2";
 
 /// What is missing; nothing is changed.
@@ -221,6 +227,12 @@ fn lacks_of_table(table: &str, found: &TableFacts, changes: bool, user: &str) ->
         lacks.push(Lack::new(
             format!("the user {user} does not own {table}, so it can not publish it"),
             format!("let its owner create the publication, or ALTER TABLE {table} OWNER TO a role that {user} has"),
+        ));
+    }
+    if found.filtered {
+        lacks.push(Lack::new(
+            format!("the publication sends only some rows or columns of {table}"),
+            "ALTER PUBLICATION … SET TABLE without WHERE and without columns, or name another publication",
         ));
     }
     let has_identity = matches!(found.identity.as_str(), "f" | "i") || (found.identity == "d" && found.has_key);

@@ -318,6 +318,11 @@ async fn what_a_database_lacks_is_said_before_anything_is_changed() -> Result<()
     let wanted = Wanted { tables, changes: false, slot: "none".to_owned(), publication: "none".to_owned() };
     let lacks = check(&world.pool, &wanted).await?;
     assert!(lacks.iter().all(|lack| lack.only_a_warning), "{lacks:?}");
+    // A publication that somebody made for something else.
+    let narrow = format!("narrow_{}", world.slot.name());
+    world.execute(&format!("CREATE PUBLICATION {narrow} FOR TABLE orders WHERE (false)")).await?;
+    let said = check(&world.pool, &Wanted { publication: narrow, ..wanted }).await?;
+    assert!(said.iter().any(|lack| lack.to_string().contains("only some rows or columns")), "{said:?}");
     world.end().await
 }
 

@@ -12,6 +12,8 @@ use relais_protocol::{
     outbox::{EnvelopeName, OutboxDeclaration, OutboxMode, OutboxRetryDeclaration, SinkDeclaration},
 };
 
+use serde::{Serialize, de::DeserializeOwned};
+
 use crate::secrets::{self, Secrets};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -61,26 +63,15 @@ impl Declared {
 
     /// From what is stored.
     pub(crate) fn stored(record: &RelayRecord) -> Result<Self, Vec<Problem>> {
-        let unreadable = |error: serde_json::Error| vec![Problem::at("", format!("is not understood: {error}"))];
-        let mut shown: OutboxDeclaration = serde_json::from_str(record.declaration.get()).map_err(unreadable)?;
-        let secrets: Secrets = serde_json::from_str(record.secrets.expose()).map_err(unreadable)?;
+        let (mut shown, secrets): (OutboxDeclaration, Secrets) = from_record(record)?;
         secrets::join(&mut shown.database_url, &mut shown.sink, &secrets);
         Self::new(shown)
     }
 
     /// To be stored, without whether it is paused.
     pub(crate) fn record(&self) -> Result<RelayRecord, Vec<Problem>> {
-        let unwritable = |error: String| vec![Problem::at("", format!("can not be written: {error}"))];
         let shown = OutboxDeclaration { paused: None, ..self.shown.clone() };
-        let text = serde_json::to_string(&shown).map_err(|error| unwritable(error.to_string()))?;
-        let secrets = serde_json::to_string(&self.secrets).map_err(|error| unwritable(error.to_string()))?;
-        Ok(RelayRecord {
-            kind: RelayKind::Outbox,
-            name: self.name.clone(),
-            declaration: Json::parse(text).map_err(|error| unwritable(error.to_string()))?,
-            secrets: RelaySecrets::new(secrets),
-            paused: false,
-        })
+        to_record(RelayKind::Outbox, &self.name, &shown, &self.secrets)
     }
 
     /// Secrets that it does not repeat stay as they are stored; but none of one Kafka cluster is sent to another.
@@ -98,6 +89,28 @@ impl Declared {
         secrets::join(&mut database_url, &mut sink, &self.secrets);
         sink
     }
+}
+
+/// To be stored: what may be shown, and what may not.
+pub(crate) fn to_record(
+    kind: RelayKind,
+    name: &RelayName,
+    shown: &impl Serialize,
+    secrets: &Secrets,
+) -> Result<RelayRecord, Vec<Problem>> {
+    let unwritable = |error: String| vec![Problem::at("", format!("can not be written: {error}"))];
+    let text = serde_json::to_string(shown).map_err(|error| unwritable(error.to_string()))?;
+    let secrets = serde_json::to_string(secrets).map_err(|error| unwritable(error.to_string()))?;
+    let declaration = Json::parse(text).map_err(|error| unwritable(error.to_string()))?;
+    Ok(RelayRecord { kind, name: name.clone(), declaration, secrets: RelaySecrets::new(secrets), paused: false })
+}
+
+/// From what is stored: what may be shown, and what may not.
+pub(crate) fn from_record<D: DeserializeOwned>(record: &RelayRecord) -> Result<(D, Secrets), Vec<Problem>> {
+    let unreadable = |error: serde_json::Error| vec![Problem::at("", format!("is not understood: {error}"))];
+    let shown = serde_json::from_str(record.declaration.get()).map_err(unreadable)?;
+    let secrets = serde_json::from_str(record.secrets.expose()).map_err(unreadable)?;
+    Ok((shown, secrets))
 }
 
 /// Says what is wrong with a declared sink.

@@ -1,14 +1,9 @@
 //! All declared outboxes: which of them run here, and what operators ask of them.
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    fmt,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, fmt, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use relais_core::{RelayChange, RelayDeclarations, RelayKind, RelayName, RelayRecord, StoreError};
+use relais_core::{RelayChange, RelayDeclarations, RelayKind, RelayRecord, StoreError};
 use relais_engine::{EngineError, OutboxRelays, ParkedChoice, Problem, RelayCheck, RelayPlan};
 use relais_outbox::{OutboxError, OutboxStore, ReadRequest, RelayOptions};
 use relais_protocol::{
@@ -24,7 +19,7 @@ use crate::{
     declaration::Declared,
     report::{BacklogFigures, RelayFigures},
     running::{COUNTED, Running},
-    supervisor::Supervisor,
+    supervisor::{Planned, Planner, Supervisor},
 };
 
 /// How long an operator waits for an outbox's database.
@@ -111,27 +106,7 @@ impl OutboxRelays for Outboxes {
         prune: bool,
         how: RelayCheck,
     ) -> Result<RelayPlan, EngineError> {
-        let known = self.records().await?;
-        let known: BTreeMap<&str, &RelayRecord> = known.iter().map(|record| (record.name.as_str(), record)).collect();
-        let (mut plan, mut named) = (RelayPlan::default(), HashSet::new());
-        for (i, declaration) in declared.iter().enumerate() {
-            let below = |problem: Problem| Problem::at(format!("/outboxes/{i}/{}", problem.path), problem.message);
-            if !named.insert(declaration.outbox_name.as_str()) {
-                let message = format!("outbox {} is declared twice", declaration.outbox_name);
-                plan.problems.push(Problem::at(format!("/outboxes/{i}"), message));
-                continue;
-            }
-            let stored = known.get(declaration.outbox_name.as_str());
-            match self.planned(declaration, stored.copied(), how).await {
-                Ok(planned) => plan.add(planned),
-                Err(problems) => plan.problems.extend(problems.into_iter().map(below)),
-            }
-        }
-        for record in known.values().filter(|record| prune && !named.contains(record.name.as_str())) {
-            let deletion = RelayChange::Delete(RelayKind::Outbox, record.name.clone());
-            plan.add((record.name.clone(), AppliedAction::Deleted, Some(deletion)));
-        }
-        Ok(plan)
+        self.0.plan(self, declared, prune, how).await
     }
 
     async fn declarations(&self) -> Result<Vec<OutboxDeclaration>, EngineError> {
@@ -194,14 +169,20 @@ impl OutboxRelays for Outboxes {
     }
 }
 
-impl Outboxes {
-    /// What is to be done for one declared outbox; or what is wrong with it.
+#[async_trait]
+impl Planner for Outboxes {
+    type Declaration = OutboxDeclaration;
+
+    fn name(declaration: &OutboxDeclaration) -> &str {
+        &declaration.outbox_name
+    }
+
     async fn planned(
         &self,
         declaration: &OutboxDeclaration,
         stored: Option<&RelayRecord>,
         how: RelayCheck,
-    ) -> Result<(RelayName, AppliedAction, Option<RelayChange>), Vec<Problem>> {
+    ) -> Result<Planned, Vec<Problem>> {
         let mut declared = Declared::new(declaration.clone())?;
         if let Some(stored) = stored.and_then(|record| Declared::stored(record).ok()) {
             declared.keep_secrets(&stored);

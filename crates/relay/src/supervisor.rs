@@ -4,15 +4,16 @@
 //! started. The store hears every few seconds how the relays of this process are, so that any process can tell.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use relais_core::{RelayDeclarations, RelayKind, RelayName, RelayRecord, RelayReport, StoreError};
-use relais_engine::{EngineError, chain};
+use relais_core::{RelayChange, RelayDeclarations, RelayKind, RelayName, RelayRecord, RelayReport, StoreError};
+use relais_engine::{EngineError, Problem, RelayCheck, RelayPlan, chain};
+use relais_protocol::admin::AppliedAction;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -30,6 +31,27 @@ const SILENT: Duration = Duration::from_secs(20);
 
 /// How long to wait before a store that is away is asked again.
 const RETRY: Duration = Duration::from_secs(1);
+
+/// What is to be done for one declaration.
+pub(crate) type Planned = (RelayName, AppliedAction, Option<RelayChange>);
+
+/// Knows what is to be done for a declaration.
+#[async_trait]
+pub(crate) trait Planner: Sync {
+    /// What is declared.
+    type Declaration: Sync;
+
+    /// Its name.
+    fn name(declaration: &Self::Declaration) -> &str;
+
+    /// What is to be done for one; or what is wrong with it.
+    async fn planned(
+        &self,
+        declaration: &Self::Declaration,
+        stored: Option<&RelayRecord>,
+        how: RelayCheck,
+    ) -> Result<Planned, Vec<Problem>>;
+}
 
 /// One outbox or capture that this process publishes.
 #[async_trait]
@@ -155,6 +177,44 @@ impl<R: Supervised> Supervisor<R> {
     pub(crate) async fn record(&self, name: &str) -> Result<Option<RelayRecord>, StoreError> {
         let declared = self.declarations.list_relays(R::KIND).await?;
         Ok(declared.into_iter().find(|record| record.name.as_str() == name))
+    }
+
+    /// Checks what is declared and compares it with what is there.
+    pub(crate) async fn plan<P: Planner>(
+        &self,
+        planner: &P,
+        declared: &[P::Declaration],
+        prune: bool,
+        how: RelayCheck,
+    ) -> Result<RelayPlan, EngineError> {
+        let section = match R::KIND {
+            RelayKind::Outbox => "outboxes",
+            RelayKind::Capture => "captures",
+        };
+        let known = self.declarations.list_relays(R::KIND).await?;
+        let known: BTreeMap<&str, &RelayRecord> = known.iter().map(|record| (record.name.as_str(), record)).collect();
+        let (mut plan, mut named) = (RelayPlan::default(), HashSet::new());
+        for (i, declaration) in declared.iter().enumerate() {
+            let below = |problem: Problem| Problem::at(format!("/{section}/{i}/{}", problem.path), problem.message);
+            if !named.insert(P::name(declaration)) {
+                let message = format!("{} {} is declared twice", R::KIND, P::name(declaration));
+                plan.problems.push(Problem::at(format!("/{section}/{i}"), message));
+                continue;
+            }
+            let stored = known.get(P::name(declaration)).copied();
+            match planner.planned(declaration, stored, how).await {
+                Ok((name, action, change)) => {
+                    plan.entries.push((name, action));
+                    plan.changes.extend(change);
+                }
+                Err(problems) => plan.problems.extend(problems.into_iter().map(below)),
+            }
+        }
+        for record in known.values().filter(|record| prune && !named.contains(record.name.as_str())) {
+            plan.entries.push((record.name.clone(), AppliedAction::Deleted));
+            plan.changes.push(RelayChange::Delete(R::KIND, record.name.clone()));
+        }
+        Ok(plan)
     }
 
     /// What processes last reported, by name.

@@ -93,6 +93,12 @@ async fn operators(on: Backend, met: &mut BTreeSet<u64>) {
     let away = json!({"outboxName": "away", "databaseUrl": "sqlite:/nowhere/outbox.db", "sink": {"bus": {}}});
     operator.put("/admin/outboxes/away?check=false", &away).await.data();
     keep(met, 503_008, &operator.get("/admin/outboxes/away/parked").await);
+    keep(met, 404_012, &operator.get("/admin/captures/nothing").await);
+    let away = json!({
+        "captureName": "away", "databaseUrl": "postgres://127.0.0.1:1/db", "tables": ["t"], "sink": {"bus": {}},
+    });
+    operator.put("/admin/captures/away?check=false", &away).await.data();
+    keep(met, 503_009, &operator.post("/admin/captures/away/snapshot", &json!({})).await);
     let decision = json!({"decision": "fail"});
     keep(met, 404_010, &operator.post("/admin/instances/nobody/resolve", &decision).await);
     app.client("alice").submit("resize", json!({})).await;

@@ -100,14 +100,18 @@ impl BrokerWorker {
         if self.queue != SERVICES[1] {
             return Ok(());
         }
-        self.ledger.book().delivered.insert(task_id);
+        // Before the tasks are listed: what is delivered later may have taken the place of one that has ended since.
+        let delivered = {
+            let mut book = self.ledger.book();
+            book.delivered.insert(task_id);
+            book.delivered.clone()
+        };
         let filter =
             TaskFilter { statuses: vec![Status::Pending, Status::InProgress], limit: 1000, ..TaskFilter::default() };
         let unfinished = self.underneath.list_tasks(filter).await?.tasks;
-        let mut book = self.ledger.book();
-        let out = unfinished.iter().filter(|task| book.delivered.contains(&task.task_id)).count();
+        let out = unfinished.iter().filter(|task| delivered.contains(&task.task_id)).count();
         if out > WINDOW {
-            book.wrong.push(format!("{out} tasks are out at once, of {WINDOW}"));
+            self.ledger.book().wrong.push(format!("{out} tasks are out at once, of {WINDOW}"));
         }
         Ok(())
     }

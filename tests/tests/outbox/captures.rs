@@ -125,6 +125,20 @@ async fn what_can_not_be_captured_is_refused_with_what_to_do() -> Result<()> {
     let refused = type_in(&server, "capture snapshot shop other")?;
     ensure!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("is not captured"));
     ensure!(!type_in(&server, "capture show nothing")?.status.success());
+
+    // What the sink refuses holds everything up, and says so, until the declaration is right.
+    records(&stage, 3).await?;
+    let mut elsewhere = declaration(&stage)?;
+    elsewhere["destination"] = "nowhere".into();
+    done(&server, "PUT", "captures/shop", Some(&elsewhere)).await?;
+    stage.sql("INSERT INTO customer VALUES (6, 'name 6', 'card-no 6', 'hidden')").await?;
+    until("the operator is told", async || {
+        let state = done(&server, "GET", "captures/shop", None).await?;
+        Ok(state["trouble"].as_str().is_some_and(|trouble| trouble.contains("nowhere")))
+    })
+    .await?;
+    done(&server, "PUT", "captures/shop", Some(&declaration(&stage)?)).await?;
+    ensure!(records(&stage, 1).await? == [("c".to_owned(), 6)], "nothing was lost");
     Ok(())
 }
 

@@ -38,14 +38,6 @@ pub struct RelayPlan {
     pub problems: Vec<Problem>,
 }
 
-impl RelayPlan {
-    /// Adds what is to be done with one of them.
-    pub fn add(&mut self, (name, action, change): (RelayName, AppliedAction, Option<RelayChange>)) {
-        self.entries.push((name, action));
-        self.changes.extend(change);
-    }
-}
-
 /// Which parked events are meant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ParkedChoice {

@@ -6,7 +6,7 @@ use relais_capture::{
     Address, CaptureOptions, ColumnRules, Mask, ROUTE_FIELDS, Slot,
     debezium::{BinaryMode, DecimalMode, EnvelopeOptions, IntervalMode, TimeMode, UNAVAILABLE_VALUE},
 };
-use relais_core::{Json, RelayKind, RelayName, RelayRecord, RelaySecrets};
+use relais_core::{RelayKind, RelayName, RelayRecord};
 use relais_engine::Problem;
 use relais_message::{Template, TemplateField};
 use relais_protocol::{
@@ -19,7 +19,7 @@ use relais_protocol::{
 };
 
 use crate::{
-    declaration::{database_url, judge_sink, keep_problem},
+    declaration::{database_url, from_record, judge_sink, keep_problem, to_record},
     secrets::{self, Secrets},
 };
 
@@ -75,9 +75,7 @@ impl DeclaredCapture {
 
     /// From what is stored.
     pub(crate) fn stored(record: &RelayRecord) -> Result<Self, Vec<Problem>> {
-        let unreadable = |error: serde_json::Error| vec![Problem::at("", format!("is not understood: {error}"))];
-        let mut shown: CaptureDeclaration = serde_json::from_str(record.declaration.get()).map_err(unreadable)?;
-        let secrets: Secrets = serde_json::from_str(record.secrets.expose()).map_err(unreadable)?;
+        let (mut shown, secrets): (CaptureDeclaration, Secrets) = from_record(record)?;
         secrets::join(&mut shown.database_url, &mut shown.sink, &secrets);
         for (place, salt) in salts(&mut shown) {
             if let Some(stored) = secrets.get(&place) {
@@ -89,17 +87,8 @@ impl DeclaredCapture {
 
     /// To be stored, without whether it is paused.
     pub(crate) fn record(&self) -> Result<RelayRecord, Vec<Problem>> {
-        let unwritable = |error: String| vec![Problem::at("", format!("can not be written: {error}"))];
         let shown = CaptureDeclaration { paused: None, ..self.shown.clone() };
-        let text = serde_json::to_string(&shown).map_err(|error| unwritable(error.to_string()))?;
-        let secrets = serde_json::to_string(&self.secrets).map_err(|error| unwritable(error.to_string()))?;
-        Ok(RelayRecord {
-            kind: RelayKind::Capture,
-            name: self.name.clone(),
-            declaration: Json::parse(text).map_err(|error| unwritable(error.to_string()))?,
-            secrets: RelaySecrets::new(secrets),
-            paused: false,
-        })
+        to_record(RelayKind::Capture, &self.name, &shown, &self.secrets)
     }
 
     pub(crate) fn database_url(&self) -> &str {

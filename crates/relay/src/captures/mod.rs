@@ -3,16 +3,12 @@
 mod declaration;
 mod running;
 
-use std::{
-    collections::{BTreeMap, HashSet},
-    fmt,
-    sync::Arc,
-};
+use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use relais_capture::{CaptureError, CapturedDatabase, format_lsn};
-use relais_core::{RelayChange, RelayDeclarations, RelayKind, RelayName, RelayRecord, StoreError};
-use relais_engine::{CaptureRelays, EngineError, Problem, RelayCheck, RelayPlan, chain};
+use relais_core::{RelayChange, RelayDeclarations, RelayKind, RelayRecord, StoreError};
+use relais_engine::{CaptureRelays, EngineError, Problem, RelayCheck, RelayPlan};
 use relais_protocol::{
     admin::AppliedAction,
     capture::{CaptureDeclaration, CapturePosition, CaptureProcess, CaptureState},
@@ -22,12 +18,12 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     declaration::{DeclaredCapture, whole_name},
-    running::{RunningCapture, release, told},
+    running::{RunningCapture, release, told, why},
 };
 use crate::{
     SinkFactory,
     check::{PATIENCE, Wrong, check_sink, database_away, is_away, problems},
-    supervisor::Supervisor,
+    supervisor::{Planned, Planner, Supervisor},
 };
 
 /// The application layer of captures. Cheap to clone.
@@ -55,14 +51,22 @@ impl Captures {
     async fn records(&self) -> Result<Vec<RelayRecord>, StoreError> {
         self.0.declarations.list_relays(RelayKind::Capture).await
     }
+}
 
-    /// What is to be done for one declared capture; or what is wrong with it.
+#[async_trait]
+impl Planner for Captures {
+    type Declaration = CaptureDeclaration;
+
+    fn name(declaration: &CaptureDeclaration) -> &str {
+        &declaration.capture_name
+    }
+
     async fn planned(
         &self,
         declaration: &CaptureDeclaration,
         stored: Option<&RelayRecord>,
         how: RelayCheck,
-    ) -> Result<(RelayName, AppliedAction, Option<RelayChange>), Vec<Problem>> {
+    ) -> Result<Planned, Vec<Problem>> {
         let before = stored.and_then(|record| DeclaredCapture::stored(record).ok());
         let declared = DeclaredCapture::new(declaration.clone(), before.as_ref())?;
         let (name, mut record) = (declared.name.clone(), declared.record()?);
@@ -107,8 +111,8 @@ async fn check_database(declared: &DeclaredCapture) -> Result<(), Wrong> {
             if missing.is_empty() { Ok(()) } else { unusable(missing.join("; ")) }
         }
         Ok(Err(CaptureError::Database(error))) if is_away(&error) => Err(database_away(&error.to_string())),
-        Ok(Err(error)) if error.is_passing() => Err(database_away(&chain(&error))),
-        Ok(Err(error)) => unusable(chain(&error)),
+        Ok(Err(error)) if error.is_passing() => Err(database_away(&why(&error))),
+        Ok(Err(error)) => unusable(why(&error)),
         Err(_) => Err(database_away(&format!("no answer within {PATIENCE:?}"))),
     }
 }
@@ -121,27 +125,7 @@ impl CaptureRelays for Captures {
         prune: bool,
         how: RelayCheck,
     ) -> Result<RelayPlan, EngineError> {
-        let known = self.records().await?;
-        let known: BTreeMap<&str, &RelayRecord> = known.iter().map(|record| (record.name.as_str(), record)).collect();
-        let (mut plan, mut named) = (RelayPlan::default(), HashSet::new());
-        for (i, declaration) in declared.iter().enumerate() {
-            let below = |problem: Problem| Problem::at(format!("/captures/{i}/{}", problem.path), problem.message);
-            if !named.insert(declaration.capture_name.as_str()) {
-                let message = format!("capture {} is declared twice", declaration.capture_name);
-                plan.problems.push(Problem::at(format!("/captures/{i}"), message));
-                continue;
-            }
-            let stored = known.get(declaration.capture_name.as_str());
-            match self.planned(declaration, stored.copied(), how).await {
-                Ok(planned) => plan.add(planned),
-                Err(problems) => plan.problems.extend(problems.into_iter().map(below)),
-            }
-        }
-        for record in known.values().filter(|record| prune && !named.contains(record.name.as_str())) {
-            let deletion = RelayChange::Delete(RelayKind::Capture, record.name.clone());
-            plan.add((record.name.clone(), AppliedAction::Deleted, Some(deletion)));
-        }
-        Ok(plan)
+        self.0.plan(self, declared, prune, how).await
     }
 
     async fn declarations(&self) -> Result<Vec<CaptureDeclaration>, EngineError> {
@@ -223,12 +207,15 @@ fn shown(record: &RelayRecord) -> Result<CaptureDeclaration, EngineError> {
 fn state(declaration: CaptureDeclaration, reports: Vec<(String, CaptureProcess)>) -> CaptureState {
     let processes: Vec<CaptureProcess> =
         reports.into_iter().map(|(process, report)| CaptureProcess { process, ..report }).collect();
-    // Of those who stand by, one that is in trouble does not matter while another one reads.
-    let reads = processes.iter().any(|process| process.activity != Default::default());
+    // Those who stand by do not matter while another one reads.
+    let reader = processes.iter().find(|process| process.activity != Default::default());
     let nobody = || "no process captures it: none has the role relay, or none is there".to_owned();
     let trouble = match processes.is_empty() {
         true => Some(nobody()).filter(|_| declaration.paused != Some(true)),
-        false => processes.iter().find_map(|process| process.trouble.clone()).filter(|_| !reads),
+        false => match reader {
+            Some(reader) => reader.trouble.clone(),
+            None => processes.iter().find_map(|process| process.trouble.clone()),
+        },
     };
     CaptureState {
         changes: processes.iter().map(|process| process.changes).sum(),
@@ -257,7 +244,7 @@ async fn within<T>(
     };
     match timeout(PATIENCE, asked).await {
         Ok(Ok(answer)) => Ok(answer),
-        Ok(Err(error)) => unavailable(chain(&error)),
+        Ok(Err(error)) => unavailable(why(&error)),
         Err(_) => unavailable(format!("no answer within {PATIENCE:?}")),
     }
 }

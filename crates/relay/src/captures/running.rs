@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use relais_capture::{Capture, CaptureActivity, CaptureHandle, CaptureStats, CapturedDatabase};
+use relais_capture::{Capture, CaptureActivity, CaptureError, CaptureHandle, CaptureStats, CapturedDatabase};
 use relais_core::{RelayKind, RelayRecord};
 use relais_engine::chain;
 use relais_protocol::capture::{CaptureActivityName, CaptureProcess};
@@ -126,8 +126,16 @@ pub(crate) async fn release(record: &RelayRecord) -> Result<(), String> {
         }
     };
     match timeout(RELEASE, dropped).await {
-        Ok(dropped) => dropped.map_err(|error| chain(&error)),
+        Ok(dropped) => dropped.map_err(|error| why(&error)),
         Err(_) => Err(format!("no answer within {RELEASE:?}, or the slot is in use")),
+    }
+}
+
+/// What is wrong, once: what a database says already has all that caused it.
+pub(crate) fn why(error: &CaptureError) -> String {
+    match error {
+        CaptureError::Database(cause) => format!("{error}: {cause}"),
+        other => chain(other),
     }
 }
 
@@ -212,7 +220,7 @@ async fn capture(record: &RelayRecord, sinks: &dyn SinkFactory, insight: &Captur
 
 async fn prepare(record: &RelayRecord, sinks: &dyn SinkFactory) -> Result<(Capture, Arc<TracedSink>), String> {
     let declared = DeclaredCapture::stored(record).map_err(|problems| told(&problems))?;
-    let database = CapturedDatabase::connect(declared.database_url()).await.map_err(|error| chain(&error))?;
+    let database = CapturedDatabase::connect(declared.database_url()).await.map_err(|error| why(&error))?;
     let sink = sinks.open(&declared.source(), &declared.sink()).await.map_err(|error| error.to_string())?;
     let sink = Arc::new(TracedSink { source: format!("capture {}", record.name), sink });
     Ok((Capture::new(database, Arc::clone(&sink) as _, declared.options), sink))
