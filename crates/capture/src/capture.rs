@@ -21,6 +21,7 @@ use crate::{
     catalog::Catalog,
     debezium::Envelope,
     follow::{Following, now_micros},
+    progress::ProgressStore,
     snapshot::Streamed,
 };
 
@@ -124,6 +125,11 @@ impl Capture {
     /// Makes publication, slot and progress where they are missing; how far the capture is.
     async fn prepare(&self) -> Result<CaptureProgress> {
         let (database, options) = (&self.database, &self.options);
+        let slot = Slot::new(&options.slot)?;
+        // Nothing is changed by those who stand by: whoever reads may have a newer declaration.
+        if slot.state(&database.pool).await?.is_some_and(|state| state.active) {
+            return Err(CaptureError::in_use());
+        }
         let lacks = database.check(options).await?;
         let lacks: Vec<String> = lacks.iter().filter(|lack| !lack.only_a_warning).map(ToString::to_string).collect();
         if !lacks.is_empty() {
@@ -136,9 +142,8 @@ impl Capture {
         publication.ensure(&database.pool).await?;
         let mut connection = ReplicationConnection::connect(&database.address, 1024 * 1024).await?;
         let identity = connection.identify_system().await?;
-        let slot = Slot::new(&options.slot)?;
         let (state, progress) = (slot.state(&database.pool).await?, store.read().await?);
-        let tables = if options.initial_snapshot { options.table_names() } else { Vec::new() };
+        let mut tables = if options.initial_snapshot { options.table_names() } else { Vec::new() };
         match (state, progress) {
             (Some(state), Some(progress)) if !state.lost => {
                 if progress.system != identity.system {
@@ -155,18 +160,23 @@ impl Capture {
                     }
                     store.set_timeline(identity.timeline).await?;
                 }
-                return Ok(progress);
+                return self.without_removed_tables(&store, progress).await;
             }
             // Somebody else made it, and knows from where it is to go on.
             (Some(state), None) if !state.lost => store.begin(&identity, &[]).await?,
             (state, progress) => {
-                if progress.is_some_and(|progress| progress.position.commit_lsn > 0) {
-                    if !options.initial_snapshot {
+                if let Some(progress) = progress.filter(|progress| progress.position.commit_lsn > 0) {
+                    // An operator who asks for a snapshot knows of the gap.
+                    let asked = !progress.snapshot.is_empty();
+                    if !options.initial_snapshot && !asked {
                         return Err(CaptureError::Gap);
+                    }
+                    if !options.initial_snapshot {
+                        tables = progress.snapshot;
                     }
                     tracing::warn!(
                         capture = options.name,
-                        "the slot is gone, and changes with it: all tables are read anew"
+                        "the slot is gone, and changes with it: tables are read anew"
                     );
                 }
                 if state.is_some() {
@@ -178,6 +188,23 @@ impl Capture {
             }
         }
         store.read().await?.ok_or(CaptureError::Gap)
+    }
+
+    /// A table that is not captured any more is not read any further.
+    async fn without_removed_tables(
+        &self,
+        store: &ProgressStore,
+        mut progress: CaptureProgress,
+    ) -> Result<CaptureProgress> {
+        let tables = self.options.table_names();
+        while let Some(removed) = progress.snapshot.iter().position(|table| !tables.contains(table)) {
+            let table = progress.snapshot.remove(removed);
+            store.remove_from_snapshot(&table).await?;
+            if removed == 0 {
+                progress.after_key = None;
+            }
+        }
+        Ok(progress)
     }
 }
 

@@ -152,11 +152,22 @@ impl CapturedDatabase {
         self.store(options).request_snapshot(if tables.is_empty() { &all } else { tables }).await
     }
 
-    /// Drops slot and publication and forgets how far the capture is.
+    /// Drops slot and publication and forgets how far the capture is. A publication that belongs to somebody else stays.
     pub async fn drop(&self, options: &CaptureOptions) -> Result<()> {
-        Slot::new(&options.slot)?.drop(&self.pool).await?;
-        Publication::drop(&options.publication, &self.pool).await?;
-        self.store(options).forget().await
+        self.drop_slot(options).await?;
+        self.store(options).forget().await?;
+        match Publication::drop(&options.publication, &self.pool).await {
+            Err(error) if error.code() == Some("42501") => {
+                tracing::warn!(publication = options.publication, "the publication is somebody else's, and stays");
+                Ok(())
+            }
+            dropped => dropped,
+        }
+    }
+
+    /// Drops the slot only.
+    pub async fn drop_slot(&self, options: &CaptureOptions) -> Result<()> {
+        Slot::new(&options.slot)?.drop(&self.pool).await
     }
 
     pub(crate) fn store(&self, options: &CaptureOptions) -> ProgressStore {

@@ -97,6 +97,11 @@ impl CaptureError {
         }
     }
 
+    /// Somebody else reads the slot.
+    pub(crate) fn in_use() -> Self {
+        Self::Server { code: "55006".to_owned(), message: "another process reads the slot".to_owned() }
+    }
+
     /// Whether somebody else reads the slot.
     pub fn is_in_use(&self) -> bool {
         self.code() == Some("55006")

@@ -171,12 +171,21 @@ impl Following<'_> {
         Ok(())
     }
 
+    fn is_captured(&self, relation: &Relation) -> bool {
+        let tables = &self.capture.options.tables;
+        tables.iter().any(|(schema, name)| *schema == relation.schema && *name == relation.name)
+    }
+
     /// The messages of a batch.
     async fn outgoing(&mut self, events: Vec<StreamEvent>) -> Result<Outgoing> {
         let mut outgoing = Outgoing::default();
         let now = now_micros();
         for event in events {
             match event {
+                // Of a table that is not captured any more, or of a publication that has others too.
+                StreamEvent::Change(change) if !self.is_captured(&change.relation) => {
+                    outgoing.position = Some(change.position);
+                }
                 StreamEvent::Change(change) => {
                     self.note(&change);
                     let table = self.table(&change.relation).await?;

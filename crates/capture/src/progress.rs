@@ -132,6 +132,15 @@ impl ProgressStore {
         Ok(())
     }
 
+    /// A table is not to be read any more.
+    pub(crate) async fn remove_from_snapshot(&self, table: &str) -> Result<()> {
+        let sql = "UPDATE relais_capture SET after_key = CASE WHEN snapshot[1] = $2 THEN NULL ELSE after_key END,
+                       snapshot = array_remove(snapshot, $2), updated_at = now()
+                   WHERE capture = $1";
+        sqlx::query(sql).bind(&self.capture).bind(table).execute(&self.pool).await?;
+        Ok(())
+    }
+
     /// Asks for tables to be read again, behind those that are being read; whether there is such a capture.
     pub(crate) async fn request_snapshot(&self, tables: &[String]) -> Result<bool> {
         let sql = "UPDATE relais_capture SET snapshot = snapshot || $2, updated_at = now() WHERE capture = $1";

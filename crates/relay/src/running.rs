@@ -7,7 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
-use relais_core::{RelayKind, RelayRecord};
+use relais_core::{RelayDeclarations, RelayKind, RelayRecord};
 use relais_engine::chain;
 use relais_outbox::{OutboxStore, Relay, RelayHandle, RelayStats};
 use tokio::task::JoinHandle;
@@ -54,7 +54,7 @@ impl Supervised for Running {
             if let Some(before) = before {
                 // In the database before, nobody reads the slot any more.
                 match before.is_elsewhere(&to_run) {
-                    true => before.let_go(true).await,
+                    true => before.let_go_of_slot().await,
                     false => before.stopped().await,
                 }
             }
@@ -72,8 +72,24 @@ impl Supervised for Running {
         Box::pin(async move { serde_json::to_string(&insight.figures(outbox.as_str()).await).ok() })
     }
 
+    async fn stopped(self) {
+        self.stop.cancel();
+        if let Err(error) = self.task.await {
+            tracing::error!(outbox = %self.record.name, %error, "a relay ended badly");
+        }
+        let (outbox, stats) = (self.record.name.as_str(), self.insight.stats());
+        self.insight.meter.show(outbox, &RelayFigures::new(stats, None));
+        self.insight.meter.close(outbox);
+    }
+
     /// Paused or deleted, nobody reads the slot, and it must not fill the database's disk.
-    async fn let_go(self, _: bool) {
+    async fn let_go(self, _: bool, _: Arc<dyn RelayDeclarations>) {
+        self.let_go_of_slot().await;
+    }
+}
+
+impl Running {
+    async fn let_go_of_slot(self) {
         let (store, record) = (self.insight.store(), self.record.clone());
         self.stopped().await;
         let (Some(store), Ok(declared)) = (store, Declared::stored(&record)) else { return };
@@ -89,16 +105,6 @@ impl Supervised for Running {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-    }
-
-    async fn stopped(self) {
-        self.stop.cancel();
-        if let Err(error) = self.task.await {
-            tracing::error!(outbox = %self.record.name, %error, "a relay ended badly");
-        }
-        let (outbox, stats) = (self.record.name.as_str(), self.insight.stats());
-        self.insight.meter.show(outbox, &RelayFigures::new(stats, None));
-        self.insight.meter.close(outbox);
     }
 }
 

@@ -71,8 +71,9 @@ pub(crate) trait Supervised: Sized + Send + 'static {
     /// Stops, and waits until the round that has begun is finished.
     async fn stopped(self);
 
-    /// Stops because it was paused or deleted, and lets go of what it has on servers.
-    async fn let_go(self, is_deleted: bool);
+    /// Stops because it was paused or deleted, and lets go of what it has on servers. `declarations` tells whether it is still
+    /// so.
+    async fn let_go(self, is_deleted: bool, declarations: Arc<dyn RelayDeclarations>);
 }
 
 /// The outboxes or the captures of a server.
@@ -142,7 +143,7 @@ impl<R: Supervised> Supervisor<R> {
         let gone: Vec<RelayName> = running.keys().filter(|name| !is_wanted(name)).cloned().collect();
         for name in gone {
             if let Some(relay) = running.remove(&name) {
-                tokio::spawn(relay.let_go(!paused.contains_key(&name)));
+                tokio::spawn(relay.let_go(!paused.contains_key(&name), Arc::clone(&self.declarations)));
             }
         }
         let mut any = false;

@@ -164,11 +164,18 @@ async fn a_file_declares_captures_and_a_killed_reader_is_replaced() -> Result<()
     let rest = records(&stage, 3).await?;
     println!("kill -9 of the process that reads the slot: the other went on after {:?}", killed.elapsed());
     ensure!(rest == [("c".to_owned(), 10), ("c".to_owned(), 11), ("c".to_owned(), 12)], "{rest:?}");
-    // What the file does not name any more is not deleted; a changed entry is taken up while it runs.
+    // A changed entry is taken up while it runs.
     std::fs::write(&file, yaml.replace("\"*\"", "\"-\""))?;
     until("the change is taken up", async || {
         let state = done(&two, "GET", "captures/shop", None).await?;
         Ok(state["maskColumns"]["public.customer.card"] == "-" && state["processes"].to_string().contains("streaming"))
     })
-    .await
+    .await?;
+    // Pruned while it is paused, so that nobody runs it, it leaves nothing behind.
+    typed(&two, "capture pause shop")?;
+    until("nobody reads", async || Ok(activities(&two).await?.iter().all(|does| does == "standby"))).await?;
+    let empty = stage.folder.path().join("empty.yaml");
+    std::fs::write(&empty, "captures: []\n")?;
+    typed(&two, &format!("apply -f {} --prune", empty.display()))?;
+    until("slot and publication are gone", async || Ok(server_objects(&stage).await? == 0)).await
 }

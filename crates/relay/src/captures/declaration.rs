@@ -59,6 +59,9 @@ impl DeclaredCapture {
             secrets::keep(&shown.sink, &mut secrets, (&stored.shown.sink, &stored.secrets));
             keep_salts(&mut secrets, &stored.secrets);
         }
+        for (place, _) in secrets.iter().filter(|(place, salt)| place.ends_with("/hash") && *salt == HIDDEN) {
+            problems.push(Problem::at(place, "must be the salt itself: none is stored that it could stand for"));
+        }
         let is_postgres = ["postgres://", "postgresql://"].iter().any(|it| database_url(&secrets).starts_with(it));
         if !is_postgres || Address::parse(database_url(&secrets)).is_err() {
             let message = "change capture needs PostgreSQL: postgres://user:password@host/database";
@@ -348,6 +351,11 @@ mod tests {
             (json!({"destination": "x.{tabel}"}), "destination", "there is no field `tabel`"),
             (json!({"destination": "x.{payload.id}"}), "destination", "has only the fields"),
             (json!({"sink": {}}), "sink", "one of rabbitmq, redis"),
+            (
+                json!({"maskColumns": {"public.orders.x": {"hash": "***"}}}),
+                "maskColumns/public.orders.x/hash",
+                "must be the salt itself",
+            ),
             (json!({"maxRetainedWal": 1}), "maxRetainedWal", "at least 1048576"),
         ] {
             let problems = declared(change.clone()).map(|_| ()).unwrap_err();

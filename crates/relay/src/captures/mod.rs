@@ -206,7 +206,7 @@ fn shown(record: &RelayRecord) -> Result<CaptureDeclaration, EngineError> {
 
 fn state(declaration: CaptureDeclaration, reports: Vec<(String, CaptureProcess)>) -> CaptureState {
     let processes: Vec<CaptureProcess> =
-        reports.into_iter().map(|(process, report)| CaptureProcess { process, ..report }).collect();
+        reports.into_iter().map(|(process, report)| of_process(process, report)).collect();
     // Those who stand by do not matter while another one reads.
     let reader = processes.iter().find(|process| process.activity != Default::default());
     let nobody = || "no process captures it: none has the role relay, or none is there".to_owned();
@@ -225,6 +225,14 @@ fn state(declaration: CaptureDeclaration, reports: Vec<(String, CaptureProcess)>
         processes,
         position: None,
         trouble,
+    }
+}
+
+/// What is old is not shown of those who stand by.
+fn of_process(process: String, report: CaptureProcess) -> CaptureProcess {
+    match report.activity == Default::default() {
+        true => CaptureProcess { process, lag_seconds: None, retained_wal: None, unconfirmed_wal: None, ..report },
+        false => CaptureProcess { process, ..report },
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 use async_trait::async_trait;
 use futures::future::BoxFuture;
 use relais_capture::{Capture, CaptureActivity, CaptureError, CaptureHandle, CaptureStats, CapturedDatabase};
-use relais_core::{RelayKind, RelayRecord};
+use relais_core::{RelayDeclarations, RelayKind, RelayRecord};
 use relais_engine::chain;
 use relais_protocol::capture::{CaptureActivityName, CaptureProcess};
 use tokio::{task::JoinHandle, time::timeout};
@@ -45,11 +45,9 @@ impl Supervised for RunningCapture {
         let (stopped, seen, to_run) = (stop.clone(), Arc::clone(&insight), record.clone());
         let task = tokio::spawn(async move {
             if let Some(before) = before {
-                // Nobody reads the slot before any more.
-                match before.is_elsewhere(&to_run) {
-                    true => before.let_go(true).await,
-                    false => before.stopped().await,
-                }
+                let (old, new) = (before.record.clone(), to_run.clone());
+                before.stopped().await;
+                tokio::spawn(async move { drop_renamed_slot(&old, &new).await });
             }
             capture(&to_run, sinks.as_ref(), &seen, stopped).await;
         });
@@ -79,7 +77,7 @@ impl Supervised for RunningCapture {
     }
 
     /// While it is paused the slot stays, or changes would be lost. Once it is deleted, nobody reads the slot any more.
-    async fn let_go(self, is_deleted: bool) {
+    async fn let_go(self, is_deleted: bool, declarations: Arc<dyn RelayDeclarations>) {
         let record = self.record.clone();
         self.stopped().await;
         if !is_deleted {
@@ -87,6 +85,11 @@ impl Supervised for RunningCapture {
         }
         let mut pause = Duration::from_millis(500);
         for _ in 0..DROP_TRIES {
+            // Declared again meanwhile, the slot is in use again.
+            match declarations.list_relays(RelayKind::Capture).await {
+                Ok(declared) if declared.iter().all(|one| one.name != record.name) => {}
+                _ => return,
+            }
             match release(&record).await {
                 Ok(()) => return,
                 Err(why) => tracing::warn!(
@@ -100,15 +103,16 @@ impl Supervised for RunningCapture {
     }
 }
 
-impl RunningCapture {
-    /// Whether it has another slot than this one.
-    fn is_elsewhere(&self, other: &RelayRecord) -> bool {
-        match (DeclaredCapture::stored(&self.record), DeclaredCapture::stored(other)) {
-            (Ok(one), Ok(other)) => {
-                (one.database_url(), &one.options.slot) != (other.database_url(), &other.options.slot)
-            }
-            _ => false,
-        }
+/// Nobody reads a slot that has another name now. A slot of the same name stays: another URL may lead to the same database.
+async fn drop_renamed_slot(old: &RelayRecord, new: &RelayRecord) {
+    let (Ok(old), Ok(new)) = (DeclaredCapture::stored(old), DeclaredCapture::stored(new)) else { return };
+    let slot = &old.options.slot;
+    if *slot == new.options.slot {
+        return;
+    }
+    let dropped = async { CapturedDatabase::connect(old.database_url()).await?.drop_slot(&old.options).await };
+    if let Err(error) = dropped.await {
+        tracing::warn!(capture = %old.name, slot, error = why(&error), "the old slot could not be dropped; drop it by hand");
     }
 }
 

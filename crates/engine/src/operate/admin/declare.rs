@@ -137,7 +137,9 @@ impl Engine {
             plan_pruning(&snapshot.declared, &services, &clients, &authorizations, &mut plan);
         }
         if !dry_run {
+            let deleted = self.deleted_captures(&plan.changes).await?;
             self.declare(plan.changes).await?;
+            self.release_captures(deleted);
         }
         Ok(plan.report)
     }
