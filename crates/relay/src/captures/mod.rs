@@ -207,13 +207,13 @@ fn shown(record: &RelayRecord) -> Result<CaptureDeclaration, EngineError> {
 fn state(declaration: CaptureDeclaration, reports: Vec<(String, CaptureProcess)>) -> CaptureState {
     let processes: Vec<CaptureProcess> =
         reports.into_iter().map(|(process, report)| of_process(process, report)).collect();
-    // Those who stand by do not matter while another one reads.
-    let reader = processes.iter().find(|process| process.activity != Default::default());
+    // Those who stand by do not matter while another one reads. One that died may still seem to read.
+    let mut readers = processes.iter().filter(|process| process.activity != Default::default()).peekable();
     let nobody = || "no process captures it: none has the role relay, or none is there".to_owned();
     let trouble = match processes.is_empty() {
         true => Some(nobody()).filter(|_| declaration.paused != Some(true)),
-        false => match reader {
-            Some(reader) => reader.trouble.clone(),
+        false => match readers.peek() {
+            Some(_) => readers.find_map(|reader| reader.trouble.clone()),
             None => processes.iter().find_map(|process| process.trouble.clone()),
         },
     };
