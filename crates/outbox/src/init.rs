@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use crate::{
     AggregateId, Dialect, OutboxError, TableName,
-    table::{create_statements, relay_tables},
+    table::{create_statements, notify_function, notify_function_name, relay_tables},
 };
 
 /// How long a database may take to accept a connection.
@@ -34,7 +34,7 @@ pub async fn ping(url: &str) -> Result<(), OutboxError> {
 }
 
 /// Makes an outbox, and what relays keep beside it; an SQLite file too, if it is missing. A table that exists stays as it
-/// is. Returns whether the table was made now.
+/// is, but for the function of a trigger that an earlier version made. Returns whether the table was made now.
 pub async fn init(url: &str, table: &TableName, aggregate_id: AggregateId, notify: bool) -> Result<bool, OutboxError> {
     let dialect = Dialect::of_url(url)?;
     let statements = |there: bool| match there {
@@ -50,7 +50,12 @@ pub async fn init(url: &str, table: &TableName, aggregate_id: AggregateId, notif
                 .bind(table.sql())
                 .fetch_one(&mut *transaction)
                 .await?;
-            for statement in statements(there) {
+            let notifies: bool = sqlx::query_scalar("SELECT to_regproc($1) IS NOT NULL")
+                .bind(notify_function_name(table))
+                .fetch_one(&mut *transaction)
+                .await?;
+            let newer = (there && notifies).then(|| notify_function(table));
+            for statement in statements(there).into_iter().chain(newer) {
                 sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *transaction).await?;
             }
             transaction.commit().await?;

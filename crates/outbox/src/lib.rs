@@ -37,6 +37,7 @@ mod add;
 mod capture;
 mod error;
 mod init;
+mod listen;
 mod options;
 mod postgres;
 mod preparation;

@@ -8,26 +8,20 @@ use std::{sync::OnceLock, time::Duration};
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
 use relais_capture::Address;
-use sqlx::{
-    AssertSqlSafe, PgPool, Row as _,
-    postgres::{PgListener, PgPoolOptions},
-};
-use tokio::sync::Mutex;
+use sqlx::{AssertSqlSafe, PgPool, Row as _, postgres::PgPoolOptions};
 
 use crate::{
     CaptureSource, Dialect, FailedKey, FailedRow, Layout, OutboxBacklog, OutboxError, OutboxRow, OutboxStore,
     ParkedRow, PartitionLeases, ReadRequest, RelayIntent, TableName,
+    listen::RowListener,
     rows::read,
-    table::{CHANNEL, key_expression, relay_tables},
+    table::{key_expression, relay_tables},
 };
 
 type Result<T> = std::result::Result<T, OutboxError>;
 
 /// Connections of a relay: one to read and mark, one for operators, one to look after the slot.
 const CONNECTIONS: u32 = 3;
-
-/// How long a relay waits before it listens again after the connection was lost.
-const LISTEN_AGAIN: Duration = Duration::from_secs(1);
 
 /// An outbox on PostgreSQL.
 #[derive(Debug)]
@@ -38,7 +32,8 @@ pub struct PostgresOutbox {
     address: Option<Address>,
     table: TableName,
     layout: OnceLock<Layout>,
-    listener: Mutex<Option<PgListener>>,
+    /// There once a relay has waited.
+    listener: OnceLock<RowListener>,
 }
 
 impl PostgresOutbox {
@@ -46,7 +41,7 @@ impl PostgresOutbox {
     pub async fn connect(url: &str, table: TableName) -> Result<Self> {
         let pool = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false).connect(url).await?;
         let address = Address::parse(url).ok();
-        Ok(Self { pool, url: url.to_owned(), address, table, layout: OnceLock::new(), listener: Mutex::default() })
+        Ok(Self { pool, url: url.to_owned(), address, table, layout: OnceLock::new(), listener: OnceLock::new() })
     }
 
     async fn layout(&self) -> Result<&Layout> {
@@ -246,6 +241,9 @@ impl OutboxStore for PostgresOutbox {
             if bytes >= request.bytes {
                 break;
             }
+        }
+        if let Some(listener) = self.listener.get().filter(|_| !rows.is_empty()) {
+            listener.found_rows();
         }
         Ok(rows)
     }
@@ -517,13 +515,7 @@ impl OutboxStore for PostgresOutbox {
     }
 
     async fn wait_for_rows(&self) {
-        loop {
-            if self.heard().await.is_ok() {
-                return;
-            }
-            *self.listener.lock().await = None;
-            tokio::time::sleep(LISTEN_AGAIN).await;
-        }
+        self.listener.get_or_init(|| RowListener::start(self.url.clone(), self.table.clone())).wait().await;
     }
 }
 
@@ -534,28 +526,6 @@ impl PostgresOutbox {
             sqlx::query(AssertSqlSafe(sql)).bind(outbox).bind(ids).execute(&self.pool).await?;
         }
         Ok(())
-    }
-
-    /// Waits until a trigger says that this table has new rows.
-    async fn heard(&self) -> std::result::Result<(), sqlx::Error> {
-        let mut listener = self.listener.lock().await;
-        if listener.is_none() {
-            let mut new = PgListener::connect(&self.url).await?;
-            new.listen(CHANNEL).await?;
-            *listener = Some(new);
-            // Whatever came before it listened was not heard.
-            return Ok(());
-        }
-        let Some(listener) = listener.as_mut() else { return Ok(()) };
-        let name = self.table.to_string();
-        loop {
-            let notification = listener.recv().await?;
-            if notification.payload() == name {
-                // What was said meanwhile is of the same rows.
-                while listener.next_buffered().is_some() {}
-                return Ok(());
-            }
-        }
     }
 }
 

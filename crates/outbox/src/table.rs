@@ -345,21 +345,34 @@ pub(crate) fn relay_tables(table: &TableName, dialect: Dialect) -> Vec<String> {
 /// The channel on which a trigger tells relays of new rows. What it says is the table's name.
 pub(crate) const CHANNEL: &str = "relais_outbox";
 
+/// The trigger that wakes relays; see `listen` for what the lock is for.
 fn notify_trigger(table: &TableName) -> Vec<String> {
-    let (sql, function) = (table.sql(), table.beside(&format!("{}_notify", table.name())));
-    let (said, name) = (literal(&table.to_string()), table.name());
+    let (sql, name) = (table.sql(), table.name());
     vec![
+        notify_function(table),
         format!(
-            "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$
+            "CREATE OR REPLACE TRIGGER \"{name}_notify\" AFTER INSERT ON {sql}
+    FOR EACH STATEMENT EXECUTE FUNCTION {}()",
+            notify_function_name(table)
+        ),
+    ]
+}
+
+/// The function of the trigger, which replaces one of an earlier version.
+pub(crate) fn notify_function(table: &TableName) -> String {
+    let (function, said) = (notify_function_name(table), literal(&table.to_string()));
+    format!(
+        "CREATE OR REPLACE FUNCTION {function}() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    PERFORM pg_notify('{CHANNEL}', {said});
+    IF NOT pg_try_advisory_xact_lock_shared(hashtext('relais_outbox'), TG_RELID::int) THEN
+        PERFORM pg_notify('{CHANNEL}', {said});
+    END IF;
     RETURN NULL;
 END
 $$"
-        ),
-        format!(
-            "CREATE OR REPLACE TRIGGER \"{name}_notify\" AFTER INSERT ON {sql}
-    FOR EACH STATEMENT EXECUTE FUNCTION {function}()"
-        ),
-    ]
+    )
+}
+
+pub(crate) fn notify_function_name(table: &TableName) -> String {
+    table.beside(&format!("{}_notify", table.name()))
 }

@@ -12,7 +12,7 @@ use relais_outbox::{
     RelayStats,
 };
 use relais_testkit::TestDatabase;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, SqliteConnection, postgres::PgListener};
 use tempfile::TempDir;
 use tokio::{sync::Mutex, task::JoinHandle};
 use tokio_util::sync::CancellationToken;
@@ -55,6 +55,12 @@ pub struct Open {
 impl Open {
     pub async fn add(&mut self, key: &str, number: usize) -> Result<()> {
         Ok(self.outbox.add(&mut self.connection, &event(key, number, 0)?).await?)
+    }
+
+    /// Stays open for the time of a round trip.
+    pub async fn idle(&mut self) -> Result<()> {
+        sqlx::query("SELECT 1").execute(&mut self.connection).await?;
+        Ok(())
     }
 
     pub async fn commit(mut self) -> Result<()> {
@@ -190,6 +196,18 @@ impl World {
         Ok(())
     }
 
+    /// A connection of its own.
+    pub async fn connect(&self) -> Result<PgConnection> {
+        Ok(PgConnection::connect(&self.url).await?)
+    }
+
+    /// Hears what the outbox's trigger says.
+    pub async fn listener(&self) -> Result<PgListener> {
+        let mut listener = PgListener::connect(&self.url).await?;
+        listener.listen("relais_outbox").await?;
+        Ok(listener)
+    }
+
     /// A transaction on a connection of its own.
     pub async fn begin(&self) -> Result<Open> {
         let mut connection = PgConnection::connect(&self.url).await?;
@@ -215,8 +233,9 @@ impl World {
         self.number(&format!("SELECT CAST(retry_count AS bigint) FROM outbox WHERE id = '{id}'")).await
     }
 
-    pub async fn parked(&self, options: &RelayOptions) -> Result<Vec<ParkedRow>> {
-        let request = ReadRequest {
+    /// What a relay asks for, of all partitions.
+    pub fn request(&self, options: &RelayOptions) -> ReadRequest {
+        ReadRequest {
             outbox: options.outbox.clone(),
             key: options.key.clone(),
             partitions: Vec::new(),
@@ -225,8 +244,11 @@ impl World {
             bytes: 0,
             limit: options.retry.limit,
             up_to: None,
-        };
-        Ok(self.store.list_parked(&request).await?)
+        }
+    }
+
+    pub async fn parked(&self, options: &RelayOptions) -> Result<Vec<ParkedRow>> {
+        Ok(self.store.list_parked(&self.request(options)).await?)
     }
 
     /// A user that may capture the outbox, and nothing more.

@@ -14,7 +14,7 @@ use async_trait::async_trait;
 use relais_message::{Durability, Message, PublishOutcome, RoutedMessage, Sink, in_waves};
 use tokio::sync::Notify;
 
-use super::{DEADLINE, field, number};
+use super::{DEADLINE, field, is_of, number};
 
 type Refuse = Box<dyn Fn(&RoutedMessage) -> bool + Send + Sync>;
 
@@ -99,6 +99,12 @@ impl TestSink {
     pub async fn until(&self, count: usize) -> Result<Vec<RoutedMessage>> {
         self.wait(&format!("{count} messages arrive"), || self.distinct() >= count).await?;
         Ok(self.arrived())
+    }
+
+    /// Waits until this message of a key arrived.
+    pub async fn until_arrived(&self, key: &str, number: usize) -> Result<()> {
+        let is_it = |outgoing: &RoutedMessage| is_of(outgoing, key) && super::number(outgoing) == number;
+        self.wait(&format!("message {number} of {key} arrives"), || self.state().arrived.iter().any(is_it)).await
     }
 
     /// Waits until it was called so many times.
