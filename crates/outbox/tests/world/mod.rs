@@ -281,6 +281,21 @@ impl World {
         self.until_none("SELECT count(*) FROM outbox WHERE published_at IS NULL").await
     }
 
+    /// Waits until the slot's reader has told the server that it needs nothing of the outbox any more.
+    pub async fn until_slot_confirmed(&self) -> Result<()> {
+        self.until_published().await?;
+        self.execute("CREATE TABLE the_end AS SELECT pg_current_wal_insert_lsn() AS lsn").await?;
+        self.until_none(
+            "SELECT count(*) FROM pg_replication_slots, the_end
+             WHERE database = current_database() AND confirmed_flush_lsn < the_end.lsn",
+        )
+        .await
+    }
+
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
     /// How many slots the database has.
     pub async fn slots(&self) -> Result<usize> {
         self.number("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()").await
