@@ -70,6 +70,12 @@ impl Capture {
                 tracing::warn!(capture = self.options.name, why, "tables are not captured for now");
             }
             self.handle.update(|stats| (stats.activity, stats.trouble) = (CaptureActivity::StandBy, Some(why)));
+            // Nobody reads the slot meanwhile, and the server keeps its WAL.
+            if let Err(error) = self.database.protect(&self.options).await
+                && matches!(error, CaptureError::SlotTooLarge { .. })
+            {
+                tracing::warn!(capture = self.options.name, why = describe(&error), "dropped a slot");
+            }
             failures += 1;
             let pause = Duration::from_millis(100).saturating_mul(2_u32.saturating_pow(failures.min(16)));
             self.sleep(pause.min(LONGEST_PAUSE), &stop).await;
@@ -107,6 +113,7 @@ impl Capture {
             envelope: Envelope::new(self.options.envelope.clone()),
             snapshot: progress.snapshot.into(),
             after_key: progress.after_key,
+            up_to: None,
             first_of_snapshot: true,
             run,
             reading: None,
@@ -160,6 +167,7 @@ impl Capture {
                     }
                     store.set_timeline(identity.timeline).await?;
                 }
+                store.claim_slot().await?;
                 return self.without_removed_tables(&store, progress).await;
             }
             // Somebody else made it, and knows from where it is to go on.

@@ -2,7 +2,7 @@
 
 use sqlx::{PgPool, Row as _, postgres::PgRow};
 
-use crate::CaptureError;
+use crate::{CaptureError, Publication};
 
 /// What a capture wants of a database.
 #[derive(Debug, Clone, Default)]
@@ -29,7 +29,7 @@ pub struct Lack {
 }
 
 impl Lack {
-    fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub(crate) fn new(what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { what: what.into(), remedy: remedy.into(), only_a_warning: false }
     }
 
@@ -54,6 +54,8 @@ struct ServerFacts {
     may_replicate: bool,
     may_create: bool,
     has_slot: bool,
+    /// What the slot is of, if it is not of this database.
+    slot_of_other: Option<String>,
     has_publication: bool,
     keep_size: String,
     username: String,
@@ -73,6 +75,7 @@ impl ServerFacts {
             may_replicate: row.try_get("may_replicate")?,
             may_create: row.try_get("may_create")?,
             has_slot: row.try_get("has_slot")?,
+            slot_of_other: row.try_get("slot_of_other")?,
             has_publication: row.try_get("has_publication")?,
             keep_size: row.try_get("keep_size")?,
             username: row.try_get("username")?,
@@ -94,6 +97,8 @@ const SERVER: &str = "SELECT current_setting('server_version_num')::integer AS v
      FROM pg_roles r WHERE r.rolname = current_user) AS may_replicate,
     has_database_privilege(current_database(), 'CREATE') AS may_create,
     EXISTS (SELECT 1 FROM pg_replication_slots WHERE slot_name = $1) AS has_slot,
+    (SELECT coalesce('the database ' || database, 'a standby') FROM pg_replication_slots
+     WHERE slot_name = $1 AND database IS DISTINCT FROM current_database()) AS slot_of_other,
     EXISTS (SELECT 1 FROM pg_publication WHERE pubname = $2) AS has_publication,
     current_setting('max_slot_wal_keep_size') AS keep_size,
     current_user::text AS username, current_database()::text AS database, pg_is_in_recovery() AS in_recovery";
@@ -141,6 +146,12 @@ pub async fn check(pool: &PgPool, wanted: &Wanted) -> Result<Vec<Lack>, CaptureE
     let facts = sqlx::query(SERVER).bind(&wanted.slot).bind(&wanted.publication).fetch_one(pool).await?;
     let facts = ServerFacts::read(&facts)?;
     let mut lacks = lacks_of_server(&facts);
+    if let Some(other) = &facts.slot_of_other {
+        lacks.push(Lack::new(
+            format!("the slot {} is that of {other}: slots are of the whole server", wanted.slot),
+            "name another slot",
+        ));
+    }
     for (schema, name) in &wanted.tables {
         let found = sqlx::query(TABLE).bind(schema).bind(name).bind(&wanted.publication).fetch_optional(pool).await?;
         let table = format!("{schema}.{name}");
@@ -155,6 +166,13 @@ pub async fn check(pool: &PgPool, wanted: &Wanted) -> Result<Vec<Lack>, CaptureE
             )),
         }
     }
+    let operations = if wanted.changes { "insert, update, delete, truncate" } else { "insert" };
+    let publication = Publication {
+        name: wanted.publication.clone(),
+        tables: wanted.tables.clone(),
+        operations: operations.to_owned(),
+    };
+    lacks.extend(publication.lacks(pool).await?);
     Ok(lacks)
 }
 

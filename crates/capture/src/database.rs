@@ -111,7 +111,14 @@ impl CapturedDatabase {
             slot: options.slot.clone(),
             publication: options.publication.clone(),
         };
-        check(&self.pool, &wanted).await
+        let mut lacks = check(&self.pool, &wanted).await?;
+        if let Some(other) = self.store(options).other_of_slot().await? {
+            lacks.push(Lack::new(
+                format!("the slot {} is that of the capture {other}", options.slot),
+                "name another slot, or drop the other capture",
+            ));
+        }
+        Ok(lacks)
     }
 
     /// Columns that the options name and that no table has, as `schema.table.column`.
@@ -154,6 +161,10 @@ impl CapturedDatabase {
 
     /// Drops slot and publication and forgets how far the capture is. A publication that belongs to somebody else stays.
     pub async fn drop(&self, options: &CaptureOptions) -> Result<()> {
+        // Another capture has it: this one never ran.
+        if self.store(options).other_of_slot().await?.is_some() {
+            return Ok(());
+        }
         self.drop_slot(options).await?;
         self.store(options).forget().await?;
         match Publication::drop(&options.publication, &self.pool).await {
@@ -165,12 +176,26 @@ impl CapturedDatabase {
         }
     }
 
+    /// Drops the slot if the server keeps more WAL for it than it may, whether somebody reads it or not. A capture that had
+    /// begun finds a gap then.
+    pub async fn protect(&self, options: &CaptureOptions) -> Result<()> {
+        let Some(limit) = options.max_retained_wal else { return Ok(()) };
+        match self.slot(options).await? {
+            Some(state) if state.retained > limit => {
+                self.store(options).note_gap().await?;
+                self.drop_slot(options).await?;
+                Err(CaptureError::SlotTooLarge { retained: state.retained, limit })
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Drops the slot only.
     pub async fn drop_slot(&self, options: &CaptureOptions) -> Result<()> {
         Slot::new(&options.slot)?.drop(&self.pool).await
     }
 
     pub(crate) fn store(&self, options: &CaptureOptions) -> ProgressStore {
-        ProgressStore { pool: self.pool.clone(), capture: options.name.clone() }
+        ProgressStore { pool: self.pool.clone(), capture: options.name.clone(), slot: options.slot.clone() }
     }
 }

@@ -58,6 +58,9 @@ pub enum CaptureError {
     /// The database lacks something that capture needs.
     #[error("the database can not be captured: {0}")]
     Lacks(String),
+    /// Another capture of the database has the slot.
+    #[error("another capture of this database has the slot {0}: name another slot")]
+    SlotTaken(String),
     /// The slot is gone, and changes with it.
     #[error(
         "the replication slot is gone or invalidated, and changes since then with it: ask for a snapshot, or drop the capture"

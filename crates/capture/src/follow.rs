@@ -13,13 +13,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Capture, CaptureActivity, CaptureError, CaptureOptions, Change, ChangeBatch, ChangeStream, Operation,
-    PublishedTable, ROUTE_FIELDS, Relation, RelationColumn, Row, Slot, SnapshotPlace, Source, StreamEvent,
-    StreamPosition, Table,
+    PublishedTable, ROUTE_FIELDS, Relation, RelationColumn, Row, SnapshotPlace, Source, StreamEvent, StreamPosition,
+    Table,
     capture::LONGEST_PAUSE,
     catalog::Catalog,
     debezium::{Envelope, Record},
     progress::ProgressStore,
-    snapshot::{Chunk, PREFIX, SnapshotReader, Streamed, Watermarks, key_of},
+    snapshot::{Chunk, KeyRange, PREFIX, SnapshotReader, Streamed, Watermarks, key_of},
 };
 
 type Result<T> = std::result::Result<T, CaptureError>;
@@ -79,6 +79,8 @@ pub(crate) struct Following<'a> {
     pub(crate) envelope: Envelope,
     pub(crate) snapshot: VecDeque<String>,
     pub(crate) after_key: Option<Vec<String>>,
+    /// The table that is being read, and the last key that it had when that began.
+    pub(crate) up_to: Option<(String, Vec<String>)>,
     pub(crate) first_of_snapshot: bool,
     pub(crate) run: String,
     pub(crate) reading: Option<Reading>,
@@ -120,14 +122,15 @@ impl Following<'_> {
     /// Begins to read the next chunk of a snapshot, if there is one and none is being read.
     fn read_on(&mut self) {
         let Some(table) = self.snapshot.front().filter(|_| self.reading.is_none()).cloned() else { return };
-        let (url, after) = (self.capture.database.url.clone(), self.after_key.clone());
+        let url = self.capture.database.url.clone();
+        let up_to = self.up_to.as_ref().filter(|(of, _)| *of == table).map(|(_, key)| key.clone());
+        let range = KeyRange { after: self.after_key.clone(), up_to };
         let run = format!("{}-{:x}", self.run, now_micros());
         let (rows, bytes) = (self.capture.options.chunk_rows, self.capture.options.batch_bytes);
         let marks = Watermarks::first(&run);
         let of = table.clone();
-        let task = tokio::spawn(async move {
-            SnapshotReader::connect(&url, run, rows, bytes).await?.read(&of, after.as_deref()).await
-        });
+        let task =
+            tokio::spawn(async move { SnapshotReader::connect(&url, run, rows, bytes).await?.read(&of, range).await });
         self.reading = Some(Reading { table, marks, task, changed: None });
     }
 
@@ -155,14 +158,7 @@ impl Following<'_> {
         self.capture.handle.update(|stats| {
             (stats.retained_wal, stats.unconfirmed_wal) = (Some(state.retained), Some(state.unconfirmed));
         });
-        if let Some(limit) = options.max_retained_wal.filter(|limit| state.retained > *limit) {
-            // So that the next start knows of the gap, also if nothing was ever confirmed.
-            if self.position.commit_lsn == 0 {
-                self.store.advance(StreamPosition { commit_lsn: 1, ordinal: 0 }).await?;
-            }
-            Slot::new(&options.slot)?.drop(&database.pool).await?;
-            return Err(CaptureError::SlotTooLarge { retained: state.retained, limit });
-        }
+        database.protect(options).await?;
         if self.reading.is_none()
             && let Some(progress) = self.store.read().await?
         {
@@ -315,11 +311,12 @@ impl Following<'_> {
         }
         if chunk.is_last {
             self.snapshot.pop_front();
-            self.after_key = None;
+            (self.after_key, self.up_to) = (None, None);
             self.first_of_snapshot = self.snapshot.is_empty();
             outgoing.read.push((chunk.table, None));
         } else {
             self.after_key = chunk.last;
+            self.up_to = chunk.up_to.map(|key| (chunk.table.clone(), key));
             outgoing.read.push((chunk.table, self.after_key.clone()));
         }
         Ok(())

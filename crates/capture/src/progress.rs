@@ -16,8 +16,13 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS relais_capture (
     ordinal    bigint NOT NULL DEFAULT 0,
     snapshot   text[] NOT NULL DEFAULT '{}',
     after_key  text[],
-    updated_at timestamptz NOT NULL DEFAULT now()
+    updated_at timestamptz NOT NULL DEFAULT now(),
+    slot       text
 )";
+
+/// The column came later. A slot that two captures read would give each of them a part of the changes.
+const SLOT: &str = "ALTER TABLE relais_capture ADD COLUMN IF NOT EXISTS slot text;
+    CREATE UNIQUE INDEX IF NOT EXISTS relais_capture_slot ON relais_capture (slot)";
 
 /// How far a capture is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -39,19 +44,46 @@ pub struct CaptureProgress {
 pub(crate) struct ProgressStore {
     pub(crate) pool: PgPool,
     pub(crate) capture: String,
+    pub(crate) slot: String,
 }
 
 impl ProgressStore {
     pub(crate) async fn prepare(&self) -> Result<()> {
         let there: bool =
-            sqlx::query_scalar("SELECT to_regclass('relais_capture') IS NOT NULL").fetch_one(&self.pool).await?;
+            sqlx::query_scalar("SELECT to_regclass('relais_capture_slot') IS NOT NULL").fetch_one(&self.pool).await?;
         if !there {
             let mut transaction = self.pool.begin().await?;
             sqlx::query("SELECT pg_advisory_xact_lock(hashtext('relais_capture'))").execute(&mut *transaction).await?;
             sqlx::query(TABLE).execute(&mut *transaction).await?;
+            sqlx::raw_sql(SLOT).execute(&mut *transaction).await?;
             transaction.commit().await?;
         }
         Ok(())
+    }
+
+    /// The other capture that has the slot, if there is one.
+    pub(crate) async fn other_of_slot(&self) -> Result<Option<String>> {
+        let there: bool =
+            sqlx::query_scalar("SELECT to_regclass('relais_capture_slot') IS NOT NULL").fetch_one(&self.pool).await?;
+        if !there {
+            return Ok(None);
+        }
+        let other = sqlx::query_scalar("SELECT capture FROM relais_capture WHERE slot = $1 AND capture <> $2");
+        Ok(other.bind(&self.slot).bind(&self.capture).fetch_optional(&self.pool).await?)
+    }
+
+    /// Notes that the slot is this capture's and nobody else's.
+    pub(crate) async fn claim_slot(&self) -> Result<()> {
+        let sql = "UPDATE relais_capture SET slot = $2 WHERE capture = $1 AND slot IS DISTINCT FROM $2";
+        let claimed = sqlx::query(sql).bind(&self.capture).bind(&self.slot).execute(&self.pool).await;
+        claimed.map(drop).map_err(|error| self.slot_taken(error))
+    }
+
+    fn slot_taken(&self, error: sqlx::Error) -> CaptureError {
+        match &error {
+            sqlx::Error::Database(cause) if cause.is_unique_violation() => CaptureError::SlotTaken(self.slot.clone()),
+            _ => error.into(),
+        }
     }
 
     /// How far it is; none if it never began.
@@ -85,16 +117,18 @@ impl ProgressStore {
     /// Begins anew: nothing is confirmed, and these tables are to be read.
     pub(crate) async fn begin(&self, identity: &SystemIdentity, snapshot: &[String]) -> Result<()> {
         sqlx::query(
-            "INSERT INTO relais_capture (capture, system, timeline, snapshot) VALUES ($1, $2, $3, $4)
+            "INSERT INTO relais_capture (capture, system, timeline, snapshot, slot) VALUES ($1, $2, $3, $4, $5)
              ON CONFLICT (capture) DO UPDATE SET system = excluded.system, timeline = excluded.timeline,
-                 commit_lsn = '0/0', ordinal = 0, snapshot = excluded.snapshot, after_key = NULL, updated_at = now()",
+                 slot = excluded.slot, commit_lsn = '0/0', ordinal = 0, snapshot = excluded.snapshot, after_key = NULL, updated_at = now()",
         )
         .bind(&self.capture)
         .bind(&identity.system)
         .bind(i64::from(identity.timeline))
         .bind(snapshot)
+        .bind(&self.slot)
         .execute(&self.pool)
-        .await?;
+        .await
+        .map_err(|error| self.slot_taken(error))?;
         Ok(())
     }
 
@@ -114,6 +148,13 @@ impl ProgressStore {
             .bind(i64::try_from(position.ordinal).unwrap_or(i64::MAX))
             .execute(&self.pool)
             .await?;
+        Ok(())
+    }
+
+    /// The slot is about to go. The next start must know of the gap, also if nothing was ever confirmed.
+    pub(crate) async fn note_gap(&self) -> Result<()> {
+        let sql = "UPDATE relais_capture SET commit_lsn = '0/1', updated_at = now() WHERE capture = $1 AND commit_lsn = '0/0'";
+        sqlx::query(sql).bind(&self.capture).execute(&self.pool).await?;
         Ok(())
     }
 

@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 
 use sqlx::{AssertSqlSafe, PgPool};
 
-use crate::{CaptureError, connection::quoted};
+use crate::{CaptureError, Lack, connection::quoted};
 
 type Result<T> = std::result::Result<T, CaptureError>;
+
+/// What a publication can have.
+const OPERATIONS: [&str; 4] = ["insert", "update", "delete", "truncate"];
 
 /// A publication, and what it is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -19,22 +22,27 @@ pub struct Publication {
     pub operations: String,
 }
 
+/// Says on the publication itself whose it is. One without it is somebody else's, and is never changed.
+const OURS: &str = "made by Relais";
+
+/// A publication that is there.
+struct Found {
+    tables: BTreeSet<(String, String)>,
+    operations: Vec<&'static str>,
+    is_ours: bool,
+}
+
 impl Publication {
-    /// Makes it, or brings it to what it is to have.
+    /// Makes it, or brings it to what it is to have. One that somebody else made must have it already.
     pub async fn ensure(&self, pool: &PgPool) -> Result<()> {
         let tables: Vec<String> =
             self.tables.iter().map(|(schema, name)| format!("{}.{}", quoted(schema), quoted(name))).collect();
         let (name, tables) = (quoted(&self.name), tables.join(", "));
-        let there: Option<(bool, bool, bool, bool)> = sqlx::query_as(
-            "SELECT pubinsert, pubupdate, pubdelete, pubtruncate FROM pg_publication WHERE pubname = $1",
-        )
-        .bind(&self.name)
-        .fetch_optional(pool)
-        .await?;
-        let Some((insert, update, delete, truncate)) = there else {
+        let Some(found) = Self::find(&self.name, pool).await? else {
             let sql = format!(
                 "CREATE PUBLICATION {name} FOR TABLE {tables}
-                 WITH (publish = '{}', publish_via_partition_root = true)",
+                     WITH (publish = '{}', publish_via_partition_root = true);
+                 COMMENT ON PUBLICATION {name} IS '{OURS}'",
                 self.operations
             );
             return match sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await {
@@ -43,25 +51,81 @@ impl Publication {
                 other => Ok(other.map(drop)?),
             };
         };
-        let published: Vec<(String, String)> =
-            sqlx::query_as("SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = $1")
-                .bind(&self.name)
-                .fetch_all(pool)
-                .await?;
-        if published.iter().collect::<BTreeSet<_>>() != self.tables.iter().collect::<BTreeSet<_>>() {
+        if !found.is_ours {
+            let lacks: Vec<String> = self.lacks_of(&found).iter().map(ToString::to_string).collect();
+            return if lacks.is_empty() { Ok(()) } else { Err(CaptureError::Lacks(lacks.join("; "))) };
+        }
+        if found.tables.iter().collect::<BTreeSet<_>>() != self.tables.iter().collect::<BTreeSet<_>>() {
             let sql = format!("ALTER PUBLICATION {name} SET TABLE {tables}");
             sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await?;
         }
-        let has = [("insert", insert), ("update", update), ("delete", delete), ("truncate", truncate)];
-        if has.into_iter().any(|(operation, has)| self.operations.contains(operation) != has) {
+        if OPERATIONS
+            .iter()
+            .any(|operation| self.operations.contains(operation) != found.operations.contains(operation))
+        {
             let sql = format!("ALTER PUBLICATION {name} SET (publish = '{}')", self.operations);
             sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await?;
         }
         Ok(())
     }
 
-    /// Drops it, if it is there.
+    /// What a publication that somebody else made lacks, and what to do. Nothing if there is none, or if it is ours.
+    pub(crate) async fn lacks(&self, pool: &PgPool) -> Result<Vec<Lack>> {
+        let found = Self::find(&self.name, pool).await?.filter(|found| !found.is_ours);
+        Ok(found.map(|found| self.lacks_of(&found)).unwrap_or_default())
+    }
+
+    fn lacks_of(&self, found: &Found) -> Vec<Lack> {
+        let name = quoted(&self.name);
+        let mut lacks = Vec::new();
+        for (schema, table) in self.tables.iter().filter(|table| !found.tables.contains(table)) {
+            lacks.push(Lack::new(
+                format!("the publication {name}, which Relais has not made, does not have the table {schema}.{table}"),
+                format!(
+                    "ALTER PUBLICATION {name} ADD TABLE {}.{}, or name another publication",
+                    quoted(schema),
+                    quoted(table)
+                ),
+            ));
+        }
+        let missing = |operation: &&str| self.operations.contains(*operation) && !found.operations.contains(operation);
+        if OPERATIONS.iter().any(missing) {
+            let wanted = &self.operations;
+            lacks.push(Lack::new(
+                format!("the publication {name}, which Relais has not made, does not publish all of {wanted}"),
+                format!("ALTER PUBLICATION {name} SET (publish = '{wanted}'), or name another publication"),
+            ));
+        }
+        lacks
+    }
+
+    async fn find(name: &str, pool: &PgPool) -> Result<Option<Found>> {
+        let there: Option<(bool, bool, bool, bool, Option<String>)> = sqlx::query_as(
+            "SELECT pubinsert, pubupdate, pubdelete, pubtruncate, obj_description(oid, 'pg_publication')
+             FROM pg_publication WHERE pubname = $1",
+        )
+        .bind(name)
+        .fetch_optional(pool)
+        .await?;
+        let Some((insert, update, delete, truncate, comment)) = there else { return Ok(None) };
+        let tables: Vec<(String, String)> =
+            sqlx::query_as("SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = $1")
+                .bind(name)
+                .fetch_all(pool)
+                .await?;
+        let has = OPERATIONS.into_iter().zip([insert, update, delete, truncate]);
+        Ok(Some(Found {
+            tables: tables.into_iter().collect(),
+            operations: has.filter(|(_, has)| *has).map(|(operation, _)| operation).collect(),
+            is_ours: comment.as_deref() == Some(OURS),
+        }))
+    }
+
+    /// Drops it, if it is there and Relais made it.
     pub async fn drop(name: &str, pool: &PgPool) -> Result<()> {
+        if !Self::find(name, pool).await?.is_some_and(|found| found.is_ours) {
+            return Ok(());
+        }
         let sql = format!("DROP PUBLICATION IF EXISTS {}", quoted(name));
         sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await?;
         Ok(())

@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, ValueRef as _};
+use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _, ValueRef as _, postgres::PgRow};
 
 use crate::{
     CaptureError, Row, Value,
@@ -26,6 +26,16 @@ const ROW: &str = "\"relais row\"";
 /// How many transactions are remembered, to see whether a chunk has seen them.
 const REMEMBERED: usize = 1000;
 
+/// Which keys of a table are still to be read. Rows that are inserted behind the last key that it had at the beginning are in
+/// the stream: a table that grows all the time must come to its end.
+#[derive(Debug, Default)]
+pub(crate) struct KeyRange {
+    /// What was read last; none at the beginning.
+    pub(crate) after: Option<Vec<String>>,
+    /// The last key; none if it is not known yet.
+    pub(crate) up_to: Option<Vec<String>>,
+}
+
 /// Rows of one table.
 #[derive(Debug)]
 pub(crate) struct Chunk {
@@ -39,6 +49,8 @@ pub(crate) struct Chunk {
     pub(crate) key: Vec<usize>,
     /// The key of the last row that was read; none if there was none.
     pub(crate) last: Option<Vec<String>>,
+    /// The last key of the table when its first chunk was read.
+    pub(crate) up_to: Option<Vec<String>>,
     /// Whether the table ends here.
     pub(crate) is_last: bool,
     /// OID, schema and name.
@@ -111,11 +123,11 @@ impl SnapshotReader {
     }
 
     /// Reads the rows behind a key between two watermarks. The chunk is to be published when the second is streamed.
-    pub(crate) async fn read(&mut self, table: &str, after: Option<&[String]>) -> Result<(Chunk, Watermarks)> {
+    pub(crate) async fn read(&mut self, table: &str, range: KeyRange) -> Result<(Chunk, Watermarks)> {
         self.number += 1;
         let marks = Watermarks { run: self.run.clone(), number: self.number };
         self.mark(&marks.low()).await?;
-        let chunk = self.read_rows(table, after).await;
+        let chunk = self.read_rows(table, range).await;
         // Also after an error, so that nobody waits for it.
         self.mark(&marks.high()).await?;
         Ok((chunk?, marks))
@@ -130,7 +142,7 @@ impl SnapshotReader {
         Ok(())
     }
 
-    async fn read_rows(&mut self, table: &str, after: Option<&[String]>) -> Result<Chunk> {
+    async fn read_rows(&mut self, table: &str, mut range: KeyRange) -> Result<Chunk> {
         let (schema, name) = table.split_once('.').ok_or_else(|| protocol(format!("{table} has no schema")))?;
         let mut transaction = self.connection.begin().await?;
         sqlx::query("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY").execute(&mut *transaction).await?;
@@ -175,7 +187,13 @@ impl SnapshotReader {
             }
         }
         key.sort_unstable_by_key(|(key_place, ..)| *key_place);
-        let sql = statement(schema, name, &columns, &key, after, self.rows, self.bytes);
+        if range.up_to.is_none() && !key.is_empty() {
+            let sql = last_key(schema, name, &columns, &key);
+            let row = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_optional(&mut *transaction).await?;
+            let value = |row: &PgRow, place| row.try_get::<String, _>(place);
+            range.up_to = row.map(|row| (0..key.len()).map(|place| value(&row, place)).collect()).transpose()?;
+        }
+        let sql = statement(schema, name, &columns, &key, &range, self.rows, self.bytes);
         let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *transaction).await?;
         transaction.rollback().await?;
         let mut read = Vec::with_capacity(rows.len());
@@ -192,9 +210,17 @@ impl SnapshotReader {
         let key: Vec<usize> = key.into_iter().map(|(_, place, _)| place).collect();
         let last = read.last().map(|row| key_of(row, &key));
         // A table without a key is read at once, and one whose columns are gone is over.
-        let is_last = key.is_empty() || read.is_empty();
+        let found = match rows.first().filter(|_| !key.is_empty()) {
+            Some(row) => {
+                let text = row.try_get_raw(columns.len())?.as_str().map_err(sqlx::Error::Decode)?.to_owned();
+                text.parse().map_err(|_| protocol("a chunk without a number of rows"))?
+            }
+            None => 0,
+        };
+        let is_last = key.is_empty() || (found == read.len() && found < self.rows);
         let (schema, name) = (schema.to_owned(), name.to_owned());
-        Ok(Chunk { table: table.to_owned(), columns, rows: read, key, last, is_last, oid, schema, name, seen })
+        let up_to = range.up_to;
+        Ok(Chunk { table: table.to_owned(), columns, rows: read, key, last, up_to, is_last, oid, schema, name, seen })
     }
 }
 
@@ -208,12 +234,23 @@ pub(crate) fn key_of(row: &Row, key: &[usize]) -> Vec<String> {
         .collect()
 }
 
+/// The last key of a table, as text.
+fn last_key(schema: &str, name: &str, columns: &[SnapshotColumn], key: &[(i32, usize, String)]) -> String {
+    let each = |form: fn(String) -> String| -> String {
+        let names = key.iter().map(|(_, place, _)| form(format!("{ROW}.{}", quoted(&columns[*place].name))));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let (texts, order) = (each(|name| format!("{name}::text")), each(|name| format!("{name} DESC")));
+    // By the columns themselves: a bare name would be that of the text.
+    format!("SELECT {texts} FROM {}.{} {ROW} ORDER BY {order} LIMIT 1", quoted(schema), quoted(name))
+}
+
 fn statement(
     schema: &str,
     name: &str,
     columns: &[SnapshotColumn],
     key: &[(i32, usize, String)],
-    after: Option<&[String]>,
+    range: &KeyRange,
     rows: usize,
     bytes: usize,
 ) -> String {
@@ -226,19 +263,21 @@ fn statement(
     let names: Vec<String> =
         key.iter().map(|(_, place, _)| format!("{ROW}.{}", quoted(&columns[*place].name))).collect();
     let names = names.join(", ");
-    let behind = match after {
+    let compared = |sign: &str, values: &Option<Vec<String>>| match values {
         None => "true".to_owned(),
         Some(values) => {
             let values = key.iter().zip(values).map(|((_, _, kind), value)| format!("{}::{kind}", literal(value)));
-            format!("({names}) > ({})", values.collect::<Vec<_>>().join(", "))
+            format!("({names}) {sign} ({})", values.collect::<Vec<_>>().join(", "))
         }
     };
-    // One row at least, and about so many bytes.
+    let within = format!("{} AND {}", compared(">", &range.after), compared("<=", &range.up_to));
+    // One row at least, and about so many bytes. Whether bytes or rows were the limit is told by the number of rows.
     format!(
-        "SELECT {all} FROM (
-             SELECT {ROW}.*, sum(pg_column_size({ROW}.*)) OVER (ORDER BY {names} ROWS UNBOUNDED PRECEDING)
+        "SELECT {all}, \"relais found\" FROM (
+             SELECT {ROW}.*, count(*) OVER () AS \"relais found\",
+                    sum(pg_column_size({ROW}.*)) OVER (ORDER BY {names} ROWS UNBOUNDED PRECEDING)
                     - pg_column_size({ROW}.*) AS \"relais before\"
-             FROM (SELECT * FROM {table} {ROW} WHERE {behind} ORDER BY {names} LIMIT {rows}) {ROW}
+             FROM (SELECT * FROM {table} {ROW} WHERE {within} ORDER BY {names} LIMIT {rows}) {ROW}
          ) {ROW} WHERE \"relais before\" < {bytes} ORDER BY {names}"
     )
 }

@@ -393,3 +393,45 @@ async fn a_capture_goes_on_after_its_server_was_killed() -> Result<()> {
     timeout(DEADLINE, task).await??;
     Ok(())
 }
+
+#[tokio::test]
+async fn a_snapshot_of_a_table_that_grows_all_the_time_comes_to_its_end() -> Result<()> {
+    let world = World::new(&["orders"]).await?;
+    world.execute("INSERT INTO orders SELECT n, 'x', NULL FROM generate_series(1, 25) n").await?;
+    let capture = world.start(CaptureOptions { chunk_rows: 10, ..world.options.clone() }).await?;
+    let grow = async {
+        for number in 26.. {
+            world.execute(&format!("INSERT INTO orders VALUES ({number}, 'y', NULL)")).await?;
+        }
+        anyhow::Ok(())
+    };
+    let ended = capture.until(|stats| stats.snapshot_rows >= 25 && stats.activity == CaptureActivity::Streaming);
+    tokio::select! {
+        ended = ended => ended?,
+        grown = grow => grown?,
+    }
+    capture.stop().await
+}
+
+#[tokio::test]
+async fn a_capture_that_can_not_start_does_not_fill_the_disk_of_its_database() -> Result<()> {
+    let world = World::new(&["orders"]).await?;
+    let options = CaptureOptions { max_retained_wal: Some(2 << 20), ..world.options.clone() };
+    let capture = world.start(options.clone()).await?;
+    capture.streams().await?;
+    capture.stop().await?;
+    // It comes back, and finds that its table is gone.
+    world.execute("ALTER TABLE orders RENAME TO orders_of_yesterday").await?;
+    let capture = world.start(options).await?;
+    capture.until(|stats| stats.trouble.is_some()).await?;
+    world.execute("CREATE TABLE noise AS SELECT repeat(md5(n::text), 30) FROM generate_series(1, 5000) AS n").await?;
+    let slot = Slot::new(&world.options.slot)?;
+    let dropped = async {
+        while slot.state(&world.pool).await?.is_some() {
+            tokio::task::yield_now().await;
+        }
+        anyhow::Ok(())
+    };
+    timeout(DEADLINE, dropped).await.context("the slot is dropped")??;
+    capture.stop().await
+}

@@ -50,10 +50,6 @@ impl Outboxes {
         self.0.run(changes, stop).await;
     }
 
-    async fn record(&self, name: &str) -> Result<RelayRecord, EngineError> {
-        self.0.record(name).await?.ok_or(EngineError::OutboxNotFound)
-    }
-
     async fn records(&self) -> Result<Vec<RelayRecord>, StoreError> {
         self.0.declarations.list_relays(RelayKind::Outbox).await
     }
@@ -139,6 +135,16 @@ impl OutboxRelays for Outboxes {
             Err(error) => state.trouble = state.trouble.or_else(|| Some(error.to_string())),
         }
         Ok(state)
+    }
+
+    async fn record(&self, name: &str) -> Result<RelayRecord, EngineError> {
+        self.0.record(name).await?.ok_or(EngineError::OutboxNotFound)
+    }
+
+    async fn release(&self, record: &RelayRecord) -> Result<(), EngineError> {
+        let declared = Declared::stored(record).map_err(|problems| not_understood(&problems))?;
+        let store = within(open(&declared)).await?;
+        within(relais_outbox::drop_slot(store.as_ref(), &declared.options)).await
     }
 
     async fn list_parked(&self, name: &str, limit: usize) -> Result<Vec<ParkedEvent>, EngineError> {

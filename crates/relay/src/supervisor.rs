@@ -59,6 +59,11 @@ pub(crate) trait Supervised: Sized + Send + 'static {
     /// Which of the two.
     const KIND: RelayKind;
 
+    /// Whether this process has something to do for it. For one that is paused it mostly has not.
+    fn is_wanted(record: &RelayRecord) -> bool {
+        !record.paused
+    }
+
     /// Starts to publish, once `before` has ended.
     fn start(record: RelayRecord, sinks: Arc<dyn SinkFactory>, before: Option<Self>) -> Self;
 
@@ -137,17 +142,17 @@ impl<R: Supervised> Supervisor<R> {
     /// Starts and stops what has changed, and nothing else; whether it started something.
     async fn reconcile(&self) -> Result<bool, StoreError> {
         let declared = self.declarations.list_relays(R::KIND).await?;
-        let paused: BTreeMap<&RelayName, bool> = declared.iter().map(|one| (&one.name, one.paused)).collect();
+        let known: BTreeMap<&RelayName, bool> = declared.iter().map(|one| (&one.name, R::is_wanted(one))).collect();
         let mut running = self.running();
-        let is_wanted = |name: &RelayName| paused.get(name) == Some(&false);
-        let gone: Vec<RelayName> = running.keys().filter(|name| !is_wanted(name)).cloned().collect();
+        let gone: Vec<RelayName> =
+            running.keys().filter(|name| !known.get(name).is_some_and(|wanted| *wanted)).cloned().collect();
         for name in gone {
             if let Some(relay) = running.remove(&name) {
-                tokio::spawn(relay.let_go(!paused.contains_key(&name), Arc::clone(&self.declarations)));
+                tokio::spawn(relay.let_go(!known.contains_key(&name), Arc::clone(&self.declarations)));
             }
         }
         let mut any = false;
-        for record in declared.iter().filter(|record| !record.paused) {
+        for record in declared.iter().filter(|record| R::is_wanted(record)) {
             let before = match running.get(&record.name) {
                 Some(known) if known.record() == record => continue,
                 _ => running.remove(&record.name),

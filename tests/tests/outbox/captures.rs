@@ -12,9 +12,15 @@ use crate::stage::{PASSWORD, PATIENCE, Stage, call, done, type_in, typed, until}
 const TABLES: &str = "CREATE TABLE customer (id int PRIMARY KEY, name text, card text, secret text);
     INSERT INTO customer SELECT n, 'name ' || n, 'card-no ' || n, 'hidden' FROM generate_series(1, 3) AS n";
 
+/// Slots are of the whole server, which other tests use too.
+fn slot(stage: &Stage) -> String {
+    format!("relais_{}", stage.orders.name())
+}
+
 fn declaration(stage: &Stage) -> Result<Value> {
     Ok(json!({
         "captureName": "shop",
+        "slot": slot(stage),
         "databaseUrl": stage.orders_url()?,
         "tables": ["customer"],
         "excludeColumns": ["public.customer.secret"],
@@ -147,10 +153,11 @@ async fn a_file_declares_captures_and_a_killed_reader_is_replaced() -> Result<()
     let (stage, own) = tokio::try_join!(Stage::new(), TestDatabase::create())?;
     stage.sql(TABLES).await?;
     let file = stage.folder.path().join("captures.yaml");
-    let yaml = "captures:\n  - captureName: shop\n    databaseUrl: {env: ORDERS_DATABASE_URL}\n    tables: [customer]\n    \
+    let yaml = "captures:\n  - captureName: shop\n    slot: SLOT\n    databaseUrl: {env: ORDERS_DATABASE_URL}\n    tables: [customer]\n    \
                 excludeColumns: [public.customer.secret]\n    maskColumns: {public.customer.card: \"*\", public.customer.name: \"*\"}\n    \
                 destination: shop\n    sink: {rabbitmq: {url: {env: RABBITMQ_URL}}}\n";
-    std::fs::write(&file, yaml)?;
+    let yaml = yaml.replace("SLOT", &slot(&stage));
+    std::fs::write(&file, &yaml)?;
     let with_file =
         || Ok::<_, anyhow::Error>(stage.server(own.url())?.arg("--declarations").arg(file.display().to_string()));
     let mut one = with_file()?.start().await?;
@@ -178,4 +185,67 @@ async fn a_file_declares_captures_and_a_killed_reader_is_replaced() -> Result<()
     std::fs::write(&empty, "captures: []\n")?;
     typed(&two, &format!("apply -f {} --prune", empty.display()))?;
     until("slot and publication are gone", async || Ok(server_objects(&stage).await? == 0)).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn slots_and_publications_of_others_are_left_alone() -> Result<()> {
+    let stage = Stage::new().await?;
+    stage.sql(TABLES).await?;
+    stage.sql("CREATE TABLE invoice (id int PRIMARY KEY); CREATE PUBLICATION by_hand FOR TABLE invoice").await?;
+    let server = stage.server(stage.own())?.start().await?;
+    let refused = async |declaration: &Value, said: &str| {
+        let path = format!("captures/{}", declaration["captureName"].as_str().context("a name")?);
+        let (status, answer) = call(&server, "PUT", &path, Some(declaration)).await?;
+        ensure!(status == 400 && answer["error"]["details"].to_string().contains(said), "{said}: {answer}");
+        anyhow::Ok(())
+    };
+    let with = |changes: Value| {
+        let mut declaration = declaration(&stage)?;
+        declaration.as_object_mut().context("an object")?.extend(changes.as_object().cloned().unwrap_or_default());
+        anyhow::Ok(declaration)
+    };
+
+    // A publication that somebody made is used as it is, or not at all.
+    refused(&with(json!({"publication": "by_hand"}))?, "ADD TABLE").await?;
+    stage
+        .sql("ALTER PUBLICATION by_hand ADD TABLE customer; ALTER PUBLICATION by_hand SET (publish = 'insert')")
+        .await?;
+    refused(&with(json!({"publication": "by_hand"}))?, "SET (publish").await?;
+    stage.sql("ALTER PUBLICATION by_hand SET (publish = 'insert, update, delete, truncate')").await?;
+    done(&server, "PUT", "captures/shop", Some(&with(json!({"publication": "by_hand"}))?)).await?;
+    ensure!(records(&stage, 3).await?.len() == 3);
+    stage.sql("INSERT INTO invoice VALUES (1); INSERT INTO customer VALUES (4, '', '', '')").await?;
+    ensure!(records(&stage, 1).await? == [("c".to_owned(), 4)], "of its own table only");
+
+    // A slot has one capture and one publication.
+    refused(&with(json!({"publication": "another"}))?, "was made for the publication by_hand").await?;
+    refused(&with(json!({"captureName": "second"}))?, "is that of the capture shop").await?;
+    let both = ["one", "two"].map(|name| with(json!({"captureName": name, "slot": format!("{}_both", slot(&stage))})));
+    let [one, two] = both;
+    let (status, answer) = call(&server, "POST", "apply", Some(&json!({"captures": [one?, two?]}))).await?;
+    ensure!(status == 400 && answer.to_string().contains("is that of the capture one"), "{status} {answer}");
+
+    typed(&server, "capture drop shop --yes")?;
+    until("the slot is gone, and the publication is not", async || Ok(server_objects(&stage).await? == 1)).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_paused_capture_does_not_fill_the_disk_of_its_database() -> Result<()> {
+    let stage = Stage::new().await?;
+    stage.sql(TABLES).await?;
+    let server = stage.server(stage.own())?.start().await?;
+    let mut declaration = declaration(&stage)?;
+    declaration["maxRetainedWal"] = (4 << 20).into();
+    done(&server, "PUT", "captures/shop", Some(&declaration)).await?;
+    ensure!(records(&stage, 3).await?.len() == 3);
+    typed(&server, "capture pause shop")?;
+    stage.sql("CREATE TABLE noise AS SELECT repeat(md5(n::text), 30) FROM generate_series(1, 10000) AS n").await?;
+    until("the slot is dropped", async || Ok(server_objects(&stage).await? == 1)).await?;
+    let ready: Value = reqwest::get(format!("{}/readyz", server.url())).await?.json().await?;
+    ensure!(ready["notes"].to_string().contains("the slot was dropped"), "{ready}");
+    // It begins anew with what the tables have then.
+    stage.sql("DELETE FROM customer WHERE id = 1").await?;
+    typed(&server, "capture resume shop")?;
+    ensure!(records(&stage, 2).await? == [("r".to_owned(), 2), ("r".to_owned(), 3)], "the tables are read anew");
+    Ok(())
 }

@@ -98,3 +98,20 @@ async fn when_the_process_that_reads_the_slot_is_killed_the_other_goes_on_within
     })
     .await
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_outbox_that_is_deleted_while_no_relay_runs_leaves_no_slot() -> Result<()> {
+    let (stage, own) = tokio::try_join!(Stage::new(), TestDatabase::create())?;
+    stage.init()?;
+    let mut relay = stage.server(own.url())?.arg("--role").arg("relay,api").start().await?;
+    done(&relay, "PUT", "outboxes/orders", Some(&stage.declaration()?)).await?;
+    let slots = async || {
+        let sql = "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()";
+        anyhow::Ok(sqlx::query_scalar::<_, i64>(sql).fetch_one(&stage.pool().await?).await?)
+    };
+    until("it is captured", async || Ok(slots().await? == 1)).await?;
+    relay.kill9()?;
+    let other = stage.server(own.url())?.arg("--role").arg("api").start().await?;
+    typed(&other, "outbox delete orders --yes")?;
+    until("the slot is gone", async || Ok(slots().await? == 0)).await
+}

@@ -90,31 +90,6 @@ impl Engine {
         captures.state(name.as_str()).await
     }
 
-    /// The captures that changes delete.
-    pub(crate) async fn deleted_captures(&self, changes: &[Change]) -> Result<Vec<RelayRecord>, EngineError> {
-        let mut deleted = Vec::new();
-        for change in changes {
-            if let (Some(captures), Change::Relay(RelayChange::Delete(RelayKind::Capture, name))) =
-                (self.captures(), change)
-            {
-                deleted.push(captures.record(name.as_str()).await?);
-            }
-        }
-        Ok(deleted)
-    }
-
-    /// Lets go of what deleted captures have in their databases. Nobody waits for a database that is away.
-    pub(crate) fn release_captures(&self, deleted: Vec<RelayRecord>) {
-        let Some(captures) = self.captures().map(Arc::clone).filter(|_| !deleted.is_empty()) else { return };
-        tokio::spawn(async move {
-            for record in deleted {
-                if let Err(error) = captures.release(&record).await {
-                    tracing::warn!(capture = %record.name, %error, "what a deleted capture had was not dropped");
-                }
-            }
-        });
-    }
-
     /// Removes a capture, with its slot, its publication and how far it was. Its tables stay as they are.
     pub async fn drop_capture(&self, name: &str) -> Result<ApplyReport, EngineError> {
         let captures = self.captures_of_this_server()?;

@@ -7,6 +7,7 @@ pub(crate) mod depth;
 pub(crate) mod operator;
 pub(crate) mod outboxes;
 pub(crate) mod overview;
+mod relays;
 pub(crate) mod retry;
 pub(crate) mod select;
 pub(crate) mod trend;

@@ -6,7 +6,7 @@
 use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
-use relais_core::{Change, RelayChange, RelayKind, RelayName};
+use relais_core::{Change, RelayChange, RelayKind, RelayName, RelayRecord};
 use relais_protocol::{
     admin::{AppliedAction, ApplyReport},
     outbox::{OutboxDeclaration, OutboxState, ParkedEvent},
@@ -68,6 +68,12 @@ pub trait OutboxRelays: fmt::Debug + Send + Sync + 'static {
     /// One outbox, with what its database says now.
     async fn state(&self, name: &str) -> Result<OutboxState, EngineError>;
 
+    /// One outbox, as it is stored.
+    async fn record(&self, name: &str) -> Result<RelayRecord, EngineError>;
+
+    /// Drops the slot and the publication of an outbox that was deleted, if it was captured.
+    async fn release(&self, record: &RelayRecord) -> Result<(), EngineError>;
+
     /// Events that are parked, the oldest first, at most `limit`.
     async fn list_parked(&self, name: &str, limit: usize) -> Result<Vec<ParkedEvent>, EngineError>;
 
@@ -120,17 +126,22 @@ impl Engine {
 
     /// Pauses or resumes an outbox.
     pub async fn pause_outbox(&self, name: &str, paused: bool) -> Result<OutboxState, EngineError> {
-        let name = self.declared_outbox(name).await?;
+        let name = self.outboxes_of_this_server()?.record(name).await?.name;
         self.declare(vec![Change::Relay(RelayChange::Pause { kind: RelayKind::Outbox, name: name.clone(), paused })])
             .await?;
         self.outbox_state(name.as_str()).await
     }
 
-    /// Removes an outbox. Its table stays as it is.
+    /// Removes an outbox. Its table stays as it is; its slot and publication are dropped as soon as its database is there.
     pub async fn delete_outbox(&self, name: &str) -> Result<ApplyReport, EngineError> {
-        let name = self.declared_outbox(name).await?;
-        self.declare(vec![Change::Relay(RelayChange::Delete(RelayKind::Outbox, name.clone()))]).await?;
-        Ok(deleted("outbox", name.to_string()))
+        let changes = vec![Change::Relay(RelayChange::Delete(
+            RelayKind::Outbox,
+            self.outboxes_of_this_server()?.record(name).await?.name,
+        ))];
+        let gone = self.deleted_relays(&changes).await?;
+        self.declare(changes).await?;
+        self.release_relays(gone);
+        Ok(deleted("outbox", name.to_owned()))
     }
 
     /// What an operator should know although the process is ready.
@@ -139,11 +150,5 @@ impl Engine {
         let captures = self.captures().map(|captures| captures.in_trouble()).unwrap_or_default();
         let outboxes = outboxes.into_iter().map(|(name, why)| format!("outbox {name}: {why}"));
         outboxes.chain(captures.into_iter().map(|(name, why)| format!("capture {name}: {why}"))).collect()
-    }
-
-    async fn declared_outbox(&self, name: &str) -> Result<RelayName, EngineError> {
-        let declared = self.outboxes_of_this_server()?.declarations().await?;
-        let known = declared.into_iter().find(|outbox| outbox.outbox_name == name);
-        known.and_then(|outbox| RelayName::new(outbox.outbox_name).ok()).ok_or(EngineError::OutboxNotFound)
     }
 }

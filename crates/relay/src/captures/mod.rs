@@ -3,10 +3,14 @@
 mod declaration;
 mod running;
 
-use std::{fmt, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+};
 
 use async_trait::async_trait;
-use relais_capture::{CaptureError, CapturedDatabase, format_lsn};
+use relais_capture::{Address, CaptureError, CapturedDatabase, format_lsn};
 use relais_core::{RelayChange, RelayDeclarations, RelayKind, RelayRecord, StoreError};
 use relais_engine::{CaptureRelays, EngineError, Problem, RelayCheck, RelayPlan};
 use relais_protocol::{
@@ -69,6 +73,9 @@ impl Planner for Captures {
     ) -> Result<Planned, Vec<Problem>> {
         let before = stored.and_then(|record| DeclaredCapture::stored(record).ok());
         let declared = DeclaredCapture::new(declaration.clone(), before.as_ref())?;
+        if let Some(problem) = before.and_then(|before| changed_publication(&before, &declared)) {
+            return Err(vec![problem]);
+        }
         let (name, mut record) = (declared.name.clone(), declared.record()?);
         let action = match stored {
             None => AppliedAction::Created,
@@ -93,6 +100,43 @@ impl Planner for Captures {
         let change = RelayChange::Put { relay: Box::new(record), paused: declaration.paused };
         Ok((name, action, Some(change)))
     }
+}
+
+/// A slot can not decode changes that are older than its publication.
+fn changed_publication(before: &DeclaredCapture, declared: &DeclaredCapture) -> Option<Problem> {
+    let (old, new) = (&before.options, &declared.options);
+    (old.slot == new.slot && old.publication != new.publication).then(|| {
+        let message = format!(
+            "the slot {} was made for the publication {}: change `slot` too (tables are read anew), or keep it",
+            old.slot, old.publication
+        );
+        Problem::at("publication", message)
+    })
+}
+
+/// Captures that name the same slot of the same server: each would get a part of the changes.
+fn shared_slots(declared: &[CaptureDeclaration], stored: &[RelayRecord], prune: bool) -> Vec<Problem> {
+    let place = |one: &DeclaredCapture| {
+        let server = Address::parse(one.database_url()).map(|address| address.to_string()).unwrap_or_default();
+        (server, one.options.slot.clone())
+    };
+    let named: HashSet<&str> = declared.iter().map(|one| one.capture_name.as_str()).collect();
+    let others = stored.iter().filter(|record| !prune && !named.contains(record.name.as_str()));
+    let others = others.filter_map(|record| DeclaredCapture::stored(record).ok());
+    let mut taken: HashMap<_, String> = others.map(|one| (place(&one), one.name.to_string())).collect();
+    let mut problems = Vec::new();
+    for (i, declaration) in declared.iter().enumerate() {
+        let before = stored.iter().find(|record| record.name.as_str() == declaration.capture_name);
+        let before = before.and_then(|record| DeclaredCapture::stored(record).ok());
+        // What is wrong with it besides is said by others.
+        let Ok(one) = DeclaredCapture::new(declaration.clone(), before.as_ref()) else { continue };
+        if let Some(other) = taken.insert(place(&one), one.name.to_string()).filter(|other| *other != one.name.as_str())
+        {
+            let message = format!("the slot {} is that of the capture {other}; name another one", one.options.slot);
+            problems.push(Problem::at(format!("/captures/{i}/slot"), message));
+        }
+    }
+    problems
 }
 
 async fn check_database(declared: &DeclaredCapture) -> Result<(), Wrong> {
@@ -125,7 +169,9 @@ impl CaptureRelays for Captures {
         prune: bool,
         how: RelayCheck,
     ) -> Result<RelayPlan, EngineError> {
-        self.0.plan(self, declared, prune, how).await
+        let mut plan = self.0.plan(self, declared, prune, how).await?;
+        plan.problems.extend(shared_slots(declared, &self.records().await?, prune));
+        Ok(plan)
     }
 
     async fn declarations(&self) -> Result<Vec<CaptureDeclaration>, EngineError> {

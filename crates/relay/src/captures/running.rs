@@ -25,6 +25,9 @@ use crate::{
 /// How long it may take to drop a slot, whoever reads it.
 const RELEASE: Duration = Duration::from_secs(10);
 
+/// How often the slot of a capture that is paused is looked at.
+const WATCH_EVERY: Duration = Duration::from_secs(5);
+
 /// How long to wait for whoever reads a slot that is to be dropped.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -40,6 +43,11 @@ pub(crate) struct RunningCapture {
 impl Supervised for RunningCapture {
     const KIND: RelayKind = RelayKind::Capture;
 
+    /// While a capture is paused its slot stays, so that somebody must see that it does not fill the database's disk.
+    fn is_wanted(_: &RelayRecord) -> bool {
+        true
+    }
+
     fn start(record: RelayRecord, sinks: Arc<dyn SinkFactory>, before: Option<Self>) -> Self {
         let (stop, insight) = (CancellationToken::new(), Arc::new(CaptureInsight::default()));
         let (stopped, seen, to_run) = (stop.clone(), Arc::clone(&insight), record.clone());
@@ -49,7 +57,10 @@ impl Supervised for RunningCapture {
                 before.stopped().await;
                 tokio::spawn(async move { drop_renamed_slot(&old, &new).await });
             }
-            capture(&to_run, sinks.as_ref(), &seen, stopped).await;
+            match to_run.paused {
+                true => watch_slot(&to_run, &seen, stopped).await,
+                false => capture(&to_run, sinks.as_ref(), &seen, stopped).await,
+            }
         });
         Self { record, insight, stop, task }
     }
@@ -59,6 +70,9 @@ impl Supervised for RunningCapture {
     }
 
     fn report(&self) -> BoxFuture<'static, Option<String>> {
+        if self.record.paused {
+            return Box::pin(async { None });
+        }
         let process = self.insight.process("");
         self.insight.meter.show(self.record.name.as_str(), &process);
         Box::pin(async move { serde_json::to_string(&process).ok() })
@@ -213,12 +227,42 @@ async fn capture(record: &RelayRecord, sinks: &dyn SinkFactory, insight: &Captur
                 if insight.set_trouble(why.clone()) {
                     tracing::warn!(capture = name, why, "tables can not be captured for now");
                 }
+                protect(record).await;
             }
         }
         tokio::select! {
             () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
             () = stop.cancelled() => return,
         }
+    }
+}
+
+/// Looks after the slot of a capture that is paused.
+async fn watch_slot(record: &RelayRecord, insight: &CaptureInsight, stop: CancellationToken) {
+    while !stop.is_cancelled() {
+        if let Some(why) = protect(record).await {
+            insight.set_trouble(why);
+        }
+        tokio::select! {
+            () = tokio::time::sleep(WATCH_EVERY) => {}
+            () = stop.cancelled() => {}
+        }
+    }
+}
+
+/// Drops the slot of a capture that does not run if the server keeps too much WAL for it; what there is to say about that.
+async fn protect(record: &RelayRecord) -> Option<String> {
+    let declared = DeclaredCapture::stored(record).ok()?;
+    let protected =
+        async { CapturedDatabase::connect(declared.database_url()).await?.protect(&declared.options).await };
+    match timeout(RELEASE, protected).await {
+        Ok(Err(error @ CaptureError::SlotTooLarge { .. })) => {
+            let why = why(&error);
+            tracing::warn!(capture = %record.name, why, "changes from now on are lost to the capture");
+            Some(why)
+        }
+        // A database that is away is asked again.
+        _ => None,
     }
 }
 

@@ -137,9 +137,9 @@ impl Engine {
             plan_pruning(&snapshot.declared, &services, &clients, &authorizations, &mut plan);
         }
         if !dry_run {
-            let deleted = self.deleted_captures(&plan.changes).await?;
+            let deleted = self.deleted_relays(&plan.changes).await?;
             self.declare(plan.changes).await?;
-            self.release_captures(deleted);
+            self.release_relays(deleted);
         }
         Ok(plan.report)
     }
