@@ -72,7 +72,7 @@ pub struct Order {
 /// What moves rows, before it begins.
 pub enum Pump {
     Relay(Relay, Activity),
-    Table(Capture),
+    Table(Box<Capture>),
 }
 
 impl Pump {
@@ -84,7 +84,7 @@ impl Pump {
                 options.publish_timeout = PATIENCE;
                 options.slot = order.slot.clone().unwrap_or(options.slot);
                 let database = CapturedDatabase::connect(&order.url).await?;
-                return Ok(Self::Table(Capture::new(database, sink, options)));
+                return Ok(Self::Table(Box::new(Capture::new(database, sink, options))));
             }
             Kind::Polling => Mode::Polling,
             Kind::Capture => Mode::Capture,

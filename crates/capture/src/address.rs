@@ -17,17 +17,48 @@ pub struct Address {
     pub(crate) password: Option<String>,
     pub(crate) database: String,
     pub(crate) tls: PgSslMode,
-    pub(crate) root_certificates: Option<PathBuf>,
+    /// PEM, or the file that has it. None: the system's.
+    pub(crate) root_certificates: Option<String>,
+    /// Certificate and key of the client; PEM, or files that have it.
+    pub(crate) client_certificate: Option<(String, String)>,
+    pub(crate) channel_binding: ChannelBindingMode,
 }
+
+/// Whether authentication is to be bound to the TLS connection, which nobody in between can pass on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ChannelBindingMode {
+    Disable,
+    Prefer,
+    Require,
+}
+
+/// What libpq takes to be safer, and this does not know. A connection without it would be less safe than its URL says.
+const REFUSED: [&str; 5] = ["sslcrl", "sslcrldir", "sslpassword", "require_auth", "requirepeer"];
 
 impl Address {
     /// Reads a URL: `postgres://user:password@host:port/database?sslmode=verify-full&sslrootcert=file`. What it does not say
-    /// comes from the environment (`PGPASSWORD` and the like), as with other clients.
+    /// comes from the environment (`PGPASSWORD` and the like), as with other clients; but no `.pgpass` is read.
     pub fn parse(url: &str) -> Result<Self, CaptureError> {
         let options = PgConnectOptions::from_str(url).map_err(|error| CaptureError::Url(error.to_string()))?;
         let parsed = Url::parse(url).map_err(|error| CaptureError::Url(error.to_string()))?;
         let query = |names: &[&str]| {
             parsed.query_pairs().find(|(name, _)| names.contains(&name.as_ref())).map(|(_, value)| value.into_owned())
+        };
+        if let Some((name, _)) = parsed.query_pairs().find(|(name, _)| REFUSED.contains(&name.as_ref())) {
+            return Err(CaptureError::Url(format!("a replication connection does not know {name}")));
+        }
+        let given = |names: &[&str], variable| query(names).or_else(|| std::env::var(variable).ok());
+        let client_certificate =
+            match (given(&["sslcert", "ssl-cert"], "PGSSLCERT"), given(&["sslkey", "ssl-key"], "PGSSLKEY")) {
+                (Some(certificate), Some(key)) => Some((certificate, key)),
+                (None, None) => None,
+                _ => return Err(CaptureError::Url("sslcert and sslkey belong together".to_owned())),
+            };
+        let channel_binding = match given(&["channel_binding"], "PGCHANNELBINDING").as_deref() {
+            Some("disable") => ChannelBindingMode::Disable,
+            Some("require") => ChannelBindingMode::Require,
+            Some("prefer") | None => ChannelBindingMode::Prefer,
+            Some(_) => return Err(CaptureError::Url("channel_binding is disable, prefer or require".to_owned())),
         };
         // sqlx keeps the password to itself.
         let password = match parsed.password() {
@@ -35,7 +66,6 @@ impl Address {
             None => query(&["password"]).or_else(|| std::env::var("PGPASSWORD").ok()),
         };
         let user = options.get_username().to_owned();
-        let roots = query(&["sslrootcert", "ssl-root-cert", "ssl-ca"]).or_else(|| std::env::var("PGSSLROOTCERT").ok());
         Ok(Self {
             host: options.get_host().trim_start_matches('[').trim_end_matches(']').to_owned(),
             port: options.get_port(),
@@ -44,7 +74,9 @@ impl Address {
             user,
             password,
             tls: options.get_ssl_mode(),
-            root_certificates: roots.map(PathBuf::from),
+            root_certificates: given(&["sslrootcert", "ssl-root-cert", "ssl-ca"], "PGSSLROOTCERT"),
+            client_certificate,
+            channel_binding,
         })
     }
 
@@ -100,6 +132,24 @@ mod tests {
         assert_eq!(address.password.as_deref(), Some("p@ss%"));
         assert!(matches!(address.tls, PgSslMode::VerifyFull));
         assert_eq!(format!("{address:?}"), "shop@db.example:5433/orders");
+    }
+
+    #[test]
+    fn a_url_that_would_be_less_safe_than_it_says_is_refused() {
+        for (query, said) in [
+            ("sslcrl=revoked.pem", "does not know sslcrl"),
+            ("require_auth=scram-sha-256", "does not know require_auth"),
+            ("sslcert=client.pem", "belong together"),
+            ("sslkey=client.key", "belong together"),
+            ("channel_binding=yes", "disable, prefer or require"),
+            ("sslmode=verify", "verify"),
+        ] {
+            let refused = Address::parse(&format!("postgres://shop@db/orders?{query}")).unwrap_err().to_string();
+            assert!(refused.contains(said), "{query}: {refused}");
+        }
+        let bound = Address::parse("postgres://shop@db/orders?channel_binding=require&sslcert=a&sslkey=b").unwrap();
+        assert_eq!(bound.channel_binding, ChannelBindingMode::Require);
+        assert_eq!(bound.client_certificate, Some(("a".to_owned(), "b".to_owned())));
     }
 
     #[test]

@@ -65,7 +65,7 @@ impl Capture {
                 self.sleep(LOOK_EVERY, &stop).await;
                 continue;
             }
-            let why = describe(&error);
+            let why = error.describe();
             if self.handle.stats().trouble.as_ref() != Some(&why) {
                 tracing::warn!(capture = self.options.name, why, "tables are not captured for now");
             }
@@ -214,14 +214,4 @@ impl Capture {
         }
         Ok(progress)
     }
-}
-
-fn describe(error: &CaptureError) -> String {
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }

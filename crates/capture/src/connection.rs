@@ -7,14 +7,18 @@ use std::{io, time::Duration};
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
 use postgres_protocol::authentication::{
     md5_hash,
-    sasl::{ChannelBinding, SCRAM_SHA_256, ScramSha256},
+    sasl::{ChannelBinding, SCRAM_SHA_256, SCRAM_SHA_256_PLUS, ScramSha256},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     time::timeout,
 };
 
-use crate::{Address, CaptureError, tls};
+use crate::{
+    Address, CaptureError,
+    address::ChannelBindingMode,
+    tls::{self, Reached},
+};
 
 type Result<T> = std::result::Result<T, CaptureError>;
 
@@ -47,6 +51,8 @@ pub(crate) struct Frame {
 /// A connection in replication mode.
 pub struct ReplicationConnection {
     wire: Box<dyn Wire>,
+    /// What authentication can be bound to.
+    end_point: Option<Vec<u8>>,
     address: Address,
     /// What was read and not yet understood. A call that is dropped leaves it whole.
     buffer: BytesMut,
@@ -70,9 +76,9 @@ impl ReplicationConnection {
     /// Connects and authenticates.
     pub async fn connect(address: &Address, limit: usize) -> Result<Self> {
         let connecting = async {
-            let wire = tls::connect(address).await?;
-            let mut connection =
-                Self { wire, address: address.clone(), buffer: BytesMut::with_capacity(CHUNK), limit, version: 0 };
+            let Reached { wire, end_point } = tls::connect(address).await?;
+            let (address, buffer) = (address.clone(), BytesMut::with_capacity(CHUNK));
+            let mut connection = Self { wire, end_point, address, buffer, limit, version: 0 };
             connection.start().await?;
             Ok(connection)
         };
@@ -125,6 +131,8 @@ impl ReplicationConnection {
     }
 
     async fn authenticate(&mut self) -> Result<()> {
+        let must_bind = self.address.channel_binding == ChannelBindingMode::Require;
+        let mut bound = false;
         loop {
             let Frame { tag, mut body } = self.read().await?;
             match tag {
@@ -134,6 +142,8 @@ impl ReplicationConnection {
                 _ => return Err(protocol(format!("message {:?} instead of authentication", tag as char))),
             }
             match body.get_u32() {
+                // Before a password is sent.
+                0 | 3 | 5 if must_bind && !bound => return Err(unbound()),
                 0 => return Ok(()),
                 3 => {
                     let password = self.password()?;
@@ -144,20 +154,15 @@ impl ReplicationConnection {
                     let hash = md5_hash(self.address.user.as_bytes(), self.password()?.as_bytes(), salt);
                     self.send_password(hash.as_bytes()).await?;
                 }
-                10 => {
-                    let offered = body.split(|byte| *byte == 0).any(|name| name == SCRAM_SHA_256.as_bytes());
-                    if !offered {
-                        return Err(CaptureError::Authentication(String::from_utf8_lossy(&body).into_owned()));
-                    }
-                    self.scram().await?;
-                }
-                other => return Err(CaptureError::Authentication(format!("type {other}"))),
+                10 => bound = self.scram(&body).await?,
+                other => return Err(CaptureError::Authentication(format!("the server asks for type {other}"))),
             }
         }
     }
 
     fn password(&self) -> Result<String> {
-        let missing = || CaptureError::Url("the server asks for a password, and the URL has none".to_owned());
+        let missing =
+            || CaptureError::Authentication("the server asks for a password, and the URL has none".to_owned());
         self.address.password.clone().ok_or_else(missing)
     }
 
@@ -167,9 +172,26 @@ impl ReplicationConnection {
         self.send(b'p', &body).await
     }
 
-    async fn scram(&mut self) -> Result<()> {
-        let mut scram = ScramSha256::new(self.password()?.as_bytes(), ChannelBinding::unsupported());
-        let mut body = BytesMut::from(SCRAM_SHA_256.as_bytes());
+    /// SCRAM by one of the mechanisms that the server offers; whether it is bound to the TLS connection.
+    async fn scram(&mut self, offered: &[u8]) -> Result<bool> {
+        let offers = |mechanism: &str| offered.split(|byte| *byte == 0).any(|name| name == mechanism.as_bytes());
+        let wanted = self.address.channel_binding;
+        let end_point = self.end_point.clone().filter(|_| wanted != ChannelBindingMode::Disable);
+        let (mechanism, binding) = match end_point {
+            Some(end_point) if offers(SCRAM_SHA_256_PLUS) => {
+                (SCRAM_SHA_256_PLUS, ChannelBinding::tls_server_end_point(end_point))
+            }
+            _ if wanted == ChannelBindingMode::Require => return Err(unbound()),
+            _ if !offers(SCRAM_SHA_256) => {
+                let offered = String::from_utf8_lossy(offered).replace('\0', " ");
+                return Err(CaptureError::Authentication(format!("the server offers {}", offered.trim_end())));
+            }
+            // The server does not believe it if it did offer to bind, and somebody between took that out.
+            Some(_) => (SCRAM_SHA_256, ChannelBinding::unrequested()),
+            None => (SCRAM_SHA_256, ChannelBinding::unsupported()),
+        };
+        let mut scram = ScramSha256::new(self.password()?.as_bytes(), binding);
+        let mut body = BytesMut::from(mechanism.as_bytes());
         body.put_u8(0);
         body.put_u32(length(scram.message().len())?);
         body.put_slice(scram.message());
@@ -190,7 +212,7 @@ impl ReplicationConnection {
                 self.send(b'p', &answer).await?;
             }
         }
-        Ok(())
+        Ok(mechanism == SCRAM_SHA_256_PLUS)
     }
 
     /// Runs a command, and gives the rows of its answer.
@@ -334,6 +356,10 @@ impl std::fmt::Debug for ReplicationConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ReplicationConnection").field("address", &self.address).finish_non_exhaustive()
     }
+}
+
+fn unbound() -> CaptureError {
+    CaptureError::Authentication("the URL requires channel binding, and the server does not offer it".to_owned())
 }
 
 fn silent(address: &Address) -> CaptureError {

@@ -30,8 +30,8 @@ pub enum CaptureError {
     /// TLS can not be used.
     #[error("TLS can not be used: {0}")]
     Tls(String),
-    /// The server wants another kind of password than we know.
-    #[error("the server asks for authentication of a kind that is not known: {0}")]
+    /// The server asks for what we do not know or do not have, or it does not prove who it is.
+    #[error("authentication is not possible: {0}")]
     Authentication(String),
     /// The server said no.
     #[error("{message} ({code})")]
@@ -88,6 +88,17 @@ pub enum CaptureError {
 }
 
 impl CaptureError {
+    /// What went wrong, with its causes.
+    pub fn describe(&self) -> String {
+        let mut text = self.to_string();
+        let mut source = std::error::Error::source(self);
+        while let Some(cause) = source {
+            text = format!("{text}: {cause}");
+            source = cause.source();
+        }
+        text
+    }
+
     /// SQLSTATE of what the server said.
     pub fn code(&self) -> Option<&str> {
         match self {

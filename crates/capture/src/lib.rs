@@ -7,7 +7,7 @@
 //! [`Capture`] does it all: it captures tables with Debezium's envelope into a [`Sink`](relais_message::Sink), resumes where the
 //! sink has confirmed, and reads what is there at the beginning beside the stream.
 //!
-//! The folder by file: `address` reads URLs, `tls` and `connection` speak the protocol, `pgoutput` decodes, `stream` puts
+//! The folder by file: `address` reads URLs, `tls`, `channel_binding` and `connection` speak the protocol, `pgoutput` decodes, `stream` puts
 //! changes into batches, `slot` and `publication` look after the server, `check` looks before anything is changed, `model` says
 //! what a change is, `debezium` writes it as Debezium's records; `catalog` knows types, `snapshot` reads tables, `progress` keeps
 //! how far a capture is, and `capture` with `follow` is the loop. What is deliberately not here: any sink. See docs/adr/0026 for why the client is our own.
@@ -15,6 +15,7 @@
 mod address;
 mod capture;
 mod catalog;
+mod channel_binding;
 mod check;
 mod connection;
 mod database;

@@ -50,6 +50,9 @@ pub enum OutboxError {
     /// The database has no log to capture from.
     #[error("only an outbox on PostgreSQL can be captured: choose the mode auto or polling")]
     NoCapture,
+    /// The URL has something that a replication connection does not know.
+    #[error("the outbox can not be captured: {0}")]
+    ReplicationUrl(String),
     /// The database lacks something that capture needs.
     #[error("the database can not be captured: {0}")]
     CaptureLacks(String),
@@ -74,7 +77,7 @@ pub enum OutboxError {
     #[error("a committed transaction was not visible within {0:?}; is a synchronous standby away?")]
     NotVisible(std::time::Duration),
     /// Changes can not be captured.
-    #[error("the outbox can not be captured: {0}")]
+    #[error("the outbox can not be captured: {}", .0.describe())]
     Capture(#[from] relais_capture::CaptureError),
     /// The database failed.
     #[error("the outbox's database failed")]

@@ -78,9 +78,11 @@ pub async fn open(url: &str, outbox: &Outbox) -> Result<Arc<dyn OutboxStore>, Ou
 /// Drops what capture made in the outbox's database, if it made something: a slot that nobody reads keeps the server from
 /// removing WAL. A relay that comes back makes it anew.
 pub async fn drop_slot(store: &dyn OutboxStore, options: &RelayOptions) -> Result<(), OutboxError> {
-    match store.capture_source().await? {
-        Some(source) => source.forget(options).await,
-        None => Ok(()),
+    match store.capture_source().await {
+        Ok(Some(source)) => source.forget(options).await,
+        // No slot can have been made.
+        Ok(None) | Err(OutboxError::ReplicationUrl(_)) => Ok(()),
+        Err(error) => Err(error),
     }
 }
 

@@ -28,8 +28,8 @@ const CONNECTIONS: u32 = 3;
 pub struct PostgresOutbox {
     pool: PgPool,
     url: String,
-    /// None if the URL has something that a replication connection does not know.
-    address: Option<Address>,
+    /// Or why the URL can not be used by a replication connection.
+    address: std::result::Result<Address, String>,
     table: TableName,
     layout: OnceLock<Layout>,
     /// There once a relay has waited.
@@ -40,7 +40,7 @@ impl PostgresOutbox {
     /// Connects to the database of an outbox.
     pub async fn connect(url: &str, table: TableName) -> Result<Self> {
         let pool = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false).connect(url).await?;
-        let address = Address::parse(url).ok();
+        let address = Address::parse(url).map_err(|error| error.to_string());
         Ok(Self { pool, url: url.to_owned(), address, table, layout: OnceLock::new(), listener: OnceLock::new() })
     }
 
@@ -471,7 +471,7 @@ impl OutboxStore for PostgresOutbox {
         .fetch_optional(&self.pool)
         .await?;
         let Some(schema) = schema else { return Err(OutboxError::NoTable(self.table.to_string())) };
-        let Some(address) = self.address.clone() else { return Ok(None) };
+        let address = self.address.clone().map_err(OutboxError::ReplicationUrl)?;
         Ok(Some(CaptureSource { pool: self.pool.clone(), address, table: self.table.clone(), layout, schema }))
     }
 

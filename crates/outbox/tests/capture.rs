@@ -253,3 +253,20 @@ async fn outboxes_with_similar_names_have_slots_of_their_own() -> Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn a_url_that_a_replication_connection_can_not_keep_to_is_polled_and_says_so() -> Result<()> {
+    let database = relais_testkit::TestDatabase::create().await?;
+    let world = World::at(&format!("{}?require_auth=scram-sha-256", database.url())).await?.with_mode(Mode::Auto);
+    world.create().await?;
+    let relay = world.relay(options()?).await?;
+    let said = "does not know require_auth";
+    relay.until(|stats| stats.why_not_capture.as_ref().is_some_and(|why| why.contains(said))).await?;
+    world.add("o-1", 0).await?;
+    world.sink.until(1).await?;
+    ensure!(relay.stats().activity == Activity::Polling, "{:?}", relay.stats());
+    relay.stop().await?;
+    let refused = world.with_mode(Mode::Capture).relay(options()?).await.err().context("it must be captured")?;
+    ensure!(format!("{refused:#}").contains(said), "{refused:#}");
+    Ok(())
+}

@@ -39,6 +39,7 @@ pub struct PostgresOptions {
     max_connections: u32,
     settings: Vec<(String, String)>,
     environment: Vec<(String, String)>,
+    files: Vec<(String, String)>,
 }
 
 impl PostgresOptions {
@@ -61,6 +62,13 @@ impl PostgresOptions {
         self
     }
 
+    /// A file in its data directory, which only the server's user may read: `pg_hba.conf`, `server.key`. The superuser must
+    /// still be let in without a password from 127.0.0.1.
+    pub fn file(mut self, name: &str, content: &str) -> Self {
+        self.files.push((name.to_owned(), content.to_owned()));
+        self
+    }
+
     /// Variables of its environment.
     pub fn environment(mut self, variables: Vec<(String, String)>) -> Self {
         self.environment = variables;
@@ -71,6 +79,9 @@ impl PostgresOptions {
     pub async fn start(self) -> Result<PostgresServer> {
         let programs = Programs::find()?;
         let directory = template::copy(&programs).await?;
+        for (name, content) in &self.files {
+            template::write(&directory, name, content)?;
+        }
         let mut server = PostgresServer {
             life: Lifecycle::new("PostgreSQL", Signal::INT, READY, directory),
             programs,
@@ -90,7 +101,13 @@ impl PostgresServer {
 
     /// The options to start a server with.
     pub fn options() -> PostgresOptions {
-        PostgresOptions { fsync: false, max_connections: 300, settings: Vec::new(), environment: Vec::new() }
+        PostgresOptions {
+            fsync: false,
+            max_connections: 300,
+            settings: Vec::new(),
+            environment: Vec::new(),
+            files: Vec::new(),
+        }
     }
 
     /// The URL of a database on this server, as its superuser. `postgres` always exists.

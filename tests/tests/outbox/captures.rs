@@ -115,6 +115,7 @@ async fn what_can_not_be_captured_is_refused_with_what_to_do() -> Result<()> {
         (json!({"excludeColumns": ["public.customer.secrt"]}), "databaseUrl", "no column public.customer.secrt"),
         (json!({"tables": ["customer", "a.b.c"]}), "tables/1", "schema.name"),
         (json!({"destination": "{topic}"}), "destination", "there is no field `topic`"),
+        (json!({"databaseUrl": "postgres://u@127.0.0.1:1/db?sslcrl=x"}), "databaseUrl", "does not know sslcrl"),
         (json!({"databaseUrl": "postgres://u@127.0.0.1:1/db"}), "databaseUrl", "can not be reached"),
         (json!({"sink": {"rabbitmq": {"url": "amqp://127.0.0.1:1"}}}), "sink/rabbitmq/url", "can not be reached"),
     ] {

@@ -63,9 +63,13 @@ impl DeclaredCapture {
             problems.push(Problem::at(place, "must be the salt itself: none is stored that it could stand for"));
         }
         let is_postgres = ["postgres://", "postgresql://"].iter().any(|it| database_url(&secrets).starts_with(it));
-        if !is_postgres || Address::parse(database_url(&secrets)).is_err() {
-            let message = "change capture needs PostgreSQL: postgres://user:password@host/database";
-            problems.push(Problem::at("databaseUrl", message));
+        match Address::parse(database_url(&secrets)) {
+            Ok(_) if is_postgres => {}
+            Err(error) if is_postgres => problems.push(Problem::at("databaseUrl", error.to_string())),
+            _ => {
+                let message = "change capture needs PostgreSQL: postgres://user:password@host/database";
+                problems.push(Problem::at("databaseUrl", message));
+            }
         }
         judge_sink(&shown.sink, &mut problems);
         fill_in(&mut shown);

@@ -99,10 +99,10 @@ struct CheckArgs {
 /// Never with the text: it may have a password in it.
 fn database_url(text: &str) -> Result<String, String> {
     let is_postgres = text.starts_with("postgres://") || text.starts_with("postgresql://");
-    match is_postgres && Address::parse(text).is_ok() {
-        true => Ok(text.to_owned()),
-        false => Err("change capture needs PostgreSQL: postgres://user:password@host/database".to_owned()),
+    if !is_postgres {
+        return Err("change capture needs PostgreSQL: postgres://user:password@host/database".to_owned());
     }
+    Address::parse(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
 /// Runs `relais capture`.

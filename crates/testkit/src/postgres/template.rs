@@ -4,8 +4,8 @@
 //! it is made under a lock; and it appears by a rename, so a killed `initdb` leaves no half of one.
 
 use std::{
-    fs::{self, DirBuilder, File},
-    os::unix::fs::{DirBuilderExt, MetadataExt, chown},
+    fs::{self, DirBuilder, File, Permissions},
+    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -26,6 +26,15 @@ pub(super) async fn copy(programs: &Programs) -> Result<Scratch> {
 /// Where the cluster is in a directory from [`copy`].
 pub(super) fn data(directory: &Path) -> PathBuf {
     directory.join("data")
+}
+
+/// Writes a file into the cluster of a directory from [`copy`].
+pub(super) fn write(directory: &Scratch, name: &str, content: &str) -> Result<()> {
+    let path = data(directory.path()).join(name);
+    fs::write(&path, content).with_context(|| format!("write {}", path.display()))?;
+    // PostgreSQL refuses a key that others may read.
+    fs::set_permissions(&path, Permissions::from_mode(0o600)).with_context(|| format!("hide {}", path.display()))?;
+    give_to_server(&path)
 }
 
 fn copy_blocking(programs: &Programs) -> Result<Scratch> {
