@@ -1,11 +1,11 @@
 //! A browser for the tests of the dashboard, and axe, which finds what keeps people out of it.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 
 use crate::{
-    cargo::{cargo, root, run, target_directory},
+    cargo::{cargo, root, run},
     packages,
 };
 
@@ -20,20 +20,7 @@ pub fn ensure_installed() -> Result<PathBuf> {
     if std::env::var_os("RELAIS_TEST_CHROMIUM").is_none() && !is_there() {
         packages::ensure(&["chromium"])?;
     }
-    let folder = target_directory()?.join("axe");
-    let package = folder.join("node_modules/axe-core");
-    let script = package.join("axe.min.js");
-    let installed = fs::read_to_string(package.join("package.json")).unwrap_or_default();
-    if script.is_file() && installed.contains(&format!("\"version\": \"{VERSION}\"")) {
-        return Ok(script);
-    }
-    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
-    let wanted = format!("axe-core@{VERSION}");
-    run(Command::new("npm")
-        .args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save", "--prefix"])
-        .arg(&folder)
-        .arg(&wanted))?;
-    Ok(script)
+    Ok(packages::npm("axe", "axe-core", VERSION)?.join("axe.min.js"))
 }
 
 /// Draws the pictures of the README, by the test that shows that they can be drawn.

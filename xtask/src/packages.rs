@@ -1,13 +1,13 @@
-//! Debian packages: installed where that is possible, named where it is not.
+//! Debian packages: installed where that is possible, named where it is not. And single packages of npm.
 //!
 //! Only what the tests cannot do without. Never touches a machine whose owner did not run this as
 //! root.
 
-use std::{fs, process::Command};
+use std::{fs, path::PathBuf, process::Command};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{output, run};
+use crate::cargo::{output, run, target_directory};
 
 /// Installs a Debian package, or explains how to. `what` completes "… is missing".
 pub fn install(what: &str, package: &str) -> Result<()> {
@@ -34,6 +34,22 @@ pub fn ensure(programs: &[&str]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Installs one version of an npm package into a folder of the target directory, if it is not there already; where it is.
+/// Its scripts are not run.
+pub fn npm(folder: &str, package: &str, version: &str) -> Result<PathBuf> {
+    let folder = target_directory()?.join(folder);
+    let place = folder.join("node_modules").join(package);
+    let installed = fs::read_to_string(place.join("package.json")).unwrap_or_default();
+    if !installed.contains(&format!("\"version\": \"{version}\"")) {
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        run(Command::new("npm")
+            .args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save", "--prefix"])
+            .arg(&folder)
+            .arg(format!("{package}@{version}")))?;
+    }
+    Ok(place)
 }
 
 fn apt(arguments: &[&str]) -> Command {

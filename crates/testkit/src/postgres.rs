@@ -18,7 +18,7 @@ use rustix::process::Signal;
 use sqlx::{Connection, PgConnection};
 
 use self::programs::Programs;
-use crate::{free_port, lifecycle::Lifecycle};
+use crate::{free_port, guardian::Scratch, lifecycle::Lifecycle};
 
 /// A start takes 0.1 s; recovery after a crash, on a busy machine, some seconds.
 const READY: Duration = Duration::from_secs(60);
@@ -40,6 +40,7 @@ pub struct PostgresOptions {
     settings: Vec<(String, String)>,
     environment: Vec<(String, String)>,
     files: Vec<(String, String)>,
+    is_18: bool,
 }
 
 impl PostgresOptions {
@@ -75,10 +76,37 @@ impl PostgresOptions {
         self
     }
 
+    /// PostgreSQL 18, whatever else is installed: for what older ones do not have.
+    pub fn version_18(mut self) -> Self {
+        self.is_18 = true;
+        self
+    }
+
     /// Starts the server and waits until it accepts connections.
     pub async fn start(self) -> Result<PostgresServer> {
-        let programs = Programs::find()?;
+        let programs = if self.is_18 { Programs::find_18()? } else { Programs::find()? };
         let directory = template::copy(&programs).await?;
+        self.start_in(directory, programs).await
+    }
+
+    /// Starts a standby that follows a server, which is stopped for as long as its data is copied. `slot` is made for it on
+    /// the primary. `pg_promote()` ends its recovery.
+    pub async fn start_standby(self, primary: &mut PostgresServer, slot: &str) -> Result<PostgresServer> {
+        primary.stop().await?;
+        let directory = template::copy_of(primary.life.directory()).await?;
+        primary.launch().await?;
+        let mut connection = PgConnection::connect(&primary.url("postgres")).await?;
+        let create = "SELECT pg_create_physical_replication_slot($1, true)";
+        sqlx::query(create).bind(slot).execute(&mut connection).await.context("make the standby's slot")?;
+        connection.close().await?;
+        // With a database, which only the synchronization of slots needs.
+        let from = format!("host=127.0.0.1 port={} user=postgres dbname=postgres", primary.port);
+        let standby = self.set("primary_conninfo", &from).set("primary_slot_name", slot);
+        let standby = standby.set("hot_standby_feedback", "on").file("standby.signal", "");
+        standby.start_in(directory, primary.programs.clone()).await
+    }
+
+    async fn start_in(self, directory: Scratch, programs: Programs) -> Result<PostgresServer> {
         for (name, content) in &self.files {
             template::write(&directory, name, content)?;
         }
@@ -107,6 +135,7 @@ impl PostgresServer {
             settings: Vec::new(),
             environment: Vec::new(),
             files: Vec::new(),
+            is_18: false,
         }
     }
 

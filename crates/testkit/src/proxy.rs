@@ -42,6 +42,7 @@ enum Mode {
     Stall,
     Cut,
     Abandon,
+    Redirect(SocketAddr),
 }
 
 impl TcpProxy {
@@ -76,6 +77,12 @@ impl TcpProxy {
         self.order(Mode::Abandon).await
     }
 
+    /// Closes every connection and forwards new ones to another target: a name that leads to another server after a
+    /// failover.
+    pub async fn redirect(&self, target: SocketAddr) -> io::Result<()> {
+        self.order(Mode::Redirect(target)).await
+    }
+
     /// Forwards again, on the same address.
     pub async fn restore(&self) -> io::Result<()> {
         self.order(Mode::Forward).await
@@ -96,7 +103,7 @@ impl Drop for TcpProxy {
 }
 
 /// Owns the listener and all connections, so that an order applies to all of them at once.
-async fn run(listener: TcpListener, target: SocketAddr, mut orders: mpsc::Receiver<Order>) {
+async fn run(listener: TcpListener, mut target: SocketAddr, mut orders: mpsc::Receiver<Order>) {
     let address = listener.local_addr();
     let mut listener = Some(listener);
     let mut connections = JoinSet::new();
@@ -121,6 +128,10 @@ async fn run(listener: TcpListener, target: SocketAddr, mut orders: mpsc::Receiv
                             }
                         }
                         flowing.send_replace(matches!(mode, Mode::Forward));
+                    }
+                    Mode::Redirect(other) => {
+                        target = other;
+                        connections.shutdown().await;
                     }
                     Mode::Abandon => {
                         flowing.send_replace(false);

