@@ -8,7 +8,7 @@
 
 use std::{
     collections::HashMap,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     CaptureActivity, CaptureError, CaptureHandle, CaptureOptions, CaptureProgress, CapturedDatabase, ChangeStream,
-    Publication, ReplicationConnection, Slot, StreamOptions,
+    Publication, ReplicationConnection, Slot, StreamOptions, StreamPosition, SystemIdentity,
     catalog::Catalog,
     debezium::Envelope,
     follow::{Following, now_micros},
@@ -39,12 +39,15 @@ pub struct Capture {
     pub(crate) sink: Arc<dyn Sink>,
     pub(crate) options: CaptureOptions,
     pub(crate) handle: CaptureHandle,
+    /// What the sink has confirmed in this process, and the timeline then. A standby that takes over may never have had it, and
+    /// then the progress that it has is older too.
+    reached: Mutex<Option<(u32, StreamPosition)>>,
 }
 
 impl Capture {
     /// A capture that begins with [`run`](Self::run).
     pub fn new(database: CapturedDatabase, sink: Arc<dyn Sink>, options: CaptureOptions) -> Self {
-        Self { database, sink, options, handle: CaptureHandle::default() }
+        Self { database, sink, options, handle: CaptureHandle::default(), reached: Mutex::default() }
     }
 
     /// Sees how it is.
@@ -119,6 +122,7 @@ impl Capture {
             reading: None,
             streamed: Streamed::default(),
             position: progress.position,
+            timeline: progress.timeline,
             watched: Instant::now(),
             failures,
         };
@@ -150,43 +154,33 @@ impl Capture {
         let mut connection = ReplicationConnection::connect(&database.address, 1024 * 1024).await?;
         let identity = connection.identify_system().await?;
         let (state, progress) = (slot.state(&database.pool).await?, store.read().await?);
-        let mut tables = if options.initial_snapshot { options.table_names() } else { Vec::new() };
         match (state, progress) {
             (Some(state), Some(progress)) if !state.lost => {
                 if progress.system != identity.system {
                     return Err(CaptureError::OtherServer);
                 }
-                if progress.position.commit_lsn > identity.wal_end {
-                    return Err(CaptureError::Rewound);
-                }
-                if progress.timeline != identity.timeline {
-                    // Another server took over. What it never had is gone, and its log goes on with other changes there.
-                    let switch = connection.timeline_switch(identity.timeline, progress.timeline).await?;
-                    if switch.is_none_or(|lsn| progress.position.commit_lsn > lsn) {
-                        return Err(CaptureError::Rewound);
+                let published = progress.position.max(self.reached_on(progress.timeline));
+                if was_lost(&mut connection, &identity, progress.timeline, published).await? {
+                    // Others, and whoever comes after us, would not know.
+                    store.advance(published).await?;
+                    let tables = self.tables_after_gap(progress).ok_or(CaptureError::Rewound)?;
+                    store.begin(&identity, &tables).await?;
+                } else {
+                    if progress.timeline != identity.timeline {
+                        store.set_timeline(identity.timeline).await?;
                     }
-                    store.set_timeline(identity.timeline).await?;
+                    store.claim_slot().await?;
+                    return self.without_removed_tables(&store, progress).await;
                 }
-                store.claim_slot().await?;
-                return self.without_removed_tables(&store, progress).await;
             }
             // Somebody else made it, and knows from where it is to go on.
             (Some(state), None) if !state.lost => store.begin(&identity, &[]).await?,
             (state, progress) => {
-                if let Some(progress) = progress.filter(|progress| progress.position.commit_lsn > 0) {
-                    // An operator who asks for a snapshot knows of the gap.
-                    let asked = !progress.snapshot.is_empty();
-                    if !options.initial_snapshot && !asked {
-                        return Err(CaptureError::Gap);
-                    }
-                    if !options.initial_snapshot {
-                        tables = progress.snapshot;
-                    }
-                    tracing::warn!(
-                        capture = options.name,
-                        "the slot is gone, and changes with it: tables are read anew"
-                    );
-                }
+                let tables = match progress.filter(|progress| progress.position.commit_lsn > 0) {
+                    Some(progress) => self.tables_after_gap(progress).ok_or(CaptureError::Gap)?,
+                    None if options.initial_snapshot => options.table_names(),
+                    None => Vec::new(),
+                };
                 if state.is_some() {
                     slot.drop(&database.pool).await?;
                 }
@@ -196,6 +190,33 @@ impl Capture {
             }
         }
         store.read().await?.ok_or(CaptureError::Gap)
+    }
+
+    /// The sink has confirmed all up to here.
+    pub(crate) fn note_reached(&self, timeline: u32, position: StreamPosition) {
+        *self.reached.lock().unwrap_or_else(PoisonError::into_inner) = Some((timeline, position));
+    }
+
+    fn reached_on(&self, timeline: u32) -> StreamPosition {
+        let reached = *self.reached.lock().unwrap_or_else(PoisonError::into_inner);
+        reached.filter(|(on, _)| *on == timeline).map(|(_, position)| position).unwrap_or_default()
+    }
+
+    /// The tables that are read anew because changes are gone; none if that has to wait until an operator asks for it.
+    fn tables_after_gap(&self, progress: CaptureProgress) -> Option<Vec<String>> {
+        let tables = match self.options.initial_snapshot {
+            true => self.options.table_names(),
+            // An operator who asks for a snapshot knows of the gap.
+            false => progress.snapshot,
+        };
+        if tables.is_empty() {
+            return None;
+        }
+        tracing::warn!(
+            capture = self.options.name,
+            "the slot or the log is gone, and changes with it: tables are read anew"
+        );
+        Some(tables)
     }
 
     /// A table that is not captured any more is not read any further.
@@ -214,4 +235,19 @@ impl Capture {
         }
         Ok(progress)
     }
+}
+
+/// Whether the server does not have what was published: it was restored, or it is a standby that took over and was behind.
+async fn was_lost(
+    connection: &mut ReplicationConnection,
+    identity: &SystemIdentity,
+    timeline: u32,
+    published: StreamPosition,
+) -> Result<bool> {
+    if timeline == identity.timeline {
+        return Ok(published.commit_lsn > identity.wal_end);
+    }
+    // The log of a server that took over goes on with other changes at the switch: a commit that begins there is not its own.
+    let switch = connection.timeline_switch(identity.timeline, timeline).await?;
+    Ok(switch.is_none_or(|lsn| published.commit_lsn >= lsn))
 }

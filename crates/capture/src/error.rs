@@ -80,7 +80,10 @@ pub enum CaptureError {
     #[error("this is another server than the one that was captured before: drop the capture to begin anew")]
     OtherServer,
     /// The server has less than it had.
-    #[error("the server's log ends before what was published already; was it restored? Drop the capture to begin anew")]
+    #[error(
+        "the server does not have all that was published already: it was restored, or a standby that was behind took over. \
+         Ask for a snapshot, or drop the capture"
+    )]
     Rewound,
     /// A query failed.
     #[error("a query of the captured database failed")]

@@ -86,6 +86,7 @@ pub(crate) struct Following<'a> {
     pub(crate) reading: Option<Reading>,
     pub(crate) streamed: Streamed,
     pub(crate) position: StreamPosition,
+    pub(crate) timeline: u32,
     pub(crate) watched: Instant,
     pub(crate) failures: &'a mut u32,
 }
@@ -355,6 +356,8 @@ impl Following<'_> {
             self.upkeep().await?;
         }
         if let Some(position) = position.filter(|position| *position > self.position) {
+            // Before it is stored: the server may be lost with what it stores.
+            self.capture.note_reached(self.timeline, position);
             self.store.advance(position).await?;
             self.position = position;
         }

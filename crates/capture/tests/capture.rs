@@ -1,160 +1,16 @@
 //! Captures of tables on a real PostgreSQL.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+mod running;
+
+use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context as _, Result, ensure};
-use async_trait::async_trait;
-use relais_capture::{Capture, CaptureActivity, CaptureHandle, CaptureOptions, CapturedDatabase, Mask, Slot};
-use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink};
-use relais_testkit::{PostgresServer, TestDatabase};
+use relais_capture::{CaptureActivity, CaptureOptions, CapturedDatabase, Mask, Slot};
+use relais_testkit::PostgresServer;
+use running::{World, ids, table, value};
 use serde_json::{Value, json};
-use sqlx::{AssertSqlSafe, PgPool};
-use tokio::{sync::Notify, task::JoinHandle, time::timeout};
+use sqlx::AssertSqlSafe;
 use tokio_util::sync::CancellationToken;
-
-/// For whatever should happen soon, on a busy machine.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-/// Remembers what arrived.
-#[derive(Default)]
-struct Memory {
-    arrived: Mutex<Vec<RoutedMessage>>,
-    away: Mutex<bool>,
-    changed: Notify,
-}
-
-impl Memory {
-    fn arrived(&self) -> MutexGuard<'_, Vec<RoutedMessage>> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn away(&self, away: bool) {
-        *self.away.lock().unwrap_or_else(PoisonError::into_inner) = away;
-    }
-
-    async fn until(&self, what: &str, done: impl Fn(&[RoutedMessage]) -> bool) -> Result<()> {
-        let waiting = async {
-            loop {
-                let changed = self.changed.notified();
-                if done(&self.arrived()) {
-                    return;
-                }
-                changed.await;
-            }
-        };
-        timeout(DEADLINE, waiting).await.with_context(|| format!("{what}: {} arrived", self.arrived().len()))
-    }
-}
-
-#[async_trait]
-impl Sink for Memory {
-    fn durability(&self) -> Durability {
-        Durability::HandedOver
-    }
-
-    async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
-        let away = *self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        let outcomes = batch.iter().map(|_| match away {
-            true => PublishOutcome::Unknown("away".to_owned()),
-            false => PublishOutcome::Confirmed,
-        });
-        let outcomes = outcomes.collect();
-        if !away {
-            self.arrived().extend(batch);
-        }
-        self.changed.notify_waiters();
-        outcomes
-    }
-
-    async fn close(&self) {}
-}
-
-/// What a reader of the topic would have now: the last `after` of each key.
-fn table(arrived: &[RoutedMessage], topic: &str) -> BTreeMap<String, Value> {
-    let mut rows = BTreeMap::new();
-    for message in arrived.iter().filter(|message| message.destination == topic) {
-        let key = message.message.key.clone().unwrap_or_default();
-        match value(message) {
-            Value::Null => {}
-            value if value["op"] == "d" => {
-                rows.remove(&key);
-            }
-            value if value["op"] == "t" => rows.clear(),
-            value => {
-                rows.insert(key, value["after"].clone());
-            }
-        }
-    }
-    rows
-}
-
-fn value(message: &RoutedMessage) -> Value {
-    match &message.message.payload {
-        Some(payload) => serde_json::from_slice(payload).expect("JSON"),
-        None => Value::Null,
-    }
-}
-
-struct World {
-    database: TestDatabase,
-    pool: PgPool,
-    sink: Arc<Memory>,
-    options: CaptureOptions,
-}
-
-struct Running {
-    stop: CancellationToken,
-    handle: CaptureHandle,
-    task: JoinHandle<()>,
-}
-
-impl World {
-    async fn new(tables: &[&str]) -> Result<Self> {
-        let database = TestDatabase::create().await?;
-        let pool = PgPool::connect(database.url()).await?;
-        // Slots are of the whole server: the database's name tells them apart.
-        let options = CaptureOptions::new(database.name(), tables)?;
-        let world = Self { database, pool, sink: Arc::default(), options };
-        world.execute("CREATE TABLE orders (id integer PRIMARY KEY, state text, note text)").await?;
-        Ok(world)
-    }
-
-    async fn execute(&self, statements: &str) -> Result<()> {
-        sqlx::raw_sql(AssertSqlSafe(statements.to_owned())).execute(&self.pool).await?;
-        Ok(())
-    }
-
-    async fn start(&self, options: CaptureOptions) -> Result<Running> {
-        let database = CapturedDatabase::connect(self.database.url()).await?;
-        let capture = Capture::new(database, Arc::<Memory>::clone(&self.sink), options);
-        let (stop, handle) = (CancellationToken::new(), capture.handle());
-        Ok(Running { task: tokio::spawn(capture.run(stop.clone())), stop, handle })
-    }
-
-    fn topic(&self) -> String {
-        format!("{}.public.orders", self.options.name)
-    }
-}
-
-impl Running {
-    async fn until(&self, wanted: impl FnMut(&relais_capture::CaptureStats) -> bool) -> Result<()> {
-        let waited = timeout(DEADLINE, self.handle.until(wanted)).await;
-        waited.with_context(|| format!("the capture is not as expected: {:?}", self.handle.stats()))
-    }
-
-    async fn streams(&self) -> Result<()> {
-        self.until(|stats| stats.activity == CaptureActivity::Streaming).await
-    }
-
-    async fn stop(self) -> Result<()> {
-        self.stop.cancel();
-        Ok(timeout(DEADLINE, self.task).await.context("the capture stops")??)
-    }
-}
 
 #[tokio::test]
 async fn rows_that_are_there_come_first_and_changes_follow() -> Result<()> {
@@ -209,10 +65,6 @@ async fn a_capture_resumes_where_the_sink_has_confirmed() -> Result<()> {
     // What is repeated is what was not confirmed: one batch for each kill, at most two.
     assert!(arrived.len() <= 500 + 5 * 20, "{} arrived", arrived.len());
     Ok(())
-}
-
-fn ids(arrived: &[RoutedMessage]) -> std::collections::HashSet<i64> {
-    arrived.iter().map(|message| value(message)["after"]["id"].as_i64().unwrap_or_default()).collect()
 }
 
 /// While rows are inserted, updated, moved and deleted, the table is read beside the stream. In the end whoever read the topic has
@@ -285,7 +137,7 @@ async fn a_snapshot_can_be_asked_for_again() -> Result<()> {
     let world = World::new(&["orders"]).await?;
     let options = CaptureOptions { initial_snapshot: false, ..world.options.clone() };
     world.execute("INSERT INTO orders SELECT n, 'x', NULL FROM generate_series(1, 25) n").await?;
-    let database = CapturedDatabase::connect(world.database.url()).await?;
+    let database = CapturedDatabase::connect(&world.url).await?;
     ensure!(!database.request_snapshot(&options, &[]).await.unwrap_or(false), "it never ran");
     let capture = world.start(options.clone()).await?;
     capture.streams().await?;
@@ -371,27 +223,19 @@ async fn a_database_that_lacks_something_is_said_so() -> Result<()> {
 #[tokio::test]
 async fn a_capture_goes_on_after_its_server_was_killed() -> Result<()> {
     let mut server = PostgresServer::options().fsync(true).start().await?;
-    let pool = PgPool::connect(&server.url("postgres")).await?;
-    let create = "CREATE TABLE orders (id integer PRIMARY KEY, state text, note text)";
-    sqlx::raw_sql(create).execute(&pool).await?;
-    let (sink, options) = (Arc::<Memory>::default(), CaptureOptions::new("shop", &["orders"])?);
-    let database = CapturedDatabase::connect(&server.url("postgres")).await?;
-    let capture = Capture::new(database, Arc::<Memory>::clone(&sink), options);
-    let (stop, handle) = (CancellationToken::new(), capture.handle());
-    let task = tokio::spawn(capture.run(stop.clone()));
-    timeout(DEADLINE, handle.until(|stats| stats.activity == CaptureActivity::Streaming)).await?;
+    let world = World::at(&server.url("postgres"), &["orders"]).await?;
+    let capture = world.start(world.options.clone()).await?;
+    capture.streams().await?;
     for id in 1..=3 {
-        sqlx::raw_sql(AssertSqlSafe(format!("INSERT INTO orders VALUES ({id}, 'x', NULL)"))).execute(&pool).await?;
+        world.execute(&format!("INSERT INTO orders VALUES ({id}, 'x', NULL)")).await?;
         server.kill9()?;
         server.restart().await?;
         // The pool's connections are dead, too.
-        let _ = sqlx::raw_sql("SELECT 1").execute(&pool).await;
-        let _ = sqlx::raw_sql("SELECT 1").execute(&pool).await;
+        let _ = world.execute("SELECT 1").await;
+        let _ = world.execute("SELECT 1").await;
     }
-    sink.until("all", |arrived| ids(arrived).len() == 3).await?;
-    stop.cancel();
-    timeout(DEADLINE, task).await??;
-    Ok(())
+    world.sink.until("all", |arrived| ids(arrived).len() == 3).await?;
+    capture.stop().await
 }
 
 #[tokio::test]
