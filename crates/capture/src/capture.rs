@@ -220,7 +220,7 @@ impl Capture {
     }
 
     /// A table that is not captured any more is not read any further.
-    async fn without_removed_tables(
+    pub(crate) async fn without_removed_tables(
         &self,
         store: &ProgressStore,
         mut progress: CaptureProgress,

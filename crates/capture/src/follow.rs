@@ -163,6 +163,8 @@ impl Following<'_> {
         if self.reading.is_none()
             && let Some(progress) = self.store.read().await?
         {
+            // Whoever asked may not know yet that a table was removed.
+            let progress = self.capture.without_removed_tables(&self.store, progress).await?;
             (self.snapshot, self.after_key) = (progress.snapshot.into(), progress.after_key);
         }
         Ok(())

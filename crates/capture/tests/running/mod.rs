@@ -1,78 +1,19 @@
 //! Captures that run in a database of their own, and a sink that remembers what arrived.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
-use async_trait::async_trait;
 use relais_capture::{Capture, CaptureActivity, CaptureHandle, CaptureOptions, CapturedDatabase};
-use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink};
-use relais_testkit::TestDatabase;
+use relais_message::RoutedMessage;
+use relais_testkit::{MemorySink, TestDatabase};
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, PgPool};
-use tokio::{sync::Notify, task::JoinHandle, time::timeout};
+use tokio::{task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 /// For whatever should happen soon, on a busy machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
-
-/// Remembers what arrived.
-#[derive(Default)]
-pub struct Memory {
-    arrived: Mutex<Vec<RoutedMessage>>,
-    away: Mutex<bool>,
-    changed: Notify,
-}
-
-impl Memory {
-    pub fn arrived(&self) -> MutexGuard<'_, Vec<RoutedMessage>> {
-        self.arrived.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub fn away(&self, away: bool) {
-        *self.away.lock().unwrap_or_else(PoisonError::into_inner) = away;
-    }
-
-    pub async fn until(&self, what: &str, done: impl Fn(&[RoutedMessage]) -> bool) -> Result<()> {
-        let waiting = async {
-            loop {
-                let changed = self.changed.notified();
-                if done(&self.arrived()) {
-                    return;
-                }
-                changed.await;
-            }
-        };
-        timeout(DEADLINE, waiting).await.with_context(|| format!("{what}: {} arrived", self.arrived().len()))
-    }
-}
-
-#[async_trait]
-impl Sink for Memory {
-    fn durability(&self) -> Durability {
-        Durability::HandedOver
-    }
-
-    async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
-        let away = *self.away.lock().unwrap_or_else(PoisonError::into_inner);
-        let outcomes = batch.iter().map(|_| match away {
-            true => PublishOutcome::Unknown("away".to_owned()),
-            false => PublishOutcome::Confirmed,
-        });
-        let outcomes = outcomes.collect();
-        if !away {
-            self.arrived().extend(batch);
-        }
-        self.changed.notify_waiters();
-        outcomes
-    }
-
-    async fn close(&self) {}
-}
 
 /// What a reader of the topic would have now: the last `after` of each key.
 pub fn table(arrived: &[RoutedMessage], topic: &str) -> BTreeMap<String, Value> {
@@ -103,7 +44,7 @@ pub fn value(message: &RoutedMessage) -> Value {
 pub struct World {
     pub url: String,
     pub pool: PgPool,
-    pub sink: Arc<Memory>,
+    pub sink: Arc<MemorySink>,
     pub options: CaptureOptions,
     _keep: Option<TestDatabase>,
 }
@@ -147,7 +88,7 @@ impl World {
     /// A capture that connects by this URL.
     pub async fn start_at(&self, url: &str, options: CaptureOptions) -> Result<Running> {
         let database = CapturedDatabase::connect(url).await?;
-        let capture = Capture::new(database, Arc::<Memory>::clone(&self.sink), options);
+        let capture = Capture::new(database, Arc::<MemorySink>::clone(&self.sink), options);
         let (stop, handle) = (CancellationToken::new(), capture.handle());
         Ok(Running { task: tokio::spawn(capture.run(stop.clone())), stop, handle })
     }

@@ -345,6 +345,7 @@ mod tests {
         for (change, place, said) in [
             (json!({"captureName": "a b"}), "captureName", "the name of an outbox or capture must be"),
             (json!({"databaseUrl": "sqlite:x.db"}), "databaseUrl", "needs PostgreSQL"),
+            (json!({"databaseUrl": "postgres://u@h/db?sslcrl=x"}), "databaseUrl", "does not know sslcrl"),
             (json!({"tables": []}), "tables", "at least one table"),
             (json!({"tables": ["a.b.c"]}), "tables/0", "is not `name` or `schema.name`"),
             (json!({"tables": ["a", "public.a"]}), "tables/1", "is there twice"),

@@ -229,7 +229,7 @@ impl CaptureRelays for Captures {
     }
 
     async fn release(&self, record: &RelayRecord) -> Result<(), EngineError> {
-        release(record).await.map_err(|why| {
+        release(record, self.0.declarations.as_ref()).await.map_err(|why| {
             EngineError::CaptureUnavailable(format!(
                 "the capture is deleted, and its slot and publication could not be dropped: {why}; drop them by hand"
             ))

@@ -99,12 +99,7 @@ impl Supervised for RunningCapture {
         }
         let mut pause = Duration::from_millis(500);
         for _ in 0..DROP_TRIES {
-            // Declared again meanwhile, the slot is in use again.
-            match declarations.list_relays(RelayKind::Capture).await {
-                Ok(declared) if declared.iter().all(|one| one.name != record.name) => {}
-                _ => return,
-            }
-            match release(&record).await {
+            match release(&record, declarations.as_ref()).await {
                 Ok(()) => return,
                 Err(why) => tracing::warn!(
                     capture = %record.name, why,
@@ -130,23 +125,39 @@ async fn drop_renamed_slot(old: &RelayRecord, new: &RelayRecord) {
     }
 }
 
-/// Drops slot and publication, and forgets how far the capture is.
-pub(crate) async fn release(record: &RelayRecord) -> Result<(), String> {
+/// Drops slot and publication, and forgets how far the capture is. What is declared again by now is in use again and stays.
+pub(crate) async fn release(record: &RelayRecord, declarations: &dyn RelayDeclarations) -> Result<(), String> {
     let declared = DeclaredCapture::stored(record).map_err(|problems| told(&problems))?;
     let dropped = async {
-        let database = CapturedDatabase::connect(declared.database_url()).await?;
+        let database = CapturedDatabase::connect(declared.database_url()).await.map_err(|error| why(&error))?;
         loop {
-            match database.drop(&declared.options).await {
+            // Asked each time: that may take long, and the next reader would be sent away.
+            let dropped = match slot_declared_again(record, declarations).await? {
+                None => database.drop(&declared.options).await,
+                Some(slot) if slot == declared.options.slot => return Ok(()),
+                // How far it is belongs to the new one.
+                Some(_) => database.drop_slot(&declared.options).await,
+            };
+            match dropped {
                 // Another process that does not know yet that it was deleted has come back to it.
                 Err(error) if error.is_in_use() => tokio::time::sleep(LOOK_AGAIN).await,
-                dropped => return dropped,
+                dropped => return dropped.map_err(|error| why(&error)),
             }
         }
     };
-    match timeout(RELEASE, dropped).await {
-        Ok(dropped) => dropped.map_err(|error| why(&error)),
-        Err(_) => Err(format!("no answer within {RELEASE:?}, or the slot is in use")),
-    }
+    let late = |_| Err(format!("no answer within {RELEASE:?}, or the slot is in use"));
+    timeout(RELEASE, dropped).await.unwrap_or_else(late)
+}
+
+/// The slot of what is declared under the name of a capture that was deleted.
+async fn slot_declared_again(
+    deleted: &RelayRecord,
+    declarations: &dyn RelayDeclarations,
+) -> Result<Option<String>, String> {
+    let declared = declarations.list_relays(RelayKind::Capture).await.map_err(|error| chain(&error))?;
+    let Some(again) = declared.iter().find(|one| one.name == deleted.name) else { return Ok(None) };
+    let again = DeclaredCapture::stored(again).map_err(|problems| told(&problems))?;
+    Ok(Some(again.options.slot))
 }
 
 /// What is wrong, once: what a database says already has all that caused it.
