@@ -2,7 +2,10 @@
 //!
 //! Types that Debezium does not publish have no field: their columns are left out, as there.
 
-use super::options::{BinaryMode, DecimalMode, EnvelopeOptions, IntervalMode, TimeMode};
+use super::{
+    options::{BinaryMode, DecimalMode, EnvelopeOptions, IntervalMode, TimeMode},
+    time::Moment,
+};
 use crate::model::TypeKind;
 
 /// What a column is in Debezium's records.
@@ -213,6 +216,14 @@ impl Unit {
             Self::Milliseconds | Self::Connect => Some(micros.div_euclid(1000)),
             Self::Microseconds => Some(micros),
             Self::Nanoseconds => micros.checked_mul(1000),
+        }
+    }
+
+    /// A timestamp in this unit. None for what 64 bits cannot hold.
+    pub fn of_moment(self, moment: Moment) -> Option<i64> {
+        match self {
+            Self::Milliseconds | Self::Connect => Some(moment.millis()),
+            Self::Microseconds | Self::Nanoseconds => self.of(moment.micros()),
         }
     }
 }

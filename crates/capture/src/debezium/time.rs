@@ -12,8 +12,8 @@ const INFINITE: (i64, i64) = (9_223_372_036_825_200_000, -9_223_372_036_832_400_
 /// What Debezium writes for infinite dates, in days: an overflow, but no date that PostgreSQL has.
 const INFINITE_DAYS: (i64, i64) = (-2_147_472_692, -2_147_472_691);
 
-/// Microseconds of a month in an interval: a twelfth of 365.25 days.
-const MONTH: i64 = 2_629_800_000_000;
+/// Days of a month in an interval: a twelfth of 365.25.
+const MONTH: f64 = 30.4375;
 
 /// Days since 1970 of a `date`.
 pub fn date(text: &[u8]) -> Option<i64> {
@@ -34,27 +34,58 @@ pub fn time(text: &[u8]) -> Option<i64> {
     Some((hours * 60 + minutes) * 60_000_000 + seconds(parts.next().unwrap_or(b"0"))?)
 }
 
-/// Microseconds since 1970 of a `timestamp`, as if it were UTC. None also for what 64 bits cannot hold.
-pub fn timestamp(text: &[u8]) -> Option<i64> {
+/// A day and a time of it. PostgreSQL's go beyond the microseconds since 1970 that 64 bits can hold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Moment {
+    /// Since 1970.
+    days: i64,
+    /// Since midnight.
+    micros: i64,
+}
+
+impl Moment {
+    fn new(days: i64, micros: i64) -> Self {
+        Self { days: days.saturating_add(micros.div_euclid(DAY)), micros: micros.rem_euclid(DAY) }
+    }
+
+    /// Milliseconds since 1970.
+    pub fn millis(self) -> i64 {
+        self.days.saturating_mul(DAY / 1000).saturating_add(self.micros / 1000)
+    }
+
+    /// Microseconds since 1970. Beyond 64 bits it is the largest number, as in Debezium.
+    pub fn micros(self) -> i64 {
+        i64::try_from(i128::from(self.days) * i128::from(DAY) + i128::from(self.micros)).unwrap_or(i64::MAX)
+    }
+
+    /// Writes `2024-02-29T23:59:59.123Z`.
+    pub fn write(self, out: &mut Vec<u8>, precision: Option<usize>) {
+        write_date(out, self.days);
+        out.push(b'T');
+        write_time(out, self.micros, precision);
+        out.push(b'Z');
+    }
+}
+
+/// A `timestamp`, as if it were UTC.
+pub fn timestamp(text: &[u8]) -> Option<Moment> {
     match text {
-        b"infinity" => Some(INFINITE.0),
-        b"-infinity" => Some(INFINITE.1),
+        b"infinity" => Some(Moment::new(0, INFINITE.0)),
+        b"-infinity" => Some(Moment::new(0, INFINITE.1)),
         _ => {
             let (text, before_christ) = era(text);
             let space = text.iter().position(|byte| *byte == b' ')?;
-            let days = days(&text[..space], before_christ)?;
-            Some(days.saturating_mul(DAY).saturating_add(time(&text[space + 1..])?))
+            Some(Moment::new(days(&text[..space], before_christ)?, time(&text[space + 1..])?))
         }
     }
 }
 
-/// Microseconds since 1970 of a `timestamptz` that is not infinite.
-pub fn zoned_timestamp(text: &[u8]) -> Option<i64> {
+/// A `timestamptz` that is not infinite.
+pub fn zoned_timestamp(text: &[u8]) -> Option<Moment> {
     let (text, before_christ) = era(text);
     let space = text.iter().position(|byte| *byte == b' ')?;
-    let days = days(&text[..space], before_christ)?;
     let (local, offset) = zoned(&text[space + 1..])?;
-    Some(days.saturating_mul(DAY).saturating_add(local - offset))
+    Some(Moment::new(days(&text[..space], before_christ)?, local - offset))
 }
 
 /// Microseconds since midnight in UTC of a `timetz`.
@@ -155,14 +186,6 @@ pub fn write_time(out: &mut Vec<u8>, micros: i64, precision: Option<usize>) {
     write_fraction(out, micros % 1_000_000, precision);
 }
 
-/// Writes `2024-02-29T23:59:59.123Z`.
-pub fn write_timestamp(out: &mut Vec<u8>, micros: i64, precision: Option<usize>) {
-    write_date(out, micros.div_euclid(DAY));
-    out.push(b'T');
-    write_time(out, micros, precision);
-    out.push(b'Z');
-}
-
 /// Writes a fraction of a second with its point, or nothing.
 fn write_fraction(out: &mut Vec<u8>, micros: i64, precision: Option<usize>) {
     let mut digits = [b'0'; 6];
@@ -222,12 +245,17 @@ impl Interval {
         Some(interval)
     }
 
-    /// Its length, with months of 30.4375 days.
+    /// Its length, with months of 30.4375 days: in doubles and in this order, so that rounding is Debezium's too.
     pub fn micros(&self) -> i64 {
-        (self.years * 12 + self.months)
-            .saturating_mul(MONTH)
-            .saturating_add(self.days.saturating_mul(DAY))
-            .saturating_add(self.micros)
+        let seconds = self.micros / 1_000_000;
+        let (hours, minutes) = ((seconds / 3600) as f64, (seconds / 60 % 60) as f64);
+        let days = self.years.saturating_mul(12).saturating_add(self.months) as f64 * MONTH + self.days as f64;
+        ((((days * 24.0 + hours) * 60.0 + minutes) * 60.0 + self.seconds()) * 1e6) as i64
+    }
+
+    /// The seconds of a minute, as the JDBC driver adds them.
+    fn seconds(&self) -> f64 {
+        (self.micros / 1_000_000 % 60) as f64 + (self.micros % 1_000_000) as f64 / 1e6
     }
 
     /// Writes `P1Y2M3DT4H5M6.789S`: each part, with its sign.
@@ -244,11 +272,13 @@ impl Interval {
             write_i64(out, number);
             write_escaped(out, after.as_bytes());
         }
-        if seconds % 60 == 0 && self.micros % 1_000_000 < 0 {
-            out.push(b'-');
-        }
-        write_i64(out, seconds % 60);
-        write_fraction(out, (self.micros % 1_000_000).abs(), None);
+        let rest = self.seconds().to_string();
+        let rest = match rest.find('.') {
+            // Nine digits, as in Debezium: of a sum in doubles they may be others than PostgreSQL's six.
+            Some(point) => rest[..rest.len().min(point + 10)].trim_end_matches('0').trim_end_matches('.'),
+            None => &rest,
+        };
+        out.extend_from_slice(rest.as_bytes());
         out.push(b'S');
     }
 }
@@ -285,7 +315,19 @@ mod tests {
         assert_eq!(zoned_time(b"10:11:12.12-03:30"), Some(49_272_120_000));
         assert_eq!(zoned_time(b"24:00:00+00"), Some(0));
         assert_eq!(zoned_time(b"00:00:00+14:00:01"), Some(DAY - 50_401_000_000));
-        assert_eq!(zoned_timestamp(b"1970-01-01 02:00:00.5+02"), Some(500_000));
+        assert_eq!(zoned_timestamp(b"1970-01-01 02:00:00.5+02").map(Moment::micros), Some(500_000));
+        assert_eq!(zoned_timestamp(b"1970-01-01 01:00:00+02").map(Moment::micros), Some(-3_600_000_000));
+    }
+
+    #[test]
+    fn the_last_timestamps_are_beyond_64_bits_of_microseconds() {
+        let last = timestamp(b"294276-12-31 23:59:59.999999").unwrap();
+        assert_eq!((last.millis(), last.micros()), (9_224_318_015_999_999, i64::MAX));
+        assert_eq!(written(|out| last.write(out, None)), "+294276-12-31T23:59:59.999999Z");
+        let first = timestamp(b"4714-11-24 00:00:00 BC").unwrap();
+        assert_eq!((first.millis(), first.micros()), (-210_866_803_200_000, -210_866_803_200_000_000));
+        assert_eq!(timestamp(b"infinity").map(Moment::micros), Some(INFINITE.0));
+        assert_eq!(timestamp(b"-infinity").map(Moment::micros), Some(INFINITE.1));
     }
 
     #[test]
@@ -296,6 +338,9 @@ mod tests {
             ("-1 mons -2 days +00:00:00.000001", -2_802_599_999_999, "P0Y-1M-2DT0H0M0.000001S"),
             ("-00:00:00.5", -500_000, "P0Y0M0DT0H0M-0.5S"),
             ("00:00:00", 0, "P0Y0M0DT0H0M0S"),
+            // Sums in doubles, whose last digits are cut off.
+            ("00:00:10.888782", 10_888_782, "P0Y0M0DT0H0M10.888781999S"),
+            ("141 years 10 mons 3 days 04:05:06.100014", 4_476_193_506_100_013, "P141Y10M3DT4H5M6.100014S"),
         ] {
             let interval = Interval::parse(text.as_bytes()).unwrap();
             assert_eq!(interval.micros(), micros, "{text}");

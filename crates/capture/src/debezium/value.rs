@@ -8,7 +8,7 @@ use super::{
     number::{money, write_decimal, write_decimal_text, write_double, write_float, write_variable_decimal},
     options::{BinaryMode, UNAVAILABLE_VALUE},
     text::{extend_base64, from_hex, push_hex, string, write_base64, write_escaped, write_i64, write_string},
-    time::{self, Interval, write_date, write_time, write_timestamp},
+    time::{self, Interval, write_date, write_time},
 };
 
 const NULL: &[u8] = b"null";
@@ -40,16 +40,14 @@ impl Field {
             // Debezium's numbers for infinite timestamps have no nanoseconds.
             Self::Timestamp(Unit::Nanoseconds) if text == b"infinity" => write_i64(out, i64::MAX),
             Self::Timestamp(Unit::Nanoseconds) if text == b"-infinity" => write_i64(out, i64::MIN),
-            Self::Timestamp(unit) => write_number(out, time::timestamp(text).and_then(|micros| unit.of(micros))),
+            Self::Timestamp(unit) => write_number(out, time::timestamp(text).and_then(|moment| unit.of_moment(moment))),
             Self::IsoTimestamp => {
-                write_iso(out, time::timestamp(text), |out, micros| write_timestamp(out, micros, None));
+                write_iso(out, time::timestamp(text), |out, moment| moment.write(out, None));
             }
             Self::ZonedTime => write_iso(out, time::zoned_time(text), zulu_time),
             Self::ZonedTimestamp(_) if text.ends_with(b"infinity") => write_string(out, text),
             Self::ZonedTimestamp(precision) => {
-                write_iso(out, time::zoned_timestamp(text), |out, micros| {
-                    write_timestamp(out, micros, Some(*precision));
-                });
+                write_iso(out, time::zoned_timestamp(text), |out, moment| moment.write(out, Some(*precision)));
             }
             Self::Interval => write_number(out, Interval::parse(text).map(|interval| interval.micros())),
             Self::IsoInterval => write_iso(out, Interval::parse(text), |out, interval| interval.write(out)),
