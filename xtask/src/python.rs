@@ -15,6 +15,15 @@ use crate::{cargo::run as execute, packages};
 /// Makes sure that the environment at `directory` has the packages that `requirements` names, one per line, as pip
 /// reads them; installs them on first use and when they change. Returns the directory of its programs.
 pub fn environment(directory: &Path, requirements: &str) -> Result<PathBuf> {
+    install(directory, requirements, &[])
+}
+
+/// The same, without what those packages depend on.
+pub fn environment_without_dependencies(directory: &Path, requirements: &str) -> Result<PathBuf> {
+    install(directory, requirements, &["--no-deps"])
+}
+
+fn install(directory: &Path, requirements: &str, options: &[&str]) -> Result<PathBuf> {
     let programs = directory.join("bin");
     let installed = directory.join("installed");
     if fs::read_to_string(&installed).is_ok_and(|present| present == requirements) {
@@ -28,7 +37,7 @@ pub fn environment(directory: &Path, requirements: &str) -> Result<PathBuf> {
     let list = directory.join("requirements.txt");
     fs::write(&list, requirements).context("cannot write the requirements")?;
     let mut install = Command::new(programs.join("pip"));
-    install.args(["install", "--quiet", "--disable-pip-version-check", "--requirement"]).arg(list);
+    install.args(["install", "--quiet", "--disable-pip-version-check"]).args(options).arg("--requirement").arg(list);
     execute(&mut install).context("cannot install from PyPI")?;
     // Written last: an interrupted installation is done again.
     fs::write(&installed, requirements).context("cannot note the installation")?;

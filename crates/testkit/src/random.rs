@@ -2,13 +2,14 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A small generator (SplitMix64) that shuffles operations. It is good for nothing else.
-pub(super) struct Random(u64);
+/// A small generator (SplitMix64) that shuffles operations and makes values. It is good for nothing else.
+#[derive(Debug)]
+pub struct Random(u64);
 
 impl Random {
     /// A new seed, which is printed, or the one that the environment names.
     #[expect(clippy::print_stderr, reason = "a test's output, shown when it fails")]
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         let seed = std::env::var("RELAIS_SEED")
             .ok()
             .and_then(|seed| seed.parse().ok())
@@ -17,7 +18,13 @@ impl Random {
         Self(seed)
     }
 
-    fn next(&mut self) -> u64 {
+    /// From a seed of one's own.
+    pub const fn from_seed(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Any number.
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -26,17 +33,23 @@ impl Random {
     }
 
     /// A number below `bound`.
-    pub(super) fn below(&mut self, bound: usize) -> usize {
-        (self.next() % bound as u64) as usize
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.bits() % bound as u64) as usize
     }
 
     /// True once in this many times on average.
-    pub(super) fn once_in(&mut self, times: usize) -> bool {
+    pub fn once_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
     /// One of several.
-    pub(super) fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
+    pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> &'a T {
         &choices[self.below(choices.len())]
+    }
+}
+
+impl Default for Random {
+    fn default() -> Self {
+        Self::new()
     }
 }

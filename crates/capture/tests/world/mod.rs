@@ -1,5 +1,8 @@
 //! Changes of a real PostgreSQL, read through a slot by SQL functions, so that the envelope is tested without the stream.
 
+#[path = "../debezium/script.rs"]
+mod script;
+
 use std::collections::HashMap;
 
 use anyhow::{Context as _, Result, bail};
@@ -25,16 +28,17 @@ pub async fn changes(sql: &str) -> Result<Vec<Change>> {
     let server = PostgresServer::start().await?;
     let mut connection = PgConnection::connect(&server.url("postgres")).await?;
     connection.execute(FORMS).await?;
-    let (before, after) = sql.split_once("-- Part 2").context("the file has no second part")?;
-    for statement in statements(before) {
+    let (before, after) = script::parts(sql)?;
+    let publishes = before.iter().any(|statement| statement.starts_with("CREATE PUBLICATION"));
+    for statement in before {
         connection.execute(AssertSqlSafe(statement)).await?;
     }
-    if !before.contains("CREATE PUBLICATION") {
+    if !publishes {
         connection.execute("CREATE PUBLICATION p FOR ALL TABLES").await?;
     }
     let mut changes = snapshot(&mut connection).await?;
     connection.execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput', true)").await?;
-    for statement in statements(after) {
+    for statement in after {
         connection.execute(AssertSqlSafe(statement)).await?;
     }
     let messages = sqlx::query_as::<_, (String, Vec<u8>)>(
@@ -50,12 +54,6 @@ pub async fn changes(sql: &str) -> Result<Vec<Change>> {
         decoder.decode(&message, &mut changes)?;
     }
     Ok(changes)
-}
-
-/// Each statement is a transaction, as it was when the recording was made.
-fn statements(sql: &str) -> Vec<String> {
-    let lines: Vec<&str> = sql.lines().filter(|line| !line.starts_with("--") && !line.starts_with(':')).collect();
-    lines.join("\n").split(";\n").map(str::to_owned).filter(|statement| !statement.trim().is_empty()).collect()
 }
 
 fn origin() -> Source {

@@ -27,12 +27,13 @@ pub mod submit;
 pub mod wakeup;
 pub mod window;
 
-mod random;
 mod world;
 
 use std::{any::Any, sync::Arc};
 
 use relais_core::Store;
+
+use crate::random;
 
 /// What a driver can do.
 #[derive(Debug, Clone, Copy)]
