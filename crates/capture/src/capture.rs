@@ -77,7 +77,7 @@ impl Capture {
             if let Err(error) = self.database.protect(&self.options).await
                 && matches!(error, CaptureError::SlotTooLarge { .. })
             {
-                tracing::warn!(capture = self.options.name, why = describe(&error), "dropped a slot");
+                tracing::warn!(capture = self.options.name, why = error.describe(), "dropped a slot");
             }
             failures += 1;
             let pause = Duration::from_millis(100).saturating_mul(2_u32.saturating_pow(failures.min(16)));

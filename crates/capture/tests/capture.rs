@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, HashMap};
 use anyhow::{Context as _, Result, ensure};
 use relais_capture::{CaptureActivity, CaptureOptions, CapturedDatabase, Mask, Slot};
 use relais_testkit::PostgresServer;
-use running::{World, ids, table, value};
+use running::{DEADLINE, World, ids, table, value};
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 #[tokio::test]
