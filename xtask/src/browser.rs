@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 
 use crate::{
-    cargo::{cargo, root, run},
+    cargo::{cargo, root, run, target_directory},
     packages,
 };
 
@@ -20,7 +20,7 @@ pub fn ensure_installed() -> Result<PathBuf> {
     if std::env::var_os("RELAIS_TEST_CHROMIUM").is_none() && !is_there() {
         packages::ensure(&["chromium"])?;
     }
-    Ok(packages::npm("axe", "axe-core", VERSION)?.join("axe.min.js"))
+    Ok(packages::npm(&target_directory()?.join("axe"), "axe-core", VERSION)?.join("axe.min.js"))
 }
 
 /// Draws the pictures of the README, by the test that shows that they can be drawn.

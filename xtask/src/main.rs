@@ -68,7 +68,7 @@ Environment:
                          DIRECTORY`. Without it, tests say by name that they were not run.
   CARGO_TARGET_DIR       Where cargo builds, as always; also home to what is fetched: Python
                          environments of fuzz-api, chart and the Python library, Debezium, helm,
-                         PostgreSQL 18.
+                         PostgreSQL 18 (for root it is in /var/cache/relais-tests).
 
 As root on Debian or Ubuntu, `test` and `fuzz-api` install the packages they miss (postgresql,
 rabbitmq-server, redis-server, curl, faketime, jq, openssl, python3, python3-venv, nodejs, npm, chromium,

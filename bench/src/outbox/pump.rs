@@ -71,7 +71,7 @@ pub struct Order {
 
 /// What moves rows, before it begins.
 pub enum Pump {
-    Relay(Relay, Activity),
+    Relay(Box<Relay>, Activity),
     Table(Box<Capture>),
 }
 
@@ -101,7 +101,7 @@ impl Pump {
         options.capture.max_retained_wal = 1 << 40;
         let store = relais_outbox::open(&order.url, &Outbox::new(TABLE)?).await?;
         let activity = if order.kind == Kind::Polling { Activity::Polling } else { Activity::Capturing };
-        Ok(Self::Relay(Relay::new(store, sink, options).await?, activity))
+        Ok(Self::Relay(Box::new(Relay::new(store, sink, options).await?), activity))
     }
 
     pub fn start(self) -> Running {

@@ -27,7 +27,7 @@ use self::{
 use crate::{
     SinkFactory,
     check::{PATIENCE, Wrong, check_sink, database_away, is_away, problems},
-    supervisor::{Planned, Planner, Supervisor},
+    supervisor::{Planned, Planner, Supervised as _, Supervisor},
 };
 
 /// The application layer of captures. Cheap to clone.
@@ -187,7 +187,8 @@ impl CaptureRelays for Captures {
     async fn state(&self, name: &str) -> Result<CaptureState, EngineError> {
         let record = self.record(name).await?;
         let mut reports = self.0.reports().await?.remove(&record.name).unwrap_or_default();
-        let own = self.0.running().get(&record.name).map(|running| running.insight.process(&self.0.process));
+        let runs = |running: &&RunningCapture| !running.record().paused;
+        let own = self.0.running().get(&record.name).filter(runs).map(|one| one.insight.process(&self.0.process));
         if let Some(own) = own {
             reports.retain(|(process, _)| *process != self.0.process);
             reports.push((self.0.process.clone(), own));
