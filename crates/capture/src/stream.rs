@@ -363,8 +363,8 @@ impl ChangeReader {
                         self.ordinal += 1;
                         StreamPosition { commit_lsn: transaction.commit_lsn, ordinal: self.ordinal }
                     }
-                    // Outside of transactions it has a place of its own.
-                    _ => StreamPosition { commit_lsn: lsn, ordinal: 1 },
+                    // Outside of transactions it has a place of its own: where the next record begins, which may be a commit.
+                    _ => StreamPosition { commit_lsn: lsn, ordinal: 0 },
                 };
                 if position > self.resume {
                     self.push(content.len(), StreamEvent::Message(LogicalMessage { prefix, content, position }));

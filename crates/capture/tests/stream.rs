@@ -226,6 +226,33 @@ async fn unchanged_large_values_and_changed_columns_are_told() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_message_outside_of_transactions_has_a_place_before_the_commit_that_follows_it() -> Result<()> {
+    let world = World::with_slot().await?;
+    let options = StreamOptions { messages: true, ..world.options() };
+    let message = "SELECT pg_logical_emit_message(false, 'shop', 'hello')";
+    world.execute(&format!("BEGIN; INSERT INTO orders VALUES (1, 'new', NULL); {message}; COMMIT")).await?;
+    let mut stream = world.stream(options.clone()).await?;
+    let mut events = Vec::new();
+    while events.len() < 2 {
+        events.extend(timeout(DEADLINE, stream.next()).await.context("events come")??.events);
+    }
+    let [StreamEvent::Message(message), StreamEvent::Change(change)] = &events[..] else {
+        anyhow::bail!("{events:?}");
+    };
+    assert_eq!(message.position.commit_lsn, change.position.commit_lsn, "the commit is the record after the message");
+    assert!(message.position < change.position, "{:?} {:?}", message.position, change.position);
+    // Whoever has seen the message only must not miss the change.
+    drop(stream);
+    until_nobody_reads(&world).await?;
+    let mut stream = world.stream(StreamOptions { resume: Some(message.position), ..options }).await?;
+    let (found, _) = changes(&mut stream, 1).await?;
+    assert_eq!(show(&found[0]), "c 1,new,NULL");
+    drop(stream);
+    until_nobody_reads(&world).await?;
+    world.end().await
+}
+
+#[tokio::test]
 async fn errors_tell_a_slot_in_use_from_one_that_is_gone() -> Result<()> {
     let world = World::with_slot().await?;
     let mut stream = world.stream(world.options()).await?;
