@@ -1,6 +1,6 @@
 //! What can go wrong with change capture.
 
-use std::{io, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 /// Why changes can not be captured.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +85,35 @@ pub enum CaptureError {
          Ask for a snapshot, or drop the capture"
     )]
     Rewound,
+    /// The spool's disk failed, or its directory can not be used.
+    #[error(
+        "the spool in {} can not be used: this user must be able to write there, and the disk must have room",
+        directory.display()
+    )]
+    Spool {
+        /// Its directory.
+        directory: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// Open transactions are larger than the spool may be.
+    #[error(
+        "open transactions need more room than the spool has, {limit} bytes: the stream goes on without it, \
+         and the server keeps them until their commit"
+    )]
+    SpoolFull {
+        /// How large it may be.
+        limit: u64,
+    },
+    /// The server does not say whether a logical message was rolled back.
+    #[error(
+        "transaction {transaction} has logical messages and a savepoint that was rolled back: the stream goes on \
+         without the spool, because the server tells only after the commit which messages are left"
+    )]
+    SpoolUnclear {
+        /// Its number.
+        transaction: u32,
+    },
     /// A query failed.
     #[error("a query of the captured database failed")]
     Database(#[from] sqlx::Error),
@@ -129,10 +158,17 @@ impl CaptureError {
         matches!(self.code(), Some("42704" | "55000" | "58P01"))
     }
 
+    /// Whether a stream without the spool may do better.
+    pub(crate) fn is_of_spool(&self) -> bool {
+        matches!(self, Self::Spool { .. } | Self::SpoolFull { .. } | Self::SpoolUnclear { .. } | Self::Protocol(_))
+    }
+
     /// Whether it is worth to try again without anybody doing something.
     pub fn is_passing(&self) -> bool {
         match self {
             Self::Connection { .. } | Self::Silent { .. } | Self::Ended => true,
+            // The next stream goes without the spool.
+            Self::Spool { .. } | Self::SpoolFull { .. } | Self::SpoolUnclear { .. } => true,
             Self::Database(error) => !matches!(error, sqlx::Error::Database(_)),
             // Shutting down, starting up, crashed, too many connections, in use.
             Self::Server { code, .. } => matches!(code.as_str(), "57P01" | "57P02" | "57P03" | "53300" | "55006"),

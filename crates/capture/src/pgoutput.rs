@@ -1,5 +1,6 @@
-//! Reads messages of `pgoutput`, the output plugin that every PostgreSQL has. Protocol version 1: a transaction comes whole,
-//! after its commit.
+//! Reads messages of `pgoutput`, the output plugin that every PostgreSQL has. With protocol version 1, a transaction comes
+//! whole, after its commit. With version 2, a large one comes in blocks while it is open: its messages name their
+//! (sub)transaction, and are kept on disk ([`crate::Spool`]) until its commit.
 
 use bytes::{Buf as _, Bytes};
 
@@ -46,8 +47,53 @@ pub(crate) enum Message {
         prefix: String,
         content: Bytes,
     },
+    /// A block of an open transaction begins.
+    StreamStart {
+        transaction: u32,
+    },
+    /// The block ends.
+    StreamStop,
+    /// A transaction that came in blocks was committed.
+    StreamCommit {
+        transaction: u32,
+        commit_lsn: u64,
+        end_lsn: u64,
+        committed_at: i64,
+    },
+    /// A transaction that comes in blocks, or a part of it, was rolled back.
+    StreamAbort {
+        transaction: u32,
+        subtransaction: u32,
+    },
     /// A type or an origin: says nothing that we need.
     Other,
+}
+
+/// What a message within a block is, and whose. The rest of it is like that of version 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct BlockMessage {
+    pub(crate) kind: u8,
+    /// Its transaction, or its subtransaction. Types and origins are nobody's.
+    pub(crate) transaction: Option<u32>,
+}
+
+impl BlockMessage {
+    /// Reads the head of a message, up to where versions 1 and 2 are alike.
+    pub(crate) fn read(body: &mut Bytes) -> Result<Self> {
+        let mut reader = Reader(body);
+        let kind = reader.u8()?;
+        let transaction = match kind {
+            b'R' | b'I' | b'U' | b'D' | b'T' | b'M' => Some(reader.u32()?),
+            b'Y' | b'O' => None,
+            other => return Err(protocol(format!("a message of the kind {:?} within a block", other as char))),
+        };
+        Ok(Self { kind, transaction })
+    }
+
+    /// The end of a block, which has nothing but its kind.
+    pub(crate) fn is_stop(body: &[u8]) -> bool {
+        body.first() == Some(&b'E')
+    }
 }
 
 /// A table as the stream describes it, before its first change and after each change of its columns.
@@ -76,10 +122,16 @@ pub struct RelationColumn {
     pub in_identity: bool,
 }
 
-/// Reads one message.
+/// Reads one message outside of blocks.
 pub(crate) fn decode(mut body: Bytes) -> Result<Message> {
+    let kind = Reader(&mut body).u8()?;
+    decode_rest(kind, body)
+}
+
+/// Reads what follows the kind of a message, and within a block the number of its transaction.
+pub(crate) fn decode_rest(kind: u8, mut body: Bytes) -> Result<Message> {
     let reader = &mut Reader(&mut body);
-    Ok(match reader.u8()? {
+    Ok(match kind {
         b'B' => Message::Begin {
             commit_lsn: reader.u64()?,
             committed_at: reader.i64()?.saturating_add(EPOCH),
@@ -126,6 +178,19 @@ pub(crate) fn decode(mut body: Bytes) -> Result<Message> {
             let (lsn, prefix, bytes) = (reader.u64()?, reader.text()?, reader.u32()? as usize);
             Message::Logical { in_transaction, lsn, prefix, content: reader.bytes(bytes)? }
         }
+        b'S' => Message::StreamStart { transaction: reader.u32()? },
+        b'E' => Message::StreamStop,
+        b'c' => {
+            let transaction = reader.u32()?;
+            reader.skip(1)?; // Flags.
+            Message::StreamCommit {
+                transaction,
+                commit_lsn: reader.u64()?,
+                end_lsn: reader.u64()?,
+                committed_at: reader.i64()?.saturating_add(EPOCH),
+            }
+        }
+        b'A' => Message::StreamAbort { transaction: reader.u32()?, subtransaction: reader.u32()? },
         b'Y' | b'O' => Message::Other,
         other => return Err(protocol(format!("a message of the unknown kind {:?}", other as char))),
     })
@@ -236,6 +301,35 @@ mod tests {
         assert_eq!(whole, Message::Insert { relation: 7, after });
         for bytes in 0..insert.len() {
             assert!(decode(Bytes::from(insert[..bytes].to_vec())).is_err(), "{bytes} bytes");
+        }
+    }
+
+    #[test]
+    fn a_message_of_a_block_names_its_transaction_first() {
+        let mut message = Bytes::from_static(&[b'I', 0, 0, 2, 215, 0, 0, 0, 7, b'N', 0, 1, b'n']);
+        let head = BlockMessage::read(&mut message).unwrap();
+        assert_eq!(head, BlockMessage { kind: b'I', transaction: Some(727) });
+        let insert = decode_rest(head.kind, message).unwrap();
+        assert_eq!(insert, Message::Insert { relation: 7, after: vec![Value::Null] });
+        assert!(BlockMessage::read(&mut Bytes::from_static(b"B")).is_err());
+        assert!(BlockMessage::read(&mut Bytes::from_static(&[b'I', 0, 0])).is_err());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn whatever_comes_is_a_message_or_an_error(
+            kind in proptest::prelude::any::<u8>(),
+            known in proptest::sample::select(b"BCRIUDTMYOSEcA".to_vec()),
+            rest in proptest::collection::vec(proptest::prelude::any::<u8>(), 0..200),
+        ) {
+            for kind in [kind, known] {
+                let message = Bytes::from([&[kind], rest.as_slice()].concat());
+                let _ = decode(message.clone());
+                let mut in_block = message;
+                if let Ok(head) = BlockMessage::read(&mut in_block) {
+                    let _ = decode_rest(head.kind, in_block);
+                }
+            }
         }
     }
 
