@@ -209,8 +209,9 @@ impl Builder {
             store.migrate().await?;
         }
         // Declared and shown, not published.
-        let outboxes = relais_relay::Outboxes::new(Arc::clone(&relays), Arc::new(NoSinks), "test".to_owned());
-        let captures = relais_relay::Captures::new(relays, Arc::new(NoSinks), "test".to_owned());
+        let resources = relais_relay::RelayResources { sinks: Arc::new(NoSinks), spool: None };
+        let outboxes = relais_relay::Outboxes::new(Arc::clone(&relays), resources.clone(), "test".to_owned());
+        let captures = relais_relay::Captures::new(relays, resources, "test".to_owned());
         let options = Options { outboxes: Some(Arc::new(outboxes)), captures: Some(Arc::new(captures)), ..self.engine };
         let engine = Engine::start(Arc::clone(&store), options)?;
         if self.migrate {

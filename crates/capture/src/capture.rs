@@ -103,6 +103,7 @@ impl Capture {
             resume: Some(progress.position),
             batch_rows: self.options.batch_rows,
             batch_bytes: self.options.batch_bytes,
+            spool: self.options.spool.clone(),
             ..StreamOptions::new(&self.options.slot, &self.options.publication)
         };
         let stream = ChangeStream::start(&self.database.address, options).await?;

@@ -6,7 +6,7 @@ use relais_message::Template;
 use sqlx::{Connection as _, PgConnection, PgPool, postgres::PgPoolOptions};
 
 use crate::{
-    Address, CaptureError, CaptureProgress, ColumnRules, Lack, Publication, Slot, SlotState, Wanted, check,
+    Address, CaptureError, CaptureProgress, ColumnRules, Lack, Publication, Slot, SlotState, Spool, Wanted, check,
     debezium::EnvelopeOptions, progress::ProgressStore,
 };
 
@@ -50,6 +50,8 @@ pub struct CaptureOptions {
     /// A slot for which the server keeps more WAL than this is dropped: its disk comes first. There is a gap then, and tables are
     /// read anew.
     pub max_retained_wal: Option<u64>,
+    /// Where large transactions wait for their commit. Without it the server keeps them.
+    pub spool: Option<Spool>,
 }
 
 impl CaptureOptions {
@@ -77,6 +79,7 @@ impl CaptureOptions {
             batch_bytes: 8 * 1024 * 1024,
             publish_timeout: Duration::from_secs(30),
             max_retained_wal: None,
+            spool: None,
         })
     }
 

@@ -5,7 +5,7 @@ mod running;
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context as _, Result, ensure};
-use relais_capture::{CaptureActivity, CaptureOptions, CapturedDatabase, Mask, Slot};
+use relais_capture::{CaptureActivity, CaptureOptions, CapturedDatabase, Mask, Slot, Spool, SpoolOptions};
 use relais_testkit::PostgresServer;
 use running::{DEADLINE, World, ids, table, value};
 use serde_json::{Value, json};
@@ -279,4 +279,41 @@ async fn a_capture_that_can_not_start_does_not_fill_the_disk_of_its_database() -
     };
     timeout(DEADLINE, dropped).await.context("the slot is dropped")??;
     capture.stop().await
+}
+
+/// Large transactions come while they are open, where there is a spool.
+const LITTLE_MEMORY: &str = "DO $$ BEGIN
+    EXECUTE format('ALTER DATABASE %I SET logical_decoding_work_mem = ''64kB''', current_database()); END $$";
+
+#[tokio::test]
+async fn a_large_transaction_is_published_after_its_commit_whatever_its_spool_can_hold() -> Result<()> {
+    for limit in [1 << 30, 200_000] {
+        let world = World::new(&["orders"]).await?;
+        world.execute(LITTLE_MEMORY).await?;
+        let directory = tempfile::tempdir()?;
+        let spool = Spool::open(SpoolOptions { directory: directory.path().to_owned(), limit }).await?;
+        let options = CaptureOptions { spool: Some(spool.clone()), ..world.options.clone() };
+        let capture = world.start(options).await?;
+        capture.streams().await?;
+        let mut large = world.pool.begin().await?;
+        let rows = "INSERT INTO orders SELECT n, 'x', repeat('y', 100) FROM generate_series(1, 3000) n";
+        sqlx::query(rows).execute(&mut *large).await?;
+        let spooled = async {
+            while spool.used() == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        timeout(DEADLINE, spooled).await.context("it comes while it is open")?;
+        // With little room, the capture gives up the spool by itself.
+        world.execute("INSERT INTO orders VALUES (5000, 'small', NULL)").await?;
+        world.sink.until("the small one", |arrived| !arrived.is_empty()).await?;
+        assert_eq!(world.sink.arrived().len(), 1);
+        large.commit().await?;
+        world.sink.until("all", |arrived| arrived.len() >= 3001).await?;
+        capture.stop().await?;
+        let arrived = world.sink.arrived();
+        let found: Vec<i64> = arrived.iter().filter_map(|message| value(message)["after"]["id"].as_i64()).collect();
+        assert_eq!(found, [5000].into_iter().chain(1..=3000).collect::<Vec<_>>(), "limit {limit}");
+    }
+    Ok(())
 }

@@ -138,6 +138,7 @@ impl Capturing<'_> {
         let stream = StreamOptions {
             batch_rows: options.batch_rows.max(1),
             batch_bytes: options.batch_bytes,
+            spool: options.capture.spool.clone(),
             ..StreamOptions::new(self.source.slot(options)?.name(), self.source.publication_name(options)?)
         };
         Ok(ChangeStream::start(&self.source.address, stream).await?)

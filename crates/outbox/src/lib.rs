@@ -55,6 +55,7 @@ pub use error::OutboxError;
 pub use init::{init, ping};
 pub use options::{CaptureOptions, Mode, RelayOptions, Retry};
 pub use postgres::PostgresOutbox;
+pub use relais_capture::{Spool, SpoolOptions};
 pub use relay::Relay;
 pub use source::CaptureSource;
 pub use sqlite::SqliteOutbox;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use relais_capture::Spool;
 use relais_message::{Envelope, Template};
 
 use crate::OutboxError;
@@ -56,11 +57,14 @@ pub struct CaptureOptions {
     pub max_retained_wal: u64,
     /// How long a relay polls before it tries again to capture.
     pub retry: Duration,
+    /// Where large transactions wait for their commit. Without it the server keeps them.
+    pub spool: Option<Spool>,
 }
 
 impl Default for CaptureOptions {
     fn default() -> Self {
-        Self { slot: None, publication: None, max_retained_wal: 1 << 30, retry: Duration::from_secs(30) }
+        let retry = Duration::from_secs(30);
+        Self { slot: None, publication: None, max_retained_wal: 1 << 30, retry, spool: None }
     }
 }
 

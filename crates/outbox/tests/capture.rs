@@ -5,7 +5,7 @@ mod world;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use relais_outbox::{Activity, CaptureOptions, Mode, RelayOptions, Retry};
+use relais_outbox::{Activity, CaptureOptions, Mode, RelayOptions, Retry, Spool, SpoolOptions};
 use world::World;
 
 /// A relay that looks often and retries at once.
@@ -268,5 +268,47 @@ async fn a_url_that_a_replication_connection_can_not_keep_to_is_polled_and_says_
     relay.stop().await?;
     let refused = world.with_mode(Mode::Capture).relay(options()?).await.err().context("it must be captured")?;
     ensure!(format!("{refused:#}").contains(said), "{refused:#}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_large_transaction_is_published_after_its_commit_whatever_its_spool_can_hold() -> Result<()> {
+    for limit in [1 << 30, 150_000] {
+        let world = world().await?;
+        world
+            .execute(
+                "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET logical_decoding_work_mem = ''64kB''',
+                                            current_database()); END $$",
+            )
+            .await?;
+        let directory = tempfile::tempdir()?;
+        let spool = Spool::open(SpoolOptions { directory: directory.path().to_owned(), limit }).await?;
+        let capture = CaptureOptions { spool: Some(spool.clone()), ..options()?.capture };
+        let relay = world.relay(RelayOptions { capture, ..options()? }).await?;
+        relay.until(|stats| stats.activity == Activity::Capturing).await?;
+        let mut large = world.begin().await?;
+        let adding = async {
+            for number in 0..1500 {
+                large.add("o-1", number).await?;
+            }
+            anyhow::Ok(())
+        };
+        let spooled = async {
+            while spool.used() == 0 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let spooled = tokio::time::timeout(Duration::from_secs(60), spooled);
+        let (added, spooled) = tokio::join!(adding, spooled);
+        added?;
+        spooled.context("it comes while it is open")?;
+        world.add("o-2", 0).await?;
+        world.sink.until(1).await?;
+        large.commit().await?;
+        world.sink.until(1501).await?;
+        world.until_published().await?;
+        relay.stop().await?;
+        world.sink.check_order()?;
+    }
     Ok(())
 }

@@ -23,4 +23,6 @@ mod supervisor;
 
 pub use captures::Captures;
 pub use outboxes::Outboxes;
+pub use relais_capture::{Spool, SpoolOptions};
 pub use sink::{SinkError, SinkFactory};
+pub use supervisor::RelayResources;

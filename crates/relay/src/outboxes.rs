@@ -14,7 +14,7 @@ use tokio::{sync::watch, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    SinkFactory,
+    RelayResources,
     check::{check, open, why},
     declaration::Declared,
     report::{BacklogFigures, RelayFigures},
@@ -40,8 +40,8 @@ impl fmt::Debug for Outboxes {
 
 impl Outboxes {
     /// Outboxes as the store has them. `process` must be the name of no other process.
-    pub fn new(declarations: Arc<dyn RelayDeclarations>, sinks: Arc<dyn SinkFactory>, process: String) -> Self {
-        Self(Arc::new(Supervisor::new(declarations, sinks, process)))
+    pub fn new(declarations: Arc<dyn RelayDeclarations>, resources: RelayResources, process: String) -> Self {
+        Self(Arc::new(Supervisor::new(declarations, resources, process)))
     }
 
     /// Publishes the declared outboxes until it is told to stop; what has begun is finished first. `changes` says when what is
@@ -205,7 +205,7 @@ impl Planner for Outboxes {
                 AppliedAction::Updated
             }
         };
-        let problems = check(&declared, self.0.sinks.as_ref(), how).await;
+        let problems = check(&declared, self.0.resources.sinks.as_ref(), how).await;
         if !problems.is_empty() {
             return Err(problems);
         }

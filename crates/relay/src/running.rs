@@ -14,12 +14,11 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    SinkFactory,
     check::{open, why},
     declaration::Declared,
     report::{Meter, RelayFigures},
     sink::TracedSink,
-    supervisor::Supervised,
+    supervisor::{RelayResources, Supervised},
 };
 
 /// The longest pause before a database that is away is asked again.
@@ -47,7 +46,7 @@ pub(crate) struct Running {
 impl Supervised for Running {
     const KIND: RelayKind = RelayKind::Outbox;
 
-    fn start(record: RelayRecord, sinks: Arc<dyn SinkFactory>, before: Option<Self>) -> Self {
+    fn start(record: RelayRecord, resources: RelayResources, before: Option<Self>) -> Self {
         let (stop, insight) = (CancellationToken::new(), Arc::new(Insight::default()));
         let (stopped, seen, to_run) = (stop.clone(), Arc::clone(&insight), record.clone());
         let task = tokio::spawn(async move {
@@ -58,7 +57,7 @@ impl Supervised for Running {
                     false => before.stopped().await,
                 }
             }
-            publish(&to_run, sinks.as_ref(), &seen, stopped).await;
+            publish(&to_run, &resources, &seen, stopped).await;
         });
         Self { record, insight, stop, task }
     }
@@ -171,12 +170,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Opens the outbox and publishes it until it is told to stop.
-async fn publish(record: &RelayRecord, sinks: &dyn SinkFactory, insight: &Insight, stop: CancellationToken) {
+async fn publish(record: &RelayRecord, resources: &RelayResources, insight: &Insight, stop: CancellationToken) {
     let outbox = record.name.as_str();
     let mut pause = Duration::from_millis(250);
     loop {
         let prepared = tokio::select! {
-            prepared = prepare(record, sinks) => prepared,
+            prepared = prepare(record, resources) => prepared,
             () = stop.cancelled() => return,
         };
         match prepared {
@@ -204,13 +203,14 @@ async fn publish(record: &RelayRecord, sinks: &dyn SinkFactory, insight: &Insigh
 
 type Prepared = (Relay, Arc<dyn OutboxStore>, Arc<TracedSink>);
 
-async fn prepare(record: &RelayRecord, sinks: &dyn SinkFactory) -> Result<Prepared, String> {
-    let declared = Declared::stored(record).map_err(|problems| {
+async fn prepare(record: &RelayRecord, resources: &RelayResources) -> Result<Prepared, String> {
+    let mut declared = Declared::stored(record).map_err(|problems| {
         let told = problems.iter().map(|problem| format!("{}: {}", problem.path, problem.message));
         told.collect::<Vec<_>>().join("; ")
     })?;
     let store = open(&declared).await.map_err(|error| why(&error))?;
-    let sink = sinks.open(record.name.as_str(), &declared.sink()).await.map_err(|error| error.to_string())?;
+    declared.options.capture.spool = resources.spool.clone();
+    let sink = resources.sinks.open(record.name.as_str(), &declared.sink()).await.map_err(|error| error.to_string())?;
     let sink = Arc::new(TracedSink { source: format!("outbox {}", record.name), sink });
     let relay = Relay::new(Arc::clone(&store), Arc::clone(&sink) as _, declared.options);
     let relay = relay.await.map_err(|error| why(&error))?;

@@ -11,6 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 use futures::future::BoxFuture;
+use relais_capture::Spool;
 use relais_core::{RelayChange, RelayDeclarations, RelayKind, RelayName, RelayRecord, RelayReport, StoreError};
 use relais_engine::{EngineError, Problem, RelayCheck, RelayPlan, chain};
 use relais_protocol::admin::AppliedAction;
@@ -53,6 +54,15 @@ pub(crate) trait Planner: Sync {
     ) -> Result<Planned, Vec<Problem>>;
 }
 
+/// What relays need of the process that runs them.
+#[derive(Clone)]
+pub struct RelayResources {
+    /// Makes sinks of declarations.
+    pub sinks: Arc<dyn SinkFactory>,
+    /// Where large transactions wait for their commit, for all relays together.
+    pub spool: Option<Spool>,
+}
+
 /// One outbox or capture that this process publishes.
 #[async_trait]
 pub(crate) trait Supervised: Sized + Send + 'static {
@@ -65,7 +75,7 @@ pub(crate) trait Supervised: Sized + Send + 'static {
     }
 
     /// Starts to publish, once `before` has ended.
-    fn start(record: RelayRecord, sinks: Arc<dyn SinkFactory>, before: Option<Self>) -> Self;
+    fn start(record: RelayRecord, resources: RelayResources, before: Option<Self>) -> Self;
 
     /// What it was started with.
     fn record(&self) -> &RelayRecord;
@@ -84,15 +94,15 @@ pub(crate) trait Supervised: Sized + Send + 'static {
 /// The outboxes or the captures of a server.
 pub(crate) struct Supervisor<R> {
     pub(crate) declarations: Arc<dyn RelayDeclarations>,
-    pub(crate) sinks: Arc<dyn SinkFactory>,
+    pub(crate) resources: RelayResources,
     /// What this process is called.
     pub(crate) process: String,
     running: Mutex<BTreeMap<RelayName, R>>,
 }
 
 impl<R: Supervised> Supervisor<R> {
-    pub(crate) fn new(declarations: Arc<dyn RelayDeclarations>, sinks: Arc<dyn SinkFactory>, process: String) -> Self {
-        Self { declarations, sinks, process, running: Mutex::default() }
+    pub(crate) fn new(declarations: Arc<dyn RelayDeclarations>, resources: RelayResources, process: String) -> Self {
+        Self { declarations, resources, process, running: Mutex::default() }
     }
 
     pub(crate) async fn run(&self, mut changes: watch::Receiver<i64>, stop: CancellationToken) {
@@ -157,7 +167,7 @@ impl<R: Supervised> Supervisor<R> {
                 Some(known) if known.record() == record => continue,
                 _ => running.remove(&record.name),
             };
-            let started = R::start(record.clone(), Arc::clone(&self.sinks), before);
+            let started = R::start(record.clone(), self.resources.clone(), before);
             running.insert(record.name.clone(), started);
             any = true;
         }

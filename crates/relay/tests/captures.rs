@@ -17,7 +17,7 @@ use relais_protocol::{
     capture::{CaptureActivityName, CaptureDeclaration},
     outbox::SinkDeclaration,
 };
-use relais_relay::{Captures, SinkError, SinkFactory};
+use relais_relay::{Captures, RelayResources, SinkError, SinkFactory};
 use relais_testkit::{MemorySink, TestDatabase};
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, PgPool};
@@ -113,7 +113,8 @@ impl World {
     fn process(&self) -> Process {
         let declared = Arc::<Declared>::default();
         let sinks = Arc::new(Sinks(Arc::clone(&self.sink)));
-        let captures = Captures::new(Arc::<Declared>::clone(&declared), sinks, "one".to_owned());
+        let captures =
+            Captures::new(Arc::<Declared>::clone(&declared), RelayResources { sinks, spool: None }, "one".to_owned());
         let (changes, seen) = watch::channel(0);
         let stop = CancellationToken::new();
         let task = tokio::spawn(captures.clone().run(seen, stop.clone()));

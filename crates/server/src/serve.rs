@@ -14,7 +14,7 @@ use relais_engine::{
 };
 use relais_http::{ServeOptions, TrustedProxies};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
-use relais_relay::{Captures, Outboxes};
+use relais_relay::{Captures, Outboxes, RelayResources, Spool, SpoolOptions};
 use relais_store::Ports;
 use relais_ui::UiOptions;
 use tokio::net::TcpListener;
@@ -90,8 +90,9 @@ impl Server {
             bus: options.bus.bus.clone(),
             max_body_bytes: config.server.max_body_bytes,
         }));
-        let outboxes = Outboxes::new(Arc::clone(&relays), Arc::clone(&sinks) as _, process_name(config));
-        let captures = Captures::new(relays, Arc::clone(&sinks) as _, process_name(config));
+        let resources = RelayResources { sinks: Arc::clone(&sinks) as _, spool: spool(config).await? };
+        let outboxes = Outboxes::new(Arc::clone(&relays), resources.clone(), process_name(config));
+        let captures = Captures::new(relays, resources, process_name(config));
         options.outboxes = Some(Arc::new(outboxes.clone()));
         options.captures = Some(Arc::new(captures.clone()));
         let engine = Engine::start(Arc::clone(&store), options)?;
@@ -158,6 +159,16 @@ impl Server {
         }
         self.engine.stop().await;
     }
+}
+
+/// Where large transactions wait for their commit. A directory that can not be used ends the start.
+async fn spool(config: &Config) -> anyhow::Result<Option<Spool>> {
+    let relay = &config.relay;
+    if relay.spool_dir.is_empty() || !config.server.has(Role::Relay) {
+        return Ok(None);
+    }
+    let options = SpoolOptions { directory: relay.spool_dir.clone().into(), limit: relay.spool_max_bytes };
+    Ok(Some(Spool::open(options).await.context("relay.spool_dir names a directory that can not be used")?))
 }
 
 /// What this process is called where processes tell each other of their relays. No other process has the same name.

@@ -83,6 +83,19 @@ fn a_port_in_use_is_reported_with_what_to_do() -> Result<()> {
 }
 
 #[test]
+fn a_spool_that_can_not_be_written_is_refused_with_what_to_do() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let (file, database) = (folder.path().join("a file"), sqlite(folder.path()));
+    fs::write(&file, "")?;
+    let mut command = instance::command()?;
+    let serve = ["serve", "--database", &database, "--listen", "127.0.0.1:0"];
+    let output = command.args(serve).env("RELAIS_RELAY_SPOOL_DIR", file.join("spool")).output()?;
+    let refusal = Said::of(&output).refusal()?;
+    assert!(refusal.contains("relay.spool_dir") && refusal.contains("must be able to write there"), "{refusal}");
+    Ok(())
+}
+
+#[test]
 fn a_typo_in_a_setting_gets_the_nearest_name() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("relais.toml");

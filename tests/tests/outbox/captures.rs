@@ -106,6 +106,35 @@ async fn a_capture_is_declared_published_operated_and_dropped() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_large_transaction_waits_in_the_spool_of_the_server_and_leaves_nothing_there() -> Result<()> {
+    let stage = Stage::new().await?;
+    stage.sql(TABLES).await?;
+    let name = stage.orders.name();
+    stage.sql(&format!("ALTER DATABASE \"{name}\" SET logical_decoding_work_mem = '64kB'")).await?;
+    let spool = stage.folder.path().join("spool");
+    let server = stage.server(stage.own())?.env("RELAIS_RELAY_SPOOL_DIR", spool.display().to_string()).start().await?;
+    done(&server, "PUT", "captures/shop", Some(&declaration(&stage)?)).await?;
+    records(&stage, 3).await?;
+    let pool = stage.pool().await?;
+    let mut large = pool.begin().await?;
+    let rows = "INSERT INTO customer SELECT n, repeat('n', 100), 'c', 's' FROM generate_series(101, 2100) n";
+    sqlx::query(rows).execute(&mut *large).await?;
+    let files = || -> Result<usize> {
+        let mut number = 0;
+        for folder in std::fs::read_dir(&spool)?.flatten().filter(|entry| entry.path().is_dir()) {
+            let files = std::fs::read_dir(folder.path())?.flatten();
+            number += files.filter(|file| file.path().extension().is_some()).count();
+        }
+        Ok(number)
+    };
+    until("it is in the spool", async || Ok(files()? == 1)).await?;
+    large.commit().await?;
+    let found = records(&stage, 2000).await?;
+    ensure!(found.iter().map(|(_, id)| *id).eq(101..=2100), "in order");
+    until("the spool is empty", async || Ok(files()? == 0)).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn what_can_not_be_captured_is_refused_with_what_to_do() -> Result<()> {
     let stage = Stage::new().await?;
     stage.sql(TABLES).await?;

@@ -44,6 +44,15 @@ pub struct SpoolOptions {
 #[derive(Debug, Clone)]
 pub struct Spool(Arc<Shared>);
 
+/// The same, if they share their room.
+impl PartialEq for Spool {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Spool {}
+
 #[derive(Debug)]
 struct Shared {
     options: SpoolOptions,

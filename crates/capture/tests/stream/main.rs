@@ -66,10 +66,10 @@ impl World {
         Ok(world)
     }
 
-    /// How many transactions came to the slot while they were open.
-    async fn streamed(&self) -> Result<i64> {
-        let sql = "SELECT stream_txns FROM pg_stat_replication_slots WHERE slot_name = $1";
-        Ok(sqlx::query_scalar(sql).bind(self.slot.name()).fetch_optional(&self.pool).await?.unwrap_or_default())
+    /// How many transactions the server has sent while they were open, and how many it has spilled to its disk.
+    async fn streamed_and_spilled(&self) -> Result<(i64, i64)> {
+        let sql = "SELECT stream_txns, spill_txns FROM pg_stat_replication_slots WHERE slot_name = $1";
+        Ok(sqlx::query_as(sql).bind(self.slot.name()).fetch_optional(&self.pool).await?.unwrap_or_default())
     }
 
     async fn end(self) -> Result<()> {

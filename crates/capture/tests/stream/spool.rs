@@ -369,3 +369,38 @@ async fn what_a_killed_process_left_is_removed_at_the_next_start() -> Result<()>
     assert_eq!(found.len(), usize::try_from(LARGE)?);
     spool.end(stream).await
 }
+
+#[tokio::test]
+async fn the_server_spills_to_its_own_disk_only_without_a_spool() -> Result<()> {
+    let spool = SpoolWorld::new().await?;
+    let mut large = spool.connect().await?;
+    // Rows of tables that nobody captures count as well.
+    for (with_spool, first) in [(true, 1), (false, 10_001)] {
+        let options = if with_spool { spool.options() } else { spool.world.options() };
+        let mut stream = spool.world.stream(options).await?;
+        let others = "INSERT INTO other SELECT generate_series(1, 5000)";
+        run(&mut large, format!("BEGIN; {others}; {} COMMIT", rows(first, 1))).await?;
+        let (found, confirm) = changes(&mut stream, 1).await?;
+        let mut confirm = confirm.unwrap_or_default();
+        while confirm < found[0].position.commit_lsn {
+            let batch = timeout(DEADLINE, stream.next()).await.context("the end comes")??;
+            confirm = batch.confirm.unwrap_or_default();
+        }
+        stream.confirm(confirm);
+        stream.stop().await;
+        let counted = async {
+            loop {
+                let (streamed, spilled) = spool.world.streamed_and_spilled().await?;
+                if if with_spool { streamed } else { spilled } > 0 {
+                    return anyhow::Ok((streamed, spilled));
+                }
+                tokio::task::yield_now().await;
+            }
+        };
+        let (streamed, spilled) = timeout(DEADLINE, counted).await.context("the server counts")??;
+        assert_eq!((streamed, spilled > 0), (1, !with_spool));
+        until_nobody_reads(&spool.world).await?;
+    }
+    spool.until_empty().await?;
+    spool.world.end().await
+}

@@ -196,7 +196,7 @@ async fn compare(seed: u64, messages: bool, limit: u64) -> Result<()> {
         assert_eq!((failures, later_failures), (0, 0), "seed {seed}");
         // The server counts a little later than it sends.
         let counted = async {
-            while world.streamed().await? == 0 {
+            while world.streamed_and_spilled().await?.0 == 0 {
                 tokio::task::yield_now().await;
             }
             anyhow::Ok(())

@@ -25,7 +25,7 @@ use self::{
     running::{RunningCapture, release, told, why},
 };
 use crate::{
-    SinkFactory,
+    RelayResources,
     check::{PATIENCE, Wrong, check_sink, database_away, is_away, problems},
     supervisor::{Planned, Planner, Supervised as _, Supervisor},
 };
@@ -42,8 +42,8 @@ impl fmt::Debug for Captures {
 
 impl Captures {
     /// Captures as the store has them. `process` must be the name of no other process.
-    pub fn new(declarations: Arc<dyn RelayDeclarations>, sinks: Arc<dyn SinkFactory>, process: String) -> Self {
-        Self(Arc::new(Supervisor::new(declarations, sinks, process)))
+    pub fn new(declarations: Arc<dyn RelayDeclarations>, resources: RelayResources, process: String) -> Self {
+        Self(Arc::new(Supervisor::new(declarations, resources, process)))
     }
 
     /// Runs the declared captures until it is told to stop; what has begun is finished first. `changes` says when what is
@@ -91,7 +91,7 @@ impl Planner for Captures {
         if how != RelayCheck::Declaration {
             let (sink, source) = (declared.sink(), declared.source());
             let (database, sink) =
-                tokio::join!(check_database(&declared), check_sink(&source, &sink, self.0.sinks.as_ref()));
+                tokio::join!(check_database(&declared), check_sink(&source, &sink, self.0.resources.sinks.as_ref()));
             let problems = problems([database, sink], name.as_str(), how);
             if !problems.is_empty() {
                 return Err(problems);

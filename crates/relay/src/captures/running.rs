@@ -16,10 +16,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::declaration::DeclaredCapture;
 use crate::{
-    SinkFactory,
     running::{DROP_TRIES, LONGEST_PAUSE},
     sink::TracedSink,
-    supervisor::Supervised,
+    supervisor::{RelayResources, Supervised},
 };
 
 /// How long it may take to drop a slot, whoever reads it.
@@ -48,7 +47,7 @@ impl Supervised for RunningCapture {
         true
     }
 
-    fn start(record: RelayRecord, sinks: Arc<dyn SinkFactory>, before: Option<Self>) -> Self {
+    fn start(record: RelayRecord, resources: RelayResources, before: Option<Self>) -> Self {
         let (stop, insight) = (CancellationToken::new(), Arc::new(CaptureInsight::default()));
         let (stopped, seen, to_run) = (stop.clone(), Arc::clone(&insight), record.clone());
         let task = tokio::spawn(async move {
@@ -59,7 +58,7 @@ impl Supervised for RunningCapture {
             }
             match to_run.paused {
                 true => watch_slot(&to_run, &seen, stopped).await,
-                false => capture(&to_run, sinks.as_ref(), &seen, stopped).await,
+                false => capture(&to_run, &resources, &seen, stopped).await,
             }
         });
         Self { record, insight, stop, task }
@@ -217,12 +216,12 @@ impl CaptureInsight {
 }
 
 /// Opens what it needs, and captures until it is told to stop.
-async fn capture(record: &RelayRecord, sinks: &dyn SinkFactory, insight: &CaptureInsight, stop: CancellationToken) {
+async fn capture(record: &RelayRecord, resources: &RelayResources, insight: &CaptureInsight, stop: CancellationToken) {
     let name = record.name.as_str();
     let mut pause = Duration::from_millis(250);
     loop {
         let prepared = tokio::select! {
-            prepared = prepare(record, sinks) => prepared,
+            prepared = prepare(record, resources) => prepared,
             () = stop.cancelled() => return,
         };
         match prepared {
@@ -277,10 +276,11 @@ async fn protect(record: &RelayRecord) -> Option<String> {
     }
 }
 
-async fn prepare(record: &RelayRecord, sinks: &dyn SinkFactory) -> Result<(Capture, Arc<TracedSink>), String> {
-    let declared = DeclaredCapture::stored(record).map_err(|problems| told(&problems))?;
+async fn prepare(record: &RelayRecord, resources: &RelayResources) -> Result<(Capture, Arc<TracedSink>), String> {
+    let mut declared = DeclaredCapture::stored(record).map_err(|problems| told(&problems))?;
+    declared.options.spool = resources.spool.clone();
     let database = CapturedDatabase::connect(declared.database_url()).await.map_err(|error| why(&error))?;
-    let sink = sinks.open(&declared.source(), &declared.sink()).await.map_err(|error| error.to_string())?;
+    let sink = resources.sinks.open(&declared.source(), &declared.sink()).await.map_err(|error| error.to_string())?;
     let sink = Arc::new(TracedSink { source: format!("capture {}", record.name), sink });
     Ok((Capture::new(database, Arc::clone(&sink) as _, declared.options), sink))
 }

@@ -65,6 +65,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Where traces go.
     pub telemetry: TelemetryConfig,
+    /// How outboxes and captures are read.
+    pub relay: RelayConfig,
     /// KEDA's external scaler.
     pub scaler: ScalerConfig,
     /// Where each setting came from.
@@ -308,6 +310,16 @@ pub struct TelemetryConfig {
     pub service_name: String,
 }
 
+/// How outboxes and captures are read.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RelayConfig {
+    /// Where large transactions wait for their commit; empty: in the database.
+    pub spool_dir: String,
+    /// How many bytes may wait there.
+    pub spool_max_bytes: u64,
+}
+
 /// KEDA's external scaler.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -347,6 +359,7 @@ impl Config {
             log,
             telemetry,
             callbacks,
+            relay,
             scaler,
             ..
         } = self;
@@ -357,6 +370,9 @@ impl Config {
         at_least(1, &[server.max_connections, database.max_connections as usize, purge.batch as usize])?;
         at_least(1, &[server.max_connections_per_peer, server.max_requests_per_client])?;
         at_least(1, &[batching.max_batch, batching.queue, batching.in_flight, auth.bcrypt_parallel])?;
+        if relay.spool_max_bytes < 1024 * 1024 {
+            return Err("expected at least 1048576".to_owned());
+        }
         at_least(1, &[validation.parallel, validation.waiting, validation.waiting_per_client])?;
         lasting(&[server.idle_timeout, server.write_timeout, validation.timeout])?;
         TrustedProxies::parse(&server.trusted_proxies).map_err(|error| format!("expected something else: {error}"))?;

@@ -13,6 +13,7 @@ pub fn warnings(config: &Config) -> Vec<String> {
     store(config, &mut found);
     keeping(config, &mut found);
     load(config, &mut found);
+    spooling(config, &mut found);
     scaling(config, &mut found);
     found
 }
@@ -115,6 +116,24 @@ fn load(config: &Config, found: &mut Vec<String>) {
     }
 }
 
+fn spooling(config: &Config, found: &mut Vec<String>) {
+    /// PostgreSQL's default of logical_decoding_work_mem.
+    const LEAST: u64 = 64 * 1024 * 1024;
+    let Config { server, relay, .. } = config;
+    if relay.spool_dir.is_empty() {
+        return;
+    }
+    if !server.has(Role::Relay) {
+        found.push("relay.spool_dir is set without the role relay and does nothing".to_owned());
+    } else if relay.spool_max_bytes < LEAST {
+        found.push(format!(
+            "relay.spool_max_bytes is {}: PostgreSQL sends only larger transactions before their commit, unless its \
+             logical_decoding_work_mem is set lower, so that there is never room for one",
+            relay.spool_max_bytes
+        ));
+    }
+}
+
 fn scaling(config: &Config, found: &mut Vec<String>) {
     let scaler = &config.scaler;
     if scaler.listen.is_empty() && !(scaler.certificate.is_empty() && scaler.key.is_empty()) {
@@ -175,6 +194,7 @@ mod tests {
             (&[("RELAIS_AUTH_BCRYPT_COST", "4")], "cheap to guess"),
             (&[("RELAIS_DECLARATIONS_PRUNE", "true")], "does nothing"),
             (&[("RELAIS_DATABASE_URL", "postgres://h/d"), ("EVENTBUS_MODE", "in_memory")], "is not seen"),
+            (&[("RELAIS_RELAY_SPOOL_DIR", "/s"), ("RELAIS_RELAY_SPOOL_MAX_BYTES", "1048576")], "never room for one"),
             (&[("RELAIS_SCALER_KEY", "tls.key")], "do nothing"),
         ] {
             let found = warned(variables);
