@@ -266,6 +266,41 @@ async fn large_values_truncates_and_messages_are_as_without_a_spool() -> Result<
 }
 
 #[tokio::test]
+async fn the_server_is_answered_while_a_transaction_is_read_back_and_nothing_of_it_is_confirmed() -> Result<()> {
+    let spool = SpoolWorld::new().await?;
+    let mut large = spool.connect().await?;
+    let mut stream = spool.world.stream(StreamOptions { batch_rows: 10, ..spool.options() }).await?;
+    run(&mut large, format!("BEGIN; {} COMMIT", rows(1, LARGE))).await?;
+    let (found, _) = changes(&mut stream, 10).await?;
+    // Nobody takes the rest. Answers go on, and with them what is confirmed.
+    let answered = async || -> Result<(f64, bool)> {
+        let sql = "SELECT extract(epoch FROM reply_time)::float8, coalesce(flush_lsn < $2::text::pg_lsn, true)
+                   FROM pg_stat_replication
+                   WHERE pid = (SELECT active_pid FROM pg_replication_slots WHERE slot_name = $1)";
+        let commit = relais_capture::format_lsn(found[0].position.commit_lsn);
+        Ok(sqlx::query_as(sql).bind(spool.world.slot.name()).bind(commit).fetch_one(&spool.world.pool).await?)
+    };
+    let (before, _) = answered().await?;
+    let waiting = async {
+        loop {
+            let (now, is_before_commit) = answered().await?;
+            if now > before {
+                return anyhow::Ok(is_before_commit);
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    assert!(
+        timeout(DEADLINE, waiting).await.context("the server is answered")??,
+        "only whole transactions are confirmed"
+    );
+    assert!(spool.spool.used() > 0, "it is still read back");
+    let (found, _) = changes(&mut stream, usize::try_from(LARGE)? - found.len()).await?;
+    assert_eq!(found.last().map(id), Some(LARGE));
+    spool.end(stream).await
+}
+
+#[tokio::test]
 async fn a_message_that_may_be_rolled_back_is_left_to_a_stream_without_the_spool() -> Result<()> {
     let spool = SpoolWorld::new().await?;
     let options = StreamOptions { messages: true, ..spool.options() };
