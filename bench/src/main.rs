@@ -53,7 +53,8 @@ struct Arguments {
     /// Tell on stderr where the time goes.
     #[arg(long)]
     profile: bool,
-    /// Without what Relais is held against: to find out what to improve. Of `engine` and `rabbitmq`.
+    /// Without what Relais is held against: to find out what to improve. Of `engine` and `rabbitmq`; of
+    /// `outbox`, without Debezium.
     #[arg(long)]
     alone: bool,
     /// Only these databases.

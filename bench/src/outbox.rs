@@ -1,11 +1,16 @@
-//! The outbox beside what it could have been: a bare loop over the table, bare publishing with confirms, `pg_recvlogical` on
-//! the same log; how long a row takes from its commit to the sink; and what the outbox costs whoever writes into it.
+//! The outbox beside what it could have been: a bare loop over the table, bare publishing with confirms,
+//! `pg_recvlogical` and Debezium's engine on the same log; how long a row takes from its commit to the sink; and what the
+//! outbox costs whoever writes into it.
 
 mod arrival;
 mod captured;
+mod debezium;
+#[cfg(feature = "kafka")]
+mod kafka;
 mod peers;
 mod polled;
 mod pump;
+mod streamed;
 mod writer;
 
 use std::time::Duration;
@@ -23,6 +28,7 @@ use crate::{
     world::{create_database, postgres},
 };
 
+use debezium::Debezium;
 pub use pump::run as run_pump;
 
 /// The table of the outbox.
@@ -31,20 +37,31 @@ const TABLE: &str = "outbox";
 /// Where RabbitMQ takes messages.
 const EXCHANGE: &str = "amq.topic";
 
+/// The queue of RabbitMQ, the stream of Redis or the topic of Kafka that gets all messages.
+const QUEUE: &str = "bench";
+
 /// How long anything may take.
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// Runs it.
 pub async fn run(plan: &Plan) -> Result<Section> {
     let header = ["what", "rows", "rows/s", "p50 ms", "p99 ms", "µs CPU a row", "database", "peak MB"];
-    let mut section = Section::new("outbox", "the outbox beside bare loops and pg_recvlogical, PostgreSQL", &header);
+    let mut section =
+        Section::new("outbox", "the outbox beside bare loops, pg_recvlogical and Debezium, PostgreSQL", &header);
     let (server, first) = postgres(plan).await?;
-    let place = Place { plan, server, first };
+    let debezium = if plan.alone { None } else { Debezium::prepare().await? };
+    if debezium.is_none() && !plan.alone {
+        let left_out = format!("Debezium's engine was not measured: {} names no libraries of it.", debezium::VARIABLE);
+        tell(&left_out);
+        section.note(left_out);
+    }
+    let place = Place { plan, server, first, debezium };
     // First: after the load the disk is busy for a while with what it left.
     arrival::run(&place, &mut section).await?;
     writer::run(&place, &mut section).await?;
     polled::run(&place, &mut section).await?;
     captured::run(&place, &mut section).await?;
+    streamed::run(&place, &mut section).await?;
     section.note(
         "Rows have a payload of about 200 bytes and 10,000 aggregates. Each relay and capture runs in a process of its own with \
          its defaults, and its processor time and memory are that process's; bare loops are part of the load. Arrivals are timed \
@@ -60,6 +77,8 @@ struct Place<'a> {
     server: PostgresServer,
     /// PostgreSQL's first process.
     first: u32,
+    /// The engine to compare with, if it is there.
+    debezium: Option<Debezium>,
 }
 
 impl Place<'_> {

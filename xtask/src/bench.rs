@@ -2,13 +2,13 @@
 //!
 //! What is measured, and against what, is in the package relais-bench.
 
-use std::{path::PathBuf, process::Command};
+use std::{env, path::PathBuf, process::Command};
 
 use anyhow::Result;
 
 use crate::{
     cargo::{self, cargo, run as execute},
-    python,
+    debezium, packages, python,
 };
 
 /// What the benchmark `rabbitmq` is held against. Pinned, so that figures can be compared.
@@ -16,12 +16,20 @@ const CELERY: &str = "celery==5.7.0\nsqlalchemy==2.1.8\npsycopg2-binary==2.9.13\
 
 /// Builds for release and runs relais-bench with `arguments`.
 pub fn run(arguments: &[String]) -> Result<()> {
-    // In one go: built one after the other, their features differ and both would be compiled twice.
-    execute(&mut cargo(["build", "--release", "-p", "relais-server", "-p", "relais-bench"]))?;
-    let mut bench = Command::new(cargo::binary("release", "relais-bench")?);
-    bench.args(arguments).env("RELAIS_BIN", cargo::binary("release", "relais")?);
     let named = arguments.iter().any(|argument| !argument.starts_with('-'));
     let asked_for = |name: &str| !named || arguments.iter().any(|argument| argument == name);
+    // In one go: built one after the other, their features differ and both would be compiled twice.
+    let mut build = cargo(["build", "--release", "-p", "relais-server", "-p", "relais-bench"]);
+    // librdkafka takes a minute to build, and is of no use without a broker.
+    if asked_for("outbox") && env::var_os("RELAIS_TEST_KAFKA_BROKER").is_some() {
+        build.args(["--features", "relais-bench/kafka"]);
+    }
+    execute(&mut build)?;
+    if ["bus", "outbox"].into_iter().any(asked_for) {
+        packages::ensure(&["redis-server"])?;
+    }
+    let mut bench = Command::new(cargo::binary("release", "relais-bench")?);
+    bench.args(arguments).env("RELAIS_BIN", cargo::binary("release", "relais")?);
     let alone = arguments.iter().any(|argument| argument == "--alone");
     if !alone && asked_for("rabbitmq") {
         let programs = python::environment(&cargo::target_directory()?.join("bench-python"), CELERY)?;
@@ -29,6 +37,14 @@ pub fn run(arguments: &[String]) -> Result<()> {
     }
     if !alone && ["engine", "pickup", "rabbitmq"].into_iter().any(asked_for) {
         bench.env("BENCH_PEERS", peers()?);
+    }
+    if !alone && asked_for("outbox") {
+        match debezium::prepare() {
+            Ok(libraries) => {
+                bench.env("BENCH_DEBEZIUM", libraries);
+            }
+            Err(error) => eprintln!("Debezium can not be measured: {error:#}"),
+        }
     }
     execute(&mut bench)
 }

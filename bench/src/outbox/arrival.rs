@@ -8,10 +8,13 @@ use std::{
 use anyhow::{Context, Result};
 use async_trait::async_trait;
 use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink};
+use sqlx::PgPool;
 use tokio::{sync::mpsc, time::timeout};
 
 use super::{
-    PATIENCE, Place, TABLE,
+    PATIENCE, Place, TABLE, captured,
+    debezium::{Debezium, Tuning},
+    peers,
     pump::{Kind, Order, Pump},
     row_of_times,
     writer::Writer,
@@ -54,6 +57,13 @@ pub async fn run(place: &Place<'_>, section: &mut Section) -> Result<()> {
             section.below(&format!("at {said}: {what}"), sample.percentile(share).as_secs_f64() * 1000.0, bar, " ms");
         }
     }
+    if let Some(debezium) = &place.debezium {
+        for (tuning, name) in [(Tuning::Tuned, "idle_tuned"), (Tuning::Defaults, "idle_defaults")] {
+            let (sample, own) = arrivals_at_debezium(place, debezium, tuning, name).await?;
+            commits.extend(own);
+            row_of_times(section, &format!("commit to arrival: {}", tuning.name()), &sample, false);
+        }
+    }
     let commits = Sample::new(commits.len(), Duration::from_secs(1), commits);
     row_of_times(section, "commit alone, until it is answered", &commits, false);
     Ok(())
@@ -62,11 +72,43 @@ pub async fn run(place: &Place<'_>, section: &mut Section) -> Result<()> {
 /// From commits to arrivals, and how long the commits themselves took.
 async fn arrivals(place: &Place<'_>, kind: Kind, name: &str) -> Result<(Sample, Vec<Duration>)> {
     let url = place.outbox(name, kind == Kind::Polling).await?;
-    let (sender, mut arrived) = mpsc::unbounded_channel();
-    let order = Order { kind, url: url.clone(), slot: None, amqp: None, rows: 0, held: false };
+    let (sender, arrived) = mpsc::unbounded_channel();
+    let order = Order { kind, url: url.clone(), slot: None, broker: None, rows: 0, held: false };
     let running = Pump::new(&order, Arc::new(Arrivals(sender))).await?.start();
     running.until_active().await?;
-    let samples = place.plan.samples;
+    let measured = measure(url, arrived, place.plan.samples).await?;
+    running.stop().await?;
+    Ok(measured)
+}
+
+/// The same for Debezium's engine. By default it takes half a second, so that fewer are timed.
+async fn arrivals_at_debezium(
+    place: &Place<'_>,
+    debezium: &Debezium,
+    tuning: Tuning,
+    name: &str,
+) -> Result<(Sample, Vec<Duration>)> {
+    let url = place.outbox(name, false).await?;
+    let pool = PgPool::connect(&url).await?;
+    let publication = captured::publish(&pool).await?;
+    peers::create_slot(&pool, name).await?;
+    let engine = debezium.start(&url, name, &publication, tuning, 0).await?;
+    let (arrived, engine) = engine.report(&pool, name).await?;
+    let samples = if tuning == Tuning::Defaults { place.plan.samples.min(100) } else { place.plan.samples };
+    let measured = measure(url, arrived, samples).await?;
+    engine.stop().await?;
+    peers::until_free(&pool, name).await?;
+    relais_capture::Slot::new(name)?.drop(&pool).await?;
+    pool.close().await;
+    Ok(measured)
+}
+
+/// Writes rows one at a time, and waits for each to arrive.
+async fn measure(
+    url: String,
+    mut arrived: mpsc::UnboundedReceiver<Instant>,
+    samples: usize,
+) -> Result<(Sample, Vec<Duration>)> {
     let (latencies, commits) = on_one_thread(move || async move {
         let writer = Writer::open(&url, TABLE).await?;
         let (mut latencies, mut commits) = (Vec::with_capacity(samples), Vec::with_capacity(samples));
@@ -87,6 +129,5 @@ async fn arrivals(place: &Place<'_>, kind: Kind, name: &str) -> Result<(Sample, 
         Ok((latencies, commits))
     })
     .await?;
-    running.stop().await?;
     Ok((Sample::new(samples, Duration::from_secs(1), latencies), commits))
 }

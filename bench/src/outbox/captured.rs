@@ -1,4 +1,4 @@
-//! Change capture of rows that were written before, beside `pg_recvlogical` on the same log.
+//! Change capture of rows that were written before, beside `pg_recvlogical` and Debezium's engine on the same log.
 
 use std::time::Instant;
 
@@ -7,24 +7,33 @@ use relais_capture::{CaptureOptions, Publication};
 use sqlx::PgPool;
 
 use super::{
-    Place, TABLE, Throughput, fill,
+    Place, TABLE, Throughput,
+    debezium::Tuning,
+    fill,
     peers::{self, Receiver},
-    pump::{Kind, Order, PumpProcess},
+    pump::{Kind, Moved, Order, PumpProcess},
 };
 use crate::{cpu, report::Section};
 
 pub async fn run(place: &Place<'_>, section: &mut Section) -> Result<()> {
     let rows = place.plan.captured;
-    let (mut received, mut captured, mut marked) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut received, mut engine, mut captured, mut marked) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for round in 0..place.plan.rounds {
         let url = place.outbox(&format!("captured_{round}"), false).await?;
-        let [one, other, third] = one_round(place, &url, round).await?;
-        received.push(one);
-        captured.push(other);
-        marked.push(third);
+        let round = one_round(place, &url, round).await?;
+        received.push(round.received);
+        engine.extend(round.engine);
+        captured.push(round.captured);
+        marked.push(round.marked);
     }
     let [received, captured, marked] = [received, captured, marked].map(Throughput::median);
     received.row(section, "pg_recvlogical to /dev/null", rows);
+    if !engine.is_empty() {
+        let engine = Throughput::median(engine);
+        engine.row(section, Tuning::Tuned.name(), rows);
+        section.at_least("Debezium's engine: capture of the table, no marks", captured.rate / engine.rate, 1.5);
+        section.ratio("Debezium's engine: relay by capture, marks rows", marked.rate / engine.rate);
+    }
     captured.row(section, Kind::Table.name(), rows);
     marked.row(section, Kind::Capture.name(), rows);
     section.at_least("pg_recvlogical: capture of the table, no marks", captured.rate / received.rate, 0.6);
@@ -37,24 +46,32 @@ pub async fn run(place: &Place<'_>, section: &mut Section) -> Result<()> {
     Ok(())
 }
 
-async fn one_round(place: &Place<'_>, url: &str, round: usize) -> Result<[Throughput; 3]> {
+/// What was found in one round.
+struct Round {
+    received: Throughput,
+    engine: Option<Throughput>,
+    captured: Throughput,
+    marked: Throughput,
+}
+
+async fn one_round(place: &Place<'_>, url: &str, round: usize) -> Result<Round> {
     let rows = place.plan.captured as f64;
     let pool = PgPool::connect(url).await?;
     let publication = publish(&pool).await?;
-    let [bare, table, relay] = ["bare", "table", "relay"].map(|name| format!("bench_{name}_{round}"));
-    for slot in [&bare, &table] {
+    let [bare, peer, table, relay] = ["bare", "peer", "table", "relay"].map(|name| format!("bench_{name}_{round}"));
+    for slot in [&bare, &peer, &table] {
         peers::create_slot(&pool, slot).await?;
     }
     let order = |kind, slot: &str, held| Order {
         kind,
         url: url.to_owned(),
         slot: Some(slot.to_owned()),
-        amqp: None,
+        broker: None,
         rows: place.plan.captured as u64,
         held,
     };
     // A relay publishes what is in the table before it captures, so it captures before anything is there.
-    let relaying = PumpProcess::start(order(Kind::Capture, &relay, true)).await?;
+    let mut relaying = PumpProcess::start(order(Kind::Capture, &relay, true)).await?;
     fill(url, TABLE, place.plan.captured).await?;
     let end: String = sqlx::query_scalar("SELECT pg_current_wal_lsn()::text").fetch_one(&pool).await?;
 
@@ -68,26 +85,38 @@ async fn one_round(place: &Place<'_>, url: &str, round: usize) -> Result<[Throug
         database: place.database_cpu()?.saturating_sub(before).div_f64(rows),
         peak: None,
     };
-    let capturing = PumpProcess::start(order(Kind::Table, &table, false)).await?;
-    let captured = moved(place, capturing).await?;
+    let mut engine = None;
+    if let Some(debezium) = &place.debezium {
+        let mut process = debezium.start(url, &peer, &publication, Tuning::Tuned, place.plan.captured as u64).await?;
+        engine = Some(throughput(place, place.plan.captured, process.move_all()).await?);
+        process.stop().await?;
+    }
+    let mut capturing = PumpProcess::start(order(Kind::Table, &table, false)).await?;
+    let captured = throughput(place, place.plan.captured, capturing.move_all()).await?;
+    capturing.stop().await?;
     // Last: its marks are in the log too.
-    let marked = moved(place, relaying).await?;
+    let marked = throughput(place, place.plan.captured, relaying.move_all()).await?;
+    relaying.stop().await?;
     let left = format!("SELECT count(*) FROM {TABLE} WHERE published_at IS NULL");
     let left: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(left)).fetch_one(&pool).await?;
     ensure!(left == 0, "{left} rows are not marked");
-    for slot in [bare, table, relay] {
+    for slot in [bare, peer, table, relay] {
         relais_capture::Slot::new(slot)?.drop(&pool).await?;
     }
     pool.close().await;
-    Ok([received, captured, marked])
+    Ok(Round { received, engine, captured, marked })
 }
 
-async fn moved(place: &Place<'_>, mut process: PumpProcess) -> Result<Throughput> {
-    let rows = place.plan.captured as f64;
+/// What a process of its own comes to, and the database with it.
+pub async fn throughput(
+    place: &Place<'_>,
+    rows: usize,
+    moving: impl Future<Output = Result<Moved>>,
+) -> Result<Throughput> {
+    let rows = rows as f64;
     let before = place.database_cpu()?;
-    let moved = process.move_all().await?;
+    let moved = moving.await?;
     let database = place.database_cpu()?.saturating_sub(before).div_f64(rows);
-    process.stop().await?;
     Ok(Throughput {
         rate: rows / moved.time.as_secs_f64(),
         cpu: moved.cpu.div_f64(rows),

@@ -1,4 +1,5 @@
-//! What the outbox is held against: `pg_recvlogical`, a bare loop over the table, and bare publishing with confirms.
+//! What the outbox is held against: `pg_recvlogical`, a bare loop over the table, bare publishing with confirms, and bare
+//! appends to a stream.
 
 use std::{
     path::PathBuf,
@@ -20,11 +21,11 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use super::{EXCHANGE, PATIENCE};
+use super::{EXCHANGE, PATIENCE, QUEUE};
 use crate::bare::connect;
 
 /// So many rows or messages at once, as a relay takes.
-const BATCH: usize = 500;
+pub const BATCH: usize = 500;
 
 /// Takes rows and marks them, one batch after the other, until there is none. How many there were, and how long it took.
 pub async fn bare_loop(url: String, table: &'static str) -> Result<(usize, Duration)> {
@@ -84,6 +85,25 @@ pub async fn bare_publishing(url: &str, messages: usize, body: &str) -> Result<D
     Ok(time)
 }
 
+/// Appends entries to a stream of Redis, a batch in one pipeline after the other.
+pub async fn bare_appending(url: &str, messages: usize, body: &str) -> Result<Duration> {
+    let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+    let (begin, mut done) = (Instant::now(), 0);
+    while done < messages {
+        let batch = BATCH.min(messages - done);
+        let mut pipeline = redis::Pipeline::with_capacity(batch);
+        for number in 0..batch {
+            let mut command = redis::cmd("XADD");
+            command.arg(QUEUE).arg("*").arg("id").arg(done + number).arg("payload").arg(body);
+            pipeline.add_command(command);
+        }
+        let ids: Vec<String> = pipeline.query_async(&mut connection).await?;
+        ensure!(ids.len() == batch, "{} of {batch} entries were appended", ids.len());
+        done += batch;
+    }
+    Ok(begin.elapsed())
+}
+
 /// `pg_recvlogical` on a slot of its own, to nowhere; ended when dropped.
 pub struct Receiver {
     child: Child,
@@ -125,10 +145,19 @@ pub async fn create_slot(pool: &PgPool, name: &str) -> Result<()> {
 
 /// Waits until somebody reads a slot.
 pub async fn until_read(pool: &PgPool, slot: &str) -> Result<()> {
+    until_active(pool, slot, true).await
+}
+
+/// Waits until nobody reads a slot.
+pub async fn until_free(pool: &PgPool, slot: &str) -> Result<()> {
+    until_active(pool, slot, false).await
+}
+
+async fn until_active(pool: &PgPool, slot: &str, wanted: bool) -> Result<()> {
     let begin = Instant::now();
     let active = "SELECT active FROM pg_replication_slots WHERE slot_name = $1";
-    while !sqlx::query_scalar::<_, bool>(active).bind(slot).fetch_one(pool).await? {
-        ensure!(begin.elapsed() < PATIENCE, "nobody reads the slot {slot}");
+    while sqlx::query_scalar::<_, bool>(active).bind(slot).fetch_one(pool).await? != wanted {
+        ensure!(begin.elapsed() < PATIENCE, "the slot {slot} is read: {}", !wanted);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     Ok(())

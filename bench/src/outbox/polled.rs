@@ -6,22 +6,19 @@ use relais_testkit::{RabbitMqServer, TestVhost};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::{
-    EXCHANGE, Place, TABLE, Throughput, execute, fill, peers,
-    pump::{Kind, Order, PumpProcess},
+    EXCHANGE, Place, QUEUE, TABLE, Throughput, execute, fill, peers,
+    pump::{self, Kind, Order, PumpProcess},
 };
 use crate::{cpu, load::on_one_thread, report::Section, tell};
 
-/// The queue that gets all messages.
-const QUEUE: &str = "bench";
-
 /// As large as the payload of a row.
-const BODY: &str = concat!(
+pub const BODY: &str = concat!(
     r#"{"note": "xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"#,
     r#"xxxxxxxxxxxxxxxxxxxx", "order": 123456, "customer": "e10adc3949ba59abbe56e057f20f883e"}"#
 );
 
 /// The bar: half of what can be done.
-const BAR: f64 = 0.5;
+pub const BAR: f64 = 0.5;
 
 pub async fn run(place: &Place<'_>, section: &mut Section) -> Result<()> {
     let rows = place.plan.polled;
@@ -110,7 +107,7 @@ async fn relay(place: &Place<'_>, url: &str, vhost: Option<TestVhost>) -> Result
         kind: Kind::Polling,
         url: url.to_owned(),
         slot: None,
-        amqp: vhost.as_ref().map(|vhost| vhost.url().to_owned()),
+        broker: vhost.as_ref().map(|vhost| pump::Broker::RabbitMq(vhost.url().to_owned())),
         rows: place.plan.polled as u64,
         held: false,
     };

@@ -16,7 +16,12 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use relais_capture::{Capture, CaptureActivity, CaptureHandle, CaptureOptions, CapturedDatabase};
 use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink, Template};
-use relais_messaging::rabbitmq::{Broker, BrokerOptions, RabbitMqSink};
+#[cfg(feature = "kafka")]
+use relais_messaging::kafka::{KafkaSink, KafkaSinkOptions};
+use relais_messaging::{
+    rabbitmq::{self, BrokerOptions, RabbitMqSink},
+    redis::{RedisSink, RedisSinkOptions},
+};
 use relais_outbox::{Activity, Mode, Outbox, Relay, RelayHandle, RelayOptions};
 use serde::{Deserialize, Serialize};
 use tokio::{
@@ -28,7 +33,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{EXCHANGE, PATIENCE, TABLE};
+use super::{EXCHANGE, PATIENCE, QUEUE, TABLE};
 use crate::{cpu, show};
 
 /// How rows are moved.
@@ -52,6 +57,46 @@ impl Kind {
     }
 }
 
+/// Where messages go.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Broker {
+    /// To an exchange of RabbitMQ: the URL.
+    RabbitMq(String),
+    /// To a stream of Redis: the URL.
+    Redis(String),
+    /// To a topic of Kafka: the brokers.
+    #[cfg(feature = "kafka")]
+    Kafka(String),
+}
+
+impl Broker {
+    fn destination(&self) -> &'static str {
+        match self {
+            Self::RabbitMq(_) => EXCHANGE,
+            Self::Redis(_) => QUEUE,
+            #[cfg(feature = "kafka")]
+            Self::Kafka(_) => QUEUE,
+        }
+    }
+
+    async fn sink(&self) -> Result<Arc<dyn Sink>> {
+        Ok(match self {
+            Self::RabbitMq(url) => {
+                let broker = rabbitmq::Broker::new(url, BrokerOptions::default())?;
+                broker.first_attempt().await;
+                Arc::new(RabbitMqSink::new(broker))
+            }
+            Self::Redis(url) => {
+                let sink = RedisSink::new(url, RedisSinkOptions::default())?;
+                sink.ping().await?;
+                Arc::new(sink)
+            }
+            #[cfg(feature = "kafka")]
+            Self::Kafka(brokers) => Arc::new(KafkaSink::new(&KafkaSinkOptions::new(brokers))?),
+        })
+    }
+}
+
 /// What a process of its own is told.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Order {
@@ -62,7 +107,7 @@ pub struct Order {
     /// The slot; made of other names if there is none.
     pub slot: Option<String>,
     /// Where messages go; they are only counted if there is none.
-    pub amqp: Option<String>,
+    pub broker: Option<Broker>,
     /// So many rows are expected.
     pub rows: u64,
     /// Whether it begins at once, with a sink that takes nothing before the word is given.
@@ -90,8 +135,8 @@ impl Pump {
             Kind::Capture => Mode::Capture,
         };
         let mut options = RelayOptions { mode, ..RelayOptions::new("bench")? };
-        if order.amqp.is_some() {
-            options.destination = Template::parse(EXCHANGE)?;
+        if let Some(broker) = &order.broker {
+            options.destination = Template::parse(broker.destination())?;
         }
         if order.held {
             // It waits for its sink while all rows are written.
@@ -168,11 +213,9 @@ impl Running {
     }
 }
 
-/// A sink that only counts, once it is open.
-struct CountingSink {
-    count: AtomicU64,
-    open: watch::Receiver<bool>,
-}
+/// A sink that only counts.
+#[derive(Default)]
+struct CountingSink(AtomicU64);
 
 #[async_trait]
 impl Sink for CountingSink {
@@ -181,30 +224,47 @@ impl Sink for CountingSink {
     }
 
     async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
-        if self.open.clone().wait_for(|open| *open).await.is_err() {
-            return vec![PublishOutcome::Refused("it is over".to_owned()); batch.len()];
-        }
-        self.count.fetch_add(batch.len() as u64, Ordering::Relaxed);
+        self.0.fetch_add(batch.len() as u64, Ordering::Relaxed);
         vec![PublishOutcome::Confirmed; batch.len()]
     }
 
     async fn close(&self) {}
 }
 
+/// Another sink, once it is open.
+struct HeldSink {
+    sink: Arc<dyn Sink>,
+    open: watch::Receiver<bool>,
+}
+
+#[async_trait]
+impl Sink for HeldSink {
+    fn durability(&self) -> Durability {
+        self.sink.durability()
+    }
+
+    async fn publish(&self, batch: Vec<RoutedMessage>) -> Vec<PublishOutcome> {
+        if self.open.clone().wait_for(|open| *open).await.is_err() {
+            return vec![PublishOutcome::Refused("it is over".to_owned()); batch.len()];
+        }
+        self.sink.publish(batch).await
+    }
+
+    async fn close(&self) {
+        self.sink.close().await;
+    }
+}
+
 /// The process of its own.
 pub async fn run(order: &str) -> Result<()> {
     let order: Order = serde_json::from_str(order)?;
     let (open, opened) = watch::channel(false);
-    let counting = Arc::new(CountingSink { count: AtomicU64::new(0), open: opened });
-    let sink: Arc<dyn Sink> = match &order.amqp {
-        Some(url) => {
-            let broker = Broker::new(url, BrokerOptions::default())?;
-            broker.first_attempt().await;
-            Arc::new(RabbitMqSink::new(broker))
-        }
+    let counting = Arc::<CountingSink>::default();
+    let sink: Arc<dyn Sink> = match &order.broker {
+        Some(broker) => broker.sink().await?,
         None => Arc::<CountingSink>::clone(&counting),
     };
-    let pump = Pump::new(&order, sink).await?;
+    let pump = Pump::new(&order, Arc::new(HeldSink { sink, open: opened })).await?;
     let (begin, running) = if order.held {
         let running = pump.start();
         running.until_active().await?;
@@ -220,8 +280,8 @@ pub async fn run(order: &str) -> Result<()> {
     if order.rows > 0 {
         running.until_moved(order.rows).await?;
         let time = begin.elapsed();
-        let count = counting.count.load(Ordering::Relaxed);
-        ensure!(order.amqp.is_some() || count == order.rows, "{count} messages came of {} rows", order.rows);
+        let count = counting.0.load(Ordering::Relaxed);
+        ensure!(order.broker.is_some() || count == order.rows, "{count} messages came of {} rows", order.rows);
         show(&time.as_secs_f64().to_string());
     }
     // Until nobody wants anything any more.

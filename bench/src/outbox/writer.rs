@@ -151,7 +151,7 @@ async fn beside(place: &Place<'_>, url: &str, section: &mut Section) -> Result<(
                     // A relay publishes what is in the table before it captures.
                     execute(url, &format!("TRUNCATE {TABLE}")).await?;
                     let slot = Some(slot.clone());
-                    let order = Order { kind, url: url.to_owned(), slot, amqp: None, rows: 0, held: true };
+                    let order = Order { kind, url: url.to_owned(), slot, broker: None, rows: 0, held: true };
                     let mut process = PumpProcess::start(order).await?;
                     process.go().await?;
                     let sample = write(url, TABLE, place.plan.time).await?;
