@@ -88,7 +88,8 @@ pub async fn run(place: &Place<'_>, section: &mut Section) -> Result<()> {
     let like = format!("CREATE TABLE {BARE} (LIKE {TABLE} INCLUDING DEFAULTS INCLUDING IDENTITY, PRIMARY KEY (id))");
     execute(&url, &like).await?;
     alone(place, &url, section).await?;
-    beside(place, &url, section).await
+    let woken = place.outbox("woken", true).await?;
+    beside(place, &url, &woken, section).await
 }
 
 async fn alone(place: &Place<'_>, url: &str, section: &mut Section) -> Result<()> {
@@ -115,21 +116,25 @@ async fn alone(place: &Place<'_>, url: &str, section: &mut Section) -> Result<()
 enum Other {
     Receiver,
     Pump(Kind),
+    /// The relay by polling, which the outbox's trigger wakes.
+    Woken,
 }
 
 impl Other {
-    const ALL: [Self; 4] =
-        [Self::Receiver, Self::Pump(Kind::Table), Self::Pump(Kind::Capture), Self::Pump(Kind::Polling)];
+    const ALL: [Self; 5] =
+        [Self::Receiver, Self::Pump(Kind::Table), Self::Pump(Kind::Capture), Self::Pump(Kind::Polling), Self::Woken];
 
     fn name(self) -> &'static str {
         match self {
             Self::Receiver => "pg_recvlogical",
             Self::Pump(kind) => kind.name(),
+            Self::Woken => "relay by polling, woken by NOTIFY",
         }
     }
 }
 
-async fn beside(place: &Place<'_>, url: &str, section: &mut Section) -> Result<()> {
+/// `woken` is a database whose outbox notifies.
+async fn beside(place: &Place<'_>, url: &str, woken: &str, section: &mut Section) -> Result<()> {
     let pool = PgPool::connect(url).await?;
     let publication = captured::publish(&pool).await?;
     let mut found = Other::ALL.map(|_| Vec::new());
@@ -145,7 +150,11 @@ async fn beside(place: &Place<'_>, url: &str, section: &mut Section) -> Result<(
                     receiver.stop().await?;
                     sample
                 }
-                Other::Pump(kind) => {
+                Other::Pump(_) | Other::Woken => {
+                    let (kind, url) = match other {
+                        Other::Pump(kind) => (kind, url),
+                        _ => (Kind::Polling, woken),
+                    };
                     // A capture that has begun goes on where it was; its name is new to it each time.
                     execute(url, "DROP TABLE IF EXISTS relais_capture").await?;
                     // A relay publishes what is in the table before it captures.
@@ -170,9 +179,10 @@ async fn beside(place: &Place<'_>, url: &str, section: &mut Section) -> Result<(
     for (other, sample) in Other::ALL.into_iter().zip(&found) {
         row_of_times(section, &format!("writers beside {}", other.name()), sample, true);
     }
-    let [receiver, table, relay, polling] = found;
+    let [receiver, table, relay, polling, woken] = found;
     section.at_least("writers beside pg_recvlogical: beside capture of the table", table.rate / receiver.rate, 1.0);
     section.ratio("writers beside pg_recvlogical: beside the relay by capture", relay.rate / receiver.rate);
     section.ratio("writers beside pg_recvlogical: beside the relay by polling", polling.rate / receiver.rate);
+    section.ratio("writers beside the relay by polling: if NOTIFY wakes it", woken.rate / polling.rate);
     Ok(())
 }
