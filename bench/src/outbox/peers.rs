@@ -27,6 +27,10 @@ use crate::bare::connect;
 /// So many rows or messages at once, as a relay takes.
 pub const BATCH: usize = 500;
 
+/// Headers like those of an event.
+const HEADERS: &str =
+    r#"{"tenant":"bench","event-type":"order.placed","schema-version":"1","correlation-id":"c-123456"}"#;
+
 /// Takes rows and marks them, one batch after the other, until there is none. How many there were, and how long it took.
 pub async fn bare_loop(url: String, table: &'static str) -> Result<(usize, Duration)> {
     let mut client = connect(&url).await?;
@@ -85,7 +89,8 @@ pub async fn bare_publishing(url: &str, messages: usize, body: &str) -> Result<D
     Ok(time)
 }
 
-/// Appends entries to a stream of Redis, a batch in one pipeline after the other.
+/// Appends entries to a stream of Redis, a batch in one pipeline after the other. They have the fields of an event, so
+/// that as much goes to the disk.
 pub async fn bare_appending(url: &str, messages: usize, body: &str) -> Result<Duration> {
     let mut connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
     let (begin, mut done) = (Instant::now(), 0);
@@ -94,7 +99,10 @@ pub async fn bare_appending(url: &str, messages: usize, body: &str) -> Result<Du
         let mut pipeline = redis::Pipeline::with_capacity(batch);
         for number in 0..batch {
             let mut command = redis::cmd("XADD");
-            command.arg(QUEUE).arg("*").arg("id").arg(done + number).arg("payload").arg(body);
+            let id = Uuid::from_u128((done + number) as u128).to_string();
+            command.arg(QUEUE).arg("*").arg("id").arg(&id).arg("type").arg("order.placed");
+            command.arg("time").arg("2026-01-01T00:00:00.123456Z").arg("content_type").arg("application/json");
+            command.arg("key").arg(&id).arg("headers").arg(HEADERS).arg("payload").arg(body);
             pipeline.add_command(command);
         }
         let ids: Vec<String> = pipeline.query_async(&mut connection).await?;

@@ -25,7 +25,7 @@ use relais_message::Headers;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    Activity, CaptureSource, OutboxError, OutboxRow, Relay, RelayIntent, RelayOptions,
+    Activity, CaptureSource, OutboxError, OutboxRow, ReadRequest, Relay, RelayIntent, RelayOptions,
     relay::{Shift, Step},
 };
 
@@ -255,10 +255,22 @@ impl Capturing<'_> {
             };
         }
         self.polled_until = self.source.wal_end().await?;
-        let failed = relay.store.failed_keys(&relay.request(Vec::new(), 0)).await?;
+        let failed = relay.store.failed_keys(&self.request_failed_keys()).await?;
         self.failed_keys = failed.into_iter().map(|failed| failed.key).collect();
+        self.are_few_failed_keys()?;
         relay.handle.update(|stats| stats.activity = before);
         Ok(())
+    }
+
+    /// One more than there may be, to see that there are more.
+    fn request_failed_keys(&self) -> ReadRequest {
+        self.relay.request(Vec::new(), self.relay.options.capture.max_failed_keys + 1)
+    }
+
+    /// They are kept in memory. If there are many, polling is better at it.
+    fn are_few_failed_keys(&self) -> Result<(), CaptureEnd> {
+        let limit = self.relay.options.capture.max_failed_keys;
+        if self.failed_keys.len() > limit { Err(OutboxError::ManyFailedKeys(limit).into()) } else { Ok(()) }
     }
 
     /// Waits until others see the rows that the stream has passed over.
@@ -269,7 +281,7 @@ impl Capturing<'_> {
 
     /// Catches up once a row that failed is to be tried again, or an operator has decided about it.
     async fn look_at_failures(&mut self, shift: &mut Shift, stop: &CancellationToken) -> Result<(), CaptureEnd> {
-        let failed = self.relay.store.failed_keys(&self.relay.request(Vec::new(), 0)).await?;
+        let failed = self.relay.store.failed_keys(&self.request_failed_keys()).await?;
         let due = failed.iter().any(|failed| failed.is_due);
         let keys: BTreeSet<String> = failed.into_iter().map(|failed| failed.key).collect();
         if due || keys != self.failed_keys {
@@ -332,7 +344,7 @@ impl Capturing<'_> {
             if self.passed_over.len() > PASSED_OVER {
                 self.until_visible().await?;
             }
-            return Ok(());
+            return self.are_few_failed_keys();
         }
         Ok(())
     }

@@ -62,6 +62,9 @@ pub enum OutboxError {
     /// Rows were committed, and the stream did not bring them.
     #[error("the stream of changes does not bring the outbox's rows: was its table or its publication changed?")]
     StreamMisses,
+    /// More keys fail than can be left to polling while the others are captured.
+    #[error("more than {0} keys have a message that failed: the outbox is polled until there are fewer")]
+    ManyFailedKeys(usize),
     /// The slot is gone or invalidated.
     #[error("the replication slot is gone")]
     SlotGone,

@@ -55,6 +55,8 @@ pub struct CaptureOptions {
     pub publication: Option<String>,
     /// A slot for which the server keeps more WAL than this is dropped: its disk comes first. The relay polls then.
     pub max_retained_wal: u64,
+    /// With more keys than this that have a failed message, the outbox is polled: while it is captured, they are kept in memory.
+    pub max_failed_keys: usize,
     /// How long a relay polls before it tries again to capture.
     pub retry: Duration,
     /// Where large transactions wait for their commit. Without it the server keeps them.
@@ -64,7 +66,7 @@ pub struct CaptureOptions {
 impl Default for CaptureOptions {
     fn default() -> Self {
         let retry = Duration::from_secs(30);
-        Self { slot: None, publication: None, max_retained_wal: 1 << 30, retry, spool: None }
+        Self { slot: None, publication: None, max_retained_wal: 1 << 30, max_failed_keys: 10_000, retry, spool: None }
     }
 }
 

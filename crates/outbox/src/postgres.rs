@@ -8,6 +8,7 @@ use std::{sync::OnceLock, time::Duration};
 use async_trait::async_trait;
 use futures::TryStreamExt as _;
 use relais_capture::Address;
+use relais_message::Template;
 use sqlx::{AssertSqlSafe, PgPool, Row as _, postgres::PgPoolOptions};
 
 use crate::{
@@ -15,13 +16,16 @@ use crate::{
     ParkedRow, PartitionLeases, ReadRequest, RelayIntent, TableName,
     listen::RowListener,
     rows::read,
-    table::{key_expression, relay_tables},
+    table::{RETRY_KEYS, failed_aggregates_index, key_expression, relay_tables},
 };
 
 type Result<T> = std::result::Result<T, OutboxError>;
 
 /// Connections of a relay: one to read and mark, one for operators, one to look after the slot.
 const CONNECTIONS: u32 = 3;
+
+/// Keys that wait are hashed where no index has them. Without room for that they would be compared one by one.
+const HASH_MEMORY: &str = "SET work_mem = '64MB'";
 
 /// An outbox on PostgreSQL.
 #[derive(Debug)]
@@ -39,7 +43,14 @@ pub struct PostgresOutbox {
 impl PostgresOutbox {
     /// Connects to the database of an outbox.
     pub async fn connect(url: &str, table: TableName) -> Result<Self> {
-        let pool = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false).connect(url).await?;
+        let pool = PgPoolOptions::new().max_connections(CONNECTIONS).test_before_acquire(false);
+        let pool = pool.after_connect(|connection, _| {
+            Box::pin(async move {
+                sqlx::query(HASH_MEMORY).execute(connection).await?;
+                Ok(())
+            })
+        });
+        let pool = pool.connect(url).await?;
         let address = Address::parse(url).map_err(|error| error.to_string());
         Ok(Self { pool, url: url.to_owned(), address, table, layout: OnceLock::new(), listener: OnceLock::new() })
     }
@@ -62,7 +73,11 @@ impl PostgresOutbox {
         .bind(self.table.sql())
         .fetch_all(&self.pool)
         .await?;
-        let layout = Layout::new(&self.table, &columns)?;
+        let has_index: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL")
+            .bind(self.beside(&failed_aggregates_index(&self.table)))
+            .fetch_one(&self.pool)
+            .await?;
+        let layout = Layout::new(&self.table, &columns)?.with_index_of_failed_aggregates(has_index);
         for right in ["SELECT", "UPDATE", "DELETE"] {
             let has: bool = sqlx::query_scalar("SELECT has_table_privilege($1, $2)")
                 .bind(self.table.sql())
@@ -80,20 +95,33 @@ impl PostgresOutbox {
         self.table.beside(name)
     }
 
-    /// The keys of which a row is parked or waits for a retry; `$1` is the outbox, and `key` how a key is computed.
-    fn waiting_keys(&self, layout: &Layout, key: &str) -> String {
+    /// That no row of the key of `o` is parked or waits for a retry; `$1` is the outbox, and `key` how a key is computed. There
+    /// may be a million such keys: each row looks them up in an index, or all are read once and hashed.
+    fn key_does_not_wait(&self, layout: &Layout, template: &Template, key: &str) -> String {
         let table = self.table.sql();
-        if layout.keeps_retries() {
+        let waits = |w: &str| {
             format!(
-                "SELECT {key} FROM {table} o
-                 WHERE o.published_at IS NULL AND (o.next_try_at IS NOT NULL OR o.parked_at IS NOT NULL)
-                       AND (o.parked_at IS NOT NULL OR o.next_try_at > clock_timestamp()) AND $1 <> ''"
+                "{w}.published_at IS NULL AND ({w}.next_try_at IS NOT NULL OR {w}.parked_at IS NOT NULL)
+                 AND ({w}.parked_at IS NOT NULL OR {w}.next_try_at > clock_timestamp())"
+            )
+        };
+        if layout.finds_failed_keys(template) {
+            format!(
+                "o.parked_at IS NULL AND $1 <> ''
+                 AND NOT EXISTS (SELECT 1 FROM {table} w WHERE w.aggregate_id = o.aggregate_id AND {})",
+                waits("w")
+            )
+        } else if layout.keeps_retries() {
+            // `o` within the brackets is another row, so that the key is computed alike.
+            format!(
+                "o.parked_at IS NULL AND $1 <> '' AND {key} NOT IN (SELECT {key} FROM {table} o WHERE {})",
+                waits("o")
             )
         } else {
             format!(
-                "SELECT r.key FROM {retry} r JOIN {table} o ON o.id = r.id::{id_type}
-                 WHERE r.outbox = $1 AND o.published_at IS NULL AND o.retry_count > 0
-                       AND (r.parked_at IS NOT NULL OR r.next_try_at > clock_timestamp())",
+                "NOT EXISTS (SELECT 1 FROM {retry} r JOIN {table} w ON w.id = r.id::{id_type}
+                             WHERE r.outbox = $1 AND r.key = {key} AND w.published_at IS NULL AND w.retry_count > 0
+                                   AND (r.parked_at IS NOT NULL OR r.next_try_at > clock_timestamp()))",
                 retry = self.beside("relais_outbox_retry"),
                 id_type = layout.id_type
             )
@@ -107,7 +135,7 @@ impl OutboxStore for PostgresOutbox {
         let layout = self.layout().await?.clone();
         let there: bool = sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL AND to_regclass($2) IS NOT NULL")
             .bind(self.beside("relais_outbox_lease"))
-            .bind(self.beside("relais_outbox_retry"))
+            .bind(self.beside(RETRY_KEYS))
             .fetch_one(&self.pool)
             .await?;
         if !there {
@@ -186,7 +214,7 @@ impl OutboxStore for PostgresOutbox {
     async fn read_unpublished(&self, request: &ReadRequest) -> Result<Vec<OutboxRow>> {
         let layout = self.layout().await?;
         let key = key_expression(&request.key, layout, Dialect::Postgres)?;
-        let waiting = self.waiting_keys(layout, &key);
+        let does_not_wait = self.key_does_not_wait(layout, &request.key, &key);
         let column = |name: &str, sql: &str| match layout.has(name) {
             true => format!("{sql} AS {name}"),
             false => format!("NULL::text AS {name}"),
@@ -208,7 +236,7 @@ impl OutboxStore for PostgresOutbox {
                             {schema_version}, {correlation_id}, pg_column_size(o.payload) AS size,
                             row_number() OVER (ORDER BY {order}) AS place
                      FROM {table} o
-                     WHERE o.published_at IS NULL AND {partition} AND {up_to} AND {key} NOT IN ({waiting})
+                     WHERE o.published_at IS NULL AND {partition} AND {up_to} AND {does_not_wait}
                      ORDER BY {order} LIMIT $4
                  ) o
              ) o
@@ -507,10 +535,11 @@ impl OutboxStore for PostgresOutbox {
         let unpublished = if layout.keeps_retries() { "o.published_at IS NULL AND" } else { "" };
         let sql = format!(
             "SELECT {key}, bool_or(o.parked_at IS NULL AND o.next_try_at <= clock_timestamp())
-             FROM {from} WHERE {unpublished} {row} GROUP BY 1"
+             FROM {from} WHERE {unpublished} {row} GROUP BY 1 LIMIT $2"
         );
+        let limit = i64::try_from(request.rows).unwrap_or(i64::MAX);
         let rows: Vec<(String, Option<bool>)> =
-            sqlx::query_as(AssertSqlSafe(sql)).bind(&request.outbox).fetch_all(&self.pool).await?;
+            sqlx::query_as(AssertSqlSafe(sql)).bind(&request.outbox).bind(limit).fetch_all(&self.pool).await?;
         Ok(rows.into_iter().map(|(key, due)| FailedKey { key, is_due: due.unwrap_or_default() }).collect())
     }
 

@@ -133,8 +133,10 @@ impl CaptureSource {
     /// The place of the last unpublished row, in the order in which rows are read; none if there is none.
     pub(crate) async fn last_unpublished(&self) -> Result<Option<String>> {
         let column = self.layout.order_column();
+        // One that is parked is not read.
+        let parked = if self.layout.keeps_retries() { " AND o.parked_at IS NULL" } else { "" };
         let sql = format!(
-            "SELECT o.{column}::text FROM {} o WHERE o.published_at IS NULL ORDER BY o.{column} DESC LIMIT 1",
+            "SELECT o.{column}::text FROM {} o WHERE o.published_at IS NULL{parked} ORDER BY o.{column} DESC LIMIT 1",
             self.table.sql()
         );
         Ok(sqlx::query_scalar(AssertSqlSafe(sql)).fetch_optional(&self.pool).await?)

@@ -264,7 +264,7 @@ pub trait OutboxStore: Send + Sync + 'static {
         Ok(None)
     }
 
-    /// Keys with rows that failed and are not published yet.
+    /// Keys with rows that failed and are not published yet, at most `request.rows`.
     async fn failed_keys(&self, _request: &ReadRequest) -> Result<Vec<FailedKey>, OutboxError> {
         Ok(Vec::new())
     }

@@ -95,6 +95,8 @@ pub struct Layout {
     payload_is_json: bool,
     /// The optional columns that exist.
     optional: BTreeSet<&'static str>,
+    /// Whether an index tells which aggregates have a row that failed.
+    finds_failed_aggregates: bool,
 }
 
 impl Layout {
@@ -126,7 +128,20 @@ impl Layout {
         let id_type = columns.iter().find(|(column, _)| column == "id").map(|(_, kind)| kind.clone());
         let optional = OPTIONAL.into_iter().filter(|name| has(name)).collect();
         let payload_is_json = columns.iter().any(|(column, kind)| column == "payload" && kind.contains("json"));
-        Ok(Self { id_type: id_type.unwrap_or_default(), payload_is_json, optional })
+        let id_type = id_type.unwrap_or_default();
+        Ok(Self { id_type, payload_is_json, optional, finds_failed_aggregates: false })
+    }
+
+    /// Whether there is an index of aggregates that have a row that failed.
+    pub(crate) fn with_index_of_failed_aggregates(self, is_there: bool) -> Self {
+        Self { finds_failed_aggregates: is_there && self.keeps_retries(), ..self }
+    }
+
+    /// Whether such an index serves messages with this key.
+    pub(crate) fn finds_failed_keys(&self, key: &Template) -> bool {
+        let mut parts = key.parts();
+        let is_aggregate = matches!(parts.next(), Some(Ok(TemplateField::Named(name))) if name == "aggregate_id");
+        self.finds_failed_aggregates && is_aggregate && parts.next().is_none()
     }
 
     /// Whether an optional column exists.
@@ -274,13 +289,26 @@ fn postgres(table: &TableName, aggregate_id: AggregateId) -> Vec<String> {
 )"
         ),
         format!("CREATE INDEX IF NOT EXISTS \"{name}_unpublished\" ON {sql} (created_at) WHERE published_at IS NULL"),
-        format!("CREATE INDEX IF NOT EXISTS \"{name}_in_order\" ON {sql} (sequence) WHERE published_at IS NULL"),
+        format!(
+            "CREATE INDEX IF NOT EXISTS \"{name}_in_order\" ON {sql} (sequence)
+    WHERE published_at IS NULL AND parked_at IS NULL"
+        ),
         format!(
             "CREATE INDEX IF NOT EXISTS \"{name}_waiting\" ON {sql} (next_try_at)
     WHERE published_at IS NULL AND (next_try_at IS NOT NULL OR parked_at IS NOT NULL)"
         ),
+        format!(
+            "CREATE INDEX IF NOT EXISTS \"{}\" ON {sql} (aggregate_id)
+    WHERE published_at IS NULL AND (next_try_at IS NOT NULL OR parked_at IS NOT NULL)",
+            failed_aggregates_index(table)
+        ),
         format!("CREATE INDEX IF NOT EXISTS \"{name}_published\" ON {sql} USING brin (published_at)"),
     ]
+}
+
+/// The name of the index of aggregates that have a row that failed.
+pub(crate) fn failed_aggregates_index(table: &TableName) -> String {
+    format!("{}_failed", table.name())
 }
 
 fn sqlite(table: &TableName) -> Vec<String> {
@@ -323,7 +351,7 @@ pub(crate) fn relay_tables(table: &TableName, dialect: Dialect) -> Vec<String> {
         Dialect::Sqlite => "TEXT",
     };
     let beside = |name: &str| table.beside(name);
-    vec![
+    let mut tables = vec![
         format!(
             "CREATE TABLE IF NOT EXISTS {} (outbox text NOT NULL, relay text NOT NULL, until {time} NOT NULL,
     intent text NOT NULL DEFAULT 'shares', PRIMARY KEY (outbox, relay))",
@@ -339,8 +367,18 @@ pub(crate) fn relay_tables(table: &TableName, dialect: Dialect) -> Vec<String> {
     next_try_at {time}, last_error text, parked_at {time}, PRIMARY KEY (outbox, id))",
             beside("relais_outbox_retry")
         ),
-    ]
+    ];
+    if dialect == Dialect::Postgres {
+        tables.push(format!(
+            "CREATE INDEX IF NOT EXISTS {RETRY_KEYS} ON {} (outbox, key)",
+            beside("relais_outbox_retry")
+        ));
+    }
+    tables
 }
+
+/// The index of keys that wait for a retry, where the outbox has no columns for that.
+pub(crate) const RETRY_KEYS: &str = "relais_outbox_retry_keys";
 
 /// The channel on which a trigger tells relays of new rows. What it says is the table's name.
 pub(crate) const CHANNEL: &str = "relais_outbox";

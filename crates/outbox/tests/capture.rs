@@ -312,3 +312,30 @@ async fn a_large_transaction_is_published_after_its_commit_whatever_its_spool_ca
     }
     Ok(())
 }
+
+#[tokio::test]
+async fn many_keys_that_fail_are_left_to_polling_and_hold_up_nobody() -> Result<()> {
+    let world = world().await?;
+    world.sink.refuse(|outgoing| world::is_of(outgoing, "bad"));
+    let capture = CaptureOptions { max_failed_keys: 3, ..options()?.capture };
+    let relay = world.relay(RelayOptions { capture, ..options()? }).await?;
+    relay.until(|stats| stats.activity == Activity::Capturing).await?;
+    // Rows of aggregates of their own, which all say that they are bad.
+    world
+        .execute(
+            "INSERT INTO outbox (aggregate_id, event_type, payload)
+             SELECT gen_random_uuid(), 'order.placed', '{\"key\": \"bad\", \"n\": 0}' FROM generate_series(1, 20)",
+        )
+        .await?;
+    let said = "more than 3 keys have a message that failed";
+    relay.until(|stats| stats.why_not_capture.as_ref().is_some_and(|why| why.contains(said))).await?;
+    world.add("good", 0).await?;
+    world.sink.until(1).await?;
+    relay.until(|stats| stats.parked == 20).await?;
+    world.sink.refuse(|_| false);
+    let ids: Vec<String> = world.parked(&options()?).await?.into_iter().map(|row| row.id).collect();
+    ensure!(world.store.retry_parked("orders", &ids).await? == 20);
+    relay.until(|stats| stats.activity == Activity::Capturing).await?;
+    world.sink.until(21).await?;
+    relay.stop().await
+}

@@ -2,9 +2,10 @@
 
 mod world;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
+use relais_message::Template;
 use relais_outbox::{OutboxError, RelayOptions, Retry};
 use world::{DEADLINE, World};
 
@@ -394,4 +395,37 @@ async fn nothing_is_lost_or_out_of_order_while_relays_die_and_the_sink_fails() -
     );
     ensure!(distinct == KEYS * EACH, "no message is lost, and none that was rolled back arrives");
     world.sink.check_order().context("in order")
+}
+
+/// However many keys wait, each read looks up its own. Compared one by one, these would take a minute for each read.
+#[tokio::test]
+async fn thirty_thousand_keys_that_are_parked_do_not_slow_down_the_others() -> Result<()> {
+    for (key, by_hand) in
+        [("{aggregate_id}", false), ("{payload.customer}-{aggregate_id}", false), ("{aggregate_id}", true)]
+    {
+        let world = World::postgres().await?;
+        if by_hand {
+            world.create_by_hand().await?;
+        } else {
+            world.create().await?;
+        }
+        let options = RelayOptions { key: Template::parse(key)?, ..options()? };
+        let relay = world.relay(options.clone()).await?;
+        world
+            .execute(
+                "INSERT INTO outbox (aggregate_id, event_type, payload, retry_count)
+                 SELECT md5(n::text)::uuid, 'order.placed', '{\"customer\": 7, \"key\": \"bad\", \"n\": 0}', 9
+                 FROM generate_series(1, 30000) n",
+            )
+            .await?;
+        relay.until(|stats| stats.parked == 30_000).await?;
+        let before = Instant::now();
+        for number in 0..20 {
+            world.add("o-1", number).await?;
+            world.sink.until(number + 1).await?;
+        }
+        println!("{key}, by hand {by_hand}: 20 messages beside 30,000 that are parked in {:?}", before.elapsed());
+        relay.stop().await?;
+    }
+    Ok(())
 }
