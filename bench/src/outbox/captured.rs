@@ -128,7 +128,12 @@ pub async fn throughput(
 /// Makes the publication that a capture of the table would make, and that all others read too.
 pub async fn publish(pool: &PgPool) -> Result<String> {
     let CaptureOptions { publication: name, tables, .. } = CaptureOptions::new("bench", &[TABLE])?;
-    let publication = Publication { name, tables, operations: "insert, update, delete, truncate".to_owned() };
+    let publication = Publication {
+        name,
+        tables,
+        operations: "insert, update, delete, truncate".to_owned(),
+        owner: "bench".to_owned(),
+    };
     publication.ensure(pool).await?;
     Ok(publication.name)
 }

@@ -89,7 +89,7 @@ impl Address {
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.socket {
-            Some(socket) => write!(f, "{}", socket.display()),
+            Some(socket) => write!(f, "{}:{}", socket.display(), self.port),
             None => write!(f, "{}:{}", self.host, self.port),
         }
     }

@@ -74,10 +74,13 @@ impl Capture {
             }
             self.handle.update(|stats| (stats.activity, stats.trouble) = (CaptureActivity::StandBy, Some(why)));
             // Nobody reads the slot meanwhile, and the server keeps its WAL.
-            if let Err(error) = self.database.protect(&self.options).await
-                && matches!(error, CaptureError::SlotTooLarge { .. })
-            {
-                tracing::warn!(capture = self.options.name, why = error.describe(), "dropped a slot");
+            tokio::select! {
+                protected = self.database.protect(&self.options) => {
+                    if let Err(error @ CaptureError::SlotTooLarge { .. }) = protected {
+                        tracing::warn!(capture = self.options.name, why = error.describe(), "dropped a slot");
+                    }
+                }
+                () = stop.cancelled() => {}
             }
             failures += 1;
             let pause = Duration::from_millis(100).saturating_mul(2_u32.saturating_pow(failures.min(16)));
@@ -150,7 +153,12 @@ impl Capture {
         let store = database.store(options);
         store.prepare().await?;
         let operations = "insert, update, delete, truncate".to_owned();
-        let publication = Publication { name: options.publication.clone(), tables: options.tables.clone(), operations };
+        let publication = Publication {
+            name: options.publication.clone(),
+            tables: options.tables.clone(),
+            operations,
+            owner: options.owner(),
+        };
         publication.ensure(&database.pool).await?;
         let mut connection = ReplicationConnection::connect(&database.address, 1024 * 1024).await?;
         let identity = connection.identify_system().await?;
@@ -166,6 +174,7 @@ impl Capture {
                     store.advance(published).await?;
                     let tables = self.tables_after_gap(progress).ok_or(CaptureError::Rewound)?;
                     store.begin(&identity, &tables).await?;
+                    store.advance(from(state.confirmed_lsn)).await?;
                 } else {
                     if progress.timeline != identity.timeline {
                         store.set_timeline(identity.timeline).await?;
@@ -175,9 +184,14 @@ impl Capture {
                 }
             }
             // Somebody else made it, and knows from where it is to go on.
-            (Some(state), None) if !state.lost => store.begin(&identity, &[]).await?,
+            (Some(state), None) if !state.lost => {
+                store.begin(&identity, &[]).await?;
+                store.advance(from(state.confirmed_lsn)).await?;
+            }
             (state, progress) => {
-                let tables = match progress.filter(|progress| progress.position.commit_lsn > 0) {
+                let tables = match progress {
+                    // It had no slot yet: what was to be read is still to be read.
+                    Some(progress) if progress.position == StreamPosition::default() => progress.snapshot,
                     Some(progress) => self.tables_after_gap(progress).ok_or(CaptureError::Gap)?,
                     None if options.initial_snapshot => options.table_names(),
                     None => Vec::new(),
@@ -187,7 +201,9 @@ impl Capture {
                 }
                 // Before the slot, so that a crash between the two does not leave one without a snapshot.
                 store.begin(&identity, &tables).await?;
-                slot.create(&database.address).await?;
+                let new = slot.create(&database.address).await?;
+                // From now on a slot that is missing is a gap.
+                store.advance(from(new.consistent_point)).await?;
             }
         }
         store.read().await?.ok_or(CaptureError::Gap)
@@ -251,4 +267,9 @@ async fn was_lost(
     // The log of a server that took over goes on with other changes at the switch: a commit that begins there is not its own.
     let switch = connection.timeline_switch(identity.timeline, timeline).await?;
     Ok(switch.is_none_or(|lsn| published.commit_lsn >= lsn))
+}
+
+/// The place before all changes of transactions that commit at this LSN or later.
+fn from(lsn: u64) -> StreamPosition {
+    StreamPosition { commit_lsn: lsn, ordinal: 0 }
 }

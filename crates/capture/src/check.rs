@@ -15,6 +15,8 @@ pub struct Wanted {
     pub slot: String,
     /// The publication, which may be there already.
     pub publication: String,
+    /// Whose the publication is.
+    pub owner: String,
 }
 
 /// Something that is missing.
@@ -171,6 +173,7 @@ pub async fn check(pool: &PgPool, wanted: &Wanted) -> Result<Vec<Lack>, CaptureE
         name: wanted.publication.clone(),
         tables: wanted.tables.clone(),
         operations: operations.to_owned(),
+        owner: wanted.owner.clone(),
     };
     lacks.extend(publication.lacks(pool).await?);
     Ok(lacks)

@@ -83,6 +83,11 @@ impl CaptureOptions {
         })
     }
 
+    /// Whose its publication is.
+    pub(crate) fn owner(&self) -> String {
+        format!("capture {}", self.name)
+    }
+
     pub(crate) fn table_names(&self) -> Vec<String> {
         self.tables.iter().map(|(schema, name)| format!("{schema}.{name}")).collect()
     }
@@ -113,6 +118,7 @@ impl CapturedDatabase {
             changes: true,
             slot: options.slot.clone(),
             publication: options.publication.clone(),
+            owner: options.owner(),
         };
         let mut lacks = check(&self.pool, &wanted).await?;
         if let Some(other) = self.store(options).other_of_slot().await? {
@@ -164,13 +170,13 @@ impl CapturedDatabase {
 
     /// Drops slot and publication and forgets how far the capture is. A publication that belongs to somebody else stays.
     pub async fn drop(&self, options: &CaptureOptions) -> Result<()> {
-        // Another capture has it: this one never ran.
-        if self.store(options).other_of_slot().await?.is_some() {
-            return Ok(());
+        match self.drop_slot(options).await {
+            // This one never ran.
+            Err(CaptureError::SlotTaken(_)) => return Ok(()),
+            dropped => dropped?,
         }
-        self.drop_slot(options).await?;
         self.store(options).forget().await?;
-        match Publication::drop(&options.publication, &self.pool).await {
+        match Publication::drop(&options.publication, &options.owner(), &self.pool).await {
             Err(error) if error.code() == Some("42501") => {
                 tracing::warn!(publication = options.publication, "the publication is somebody else's, and stays");
                 Ok(())
@@ -185,7 +191,6 @@ impl CapturedDatabase {
         let Some(limit) = options.max_retained_wal else { return Ok(()) };
         match self.slot(options).await? {
             Some(state) if state.retained > limit => {
-                self.store(options).note_gap().await?;
                 self.drop_slot(options).await?;
                 Err(CaptureError::SlotTooLarge { retained: state.retained, limit })
             }
@@ -193,8 +198,11 @@ impl CapturedDatabase {
         }
     }
 
-    /// Drops the slot only.
+    /// Drops the slot only, unless it is another capture's.
     pub async fn drop_slot(&self, options: &CaptureOptions) -> Result<()> {
+        if self.store(options).other_of_slot().await?.is_some() {
+            return Err(CaptureError::SlotTaken(options.slot.clone()));
+        }
         Slot::new(&options.slot)?.drop(&self.pool).await
     }
 

@@ -301,10 +301,8 @@ impl Following<'_> {
                 committed_at: now,
                 snapshot: Some(snapshot),
             };
-            let id = match chunk.key.is_empty() {
-                true => format!("{}-{:x}-{number}", chunk.table, position.commit_lsn),
-                false => format!("{}-{:x}-{}", chunk.table, position.commit_lsn, key_of(&row, &chunk.key).join("-")),
-            };
+            // Not by the row's key, which may be masked.
+            let id = format!("{}-{:x}-{number}", chunk.table, position.commit_lsn);
             let operation = project(Operation::Read { after: row }, &table);
             let records = self.envelope.records(&table.table, &operation, &source, now / 1000);
             let place = MessagePlace { id, name: "read", committed_at: now };

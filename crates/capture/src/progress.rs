@@ -20,6 +20,9 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS relais_capture (
     slot       text
 )";
 
+/// The index that [`SLOT`] makes.
+const SLOT_INDEX: &str = "relais_capture_slot";
+
 /// The column came later. A slot that two captures read would give each of them a part of the changes.
 const SLOT: &str = "ALTER TABLE relais_capture ADD COLUMN IF NOT EXISTS slot text;
     CREATE UNIQUE INDEX IF NOT EXISTS relais_capture_slot ON relais_capture (slot)";
@@ -49,9 +52,7 @@ pub(crate) struct ProgressStore {
 
 impl ProgressStore {
     pub(crate) async fn prepare(&self) -> Result<()> {
-        let there: bool =
-            sqlx::query_scalar("SELECT to_regclass('relais_capture_slot') IS NOT NULL").fetch_one(&self.pool).await?;
-        if !there {
+        if !self.is_there(SLOT_INDEX).await? {
             let mut transaction = self.pool.begin().await?;
             sqlx::query("SELECT pg_advisory_xact_lock(hashtext('relais_capture'))").execute(&mut *transaction).await?;
             sqlx::query(TABLE).execute(&mut *transaction).await?;
@@ -61,11 +62,14 @@ impl ProgressStore {
         Ok(())
     }
 
+    /// Whether there is a table or an index of this name.
+    async fn is_there(&self, name: &str) -> Result<bool> {
+        Ok(sqlx::query_scalar("SELECT to_regclass($1) IS NOT NULL").bind(name).fetch_one(&self.pool).await?)
+    }
+
     /// The other capture that has the slot, if there is one.
     pub(crate) async fn other_of_slot(&self) -> Result<Option<String>> {
-        let there: bool =
-            sqlx::query_scalar("SELECT to_regclass('relais_capture_slot') IS NOT NULL").fetch_one(&self.pool).await?;
-        if !there {
+        if !self.is_there(SLOT_INDEX).await? {
             return Ok(None);
         }
         let other = sqlx::query_scalar("SELECT capture FROM relais_capture WHERE slot = $1 AND capture <> $2");
@@ -88,9 +92,7 @@ impl ProgressStore {
 
     /// How far it is; none if it never began.
     pub(crate) async fn read(&self) -> Result<Option<CaptureProgress>> {
-        let there: bool =
-            sqlx::query_scalar("SELECT to_regclass('relais_capture') IS NOT NULL").fetch_one(&self.pool).await?;
-        if !there {
+        if !self.is_there("relais_capture").await? {
             return Ok(None);
         }
         let row = sqlx::query(
@@ -148,13 +150,6 @@ impl ProgressStore {
             .bind(i64::try_from(position.ordinal).unwrap_or(i64::MAX))
             .execute(&self.pool)
             .await?;
-        Ok(())
-    }
-
-    /// The slot is about to go. The next start must know of the gap, also if nothing was ever confirmed.
-    pub(crate) async fn note_gap(&self) -> Result<()> {
-        let sql = "UPDATE relais_capture SET commit_lsn = '0/1', updated_at = now() WHERE capture = $1 AND commit_lsn = '0/0'";
-        sqlx::query(sql).bind(&self.capture).execute(&self.pool).await?;
         Ok(())
     }
 

@@ -4,7 +4,10 @@ use std::collections::BTreeSet;
 
 use sqlx::{AssertSqlSafe, PgPool};
 
-use crate::{CaptureError, Lack, connection::quoted};
+use crate::{
+    CaptureError, Lack,
+    connection::{literal, quoted},
+};
 
 type Result<T> = std::result::Result<T, CaptureError>;
 
@@ -20,16 +23,19 @@ pub struct Publication {
     pub tables: Vec<(String, String)>,
     /// `insert`, or `insert, update, delete, truncate`.
     pub operations: String,
+    /// Whose it is: `capture shop`, `outbox orders`. Kept in its comment. One that is somebody else's is never changed.
+    pub owner: String,
 }
 
-/// Says on the publication itself whose it is. One without it is somebody else's, and is never changed.
-const OURS: &str = "made by Relais";
+/// The comment of a publication begins with it, and then names its owner.
+const MADE_FOR: &str = "made by Relais for ";
 
 /// A publication that is there.
 struct Found {
     tables: BTreeSet<(String, String)>,
     operations: Vec<&'static str>,
-    is_ours: bool,
+    /// Whose it is, if Relais made it.
+    owner: Option<String>,
 }
 
 impl Publication {
@@ -38,20 +44,24 @@ impl Publication {
         let tables: Vec<String> =
             self.tables.iter().map(|(schema, name)| format!("{}.{}", quoted(schema), quoted(name))).collect();
         let (name, tables) = (quoted(&self.name), tables.join(", "));
-        let Some(found) = Self::find(&self.name, pool).await? else {
+        let found = loop {
+            if let Some(found) = Self::find(&self.name, pool).await? {
+                break found;
+            }
             let sql = format!(
                 "CREATE PUBLICATION {name} FOR TABLE {tables}
                      WITH (publish = '{}', publish_via_partition_root = true);
-                 COMMENT ON PUBLICATION {name} IS '{OURS}'",
-                self.operations
+                 COMMENT ON PUBLICATION {name} IS {}",
+                self.operations,
+                literal(&format!("{MADE_FOR}{}", self.owner))
             );
-            return match sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await {
-                // Somebody else was faster.
-                Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("42710") => Ok(()),
-                other => Ok(other.map(drop)?),
-            };
+            match sqlx::raw_sql(AssertSqlSafe(sql)).execute(pool).await {
+                // Somebody else was faster: what is there now?
+                Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("42710") => {}
+                other => return Ok(other.map(drop)?),
+            }
         };
-        if !found.is_ours {
+        if found.owner.as_ref() != Some(&self.owner) {
             let lacks: Vec<String> = self.lacks_of(&found).iter().map(ToString::to_string).collect();
             return if lacks.is_empty() { Ok(()) } else { Err(CaptureError::Lacks(lacks.join("; "))) };
         }
@@ -71,12 +81,16 @@ impl Publication {
 
     /// What a publication that somebody else made lacks, and what to do. Nothing if there is none, or if it is ours.
     pub(crate) async fn lacks(&self, pool: &PgPool) -> Result<Vec<Lack>> {
-        let found = Self::find(&self.name, pool).await?.filter(|found| !found.is_ours);
+        let found = Self::find(&self.name, pool).await?.filter(|found| found.owner.as_ref() != Some(&self.owner));
         Ok(found.map(|found| self.lacks_of(&found)).unwrap_or_default())
     }
 
     fn lacks_of(&self, found: &Found) -> Vec<Lack> {
         let name = quoted(&self.name);
+        if let Some(owner) = &found.owner {
+            let what = format!("the publication {name} is that of the {owner}");
+            return vec![Lack::new(what, "name another publication")];
+        }
         let mut lacks = Vec::new();
         for (schema, table) in self.tables.iter().filter(|table| !found.tables.contains(table)) {
             lacks.push(Lack::new(
@@ -117,13 +131,13 @@ impl Publication {
         Ok(Some(Found {
             tables: tables.into_iter().collect(),
             operations: has.filter(|(_, has)| *has).map(|(operation, _)| operation).collect(),
-            is_ours: comment.as_deref() == Some(OURS),
+            owner: comment.as_deref().and_then(|text| text.strip_prefix(MADE_FOR)).map(str::to_owned),
         }))
     }
 
-    /// Drops it, if it is there and Relais made it.
-    pub async fn drop(name: &str, pool: &PgPool) -> Result<()> {
-        if !Self::find(name, pool).await?.is_some_and(|found| found.is_ours) {
+    /// Drops the publication of this name, if it is there and is this owner's.
+    pub async fn drop(name: &str, owner: &str, pool: &PgPool) -> Result<()> {
+        if Self::find(name, pool).await?.and_then(|found| found.owner).as_deref() != Some(owner) {
             return Ok(());
         }
         let sql = format!("DROP PUBLICATION IF EXISTS {}", quoted(name));

@@ -37,7 +37,7 @@ const SILENCE: Duration = Duration::from_secs(300);
 const GATHER: Duration = Duration::from_millis(50);
 
 /// How long the end of a stream may take.
-const LAST_WORDS: Duration = Duration::from_secs(5);
+const END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Reads the connection.
 pub(crate) struct ChangeReader {
@@ -93,7 +93,7 @@ impl ChangeReader {
         match ended {
             Ok(()) => {
                 let confirmed = *confirmations.borrow();
-                let _ = timeout(LAST_WORDS, self.say_goodbye(confirmed)).await;
+                let _ = timeout(END_TIMEOUT, self.end_copy(confirmed)).await;
             }
             Err(error) => {
                 if let (Some(spool), Some(_)) = (&self.spool, &self.open)
@@ -341,7 +341,7 @@ impl ChangeReader {
         self.connection.send(b'd', &body).await
     }
 
-    async fn say_goodbye(&mut self, confirmed: u64) -> Result<()> {
+    async fn end_copy(&mut self, confirmed: u64) -> Result<()> {
         self.send_status(confirmed, false).await?;
         self.connection.send(b'c', &[]).await?;
         loop {

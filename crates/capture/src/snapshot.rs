@@ -45,8 +45,6 @@ pub(crate) struct Chunk {
     pub(crate) columns: Vec<SnapshotColumn>,
     /// The rows.
     pub(crate) rows: Vec<Row>,
-    /// Places of the primary key's columns.
-    pub(crate) key: Vec<usize>,
     /// The key of the last row that was read; none if there was none.
     pub(crate) last: Option<Vec<String>>,
     /// The last key of the table when its first chunk was read.
@@ -220,7 +218,7 @@ impl SnapshotReader {
         let is_last = key.is_empty() || (found == read.len() && found < self.rows);
         let (schema, name) = (schema.to_owned(), name.to_owned());
         let up_to = range.up_to;
-        Ok(Chunk { table: table.to_owned(), columns, rows: read, key, last, up_to, is_last, oid, schema, name, seen })
+        Ok(Chunk { table: table.to_owned(), columns, rows: read, last, up_to, is_last, oid, schema, name, seen })
     }
 }
 

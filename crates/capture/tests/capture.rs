@@ -5,7 +5,9 @@ mod running;
 use std::collections::{BTreeMap, HashMap};
 
 use anyhow::{Context as _, Result, ensure};
-use relais_capture::{CaptureActivity, CaptureOptions, CapturedDatabase, Mask, Slot, Spool, SpoolOptions};
+use relais_capture::{
+    CaptureActivity, CaptureError, CaptureOptions, CapturedDatabase, Mask, Slot, Spool, SpoolOptions,
+};
 use relais_testkit::PostgresServer;
 use running::{DEADLINE, World, ids, table, value};
 use serde_json::{Value, json};
@@ -316,4 +318,71 @@ async fn a_large_transaction_is_published_after_its_commit_whatever_its_spool_ca
         assert_eq!(found, [5000].into_iter().chain(1..=3000).collect::<Vec<_>>(), "limit {limit}");
     }
     Ok(())
+}
+
+#[tokio::test]
+async fn a_publication_or_slot_of_another_capture_is_neither_changed_nor_dropped() -> Result<()> {
+    let world = World::new(&["orders"]).await?;
+    world.execute("CREATE TABLE invoices (id integer PRIMARY KEY)").await?;
+    let capture = world.start(world.options.clone()).await?;
+    capture.streams().await?;
+    let other = CaptureOptions::new(format!("{}_other", world.options.name), &["invoices"])?;
+    let shares_publication = CaptureOptions { publication: world.options.publication.clone(), ..other.clone() };
+    let shares_slot = CaptureOptions { slot: world.options.slot.clone(), max_retained_wal: Some(1), ..other };
+    let database = CapturedDatabase::connect(&world.url).await?;
+    for options in [shares_publication, shares_slot] {
+        let second = world.start(options.clone()).await?;
+        let said = format!("is that of the capture {}", world.options.name);
+        let told = |trouble: &String| trouble.contains(&said) || trouble.contains("another process reads");
+        second
+            .until(|stats| stats.trouble.as_ref().is_some_and(told) || stats.activity == CaptureActivity::StandBy)
+            .await?;
+        let lacks: Vec<String> = database.check(&options).await?.iter().map(ToString::to_string).collect();
+        ensure!(lacks.iter().any(|lack| lack.contains(&said)), "{lacks:?}");
+        // It has more WAL than one byte, and is not its own.
+        if options.max_retained_wal.is_some() {
+            ensure!(matches!(database.protect(&options).await, Err(CaptureError::SlotTaken(_))));
+        }
+        second.stop().await?;
+        database.drop(&options).await?;
+    }
+    world.execute("INSERT INTO orders VALUES (1, 'x', NULL)").await?;
+    world.sink.until("the change", |arrived| ids(arrived).contains(&1)).await?;
+    capture.stop().await
+}
+
+#[tokio::test]
+async fn a_slot_that_is_lost_before_anything_was_published_is_a_gap() -> Result<()> {
+    let world = World::new(&["orders"]).await?;
+    let options = CaptureOptions { initial_snapshot: false, ..world.options.clone() };
+    let capture = world.start(options.clone()).await?;
+    capture.streams().await?;
+    capture.stop().await?;
+    Slot::new(&options.slot)?.drop(&world.pool).await?;
+    world.execute("INSERT INTO orders VALUES (1, 'x', NULL)").await?;
+    let capture = world.start(options.clone()).await?;
+    capture.until(|stats| stats.trouble.as_ref().is_some_and(|why| why.contains("slot is gone"))).await?;
+    // An operator asks for the rows; the process dies while it makes the slot.
+    CapturedDatabase::connect(&world.url).await?.request_snapshot(&options, &[]).await?;
+    capture.stop().await?;
+    Slot::new(&options.slot)?.drop(&world.pool).await?;
+    world.execute("UPDATE relais_capture SET commit_lsn = '0/0', ordinal = 0").await?;
+    let capture = world.start(options).await?;
+    world.sink.until("the row", |arrived| ids(arrived).contains(&1)).await?;
+    capture.stop().await
+}
+
+#[tokio::test]
+async fn a_masked_key_is_in_no_id() -> Result<()> {
+    let world = World::new(&["people"]).await?;
+    world.execute("CREATE TABLE people (mail text PRIMARY KEY); INSERT INTO people VALUES ('ada@example.org')").await?;
+    let mut options = world.options.clone();
+    options.columns.masks.insert("public.people.mail".to_owned(), Mask::Hash { salt: "pepper".to_owned() });
+    let capture = world.start(options).await?;
+    world.sink.until("the snapshot", |arrived| arrived.len() == 1).await?;
+    world.execute("INSERT INTO people VALUES ('bob@example.org')").await?;
+    world.sink.until("the change", |arrived| arrived.len() == 2).await?;
+    let told = format!("{:?}", world.sink.arrived());
+    ensure!(!told.contains("example.org"), "{told}");
+    capture.stop().await
 }

@@ -114,7 +114,7 @@ async fn a_drop_that_was_interrupted_can_be_repeated() -> Result<()> {
             world.execute("DELETE FROM relais_capture").await?;
         }
         if steps > 2 {
-            Publication::drop(&both.publication, &world.pool).await?;
+            Publication::drop(&both.publication, &format!("capture {}", both.name), &world.pool).await?;
         }
         for _ in 0..2 {
             database.drop(&both).await?;

@@ -27,7 +27,9 @@ async fn a_transaction_of_300_000_rows_is_never_in_memory() -> Result<()> {
     );
     sqlx::raw_sql(AssertSqlSafe(setup)).execute(&pool).await?;
     let tables = vec![("public".to_owned(), "orders".to_owned())];
-    Publication { name: "shop".to_owned(), tables, operations: "insert".to_owned() }.ensure(&pool).await?;
+    Publication { name: "shop".to_owned(), tables, operations: "insert".to_owned(), owner: "test".to_owned() }
+        .ensure(&pool)
+        .await?;
     let (slot, address) = (Slot::new("spool_memory")?, Address::parse(database.url())?);
     slot.create(&address).await?;
     let directory = tempfile::tempdir()?;

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use crate::{
     AggregateId, Dialect, OutboxError, TableName,
-    table::{create_statements, notify_function, notify_function_name, relay_tables},
+    table::{CHANNEL, create_statements, notify_function, notify_function_name, relay_tables},
 };
 
 /// How long a database may take to accept a connection.
@@ -50,8 +50,10 @@ pub async fn init(url: &str, table: &TableName, aggregate_id: AggregateId, notif
                 .bind(table.sql())
                 .fetch_one(&mut *transaction)
                 .await?;
-            let notifies: bool = sqlx::query_scalar("SELECT to_regproc($1) IS NOT NULL")
+            let notifies = "SELECT EXISTS (SELECT 1 FROM pg_proc WHERE oid = to_regproc($1) AND prosrc LIKE $2)";
+            let notifies: bool = sqlx::query_scalar(notifies)
                 .bind(notify_function_name(table))
+                .bind(format!("%pg_notify('{CHANNEL}'%"))
                 .fetch_one(&mut *transaction)
                 .await?;
             let newer = (there && notifies).then(|| notify_function(table));

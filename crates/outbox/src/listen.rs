@@ -105,12 +105,15 @@ impl Listening {
 
     async fn listen(&mut self) -> Result<()> {
         let mut listener = PgListener::connect(&self.url).await?;
+        // A connection that is lost is to be noticed here.
+        listener.eager_reconnect(false);
         listener.listen(CHANNEL).await?;
         let mut lock = TableLock::connect(&self.url, self.table.clone()).await?;
         loop {
             while *self.states.borrow_and_update() != RelayState::Waits {
                 tokio::select! {
-                    heard = listener.try_recv() => { heard?.ok_or_else(closed)?; }
+                    // It may wait for the lock for long after that, and this is not said again.
+                    heard = listener.try_recv() => self.hear(heard?)?,
                     changed = self.states.changed() => changed.map_err(|_| closed())?,
                 }
             }
@@ -165,8 +168,9 @@ struct TableLock {
 impl TableLock {
     async fn connect(url: &str, table: TableName) -> Result<Self> {
         let mut connection = PgConnection::connect(url).await?;
-        // It waits for as long as a writer's transaction is open. What it commits is a notification, which no disk need have.
-        let settings = "SET lock_timeout = 0; SET statement_timeout = 0; SET idle_session_timeout = 0;
+        // While it waits for the lock its snapshot keeps the server from removing dead rows: it begins anew now and then. What it
+        // commits is a notification, which no disk need have.
+        let settings = "SET lock_timeout = '10s'; SET statement_timeout = 0; SET idle_session_timeout = 0;
                         SET synchronous_commit = off";
         sqlx::raw_sql(settings).execute(&mut connection).await?;
         Ok(Self { connection, table })
@@ -174,7 +178,13 @@ impl TableLock {
 
     /// Takes the lock, then wakes all relays of the table: none has heard of what was committed before.
     async fn take(&mut self) -> Result<()> {
-        sqlx::query(TAKE_LOCK).bind(self.table.sql()).execute(&mut self.connection).await?;
+        loop {
+            match sqlx::query(TAKE_LOCK).bind(self.table.sql()).execute(&mut self.connection).await {
+                // A writer's transaction is open, or another relay waits too.
+                Err(sqlx::Error::Database(error)) if error.code().as_deref() == Some("55P03") => {}
+                taken => break taken.map(drop)?,
+            }
+        }
         let notify = sqlx::query("SELECT pg_notify($1, $2)").bind(CHANNEL).bind(self.table.to_string());
         notify.execute(&mut self.connection).await?;
         Ok(())

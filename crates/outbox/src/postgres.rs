@@ -96,19 +96,21 @@ impl PostgresOutbox {
     }
 
     /// That no row of the key of `o` is parked or waits for a retry; `$1` is the outbox, and `key` how a key is computed. There
-    /// may be a million such keys: each row looks them up in an index, or all are read once and hashed.
+    /// may be a million such keys: each row looks them up in an index, or all are read once and hashed. The time must be the same
+    /// for all rows: else a key's wait could end between its first row and the next one, which would overtake it.
     fn key_does_not_wait(&self, layout: &Layout, template: &Template, key: &str) -> String {
         let table = self.table.sql();
         let waits = |w: &str| {
             format!(
                 "{w}.published_at IS NULL AND ({w}.next_try_at IS NOT NULL OR {w}.parked_at IS NOT NULL)
-                 AND ({w}.parked_at IS NOT NULL OR {w}.next_try_at > clock_timestamp())"
+                 AND ({w}.parked_at IS NOT NULL OR {w}.next_try_at > statement_timestamp())"
             )
         };
+        // `OFFSET 0` keeps it from becoming a join, which would read the whole backlog for each batch.
         if layout.finds_failed_keys(template) {
             format!(
                 "o.parked_at IS NULL AND $1 <> ''
-                 AND NOT EXISTS (SELECT 1 FROM {table} w WHERE w.aggregate_id = o.aggregate_id AND {})",
+                 AND NOT EXISTS (SELECT 1 FROM {table} w WHERE w.aggregate_id = o.aggregate_id AND {} OFFSET 0)",
                 waits("w")
             )
         } else if layout.keeps_retries() {
@@ -121,7 +123,7 @@ impl PostgresOutbox {
             format!(
                 "NOT EXISTS (SELECT 1 FROM {retry} r JOIN {table} w ON w.id = r.id::{id_type}
                              WHERE r.outbox = $1 AND r.key = {key} AND w.published_at IS NULL AND w.retry_count > 0
-                                   AND (r.parked_at IS NOT NULL OR r.next_try_at > clock_timestamp()))",
+                                   AND (r.parked_at IS NOT NULL OR r.next_try_at > statement_timestamp()) OFFSET 0)",
                 retry = self.beside("relais_outbox_retry"),
                 id_type = layout.id_type
             )

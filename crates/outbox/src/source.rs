@@ -60,7 +60,7 @@ impl CaptureSource {
         let slot = self.slot(options)?;
         if slot.state(&self.pool).await?.is_some() {
             slot.drop(&self.pool).await?;
-            Publication::drop(&self.publication_name(options)?, &self.pool).await?;
+            Publication::drop(&self.publication_name(options)?, &owner(options), &self.pool).await?;
         }
         Ok(())
     }
@@ -71,7 +71,7 @@ impl CaptureSource {
             None => self.slot(options)?.name().to_owned(),
         };
         let tables = vec![(self.schema.clone(), self.table.name().to_owned())];
-        Ok(Publication { name, tables, operations: "insert".to_owned() })
+        Ok(Publication { name, tables, operations: "insert".to_owned(), owner: owner(options) })
     }
 
     pub(crate) fn publication_name(&self, options: &RelayOptions) -> Result<String> {
@@ -86,6 +86,7 @@ impl CaptureSource {
             changes: false,
             slot: slot.name().to_owned(),
             publication: publication.name,
+            owner: publication.owner,
         };
         let lacks = check(&self.pool, &wanted).await?;
         Ok(lacks.iter().filter(|lack| !lack.only_a_warning).map(ToString::to_string).collect())
@@ -181,6 +182,11 @@ impl CaptureSource {
         let rows = sqlx::query(AssertSqlSafe(sql)).bind(ids).fetch_all(&self.pool).await?;
         Ok(rows.iter().map(|row| row.try_get("id")).collect::<std::result::Result<_, _>>()?)
     }
+}
+
+/// Whose an outbox's publication is.
+fn owner(options: &RelayOptions) -> String {
+    format!("outbox {}", options.outbox)
 }
 
 /// Waits for a commit to be visible, but not for ever.

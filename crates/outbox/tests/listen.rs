@@ -177,5 +177,13 @@ async fn a_trigger_of_an_earlier_version_is_replaced_by_init() -> Result<()> {
     listener.listen("relais_outbox").await?;
     outbox.add(&mut connection, &world::event("o-1", 0, 0)?).await?;
     ensure!(heard(&mut listener).await? == 0, "the new function says nothing while nobody waits");
+    // A function of that name that somebody else made stays.
+    let theirs = "CREATE OR REPLACE FUNCTION outbox_notify() RETURNS trigger LANGUAGE plpgsql AS $$
+                  BEGIN PERFORM pg_notify('theirs', 'outbox'); RETURN NULL; END $$";
+    sqlx::raw_sql(theirs).execute(&mut connection).await?;
+    ensure!(!init().await?, "it was there");
+    listener.listen("theirs").await?;
+    outbox.add(&mut connection, &world::event("o-1", 1, 0)?).await?;
+    ensure!(heard(&mut listener).await? == 1, "it still says what it said");
     Ok(())
 }

@@ -142,6 +142,10 @@ impl OutboxRelays for Outboxes {
     }
 
     async fn release(&self, record: &RelayRecord) -> Result<(), EngineError> {
+        // Declared again meanwhile, the slot is in use again.
+        if self.0.record(record.name.as_str()).await?.is_some() {
+            return Ok(());
+        }
         let declared = Declared::stored(record).map_err(|problems| not_understood(&problems))?;
         let store = within(open(&declared)).await?;
         within(relais_outbox::drop_slot(store.as_ref(), &declared.options)).await

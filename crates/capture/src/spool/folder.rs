@@ -19,7 +19,7 @@ const CHANGES: &str = "changes";
 const LOCK: &str = "lock";
 
 /// Locked while folders are made and removed.
-const DOOR: &str = "spool.lock";
+const DIRECTORY_LOCK: &str = "spool.lock";
 
 /// A folder for the files of one stream. Removed with its files when it is dropped.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Folder {
     /// Makes a folder, and removes those of dead processes.
     pub(super) fn create(directory: &Path, name: &str) -> io::Result<Self> {
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
-        let door = lock_file(&directory.join(DOOR))?;
+        let door = lock_file(&directory.join(DIRECTORY_LOCK))?;
         // Between the making of a folder and its lock, nobody may take it for one that is left over.
         door.lock()?;
         for entry in fs::read_dir(directory)? {
@@ -122,7 +122,7 @@ mod tests {
 
     fn names(directory: &Path) -> Vec<String> {
         let names = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
-        let mut names: Vec<String> = names.filter(|name| name != DOOR).collect();
+        let mut names: Vec<String> = names.filter(|name| name != DIRECTORY_LOCK).collect();
         names.sort();
         names
     }

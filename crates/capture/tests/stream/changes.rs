@@ -220,7 +220,13 @@ async fn what_a_database_lacks_is_said_before_anything_is_changed() -> Result<()
     world.execute(&format!("CREATE ROLE {user} LOGIN; CREATE TABLE keyless (n integer)")).await?;
     let pool = PgPool::connect(&world.database.url().replace("postgres@", &format!("{user}@"))).await?;
     let tables = ["keyless", "missing"].map(|name| ("public".to_owned(), name.to_owned())).to_vec();
-    let wanted = Wanted { tables, changes: true, slot: "none".to_owned(), publication: "none".to_owned() };
+    let wanted = Wanted {
+        tables,
+        changes: true,
+        slot: "none".to_owned(),
+        publication: "none".to_owned(),
+        owner: "test".to_owned(),
+    };
     let said: Vec<String> = check(&pool, &wanted).await?.iter().map(ToString::to_string).collect();
     for part in ["may not replicate", "may not create a publication", "may not read public.keyless", "does not own"] {
         assert!(said.iter().any(|lack| lack.contains(part)), "{part}: {said:#?}");
@@ -231,7 +237,13 @@ async fn what_a_database_lacks_is_said_before_anything_is_changed() -> Result<()
     pool.close().await;
     world.execute(&format!("DROP OWNED BY {user}; DROP ROLE {user}")).await?;
     let tables = vec![("public".to_owned(), "orders".to_owned())];
-    let wanted = Wanted { tables, changes: false, slot: "none".to_owned(), publication: "none".to_owned() };
+    let wanted = Wanted {
+        tables,
+        changes: false,
+        slot: "none".to_owned(),
+        publication: "none".to_owned(),
+        owner: "test".to_owned(),
+    };
     let lacks = check(&world.pool, &wanted).await?;
     assert!(lacks.iter().all(|lack| lack.only_a_warning), "{lacks:?}");
     // A publication that somebody made for something else.

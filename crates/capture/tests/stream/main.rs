@@ -90,6 +90,7 @@ fn publication() -> Publication {
         name: "shop".to_owned(),
         tables: vec![("public".to_owned(), "orders".to_owned())],
         operations: "insert, update, delete, truncate".to_owned(),
+        owner: "test".to_owned(),
     }
 }
 

@@ -148,7 +148,7 @@ async fn compare(seed: u64, messages: bool, limit: u64) -> Result<()> {
     }
     let tables = workers.iter().map(|worker| ("public".to_owned(), worker.table.clone())).collect();
     let operations = "insert, update, delete, truncate".to_owned();
-    Publication { name: "work".to_owned(), tables, operations }.ensure(&world.pool).await?;
+    Publication { name: "work".to_owned(), tables, operations, owner: "test".to_owned() }.ensure(&world.pool).await?;
     let live = Slot::new(format!("{}_live", world.slot.name()))?;
     let without = Slot::new(format!("{}_without", world.slot.name()))?;
     live.create(&world.address()?).await?;

@@ -132,7 +132,7 @@ impl Engine {
         self.outbox_state(name.as_str()).await
     }
 
-    /// Removes an outbox. Its table stays as it is; its slot and publication are dropped as soon as its database is there.
+    /// Removes an outbox. Its table stays as it is; its slot and publication are dropped.
     pub async fn delete_outbox(&self, name: &str) -> Result<ApplyReport, EngineError> {
         let changes = vec![Change::Relay(RelayChange::Delete(
             RelayKind::Outbox,

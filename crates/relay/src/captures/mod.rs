@@ -105,21 +105,24 @@ impl Planner for Captures {
 /// A slot can not decode changes that are older than its publication.
 fn changed_publication(before: &DeclaredCapture, declared: &DeclaredCapture) -> Option<Problem> {
     let (old, new) = (&before.options, &declared.options);
-    (old.slot == new.slot && old.publication != new.publication).then(|| {
+    let has_moved = server(before) != server(declared);
+    (!has_moved && old.slot == new.slot && old.publication != new.publication).then(|| {
         let message = format!(
-            "the slot {} was made for the publication {}: change `slot` too (tables are read anew), or keep it",
+            "the slot {} was made for the publication {}: change `slot` too, or keep it",
             old.slot, old.publication
         );
         Problem::at("publication", message)
     })
 }
 
+/// Which server a capture reads, as far as its URL tells.
+fn server(declared: &DeclaredCapture) -> String {
+    Address::parse(declared.database_url()).map(|address| address.to_string()).unwrap_or_default()
+}
+
 /// Captures that name the same slot of the same server: each would get a part of the changes.
 fn shared_slots(declared: &[CaptureDeclaration], stored: &[RelayRecord], prune: bool) -> Vec<Problem> {
-    let place = |one: &DeclaredCapture| {
-        let server = Address::parse(one.database_url()).map(|address| address.to_string()).unwrap_or_default();
-        (server, one.options.slot.clone())
-    };
+    let place = |one: &DeclaredCapture| (server(one), one.options.slot.clone());
     let named: HashSet<&str> = declared.iter().map(|one| one.capture_name.as_str()).collect();
     let others = stored.iter().filter(|record| !prune && !named.contains(record.name.as_str()));
     let others = others.filter_map(|record| DeclaredCapture::stored(record).ok());

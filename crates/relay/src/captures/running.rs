@@ -237,7 +237,10 @@ async fn capture(record: &RelayRecord, resources: &RelayResources, insight: &Cap
                 if insight.set_trouble(why.clone()) {
                     tracing::warn!(capture = name, why, "tables can not be captured for now");
                 }
-                protect(record).await;
+                tokio::select! {
+                    _ = protect(record) => {}
+                    () = stop.cancelled() => return,
+                }
             }
         }
         tokio::select! {
@@ -250,8 +253,13 @@ async fn capture(record: &RelayRecord, resources: &RelayResources, insight: &Cap
 /// Looks after the slot of a capture that is paused.
 async fn watch_slot(record: &RelayRecord, insight: &CaptureInsight, stop: CancellationToken) {
     while !stop.is_cancelled() {
-        if let Some(why) = protect(record).await {
-            insight.set_trouble(why);
+        tokio::select! {
+            protected = protect(record) => {
+                if let Some(why) = protected {
+                    insight.set_trouble(why);
+                }
+            }
+            () = stop.cancelled() => return,
         }
         tokio::select! {
             () = tokio::time::sleep(WATCH_EVERY) => {}
