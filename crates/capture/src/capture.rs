@@ -7,7 +7,7 @@
 //! no row in which to keep it.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -125,6 +125,7 @@ impl Capture {
             run,
             reading: None,
             streamed: Streamed::default(),
+            left_out: HashSet::new(),
             position: progress.position,
             timeline: progress.timeline,
             watched: Instant::now(),

@@ -85,6 +85,8 @@ pub(crate) struct Following<'a> {
     pub(crate) run: String,
     pub(crate) reading: Option<Reading>,
     pub(crate) streamed: Streamed,
+    /// Tables whose changes are left out.
+    pub(crate) left_out: HashSet<String>,
     pub(crate) position: StreamPosition,
     pub(crate) timeline: u32,
     pub(crate) watched: Instant,
@@ -175,6 +177,16 @@ impl Following<'_> {
         tables.iter().any(|(schema, name)| *schema == relation.schema && *name == relation.name)
     }
 
+    /// Says once that changes of a table are left out: nobody else notices that a captured table was renamed.
+    fn tell_of_left_out(&mut self, relation: &Relation) {
+        let table = format!("{}.{}", relation.schema, relation.name);
+        if !self.left_out.contains(&table) {
+            let capture = &self.capture.options.name;
+            tracing::warn!(capture, table, "changes of a table that is not captured are left out; was it renamed?");
+            self.left_out.insert(table);
+        }
+    }
+
     /// The messages of a batch.
     async fn outgoing(&mut self, events: Vec<StreamEvent>) -> Result<Outgoing> {
         let mut outgoing = Outgoing::default();
@@ -183,6 +195,7 @@ impl Following<'_> {
             match event {
                 // Of a table that is not captured any more, or of a publication that has others too.
                 StreamEvent::Change(change) if !self.is_captured(&change.relation) => {
+                    self.tell_of_left_out(&change.relation);
                     outgoing.position = Some(change.position);
                 }
                 StreamEvent::Change(change) => {

@@ -27,11 +27,10 @@
 //! # }
 //! ```
 //!
-//! The folder by file: `table` has the columns and the DDL, `add` the insert, `init` makes it by URL, `store` the port of what a relay does in the
-//! outbox's database, `postgres` (with `rows`) and `sqlite` its drivers, `options` and `stats` what goes in and comes out of a relay, `relay`
-//! its loop, `publish` what it does with rows, `preparation`, `capture` and
-//! `source` how rows come from the log. What is deliberately not here:
-//! any sink.
+//! The folder by file: `table` has the columns and the DDL, `add` the insert, `init` makes it by URL, `store` the port of what
+//! a relay does in the outbox's database, `postgres` (with `rows`) and `sqlite` its drivers, `listen` how a relay is woken,
+//! `options` and `stats` what goes in and comes out of a relay, `relay` its loop, `publish` what it does with rows,
+//! `preparation`, `capture` and `source` how rows come from the log. What is deliberately not here: any sink.
 
 mod add;
 mod capture;
