@@ -132,7 +132,7 @@ pub async fn publish(pool: &PgPool) -> Result<String> {
         name,
         tables,
         operations: "insert, update, delete, truncate".to_owned(),
-        owner: "bench".to_owned(),
+        owner: "capture bench".to_owned(),
     };
     publication.ensure(pool).await?;
     Ok(publication.name)
