@@ -36,7 +36,8 @@ pub async fn bare_loop(url: String, table: &'static str) -> Result<(usize, Durat
     let mut client = connect(&url).await?;
     let select = format!(
         "SELECT id, aggregate_id, event_type, payload::text, aggregate_type, headers::text, schema_version, correlation_id
-         FROM {table} WHERE published_at IS NULL ORDER BY sequence LIMIT {BATCH} FOR UPDATE SKIP LOCKED"
+         FROM {table} WHERE published_at IS NULL AND parked_at IS NULL ORDER BY sequence LIMIT {BATCH}
+         FOR UPDATE SKIP LOCKED"
     );
     let select = client.prepare(&select).await?;
     let update = client.prepare(&format!("UPDATE {table} SET published_at = now() WHERE id = ANY($1)")).await?;
