@@ -16,8 +16,7 @@ const TABLE: &str = "CREATE TABLE IF NOT EXISTS relais_capture (
     ordinal    bigint NOT NULL DEFAULT 0,
     snapshot   text[] NOT NULL DEFAULT '{}',
     after_key  text[],
-    updated_at timestamptz NOT NULL DEFAULT now(),
-    slot       text
+    updated_at timestamptz NOT NULL DEFAULT now()
 )";
 
 /// The index that [`SLOT`] makes.
