@@ -71,8 +71,8 @@ A file is applied as a whole or not at all. What it does not name stays as it is
 it names becomes what the file says: a key that is absent gets its default.
 
 The database and the sink of a new or changed outbox or capture are asked whether they can be used. One that is away is
-refused by `relais apply` and the admin API (`--no-check` and `check=false` store it all the same); a file that the server watches is
-applied, with a warning.
+refused by `relais apply` and the admin API (`--no-check` and `check=false` store it all the same); a file that the
+server watches is applied, with a warning.
 
 - **Names** have 1 to 100 ASCII letters, digits, `.`, `_` and `-`, and begin with a letter or a digit.
 - **Durations** are written like `250ms`, `30s`, `5m`, `1h30m` or `7d`.
