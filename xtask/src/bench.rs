@@ -8,7 +8,7 @@ use anyhow::Result;
 
 use crate::{
     cargo::{self, cargo, run as execute},
-    debezium, packages, python,
+    debezium, packages, postgres, python, rabbitmq,
 };
 
 /// What the benchmark `rabbitmq` is held against. Pinned, so that figures can be compared.
@@ -18,6 +18,13 @@ const CELERY: &str = "celery==5.7.0\nsqlalchemy==2.1.8\npsycopg2-binary==2.9.13\
 pub fn run(arguments: &[String]) -> Result<()> {
     let named = arguments.iter().any(|argument| !argument.starts_with('-'));
     let asked_for = |name: &str| !named || arguments.iter().any(|argument| argument == name);
+    postgres::ensure_installed()?;
+    if ["outbox", "rabbitmq"].into_iter().any(asked_for) {
+        rabbitmq::ensure_installed()?;
+    }
+    if ["bus", "outbox"].into_iter().any(asked_for) {
+        packages::ensure(&["redis-server"])?;
+    }
     // In one go: built one after the other, their features differ and both would be compiled twice.
     let mut build = cargo(["build", "--release", "-p", "relais-server", "-p", "relais-bench"]);
     // librdkafka takes a minute to build, and is of no use without a broker.
@@ -25,9 +32,6 @@ pub fn run(arguments: &[String]) -> Result<()> {
         build.args(["--features", "relais-bench/kafka"]);
     }
     execute(&mut build)?;
-    if ["bus", "outbox"].into_iter().any(asked_for) {
-        packages::ensure(&["redis-server"])?;
-    }
     let mut bench = Command::new(cargo::binary("release", "relais-bench")?);
     bench.args(arguments).env("RELAIS_BIN", cargo::binary("release", "relais")?);
     let alone = arguments.iter().any(|argument| argument == "--alone");

@@ -20,7 +20,7 @@ use crate::{
     Publication, ReplicationConnection, Slot, StreamOptions, StreamPosition, SystemIdentity,
     catalog::Catalog,
     debezium::Envelope,
-    follow::{Following, now_micros},
+    follow::{Following, StoredPosition, now_micros},
     progress::ProgressStore,
     snapshot::Streamed,
 };
@@ -126,7 +126,7 @@ impl Capture {
             reading: None,
             streamed: Streamed::default(),
             left_out: HashSet::new(),
-            position: progress.position,
+            position: StoredPosition::new(progress.position),
             timeline: progress.timeline,
             watched: Instant::now(),
             failures,

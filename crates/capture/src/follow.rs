@@ -27,6 +27,9 @@ type Result<T> = std::result::Result<T, CaptureError>;
 /// How often the slot is looked at.
 const WATCH_EVERY: Duration = Duration::from_secs(2);
 
+/// How long a position may wait to be stored while batches are small: a commit for each of them would slow down the writers.
+const STORE_EVERY: Duration = Duration::from_millis(50);
+
 /// A chunk that is being read, and the keys that were changed since its first watermark was streamed.
 pub(crate) struct Reading {
     table: String,
@@ -69,6 +72,32 @@ struct Outgoing {
     read: Vec<(String, Option<Vec<String>>)>,
 }
 
+/// How far the stream was published, and how much of that is stored.
+pub(crate) struct StoredPosition {
+    stored: StreamPosition,
+    reached: StreamPosition,
+    /// How many messages were published since it was stored.
+    messages: usize,
+    stored_at: Instant,
+    /// What the slot may be told once it is stored.
+    confirm: Option<u64>,
+}
+
+impl StoredPosition {
+    pub(crate) fn new(stored: StreamPosition) -> Self {
+        Self { stored, reached: stored, messages: 0, stored_at: Instant::now(), confirm: None }
+    }
+
+    fn is_stored(&self) -> bool {
+        self.reached == self.stored
+    }
+
+    /// Whether it must not wait: a crash repeats at most this many messages and those of the batch that is being published.
+    fn is_due(&self, messages: usize) -> bool {
+        self.messages >= messages || self.stored_at.elapsed() >= STORE_EVERY
+    }
+}
+
 /// Follows the stream.
 pub(crate) struct Following<'a> {
     pub(crate) capture: &'a Capture,
@@ -87,7 +116,7 @@ pub(crate) struct Following<'a> {
     pub(crate) streamed: Streamed,
     /// Tables whose changes are left out.
     pub(crate) left_out: HashSet<String>,
-    pub(crate) position: StreamPosition,
+    pub(crate) position: StoredPosition,
     pub(crate) timeline: u32,
     pub(crate) watched: Instant,
     pub(crate) failures: &'a mut u32,
@@ -105,21 +134,37 @@ impl Following<'_> {
             };
             self.capture.handle.update(|stats| (stats.activity, stats.trouble) = (activity, None));
             tokio::select! {
-                () = stop.cancelled() => return Ok(()),
+                () = stop.cancelled() => return self.store_position().await,
                 batch = self.stream.next() => {
                     let ChangeBatch { events, confirm, .. } = batch?;
                     let outgoing = self.outgoing(events).await?;
                     if !self.deliver(outgoing, stop).await? {
-                        return Ok(());
+                        return self.store_position().await;
                     }
-                    if let Some(lsn) = confirm {
-                        self.stream.confirm(lsn);
+                    self.position.confirm = confirm.or(self.position.confirm);
+                    if self.position.is_stored() || self.position.is_due(self.capture.options.batch_rows) {
+                        self.store_position().await?;
                     }
                     *self.failures = 0;
                 }
+                () = tokio::time::sleep_until((self.position.stored_at + STORE_EVERY).into()),
+                    if !self.position.is_stored() => self.store_position().await?,
                 _ = upkeep.tick() => self.upkeep().await?,
             }
         }
+    }
+
+    /// Stores how far it is, then tells the slot.
+    async fn store_position(&mut self) -> Result<()> {
+        if !self.position.is_stored() {
+            self.store.advance(self.position.reached).await?;
+            self.position.stored = self.position.reached;
+            (self.position.messages, self.position.stored_at) = (0, Instant::now());
+        }
+        if let Some(lsn) = self.position.confirm.take() {
+            self.stream.confirm(lsn);
+        }
+        Ok(())
     }
 
     /// Begins to read the next chunk of a snapshot, if there is one and none is being read.
@@ -348,9 +393,10 @@ impl Following<'_> {
         Ok(table)
     }
 
-    /// Publishes until the sink has confirmed everything, and stores how far it is; false if it was told to stop before.
+    /// Publishes until the sink has confirmed everything, and notes how far it is; false if it was told to stop before.
     async fn deliver(&mut self, outgoing: Outgoing, stop: &CancellationToken) -> Result<bool> {
         let Outgoing { mut messages, changes, snapshot_rows, position, committed_at, read } = outgoing;
+        let number = messages.len();
         let mut pause = Duration::from_millis(50);
         while !messages.is_empty() {
             let (kept, why) = self.publish(messages).await;
@@ -368,11 +414,15 @@ impl Following<'_> {
             pause = (pause * 2).min(LONGEST_PAUSE);
             self.upkeep().await?;
         }
-        if let Some(position) = position.filter(|position| *position > self.position) {
+        if let Some(position) = position.filter(|position| *position > self.position.reached) {
             // Before it is stored: the server may be lost with what it stores.
             self.capture.note_reached(self.timeline, position);
-            self.store.advance(position).await?;
-            self.position = position;
+            self.position.reached = position;
+            self.position.messages += number;
+        }
+        if !read.is_empty() {
+            // Before the chunk that was read there.
+            self.store_position().await?;
         }
         for (table, after_key) in read {
             self.store.advance_snapshot(&table, after_key.as_deref()).await?;

@@ -6,6 +6,8 @@
 //! log ends by then, and goes on with the stream. Rows of transactions before that place may be published already, and are
 //! looked up before they are sent.
 //!
+//! While rows are published, those before them are marked ([`Marking`]). The slot is told of rows only after their marks.
+//!
 //! A message that fails is written down in its row, and its key is left to polling until all of it is published: the stream
 //! passes over its rows, which are safe in the table.
 
@@ -26,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     Activity, CaptureSource, OutboxError, OutboxRow, ReadRequest, Relay, RelayIntent, RelayOptions,
+    marking::Marking,
     relay::{Shift, Step},
 };
 
@@ -35,9 +38,8 @@ pub(crate) const WATCH_EVERY: Duration = Duration::from_secs(2);
 /// How often rows that failed are looked at, while there are any.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// How often to look for rows that the stream should have brought: while it is quiet, and while it is not.
-const SWEEP_WHEN_QUIET: Duration = Duration::from_secs(10);
-const SWEEP_WHEN_BUSY: Duration = Duration::from_secs(60);
+/// How much less often rows that the stream should have brought are looked for while it brings others.
+const SWEEP_LESS_WHEN_BUSY: u32 = 6;
 
 /// So many transactions are remembered of which rows were passed over.
 const PASSED_OVER: usize = 1000;
@@ -71,6 +73,7 @@ struct Capturing<'a> {
     relay: &'a Relay,
     source: &'a CaptureSource,
     columns: Columns,
+    marking: Marking<'a>,
     /// Rows of transactions up to here may have been published by polling.
     polled_until: u64,
     /// Keys that are left to polling.
@@ -80,6 +83,8 @@ struct Capturing<'a> {
     watched: Instant,
     /// When the stream brought something for the last time.
     brought: Instant,
+    /// When the transaction of the last row that it brought was committed, by the database's clock.
+    brought_until: Option<i64>,
     /// When it was looked for rows that the stream should have brought.
     swept: Instant,
     /// How often in a row there were some.
@@ -98,11 +103,13 @@ impl Relay {
             relay: self,
             source,
             columns: Columns::default(),
+            marking: Marking::default(),
             polled_until: 0,
             failed_keys: BTreeSet::new(),
             passed_over: BTreeSet::new(),
             watched: Instant::now(),
             brought: Instant::now(),
+            brought_until: None,
             swept: Instant::now(),
             missed: 0,
         };
@@ -125,7 +132,13 @@ impl Capturing<'_> {
         self.catch_up(shift, RelayIntent::WantsAll, stop).await?;
         // While the server has not noticed yet that the one before is gone, it is better to poll.
         let mut stream = self.start().await?;
-        let ended = self.follow(&mut stream, shift, stop).await;
+        let mut ended = self.follow(&mut stream, shift, stop).await;
+        // What is marked is not repeated.
+        let marked = self.marking.settle().await;
+        self.tell_slot(&stream);
+        if ended.is_ok() {
+            ended = marked.map_err(CaptureEnd::Failed);
+        }
         if matches!(ended, Err(CaptureEnd::Failed(_))) {
             return ended;
         }
@@ -160,26 +173,45 @@ impl Capturing<'_> {
         upkeep.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tokio::select! {
+                // The stream comes last: it may have something at any time, and marks are to be on their way before.
+                biased;
                 () = stop.cancelled() => return Ok(()),
-                batch = stream.next() => {
-                    let ChangeBatch { events, confirm, .. } = batch?;
-                    if !events.is_empty() {
-                        self.brought = Instant::now();
-                    }
-                    self.deliver(events, shift, stop).await?;
-                    if stop.is_cancelled() {
-                        return Ok(());
-                    }
-                    if let Some(lsn) = confirm {
-                        stream.confirm(lsn);
-                    }
+                marked = self.marking.settle(), if self.marking.is_running() => marked?,
+                _ = failures.tick(), if !self.failed_keys.is_empty() => {
+                    self.marking.settle().await?;
+                    self.look_at_failures(shift, stop).await?;
                 }
-                _ = failures.tick(), if !self.failed_keys.is_empty() => self.look_at_failures(shift, stop).await?,
                 _ = upkeep.tick() => {
+                    // Marks that nobody waits for would keep a connection from whatever comes next.
+                    self.marking.settle().await?;
                     self.upkeep(shift, RelayIntent::Captures, stop).await?;
                     self.sweep(shift, stop).await?;
                 }
+                batch = stream.next() => {
+                    let ChangeBatch { events, confirm, .. } = batch?;
+                    if let Some(StreamEvent::Change(last)) = events.last() {
+                        self.brought_until = Some(last.transaction.committed_at);
+                    }
+                    let brought = !events.is_empty();
+                    self.deliver(events, shift, stop).await?;
+                    if brought {
+                        // A sink may have taken long, and more is waiting: that is not quiet.
+                        self.brought = Instant::now();
+                    }
+                    if stop.is_cancelled() {
+                        return Ok(());
+                    }
+                    self.marking.delivered(confirm);
+                }
             }
+            self.tell_slot(stream);
+        }
+    }
+
+    /// Tells the slot what is marked.
+    fn tell_slot(&mut self, stream: &ChangeStream) {
+        if let Some(lsn) = self.marking.take_marked() {
+            stream.confirm(lsn);
         }
     }
 
@@ -215,12 +247,15 @@ impl Capturing<'_> {
     /// Looks for rows that the stream should have brought long ago, and publishes them. If that happens again, something is
     /// wrong with the stream, and it is made anew.
     async fn sweep(&mut self, shift: &mut Shift, stop: &CancellationToken) -> Result<(), CaptureEnd> {
-        let quiet = self.brought.elapsed() > SWEEP_WHEN_QUIET;
-        if self.swept.elapsed() < if quiet { SWEEP_WHEN_QUIET } else { SWEEP_WHEN_BUSY } {
+        let every = self.relay.options.capture.sweep;
+        let quiet = self.brought.elapsed() > every;
+        if self.swept.elapsed() < if quiet { every } else { every * SWEEP_LESS_WHEN_BUSY } {
             return Ok(());
         }
         self.swept = Instant::now();
-        if !self.source.has_overdue().await? {
+        // A stream that is behind still brings what is newer than its last row.
+        let brought_until = self.brought_until.filter(|_| !quiet);
+        if !self.source.has_overdue(every, brought_until).await? {
             self.missed = 0;
             return Ok(());
         }
@@ -239,6 +274,8 @@ impl Capturing<'_> {
         stop: &CancellationToken,
     ) -> Result<(), CaptureEnd> {
         let relay = self.relay;
+        // Polling would publish what is not marked.
+        self.marking.settle().await?;
         self.until_visible().await?;
         let before = relay.handle.stats().activity;
         relay.handle.update(|stats| stats.activity = Activity::CatchingUp);
@@ -323,7 +360,12 @@ impl Capturing<'_> {
                     sent.push(row.clone());
                 }
             }
-            let published = self.relay.publish_rows(sent, &transactions).await?;
+            let relay = self.relay;
+            let (marked, (published, confirmed)) = tokio::join!(self.marking.settle(), relay.publish_rows(sent));
+            marked?;
+            if !confirmed.is_empty() {
+                self.marking.begin(relay.mark(confirmed, transactions.clone()));
+            }
             if published.is_silent() {
                 // The sink is away. All these rows are in the table: polling finds out when it is back.
                 if let Some((_, transaction)) = rows.last() {

@@ -37,6 +37,7 @@ mod capture;
 mod error;
 mod init;
 mod listen;
+mod marking;
 mod options;
 mod postgres;
 mod preparation;

@@ -59,14 +59,24 @@ pub struct CaptureOptions {
     pub max_failed_keys: usize,
     /// How long a relay polls before it tries again to capture.
     pub retry: Duration,
+    /// How old an unpublished row must be to be looked for in the table although the stream should have brought it; and how
+    /// often that happens while the stream is quiet.
+    pub sweep: Duration,
     /// Where large transactions wait for their commit. Without it the server keeps them.
     pub spool: Option<Spool>,
 }
 
 impl Default for CaptureOptions {
     fn default() -> Self {
-        let retry = Duration::from_secs(30);
-        Self { slot: None, publication: None, max_retained_wal: 1 << 30, max_failed_keys: 10_000, retry, spool: None }
+        Self {
+            slot: None,
+            publication: None,
+            max_retained_wal: 1 << 30,
+            max_failed_keys: 10_000,
+            retry: Duration::from_secs(30),
+            sweep: Duration::from_secs(10),
+            spool: None,
+        }
     }
 }
 

@@ -31,7 +31,7 @@ pub(crate) enum Round {
 #[derive(Default)]
 pub(crate) struct Published {
     /// How many the sink confirmed.
-    pub(crate) confirmed: usize,
+    confirmed: usize,
     /// How many it refused.
     refused: usize,
     /// How many were handed to it.
@@ -81,7 +81,8 @@ impl Relay {
         if let Some(Probe { tried, size, .. }) = probe {
             rows = heads_of_keys(rows, *tried, *size);
         }
-        let published = self.publish_rows(rows, &[]).await?;
+        let (published, confirmed) = self.publish_rows(rows).await;
+        self.mark(confirmed, Vec::new()).await?;
         // A sink that says neither yes nor no to anything is away. But if it was there a moment ago and does not survive this one
         // message, then it is the message's fault.
         let silent = published.is_silent();
@@ -110,14 +111,9 @@ impl Relay {
         Ok(away.map_or(Round::Busy, Round::Away))
     }
 
-    /// Publishes rows and marks what was confirmed. What failed is not written down yet. `transactions` are those of rows that
-    /// come from the log, and may not be in the table yet for others to see.
-    pub(crate) async fn publish_rows(
-        &self,
-        rows: Vec<OutboxRow>,
-        transactions: &[u32],
-    ) -> Result<Published, OutboxError> {
-        let mut published = Published::default();
+    /// Publishes rows; also the ids of those that were confirmed. They are not marked yet, and what failed is not written down.
+    pub(crate) async fn publish_rows(&self, rows: Vec<OutboxRow>) -> (Published, Vec<String>) {
+        let (mut published, mut confirmed) = (Published::default(), Vec::new());
         let (mut sent, mut outgoing) = (Vec::new(), Vec::new());
         let (mut sent_keys, mut stopped) = (HashSet::new(), HashSet::new());
         for row in rows {
@@ -144,7 +140,6 @@ impl Relay {
         }
         let outcomes = self.publish(outgoing).await;
         published.tried = outcomes.len();
-        let mut confirmed = Vec::new();
         for (row, outcome) in sent.into_iter().zip(outcomes) {
             match outcome {
                 PublishOutcome::Confirmed => confirmed.push(row.id),
@@ -157,24 +152,26 @@ impl Relay {
             }
         }
         published.confirmed = confirmed.len();
-        if !confirmed.is_empty() {
-            self.mark(&confirmed, transactions).await?;
-            self.handle.update(|stats| stats.published += confirmed.len() as u64);
-        }
-        Ok(published)
+        (published, confirmed)
     }
 
-    async fn mark(&self, ids: &[String], transactions: &[u32]) -> Result<(), OutboxError> {
+    /// Marks rows that the sink has confirmed. `transactions` are those of rows that come from the log, and may not be in the
+    /// table yet for others to see.
+    pub(crate) async fn mark(&self, ids: Vec<String>, transactions: Vec<u32>) -> Result<(), OutboxError> {
+        if ids.is_empty() {
+            return Ok(());
+        }
         let delete = self.options.delete_published;
-        let marked = self.store.mark_published(&self.options.outbox, ids, delete).await?;
+        let marked = self.store.mark_published(&self.options.outbox, &ids, delete).await?;
         if marked < ids.len() as u64
             && !transactions.is_empty()
             && let Some(source) = self.store.capture_source().await?
         {
             // A commit is in the log before others see its rows.
-            source.until_visible(transactions).await?;
-            self.store.mark_published(&self.options.outbox, ids, delete).await?;
+            source.until_visible(&transactions).await?;
+            self.store.mark_published(&self.options.outbox, &ids, delete).await?;
         }
+        self.handle.update(|stats| stats.published += ids.len() as u64);
         Ok(())
     }
 

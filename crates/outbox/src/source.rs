@@ -143,14 +143,15 @@ impl CaptureSource {
         Ok(sqlx::query_scalar(AssertSqlSafe(sql)).fetch_optional(&self.pool).await?)
     }
 
-    /// Whether there is a row that should have been published long ago.
-    pub(crate) async fn has_overdue(&self) -> Result<bool> {
+    /// Whether there is an unpublished row that is older than `age`; or older than that was at a time, in microseconds of Unix.
+    pub(crate) async fn has_overdue(&self, age: Duration, at: Option<i64>) -> Result<bool> {
         let sql = format!(
-            "SELECT EXISTS (SELECT 1 FROM {} WHERE published_at IS NULL
-                 AND created_at < clock_timestamp() - interval '10 seconds')",
+            "SELECT EXISTS (SELECT 1 FROM {} WHERE published_at IS NULL AND created_at <
+                 LEAST(clock_timestamp(), timestamptz 'epoch' + $2 * interval '1 microsecond') - $1 * interval '1 second')",
             self.table.sql()
         );
-        Ok(sqlx::query_scalar(AssertSqlSafe(sql)).fetch_one(&self.pool).await?)
+        let found = sqlx::query_scalar(AssertSqlSafe(sql)).bind(age.as_secs_f64()).bind(at.map(|micros| micros as f64));
+        Ok(found.fetch_one(&self.pool).await?)
     }
 
     /// Waits until others see what these transactions have written.

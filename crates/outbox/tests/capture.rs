@@ -238,6 +238,21 @@ async fn a_row_that_counts_as_published_when_it_is_written_is_left_alone() -> Re
     Ok(())
 }
 
+/// An update is not in the stream.
+#[tokio::test]
+async fn a_row_that_the_stream_does_not_bring_is_found() -> Result<()> {
+    let world = world().await?;
+    let capture = CaptureOptions { sweep: Duration::from_millis(200), ..CaptureOptions::default() };
+    let relay = world.relay(RelayOptions { capture, ..RelayOptions::new("orders")? }).await?;
+    relay.until(|stats| stats.activity == Activity::Capturing).await?;
+    world.add("k", 1).await?;
+    relay.until(|stats| stats.published == 1).await?;
+    world.execute("UPDATE outbox SET published_at = NULL").await?;
+    relay.until(|stats| stats.published == 2).await?;
+    relay.until(|stats| stats.activity == Activity::Capturing).await?;
+    relay.stop().await
+}
+
 #[tokio::test]
 async fn outboxes_with_similar_names_have_slots_of_their_own() -> Result<()> {
     let world = world().await?;

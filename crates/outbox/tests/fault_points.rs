@@ -299,3 +299,25 @@ async fn a_relay_that_stood_still_while_another_took_over_breaks_no_order() -> R
     println!("{}", told.join("\n"));
     Ok(())
 }
+
+/// A sink that was slow leaves rows that are old and on their way.
+#[tokio::test]
+async fn a_stream_that_is_behind_brings_its_rows_itself() -> Result<()> {
+    let world = World::postgres().await?;
+    world.create().await?;
+    // The sink is held for a while. A relay that reads rows from the table never comes back.
+    let (held, reads) = (Trap::new(Point::BeforePublish, 0), Trap::new(Point::BeforeRead, 0));
+    let sink = Arc::new(TrappedSink { sink: Arc::clone(&world.sink), trap: Arc::clone(&held) });
+    let store = Arc::new(TrappedStore { store: world.open().await?, trap: Arc::clone(&reads) });
+    let sweep = Duration::from_millis(300);
+    let capture = CaptureOptions { sweep, ..CaptureOptions::default() };
+    let options = RelayOptions { capture, ..options(Mode::Capture)? };
+    let relay = world.relay_with(store, sink, options).await?;
+    relay.until(|stats| stats.activity == relais_outbox::Activity::Capturing).await?;
+    write(&world, 0, 12).await?;
+    held.until_reached().await?;
+    world.until_older_than(10 * sweep).await?;
+    held.open.send_replace(true);
+    relay.until(|stats| stats.published == 12 * KEYS as u64).await?;
+    relay.stop().await
+}

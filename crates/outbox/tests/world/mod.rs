@@ -281,6 +281,15 @@ impl World {
         self.until_none("SELECT count(*) FROM outbox WHERE published_at IS NULL").await
     }
 
+    /// Waits until all rows are older than this, by the database's clock.
+    pub async fn until_older_than(&self, age: std::time::Duration) -> Result<()> {
+        let seconds = age.as_secs_f64();
+        self.until_none(&format!(
+            "SELECT count(*) FROM outbox WHERE created_at > clock_timestamp() - {seconds} * interval '1 second'"
+        ))
+        .await
+    }
+
     /// Waits until the slot's reader has told the server that it needs nothing of the outbox any more.
     pub async fn until_slot_confirmed(&self) -> Result<()> {
         self.until_published().await?;
