@@ -11,7 +11,7 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 24] = [
+const MAY_KNOW: [(&str, &[&str]); 25] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     // What a handler is, for whoever runs it.
@@ -43,6 +43,8 @@ const MAY_KNOW: [(&str, &[&str]); 24] = [
     ("relais-server", ALL_THAT_SHIP),
     // For tests only: conformance suites speak the ports, never a driver.
     ("relais-testkit", &["relais-core", "relais-protocol", "relais-message"]),
+    // The model checker of tests.
+    ("relais-explore", &[]),
     // These two are tests themselves, and may use all there is.
     ("relais-tests", EVERYTHING),
     ("relais-bench", EVERYTHING),

@@ -5,11 +5,9 @@
 use std::collections::BTreeMap;
 
 use relais_core::{Condition, Event, Failure, Gate, Prerequisite, State, Status, TaskId, barred};
+use relais_explore::Model;
 
-use crate::{
-    explore::Model,
-    kept::{Kept, LEASE, check_change, response},
-};
+use crate::kept::{Kept, LEASE, check_change, response};
 
 /// What is wrong on purpose, to show that it would be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,11 +10,9 @@ mod verbs;
 use std::collections::{BTreeMap, BTreeSet};
 
 use relais_core::{Event, State, Status};
+use relais_explore::Model;
 
-use crate::{
-    explore::Model,
-    kept::{Kept, LEASE, NOW, response},
-};
+use crate::kept::{Kept, LEASE, NOW, response};
 
 /// A deliberate flaw, to show that the model finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,11 +4,9 @@
 use std::collections::BTreeSet;
 
 use relais_core::{Event, Failure, Ignored, State, Status};
+use relais_explore::Model;
 
-use crate::{
-    explore::Model,
-    kept::{HOSTS, Kept, LEASE, check_change, is_result, response},
-};
+use crate::kept::{HOSTS, Kept, LEASE, check_change, is_result, response};
 
 /// What is wrong on purpose, to show that it would be found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

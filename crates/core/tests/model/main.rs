@@ -9,17 +9,16 @@
 
 mod broker;
 mod chain;
-mod explore;
 mod instance_leases;
 mod kept;
 mod lease;
 
 use broker::Broker;
 use chain::Chain;
-use explore::{Explored, Model, explore};
 use instance_leases::InstanceLeases;
 use lease::{Lease, Word};
 use relais_core::Condition;
+use relais_explore::{Explored, Model, explore};
 
 /// One task, and all messages that workers can send.
 const ONE: Lease = Lease {

@@ -4,6 +4,8 @@
 //! Written here, in a hundred lines, rather than taken from `stateright`: that brings a web server and some fifteen
 //! crates along, and has no way to ask the question that matters most, whether from *every* state an end can still be
 //! reached.
+//!
+//! For tests only: `crates/core/tests/model` and `crates/notify/tests/model`.
 
 use std::{
     collections::{BTreeMap, HashMap},

@@ -1,0 +1,21 @@
+//! Real-time notifications: the rules.
+//!
+//! A [`Notification`] goes to an audience. [`Memberships`] say which users that is, at any position of the log of messages.
+//! [`apply`] decides what becomes of a message that must be acknowledged: when it is sent again, to whom, and when it goes to
+//! the error log. [`EntryKind::reaches`] decides who gets an entry of the log. `tests/model` checks these rules in every state that a small world can reach.
+//!
+//! Nothing here stores, sends or looks at a clock. The log and the ledger in a database, the links to web pages and the API
+//! are still to be built on it.
+
+mod acknowledgement;
+mod audience;
+mod delivery;
+mod message;
+
+pub use acknowledgement::{AckEffect, AckEvent, AckPolicy, AckRefused, AckState, AckStatus, LONGEST_PAUSE, apply};
+pub use audience::{AudienceKey, LogPosition, MembershipRefused, Memberships, USER};
+pub use delivery::{EntryKind, Recipient};
+pub use message::{
+    Audience, Backoff, ChangeOperation, EXPIRES_AFTER, FillIn, InvalidNotification, Metadata, MetadataDraft,
+    Notification, NotificationDraft, NotificationLimits, NotificationType, Priority, Retry, Routing, RoutingDraft,
+};
