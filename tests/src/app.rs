@@ -203,7 +203,7 @@ impl Builder {
                 (database.url().to_owned(), Keeper::Database { _database: Box::new(database) })
             }
         };
-        let relais_store::Ports { store, relays } =
+        let relais_store::Ports { store, relays, .. } =
             relais_store::open_ports(&url, &relais_store::Options::default()).await?;
         if self.migrate {
             store.migrate().await?;

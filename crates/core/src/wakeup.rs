@@ -95,6 +95,8 @@ topics! {
     timer: Option<Timestamp> = 's';
     /// These lanes have callbacks to be sent.
     callbacks: Vec<i64> = 'c';
+    /// The log of notifications has grown, or a timer of one is due sooner than was known.
+    notifications: bool = 'n';
     /// These tasks changed.
     tasks: IdsChanged = 't';
 }
@@ -319,6 +321,7 @@ mod tests {
             dispatch: vec![ServiceKey(2)],
             timer: Some(Timestamp::from_millis(1_769_848_200_125)),
             submissions: true,
+            notifications: true,
         }
     }
 

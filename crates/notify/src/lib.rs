@@ -11,6 +11,7 @@ mod acknowledgement;
 mod audience;
 mod delivery;
 mod message;
+mod port;
 
 pub use acknowledgement::{AckEffect, AckEvent, AckPolicy, AckRefused, AckState, AckStatus, LONGEST_PAUSE, apply};
 pub use audience::{AudienceKey, LogPosition, MembershipRefused, Memberships, USER};
@@ -18,4 +19,10 @@ pub use delivery::{EntryKind, Recipient};
 pub use message::{
     Audience, Backoff, ChangeOperation, EXPIRES_AFTER, FillIn, InvalidNotification, Metadata, MetadataDraft,
     Notification, NotificationDraft, NotificationLimits, NotificationType, Priority, Retry, Routing, RoutingDraft,
+};
+pub use port::{
+    AckChoice, Acknowledged, Acknowledgement, Belonging, ChangeRefused, Counts, Delivery, Emitted, EntryContent, Fired,
+    LedgerLine, ListFilter, ListRequest, ListedNotification, LogEntry, LogHead, Member, MembersChange, MembersChanged,
+    MembersRefused, NewNotification, NotificationFilter, NotificationStore, NotificationsPurged, StoredNotification,
+    UserScope,
 };

@@ -78,7 +78,7 @@ pub struct Server {
 impl Server {
     /// Starts one. A PostgreSQL that is away does not keep it from starting: it says 503 until it is there.
     pub async fn start(config: &Config, listener: TcpListener, stop: CancellationToken) -> anyhow::Result<Self> {
-        let Ports { store, relays } = open_ports(config).await?;
+        let Ports { store, relays, notifications } = open_ports(config).await?;
         let render = install_metrics()?;
         // Before the engine, whose background services would find no tables.
         let prepared = prepare(&store, &config.database).await?;

@@ -34,6 +34,7 @@ mod history;
 mod instances;
 mod maintenance;
 mod migrations;
+mod notifications;
 mod operators;
 mod postgres;
 mod purge;
@@ -54,6 +55,7 @@ pub use submissions::statements::{Enqueue, enqueue};
 use std::{sync::Arc, time::Duration};
 
 use relais_core::{RelayDeclarations, Store, StoreError};
+use relais_notify::NotificationStore;
 
 /// How to reach a database.
 #[derive(Debug, Clone)]
@@ -84,12 +86,14 @@ pub struct Ports {
     pub store: Arc<dyn Store>,
     /// Outboxes and captures.
     pub relays: Arc<dyn RelayDeclarations>,
+    /// Notifications.
+    pub notifications: Arc<dyn NotificationStore>,
 }
 
 impl Ports {
     fn of<D: session::Database>(verbs: verbs::Verbs<D>) -> Self {
         let verbs = Arc::new(verbs);
-        Self { store: Arc::clone(&verbs) as _, relays: verbs }
+        Self { store: Arc::clone(&verbs) as _, relays: Arc::clone(&verbs) as _, notifications: verbs }
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
     flow::statements::Flows,
     history::statements::{History, HistoryReader},
     instances::statements::{InstanceReader, InstanceRows},
+    notifications::statements::{NotificationReader, NotificationRows},
     operators::statements::{OperatorReader, OperatorRows},
     purge::statements::PurgeRows,
     relays::statements::{RelayReader, RelayRows},
@@ -59,6 +60,7 @@ pub(crate) trait Database:
     + Timetable
     + Linked
     + BatchList
+    + NotificationReader
     + OperatorReader
     + RelayReader
     + Dispatches
@@ -110,6 +112,7 @@ pub(crate) trait Session:
     + InstanceRows
     + History
     + SubmissionRows
+    + NotificationRows
     + OperatorRows
     + RelayRows
     + Schedules

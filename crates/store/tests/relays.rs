@@ -24,7 +24,7 @@ mod sqlite {
 
     async fn harness(kind: RelayKind) -> Result<RelayHarness> {
         let folder = tempfile::tempdir()?;
-        let Ports { store, relays } = open(&file(&folder), &[]).await?;
+        let Ports { store, relays, .. } = open(&file(&folder), &[]).await?;
         Ok(RelayHarness { kind, store, relays, keep: Box::new(folder) })
     }
 
@@ -50,7 +50,7 @@ mod postgres {
 
     async fn harness(kind: RelayKind) -> Result<RelayHarness> {
         let database = TestDatabase::create().await?;
-        let Ports { store, relays } = open(database.url(), &[]).await?;
+        let Ports { store, relays, .. } = open(database.url(), &[]).await?;
         Ok(RelayHarness { kind, store, relays, keep: Box::new(database) })
     }
 

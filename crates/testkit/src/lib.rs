@@ -35,6 +35,7 @@ mod guardian;
 pub mod kafka;
 mod lifecycle;
 mod memory_sink;
+pub mod notification_suite;
 mod port;
 pub mod postgres;
 pub mod process;

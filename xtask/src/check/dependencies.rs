@@ -23,7 +23,7 @@ const MAY_KNOW: [(&str, &[&str]); 25] = [
     // PostgreSQL's write-ahead log. Knows the port of sinks, and none of them.
     ("relais-capture", &["relais-message"]),
     ("relais-outbox", &["relais-message", "relais-capture"]),
-    ("relais-store", &["relais-core", "relais-protocol"]),
+    ("relais-store", &["relais-core", "relais-protocol", "relais-notify"]),
     ("relais-bus", &["relais-core", "relais-protocol", "relais-message"]),
     ("relais-messaging", &["relais-message"]),
     ("relais-callback", &["relais-core", "relais-protocol", "relais-message", "relais-messaging"]),
@@ -34,7 +34,7 @@ const MAY_KNOW: [(&str, &[&str]); 25] = [
         "relais-relay",
         &["relais-core", "relais-protocol", "relais-engine", "relais-message", "relais-outbox", "relais-capture"],
     ),
-    ("relais-notify", &["relais-core", "relais-protocol", "relais-bus"]),
+    ("relais-notify", &["relais-core"]),
     ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-http", "relais-notify", "relais-bus"]),
     ("relais-worker", &["relais-protocol", "relais-handler", "relais-messaging"]),
     ("relais-scaler", &["relais-core", "relais-protocol", "relais-engine"]),
@@ -42,7 +42,7 @@ const MAY_KNOW: [(&str, &[&str]); 25] = [
     ("relais-ui", &["relais-core", "relais-protocol", "relais-engine", "relais-http"]),
     ("relais-server", ALL_THAT_SHIP),
     // For tests only: conformance suites speak the ports, never a driver.
-    ("relais-testkit", &["relais-core", "relais-protocol", "relais-message"]),
+    ("relais-testkit", &["relais-core", "relais-protocol", "relais-message", "relais-notify"]),
     // The model checker of tests.
     ("relais-explore", &[]),
     // These two are tests themselves, and may use all there is.

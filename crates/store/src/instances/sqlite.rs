@@ -56,14 +56,6 @@ pub(crate) const WRITE_DONE: Values = Values {
 };
 
 impl SqliteSession {
-    async fn change(
-        &mut self,
-        statement: sqlx::query::Query<'_, sqlx::Sqlite, sqlx::sqlite::SqliteArguments>,
-    ) -> Result<u64> {
-        let done = statement.execute(&mut *self.tx).await;
-        done.map(|done| done.rows_affected()).map_err(|failure| self.failed(failure))
-    }
-
     async fn drop_leases(&mut self, leases: &[i64]) -> Result<()> {
         if leases.is_empty() {
             return Ok(());

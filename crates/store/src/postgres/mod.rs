@@ -88,6 +88,7 @@ const STEPS: Steps = &[
     ("plain names", include_str!("migrations/0021_plain_names.sql")),
     ("outboxes", include_str!("migrations/0022_outboxes.sql")),
     ("captures", include_str!("migrations/0023_captures.sql")),
+    ("notifications", include_str!("migrations/0025_notifications.sql")),
 ];
 
 /// Every time that is written: time that passes spares none of them.
@@ -114,6 +115,9 @@ const MOVE_BACK: &[&str] = &[
     "UPDATE relais.worker_registry SET at = at - $1",
     "UPDATE relais.relay_report SET at = at - $1",
     "UPDATE relais.capture_report SET at = at - $1",
+    "UPDATE relais.notification SET expiration = expiration - $1, due = due - $1",
+    "UPDATE relais.notification_entry SET at = at - $1",
+    "UPDATE relais.notification_recipient SET delivered = delivered - $1, acknowledged = acknowledged - $1",
 ];
 
 /// A statement that values are being bound to.

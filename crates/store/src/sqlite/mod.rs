@@ -68,6 +68,7 @@ const STEPS: Steps = &[
     ("plain names", include_str!("migrations/0017_plain_names.sql")),
     ("outboxes", include_str!("migrations/0018_outboxes.sql")),
     ("captures", include_str!("migrations/0019_captures.sql")),
+    ("notifications", include_str!("migrations/0021_notifications.sql")),
 ];
 
 /// Every time that is written: time that passes spares none of them.
@@ -94,6 +95,9 @@ const MOVE_BACK: &[&str] = &[
     "UPDATE worker_registry SET at = at - ?1",
     "UPDATE relay_report SET at = at - ?1",
     "UPDATE capture_report SET at = at - ?1",
+    "UPDATE notification SET expiration = expiration - ?1, due = due - ?1",
+    "UPDATE notification_entry SET at = at - ?1",
+    "UPDATE notification_recipient SET delivered = delivered - ?1, acknowledged = acknowledged - ?1",
 ];
 
 /// A SQLite database.

@@ -11,7 +11,7 @@ use crate::{
     session::{Result, Session},
     sqlite::error,
     sqlite::proof::Proof,
-    sqlite::values::array,
+    sqlite::values::{Statement, array},
 };
 
 /// One transaction.
@@ -49,6 +49,18 @@ impl SqliteSession {
     pub(crate) fn failed(&self, failure: sqlx::Error) -> StoreError {
         self.proof.note(false);
         error(failure)
+    }
+
+    /// Executes a statement; tells how many rows it changed.
+    pub(crate) async fn change(&mut self, statement: Statement<'_>) -> Result<u64> {
+        let done = statement.execute(&mut *self.tx).await;
+        done.map(|done| done.rows_affected()).map_err(|failure| self.failed(failure))
+    }
+
+    /// Reads the rows of a statement.
+    pub(crate) async fn rows(&mut self, statement: Statement<'_>) -> Result<Vec<SqliteRow>> {
+        let rows = statement.fetch_all(&mut *self.tx).await;
+        rows.map_err(|failure| self.failed(failure))
     }
 
     /// Executes a statement over a batch.
