@@ -9,6 +9,7 @@ use relais_core::{
     Client, DeclarationStore, MaintenanceStore, NewTask, Outcome, Role, Roles, Service, Store, StoreError, Submission,
     TaskEvent,
 };
+use relais_group_commit::{BatchOptions, Batcher};
 use tokio::{sync::watch, time::timeout};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -29,7 +30,6 @@ use crate::{
     operate::{captures::CaptureRelays, outboxes::OutboxRelays},
     readiness::Readiness,
     registry::{Registry, Snapshot},
-    submit::batcher::{BatchOptions, Batcher},
     submit::schema::check::{Validation, ValidationOptions},
     timers,
 };
@@ -128,8 +128,8 @@ pub(crate) struct Inner {
     pub(crate) purge_owed: AtomicBool,
     pub(crate) auth: Authenticator,
     pub(crate) validation: Validation,
-    pub(crate) submissions: Batcher<NewTask, Submission>,
-    pub(crate) events: Batcher<TaskEvent, Outcome>,
+    pub(crate) submissions: Batcher<NewTask, Submission, EngineError>,
+    pub(crate) events: Batcher<TaskEvent, Outcome, EngineError>,
     pub(crate) claims: ClaimCoordinator,
     pub(crate) dispatcher: Arc<Dispatcher>,
     pub(crate) stopping: CancellationToken,

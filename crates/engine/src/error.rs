@@ -167,3 +167,13 @@ pub fn chain(error: &dyn std::error::Error) -> String {
     }
     text
 }
+
+impl relais_group_commit::BatchError for EngineError {
+    fn overloaded() -> Self {
+        Self::Overloaded
+    }
+
+    fn stopping() -> Self {
+        Self::Stopping
+    }
+}

@@ -8,7 +8,7 @@
 //! process), `dispatch` (brokers), `callbacks`, `timers` (and schedules), `follow` (reading and watching tasks),
 //! `operate` (operators), `bus` (events), `auth`.
 //!
-//! Concurrent calls share transactions: submissions and messages go through a `submit::batcher::Batcher`, claims
+//! Concurrent calls share transactions: submissions and messages go through a `relais_group_commit::Batcher`, claims
 //! through the claim coordinator. An answer is given after its commit, never before.
 
 mod auth;
@@ -53,11 +53,11 @@ pub use operate::{
     waiting::WaitReason,
 };
 pub use readiness::NotReady;
+pub use relais_group_commit::BatchOptions;
 pub use relais_handler::{Context, HandlerError, Verdict, trace};
 pub use relais_protocol as protocol;
 pub use submit::{
     Accepted, Idempotency,
-    batcher::BatchOptions,
     batches::{AcceptedBatch, BatchRequest},
     schema::check::ValidationOptions,
     sink::{TaskSink, TaskSinkError, TaskSinkOptions},

@@ -11,13 +11,15 @@ use super::verdict;
 use crate::cargo::metadata;
 
 /// Which of our packages a package may depend on, to build or to run. Every package is named.
-const MAY_KNOW: [(&str, &[&str]); 25] = [
+const MAY_KNOW: [(&str, &[&str]); 26] = [
     ("relais-core", &[]),
     ("relais-protocol", &[]),
     // What a handler is, for whoever runs it.
     ("relais-handler", &[]),
     // Connections and bodies, for whatever serves HTTP.
     ("relais-http", &[]),
+    // Callers that share a transaction.
+    ("relais-group-commit", &["relais-core"]),
     // What a message is, and the port for where messages go.
     ("relais-message", &[]),
     // PostgreSQL's write-ahead log. Knows the port of sinks, and none of them.
@@ -28,13 +30,16 @@ const MAY_KNOW: [(&str, &[&str]); 25] = [
     ("relais-messaging", &["relais-message"]),
     ("relais-callback", &["relais-core", "relais-protocol", "relais-message", "relais-messaging"]),
     ("relais-broker", &["relais-core", "relais-messaging"]),
-    ("relais-engine", &["relais-core", "relais-protocol", "relais-handler", "relais-message", "relais-bus"]),
+    (
+        "relais-engine",
+        &["relais-core", "relais-protocol", "relais-group-commit", "relais-handler", "relais-message", "relais-bus"],
+    ),
     // Outboxes in the server: implements a port of the engine, as the api uses it.
     (
         "relais-relay",
         &["relais-core", "relais-protocol", "relais-engine", "relais-message", "relais-outbox", "relais-capture"],
     ),
-    ("relais-notify", &["relais-core"]),
+    ("relais-notify", &["relais-core", "relais-group-commit"]),
     ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-http", "relais-notify", "relais-bus"]),
     ("relais-worker", &["relais-protocol", "relais-handler", "relais-messaging"]),
     ("relais-scaler", &["relais-core", "relais-protocol", "relais-engine"]),
@@ -56,6 +61,7 @@ const ALL_THAT_SHIP: &[&str] = &[
     "relais-core",
     "relais-protocol",
     "relais-handler",
+    "relais-group-commit",
     "relais-http",
     "relais-message",
     "relais-outbox",
@@ -78,6 +84,7 @@ const EVERYTHING: &[&str] = &[
     "relais-core",
     "relais-protocol",
     "relais-handler",
+    "relais-group-commit",
     "relais-http",
     "relais-message",
     "relais-outbox",

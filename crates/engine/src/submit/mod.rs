@@ -1,6 +1,5 @@
 //! Submission of tasks: single ones, many at once, batches, transactional submissions, and messages.
 
-pub(crate) mod batcher;
 pub(crate) mod batches;
 pub(crate) mod links;
 pub(crate) mod schema;

@@ -13,8 +13,6 @@ use relais_core::{Event, NewTask, StoreError, TaskEvent};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use crate::EngineError;
-
 /// How long a caller waits for its answer: a little longer than one call of the store may take. Without it, whoever has
 /// to wait for a batch that hangs, and then hangs with the next one, would wait twice as long.
 const PATIENCE: Duration = Duration::from_secs(17);
@@ -36,8 +34,18 @@ impl Default for BatchOptions {
     }
 }
 
+/// The error of the one who uses a [`Batcher`]. A whole batch may fail for one reason.
+pub trait BatchError: Clone + From<StoreError> + Send + 'static {
+    /// Too much waits already.
+    fn overloaded() -> Self;
+
+    /// Nothing is accepted any more.
+    fn stopping() -> Self;
+}
+
 /// How much an item weighs in memory and on its way to the database, roughly.
-pub(crate) trait Weigh {
+pub trait Weigh {
+    /// So many bytes.
     fn bytes(&self) -> usize;
 }
 
@@ -61,18 +69,18 @@ impl Weigh for TaskEvent {
 const MAX_BYTES: usize = 8 << 20;
 
 /// Writes a batch, and answers each item in its turn.
-pub(crate) type Write<I, O> = Arc<dyn Fn(Vec<I>) -> BoxFuture<'static, Result<Vec<O>, StoreError>> + Send + Sync>;
+pub type Write<I, O> = Arc<dyn Fn(Vec<I>) -> BoxFuture<'static, Result<Vec<O>, StoreError>> + Send + Sync>;
 
-struct Job<I, O> {
+struct Job<I, O, E> {
     items: Vec<I>,
     bytes: usize,
     /// Its items' share of what may wait. It stays with them when their caller goes away.
     room: OwnedSemaphorePermit,
     since: Instant,
-    reply: oneshot::Sender<Result<Vec<O>, EngineError>>,
+    reply: oneshot::Sender<Result<Vec<O>, E>>,
 }
 
-impl<I, O> Job<I, O> {
+impl<I, O, E> Job<I, O, E> {
     /// Whether its caller was told that it could not be done; then it is not done.
     fn is_given_up(&self) -> bool {
         self.since.elapsed() >= PATIENCE
@@ -80,22 +88,22 @@ impl<I, O> Job<I, O> {
 }
 
 /// Takes items from many callers and writes them together. Cheap to clone.
-pub(crate) struct Batcher<I, O> {
-    jobs: mpsc::UnboundedSender<Job<I, O>>,
+pub struct Batcher<I, O, E> {
+    jobs: mpsc::UnboundedSender<Job<I, O, E>>,
     /// One permit per item that may wait; this is what bounds the channel.
     room: Arc<Semaphore>,
     max_batch: usize,
 }
 
-impl<I, O> Clone for Batcher<I, O> {
+impl<I, O, E> Clone for Batcher<I, O, E> {
     fn clone(&self) -> Self {
         Self { jobs: self.jobs.clone(), room: Arc::clone(&self.room), max_batch: self.max_batch }
     }
 }
 
-impl<I: Weigh + Send + 'static, O: Send + 'static> Batcher<I, O> {
+impl<I: Weigh + Send + 'static, O: Send + 'static, E: BatchError> Batcher<I, O, E> {
     /// Starts one on `tracker`. Once `closing` is cancelled it takes nothing more, writes what it has, and ends.
-    pub(crate) fn start(
+    pub fn start(
         name: &'static str,
         options: BatchOptions,
         tracker: &TaskTracker,
@@ -108,12 +116,12 @@ impl<I: Weigh + Send + 'static, O: Send + 'static> Batcher<I, O> {
     }
 
     /// Writes one item together with those of other callers.
-    pub(crate) async fn put(&self, item: I) -> Result<O, EngineError> {
-        self.put_chunk(vec![item]).await?.pop().ok_or(EngineError::Stopping)
+    pub async fn put(&self, item: I) -> Result<O, E> {
+        self.put_chunk(vec![item]).await?.pop().ok_or_else(E::stopping)
     }
 
     /// Writes many items, in transactions of bounded size, in their order.
-    pub(crate) async fn put_all(&self, items: Vec<I>) -> Result<Vec<O>, EngineError> {
+    pub async fn put_all(&self, items: Vec<I>) -> Result<Vec<O>, E> {
         let mut outputs = Vec::with_capacity(items.len());
         let mut items = items.into_iter();
         loop {
@@ -126,7 +134,7 @@ impl<I: Weigh + Send + 'static, O: Send + 'static> Batcher<I, O> {
     }
 
     /// Writes many items; an item that cannot be written does not fail the rest: each has its own answer.
-    pub(crate) async fn put_each(&self, items: Vec<I>) -> Vec<Result<O, EngineError>> {
+    pub async fn put_each(&self, items: Vec<I>) -> Vec<Result<O, E>> {
         let mut outputs = Vec::with_capacity(items.len());
         let mut items = items.into_iter();
         loop {
@@ -143,7 +151,7 @@ impl<I: Weigh + Send + 'static, O: Send + 'static> Batcher<I, O> {
     }
 
     /// Writes many items in one transaction, however many they are.
-    pub(crate) async fn put_together(&self, items: Vec<I>) -> Vec<Result<O, EngineError>> {
+    pub async fn put_together(&self, items: Vec<I>) -> Vec<Result<O, E>> {
         let size = items.len();
         match self.put_chunk(items).await {
             Ok(written) => written.into_iter().map(Ok).collect(),
@@ -151,29 +159,29 @@ impl<I: Weigh + Send + 'static, O: Send + 'static> Batcher<I, O> {
         }
     }
 
-    async fn put_chunk(&self, items: Vec<I>) -> Result<Vec<O>, EngineError> {
-        let permits = u32::try_from(items.len()).map_err(|_| EngineError::Overloaded)?;
-        let room = Arc::clone(&self.room).try_acquire_many_owned(permits).map_err(|_| EngineError::Overloaded)?;
+    async fn put_chunk(&self, items: Vec<I>) -> Result<Vec<O>, E> {
+        let permits = u32::try_from(items.len()).map_err(|_| E::overloaded())?;
+        let room = Arc::clone(&self.room).try_acquire_many_owned(permits).map_err(|_| E::overloaded())?;
         let bytes = items.iter().map(Weigh::bytes).sum();
         let (reply, answer) = oneshot::channel();
-        self.jobs.send(Job { items, bytes, room, since: Instant::now(), reply }).map_err(|_| EngineError::Stopping)?;
+        self.jobs.send(Job { items, bytes, room, since: Instant::now(), reply }).map_err(|_| E::stopping())?;
         match tokio::time::timeout(PATIENCE, answer).await {
-            Ok(answer) => answer.map_err(|_| EngineError::Stopping)?,
+            Ok(answer) => answer.map_err(|_| E::stopping())?,
             Err(late) => Err(StoreError::Unavailable(late.into()).into()),
         }
     }
 }
 
-async fn run<I: Send + 'static, O: Send + 'static>(
+async fn run<I: Send + 'static, O: Send + 'static, E: BatchError>(
     name: &'static str,
     options: BatchOptions,
-    mut queue: mpsc::UnboundedReceiver<Job<I, O>>,
+    mut queue: mpsc::UnboundedReceiver<Job<I, O, E>>,
     write: Write<I, O>,
     tracker: TaskTracker,
     closing: CancellationToken,
 ) {
     let in_flight = Arc::new(Semaphore::new(options.in_flight.max(1)));
-    let mut left_over: Option<Job<I, O>> = None;
+    let mut left_over: Option<Job<I, O, E>> = None;
     loop {
         // First the right to write, then the items: what arrives in the meantime joins the batch.
         let Ok(permit) = Arc::clone(&in_flight).acquire_owned().await else { return };
@@ -221,7 +229,7 @@ async fn next<J>(queue: &mut mpsc::UnboundedReceiver<J>, closing: &CancellationT
     }
 }
 
-async fn flush<I, O>(batch: Vec<Job<I, O>>, size: usize, write: &Write<I, O>) {
+async fn flush<I, O, E: BatchError>(batch: Vec<Job<I, O, E>>, size: usize, write: &Write<I, O>) {
     let mut items = Vec::with_capacity(size);
     let mut callers = Vec::with_capacity(batch.len());
     for job in batch {
@@ -238,7 +246,7 @@ async fn flush<I, O>(batch: Vec<Job<I, O>>, size: usize, write: &Write<I, O>) {
             }
         }
         Err(error) => {
-            let error = EngineError::from(error);
+            let error = E::from(error);
             for (_, reply, _room) in callers {
                 let _ = reply.send(Err(error.clone()));
             }
@@ -251,6 +259,31 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Refused {
+        Overloaded,
+        Stopping,
+        Store,
+    }
+
+    impl From<StoreError> for Refused {
+        fn from(_: StoreError) -> Self {
+            Self::Store
+        }
+    }
+
+    impl BatchError for Refused {
+        fn overloaded() -> Self {
+            Self::Overloaded
+        }
+
+        fn stopping() -> Self {
+            Self::Stopping
+        }
+    }
+
+    type Batcher = super::Batcher<u32, u32, Refused>;
 
     impl Weigh for u32 {
         fn bytes(&self) -> usize {
@@ -315,7 +348,7 @@ mod tests {
             })
             .collect();
         tokio::task::yield_now().await;
-        assert!(matches!(batcher.put(9).await, Err(EngineError::Overloaded)));
+        assert!(matches!(batcher.put(9).await, Err(Refused::Overloaded)));
         gate.add_permits(10);
         for call in waiting {
             call.await.unwrap().unwrap();
@@ -326,7 +359,7 @@ mod tests {
             [0, 2, 4],
             "more than a batch is written in parts"
         );
-        assert!(matches!(batcher.put(13).await, Err(EngineError::Store(_))));
+        assert!(matches!(batcher.put(13).await, Err(Refused::Store)));
         assert_eq!(batcher.put(77).await.unwrap(), 154, "what is too heavy for company is written alone");
         let each = batcher.put_each(vec![1, 2, 13, 4, 5]).await;
         let fine: Vec<bool> = each.iter().map(Result::is_ok).collect();
@@ -354,6 +387,6 @@ mod tests {
         }
         tracker.close();
         tracker.wait().await;
-        assert!(matches!(batcher.put(1).await, Err(EngineError::Stopping)));
+        assert!(matches!(batcher.put(1).await, Err(Refused::Stopping)));
     }
 }
