@@ -212,7 +212,7 @@ impl Default for NotificationLimits {
 }
 
 /// A type of audience or a target is at most so long.
-const LONGEST_NAME: usize = 200;
+pub(crate) const LONGEST_NAME: usize = 200;
 
 /// Why a message is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -323,8 +323,12 @@ impl fmt::Display for Audience {
 }
 
 fn check_name(field: &'static str, name: &str) -> Result<(), InvalidNotification> {
-    let good = (1..=LONGEST_NAME).contains(&name.len()) && !name.chars().any(char::is_control);
-    if good { Ok(()) } else { Err(InvalidNotification::BadName { field }) }
+    if is_name(name) { Ok(()) } else { Err(InvalidNotification::BadName { field }) }
+}
+
+/// Whether this can be the name of a user, of a type of audience, of a target.
+pub(crate) fn is_name(name: &str) -> bool {
+    (1..=LONGEST_NAME).contains(&name.len()) && !name.chars().any(char::is_control)
 }
 
 fn saturating_add(time: Timestamp, duration: SignedDuration) -> Timestamp {
