@@ -3,6 +3,7 @@
 //! A [`Notification`] goes to an audience. [`Memberships`] say which users that is, at any position of the log of messages.
 //! [`apply`] decides what becomes of a message that must be acknowledged: when it is sent again, to whom, and when it goes to
 //! the error log. [`EntryKind::reaches`] decides who gets an entry of the log. `tests/model` checks these rules in every state that a small world can reach.
+//! [`Identities`] say who the user of a web page is, by a token or a ticket.
 //!
 //! Nothing here stores, sends or looks at a clock. The log and the ledger in a database, the links to web pages and the API
 //! are still to be built on it.
@@ -10,12 +11,18 @@
 mod acknowledgement;
 mod audience;
 mod delivery;
+mod identity;
 mod message;
 mod port;
 
 pub use acknowledgement::{AckEffect, AckEvent, AckPolicy, AckRefused, AckState, AckStatus, LONGEST_PAUSE, apply};
 pub use audience::{AudienceKey, LogPosition, MembershipRefused, Memberships, USER};
 pub use delivery::{EntryKind, Recipient};
+pub use identity::{
+    ClaimRules, DEFAULT_TICKET_TTL, Identities, Identity, InvalidIdentity, JwksKeys, KeysRefused, LEAST_SECRET_BYTES,
+    LONGEST_TICKET_TTL, LONGEST_TOKEN, MOST_AUDIENCES, TICKET_PREFIX, TicketRefused, Tickets, TokenKeys, TokenRefused,
+    TokenVerifier, VerifierOptions,
+};
 pub use message::{
     Audience, Backoff, ChangeOperation, EXPIRES_AFTER, FillIn, InvalidNotification, Metadata, MetadataDraft,
     Notification, NotificationDraft, NotificationLimits, NotificationType, Priority, Retry, Routing, RoutingDraft,
