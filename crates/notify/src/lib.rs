@@ -1,23 +1,31 @@
-//! Real-time notifications: the rules.
+//! Real-time notifications: messages to audiences, over links to web pages, with acknowledgement and replay.
 //!
-//! A [`Notification`] goes to an audience. [`Memberships`] say which users that is, at any position of the log of messages.
-//! [`apply`] decides what becomes of a message that must be acknowledged: when it is sent again, to whom, and when it goes to
-//! the error log. [`EntryKind::reaches`] decides who gets an entry of the log. `tests/model` checks these rules in every state that a small world can reach.
-//! [`Identities`] say who the user of a web page is, by a token or a ticket.
+//! The rules are pure. A [`Notification`] goes to an audience. [`Memberships`] say which users that is, at any position of the
+//! log of messages. [`apply`] decides what becomes of a message that must be acknowledged: when it is sent again, to whom, and
+//! when it goes to the error log. [`EntryKind::reaches`] decides who gets an entry of the log. `tests/model` checks these rules
+//! in every state that a small world can reach. [`Identities`] say who the user of a web page is, by a token or a ticket.
 //!
-//! Nothing here stores, sends or looks at a clock. The log and the ledger in a database, the links to web pages and the API
-//! are still to be built on it.
+//! [`NotificationStore`] is the port to the log and the ledger. [`Notifications`] has the use cases and the links of one
+//! process. It knows neither HTTP nor SQL.
 
 mod acknowledgement;
 mod audience;
+mod cursor;
 mod delivery;
+mod frame;
+mod hub;
 mod identity;
 mod message;
 mod port;
+mod service;
+pub mod wire;
 
 pub use acknowledgement::{AckEffect, AckEvent, AckPolicy, AckRefused, AckState, AckStatus, LONGEST_PAUSE, apply};
 pub use audience::{AudienceKey, LogPosition, MembershipRefused, Memberships, USER};
+pub use cursor::{Cursor, Gap};
 pub use delivery::{EntryKind, Recipient};
+pub use frame::{Bye, Frame, FrameEvent};
+pub use hub::{HubOptions, LinkGlance, TooManyLinks, link::OpenLink};
 pub use identity::{
     ClaimRules, DEFAULT_TICKET_TTL, Identities, Identity, InvalidIdentity, JwksKeys, KeysRefused, LEAST_SECRET_BYTES,
     LONGEST_TICKET_TTL, LONGEST_TOKEN, MOST_AUDIENCES, TICKET_PREFIX, TicketRefused, Tickets, TokenKeys, TokenRefused,
@@ -33,3 +41,4 @@ pub use port::{
     MembersRefused, NewNotification, NotificationFilter, NotificationStore, NotificationsPurged, StoredNotification,
     UserScope,
 };
+pub use service::{NotificationOptions, Notifications, NotifyError, UserPage};

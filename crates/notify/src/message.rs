@@ -7,24 +7,26 @@ use std::{collections::BTreeSet, fmt};
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use utoipa::ToSchema;
 use uuid::Uuid;
 
 /// A message expires so long after its timestamp, unless it says when.
 pub const EXPIRES_AFTER: SignedDuration = SignedDuration::from_hours(10 * 24);
 
 /// A message to an audience.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct Notification {
     /// What is known about it.
     pub metadata: Metadata,
     /// What it says: any JSON.
+    #[schema(value_type = Object)]
     pub payload: Box<RawValue>,
     /// Who gets it, and what happens until they have acknowledged it.
     pub routing: Routing,
 }
 
 /// What is known about a message.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Metadata {
     /// The same each time it is sent.
     pub id: Uuid,
@@ -45,13 +47,15 @@ pub struct Metadata {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<ChangeOperation>,
     /// When it was emitted.
+    #[schema(value_type = String, format = DateTime)]
     pub timestamp: Timestamp,
     /// From when on it is not sent any more.
+    #[schema(value_type = String, format = DateTime)]
     pub expiration: Timestamp,
 }
 
 /// What a message is for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum NotificationType {
     /// Something that a page shows has changed.
@@ -63,7 +67,7 @@ pub enum NotificationType {
 }
 
 /// Who is served first under load.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Priority {
     /// After all others.
@@ -76,7 +80,7 @@ pub enum Priority {
 }
 
 /// What happened to the source of a message.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ChangeOperation {
     /// It was created.
@@ -88,7 +92,7 @@ pub enum ChangeOperation {
 }
 
 /// Who gets a message, and what happens until they have acknowledged it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Routing {
     /// Who gets it.
     pub audience: Audience,
@@ -97,7 +101,7 @@ pub struct Routing {
 }
 
 /// Who gets a message: targets of one type.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Audience {
     /// `USER`, `GROUP`, `ROLE`, `STRUCTURE`, `FORMATION`, or any declared type.
@@ -108,7 +112,7 @@ pub struct Audience {
 }
 
 /// Whether a message must be acknowledged, and how it is sent again.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retry {
     /// Whether each member must acknowledge it.
@@ -130,7 +134,7 @@ impl Default for Retry {
 }
 
 /// How the pauses between two sendings grow.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Backoff {
     /// All pauses are the same.
@@ -143,20 +147,21 @@ pub enum Backoff {
 }
 
 /// What an emitter says. What it leaves out is filled in.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct NotificationDraft {
     /// What it says about the message.
     #[serde(default)]
     pub metadata: MetadataDraft,
     /// The payload; null if it is left out.
+    #[schema(value_type = Option<Object>)]
     pub payload: Option<Box<RawValue>>,
     /// Who gets it.
     pub routing: RoutingDraft,
 }
 
 /// What an emitter says about a message.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(default, deny_unknown_fields)]
 #[expect(missing_docs, reason = "each is a field of `Metadata`")]
 pub struct MetadataDraft {
@@ -168,12 +173,14 @@ pub struct MetadataDraft {
     pub source: Option<String>,
     pub topic: Option<String>,
     pub operation: Option<ChangeOperation>,
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub timestamp: Option<Timestamp>,
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub expiration: Option<Timestamp>,
 }
 
 /// Who gets a message, as its emitter says it.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RoutingDraft {
     /// Who gets it.

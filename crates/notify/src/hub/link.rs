@@ -1,0 +1,210 @@
+//! A link: the stream of one page. It has no task and no channel of its own: whoever writes to the connection asks it for the
+//! next frames.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Poll, Waker},
+};
+
+use uuid::Uuid;
+
+use crate::{
+    AudienceKey, Delivery, LogPosition, UserScope,
+    frame::{Bye, Frame},
+    hub::{Hub, tail::Outgoing},
+};
+
+/// A page of entries while a link catches up.
+const PAGE: usize = 200;
+
+/// What the hub knows of a link.
+#[derive(Debug)]
+pub(crate) struct Link {
+    pub(crate) id: Uuid,
+    pub(crate) user: String,
+    /// What the user's token says, beside what is declared.
+    pub(crate) claims: Vec<AudienceKey>,
+    state: Mutex<LinkState>,
+}
+
+#[derive(Debug)]
+struct LinkState {
+    scope: Arc<UserScope>,
+    queue: VecDeque<Arc<Frame>>,
+    bytes: usize,
+    /// The last entry that was queued: an entry may be for several of the link's keys.
+    last: LogPosition,
+    bye: Option<Bye>,
+    waker: Option<Waker>,
+}
+
+impl Link {
+    pub(crate) fn new(user: String, claims: Vec<AudienceKey>, scope: UserScope) -> Self {
+        let state =
+            LinkState { scope: Arc::new(scope), queue: VecDeque::new(), bytes: 0, last: 0, bye: None, waker: None };
+        Self { id: Uuid::now_v7(), user, claims, state: Mutex::new(state) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, LinkState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn scope(&self) -> Arc<UserScope> {
+        Arc::clone(&self.state().scope)
+    }
+
+    pub(crate) fn set_scope(&self, scope: Arc<UserScope>) {
+        self.state().scope = scope;
+    }
+
+    /// Queues a frame for the page; a link whose reader does not keep up ends. Whether it was queued.
+    pub(crate) fn queue(&self, position: LogPosition, frame: &Arc<Frame>, most: usize, most_bytes: usize) -> bool {
+        let mut state = self.state();
+        if state.bye.is_some() || state.last >= position {
+            return false;
+        }
+        if state.queue.len() >= most || (state.bytes > 0 && state.bytes + frame.data.len() > most_bytes) {
+            // What is queued has not been sent: the page resumes before it.
+            state.queue.clear();
+            state.end(Bye::Slow);
+            return false;
+        }
+        state.last = position;
+        state.bytes += frame.data.len();
+        state.queue.push_back(Arc::clone(frame));
+        state.wake();
+        true
+    }
+
+    pub(crate) fn end(&self, bye: Bye) {
+        self.state().end(bye);
+    }
+
+    /// What is queued, or why it ends.
+    fn poll_queue(&self, waker: &Waker) -> Poll<Result<Vec<Arc<Frame>>, Bye>> {
+        let mut state = self.state();
+        if !state.queue.is_empty() {
+            state.bytes = 0;
+            return Poll::Ready(Ok(std::mem::take(&mut state.queue).into()));
+        }
+        if let Some(bye) = state.bye {
+            return Poll::Ready(Err(bye));
+        }
+        if !state.waker.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            state.waker = Some(waker.clone());
+        }
+        Poll::Pending
+    }
+}
+
+impl LinkState {
+    fn end(&mut self, bye: Bye) {
+        self.bye.get_or_insert(bye);
+        self.wake();
+    }
+
+    fn wake(&mut self) {
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+/// Where a link is.
+#[derive(Debug)]
+enum Place {
+    /// It reads what was missed, after this position.
+    CatchingUp(LogPosition),
+    /// The hub queues what is new.
+    Live,
+    /// It has said why it ends.
+    Ended,
+}
+
+/// An open link. Dropped, it is closed.
+#[derive(Debug)]
+pub struct OpenLink {
+    hub: Arc<Hub>,
+    link: Arc<Link>,
+    place: Place,
+    first: Vec<Arc<Frame>>,
+}
+
+impl OpenLink {
+    pub(crate) fn new(hub: Arc<Hub>, link: Arc<Link>, after: Option<LogPosition>, first: Vec<Arc<Frame>>) -> Self {
+        let place = match after {
+            Some(position) => Place::CatchingUp(position),
+            None => Place::Live,
+        };
+        Self { hub, link, place, first }
+    }
+
+    /// The link's id.
+    pub fn id(&self) -> Uuid {
+        self.link.id
+    }
+
+    /// The next frames, in their order; none when the link has ended. Nothing is lost if it is dropped while it waits.
+    pub async fn next(&mut self) -> Option<Vec<Arc<Frame>>> {
+        if !self.first.is_empty() {
+            return Some(std::mem::take(&mut self.first));
+        }
+        loop {
+            match self.place {
+                Place::Ended => return None,
+                Place::Live => {
+                    let link = &self.link;
+                    let queued = std::future::poll_fn(|context| link.poll_queue(context.waker())).await;
+                    return Some(match queued {
+                        Ok(frames) => frames,
+                        Err(bye) => self.end(bye),
+                    });
+                }
+                Place::CatchingUp(after) => {
+                    // A link of a user who has just left an audience reads as who the user is now.
+                    let scope = self.link.scope();
+                    let page = match self.hub.read_missed(&self.link, &scope, after, PAGE).await {
+                        Ok(page) => page,
+                        Err(error) => {
+                            tracing::debug!(%error, "a link ends: the log could not be read");
+                            return Some(self.end(Bye::Stopping));
+                        }
+                    };
+                    self.place = page.next.map_or(Place::Live, Place::CatchingUp);
+                    if !page.entries.is_empty() {
+                        self.hub.note_sent(&self.link.user, &page.entries);
+                        return Some(page.entries.into_iter().map(|entry| entry.frame).collect());
+                    }
+                }
+            }
+        }
+    }
+
+    fn end(&mut self, bye: Bye) -> Vec<Arc<Frame>> {
+        self.place = Place::Ended;
+        vec![Frame::bye(bye)]
+    }
+}
+
+impl Drop for OpenLink {
+    fn drop(&mut self) {
+        self.hub.close(&self.link);
+    }
+}
+
+/// Entries that a link has missed.
+#[derive(Debug)]
+pub(crate) struct MissedPage {
+    pub(crate) entries: Vec<Outgoing>,
+    /// Where to go on; none if the link is live now.
+    pub(crate) next: Option<LogPosition>,
+}
+
+impl Outgoing {
+    /// That it was sent, for the ledger.
+    pub(crate) fn delivery(&self, user: &str, all: bool) -> Option<Delivery> {
+        let message = self.message.as_ref().filter(|message| all || message.ack_required)?;
+        Some(Delivery { id: message.id, user: user.to_owned() })
+    }
+}

@@ -1,0 +1,597 @@
+//! [`Notifications`]: the use cases of notifications, and what runs in the background.
+
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use jiff::Timestamp;
+use relais_core::{StoreError, Wakeup, WakeupListener};
+use relais_group_commit::{BatchError, BatchOptions, Batcher, Weigh};
+use ring::digest;
+use tokio::sync::Notify;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use uuid::Uuid;
+
+use crate::{
+    AckChoice, AckRefused, Acknowledged, Acknowledgement, AudienceKey, ChangeRefused, Counts, Emitted, FillIn,
+    Identities, Identity, InvalidNotification, LedgerLine, ListFilter, ListRequest, ListedNotification, LogPosition,
+    Member, MembersChange, MembersChanged, MembersRefused, MembershipRefused, NewNotification, Notification,
+    NotificationDraft, NotificationFilter, NotificationLimits, NotificationStore, StoredNotification, TicketRefused,
+    TokenRefused, UserScope,
+    frame::Frame,
+    hub::{Hub, HubOptions, LinkGlance, TooManyLinks, link::OpenLink, with_claims},
+};
+
+/// So many messages are settled, replayed or purged in one transaction.
+const AT_ONCE: usize = 500;
+
+/// Timers are looked at this often although nobody announced one: a clock may be set.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60);
+
+/// Deliveries wait so long to be written to the ledger together.
+const RECORD_EVERY: Duration = Duration::from_millis(200);
+
+/// A page of a ledger.
+const LEDGER_LINES: usize = 1000;
+
+/// How notifications are treated.
+#[derive(Debug, Clone)]
+pub struct NotificationOptions {
+    /// Links.
+    pub hub: HubOptions,
+    /// Group commit.
+    pub batching: BatchOptions,
+    /// What a message may be at most.
+    pub limits: NotificationLimits,
+    /// How long a user has to acknowledge a message before it is sent again.
+    pub ack_timeout: Duration,
+    /// How often the log is read although nobody announced an entry.
+    pub sweep: Duration,
+    /// Whether this process sends messages again and purges.
+    pub timers: bool,
+    /// How long entries of the log are kept: a link that was away for longer is told of a gap.
+    pub log_age: Duration,
+    /// How long messages are kept after they have expired.
+    pub age: Duration,
+    /// How often old ones are purged.
+    pub purge_every: Duration,
+}
+
+impl Default for NotificationOptions {
+    fn default() -> Self {
+        Self {
+            hub: HubOptions::default(),
+            batching: BatchOptions::default(),
+            limits: NotificationLimits::default(),
+            ack_timeout: Duration::from_secs(30),
+            sweep: Duration::from_secs(5),
+            timers: true,
+            log_age: Duration::from_secs(11 * 86_400),
+            age: Duration::from_secs(30 * 86_400),
+            purge_every: Duration::from_secs(600),
+        }
+    }
+}
+
+/// Why a use case failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum NotifyError {
+    /// The token or ticket is not accepted.
+    #[error("the token is not valid")]
+    Unauthorized(#[source] TokenRefused),
+    /// The message is not valid; its number in the list.
+    #[error("message {0}: {1}")]
+    Invalid(usize, InvalidNotification),
+    /// A message must be acknowledged, and its audience has no declared members; its number in the list.
+    #[error("message {0} must be acknowledged, and its audience has no members")]
+    NoMembers(usize),
+    /// The id, or the idempotency key, belongs to another message; its number in the list.
+    #[error("message {0} has the id of another one")]
+    IdTaken(usize),
+    /// There is no such message, or the caller does not see it.
+    #[error("notification not found")]
+    NotFound,
+    /// The message's state does not allow it.
+    #[error("{0}")]
+    State(AckRefused),
+    /// The members can not be changed.
+    #[error("{0}")]
+    Members(MembershipRefused),
+    /// The ticket can not be issued.
+    #[error("{0}")]
+    Ticket(#[from] TicketRefused),
+    /// No more links.
+    #[error("{0}")]
+    TooManyLinks(#[from] TooManyLinks),
+    /// Too much waits to be stored.
+    #[error("too much waits to be stored")]
+    Overloaded,
+    /// The process stops.
+    #[error("the server is stopping")]
+    Stopping,
+    /// The store failed.
+    #[error(transparent)]
+    Store(Arc<StoreError>),
+}
+
+impl From<StoreError> for NotifyError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(Arc::new(error))
+    }
+}
+
+impl BatchError for NotifyError {
+    fn overloaded() -> Self {
+        Self::Overloaded
+    }
+
+    fn stopping() -> Self {
+        Self::Stopping
+    }
+}
+
+impl From<ChangeRefused> for NotifyError {
+    fn from(refused: ChangeRefused) -> Self {
+        match refused {
+            ChangeRefused::NotFound => Self::NotFound,
+            ChangeRefused::State(refused) => Self::State(refused),
+            ChangeRefused::IdTaken => Self::IdTaken(0),
+            ChangeRefused::NoMembers => Self::NoMembers(0),
+            ChangeRefused::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<MembersRefused> for NotifyError {
+    fn from(refused: MembersRefused) -> Self {
+        match refused {
+            MembersRefused::Membership(refused) => Self::Members(refused),
+            MembersRefused::Store(error) => error.into(),
+        }
+    }
+}
+
+impl Weigh for NewNotification {
+    fn bytes(&self) -> usize {
+        self.notification.payload.get().len()
+    }
+}
+
+impl Weigh for Acknowledgement {
+    fn bytes(&self) -> usize {
+        match &self.choice {
+            AckChoice::These(ids) => ids.len() * 16,
+            AckChoice::All => 0,
+        }
+    }
+}
+
+type Result<T> = std::result::Result<T, NotifyError>;
+
+struct Inner {
+    store: Arc<dyn NotificationStore>,
+    hub: Arc<Hub>,
+    identities: Identities,
+    options: NotificationOptions,
+    emissions: Batcher<NewNotification, Emitted, NotifyError>,
+    acknowledgements: Batcher<Acknowledgement, Acknowledged, NotifyError>,
+    log_bell: Notify,
+    timer_bell: Notify,
+    stopping: CancellationToken,
+    tracker: TaskTracker,
+}
+
+/// Notifications of one process. Cheap to clone.
+#[derive(Clone)]
+pub struct Notifications(Arc<Inner>);
+
+impl std::fmt::Debug for Notifications {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Notifications").finish_non_exhaustive()
+    }
+}
+
+/// A page of a user's messages.
+#[derive(Debug, Clone)]
+pub struct UserPage {
+    /// The messages, the newest first.
+    pub notifications: Vec<ListedNotification>,
+    /// How many there are.
+    pub counts: Counts,
+    /// Where a link goes on, so that nothing is missed between the list and the link.
+    pub cursor: Option<String>,
+    /// What to give as `before` for the next page.
+    pub next: Option<LogPosition>,
+}
+
+impl Notifications {
+    /// Starts the service on a store whose tables exist or will exist. The store must tell [`Notifications`] of wake-ups
+    /// ([`relais_core::Store::listen`]).
+    pub fn start(store: Arc<dyn NotificationStore>, identities: Identities, options: NotificationOptions) -> Self {
+        let (tracker, stopping) = (TaskTracker::new(), CancellationToken::new());
+        let emissions = {
+            let store = Arc::clone(&store);
+            let write = move |messages| {
+                let store = Arc::clone(&store);
+                Box::pin(async move { store.emit_notifications(messages).await }) as _
+            };
+            Batcher::start("notifications", options.batching, &tracker, stopping.clone(), Arc::new(write))
+        };
+        let acknowledgements = {
+            let store = Arc::clone(&store);
+            let write = move |acknowledgements| {
+                let store = Arc::clone(&store);
+                Box::pin(async move { store.acknowledge(acknowledgements).await }) as _
+            };
+            Batcher::start("acknowledgements", options.batching, &tracker, stopping.clone(), Arc::new(write))
+        };
+        let hub = Arc::new(Hub::new(Arc::clone(&store), options.hub.clone()));
+        let inner = Inner {
+            store,
+            hub,
+            identities,
+            options,
+            emissions,
+            acknowledgements,
+            log_bell: Notify::new(),
+            timer_bell: Notify::new(),
+            stopping,
+            tracker,
+        };
+        let notifications = Self(Arc::new(inner));
+        notifications.spawn(notifications.clone().follow_log());
+        notifications.spawn(notifications.clone().expire_links());
+        notifications.spawn(notifications.clone().record_deliveries());
+        if notifications.0.options.timers {
+            notifications.spawn(notifications.clone().fire_timers());
+            notifications.spawn(notifications.clone().purge());
+        }
+        notifications
+    }
+
+    /// Ends all links, and refuses what comes from now on.
+    pub fn begin_stop(&self) {
+        self.0.hub.stop();
+        self.0.stopping.cancel();
+    }
+
+    /// Stops: what was accepted is written.
+    pub async fn stop(self) {
+        self.begin_stop();
+        self.0.tracker.close();
+        self.0.tracker.wait().await;
+    }
+
+    fn spawn(&self, service: impl Future<Output = ()> + Send + 'static) {
+        let stopping = self.0.stopping.clone();
+        self.0.tracker.spawn(async move {
+            tokio::select! {
+                () = service => {}
+                () = stopping.cancelled() => {}
+            }
+        });
+    }
+
+    /// The database's time, as far as this process knows it.
+    pub fn now(&self) -> Timestamp {
+        self.0.hub.now()
+    }
+
+    /// Who has this token or ticket.
+    pub fn identify(&self, token: &str) -> Result<Identity> {
+        self.0.identities.verify(token, self.now()).map_err(NotifyError::Unauthorized)
+    }
+
+    /// A ticket for a user.
+    pub fn issue_ticket(&self, identity: &Identity, ttl: Option<Duration>) -> Result<Option<(String, Timestamp)>> {
+        let Some(tickets) = self.0.identities.tickets() else { return Ok(None) };
+        Ok(Some(tickets.issue(identity, self.now(), ttl)?))
+    }
+
+    /// Emits messages for a client, or for Relais itself; answers their ids. All of them are checked before any is stored.
+    /// With an idempotency key, the same call has the same effect once.
+    pub async fn emit(
+        &self,
+        drafts: Vec<NotificationDraft>,
+        client: Option<&str>,
+        idempotency_key: Option<&str>,
+    ) -> Result<Vec<Uuid>> {
+        let now = self.now();
+        let mut messages = Vec::with_capacity(drafts.len());
+        for (number, draft) in drafts.into_iter().enumerate() {
+            let id = idempotency_key.map_or_else(Uuid::now_v7, |key| id_of(client.unwrap_or_default(), key, number));
+            messages.push(self.fill(draft, client, id, now).map_err(|why| NotifyError::Invalid(number, why))?);
+        }
+        let sent = messages.clone();
+        let answers = self.0.emissions.put_all(messages).await?;
+        let mut ids = Vec::with_capacity(sent.len());
+        for (number, (new, answer)) in sent.iter().zip(answers).enumerate() {
+            match answer {
+                Emitted::Stored => {}
+                Emitted::Known if self.is_same(new).await? => {}
+                Emitted::Known => return Err(NotifyError::IdTaken(number)),
+                Emitted::NoMembers => return Err(NotifyError::NoMembers(number)),
+            }
+            ids.push(new.notification.metadata.id);
+        }
+        metrics::counter!("relais_notification_emitted_total").increment(ids.len() as u64);
+        Ok(ids)
+    }
+
+    fn fill(
+        &self,
+        draft: NotificationDraft,
+        client: Option<&str>,
+        id: Uuid,
+        now: Timestamp,
+    ) -> std::result::Result<NewNotification, InvalidNotification> {
+        let with = FillIn { now, id, emitter: client.unwrap_or("relais") };
+        let notification = draft.fill(&with, &self.0.options.limits)?;
+        Ok(NewNotification { notification, client: client.map(str::to_owned), ack_timeout: self.0.options.ack_timeout })
+    }
+
+    /// Whether the message with this id is the same one: of the same client, to the same audience, with the same payload.
+    async fn is_same(&self, new: &NewNotification) -> Result<bool> {
+        let Some((stored, _)) = self.0.store.find_notification(new.notification.metadata.id, 0).await? else {
+            return Ok(true);
+        };
+        let what = |notification: &Notification| {
+            let Notification { metadata, payload, routing } = notification;
+            (metadata.kind, metadata.emitter.clone(), payload.get().to_owned(), routing.clone())
+        };
+        Ok(stored.client == new.client && what(&stored.notification) == what(&new.notification))
+    }
+
+    /// Takes a message back. With `client`, only a message of that client.
+    pub async fn withdraw(&self, id: Uuid, client: Option<&str>) -> Result<()> {
+        Ok(self.0.store.withdraw(id, client.map(str::to_owned), None).await?)
+    }
+
+    /// Puts another message in the place of one; answers its id.
+    pub async fn replace(&self, id: Uuid, client: Option<&str>, draft: NotificationDraft) -> Result<Uuid> {
+        let new = self.fill(draft, client, Uuid::now_v7(), self.now()).map_err(|why| NotifyError::Invalid(0, why))?;
+        let new_id = new.notification.metadata.id;
+        self.0.store.withdraw(id, client.map(str::to_owned), Some(new)).await?;
+        Ok(new_id)
+    }
+
+    /// Sends a message of the error log again.
+    pub async fn resend(&self, id: Uuid, client: Option<&str>) -> Result<()> {
+        Ok(self.0.store.resend(id, client.map(str::to_owned)).await?)
+    }
+
+    /// Messages for operators and emitters.
+    pub async fn list_notifications(&self, filter: NotificationFilter) -> Result<Vec<StoredNotification>> {
+        Ok(self.0.store.list_notifications(filter).await?)
+    }
+
+    /// A message with its ledger.
+    pub async fn find_notification(&self, id: Uuid) -> Result<(StoredNotification, Vec<LedgerLine>)> {
+        self.0.store.find_notification(id, LEDGER_LINES).await?.ok_or(NotifyError::NotFound)
+    }
+
+    /// Changes the members of a target.
+    pub async fn change_members(&self, key: AudienceKey, change: MembersChange) -> Result<MembersChanged> {
+        Ok(self.0.store.change_members(key, change).await?)
+    }
+
+    /// The members of a target, after one of them.
+    pub async fn list_members(
+        &self,
+        key: &AudienceKey,
+        after: Option<AudienceKey>,
+        limit: usize,
+    ) -> Result<Vec<Member>> {
+        Ok(self.0.store.list_members(key, after, limit).await?)
+    }
+
+    /// The links of this process.
+    pub fn links(&self) -> Vec<LinkGlance> {
+        self.0.hub.glances()
+    }
+
+    /// Whether a user has a link to this process.
+    pub fn has_link_of(&self, user: &str) -> bool {
+        self.0.hub.has_link_of(user)
+    }
+
+    /// Opens a link that goes on from a cursor, or from now on.
+    pub async fn open_link(
+        &self,
+        identity: Identity,
+        cursor: Option<&str>,
+        address: Option<IpAddr>,
+    ) -> Result<OpenLink> {
+        // A cursor that another process gave may be ahead of what this one has read.
+        if self.0.hub.head().is_none() || cursor.is_some() {
+            self.0.hub.read_ahead(&self.0.log_bell, cursor).await?;
+        }
+        let scope = self.declared_scope(&identity.user).await?;
+        Ok(self.0.hub.open(identity, scope, cursor, address)?)
+    }
+
+    /// A link lives on under a new token.
+    pub fn renew_link(&self, link: Uuid, identity: &Identity) -> Result<()> {
+        if self.0.hub.renew(link, identity) { Ok(()) } else { Err(NotifyError::NotFound) }
+    }
+
+    /// What has come since a cursor, and the cursor to go on from; waits for something if there is nothing.
+    pub async fn poll(
+        &self,
+        identity: Identity,
+        cursor: Option<&str>,
+        wait: Duration,
+        address: Option<IpAddr>,
+    ) -> Result<(Vec<Arc<Frame>>, String)> {
+        let until = Instant::now() + wait;
+        let mut link = self.open_link(identity, cursor, address).await?;
+        // Hello, and perhaps a gap.
+        let mut frames = link.next().await.unwrap_or_default();
+        let mut position = frames.iter().rev().find_map(|frame| frame.cursor.clone()).unwrap_or_default();
+        frames.remove(0);
+        if cursor.is_some() && frames.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if let Ok(Some(more)) = tokio::time::timeout(left, link.next()).await {
+                frames = more;
+            }
+        }
+        position = frames.iter().rev().find_map(|frame| frame.cursor.clone()).unwrap_or(position);
+        Ok((frames, position))
+    }
+
+    async fn declared_scope(&self, user: &str) -> Result<UserScope> {
+        let scope = self.0.store.scopes_of(vec![user.to_owned()]).await?.remove(user);
+        Ok(scope.unwrap_or_else(|| UserScope { user: user.to_owned(), belongs: Vec::new() }))
+    }
+
+    async fn scope(&self, identity: &Identity) -> Result<UserScope> {
+        Ok(with_claims(self.declared_scope(&identity.user).await?, &identity.audiences))
+    }
+
+    /// A page of a user's messages.
+    pub async fn list(
+        &self,
+        identity: &Identity,
+        filter: ListFilter,
+        before: Option<LogPosition>,
+        limit: usize,
+    ) -> Result<UserPage> {
+        let scope = self.scope(identity).await?;
+        // Before the list: what comes in between is sent as well, and pages know messages by their ids.
+        let head = self.0.store.log_head().await?;
+        let cursor = crate::Cursor { epoch: head.epoch, position: head.position }.to_string();
+        let counts = self.0.store.count_of_user(&scope).await?;
+        let request = ListRequest { scope, filter, before, limit: limit + 1 };
+        let mut notifications = self.0.store.list_of_user(request).await?;
+        let more = notifications.len() > limit;
+        notifications.truncate(limit);
+        let next = notifications.last().filter(|_| more).map(|last| last.stored.position);
+        Ok(UserPage { notifications, counts, cursor: Some(cursor), next })
+    }
+
+    /// How many messages a user has.
+    pub async fn counts(&self, identity: &Identity) -> Result<Counts> {
+        Ok(self.0.store.count_of_user(&self.scope(identity).await?).await?)
+    }
+
+    /// Acknowledges messages of a user; with the counts afterwards.
+    pub async fn acknowledge(&self, identity: &Identity, choice: AckChoice) -> Result<(Acknowledged, Counts)> {
+        let scope = self.scope(identity).await?;
+        let acknowledged = self.0.acknowledgements.put(Acknowledgement { scope: scope.clone(), choice }).await?;
+        metrics::counter!("relais_notification_acknowledged_total").increment(acknowledged.new.len() as u64);
+        Ok((acknowledged, self.0.store.count_of_user(&scope).await?))
+    }
+
+    /// Reads the log whenever it has grown.
+    async fn follow_log(self) {
+        let mut told = false;
+        loop {
+            match self.0.hub.read_on().await {
+                Ok(_) => {
+                    if std::mem::take(&mut told) {
+                        tracing::info!("the log of notifications is read again");
+                    }
+                }
+                Err(error) => {
+                    if !std::mem::replace(&mut told, true) {
+                        tracing::warn!(%error, "the log of notifications can not be read; links wait");
+                    }
+                }
+            }
+            tokio::select! {
+                () = self.0.log_bell.notified() => {}
+                () = tokio::time::sleep(self.0.options.sweep) => {}
+            }
+        }
+    }
+
+    async fn expire_links(self) {
+        let mut tick = tokio::time::interval(Duration::from_secs(1));
+        loop {
+            tick.tick().await;
+            self.0.hub.expire();
+        }
+    }
+
+    async fn record_deliveries(self) {
+        loop {
+            self.0.hub.deliveries_bell.notified().await;
+            tokio::time::sleep(RECORD_EVERY).await;
+            let mut deliveries = self.0.hub.take_deliveries();
+            while !deliveries.is_empty() {
+                let later = deliveries.split_off(deliveries.len().min(AT_ONCE * 4));
+                if let Err(error) = self.0.store.record_deliveries(deliveries).await {
+                    tracing::warn!(%error, "deliveries could not be written to the ledger");
+                }
+                deliveries = later;
+            }
+        }
+    }
+
+    /// Sends messages again when they are due, and sleeps until the next one is.
+    async fn fire_timers(self) {
+        loop {
+            let sleep = match self.0.store.fire_notification_timers(AT_ONCE).await {
+                Ok(fired) => {
+                    let count = |name: &'static str, number: usize| metrics::counter!(name).increment(number as u64);
+                    count("relais_notification_replayed_total", fired.replayed);
+                    count("relais_notification_failed_total", fired.failed);
+                    count("relais_notification_expired_total", fired.expired);
+                    if fired.more {
+                        continue;
+                    }
+                    fired.again.unwrap_or(LONGEST_SLEEP).min(LONGEST_SLEEP)
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "timers of notifications could not be fired");
+                    self.0.options.sweep
+                }
+            };
+            tokio::select! {
+                // What is due in a fraction of a millisecond is not due yet.
+                () = tokio::time::sleep(sleep + Duration::from_millis(1)) => {}
+                () = self.0.timer_bell.notified() => {}
+            }
+        }
+    }
+
+    async fn purge(self) {
+        let mut tick = tokio::time::interval(self.0.options.purge_every);
+        loop {
+            tick.tick().await;
+            loop {
+                let NotificationOptions { log_age, age, .. } = self.0.options;
+                match self.0.store.purge_notifications(log_age, age, AT_ONCE).await {
+                    Ok(purged) if purged.entries.max(purged.notifications) >= AT_ONCE as u64 => {}
+                    Ok(_) => break,
+                    Err(error) => {
+                        tracing::debug!(%error, "old notifications could not be purged");
+                        break;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl WakeupListener for Notifications {
+    fn wake(&self, wakeup: &Wakeup) {
+        if wakeup.notifications {
+            self.0.log_bell.notify_one();
+            self.0.timer_bell.notify_one();
+        }
+    }
+}
+
+/// The id of a message that an idempotency key names, within one client.
+fn id_of(client: &str, key: &str, number: usize) -> Uuid {
+    let mut context = digest::Context::new(&digest::SHA256);
+    for part in [client, "\0", key, "\0", &number.to_string()] {
+        context.update(part.as_bytes());
+    }
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&context.finish().as_ref()[..16]);
+    uuid::Builder::from_custom_bytes(bytes).into_uuid()
+}
