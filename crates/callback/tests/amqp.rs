@@ -10,8 +10,8 @@ use relais_callback::{
     signature::{generate_secret, verify},
 };
 use relais_core::{
-    CallbackDelivery, CallbackSender, CallbackType, Client, ClientId, ClientKey, Destination, Reply, ReplyOutcome,
-    SigningSecret, Timestamp,
+    CallbackDelivery, CallbackSender, CallbackType, Client, ClientId, ClientKey, Destination, NotificationRights,
+    Reply, ReplyOutcome, SigningSecret, Timestamp,
 };
 use relais_messaging::rabbitmq::{Broker, BrokerOptions, BrokerState};
 use relais_testkit::{TakenMessage, TcpProxy, TestVhost, free_port};
@@ -39,6 +39,7 @@ fn client(secrets: &[&str]) -> Client {
             destination("unbound", "", "no-such-queue"),
             destination("missing", "no-such-exchange", "task.done"),
         ],
+        notifications: NotificationRights::default(),
     }
 }
 

@@ -15,8 +15,8 @@ use relais_callback::{
     signature::{generate_secret, sign, sign_all, verify},
 };
 use relais_core::{
-    CallbackDelivery, CallbackSender, CallbackType, Client, ClientId, ClientKey, Reply, ReplyOutcome, SigningSecret,
-    Timestamp,
+    CallbackDelivery, CallbackSender, CallbackType, Client, ClientId, ClientKey, NotificationRights, Reply,
+    ReplyOutcome, SigningSecret, Timestamp,
 };
 
 #[path = "../examples/verify.rs"]
@@ -222,6 +222,7 @@ async fn receivers_accept_callbacks_and_drop_duplicates() {
                 secret_hash: String::new(),
                 signing_secrets: vec![in_use(secret)],
                 destinations: Vec::new(),
+                notifications: NotificationRights::default(),
             }),
             body: BODY.to_owned(),
             gzip,

@@ -5,8 +5,8 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    ClientFlow, ClientId, ClientKey, DEFAULT_PRIORITY_STEP, FlowLimits, Json, RetryPolicy, ServiceKey, ServiceName,
-    Timestamp,
+    ClientFlow, ClientId, ClientKey, DEFAULT_PRIORITY_STEP, FlowLimits, Json, NotificationRights, RetryPolicy,
+    ServiceKey, ServiceName, Timestamp,
 };
 
 /// The default lease of a worker.
@@ -239,6 +239,8 @@ pub struct Client {
     pub signing_secrets: Vec<SigningSecret>,
     /// Its callback destinations on the broker.
     pub destinations: Vec<Destination>,
+    /// What it may do with notifications.
+    pub notifications: NotificationRights,
 }
 
 /// A signing secret of callbacks.

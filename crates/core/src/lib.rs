@@ -34,6 +34,7 @@ mod instance;
 mod json;
 mod listing;
 mod names;
+mod notification_rights;
 pub mod position;
 mod priority;
 mod relay;
@@ -80,6 +81,7 @@ pub use instance::{
 pub use json::{Json, JsonError, MAX_DEPTH};
 pub use listing::{Page, TaskFilter};
 pub use names::{BatchId, ClientId, ClientKey, NameError, RelayName, ScheduleName, ServiceKey, ServiceName, TaskId};
+pub use notification_rights::{AudienceTypes, NotificationRights};
 pub use priority::{DEFAULT_PRIORITY_STEP, Priority};
 pub use relay::{RelayChange, RelayDeclarations, RelayKind, RelayRecord, RelayReport, RelaySecrets};
 pub use retry::{Failure, LONGEST_RETRY, MOST_RETRIES, RetryPolicy};

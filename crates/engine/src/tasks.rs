@@ -122,6 +122,7 @@ impl TasksBuilder {
                 client_secret: None,
                 signing_secret: None,
                 destinations: None,
+                notifications: None,
             }],
             authorizations: authorizations.collect(),
             schedules: self.schedules,

@@ -3,8 +3,10 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+mod notification_rights;
 mod tasks;
 
+pub use self::notification_rights::{NotificationRightsDeclaration, TicketDeclaration};
 pub use self::tasks::{
     AdminTaskPage, AdminTaskView, AttemptView, CancelAnswer, LinkedTask, LinkedTasks, RetryAnswer, TasksRequest,
 };
@@ -238,6 +240,10 @@ pub struct ClientDeclaration {
     /// client keeps its destinations, a new one has none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destinations: Option<Vec<DestinationDeclaration>>,
+    /// What the client may do with notifications. A right that is absent in it is taken from the client. Default: an
+    /// existing client keeps its rights, a new one has none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notifications: Option<NotificationRightsDeclaration>,
 }
 
 /// An exchange or a queue on the broker, for callbacks of the type `amqp`.
@@ -418,6 +424,9 @@ pub struct ClientState {
     /// Where on the broker it may be told.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub destinations: Vec<DestinationDeclaration>,
+    /// What it may do with notifications; absent if it may do nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notifications: Option<NotificationRightsDeclaration>,
 }
 
 /// The clients.

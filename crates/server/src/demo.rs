@@ -158,6 +158,7 @@ fn declaration(secret: &str, worker_secret: &str) -> anyhow::Result<Declaration>
         client_secret: Some(SecretDeclaration::Plain(secret.to_owned())),
         signing_secret: None,
         destinations: None,
+        notifications: None,
     };
     let authorization = |id: &str, role: RoleName| AuthorizationDeclaration {
         client_id: id.to_owned(),

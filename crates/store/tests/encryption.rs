@@ -71,7 +71,7 @@ fn put(client: &str, secret: &str) -> Result<Vec<Change>> {
     let client_id = ClientId::new(client)?;
     let secret_hash = Some("hash".to_owned());
     Ok(vec![
-        Change::PutClient { client_id: client_id.clone(), secret_hash, destinations: None },
+        Change::PutClient { client_id: client_id.clone(), secret_hash, destinations: None, notifications: None },
         Change::PutSigningSecret {
             client_id,
             secret: secret.to_owned(),

@@ -36,7 +36,12 @@ impl World {
         }];
         for client in ["alice", "bob"] {
             let secret_hash = Some("hash".to_owned());
-            changes.push(Change::PutClient { client_id: ClientId::new(client)?, secret_hash, destinations: None });
+            changes.push(Change::PutClient {
+                client_id: ClientId::new(client)?,
+                secret_hash,
+                destinations: None,
+                notifications: None,
+            });
         }
         store.declare(changes).await?;
         let declared = store.declared().await?;

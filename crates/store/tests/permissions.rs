@@ -29,7 +29,9 @@ async fn the_files_of_a_new_database_are_for_its_owner_alone_whatever_the_umask(
         store.migrate().await?;
         let client_id = ClientId::new("shop")?;
         let secret_hash = Some("hash".to_owned());
-        store.declare(vec![Change::PutClient { client_id, secret_hash, destinations: None }]).await?;
+        store
+            .declare(vec![Change::PutClient { client_id, secret_hash, destinations: None, notifications: None }])
+            .await?;
         ensure!(store.declared().await?.clients.len() == 1, "a reader has the files open as well");
         let found = modes(folder.path())?;
         let expected = ["relais.db", "relais.db-shm", "relais.db-wal", "relais.db.lock"];

@@ -12,8 +12,9 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    ClaimRequest, ClientKey, Event, Json, NewLinks, NewTask, Outcome, ServiceKey, Status, Store, StoredSubmission,
-    SubmissionValidator, Task, TaskEvent, TaskFilter, TaskId, Terms, UniqueKey,
+    AudienceTypes, Change, ClaimRequest, ClientId, ClientKey, Event, Json, NewLinks, NewTask, NotificationRights,
+    Outcome, ServiceKey, Status, Store, StoredSubmission, SubmissionValidator, Task, TaskEvent, TaskFilter, TaskId,
+    Terms, UniqueKey,
 };
 use relais_store::Options;
 use relais_testkit::TestDatabase;
@@ -82,6 +83,7 @@ async fn the_tables_old_names_can_be_used_during_an_upgrade() -> Result<()> {
          ON CONFLICT (process) DO UPDATE SET workers = excluded.workers, at = excluded.at",
         "SELECT id FROM relais.inbox WHERE refused IS NULL ORDER BY id FOR UPDATE SKIP LOCKED",
         "UPDATE relais.inbox SET refused = NULL WHERE id = 0",
+        "SELECT * FROM relais.client WHERE NOT deleted",
     ];
     for statement in said {
         sqlx::query(statement).fetch_all(&mut old).await?;
@@ -100,6 +102,35 @@ async fn the_tables_old_names_can_be_used_during_an_upgrade() -> Result<()> {
     ensure!(sqlx::query("SELECT * FROM relais.inbox").fetch_all(&mut old).await.is_err(), "no more than was granted");
     old.execute("RESET ROLE").await?;
     ensure!(collect(store.as_ref()).await? == 2, "the submission of the dump and the new one become tasks");
+    Ok(())
+}
+
+/// Whichever version deletes and declares it.
+#[tokio::test]
+async fn a_client_that_an_old_process_declares_again_has_no_rights_for_notifications() -> Result<()> {
+    let database = TestDatabase::create().await?;
+    let mut old = PgConnection::connect(database.url()).await?;
+    old.execute(POSTGRES).await?;
+    let store = relais_store::open(database.url(), &Options::default()).await?;
+    store.migrate().await?;
+    let rights = NotificationRights { emit: AudienceTypes::All, ..NotificationRights::default() };
+    let client_id = ClientId::new("shop")?;
+    let notifications = Some(rights.clone());
+    let put = Change::PutClient { client_id, secret_hash: None, destinations: None, notifications };
+    store.declare(vec![put]).await?;
+    ensure!(store.declared().await?.clients["shop"].notifications == rights);
+
+    let again = "INSERT INTO relais.client AS c (client_id, secret_hash, destinations) VALUES ('shop', 'hash', NULL)
+                 ON CONFLICT (client_id) DO UPDATE SET secret_hash = excluded.secret_hash, deleted = false,
+                     destinations = coalesce(excluded.destinations, c.destinations)";
+    old.execute(again).await?;
+    ensure!(store.declared().await?.clients["shop"].notifications == rights, "a new secret takes nothing away");
+    old.execute(
+        "UPDATE relais.client SET deleted = true, secret_hash = '', destinations = NULL WHERE client_id = 'shop'",
+    )
+    .await?;
+    old.execute(again).await?;
+    ensure!(store.declared().await?.clients["shop"].notifications.is_empty());
     Ok(())
 }
 

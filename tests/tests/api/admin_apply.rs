@@ -11,6 +11,7 @@ on_both_stores!(
     a_rotated_secret_takes_effect_at_once,
     a_service_with_unfinished_tasks_is_not_removed,
     a_removed_client_is_refused_at_once,
+    rights_for_notifications_stay_until_a_declaration_speaks_of_them,
 );
 on_one_store!(
     no_answer_shows_a_secret_or_its_hash,
@@ -197,6 +198,55 @@ async fn a_pause_survives_a_declaration_that_does_not_speak_of_it(on: Backend) {
     app.caller().put("/admin/services/resize", &json!({"serviceName": "resize", "paused": false})).await.data();
     assert_eq!(app.caller().get("/admin/services/resize").await.data()["paused"], false);
     assert_eq!(app.caller().post_nothing("/admin/services/nowhere/pause").await.number(), 404_001);
+}
+
+async fn rights_for_notifications_stay_until_a_declaration_speaks_of_them(on: Backend) {
+    let app = TestApp::start(on).await;
+    let operator = app.caller();
+    let put = async |rights: Value| {
+        let alice = json!({"clients": [{"clientId": "alice", "notifications": rights}]});
+        report(&operator.post("/admin/apply", &alice).await).remove(0)
+    };
+    let shown = async || {
+        let of_alice = |list: &Value| {
+            let mut clients = list["clients"].as_array().into_iter().flatten();
+            clients.find(|client| client["clientId"] == "alice").map(|alice| alice["notifications"].clone())
+        };
+        let exported = of_alice(&operator.get("/admin/declaration").await.data());
+        assert_eq!(of_alice(&operator.get("/admin/clients").await.data()), exported, "the same is listed and exported");
+        exported.unwrap_or_default()
+    };
+    assert_eq!(shown().await, Value::Null);
+    assert_eq!(put(json!({})).await, "client alice: unchanged");
+
+    let wide = json!({"emit": ["GROUP", "USER"], "audience": ["*"], "ticket": true});
+    let dry = json!({"clients": [{"clientId": "alice", "notifications": wide}]});
+    assert_eq!(report(&operator.post("/admin/apply?dryRun=true", &dry).await), ["client alice: updated"]);
+    assert_eq!(shown().await, Value::Null, "only tried");
+    let unordered = json!({"emit": ["USER", "GROUP"], "audience": ["*"], "ticket": true});
+    assert_eq!(put(unordered).await, "client alice: updated");
+    assert_eq!(put(wide.clone()).await, "client alice: unchanged");
+    assert_eq!(shown().await, wide);
+    let again = operator.put("/admin/clients/alice", &json!({"clientId": "alice"})).await;
+    assert_eq!(report(&again), ["client alice: unchanged"]);
+    operator.post_nothing("/admin/clients/alice/secret").await.data();
+    assert_eq!(shown().await, wide, "a declaration that does not speak of them leaves them, and so does a new secret");
+
+    let exported = operator.get("/admin/declaration").await.data();
+    let again = report(&operator.post("/admin/apply?prune=true", &exported).await);
+    assert!(!again.is_empty() && again.iter().all(|line| line.ends_with(": unchanged")), "{again:?}");
+
+    assert_eq!(put(json!({"ticket": ["GROUP"]})).await, "client alice: updated");
+    assert_eq!(shown().await, json!({"ticket": ["GROUP"]}), "they are replaced as a whole");
+    assert_eq!(put(json!({"emit": [], "ticket": false})).await, "client alice: updated");
+    assert_eq!(shown().await, Value::Null);
+
+    let carol = json!({"clientId": "carol", "notifications": {"emit": ["*"]}});
+    assert_eq!(report(&operator.put("/admin/clients/carol", &carol).await), ["client carol: created"]);
+    operator.delete("/admin/clients/carol").await.data();
+    operator.put("/admin/clients/carol", &json!({"clientId": "carol"})).await.data();
+    let clients = operator.get("/admin/clients").await.text;
+    assert!(clients.contains("carol") && !clients.contains("notifications"), "{clients}");
 }
 
 async fn a_client_refused_before_its_declaration_is_accepted_after_it(on: Backend) {

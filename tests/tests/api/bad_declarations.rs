@@ -9,6 +9,7 @@ on_one_store!(
     names_that_would_need_escaping_are_refused,
     a_schema_fetches_nothing_and_can_not_be_made_to_hang,
     limits_and_secrets_have_bounds,
+    rights_for_notifications_that_are_wrong_are_refused_where_they_stand,
     a_declaration_with_one_error_changes_nothing,
     the_name_in_the_address_and_the_one_in_the_body_are_the_same,
 );
@@ -121,6 +122,42 @@ async fn limits_and_secrets_have_bounds(on: Backend) {
         assert_eq!(answer.number(), number, "{declaration}: {}", answer.text);
         assert!(!answer.text.contains(&path), "the server's environment is not shown");
     }
+}
+
+async fn rights_for_notifications_that_are_wrong_are_refused_where_they_stand(on: Backend) {
+    let app = TestApp::start(on).await;
+    let before = app.caller().get("/admin/declaration").await.text;
+    let many: Vec<String> = (0..101).map(|n| format!("TYPE{n}")).collect();
+    let at = "/clients/1/notifications";
+    let declare = async |rights: &Value| {
+        let clients = json!([{"clientId": "carol"}, {"clientId": "alice", "notifications": rights}]);
+        app.caller().post("/admin/apply", &json!({"clients": clients})).await
+    };
+    for (path, rights) in [
+        ("/emit/0", json!({"emit": [""]})),
+        ("/emit/1", json!({"emit": ["USER", "x".repeat(201)]})),
+        ("/emit/0", json!({"emit": ["a\nb"]})),
+        ("/emit/2", json!({"emit": ["USER", "GROUP", "USER"]})),
+        ("/emit", json!({"emit": many})),
+        ("/audience/1", json!({"audience": ["GROUP", "*"]})),
+        ("/ticket", json!({"ticket": []})),
+        ("/ticket/0", json!({"ticket": ["\u{7f}"]})),
+    ] {
+        let answer = declare(&rights).await;
+        assert_eq!(answer.number(), 400_010, "{rights}: {}", answer.text);
+        assert_eq!(answer.json()["error"]["details"][0]["path"], format!("{at}{path}"), "{}", answer.text);
+    }
+    for rights in [
+        json!({"ticket": "GROUP"}),
+        json!({"ticket": null, "emit": true}),
+        json!({"emit": [7]}),
+        json!({"read": ["USER"]}),
+        json!(["USER", "GROUP", true, true]),
+        json!("USER"),
+    ] {
+        assert_eq!(declare(&rights).await.number(), 400_003, "{rights}");
+    }
+    assert_eq!(app.caller().get("/admin/declaration").await.text, before);
 }
 
 async fn a_declaration_with_one_error_changes_nothing(on: Backend) {

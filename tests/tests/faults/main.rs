@@ -168,6 +168,7 @@ async fn a_faulty_store_refuses_keeps_silent_and_breaks_off() -> Result<()> {
             client_id: ClientId::new(client)?,
             secret_hash: Some("hash".to_owned()),
             destinations: None,
+            notifications: None,
         };
         let answered = match store.declare(vec![change]).await {
             Ok(()) => true,

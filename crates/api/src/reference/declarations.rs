@@ -36,6 +36,7 @@ services:
 clients:
   - clientId: web
     clientSecret: {env: WEB_SECRET}
+    notifications: {emit: [USER, GROUP], audience: [GROUP], ticket: true}
   - clientId: resizer
     clientSecret: {env: RESIZER_SECRET}
 authorizations:

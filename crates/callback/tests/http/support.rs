@@ -11,8 +11,8 @@ use std::{
 use async_trait::async_trait;
 use relais_callback::{HttpSender, HttpSenderOptions, Resolver};
 use relais_core::{
-    CallbackDelivery, CallbackSender, CallbackType, Client, ClientId, ClientKey, Reply, ReplyOutcome, SigningSecret,
-    Timestamp,
+    CallbackDelivery, CallbackSender, CallbackType, Client, ClientId, ClientKey, NotificationRights, Reply,
+    ReplyOutcome, SigningSecret, Timestamp,
 };
 
 /// Sun, 06 Nov 1994 08:49:37 GMT, and half a second.
@@ -61,6 +61,7 @@ pub fn client(signing_secrets: Vec<SigningSecret>) -> Client {
         secret_hash: String::new(),
         signing_secrets,
         destinations: Vec::new(),
+        notifications: NotificationRights::default(),
     }
 }
 

@@ -8,9 +8,9 @@ mod ports;
 use std::time::Duration;
 
 use crate::{
-    ClientFlow, ClientId, ClientKey, Destination, Ignored, InstanceKey, Json, QueueSettings, RelayChange, Revocation,
-    Role, ScheduleChange, ServiceKey, ServiceLimits, ServiceName, State, Status, Task, TaskChange, TaskId,
-    TaskTransport, Wakeup,
+    ClientFlow, ClientId, ClientKey, Destination, Ignored, InstanceKey, Json, NotificationRights, QueueSettings,
+    RelayChange, Revocation, Role, ScheduleChange, ServiceKey, ServiceLimits, ServiceName, State, Status, Task,
+    TaskChange, TaskId, TaskTransport, Wakeup,
 };
 
 pub use ports::*;
@@ -151,7 +151,7 @@ pub enum Change {
     },
     /// Deletes a service. Refused while it has unfinished tasks.
     DeleteService(ServiceName),
-    /// Creates a client, or changes its secret or destinations.
+    /// Creates a client, or changes its secret, destinations or rights for notifications.
     PutClient {
         /// Its name.
         client_id: ClientId,
@@ -159,6 +159,8 @@ pub enum Change {
         secret_hash: Option<String>,
         /// Its callback destinations on the broker; none keeps those it has.
         destinations: Option<Vec<Destination>>,
+        /// What it may do with notifications; none leaves its rights as they are.
+        notifications: Option<NotificationRights>,
     },
     /// Rotates the signing secret of a client.
     PutSigningSecret {

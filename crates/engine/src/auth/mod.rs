@@ -250,7 +250,7 @@ impl Authenticator {
 
 #[cfg(test)]
 mod tests {
-    use relais_core::{ClientId, ClientKey};
+    use relais_core::{ClientId, ClientKey, NotificationRights};
 
     use super::*;
 
@@ -258,6 +258,7 @@ mod tests {
         let client = |key, id: &str| Client {
             signing_secrets: Vec::new(),
             destinations: Vec::new(),
+            notifications: NotificationRights::default(),
             key: ClientKey(key),
             client_id: ClientId::new(id).unwrap(),
             secret_hash: hash_secret(secret, 4).unwrap(),

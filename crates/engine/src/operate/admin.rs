@@ -6,6 +6,7 @@ pub(crate) mod declare;
 mod flow;
 mod instances;
 mod limits;
+mod notification_rights;
 mod schedules;
 
 pub(crate) use declare::deleted;
@@ -157,6 +158,7 @@ impl Engine {
                     signing_secret: None,
                     destinations: (!client.destinations.is_empty())
                         .then(|| client.destinations.iter().map(clients::destination_declaration).collect()),
+                    notifications: notification_rights::declaration(&client.notifications),
                 })
                 .collect(),
             authorizations,

@@ -77,8 +77,13 @@ pub async fn run(args: ClientArgs) -> Result<()> {
         ClientCommand::Put { id, secret_env } => {
             let secret = secret_env.map(|name| declarations::resolve(&name, |name| std::env::var(name).ok()));
             let client_secret = secret.transpose()?.map(SecretDeclaration::Plain);
-            let declaration =
-                ClientDeclaration { client_id: id, client_secret, signing_secret: None, destinations: None };
+            let declaration = ClientDeclaration {
+                client_id: id,
+                client_secret,
+                signing_secret: None,
+                destinations: None,
+                notifications: None,
+            };
             let request = Request::put(["admin", "clients", &declaration.client_id], &declaration)?;
             if let Some(report) = server.print(request, show_report).await? {
                 note_secrets(&report);
@@ -131,7 +136,12 @@ mod tests {
 
     #[test]
     fn clients_are_listed_one_per_line() {
-        let clients = vec![ClientState { client_id: "web".to_owned(), authorizations: 2, destinations: Vec::new() }];
+        let clients = vec![ClientState {
+            client_id: "web".to_owned(),
+            authorizations: 2,
+            destinations: Vec::new(),
+            notifications: None,
+        }];
         assert_eq!(show_clients(&ClientStates { clients }), "CLIENT  SERVICES\nweb            2");
     }
 }

@@ -4,8 +4,8 @@ use relais_core::{Change, Declared, Role, Roles};
 
 use crate::{
     declarations::statements::{
-        DeclarationReader, DeclarationRows, authorization, clients as clients_of, found, no_client, service,
-        unfinished, waits,
+        DeclarationReader, DeclarationRows, authorization, clients as clients_of, found, no_client, rights_text,
+        service, unfinished, waits,
     },
     flow::postgres as flow,
     postgres::session::PgSession,
@@ -25,8 +25,13 @@ impl DeclarationReader for Postgres {
             .fetch_all(&mut *tx)
             .await
             .map_err(error)?;
-        let clients =
-            sqlx::query("SELECT * FROM relais.client WHERE NOT deleted").fetch_all(&mut *tx).await.map_err(error)?;
+        let clients = sqlx::query(
+            "SELECT c.id, c.client_id, c.secret_hash, c.destinations, n.rights AS notification_rights
+             FROM relais.client c LEFT JOIN relais.notification_rights n ON n.client_id = c.id WHERE NOT c.deleted",
+        )
+        .fetch_all(&mut *tx)
+        .await
+        .map_err(error)?;
         let secrets = sqlx::query(
             "SELECT * FROM relais.signing_secret WHERE expires IS NULL OR expires > now() ORDER BY created DESC",
         )
@@ -152,7 +157,7 @@ impl DeclarationRows for PgSession {
                 .await
                 .map_err(error)?;
             }
-            Change::PutClient { client_id, secret_hash, destinations } => {
+            Change::PutClient { client_id, secret_hash, destinations, notifications } => {
                 // Without a secret, the client must be there and stays as it is.
                 let done = sqlx::query(match secret_hash {
                     Some(_) => {
@@ -173,6 +178,18 @@ impl DeclarationRows for PgSession {
                 .await
                 .map_err(error)?;
                 found(done.rows_affected(), || no_client(client_id))?;
+                if let Some(rights) = notifications {
+                    sqlx::query(
+                        "INSERT INTO relais.notification_rights (client_id, rights)
+                     SELECT id, $2 FROM relais.client WHERE client_id = $1
+                     ON CONFLICT (client_id) DO UPDATE SET rights = excluded.rights",
+                    )
+                    .bind(client_id.as_str())
+                    .bind(rights_text(rights)?)
+                    .execute(&mut *tx)
+                    .await
+                    .map_err(error)?;
+                }
             }
             Change::DeleteClient(client_id) => {
                 sqlx::query(

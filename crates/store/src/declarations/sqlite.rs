@@ -5,8 +5,8 @@ use sqlx::SqliteTransaction;
 
 use crate::{
     declarations::statements::{
-        DeclarationReader, DeclarationRows, authorization, clients as clients_of, found, no_client, service,
-        unfinished, waits,
+        DeclarationReader, DeclarationRows, authorization, clients as clients_of, found, no_client, rights_text,
+        service, unfinished, waits,
     },
     flow::sqlite as flow,
     row::{in_millis, retry_text, signed},
@@ -26,7 +26,13 @@ impl DeclarationReader for Sqlite {
             .fetch_all(&mut *tx)
             .await
             .map_err(error)?;
-        let clients = sqlx::query("SELECT * FROM client WHERE NOT deleted").fetch_all(&mut *tx).await.map_err(error)?;
+        let clients = sqlx::query(
+            "SELECT c.id, c.client_id, c.secret_hash, c.destinations, n.rights AS notification_rights
+             FROM client c LEFT JOIN notification_rights n ON n.client_id = c.id WHERE NOT c.deleted",
+        )
+        .fetch_all(&mut *tx)
+        .await
+        .map_err(error)?;
         let secrets = sqlx::query(concat!(
             "SELECT * FROM signing_secret WHERE expires IS NULL OR expires > ",
             now!(),
@@ -137,8 +143,20 @@ async fn declare(tx: &mut SqliteTransaction<'static>, change: &Change) -> Result
             found(done.rows_affected(), || format!("there is no service {name}"))?;
         }
         Change::DeleteService(name) => delete_service(tx, name).await?,
-        Change::PutClient { client_id, secret_hash, destinations } => {
+        Change::PutClient { client_id, secret_hash, destinations, notifications } => {
             put_client(tx, client_id, secret_hash.as_deref(), destinations.as_deref()).await?;
+            if let Some(rights) = notifications {
+                sqlx::query(
+                    "INSERT INTO notification_rights (client_id, rights)
+                     SELECT id, ?2 FROM client WHERE client_id = ?1
+                     ON CONFLICT (client_id) DO UPDATE SET rights = excluded.rights",
+                )
+                .bind(client_id.as_str())
+                .bind(rights_text(rights)?)
+                .execute(&mut **tx)
+                .await
+                .map_err(error)?;
+            }
         }
         Change::DeleteClient(client_id) => {
             for statement in [

@@ -3,8 +3,8 @@
 use std::{future::Future, time::Duration};
 
 use relais_core::{
-    Authorization, Change, Client, ClientId, ClientKey, Declared, QueueKind, QueueSettings, Retention, Roles, Service,
-    ServiceKey, ServiceLimits, ServiceName, SigningSecret, StoreError, TaskTransport,
+    Authorization, Change, Client, ClientId, ClientKey, Declared, NotificationRights, QueueKind, QueueSettings,
+    Retention, Roles, Service, ServiceKey, ServiceLimits, ServiceName, SigningSecret, StoreError, TaskTransport,
 };
 
 use crate::{
@@ -84,6 +84,12 @@ pub(crate) fn client(row: &impl Columns) -> Result<Client> {
             .transpose()
             .map_err(corrupt)?
             .unwrap_or_default(),
+        notifications: row
+            .text_if_any("notification_rights")?
+            .map(|text| serde_json::from_str(&text))
+            .transpose()
+            .map_err(corrupt)?
+            .unwrap_or_default(),
     })
 }
 
@@ -111,6 +117,11 @@ pub(crate) fn authorization(row: &impl Columns) -> Result<Authorization> {
         capacity: row.int_if_any("capacity")?.map(narrow),
         flow: client_flow(row)?,
     })
+}
+
+/// The rights of a client for notifications, as they are stored.
+pub(crate) fn rights_text(rights: &NotificationRights) -> Result<String> {
+    serde_json::to_string(rights).map_err(corrupt)
 }
 
 /// The waits between the tries of a callback, as they are stored.

@@ -88,6 +88,7 @@ const STEPS: Steps = &[
     ("plain names", include_str!("migrations/0021_plain_names.sql")),
     ("outboxes", include_str!("migrations/0022_outboxes.sql")),
     ("captures", include_str!("migrations/0023_captures.sql")),
+    ("notification rights", include_str!("migrations/0024_notification_rights.sql")),
     ("notifications", include_str!("migrations/0025_notifications.sql")),
 ];
 

@@ -68,6 +68,7 @@ const STEPS: Steps = &[
     ("plain names", include_str!("migrations/0017_plain_names.sql")),
     ("outboxes", include_str!("migrations/0018_outboxes.sql")),
     ("captures", include_str!("migrations/0019_captures.sql")),
+    ("notification rights", include_str!("migrations/0020_notification_rights.sql")),
     ("notifications", include_str!("migrations/0021_notifications.sql")),
 ];
 

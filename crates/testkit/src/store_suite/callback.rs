@@ -543,7 +543,12 @@ pub async fn at_most_two_signing_secrets_are_valid(harness: &Harness) -> Result<
 
     let destination = Destination { name: "done".to_owned(), exchange: "x".to_owned(), routing_key: "k".to_owned() };
     let client_id = ClientId::new("alice")?;
-    let put = |destinations| Change::PutClient { client_id: client_id.clone(), secret_hash: None, destinations };
+    let put = |destinations| Change::PutClient {
+        client_id: client_id.clone(),
+        secret_hash: None,
+        destinations,
+        notifications: None,
+    };
     store.declare(vec![put(Some(vec![destination.clone()])), put(None)]).await?;
     ensure!(store.declared().await?.clients["alice"].destinations == [destination]);
     store.declare(vec![Change::DeleteClient(client_id), put_client("alice")?]).await?;

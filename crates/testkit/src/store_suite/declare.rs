@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use relais_core::{
-    Change, ClientFlow, ClientId, Event, FlowLimits, QueueKind, QueueSettings, RateLimit, Refusal, Retention,
-    RetryPolicy, Role, Roles, ServiceLimits, Status, Store, StoreError, TaskTransport,
+    AudienceTypes, Change, ClientFlow, ClientId, Event, FlowLimits, NotificationRights, QueueKind, QueueSettings,
+    RateLimit, Refusal, Retention, RetryPolicy, Role, Roles, ServiceLimits, Status, Store, StoreError, TaskTransport,
 };
 
 use super::{
@@ -193,7 +193,12 @@ pub async fn a_new_client_needs_a_secret(harness: &Harness) -> Result<()> {
     let store = harness.store();
     let put = |secret_hash: Option<&str>| -> Result<Vec<Change>> {
         let secret_hash = secret_hash.map(str::to_owned);
-        Ok(vec![Change::PutClient { client_id: ClientId::new("alice")?, secret_hash, destinations: None }])
+        Ok(vec![Change::PutClient {
+            client_id: ClientId::new("alice")?,
+            secret_hash,
+            destinations: None,
+            notifications: None,
+        }])
     };
     conflict(store, put(None)?).await?;
     for (given, expected) in [(Some("one"), "one"), (None, "one"), (Some("two"), "two")] {
@@ -204,6 +209,53 @@ pub async fn a_new_client_needs_a_secret(harness: &Harness) -> Result<()> {
     }
     store.declare(vec![Change::DeleteClient(ClientId::new("alice")?)]).await?;
     conflict(store, put(None)?).await
+}
+
+/// A deleted client that is declared again has none, whatever it had.
+pub async fn rights_for_notifications_are_kept_until_they_are_replaced(harness: &Harness) -> Result<()> {
+    let store = harness.store();
+    let only = |kinds: &[&str]| AudienceTypes::Only(kinds.iter().map(|&kind| kind.to_owned()).collect());
+    let wide = NotificationRights {
+        emit: only(&["USER", "GROUP", "é \" b"]),
+        audience: AudienceTypes::All,
+        ticket: Some(AudienceTypes::NONE),
+    };
+    let narrow = NotificationRights { ticket: Some(only(&["GROUP"])), ..NotificationRights::default() };
+    let put = |secret_hash: Option<&str>, notifications: Option<&NotificationRights>| -> Result<Vec<Change>> {
+        Ok(vec![Change::PutClient {
+            client_id: ClientId::new("alice")?,
+            secret_hash: secret_hash.map(str::to_owned),
+            destinations: None,
+            notifications: notifications.cloned(),
+        }])
+    };
+    let none = NotificationRights::default();
+    let new = Some("hash");
+    for (changes, expected) in [
+        (put(new, None)?, &none),
+        (put(None, Some(&wide))?, &wide),
+        (put(Some("another"), None)?, &wide),
+        (put(None, None)?, &wide),
+        (put(None, Some(&narrow))?, &narrow),
+        (put(None, Some(&none))?, &none),
+        (put(None, Some(&wide))?, &wide),
+        (vec![Change::DeleteClient(ClientId::new("alice")?), put_client("alice")?], &none),
+        (put(new, Some(&narrow))?, &narrow),
+        (vec![Change::DeleteClient(ClientId::new("alice")?), put(new, Some(&wide))?.remove(0)], &wide),
+    ] {
+        let said = format!("{changes:?}");
+        store.declare(changes).await?;
+        let declared = store.declared().await?;
+        let alice = declared.clients.get("alice").context("alice is there")?;
+        ensure!(alice.notifications == *expected, "{said}: {:?}", alice.notifications);
+    }
+    store.declare(vec![put_client("bob")?]).await?;
+    ensure!(store.declared().await?.clients["bob"].notifications == none, "they are alice's alone");
+    store.declare(vec![Change::DeleteClient(ClientId::new("alice")?)]).await?;
+    conflict(store, put(None, Some(&narrow))?).await?;
+    store.declare(vec![put_client("alice")?]).await?;
+    ensure!(store.declared().await?.clients["alice"].notifications == none, "what was refused changed nothing");
+    Ok(())
 }
 
 /// Either the service stays or the submission is refused, so no task exists that nobody can claim.

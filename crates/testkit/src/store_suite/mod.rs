@@ -262,6 +262,7 @@ macro_rules! store_suite {
                 deleting_a_client_deletes_its_authorizations,
                 an_authorization_needs_an_existing_client_and_service,
                 a_new_client_needs_a_secret,
+                rights_for_notifications_are_kept_until_they_are_replaced,
                 deleting_a_service_during_submissions_strands_no_task,
             }
             schedule {

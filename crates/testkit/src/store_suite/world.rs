@@ -56,6 +56,7 @@ pub(super) fn put_client(client: &str) -> Result<Change> {
         client_id: ClientId::new(client)?,
         secret_hash: Some("hash".to_owned()),
         destinations: None,
+        notifications: None,
     })
 }
 

@@ -1,4 +1,4 @@
-//! Clients: their secrets, their signing secrets, and their destinations on the broker.
+//! Clients: their secrets, their signing secrets, their destinations on the broker, and their rights for notifications.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use relais_protocol::{
     callback::{SigningSecretView, SigningSecrets},
 };
 
-use super::declare::Plan;
+use super::{declare::Plan, notification_rights};
 use crate::{
     Engine, EngineError, Problem,
     auth::{check_signing_secret, generate_secret, generate_signing_secret},
@@ -38,6 +38,7 @@ impl Engine {
                 client_id: client.client_id.to_string(),
                 authorizations: snapshot.declared.authorizations.keys().filter(|(key, _)| *key == client.key).count(),
                 destinations: client.destinations.iter().map(destination_declaration).collect(),
+                notifications: notification_rights::declaration(&client.notifications),
             })
             .collect();
         clients.sort_by(|a, b| a.client_id.cmp(&b.client_id));
@@ -50,7 +51,8 @@ impl Engine {
         let secret = generate_secret()?;
         let secret_hash = Some(self.hash(secret.clone()).await?);
         let client_id = client.client_id.clone();
-        self.declare(vec![Change::PutClient { client_id, secret_hash, destinations: None }]).await?;
+        self.declare(vec![Change::PutClient { client_id, secret_hash, destinations: None, notifications: None }])
+            .await?;
         Ok(ClientSecret { client_id: client.client_id.to_string(), client_secret: secret })
     }
 
@@ -106,6 +108,9 @@ impl Engine {
             problems.push(Problem::at(format!("{path}/signingSecret"), why));
         }
         let destinations = client.destinations.as_deref().map(|wanted| destinations(wanted, path, problems));
+        if let Some(wanted) = &client.notifications {
+            notification_rights::check(wanted, &format!("{path}/notifications"), problems);
+        }
         if problems.len() > before {
             return Ok(());
         }
@@ -126,6 +131,9 @@ impl Engine {
             }
         };
         let moved = destinations.filter(|wanted| known.is_none_or(|known| known.destinations != *wanted));
+        let rights = client.notifications.as_ref().map(notification_rights::rights);
+        let rights =
+            rights.filter(|wanted| *wanted != known.map(|known| known.notifications.clone()).unwrap_or_default());
         let signed_otherwise = signing.filter(|secret| {
             known.and_then(|known| known.signing_secrets.first()).is_none_or(|newest| newest.secret != *secret)
         });
@@ -141,14 +149,15 @@ impl Engine {
                 }
             },
         };
+        let put = secret_hash.is_some() || moved.is_some() || rights.is_some();
         let action = match known {
             None => AppliedAction::Created,
-            Some(_) if secret_hash.is_some() || moved.is_some() || signed_otherwise.is_some() => AppliedAction::Updated,
+            Some(_) if put || signed_otherwise.is_some() => AppliedAction::Updated,
             Some(_) => AppliedAction::Unchanged,
         };
-        if secret_hash.is_some() || moved.is_some() {
+        if put {
             let client_id = client_id.clone();
-            plan.changes.push(Change::PutClient { client_id, secret_hash, destinations: moved });
+            plan.changes.push(Change::PutClient { client_id, secret_hash, destinations: moved, notifications: rights });
         }
         let (secret, unless_any) = match signed_otherwise {
             Some(secret) => (Some(secret.to_owned()), false),

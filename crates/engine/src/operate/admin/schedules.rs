@@ -6,9 +6,9 @@ use std::{
 };
 
 use relais_core::{
-    Change, Client, ClientId, ClientKey, Cron, CronError, Declared, Destination, Json, Missed, Overlap, Priority,
-    QueueSettings, Role, RunByHand, RunTerms, Schedule, ScheduleChange, ScheduleName, ScheduleRecord, Service,
-    ServiceKey, ServiceLimits, ServiceName, TaskTransport,
+    Change, Client, ClientId, ClientKey, Cron, CronError, Declared, Destination, Json, Missed, NotificationRights,
+    Overlap, Priority, QueueSettings, Role, RunByHand, RunTerms, Schedule, ScheduleChange, ScheduleName,
+    ScheduleRecord, Service, ServiceKey, ServiceLimits, ServiceName, TaskTransport,
 };
 use relais_protocol::{
     HumanDuration,
@@ -17,7 +17,10 @@ use relais_protocol::{
     schedule::{MissedPolicy, OverlapPolicy, ScheduleDeclaration, ScheduleRun, ScheduleRuns, ScheduleState},
 };
 
-use super::declare::{Plan, deleted};
+use super::{
+    declare::{Plan, deleted},
+    notification_rights,
+};
 use crate::{
     Accepted, Access, Engine, EngineError, Problem,
     follow::views::text,
@@ -293,6 +296,7 @@ impl Outlook<'_> {
                 secret_hash: String::new(),
                 signing_secrets: Vec::new(),
                 destinations: Vec::new(),
+                notifications: NotificationRights::default(),
             },
         };
         if let Some(wanted) = &wanted.destinations {
@@ -304,6 +308,9 @@ impl Outlook<'_> {
                     routing_key: one.routing_key.clone(),
                 })
                 .collect();
+        }
+        if let Some(wanted) = &wanted.notifications {
+            client.notifications = notification_rights::rights(wanted);
         }
         Some(Arc::new(client))
     }
