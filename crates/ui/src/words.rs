@@ -385,6 +385,11 @@ catalogue! {
     consumes: "Consumes", "Consomme";
     works: "Works for", "Travaille pour";
     destinations: "Destinations", "Destinations";
+    notifications: "Notifications", "Notifications";
+    may_emit: "Sends to", "Envoie à";
+    may_change_audience: "Changes members of", "Modifie les membres de";
+    tickets_for_user: "Tickets for a user", "Tickets pour un utilisateur";
+    tickets_for_user_and: "Tickets for a user and", "Tickets pour un utilisateur et";
     rotate: "New secret", "Nouveau secret";
     rotate_question: "The old secret is worth nothing from then on: whoever uses it is refused.", "L’ancien secret ne vaudra plus rien : qui l’utilise sera refusé.";
     new_secret: "The new secret of {client}", "Le nouveau secret de {client}";

@@ -44,6 +44,34 @@ async fn declared_objects_are_listed_as_text_and_as_json() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_for_notifications_are_put_listed_and_exported() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let server = Instance::start(sqlite(folder.path())).await?;
+    type_in(&server, "client put shop --emit USER,GROUP --audience GROUP --ticket")?.data()?;
+    type_in(&server, "client put desk --ticket=GROUP")?.data()?;
+    type_in(&server, "client put shop")?.data()?;
+    let table = type_in(&server, "client list")?.data()?;
+    let lines: Vec<Vec<&str>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["CLIENT", "SERVICES", "EMIT", "AUDIENCE", "TICKET"]);
+    assert_eq!(lines[1], ["desk", "0", "-", "-", "GROUP"]);
+    assert_eq!(lines[2], ["shop", "0", "GROUP,USER", "GROUP", "user", "only"]);
+
+    let exported = type_in(&server, "export")?.data()?;
+    assert!(exported.contains("ticket: true"), "{exported}");
+    let file = folder.path().join("exported.yaml");
+    std::fs::write(&file, &exported)?;
+    let applied = type_in(&server, &format!("apply -f {}", file.display()))?.data()?;
+    assert!(applied.contains("unchanged") && !applied.contains("updated"), "{applied}");
+
+    type_in(&server, "client put shop --no-notifications")?.data()?;
+    let table = type_in(&server, "client list")?.data()?;
+    assert!(table.lines().any(|line| line.split_whitespace().eq(["shop", "0", "-", "-", "-"])), "{table}");
+    let refused = type_in(&server, "client put shop --emit USER,*")?.refusal()?;
+    assert!(refused.contains("400010") && refused.contains("/notifications/emit/1"), "{refused}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_on_the_flow_are_put_and_shown() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let server = Instance::start(sqlite(folder.path())).await?;

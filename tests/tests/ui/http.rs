@@ -53,6 +53,27 @@ async fn every_answer_has_the_policy_and_assets_can_be_kept() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rights_for_notifications_are_shown_in_both_languages() -> Result<()> {
+    let world = World::start(|_| {}).await;
+    for (language, shown) in [
+        ("en", ["Sends to", "Changes members of", "Tickets for a user and", "Tickets for a user<"]),
+        (
+            "fr",
+            ["Envoie à", "Modifie les membres de", "Tickets pour un utilisateur et", "Tickets pour un utilisateur<"],
+        ),
+    ] {
+        let request = client()?.get(world.url("/ui/clients")).header("accept-language", language);
+        let page = request.send().await?.text().await?;
+        let types =
+            ["<code>GROUP</code>", "<code>*</code>", "<code>FORMATION</code>", "<code>&lt;b&gt;any&lt;/b&gt;</code>"];
+        for text in shown.iter().chain(&types) {
+            ensure!(page.contains(text), "{text} is not on {page}");
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_token_only_this_machine_is_let_in() -> Result<()> {
     let world = World::start(|_| {}).await;
     let client = client()?;

@@ -24,7 +24,12 @@ fn declaration() -> Value {
             {"serviceName": "report-all"},
             {"serviceName": "assemble"},
         ],
-        "clients": [client("acme"), client("globex"), client("worker")],
+        "clients": [
+            {"clientId": "acme", "clientSecret": secret("acme"),
+             "notifications": {"emit": ["GROUP", "<b>any</b>"], "audience": ["*"], "ticket": ["FORMATION"]}},
+            client("globex"),
+            {"clientId": "worker", "clientSecret": secret("worker"), "notifications": {"ticket": true}},
+        ],
         "authorizations": [
             may("acme", "resize", "consume"), may("globex", "resize", "consume"), may("acme", "ocr", "consume"),
             may("acme", "report-all", "consume"), may("acme", "assemble", "consume"), may("worker", "resize", "work"), may("worker", "ocr", "work"),

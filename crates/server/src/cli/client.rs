@@ -4,7 +4,10 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use relais_protocol::{
     HumanDuration,
-    admin::{ClientDeclaration, ClientSecret, ClientStates, SecretDeclaration},
+    admin::{
+        ClientDeclaration, ClientSecret, ClientStates, NotificationRightsDeclaration, SecretDeclaration,
+        TicketDeclaration,
+    },
     callback::{RotateSigningRequest, SigningSecrets},
 };
 
@@ -30,9 +33,11 @@ pub struct ClientArgs {
 enum ClientCommand {
     /// List the clients
     List,
-    /// Create a client, or give it the secret you say
+    /// Create a client, or give it the secret or the rights for notifications that you say
     ///
     /// A new client without a given secret gets one that is printed this once. A client that is there keeps its own.
+    /// `--emit`, `--audience` and `--ticket` together replace its rights for notifications; without any of them it keeps
+    /// those it has.
     Put {
         /// The client: the user part of its Basic credentials
         #[arg(value_parser = client_id)]
@@ -40,6 +45,8 @@ enum ClientCommand {
         /// Environment variable that holds the secret, which thus is in no shell history
         #[arg(long, value_name = "NAME")]
         secret_env: Option<String>,
+        #[command(flatten)]
+        rights: RightsArgs,
     },
     /// Give a client a new secret, and print it this once; the old one ends
     Rotate {
@@ -67,6 +74,39 @@ enum ClientCommand {
     },
 }
 
+/// What a client may do with notifications.
+#[derive(Debug, Default, Args)]
+struct RightsArgs {
+    /// Types of audience that it may send notifications to, e.g. USER,GROUP; '*' for all
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    emit: Option<Vec<String>>,
+    /// Types of audience whose members it may change; '*' for all
+    #[arg(long, value_name = "TYPES", value_delimiter = ',')]
+    audience: Option<Vec<String>>,
+    /// It may ask for tickets on behalf of users: tickets that name the user only, or also these types; '*' for all
+    #[arg(long, value_name = "TYPES", num_args = 0..=1, require_equals = true)]
+    ticket: Option<Option<String>>,
+    /// Take away all its rights for notifications
+    #[arg(long, conflicts_with_all = ["emit", "audience", "ticket"])]
+    no_notifications: bool,
+}
+
+impl RightsArgs {
+    /// What to declare; none leaves the rights as they are.
+    fn declaration(self) -> Option<NotificationRightsDeclaration> {
+        let Self { emit, audience, ticket, no_notifications } = self;
+        let said = no_notifications || emit.is_some() || audience.is_some() || ticket.is_some();
+        said.then(|| NotificationRightsDeclaration {
+            emit: emit.unwrap_or_default(),
+            audience: audience.unwrap_or_default(),
+            ticket: ticket.map(|types| match types {
+                None => TicketDeclaration::Allowed(true),
+                Some(types) => TicketDeclaration::Types(types.split(',').map(str::to_owned).collect()),
+            }),
+        })
+    }
+}
+
 /// Runs `relais client`.
 pub async fn run(args: ClientArgs) -> Result<()> {
     let server = Connection::new(args.connection)?;
@@ -74,7 +114,7 @@ pub async fn run(args: ClientArgs) -> Result<()> {
         ClientCommand::List => {
             server.print(Request::get(["admin", "clients"]), show_clients).await?;
         }
-        ClientCommand::Put { id, secret_env } => {
+        ClientCommand::Put { id, secret_env, rights } => {
             let secret = secret_env.map(|name| declarations::resolve(&name, |name| std::env::var(name).ok()));
             let client_secret = secret.transpose()?.map(SecretDeclaration::Plain);
             let declaration = ClientDeclaration {
@@ -82,7 +122,7 @@ pub async fn run(args: ClientArgs) -> Result<()> {
                 client_secret,
                 signing_secret: None,
                 destinations: None,
-                notifications: None,
+                notifications: rights.declaration(),
             };
             let request = Request::put(["admin", "clients", &declaration.client_id], &declaration)?;
             if let Some(report) = server.print(request, show_report).await? {
@@ -124,24 +164,69 @@ fn show_signing_secrets(signing: &SigningSecrets) -> String {
 }
 
 fn show_clients(states: &ClientStates) -> String {
-    let rows = states.clients.iter().map(|client| [client.client_id.clone(), client.authorizations.to_string()]);
-    table([Left("CLIENT"), Right("SERVICES")], rows, "There are no clients. `relais client put ID` makes one.")
+    let rows = states.clients.iter().map(|client| {
+        let rights = client.notifications.clone().unwrap_or_default();
+        let ticket = match rights.ticket {
+            None | Some(TicketDeclaration::Allowed(false)) => String::new(),
+            Some(TicketDeclaration::Allowed(true)) => "user only".to_owned(),
+            Some(TicketDeclaration::Types(types)) => types.join(","),
+        };
+        let services = client.authorizations.to_string();
+        [client.client_id.clone(), services, rights.emit.join(","), rights.audience.join(","), ticket]
+    });
+    let columns = [Left("CLIENT"), Right("SERVICES"), Left("EMIT"), Left("AUDIENCE"), Left("TICKET")];
+    table(columns, rows, "There are no clients. `relais client put ID` makes one.")
 }
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use relais_protocol::admin::ClientState;
 
     use super::*;
 
     #[test]
     fn clients_are_listed_one_per_line() {
-        let clients = vec![ClientState {
-            client_id: "web".to_owned(),
+        let client = |id: &str, notifications| ClientState {
+            client_id: id.to_owned(),
             authorizations: 2,
             destinations: Vec::new(),
-            notifications: None,
-        }];
-        assert_eq!(show_clients(&ClientStates { clients }), "CLIENT  SERVICES\nweb            2");
+            notifications,
+        };
+        let rights = NotificationRightsDeclaration {
+            emit: vec!["GROUP".to_owned(), "USER".to_owned()],
+            audience: vec!["*".to_owned()],
+            ticket: Some(TicketDeclaration::Allowed(true)),
+        };
+        let clients = vec![client("shop", Some(rights)), client("web", None)];
+        let lines = [
+            "CLIENT  SERVICES  EMIT        AUDIENCE  TICKET",
+            "shop           2  GROUP,USER  *         user only",
+            "web            2  -           -         -",
+        ];
+        assert_eq!(show_clients(&ClientStates { clients }), lines.join("\n"));
+    }
+
+    #[test]
+    fn rights_that_are_not_said_stay_as_they_are() {
+        #[derive(Parser)]
+        struct Line {
+            #[command(flatten)]
+            rights: RightsArgs,
+        }
+        let declared = |line: &str| {
+            let line = Line::try_parse_from(["put"].into_iter().chain(line.split_whitespace())).unwrap();
+            line.rights.declaration().map(|rights| serde_json::to_string(&rights).unwrap())
+        };
+        for (line, expected) in [
+            ("", None),
+            ("--no-notifications", Some("{}")),
+            ("--emit USER,GROUP", Some(r#"{"emit":["USER","GROUP"]}"#)),
+            ("--emit * --audience GROUP --ticket", Some(r#"{"emit":["*"],"audience":["GROUP"],"ticket":true}"#)),
+            ("--ticket=GROUP,ROLE", Some(r#"{"ticket":["GROUP","ROLE"]}"#)),
+        ] {
+            assert_eq!(declared(line).as_deref(), expected, "{line}");
+        }
+        assert!(Line::try_parse_from(["put", "--no-notifications", "--ticket"]).is_err());
     }
 }

@@ -1,9 +1,9 @@
 //! Clients: what they may do, and giving them another secret.
 
 use axum::extract::Path;
-use maud::html;
+use maud::{Markup, html};
 use relais_engine::OperatorRole;
-use relais_protocol::admin::RoleName;
+use relais_protocol::admin::{NotificationRightsDeclaration, RoleName, TicketDeclaration};
 
 use crate::{
     error::{Answer, Explained as _},
@@ -12,6 +12,7 @@ use crate::{
     layout::{Page, Part},
     search::quoted,
     show::{careful, empty, fill, number, search_link, service_link},
+    words::Words,
 };
 
 /// The list.
@@ -24,7 +25,7 @@ pub(crate) async fn page(visitor: Visitor) -> Answer {
         @if declaration.clients.is_empty() { (empty(words.no_clients, words.no_clients_hint)) } @else {
             div.scroll tabindex="0" { table.dense {
                 caption.sr-only { (words.clients) }
-                thead { tr { th scope="col" { (words.client) } th scope="col" { (words.consumes) } th scope="col" { (words.works) } th scope="col" { (words.destinations) } th scope="col" { span.sr-only { (words.actions) } } } }
+                thead { tr { th scope="col" { (words.client) } th scope="col" { (words.consumes) } th scope="col" { (words.works) } th scope="col" { (words.destinations) } th scope="col" { (words.notifications) } th scope="col" { span.sr-only { (words.actions) } } } }
                 tbody { @for client in &declaration.clients {
                     @let own: Vec<_> = declaration.authorizations.iter().filter(|own| own.client_id == client.client_id).collect();
                     tr {
@@ -36,6 +37,7 @@ pub(crate) async fn page(visitor: Visitor) -> Answer {
                             } } } }
                         }
                         td { @for destination in client.destinations.iter().flatten() { code { (destination.name) } " " } }
+                        td { (rights(words, client.notifications.as_ref())) }
                         td.buttons { @if may { (careful(&visitor, &format!("/ui/clients/{}/secret", segment(&client.client_id)), words.rotate, words.rotate_question, &[])) } }
                     }
                 } }
@@ -43,6 +45,24 @@ pub(crate) async fn page(visitor: Visitor) -> Answer {
         }
     };
     Ok(Page::new(words.clients, Part::Clients).live("declared").show(&visitor, None, &main))
+}
+
+/// What a client may do with notifications.
+fn rights(words: &Words, rights: Option<&NotificationRightsDeclaration>) -> Markup {
+    let types = |types: &[String]| html! { @for kind in types { " " code { (kind) } } };
+    html! {
+        @if let Some(NotificationRightsDeclaration { emit, audience, ticket }) = rights {
+            ul.plain {
+                @if !emit.is_empty() { li { (words.may_emit) (types(emit)) } }
+                @if !audience.is_empty() { li { (words.may_change_audience) (types(audience)) } }
+                @match ticket {
+                    Some(TicketDeclaration::Allowed(true)) => li { (words.tickets_for_user) },
+                    Some(TicketDeclaration::Types(named)) => li { (words.tickets_for_user_and) (types(named)) },
+                    Some(TicketDeclaration::Allowed(false)) | None => {}
+                }
+            }
+        }
+    }
 }
 
 /// Gives a client another secret, and shows it this once.
