@@ -304,7 +304,7 @@ pub(crate) fn created<T: Serialize>(made: T, replayed: bool) -> Response {
     response
 }
 
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
+pub(crate) fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, ApiError> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
     let Some(value) = values.next() else { return Ok(None) };
     let key = value.as_bytes();

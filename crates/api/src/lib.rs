@@ -20,6 +20,7 @@ mod event_bus;
 mod events;
 mod instances;
 mod leftover;
+mod notifications;
 mod openapi;
 mod operations;
 mod outboxes;
@@ -36,6 +37,7 @@ use relais_engine::{Credentials, Engine};
 use tower_http::catch_panic::CatchPanicLayer;
 
 use concurrency::Places;
+pub use notifications::NotificationRoutes;
 pub use openapi::document as openapi_document;
 
 /// How requests are treated.
@@ -51,6 +53,8 @@ pub struct ApiOptions {
     pub max_requests_per_client: usize,
     /// The operators of the admin API; without any, it answers to loopback only.
     pub operators: Credentials,
+    /// Notifications, if this process has them.
+    pub notifications: Option<NotificationRoutes>,
 }
 
 impl Default for ApiOptions {
@@ -61,6 +65,7 @@ impl Default for ApiOptions {
             max_wait: relais_protocol::consumer::MAX_WAIT.0,
             max_requests_per_client: 2_500,
             operators: Credentials::default(),
+            notifications: None,
         }
     }
 }

@@ -16,7 +16,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     App, admin, admin_guard, admin_tasks, batches, broker, callbacks, captures, consumer, docs, event_bus, events,
-    instances, operations, outboxes, schedules, worker,
+    instances, notifications, operations, outboxes, schedules, worker,
 };
 
 #[derive(OpenApi)]
@@ -29,6 +29,7 @@ use crate::{
     tags(
         (name = "Consumers", description = "Submit tasks and follow one's own. Basic credentials of a client with the role `consume` on the service."),
         (name = "Workers", description = "Take tasks and report on them. Basic credentials of a client with the role `work` on the service."),
+        (name = "Notifications", description = "Emit messages to audiences and say who belongs to them (Basic credentials of a client with the rights), and receive them (a user's token or ticket)."),
         (name = "Operators", description = "Declare services, clients, authorizations, schedules, outboxes and captures, look, and act. The admin token as bearer; without one configured, only from this machine."),
         (name = "Operations", description = "For probes and monitoring. No credentials."),
     ),
@@ -69,7 +70,8 @@ impl<T: ToSchema + PartialSchema> SchemaRef for T {
 /// All described routes.
 pub(crate) fn described(app: &App) -> Router<App> {
     let guarded = admin_routes().layer(from_fn_with_state(app.clone(), admin_guard::guard));
-    open_routes().merge(guarded).split_for_parts().0
+    let user = notifications::user_routes().layer(notifications::cors(app));
+    open_routes().merge(user).merge(notifications::client_routes()).merge(guarded).split_for_parts().0
 }
 
 /// The document as it is served and committed.
@@ -97,7 +99,8 @@ pub(crate) fn document_value() -> serde_json::Value {
 }
 
 fn whole() -> utoipa::openapi::OpenApi {
-    let (_, mut document) = open_routes().merge(admin_routes()).split_for_parts();
+    let notifications = notifications::user_routes().merge(notifications::client_routes());
+    let (_, mut document) = open_routes().merge(notifications).merge(admin_routes()).split_for_parts();
     complete(&mut document);
     document
 }
@@ -153,6 +156,7 @@ fn complete(document: &mut utoipa::openapi::OpenApi) {
         SecurityScheme::Http(HttpBuilder::new().scheme(scheme).description(Some(description)).build())
     };
     components.add_security_scheme("basic", scheme(HttpAuthScheme::Basic, "`client-id:client-secret`"));
+    components.add_security_scheme("user", scheme(HttpAuthScheme::Bearer, "The token or the ticket of a user"));
     components.add_security_scheme("admin", scheme(HttpAuthScheme::Bearer, "The admin token"));
 }
 
@@ -244,6 +248,7 @@ fn admin_routes() -> OpenApiRouter<App> {
         .routes(routes!(event_bus::subscriptions))
         .routes(routes!(event_bus::publish))
         .routes(routes!(event_bus::follow))
+        .merge(notifications::admin_routes())
 }
 
 #[cfg(test)]

@@ -142,7 +142,7 @@ fn invalid(name: &str, message: &str) -> ApiError {
 }
 
 /// Undoes the encoding of forms: `+` and `%20` are spaces.
-fn decode(text: &str) -> Option<String> {
+pub(crate) fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {

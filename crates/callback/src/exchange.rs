@@ -177,6 +177,21 @@ impl Exchange {
         Ok(Answer { status, headers, excerpt })
     }
 
+    /// Asks for a document, and reads it up to one byte more than the limit.
+    pub async fn get(&self, url: Url, limit: usize) -> Result<(StatusCode, Vec<u8>), SendError> {
+        let deadline = Instant::now() + self.timeout;
+        let sent = timeout_at(deadline, async { self.client.get(url).send().await.map_err(|error| trouble(&error)) });
+        let mut response = sent.await.unwrap_or(Err(SendError::Late))?;
+        let (status, mut body) = (response.status(), Vec::new());
+        while body.len() <= limit {
+            let chunk = timeout_at(deadline, response.chunk()).await.map_err(|_| SendError::Late)?;
+            let Some(chunk) = chunk.map_err(|error| trouble(&error))? else { break };
+            let room = (limit + 1).saturating_sub(body.len());
+            body.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        }
+        Ok((status, body))
+    }
+
     /// Reads what is kept of an answer, and a little more, so that the connection can be used again.
     async fn read(&self, mut response: Response, deadline: Instant) -> String {
         let (mut kept, mut seen) = (Vec::new(), 0);

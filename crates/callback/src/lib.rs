@@ -42,6 +42,7 @@
 mod amqp;
 mod answer;
 mod exchange;
+mod fetch;
 pub mod guard;
 mod gzip;
 mod http;
@@ -52,6 +53,7 @@ mod trouble;
 
 pub use amqp::AmqpSender;
 pub use exchange::{HttpSenderError, HttpSenderOptions};
+pub use fetch::{DocumentFetcher, FetchError};
 pub use http::HttpSender;
 pub use resolve::{Resolver, SystemResolver};
 pub use sink::{HttpSink, HttpSinkError, HttpSinkOptions};

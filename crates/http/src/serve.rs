@@ -9,23 +9,20 @@ use axum::{
     extract::ConnectInfo,
 };
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::graceful::GracefulShutdown,
-};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     net::{TcpListener, TcpStream},
     time::Instant,
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::{Layer, ServiceExt};
 use tower_http::normalize_path::{NormalizePath, NormalizePathLayer};
 
 use crate::{
     body::Carrying,
     connection::{Arriving, Deadlines, IdleAfter, Socket},
-    connections::{Connections, Place},
+    connections::Connections,
     peer::{Peer, TrustedProxies},
     state::{Phase, State},
 };
@@ -83,7 +80,7 @@ pub async fn serve(listener: TcpListener, router: Router, options: ServeOptions,
         .min(options.max_connections / 4 * 3 + options.max_connections % 4 * 3 / 4)
         .max(1);
     let connections = Connections::new(options.max_connections, most_per_peer);
-    let (graceful, options) = (GracefulShutdown::new(), Arc::new(options));
+    let (tracker, options) = (TaskTracker::new(), Arc::new(options));
     let mut warned = None;
     loop {
         let accepted = async {
@@ -99,7 +96,22 @@ pub async fn serve(listener: TcpListener, router: Router, options: ServeOptions,
         match accepted {
             Ok((stream, address, Some(place))) => {
                 let connection = connection(stream, address, &place.state, service.clone(), &options);
-                tokio::spawn(run(graceful.watch(connection), address, place));
+                let shutdown = shutdown.clone();
+                tracker.spawn(async move {
+                    let (mut connection, mut told) = (std::pin::pin!(connection), false);
+                    let ended = loop {
+                        tokio::select! {
+                            ended = connection.as_mut() => break Some(ended),
+                            () = place.state.close.notified() => break None,
+                            () = shutdown.cancelled(), if !told => {
+                                // It ends with the answer that is under way. One that was upgraded belongs to its handler.
+                                told = true;
+                                connection.as_mut().graceful_shutdown();
+                            }
+                        }
+                    };
+                    tell_end(address, ended);
+                });
             }
             Ok((_, address, None)) => {
                 if warned.is_none_or(|at: Instant| at.elapsed() >= WARN_EVERY) {
@@ -119,22 +131,20 @@ pub async fn serve(listener: TcpListener, router: Router, options: ServeOptions,
         }
     }
     drop(listener);
-    if tokio::time::timeout(options.grace, graceful.shutdown()).await.is_err() {
+    tracker.close();
+    if tokio::time::timeout(options.grace, tracker.wait()).await.is_err() {
         tracing::warn!("some requests did not end within the grace period and are cut off");
     }
 }
 
-/// Serves one connection until it ends, or until its place is needed.
-async fn run(connection: impl Future<Output = hyper::Result<()>>, address: SocketAddr, place: Place) {
-    let ended = tokio::select! {
-        ended = connection => ended,
-        () = place.state.close.notified() => {
+/// Says how a connection ended; none if its place was needed.
+fn tell_end(address: SocketAddr, ended: Option<hyper::Result<()>>) {
+    match ended {
+        Some(Ok(())) => {}
+        Some(Err(error)) => tracing::debug!(peer = %address, error = %error, "a connection ended badly"),
+        None => {
             tracing::debug!(peer = %address, "a connection is closed: it kept the server waiting, and its place is needed");
-            return;
         }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(peer = %address, error = %error, "a connection ended badly");
     }
 }
 
@@ -148,7 +158,7 @@ fn connection(
     state: &Arc<State>,
     service: NormalizePath<Router>,
     options: &Arc<ServeOptions>,
-) -> http1::Connection<
+) -> http1::UpgradeableConnection<
     TokioIo<Socket>,
     impl hyper::service::HttpService<Incoming, ResBody = Carrying<IdleAfter>, Error = Infallible, Future: Send>
     + Send
@@ -176,6 +186,7 @@ fn connection(
         .header_read_timeout(None)
         .max_buf_size(LARGEST_HEAD)
         .serve_connection(TokioIo::new(socket), service)
+        .with_upgrades()
 }
 
 /// Small answers leave at once, and an other end that is gone is noticed.

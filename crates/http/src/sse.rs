@@ -5,13 +5,20 @@
 //! buffer, and a reader that takes nothing of it for [`write_timeout`](crate::ServeOptions::write_timeout) is closed; it
 //! comes back with `Last-Event-ID`. How many events may wait before that is for whoever makes the stream.
 
-use std::{convert::Infallible, time::Duration};
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
 use axum::{
-    http::HeaderValue,
+    body::{Body, Bytes},
+    http::{HeaderValue, header},
     response::{IntoResponse as _, Response, Sse, sse::KeepAlive},
 };
 use futures::{Stream, StreamExt as _};
+use tokio::time::{Instant, Sleep};
 
 pub use axum::response::sse::Event;
 
@@ -25,4 +32,40 @@ pub fn event_stream(events: impl Stream<Item = Event> + Send + 'static) -> Respo
     let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(HEARTBEAT)).into_response();
     response.headers_mut().insert("x-accel-buffering", HeaderValue::from_static("no"));
     response
+}
+
+/// The same, of events that were written before, such as those that many streams share.
+pub fn byte_stream(events: impl Stream<Item = Bytes> + Send + 'static) -> Response {
+    let quiet = Box::pin(tokio::time::sleep(HEARTBEAT));
+    let kept_alive = KeptAlive { events: Box::pin(events), quiet, begun: false };
+    let mut response = Body::from_stream(kept_alive.map(Ok::<_, Infallible>)).into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream"));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    response
+}
+
+/// Events, and comments while there are none.
+struct KeptAlive<S> {
+    events: Pin<Box<S>>,
+    quiet: Pin<Box<Sleep>>,
+    begun: bool,
+}
+
+impl<S: Stream<Item = Bytes>> Stream for KeptAlive<S> {
+    type Item = Bytes;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if !std::mem::replace(&mut self.begun, true) {
+            return Poll::Ready(Some(Bytes::from_static(b": stream\n\n")));
+        }
+        if let Poll::Ready(event) = self.events.poll_next_unpin(context) {
+            self.quiet.as_mut().reset(Instant::now() + HEARTBEAT);
+            return Poll::Ready(event);
+        }
+        ready!(self.quiet.as_mut().poll(context));
+        self.quiet.as_mut().reset(Instant::now() + HEARTBEAT);
+        Poll::Ready(Some(Bytes::from_static(b":\n\n")))
+    }
 }

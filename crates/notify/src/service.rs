@@ -19,7 +19,7 @@ use crate::{
     Identities, Identity, InvalidNotification, LedgerLine, ListFilter, ListRequest, ListedNotification, LogPosition,
     Member, MembersChange, MembersChanged, MembersRefused, MembershipRefused, NewNotification, Notification,
     NotificationDraft, NotificationFilter, NotificationLimits, NotificationStore, StoredNotification, TicketRefused,
-    TokenRefused, UserScope,
+    Tickets, TokenRefused, UserScope,
     frame::Frame,
     hub::{Hub, HubOptions, LinkGlance, TooManyLinks, link::OpenLink, with_claims},
 };
@@ -179,6 +179,7 @@ struct Inner {
     acknowledgements: Batcher<Acknowledgement, Acknowledged, NotifyError>,
     log_bell: Notify,
     timer_bell: Notify,
+    keys_bell: Notify,
     stopping: CancellationToken,
     tracker: TaskTracker,
 }
@@ -201,7 +202,7 @@ pub struct UserPage {
     /// How many there are.
     pub counts: Counts,
     /// Where a link goes on, so that nothing is missed between the list and the link.
-    pub cursor: Option<String>,
+    pub cursor: String,
     /// What to give as `before` for the next page.
     pub next: Option<LogPosition>,
 }
@@ -237,11 +238,13 @@ impl Notifications {
             acknowledgements,
             log_bell: Notify::new(),
             timer_bell: Notify::new(),
+            keys_bell: Notify::new(),
             stopping,
             tracker,
         };
         let notifications = Self(Arc::new(inner));
         notifications.spawn(notifications.clone().follow_log());
+        notifications.spawn(notifications.clone().load_tickets());
         notifications.spawn(notifications.clone().expire_links());
         notifications.spawn(notifications.clone().record_deliveries());
         if notifications.0.options.timers {
@@ -281,7 +284,22 @@ impl Notifications {
 
     /// Who has this token or ticket.
     pub fn identify(&self, token: &str) -> Result<Identity> {
-        self.0.identities.verify(token, self.now()).map_err(NotifyError::Unauthorized)
+        self.0.identities.verify(token, self.now()).map_err(|refused| {
+            if matches!(refused, TokenRefused::UnknownKid { .. } | TokenRefused::NoKeys) {
+                self.0.keys_bell.notify_one();
+            }
+            NotifyError::Unauthorized(refused)
+        })
+    }
+
+    /// What tokens and tickets are verified with.
+    pub fn identities(&self) -> &Identities {
+        &self.0.identities
+    }
+
+    /// Waits until a token names a key that is not known: then the JWKS should be read anew.
+    pub async fn until_key_is_unknown(&self) {
+        self.0.keys_bell.notified().await;
     }
 
     /// A ticket for a user.
@@ -468,7 +486,7 @@ impl Notifications {
         let more = notifications.len() > limit;
         notifications.truncate(limit);
         let next = notifications.last().filter(|_| more).map(|last| last.stored.position);
-        Ok(UserPage { notifications, counts, cursor: Some(cursor), next })
+        Ok(UserPage { notifications, counts, cursor, next })
     }
 
     /// How many messages a user has.
@@ -504,6 +522,17 @@ impl Notifications {
                 () = self.0.log_bell.notified() => {}
                 () = tokio::time::sleep(self.0.options.sweep) => {}
             }
+        }
+    }
+
+    /// The key of tickets is that of all processes.
+    async fn load_tickets(self) {
+        loop {
+            match self.0.store.ticket_key().await {
+                Ok(key) => return self.0.identities.set_tickets(Tickets::new(key)),
+                Err(error) => tracing::debug!(%error, "the key of tickets could not be read yet"),
+            }
+            tokio::time::sleep(self.0.options.sweep).await;
         }
     }
 

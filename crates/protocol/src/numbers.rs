@@ -78,6 +78,18 @@ numbers! {
     ValidationTimeout = 400014, "Validating the body with the target service's json-schema took too long.",
         cause: "The validation of the body began, and did not end within `validation.timeout`.",
         remedy: "Send a smaller body. The operator simplifies the `jsonSchema` of the service or raises `validation.timeout`.";
+    InvalidNotification = 400015, "The notification is not valid.",
+        cause: "The message has no targets or too many, a name that is not allowed, a payload that is too large, an expiration in the past, or `attempts`.",
+        remedy: "Correct what `details` names. A message to many users goes to an audience with declared members.";
+    NoMembers = 400016, "Nobody is known who could acknowledge the notification.",
+        cause: "The message has `ack_required`, and its audience has no declared members. Members that only tokens name can not be awaited.",
+        remedy: "Declare the members with `PUT /v1/audiences/{type}/{target}/members`, or send it without `ack_required`.";
+    InvalidMembers = 400017, "The members are not valid.",
+        cause: "There are too many members in one call, a name is not allowed, a user would have members, or a target would contain itself.",
+        remedy: "Correct what `details` names. At most 10,000 members are taken at once.";
+    InvalidToken = 401001, "The token is not valid.",
+        cause: "There is no token or ticket, it has expired, its signature is wrong, or its claims are not those that the server expects.",
+        remedy: "Get a new token from your identity provider, or a new ticket from your backend. The server's log says at level debug why it was refused.";
     Forbidden = 403001, "Forbidden.",
         cause: "The credentials are missing or wrong, or the client does not have the role that the route needs on this service. The server does not say which, so that nobody can guess client names.",
         remedy: "Check the client id and secret in the `Authorization` header (Basic). The operator grants roles with `relais authorization put` and sets a new secret with `relais client rotate`.";
@@ -123,6 +135,12 @@ numbers! {
     CaptureNotFound = 404012, "Capture not found.",
         cause: "No capture with this name is declared.",
         remedy: "Check the name: `relais capture list` shows the captures. Declare a new one with `relais apply`.";
+    NotificationNotFound = 404013, "Notification not found.",
+        cause: "There is no such message, it is another client's, or the user does not see it.",
+        remedy: "Check the id. Messages are removed some time after they have expired (`notifications.age`).";
+    LinkNotFound = 404014, "Link not found.",
+        cause: "This process has no open link of this user with this id.",
+        remedy: "Open a new link with the new token. It goes on from the last `id`.";
     MethodNotAllowed = 405001, "This address does not take that method.",
         cause: "The path exists, but not with this HTTP method.",
         remedy: "Use a method that `/docs` lists for the path.";
@@ -141,6 +159,12 @@ numbers! {
     BatchClosed = 409004, "The batch is closed.",
         cause: "A task was submitted with the `batchId` of a batch that takes no more tasks: it was closed or cancelled, or was not created with `open`.",
         remedy: "Create a new batch with `open`, and close it only after its last task was submitted.";
+    NotificationIdTaken = 409005, "The id belongs to another notification.",
+        cause: "A message with this id, or of a call with this `Idempotency-Key`, is stored already and says something else.",
+        remedy: "Give each message an id of its own, or none.";
+    NotificationState = 409006, "The state of the notification does not allow it.",
+        cause: "Only a message of the error log that has not expired can be sent again.",
+        remedy: "Look at its status. Emit a new message instead.";
     BodyTooLarge = 413001, "The request is too large.",
         cause: "The request body has more bytes than `server.max_body_bytes`. The server closes the connection.",
         remedy: "Send less: pass a reference to large data, or divide a list of tasks. The operator raises `server.max_body_bytes`.";
@@ -159,6 +183,9 @@ numbers! {
     TooManyChecks = 429004, "Too many secrets are waiting to be checked. Try again later.",
         cause: "Too many secrets wait to be checked: in all, for this client or from this address. Secrets that were checked a short time ago do not wait.",
         remedy: "Wait as long as `Retry-After` says. Look for a caller that repeats a wrong secret. The operator sets `auth.cache_size` above the number of clients, raises `auth.bcrypt_parallel`, and names reverse proxies in `server.trusted_proxies`.";
+    TooManyLinks = 429005, "Too many links are open.",
+        cause: "The user, or the address, has as many open links as it may have (`notifications.links_per_user`, `notifications.links_per_address`).",
+        remedy: "Close links that are not used. The browser library shares one link between all tabs.";
     Internal = 500001, "Internal Server Error",
         cause: "The server met a fault of its own: a handler panicked, or the database refused a statement.",
         remedy: "The operator reads the server's log, which has the details. It is not known whether the request had an effect; repeat a submission with the same `Idempotency-Key`.";

@@ -12,6 +12,7 @@ mod limits;
 mod logging;
 mod migrate;
 mod nearest;
+mod notifications;
 mod output;
 mod scaler;
 mod serve;

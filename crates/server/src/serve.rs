@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::Context as _;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
-use relais_api::ApiOptions;
+use relais_api::{ApiOptions, NotificationRoutes};
 use relais_broker::{RabbitMq, RabbitMqOptions};
 use relais_callback::{AmqpSender, HttpSender};
 use relais_core::{CallbackSender, CallbackType, Store, StoreError, TaskBroker};
@@ -14,6 +14,7 @@ use relais_engine::{
 };
 use relais_http::{ServeOptions, TrustedProxies};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
+use relais_notify::Notifications;
 use relais_relay::{Captures, Outboxes, RelayResources, Spool, SpoolOptions};
 use relais_store::Ports;
 use relais_ui::UiOptions;
@@ -23,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     cli::ServeArgs,
     config::{Config, DatabaseConfig, Role, warnings},
-    events, limits, logging, scaler, signals,
+    events, limits, logging, notifications, scaler, signals,
     sinks::{SinkOptions, Sinks},
     watcher,
 };
@@ -69,6 +70,7 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<()> {
 pub struct Server {
     /// Its application layer.
     pub engine: Engine,
+    notifications: Option<Notifications>,
     serving: tokio::task::JoinHandle<()>,
     watching: Option<tokio::task::JoinHandle<()>>,
     relaying: Option<tokio::task::JoinHandle<()>>,
@@ -78,7 +80,7 @@ pub struct Server {
 impl Server {
     /// Starts one. A PostgreSQL that is away does not keep it from starting: it says 503 until it is there.
     pub async fn start(config: &Config, listener: TcpListener, stop: CancellationToken) -> anyhow::Result<Self> {
-        let Ports { store, relays, notifications } = open_ports(config).await?;
+        let Ports { store, relays, notifications: stored } = open_ports(config).await?;
         let render = install_metrics()?;
         // Before the engine, whose background services would find no tables.
         let prepared = prepare(&store, &config.database).await?;
@@ -95,6 +97,14 @@ impl Server {
         let captures = Captures::new(relays, resources, process_name(config));
         options.outboxes = Some(Arc::new(outboxes.clone()));
         options.captures = Some(Arc::new(captures.clone()));
+        let served = config.server.has(Role::Api) || config.server.has(Role::Notifications);
+        let notifications = match served {
+            true => Some(notifications::start(config, stored, &stop)?),
+            false => None,
+        };
+        if let Some(notifications) = &notifications {
+            store.listen(Arc::new(notifications.clone()));
+        }
         let engine = Engine::start(Arc::clone(&store), options)?;
         sinks.set_engine(engine.clone());
         if prepared {
@@ -123,7 +133,7 @@ impl Server {
         });
         let render_metrics = Arc::new(move || render.render());
         let router = if config.server.has(Role::Api) {
-            let api = relais_api::router(engine.clone(), api_options(config)?, render_metrics);
+            let api = relais_api::router(engine.clone(), api_options(config, notifications.clone())?, render_metrics);
             if config.admin.dashboard { api.merge(dashboard(config, &engine)?) } else { api }
         } else {
             relais_api::operations_router(engine.clone(), render_metrics)
@@ -131,14 +141,17 @@ impl Server {
         let options = http_options(config)?;
         let watching = (!config.declarations.file.is_empty())
             .then(|| watcher::start(config.declarations.clone(), engine.clone(), stop.clone()));
-        let waiting = (engine.clone(), stop.clone());
+        let waiting = (engine.clone(), notifications.clone(), stop.clone());
         tokio::spawn(async move {
-            let (engine, stop) = waiting;
+            let (engine, notifications, stop) = waiting;
             stop.cancelled().await;
             engine.begin_stop();
+            if let Some(notifications) = notifications {
+                notifications.begin_stop();
+            }
         });
         let serving = tokio::spawn(relais_http::serve(listener, router, options, stop));
-        Ok(Self { engine, serving, watching, relaying, grace: config.server.shutdown_grace.0 })
+        Ok(Self { engine, notifications, serving, watching, relaying, grace: config.server.shutdown_grace.0 })
     }
 
     /// Waits until all that was under way is finished, once the server was told to stop.
@@ -156,6 +169,9 @@ impl Server {
                 Ok(Err(error)) => tracing::error!(error = %error, "the relays ended badly"),
                 Err(_) => tracing::warn!(grace = ?self.grace, "relays were still busy when the grace period was over"),
             }
+        }
+        if let Some(notifications) = self.notifications {
+            notifications.stop().await;
         }
         self.engine.stop().await;
     }
@@ -336,7 +352,7 @@ fn callback_senders(config: &Config) -> anyhow::Result<CallbackSenders> {
 }
 
 /// Where requests to others may go: callbacks, and the messages of outboxes.
-fn http_sender_options(config: &Config) -> relais_callback::HttpSenderOptions {
+pub(crate) fn http_sender_options(config: &Config) -> relais_callback::HttpSenderOptions {
     let callbacks = &config.callbacks;
     relais_callback::HttpSenderOptions {
         timeout: callbacks.timeout.0,
@@ -384,13 +400,15 @@ fn http_options(config: &Config) -> anyhow::Result<ServeOptions> {
     })
 }
 
-fn api_options(config: &Config) -> anyhow::Result<ApiOptions> {
+fn api_options(config: &Config, notifications: Option<Notifications>) -> anyhow::Result<ApiOptions> {
     Ok(ApiOptions {
         max_body_bytes: config.server.max_body_bytes,
         request_timeout: config.server.request_timeout.0,
         max_wait: config.tasks.max_wait.0,
         max_requests_per_client: config.server.max_requests_per_client,
         operators: config.admin.credentials()?,
+        notifications: notifications
+            .map(|notifications| NotificationRoutes { notifications, origins: config.notifications.origins.clone() }),
     })
 }
 
@@ -473,6 +491,17 @@ fn describe_metrics() {
     gauge!("relais_capture_retained_wal_bytes", "WAL that the database keeps for a capture's slot, by capture.");
     gauge!("relais_capture_unconfirmed_wal_bytes", "WAL of a capture's slot that is not confirmed yet, by capture.");
     gauge!("relais_outbox_unconfirmed_wal_bytes", "WAL of an outbox's slot that is not confirmed yet, by outbox.");
+    gauge!("relais_notification_links", "Links of web pages that are open.");
+    counter!("relais_notification_emitted_total", "Notifications that were emitted by way of this process.");
+    counter!("relais_notification_sent_total", "Notifications that were sent over links, each time.");
+    counter!("relais_notification_acknowledged_total", "Acknowledgements of users.");
+    counter!(
+        "relais_notification_replayed_total",
+        "Notifications that were sent again to those who had not acknowledged."
+    );
+    counter!("relais_notification_failed_total", "Notifications that went to the error log.");
+    counter!("relais_notification_expired_total", "Notifications that have expired.");
+    counter!("relais_notification_unrecorded_total", "Deliveries that the ledger lacks because too many waited.");
     histogram!("relais_schedule_lateness_seconds", "From when a scheduled task was due to when it was submitted.");
     histogram!("relais_callback_seconds", "Tries to send a callback, by type.");
     histogram!("relais_task_wait_seconds", "From submission to start.");

@@ -183,6 +183,29 @@ impl Operator {
         self.act_with_outcome(needs, action, target, detail, act, |_| Some(AuditOutcome::default())).await
     }
 
+    /// An act of another part of Relais, such as notifications: with the role of an operator, and a line in the audit log. The
+    /// outer error is that the operator may not, or that nothing can be written down.
+    pub async fn act_elsewhere<T, E: std::fmt::Display>(
+        &self,
+        action: &str,
+        target: &str,
+        act: impl Future<Output = Result<T, E>>,
+    ) -> Result<Result<T, E>, EngineError> {
+        let mut done = None;
+        let noted = self
+            .act(OperatorRole::Operator, action, target, None, async {
+                let told = act.await;
+                let failed = told.as_ref().err().map(ToString::to_string);
+                done = Some(told);
+                failed.map_or(Ok(()), |why| Err(EngineError::Conflict(why)))
+            })
+            .await;
+        match (done, noted) {
+            (Some(done), _) => Ok(done),
+            (None, refused) => Err(refused.err().unwrap_or(EngineError::Stopping)),
+        }
+    }
+
     /// The same, with what is only known afterwards; where nothing came of it, the line is taken back.
     async fn act_with_outcome<T>(
         &self,

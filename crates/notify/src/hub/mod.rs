@@ -395,22 +395,9 @@ impl Hub {
         after: LogPosition,
         limit: usize,
     ) -> Result<MissedPage, StoreError> {
-        let from_memory = |state: &mut HubState| {
-            let (entries, all) = state.tail.read(scope, after, limit);
-            if all {
-                state.go_live(link);
-            }
-            let next = (!all).then(|| entries.last().map_or(after, |entry| entry.position));
-            MissedPage { entries, next }
-        };
-        let tail_from = {
-            let mut state = self.state();
-            if after >= state.tail.from {
-                let page = from_memory(&mut state);
-                drop(state);
-                return self.without_acknowledged(scope, page).await;
-            }
-            state.tail.from
+        let tail_from = match self.read_tail(link, scope, after, limit) {
+            Ok(page) => return self.without_acknowledged(scope, page).await,
+            Err(tail_from) => tail_from,
         };
         let found = self.store.read_log_of(scope, after, tail_from, limit).await?;
         let next = if found.len() < limit { tail_from } else { found.last().map_or(tail_from, |last| last.position) };
@@ -421,6 +408,25 @@ impl Hub {
         });
         let page = MissedPage { entries: entries.collect(), next: Some(next) };
         self.without_acknowledged(scope, page).await
+    }
+
+    /// The page from memory; or from where on memory has the log.
+    fn read_tail(
+        &self,
+        link: &Arc<Link>,
+        scope: &UserScope,
+        after: LogPosition,
+        limit: usize,
+    ) -> Result<MissedPage, LogPosition> {
+        let mut state = self.state();
+        if after < state.tail.from {
+            return Err(state.tail.from);
+        }
+        let (entries, next) = state.tail.read(scope, after, limit);
+        if next.is_none() {
+            state.go_live(link);
+        }
+        Ok(MissedPage { entries, next })
     }
 
     /// A message that is sent again is for those who have not acknowledged it; one that has expired is not sent.

@@ -94,8 +94,13 @@ impl Tail {
         }
     }
 
-    /// The first entries for a user after a position, and whether these are all.
-    pub(crate) fn read(&self, scope: &UserScope, after: LogPosition, limit: usize) -> (Vec<Outgoing>, bool) {
+    /// The first entries for a user after a position; and where to go on, if these are not all.
+    pub(crate) fn read(
+        &self,
+        scope: &UserScope,
+        after: LogPosition,
+        limit: usize,
+    ) -> (Vec<Outgoing>, Option<LogPosition>) {
         let mut positions: Vec<LogPosition> = Vec::new();
         for key in scope.keys() {
             let Some(of_key) = self.by_key.get(key) else { continue };
@@ -104,12 +109,13 @@ impl Tail {
         }
         positions.sort_unstable();
         positions.dedup();
-        let all = positions.len() <= limit;
+        let more = positions.len() > limit;
         positions.truncate(limit);
+        let next = positions.last().copied().filter(|_| more);
         let found = positions.into_iter().filter_map(|position| {
             let at = self.entries.binary_search_by_key(&position, |entry| entry.position).ok()?;
             self.entries.get(at).filter(|entry| entry.is_for(scope)).cloned()
         });
-        (found.collect(), all)
+        (found.collect(), next)
     }
 }

@@ -17,7 +17,7 @@ mod refused;
 mod ticket;
 mod token;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::OnceLock};
 
 use jiff::Timestamp;
 
@@ -117,19 +117,20 @@ pub enum InvalidIdentity {
 #[derive(Debug)]
 pub struct Identities {
     tokens: Option<TokenVerifier>,
-    tickets: Option<Tickets>,
+    /// Their key may be known later.
+    tickets: OnceLock<Tickets>,
 }
 
 impl Identities {
     /// Accepts what there is a verifier for.
     pub fn new(tokens: Option<TokenVerifier>, tickets: Option<Tickets>) -> Self {
-        Self { tokens, tickets }
+        Self { tokens, tickets: tickets.map_or_else(OnceLock::new, OnceLock::from) }
     }
 
     /// Who proves by this token, or by this ticket, who they are.
     pub fn verify(&self, token: &str, now: Timestamp) -> Result<Identity, TokenRefused> {
         if token.starts_with(TICKET_PREFIX) {
-            self.tickets.as_ref().ok_or(TokenRefused::NoTickets)?.verify(token, now)
+            self.tickets.get().ok_or(TokenRefused::NoTickets)?.verify(token, now)
         } else {
             self.tokens.as_ref().ok_or(TokenRefused::NoTokens)?.verify(token, now)
         }
@@ -142,6 +143,11 @@ impl Identities {
 
     /// The tickets, which a backend asks for.
     pub fn tickets(&self) -> Option<&Tickets> {
-        self.tickets.as_ref()
+        self.tickets.get()
+    }
+
+    /// From now on tickets are accepted; once.
+    pub fn set_tickets(&self, tickets: Tickets) {
+        let _ = self.tickets.set(tickets);
     }
 }

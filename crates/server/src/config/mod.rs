@@ -7,6 +7,7 @@
 mod error;
 mod events;
 mod load;
+mod notifications;
 mod show;
 mod values;
 mod warnings;
@@ -23,6 +24,7 @@ pub use self::{
     error::{ConfigError, Origin, Origins},
     events::{EventsConfig, EventsMode, EventsPublish, RedisConfig},
     load::{Setting, environment, load},
+    notifications::NotificationsConfig,
     show::show,
     values::{BrokerUrl, DatabaseUrl, LogFormat, ManagementUrl, OperatorEntry, Role, Secret},
     warnings::warnings,
@@ -67,6 +69,8 @@ pub struct Config {
     pub telemetry: TelemetryConfig,
     /// How outboxes and captures are read.
     pub relay: RelayConfig,
+    /// Notifications to web pages.
+    pub notifications: NotificationsConfig,
     /// KEDA's external scaler.
     pub scaler: ScalerConfig,
     /// Where each setting came from.
@@ -360,6 +364,7 @@ impl Config {
             telemetry,
             callbacks,
             relay,
+            notifications,
             scaler,
             ..
         } = self;
@@ -373,6 +378,7 @@ impl Config {
         if relay.spool_max_bytes < 1024 * 1024 {
             return Err("expected at least 1048576".to_owned());
         }
+        notifications.check()?;
         at_least(1, &[validation.parallel, validation.waiting, validation.waiting_per_client])?;
         lasting(&[server.idle_timeout, server.write_timeout, validation.timeout])?;
         TrustedProxies::parse(&server.trusted_proxies).map_err(|error| format!("expected something else: {error}"))?;

@@ -317,6 +317,8 @@ pub enum Role {
     Schedule,
     /// Publishes the outboxes.
     Relay,
+    /// Sends notifications again, and purges them.
+    Notifications,
     /// The old name of `callbacks`: accepted, with a warning.
     #[value(hide = true)]
     Notify,
@@ -324,7 +326,7 @@ pub enum Role {
 
 impl Role {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Api,
         Self::Rescue,
         Self::Purge,
@@ -333,6 +335,7 @@ impl Role {
         Self::Track,
         Self::Schedule,
         Self::Relay,
+        Self::Notifications,
     ];
 
     /// As it stands in the configuration.
@@ -347,6 +350,7 @@ impl Role {
             Self::Track => "track",
             Self::Schedule => "schedule",
             Self::Relay => "relay",
+            Self::Notifications => "notifications",
         }
     }
 }

@@ -1,0 +1,66 @@
+//! The settings of notifications.
+
+use relais_protocol::HumanDuration;
+use serde::{Deserialize, Serialize};
+
+use super::values::Secret;
+
+/// How notifications are kept and served, and who their users are.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NotificationsConfig {
+    /// How long a user has to acknowledge before a message is sent again.
+    pub ack_timeout: HumanDuration,
+    /// How long the log is kept.
+    pub log_age: HumanDuration,
+    /// How long messages are kept after they have expired.
+    pub age: HumanDuration,
+    /// The largest payload.
+    pub max_payload_bytes: usize,
+    /// The most targets of a message.
+    pub max_targets: usize,
+    /// Web pages of these origins may use the routes of users.
+    pub origins: Vec<String>,
+    /// The most links of a user.
+    pub links_per_user: usize,
+    /// The most links of an address.
+    pub links_per_address: usize,
+    /// Whether the ledger says of all messages who was sent them.
+    pub record_all_deliveries: bool,
+    /// The secret of tokens that are signed with HS256.
+    pub token_secret: Secret,
+    /// A file of public keys of tokens, PEM.
+    pub token_keys_file: String,
+    /// A JWKS: a file, or a URL.
+    pub token_jwks: String,
+    /// Who may have issued tokens.
+    pub token_issuers: Vec<String>,
+    /// Whom tokens may be for.
+    pub token_audiences: Vec<String>,
+    /// The claim that names the user.
+    pub token_user_claim: String,
+    /// The claim that names the user's audiences.
+    pub token_audiences_claim: String,
+}
+
+impl NotificationsConfig {
+    /// What a type can not say.
+    pub(super) fn check(&self) -> Result<(), String> {
+        if [self.log_age, self.age].iter().any(|age| age.0.is_zero()) {
+            return Err("expected a duration above zero".to_owned());
+        }
+        if [self.max_payload_bytes, self.max_targets, self.links_per_user, self.links_per_address].contains(&0) {
+            return Err("expected at least 1".to_owned());
+        }
+        let is_origin = |origin: &String| {
+            origin == "*"
+                || origin.split_once("://").is_some_and(|(scheme, host)| {
+                    ["http", "https"].contains(&scheme) && !host.is_empty() && !host.contains('/')
+                })
+        };
+        match self.origins.iter().all(is_origin) {
+            true => Ok(()),
+            false => Err("expected origins like https://shop.example, or *".to_owned()),
+        }
+    }
+}

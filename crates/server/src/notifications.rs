@@ -1,0 +1,133 @@
+//! Notifications in the server: their options, and the keys that their users' tokens are verified with.
+
+use std::{fs, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, bail};
+use relais_callback::DocumentFetcher;
+use relais_notify::{
+    ClaimRules, HubOptions, Identities, NotificationLimits, NotificationOptions, NotificationStore, Notifications,
+    TokenKeys, TokenVerifier, VerifierOptions,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::config::{Config, NotificationsConfig, Role};
+
+/// A JWKS is read anew this often although no token asked for it: keys may be taken out of it.
+const REFRESH: Duration = Duration::from_secs(15 * 60);
+
+/// When a JWKS that could not be read is asked for again.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// The largest JWKS, in bytes.
+const LARGEST_JWKS: usize = 1 << 20;
+
+/// Starts the service.
+pub(crate) fn start(
+    config: &Config,
+    store: Arc<dyn NotificationStore>,
+    stop: &CancellationToken,
+) -> anyhow::Result<Notifications> {
+    let settings = &config.notifications;
+    let (verifier, jwks) = verifier(settings)?;
+    let options = NotificationOptions {
+        hub: HubOptions {
+            links_per_user: settings.links_per_user,
+            links_per_address: settings.links_per_address,
+            record_all: settings.record_all_deliveries,
+            ..HubOptions::default()
+        },
+        limits: NotificationLimits {
+            targets: settings.max_targets,
+            payload_bytes: settings.max_payload_bytes,
+            ..NotificationLimits::default()
+        },
+        ack_timeout: settings.ack_timeout.0,
+        timers: config.server.has(Role::Notifications),
+        log_age: settings.log_age.0,
+        age: settings.age.0,
+        ..NotificationOptions::default()
+    };
+    let notifications = Notifications::start(store, Identities::new(verifier, None), options);
+    if let Some(url) = jwks {
+        let fetcher =
+            DocumentFetcher::new(crate::serve::http_sender_options(config)).context("notifications.token_jwks")?;
+        let (notifications, stop) = (notifications.clone(), stop.clone());
+        tokio::spawn(async move {
+            tokio::select! {
+                () = keep_jwks(notifications, fetcher, url) => {}
+                () = stop.cancelled() => {}
+            }
+        });
+    }
+    Ok(notifications)
+}
+
+/// What verifies tokens; and the URL of their JWKS, if it has one.
+fn verifier(settings: &NotificationsConfig) -> anyhow::Result<(Option<TokenVerifier>, Option<String>)> {
+    let given =
+        [!settings.token_secret.is_empty(), !settings.token_keys_file.is_empty(), !settings.token_jwks.is_empty()];
+    if given.iter().filter(|given| **given).count() > 1 {
+        bail!("set one of notifications.token_secret, token_keys_file and token_jwks");
+    }
+    let read = |path: &str| fs::read_to_string(path).with_context(|| format!("notifications: failed to read {path}"));
+    let mut jwks = None;
+    let keys = if given[0] {
+        TokenKeys::Secrets(vec![settings.token_secret.expose().as_bytes().to_vec()])
+    } else if given[1] {
+        TokenKeys::PublicKeys(read(&settings.token_keys_file)?)
+    } else if settings.token_jwks.contains("://") {
+        jwks = Some(settings.token_jwks.clone());
+        TokenKeys::JwksToCome
+    } else if given[2] {
+        TokenKeys::Jwks(read(&settings.token_jwks)?)
+    } else {
+        return Ok((None, None));
+    };
+    let claims = ClaimRules {
+        user_claim: settings.token_user_claim.clone(),
+        audiences_claim: (!settings.token_audiences_claim.is_empty()).then(|| settings.token_audiences_claim.clone()),
+        iss: settings.token_issuers.clone(),
+        aud: settings.token_audiences.clone(),
+        ..ClaimRules::default()
+    };
+    let options = VerifierOptions { claims, ..VerifierOptions::new(keys) };
+    Ok((Some(TokenVerifier::new(options).context("the keys of notifications' tokens can not be used")?), jwks))
+}
+
+/// Reads a JWKS at the start, when a token names a key that is not known, and every now and then.
+async fn keep_jwks(notifications: Notifications, fetcher: DocumentFetcher, url: String) {
+    let mut told = false;
+    loop {
+        let Some(verifier) = notifications.identities().tokens() else { return };
+        let read = match fetcher.get(&url, LARGEST_JWKS).await {
+            Ok(text) => verifier.replace_jwks(&text).map_err(|refused| refused.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        let pause = match read {
+            Ok(found) => {
+                tracing::debug!(
+                    usable = found.usable,
+                    skipped = found.skipped,
+                    "read the JWKS of notifications' tokens"
+                );
+                told = false;
+                REFRESH
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!(error, url, "the JWKS of notifications' tokens could not be read");
+                }
+                AGAIN
+            }
+        };
+        let asked = async {
+            loop {
+                notifications.until_key_is_unknown().await;
+                if verifier.claim_jwks_refresh(notifications.now()) {
+                    return;
+                }
+            }
+        };
+        let _ = tokio::time::timeout(pause, asked).await;
+    }
+}
