@@ -282,6 +282,12 @@ impl Notifications {
         self.0.hub.now()
     }
 
+    /// The same, as dates are written.
+    fn now_in_millis(&self) -> Timestamp {
+        let now = self.now();
+        Timestamp::from_millisecond(now.as_millisecond()).unwrap_or(now)
+    }
+
     /// Who has this token or ticket.
     pub fn identify(&self, token: &str) -> Result<Identity> {
         self.0.identities.verify(token, self.now()).map_err(|refused| {
@@ -316,7 +322,7 @@ impl Notifications {
         client: Option<&str>,
         idempotency_key: Option<&str>,
     ) -> Result<Vec<Uuid>> {
-        let now = self.now();
+        let now = self.now_in_millis();
         let mut messages = Vec::with_capacity(drafts.len());
         for (number, draft) in drafts.into_iter().enumerate() {
             let id = idempotency_key.map_or_else(Uuid::now_v7, |key| id_of(client.unwrap_or_default(), key, number));
@@ -369,7 +375,7 @@ impl Notifications {
 
     /// Puts another message in the place of one; answers its id.
     pub async fn replace(&self, id: Uuid, client: Option<&str>, draft: NotificationDraft) -> Result<Uuid> {
-        let new = self.fill(draft, client, Uuid::now_v7(), self.now()).map_err(|why| NotifyError::Invalid(0, why))?;
+        let new = self.fill(draft, client, Uuid::now_v7(), self.now_in_millis()).map_err(|why| NotifyError::Invalid(0, why))?;
         let new_id = new.notification.metadata.id;
         self.0.store.withdraw(id, client.map(str::to_owned), Some(new)).await?;
         Ok(new_id)
