@@ -21,11 +21,13 @@ pub enum CallbackType {
     Http,
     /// A message to an exchange or a queue of the broker that the operator declared for the client.
     Amqp,
+    /// A notification to an audience.
+    Notification,
 }
 
 impl CallbackType {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Https, Self::Http, Self::Amqp];
+    pub const ALL: [Self; 4] = [Self::Https, Self::Http, Self::Amqp, Self::Notification];
 
     /// The name on the wire.
     pub const fn as_str(self) -> &'static str {
@@ -33,6 +35,7 @@ impl CallbackType {
             Self::Https => "https",
             Self::Http => "http",
             Self::Amqp => "amqp",
+            Self::Notification => "notification",
         }
     }
 

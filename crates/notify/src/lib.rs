@@ -10,6 +10,7 @@
 
 mod acknowledgement;
 mod audience;
+mod callback;
 mod cursor;
 mod delivery;
 mod frame;
@@ -18,10 +19,12 @@ mod identity;
 mod message;
 mod port;
 mod service;
+mod sink;
 pub mod wire;
 
 pub use acknowledgement::{AckEffect, AckEvent, AckPolicy, AckRefused, AckState, AckStatus, LONGEST_PAUSE, apply};
 pub use audience::{AudienceKey, LogPosition, MembershipRefused, Memberships, USER};
+pub use callback::NotificationCallbackSender;
 pub use cursor::{Cursor, Gap};
 pub use delivery::{EntryKind, Recipient};
 pub use frame::{Bye, Frame, FrameEvent};
@@ -42,3 +45,4 @@ pub use port::{
     UserScope,
 };
 pub use service::{NotificationOptions, Notifications, NotifyError, UserPage};
+pub use sink::{AudienceMapping, NotificationSink, NotificationSinkOptions};

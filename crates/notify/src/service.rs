@@ -344,6 +344,39 @@ impl Notifications {
         Ok(ids)
     }
 
+    /// Emits messages for Relais itself. Each has its own answer: one that is refused does not hold up the others.
+    pub(crate) async fn emit_each(&self, drafts: Vec<NotificationDraft>) -> Vec<Result<Uuid>> {
+        let now = self.now_in_millis();
+        let mut answers: Vec<Result<Uuid>> = Vec::with_capacity(drafts.len());
+        let mut messages = Vec::with_capacity(drafts.len());
+        for (number, draft) in drafts.into_iter().enumerate() {
+            answers.push(match self.fill(draft, None, Uuid::now_v7(), now) {
+                Ok(new) => {
+                    let id = new.notification.metadata.id;
+                    messages.push((number, new));
+                    Ok(id)
+                }
+                Err(why) => Err(NotifyError::Invalid(number, why)),
+            });
+        }
+        let sent = messages.iter().map(|(_, new)| new.clone()).collect();
+        for ((number, new), emitted) in messages.into_iter().zip(self.0.emissions.put_each(sent).await) {
+            answers[number] = match emitted {
+                Ok(Emitted::Stored) => continue,
+                Ok(Emitted::NoMembers) => Err(NotifyError::NoMembers(number)),
+                Ok(Emitted::Known) => match self.is_same(&new).await {
+                    Ok(true) => continue,
+                    Ok(false) => Err(NotifyError::IdTaken(number)),
+                    Err(error) => Err(error),
+                },
+                Err(error) => Err(error),
+            };
+        }
+        metrics::counter!("relais_notification_emitted_total")
+            .increment(answers.iter().filter(|answer| answer.is_ok()).count() as u64);
+        answers
+    }
+
     fn fill(
         &self,
         draft: NotificationDraft,
@@ -375,7 +408,9 @@ impl Notifications {
 
     /// Puts another message in the place of one; answers its id.
     pub async fn replace(&self, id: Uuid, client: Option<&str>, draft: NotificationDraft) -> Result<Uuid> {
-        let new = self.fill(draft, client, Uuid::now_v7(), self.now_in_millis()).map_err(|why| NotifyError::Invalid(0, why))?;
+        let new = self
+            .fill(draft, client, Uuid::now_v7(), self.now_in_millis())
+            .map_err(|why| NotifyError::Invalid(0, why))?;
         let new_id = new.notification.metadata.id;
         self.0.store.withdraw(id, client.map(str::to_owned), Some(new)).await?;
         Ok(new_id)
@@ -621,7 +656,7 @@ impl WakeupListener for Notifications {
 }
 
 /// The id of a message that an idempotency key names, within one client.
-fn id_of(client: &str, key: &str, number: usize) -> Uuid {
+pub(crate) fn id_of(client: &str, key: &str, number: usize) -> Uuid {
     let mut context = digest::Context::new(&digest::SHA256);
     for part in [client, "\0", key, "\0", &number.to_string()] {
         context.update(part.as_bytes());

@@ -9,8 +9,8 @@ use crate::HumanDuration;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub struct CallbackRequest {
-    /// The type of callback: `https`, `http` (if the setting `callbacks.allow_http` is on) or `amqp` (if the server has
-    /// a broker).
+    /// The type of callback: `https`, `http` (if the setting `callbacks.allow_http` is on), `amqp` (if the server has a
+    /// broker) or `notification` (to web pages).
     #[serde(rename = "type")]
     #[schema(example = "https")]
     pub kind: String,
@@ -21,6 +21,10 @@ pub struct CallbackRequest {
     /// The name of one of the client's `destinations`. For the type `amqp`, which needs it. Default: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub destination: Option<String>,
+    /// Who is notified. For the type `notification`, which needs it, and for which the client needs the right `emit`.
+    /// Default: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audience: Option<CallbackAudience>,
     /// Which events are reported: any of `started`, `progress`, `success`, `failure`, `cancelled`. Default: `[success,
     /// failure, cancelled]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -28,6 +32,19 @@ pub struct CallbackRequest {
     /// `gzip` to compress the body. Default: the body is sent uncompressed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub compression: Option<String>,
+}
+
+/// An audience of notifications: targets of one type.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct CallbackAudience {
+    /// `USER`, or another type of audience.
+    #[serde(rename = "type")]
+    #[schema(example = "USER")]
+    pub kind: String,
+    /// The targets.
+    #[schema(min_items = 1, example = json!(["ann"]))]
+    pub targets: Vec<String>,
 }
 
 /// One try to tell.

@@ -125,6 +125,33 @@ pub struct TaskSinkDeclaration {
     pub client_id: String,
 }
 
+/// Notifications of this server, to web pages. The destination becomes their `topic`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct NotificationSinkDeclaration {
+    /// Who gets them. Default: each payload is a whole notification, with its own `routing`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub audience: Option<NotificationAudienceDeclaration>,
+    /// What they are for: `REALTIME`, `SYSTEM` or `NOTIFICATION`. Default: `REALTIME`.
+    #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
+    #[schema(pattern = "^(REALTIME|SYSTEM|NOTIFICATION)$")]
+    pub kind: Option<String>,
+}
+
+/// The audience of each message.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NotificationAudienceDeclaration {
+    /// The type of audience.
+    #[serde(rename = "type")]
+    #[schema(example = "USER")]
+    pub kind: String,
+    /// Templates of targets, such as `{payload.after.user_id}`. One whose value is missing names nobody, one whose value is a
+    /// JSON array names several. A message without any target is passed over.
+    #[schema(min_items = 1)]
+    pub targets: Vec<String>,
+}
+
 /// Where the messages of an outbox go: exactly one of these.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
@@ -147,6 +174,9 @@ pub struct SinkDeclaration {
     /// Tasks of this server. Default: another sink.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub task: Option<TaskSinkDeclaration>,
+    /// Notifications of this server. Default: another sink.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub notifications: Option<NotificationSinkDeclaration>,
 }
 
 impl SinkDeclaration {
@@ -159,6 +189,7 @@ impl SinkDeclaration {
             ("http", self.http.is_some()),
             ("bus", self.bus.is_some()),
             ("task", self.task.is_some()),
+            ("notifications", self.notifications.is_some()),
         ]
         .into_iter()
         .filter_map(|(kind, given)| given.then_some(kind))

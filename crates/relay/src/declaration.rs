@@ -9,17 +9,23 @@ use relais_outbox::{CaptureOptions, FIELDS, Mode, Outbox, OutboxError, RelayOpti
 use relais_protocol::{
     HumanDuration,
     admin::SecretDeclaration,
-    outbox::{EnvelopeName, OutboxDeclaration, OutboxMode, OutboxRetryDeclaration, SinkDeclaration},
+    outbox::{
+        EnvelopeName, NotificationSinkDeclaration, OutboxDeclaration, OutboxMode, OutboxRetryDeclaration,
+        SinkDeclaration,
+    },
 };
 
 use serde::{Serialize, de::DeserializeOwned};
 
 use crate::secrets::{self, Secrets};
 
+/// What templates of a notification's targets may name.
+const TARGET_FIELDS: [&str; 5] = ["id", "key", "event_type", "schema_version", "correlation_id"];
+
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// The sinks, for whoever names none.
-const SINKS: &str = "rabbitmq, redis, kafka, http, bus, task";
+const SINKS: &str = "rabbitmq, redis, kafka, http, bus, task, notifications";
 
 /// A declared outbox that can be run.
 #[derive(Debug, Clone)]
@@ -125,6 +131,22 @@ pub(crate) fn judge_sink(sink: &SinkDeclaration, problems: &mut Vec<Problem>) {
     }
     if sink.redis.as_ref().is_some_and(|redis| redis.max_length == Some(0)) {
         problems.push(Problem::at("sink/redis/maxLength", "must be at least 1"));
+    }
+    if let Some(NotificationSinkDeclaration { audience, kind }) = &sink.notifications {
+        if kind.as_ref().is_some_and(|kind| !["REALTIME", "SYSTEM", "NOTIFICATION"].contains(&kind.as_str())) {
+            problems.push(Problem::at("sink/notifications/type", "must be REALTIME, SYSTEM or NOTIFICATION"));
+        }
+        let targets = audience.as_ref().map_or(&[][..], |audience| &audience.targets);
+        if audience.is_some() && targets.is_empty() {
+            problems.push(Problem::at("sink/notifications/audience/targets", "must have at least one"));
+        }
+        for (number, text) in targets.iter().enumerate() {
+            let place = format!("sink/notifications/audience/targets/{number}");
+            let parsed = keep_problem(Template::parse(text), &place, problems);
+            if let Some(Err(error)) = parsed.map(|template| template.check(&TARGET_FIELDS)) {
+                problems.push(Problem::at(place, error.to_string()));
+            }
+        }
     }
 }
 

@@ -14,7 +14,7 @@ use relais_engine::{
 };
 use relais_http::{ServeOptions, TrustedProxies};
 use relais_messaging::rabbitmq::{Broker, BrokerOptions};
-use relais_notify::Notifications;
+use relais_notify::{NotificationCallbackSender, Notifications};
 use relais_relay::{Captures, Outboxes, RelayResources, Spool, SpoolOptions};
 use relais_store::Ports;
 use relais_ui::UiOptions;
@@ -86,25 +86,29 @@ impl Server {
         let prepared = prepare(&store, &config.database).await?;
         let mut options = engine_options(config, callback_senders(config)?, task_broker(config)?);
         options.bus = events::bus_options(config, &store)?;
+        // Callbacks and relays emit notifications too.
+        let uses_them = [Role::Api, Role::Notifications, Role::Callbacks, Role::Relay];
+        let notifications = match uses_them.into_iter().any(|role| config.server.has(role)) {
+            true => Some(notifications::start(config, stored, &stop)?),
+            false => None,
+        };
+        if let Some(notifications) = &notifications {
+            store.listen(Arc::new(notifications.clone()));
+            let sender = NotificationCallbackSender::new(notifications.clone());
+            options.callback_senders = options.callback_senders.with(CallbackType::Notification, Arc::new(sender));
+        }
         let sinks = Arc::new(Sinks::new(SinkOptions {
             broker: broker_options(config),
             http: http_sender_options(config),
             bus: options.bus.bus.clone(),
             max_body_bytes: config.server.max_body_bytes,
+            notifications: notifications.clone(),
         }));
         let resources = RelayResources { sinks: Arc::clone(&sinks) as _, spool: spool(config).await? };
         let outboxes = Outboxes::new(Arc::clone(&relays), resources.clone(), process_name(config));
         let captures = Captures::new(relays, resources, process_name(config));
         options.outboxes = Some(Arc::new(outboxes.clone()));
         options.captures = Some(Arc::new(captures.clone()));
-        let served = config.server.has(Role::Api) || config.server.has(Role::Notifications);
-        let notifications = match served {
-            true => Some(notifications::start(config, stored, &stop)?),
-            false => None,
-        };
-        if let Some(notifications) = &notifications {
-            store.listen(Arc::new(notifications.clone()));
-        }
         let engine = Engine::start(Arc::clone(&store), options)?;
         sinks.set_engine(engine.clone());
         if prepared {

@@ -1,23 +1,31 @@
 //! The sinks that outboxes and captures can be declared with. The one place that names them all.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use relais_bus::{Bus, BusSink, BusSinkOptions};
 use relais_callback::{HttpSenderOptions, HttpSink, HttpSinkOptions};
 use relais_engine::{Engine, TaskSink, TaskSinkOptions};
-use relais_message::Sink;
+use relais_message::{Sink, Template};
 use relais_messaging::{
     rabbitmq::{Broker, BrokerOptions, BrokerState, RabbitMqSink},
     redis::{RedisSink, RedisSinkOptions},
 };
+use relais_notify::{AudienceMapping, NotificationSink, NotificationSinkOptions, NotificationType, Notifications};
 use relais_protocol::{
     admin::SecretDeclaration,
     outbox::{
-        HttpSinkDeclaration, KafkaSinkDeclaration, RabbitMqSinkDeclaration, RedisSinkDeclaration, SinkDeclaration,
+        HttpSinkDeclaration, KafkaSinkDeclaration, NotificationAudienceDeclaration, NotificationSinkDeclaration,
+        RabbitMqSinkDeclaration, RedisSinkDeclaration, SinkDeclaration,
     },
 };
 use relais_relay::{SinkError, SinkFactory};
+
+/// How long a batch of messages may take to become notifications.
+const NOTIFICATION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What sinks need of the server.
 pub struct SinkOptions {
@@ -29,6 +37,8 @@ pub struct SinkOptions {
     pub bus: Bus,
     /// The largest body of a task.
     pub max_body_bytes: usize,
+    /// Notifications, if this process has them.
+    pub notifications: Option<Notifications>,
 }
 
 /// Makes the sinks of outboxes and captures.
@@ -63,6 +73,36 @@ impl Sinks {
         HttpSink::new(options).map_err(|error| wrong("http/signingSecret", error))
     }
 
+    fn notifications(
+        &self,
+        declared: &NotificationSinkDeclaration,
+        source: &str,
+    ) -> Result<NotificationSink, SinkError> {
+        let Some(notifications) = &self.options.notifications else {
+            return Err(away(
+                "notifications",
+                "this process has neither the role `api` nor `notifications`".to_owned(),
+            ));
+        };
+        let mapping = |audience: &NotificationAudienceDeclaration| {
+            let targets = audience.targets.iter().map(|text| Template::parse(text)).collect::<Result<_, _>>();
+            targets.map(|targets| AudienceMapping { kind: audience.kind.clone(), targets })
+        };
+        let audience = declared.audience.as_ref().map(mapping).transpose();
+        let options = NotificationSinkOptions {
+            source: source.to_owned(),
+            audience: audience.map_err(|error| wrong("notifications/audience/targets", error))?,
+            kind: match declared.kind.as_deref() {
+                None | Some("REALTIME") => NotificationType::Realtime,
+                Some("SYSTEM") => NotificationType::System,
+                Some("NOTIFICATION") => NotificationType::Notification,
+                Some(_) => return Err(wrong("notifications/type", "must be REALTIME, SYSTEM or NOTIFICATION")),
+            },
+            timeout: NOTIFICATION_TIMEOUT,
+        };
+        Ok(NotificationSink::new(notifications.clone(), options))
+    }
+
     fn task(&self, client_id: &str, source: &str) -> Result<TaskSink, SinkError> {
         let Some(engine) = self.engine.get() else {
             return Err(away("task", "the server is starting".to_owned()));
@@ -85,6 +125,9 @@ impl SinkFactory for Sinks {
             SinkDeclaration { http: Some(http), .. } => Ok(Arc::new(self.http(http)?)),
             SinkDeclaration { bus: Some(_), .. } => {
                 Ok(Arc::new(BusSink::new(self.options.bus.clone(), BusSinkOptions::default())))
+            }
+            SinkDeclaration { notifications: Some(declared), .. } => {
+                Ok(Arc::new(self.notifications(declared, source)?))
             }
             SinkDeclaration { task: Some(task), .. } => Ok(Arc::new(self.task(&task.client_id, source)?)),
             _ => Err(wrong("", "there is no sink")),

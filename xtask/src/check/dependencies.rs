@@ -39,7 +39,7 @@ const MAY_KNOW: [(&str, &[&str]); 26] = [
         "relais-relay",
         &["relais-core", "relais-protocol", "relais-engine", "relais-message", "relais-outbox", "relais-capture"],
     ),
-    ("relais-notify", &["relais-core", "relais-group-commit"]),
+    ("relais-notify", &["relais-core", "relais-group-commit", "relais-message"]),
     ("relais-api", &["relais-core", "relais-protocol", "relais-engine", "relais-http", "relais-notify", "relais-bus"]),
     ("relais-worker", &["relais-protocol", "relais-handler", "relais-messaging"]),
     ("relais-scaler", &["relais-core", "relais-protocol", "relais-engine"]),

@@ -289,13 +289,16 @@ pub(crate) fn callback(
     let callback_sender = callback_senders.get(kind).ok_or_else(unknown)?;
     let wrong =
         |field: &str, message: String| EngineError::Invalid(vec![Problem::at(format!("/callback/{field}"), message)]);
-    let (field, other) = if kind == CallbackType::Amqp { ("destination", "url") } else { ("url", "destination") };
-    let (target, extra) = match kind {
-        CallbackType::Amqp => (request.destination, request.url),
-        CallbackType::Https | CallbackType::Http => (request.url, request.destination),
+    let audience = request.audience.as_ref().and_then(|audience| serde_json::to_string(audience).ok());
+    let mut given = [("url", request.url), ("destination", request.destination), ("audience", audience)];
+    let needed = match kind {
+        CallbackType::Https | CallbackType::Http => 0,
+        CallbackType::Amqp => 1,
+        CallbackType::Notification => 2,
     };
-    let target = target.ok_or_else(|| wrong(field, format!("is needed for the type {}", kind.as_str())))?;
-    if extra.is_some() {
+    let target = given[needed].1.take();
+    let target = target.ok_or_else(|| wrong(given[needed].0, format!("is needed for the type {}", kind.as_str())))?;
+    if let Some((other, _)) = given.iter().find(|(_, given)| given.is_some()) {
         return Err(wrong(other, format!("is not for the type {}", kind.as_str())));
     }
     if target.len() > MAX_TARGET {

@@ -148,6 +148,7 @@ impl PutArgs {
             kind: url.split_once(':').map_or("https", |(scheme, _)| scheme).to_owned(),
             url: Some(url),
             destination: None,
+            audience: None,
             events: None,
             compression: None,
         });
