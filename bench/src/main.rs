@@ -15,6 +15,7 @@ mod fill;
 mod idle;
 mod load;
 mod machine;
+mod notify;
 mod outbox;
 mod pickup;
 mod poll;
@@ -90,6 +91,7 @@ enum Name {
     Bus,
     Rabbitmq,
     Outbox,
+    Notify,
     Dashboard,
     Idle,
 }
@@ -125,6 +127,8 @@ pub struct Plan {
     pub wear: Duration,
     /// So many tasks come, are done and are purged at a time.
     pub wear_tasks: u64,
+    /// How many links of web pages are open.
+    pub links: usize,
     /// How long nothing is done.
     pub idle: Duration,
     /// Whether to tell where the time goes.
@@ -151,6 +155,7 @@ impl Plan {
                 captured: 20_000,
                 wear: Duration::from_secs(6),
                 wear_tasks: 1000,
+                links: 500,
                 idle: Duration::from_secs(2),
                 profile: arguments.profile,
                 alone: arguments.alone,
@@ -171,6 +176,7 @@ impl Plan {
                 captured: 1_000_000,
                 wear: Duration::from_mins(6),
                 wear_tasks: 20_000,
+                links: 10_000,
                 idle: Duration::from_secs(20),
                 profile: arguments.profile,
                 alone: arguments.alone,
@@ -214,6 +220,7 @@ async fn main() -> Result<()> {
             Name::Bus => bus::run(&plan).await?,
             Name::Rabbitmq => rabbitmq::run(&plan).await?,
             Name::Outbox => outbox::run(&plan).await?,
+            Name::Notify => notify::run(&plan).await?,
             Name::Dashboard => dashboard::run(&plan).await?,
             Name::Idle => idle::run(&plan).await?,
         };

@@ -188,7 +188,10 @@ impl World {
             |service: &str| json!({ "clientId": CLIENT, "serviceName": service, "roles": ["consume", "work"] });
         let declaration = json!({
             "services": [{ "serviceName": SERVICE, "lease": "10m" }, { "serviceName": CHECKED, "jsonSchema": schema }],
-            "clients": [{ "clientId": CLIENT, "clientSecret": SECRET }],
+            "clients": [{
+                "clientId": CLIENT, "clientSecret": SECRET,
+                "notifications": { "emit": ["*"], "audience": ["*"], "ticket": ["*"] }
+            }],
             "authorizations": [authorization(SERVICE), authorization(CHECKED)],
         });
         call(self.address(), &post("/admin/apply", &declaration.to_string()), 200).await?;

@@ -1,6 +1,7 @@
 //! [`Notifications`]: the use cases of notifications, and what runs in the background.
 
 use std::{
+    collections::BTreeSet,
     net::IpAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -159,6 +160,15 @@ impl Weigh for NewNotification {
     }
 }
 
+/// A user whose scope is wanted.
+struct ScopeOf(String);
+
+impl Weigh for ScopeOf {
+    fn bytes(&self) -> usize {
+        self.0.len()
+    }
+}
+
 impl Weigh for Acknowledgement {
     fn bytes(&self) -> usize {
         match &self.choice {
@@ -177,6 +187,8 @@ struct Inner {
     options: NotificationOptions,
     emissions: Batcher<NewNotification, Emitted, NotifyError>,
     acknowledgements: Batcher<Acknowledgement, Acknowledged, NotifyError>,
+    /// Pages that come back all at once share reads.
+    scopes: Batcher<ScopeOf, UserScope, NotifyError>,
     log_bell: Notify,
     timer_bell: Notify,
     keys_bell: Notify,
@@ -228,6 +240,23 @@ impl Notifications {
             };
             Batcher::start("acknowledgements", options.batching, &tracker, stopping.clone(), Arc::new(write))
         };
+        let scopes = {
+            let store = Arc::clone(&store);
+            let read = move |users: Vec<ScopeOf>| {
+                let store = Arc::clone(&store);
+                Box::pin(async move {
+                    let users: Vec<String> = users.into_iter().map(|ScopeOf(user)| user).collect();
+                    let distinct: BTreeSet<String> = users.iter().cloned().collect();
+                    let scopes = store.scopes_of(distinct.into_iter().collect()).await?;
+                    let found = |user: String| match scopes.get(&user) {
+                        Some(scope) => scope.clone(),
+                        None => UserScope { user, belongs: Vec::new() },
+                    };
+                    Ok(users.into_iter().map(found).collect())
+                }) as _
+            };
+            Batcher::start("scopes", options.batching, &tracker, stopping.clone(), Arc::new(read))
+        };
         let hub = Arc::new(Hub::new(Arc::clone(&store), options.hub.clone()));
         let inner = Inner {
             store,
@@ -236,6 +265,7 @@ impl Notifications {
             options,
             emissions,
             acknowledgements,
+            scopes,
             log_bell: Notify::new(),
             timer_bell: Notify::new(),
             keys_bell: Notify::new(),
@@ -501,8 +531,7 @@ impl Notifications {
     }
 
     async fn declared_scope(&self, user: &str) -> Result<UserScope> {
-        let scope = self.0.store.scopes_of(vec![user.to_owned()]).await?.remove(user);
-        Ok(scope.unwrap_or_else(|| UserScope { user: user.to_owned(), belongs: Vec::new() }))
+        self.0.scopes.put(ScopeOf(user.to_owned())).await
     }
 
     async fn scope(&self, identity: &Identity) -> Result<UserScope> {
