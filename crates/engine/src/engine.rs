@@ -7,7 +7,7 @@ use std::{
 
 use relais_core::{
     Client, DeclarationStore, MaintenanceStore, NewTask, Outcome, Role, Roles, Service, Store, StoreError, Submission,
-    TaskEvent,
+    TaskEvent, WakeupListener,
 };
 use relais_group_commit::{BatchOptions, Batcher};
 use tokio::{sync::watch, time::timeout};
@@ -238,6 +238,11 @@ impl Engine {
     /// Says when what is declared may have changed, here or in another process. The number is that of the declaration.
     pub fn declaration_changes(&self) -> watch::Receiver<i64> {
         self.0.registry.changes()
+    }
+
+    /// From now on `listener` gets the wake-ups of this process and of others, over the store or over Redis.
+    pub fn pass_on_wakeups_to(&self, listener: Arc<dyn WakeupListener>) {
+        self.0.hub.pass_on_to(listener);
     }
 
     /// Cancelled when the engine begins to stop, which ends all waits.

@@ -220,8 +220,8 @@ pub struct UserPage {
 }
 
 impl Notifications {
-    /// Starts the service on a store whose tables exist or will exist. The store must tell [`Notifications`] of wake-ups
-    /// ([`relais_core::Store::listen`]).
+    /// Starts the service on a store whose tables exist or will exist. It must be told of wake-ups
+    /// ([`relais_core::Store::listen`]); without them it reads the log every [`NotificationOptions::sweep`].
     pub fn start(store: Arc<dyn NotificationStore>, identities: Identities, options: NotificationOptions) -> Self {
         let (tracker, stopping) = (TaskTracker::new(), CancellationToken::new());
         let emissions = {

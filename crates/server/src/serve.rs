@@ -93,7 +93,6 @@ impl Server {
             false => None,
         };
         if let Some(notifications) = &notifications {
-            store.listen(Arc::new(notifications.clone()));
             let sender = NotificationCallbackSender::new(notifications.clone());
             options.callback_senders = options.callback_senders.with(CallbackType::Notification, Arc::new(sender));
         }
@@ -111,6 +110,9 @@ impl Server {
         options.captures = Some(Arc::new(captures.clone()));
         let engine = Engine::start(Arc::clone(&store), options)?;
         sinks.set_engine(engine.clone());
+        if let Some(notifications) = &notifications {
+            engine.pass_on_wakeups_to(Arc::new(notifications.clone()));
+        }
         if prepared {
             match engine.refresh().await {
                 Ok(()) => {}

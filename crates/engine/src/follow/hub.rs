@@ -6,7 +6,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -65,6 +65,8 @@ pub(crate) struct WakeupHub {
     pub(crate) pulse: watch::Sender<Pulse>,
     /// How many changes of tasks were announced at the last look.
     looked: AtomicU64,
+    /// Other parts of this process that wait, such as notifications.
+    others: RwLock<Vec<Arc<dyn WakeupListener>>>,
 }
 
 impl WakeupHub {
@@ -148,6 +150,11 @@ impl WakeupHub {
         }
     }
 
+    /// From now on `other` gets each wake-up too, whichever way it came.
+    pub(crate) fn pass_on_to(&self, other: Arc<dyn WakeupListener>) {
+        self.others.write().unwrap_or_else(PoisonError::into_inner).push(other);
+    }
+
     /// How many tasks are watched.
     pub(crate) fn watched(&self) -> usize {
         lock(&self.watched).len()
@@ -178,6 +185,9 @@ impl Queues {
 
 impl WakeupListener for WakeupHub {
     fn wake(&self, wakeup: &Wakeup) {
+        for other in self.others.read().unwrap_or_else(PoisonError::into_inner).iter() {
+            other.wake(wakeup);
+        }
         let mut queues = lock(&self.queues);
         if !queues.watched.is_empty() {
             queues.hear(wakeup);
