@@ -14,6 +14,7 @@ use relais_core::StoreError;
 use relais_message::{Durability, PublishOutcome, RoutedMessage, Sink, Template, in_waves};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 use crate::{
@@ -129,7 +130,12 @@ impl NotificationSink {
                 Err(why) => outcomes[place] = PublishOutcome::Refused(why),
             }
         }
-        let answers = self.notifications.emit_each(drafts).await;
+        let limit = self.options.timeout;
+        let Ok(answers) = timeout(limit, self.notifications.emit_each(drafts)).await else {
+            let late = format!("the store did not answer within {limit:?}");
+            places.into_iter().for_each(|place| outcomes[place] = PublishOutcome::Unknown(late.clone()));
+            return outcomes;
+        };
         for (place, answer) in places.into_iter().zip(answers) {
             outcomes[place] = match answer {
                 Ok(_) => PublishOutcome::Confirmed,
