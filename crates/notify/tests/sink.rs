@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use async_trait::async_trait;
-use relais_core::Store;
 use relais_message::{Message, PublishOutcome, RoutedMessage, Sink, Template};
 use relais_notify::{
     AudienceMapping, EntryContent, Identities, NotificationOptions, NotificationSink, NotificationSinkOptions,
@@ -12,24 +11,16 @@ use relais_notify::{
 };
 use relais_store::{Options, Ports};
 use relais_testkit::{
-    PostgresServer, TcpProxy, TestDatabase,
+    OutageDatabase,
     sink_suite::{Received, SinkHarness},
 };
-use sqlx::Connection as _;
-use tokio::sync::Mutex;
 
 /// A sink on a store, and the store as others see it.
 struct OnStore {
     notifications: Notifications,
     stored: Arc<dyn NotificationStore>,
     sink: Arc<NotificationSink>,
-    database: Database,
-}
-
-enum Database {
-    Postgres { proxy: TcpProxy, _database: TestDatabase },
-    OwnPostgres(Mutex<PostgresServer>),
-    Sqlite { url: String, lock: Mutex<Option<sqlx::SqliteConnection>>, _folder: tempfile::TempDir },
+    database: OutageDatabase,
 }
 
 async fn open(url: &str) -> Result<Ports> {
@@ -37,26 +28,23 @@ async fn open(url: &str) -> Result<Ports> {
 }
 
 async fn postgres() -> Result<OnStore> {
-    let database = TestDatabase::create().await?;
-    let proxy = TcpProxy::start(database.server_addr()?).await?;
-    let (through, direct) = (open(&database.url_via(proxy.addr())?).await?, open(database.url()).await?);
-    OnStore::start(&through, direct.store, direct.notifications, Database::Postgres { proxy, _database: database })
-        .await
+    let database = OutageDatabase::postgres().await?;
+    let (through, direct) = (open(&database.url_through().await?).await?, open(&database.url().await).await?);
+    OnStore::start(&through, direct, database).await
 }
 
 async fn own_postgres() -> Result<OnStore> {
-    let server = PostgresServer::start().await?;
-    let ports = open(&server.url("postgres")).await?;
-    let (store, stored) = (Arc::clone(&ports.store), Arc::clone(&ports.notifications));
-    OnStore::start(&ports, store, stored, Database::OwnPostgres(Mutex::new(server))).await
+    alone(OutageDatabase::own_postgres().await?).await
 }
 
 async fn sqlite() -> Result<OnStore> {
-    let folder = tempfile::tempdir()?;
-    let url = format!("sqlite:{}", folder.path().join("relais.db").display());
-    let ports = open(&url).await?;
-    let (store, stored) = (Arc::clone(&ports.store), Arc::clone(&ports.notifications));
-    OnStore::start(&ports, store, stored, Database::Sqlite { url, lock: Mutex::default(), _folder: folder }).await
+    alone(OutageDatabase::sqlite()?).await
+}
+
+/// One store for all: two programs can not have a file.
+async fn alone(database: OutageDatabase) -> Result<OnStore> {
+    let ports = open(&database.url().await).await?;
+    OnStore::start(&ports, ports.clone(), database).await
 }
 
 fn mapping(targets: &[&str]) -> Result<AudienceMapping> {
@@ -75,26 +63,21 @@ fn sink(notifications: &Notifications, source: &str, audience: Option<AudienceMa
 }
 
 impl OnStore {
-    async fn start(
-        through: &Ports,
-        store: Arc<dyn Store>,
-        stored: Arc<dyn NotificationStore>,
-        database: Database,
-    ) -> Result<Self> {
-        store.migrate().await?;
+    async fn start(through: &Ports, direct: Ports, database: OutageDatabase) -> Result<Self> {
+        direct.store.migrate().await?;
         let options = NotificationOptions { timers: false, ..NotificationOptions::default() };
         let notifications =
             Notifications::start(Arc::clone(&through.notifications), Identities::new(None, None), options);
         let sink = Arc::new(sink(&notifications, "orders", Some(mapping(&["{payload.key}"])?)));
-        Ok(Self { notifications, stored, sink, database })
+        Ok(Self { notifications, stored: direct.notifications, sink, database })
     }
 
     /// All messages, in the order of the log.
     async fn emitted(&self) -> Result<Vec<StoredNotification>> {
         let stored = match &self.database {
             // Connections from before a crash are dead.
-            Database::OwnPostgres(server) => open(&server.lock().await.url("postgres")).await?.notifications,
-            Database::Postgres { .. } | Database::Sqlite { .. } => Arc::clone(&self.stored),
+            OutageDatabase::OwnPostgres(_) => open(&self.database.url().await).await?.notifications,
+            OutageDatabase::Postgres { .. } | OutageDatabase::Sqlite { .. } => Arc::clone(&self.stored),
         };
         let (mut found, mut after) = (Vec::new(), 0);
         loop {
@@ -152,44 +135,19 @@ impl SinkHarness for OnStore {
     }
 
     async fn cut(&self) -> Result<()> {
-        if let Database::Postgres { proxy, .. } = &self.database {
-            proxy.cut().await?;
-        }
-        Ok(())
+        self.database.cut().await
     }
 
     async fn stall(&self) -> Result<()> {
-        match &self.database {
-            Database::OwnPostgres(_) => {}
-            Database::Postgres { proxy, .. } => proxy.stall().await?,
-            Database::Sqlite { url, lock, .. } => {
-                let mut connection = sqlx::SqliteConnection::connect(url).await?;
-                sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await?;
-                *lock.lock().await = Some(connection);
-            }
-        }
-        Ok(())
+        self.database.stall().await
     }
 
     async fn restore(&self) -> Result<()> {
-        match &self.database {
-            Database::OwnPostgres(_) => {}
-            Database::Postgres { proxy, .. } => proxy.restore().await?,
-            Database::Sqlite { lock, .. } => {
-                if let Some(connection) = lock.lock().await.take() {
-                    connection.close().await?;
-                }
-            }
-        }
-        Ok(())
+        self.database.restore().await
     }
 
     async fn crash(&self) -> Result<bool> {
-        let Database::OwnPostgres(server) = &self.database else { return Ok(false) };
-        let mut server = server.lock().await;
-        server.kill9()?;
-        server.restart().await?;
-        Ok(true)
+        self.database.crash().await
     }
 
     fn patience(&self) -> Duration {

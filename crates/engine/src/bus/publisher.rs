@@ -289,6 +289,7 @@ mod tests {
             callbacks: vec![7],
             dispatch: vec![ServiceKey(3)],
             submissions: false,
+            notifications: false,
         };
         let mut merged = hint(vec![1]);
         merge(&mut merged, &Wakeup { work: vec![ServiceKey(2)], declared: true, ..hint(vec![2, 3]) });

@@ -11,12 +11,11 @@ use relais_engine::{
 };
 use relais_message::{Message, Sink};
 use relais_testkit::{
-    PostgresServer, TcpProxy, TestDatabase,
+    OutageDatabase,
     sink_suite::{Received, SinkHarness},
 };
 use serde_json::json;
 use sqlx::Connection as _;
-use tokio::sync::Mutex;
 
 pub const CLIENT: &str = "shop";
 pub const SERVICE: &str = "invoices";
@@ -34,22 +33,7 @@ pub struct OnStore {
     pub engine: Engine,
     pub store: Arc<dyn Store>,
     sink: Arc<TaskSink>,
-    database: Database,
-}
-
-enum Database {
-    Postgres {
-        url: String,
-        proxy: TcpProxy,
-        _database: TestDatabase,
-    },
-    /// One that can be killed.
-    OwnPostgres(Mutex<PostgresServer>),
-    Sqlite {
-        url: String,
-        lock: Mutex<Option<sqlx::SqliteConnection>>,
-        _folder: tempfile::TempDir,
-    },
+    database: OutageDatabase,
 }
 
 /// A task, and the key that it was submitted with.
@@ -61,29 +45,27 @@ pub struct Submitted {
 }
 
 pub async fn postgres() -> Result<OnStore> {
-    let database = TestDatabase::create().await?;
-    let proxy = TcpProxy::start(database.server_addr()?).await?;
-    let (through, url) = (open(&database.url_via(proxy.addr())?).await?, database.url().to_owned());
-    OnStore::start(through, open(&url).await?, Database::Postgres { url, proxy, _database: database }).await
+    let database = OutageDatabase::postgres().await?;
+    let (through, store) = (open(&database.url_through().await?).await?, open(&database.url().await).await?);
+    OnStore::start(through, store, database).await
 }
 
 pub async fn own_postgres() -> Result<OnStore> {
-    let server = PostgresServer::start().await?;
-    let store = open(&server.url("postgres")).await?;
-    OnStore::start(Arc::clone(&store), store, Database::OwnPostgres(Mutex::new(server))).await
+    alone(OutageDatabase::own_postgres().await?).await
 }
 
 pub async fn sqlite() -> Result<OnStore> {
-    let folder = tempfile::tempdir()?;
-    let url = format!("sqlite:{}", folder.path().join("tasks.db").display());
-    let database = Database::Sqlite { url: url.clone(), lock: Mutex::default(), _folder: folder };
-    // Two programs can not have the file.
-    let store = open(&url).await?;
+    alone(OutageDatabase::sqlite()?).await
+}
+
+/// One store for all: two programs can not have a file.
+async fn alone(database: OutageDatabase) -> Result<OnStore> {
+    let store = open(&database.url().await).await?;
     OnStore::start(Arc::clone(&store), store, database).await
 }
 
 impl OnStore {
-    async fn start(through: Arc<dyn Store>, store: Arc<dyn Store>, database: Database) -> Result<Self> {
+    async fn start(through: Arc<dyn Store>, store: Arc<dyn Store>, database: OutageDatabase) -> Result<Self> {
         let tasks = Tasks::builder(through).client(CLIENT).by_hand();
         let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}});
         let tasks = tasks
@@ -126,10 +108,7 @@ impl OnStore {
                            FROM relais.task t LEFT JOIN relais.idempotency i USING (task_id) ORDER BY t.id";
         let on_sqlite = "SELECT t.task_id, coalesce(i.key, ''), t.request, t.correlation_id
                          FROM task t LEFT JOIN idempotency i USING (task_id) ORDER BY t.id";
-        let url = match &self.database {
-            Database::Postgres { url, .. } | Database::Sqlite { url, .. } => url.clone(),
-            Database::OwnPostgres(server) => server.lock().await.url("postgres"),
-        };
+        let url = self.database.url().await;
         let rows: Vec<(String, String, String, Option<String>)> = match url.starts_with("sqlite:") {
             true => sqlx::query_as(on_sqlite).fetch_all(&mut sqlx::SqliteConnection::connect(&url).await?).await?,
             false => sqlx::query_as(on_postgres).fetch_all(&mut sqlx::PgConnection::connect(&url).await?).await?,
@@ -186,46 +165,19 @@ impl SinkHarness for OnStore {
     }
 
     async fn cut(&self) -> Result<()> {
-        if let Database::Postgres { proxy, .. } = &self.database {
-            proxy.cut().await?;
-        }
-        Ok(())
+        self.database.cut().await
     }
 
     async fn stall(&self) -> Result<()> {
-        match &self.database {
-            Database::OwnPostgres(_) => {}
-            Database::Postgres { proxy, .. } => proxy.stall().await?,
-            Database::Sqlite { url, lock, .. } => {
-                // Somebody else writes, and takes their time.
-                let mut connection = sqlx::SqliteConnection::connect(url).await?;
-                sqlx::query("BEGIN IMMEDIATE").execute(&mut connection).await?;
-                *lock.lock().await = Some(connection);
-            }
-        }
-        Ok(())
+        self.database.stall().await
     }
 
     async fn restore(&self) -> Result<()> {
-        match &self.database {
-            Database::OwnPostgres(_) => {}
-            Database::Postgres { proxy, .. } => proxy.restore().await?,
-            Database::Sqlite { lock, .. } => {
-                if let Some(connection) = lock.lock().await.take() {
-                    connection.close().await?;
-                }
-            }
-        }
-        Ok(())
+        self.database.restore().await
     }
 
     async fn crash(&self) -> Result<bool> {
-        // SQLite is part of this process; programs on it are killed in `crash.rs`.
-        let Database::OwnPostgres(server) = &self.database else { return Ok(false) };
-        let mut server = server.lock().await;
-        server.kill9()?;
-        server.restart().await?;
-        Ok(true)
+        self.database.crash().await
     }
 
     fn patience(&self) -> Duration {
