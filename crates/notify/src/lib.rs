@@ -28,7 +28,11 @@ pub use callback::NotificationCallbackSender;
 pub use cursor::{Cursor, Gap};
 pub use delivery::{EntryKind, Recipient};
 pub use frame::{Bye, Frame, FrameEvent};
-pub use hub::{HubOptions, LinkGlance, TooManyLinks, link::OpenLink};
+pub use hub::{
+    HubOptions, LinkGlance, TooManyLinks,
+    link::OpenLink,
+    summary::{LinkSummary, LinksOfType},
+};
 pub use identity::{
     ClaimRules, DEFAULT_TICKET_TTL, Identities, Identity, InvalidIdentity, JwksKeys, KeysRefused, LEAST_SECRET_BYTES,
     LONGEST_TICKET_TTL, LONGEST_TOKEN, MOST_AUDIENCES, TICKET_PREFIX, TicketRefused, Tickets, TokenKeys, TokenRefused,

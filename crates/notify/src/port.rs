@@ -71,6 +71,8 @@ pub struct StoredNotification {
 pub struct LogEntry {
     /// Its position.
     pub position: LogPosition,
+    /// When it was appended, by the database's clock, in milliseconds: shortly before its transaction ended.
+    pub appended: Timestamp,
     /// What it says.
     pub content: EntryContent,
 }

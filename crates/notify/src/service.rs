@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use relais_core::{StoreError, Wakeup, WakeupListener};
 use relais_group_commit::{BatchError, BatchOptions, Batcher, Weigh};
 use ring::digest;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
@@ -22,7 +22,7 @@ use crate::{
     NotificationDraft, NotificationFilter, NotificationLimits, NotificationStore, StoredNotification, TicketRefused,
     Tickets, TokenRefused, UserScope,
     frame::Frame,
-    hub::{Hub, HubOptions, LinkGlance, TooManyLinks, link::OpenLink, with_claims},
+    hub::{Hub, HubOptions, LinkGlance, TooManyLinks, link::OpenLink, summary::LinkSummary, with_claims},
 };
 
 /// So many messages are settled, replayed or purged in one transaction.
@@ -461,6 +461,11 @@ impl Notifications {
         self.0.store.find_notification(id, LEDGER_LINES).await?.ok_or(NotifyError::NotFound)
     }
 
+    /// The same with at most so many lines: first those who are awaited and have not acknowledged.
+    pub async fn find_with_lines(&self, id: Uuid, lines: usize) -> Result<(StoredNotification, Vec<LedgerLine>)> {
+        self.0.store.find_notification(id, lines.min(LEDGER_LINES)).await?.ok_or(NotifyError::NotFound)
+    }
+
     /// Changes the members of a target.
     pub async fn change_members(&self, key: AudienceKey, change: MembersChange) -> Result<MembersChanged> {
         Ok(self.0.store.change_members(key, change).await?)
@@ -479,6 +484,26 @@ impl Notifications {
     /// The links of this process.
     pub fn links(&self) -> Vec<LinkGlance> {
         self.0.hub.glances()
+    }
+
+    /// The links of this process, counted; of each type of audience, the `most` targets with the most links.
+    pub fn count_links(&self, most: usize) -> LinkSummary {
+        self.0.hub.summary(most)
+    }
+
+    /// How many links this process has.
+    pub fn link_count(&self) -> usize {
+        self.0.hub.link_count()
+    }
+
+    /// How far this process has read the log; changes when it has read on.
+    pub fn follow_log_position(&self) -> watch::Receiver<LogPosition> {
+        self.0.hub.follow_position()
+    }
+
+    /// Returns when the process stops.
+    pub async fn stopped(&self) {
+        self.0.stopping.cancelled().await;
     }
 
     /// Whether a user has a link to this process.

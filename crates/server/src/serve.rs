@@ -498,6 +498,15 @@ fn describe_metrics() {
     gauge!("relais_capture_unconfirmed_wal_bytes", "WAL of a capture's slot that is not confirmed yet, by capture.");
     gauge!("relais_outbox_unconfirmed_wal_bytes", "WAL of an outbox's slot that is not confirmed yet, by outbox.");
     gauge!("relais_notification_links", "Links of web pages that are open.");
+    counter!(
+        "relais_notification_links_ended_total",
+        "Links that the server ended, by reason: expired (its token), slow (its reader does not keep up), stopping."
+    );
+    histogram!(
+        "relais_notification_delivery_seconds",
+        "From when a notification was appended to the log, by the database's clock, until this process had queued it for its open links: once for each sending that reached a link."
+    );
+    gauge!("relais_notification_log_behind", "Entries of the log that this process has not passed on to links yet.");
     counter!("relais_notification_emitted_total", "Notifications that were emitted by way of this process.");
     counter!("relais_notification_sent_total", "Notifications that were sent over links, each time.");
     counter!("relais_notification_acknowledged_total", "Acknowledgements of users.");

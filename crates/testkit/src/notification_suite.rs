@@ -143,12 +143,16 @@ pub async fn a_message_is_stored_once_however_often_it_is_emitted(harness: &Noti
     let (first, second) = (message("USER", &["ann"])?, message("USER", &["ann"])?);
     let mut other = message("USER", &["bob"])?;
     other.notification.metadata.id = id(&first);
+    let before = store.log_head().await?.now;
     let answers = store.emit_notifications(vec![first.clone(), second.clone(), other.clone()]).await?;
     ensure!(answers == [Emitted::Stored, Emitted::Stored, Emitted::Known], "{answers:?}");
+    let after = store.log_head().await?.now;
     ensure!(emit(store, &other).await? == Emitted::Known);
     let entries = store.read_log(0, 100).await?;
     ensure!(sendings(&entries) == [(EntryKind::Emitted, id(&first)), (EntryKind::Emitted, id(&second))]);
     ensure!(entries.iter().map(|entry| entry.position).collect::<Vec<_>>() == [1, 2]);
+    let appended = entries.iter().map(|entry| entry.appended).collect::<Vec<_>>();
+    ensure!(appended.iter().all(|at| (before..=after).contains(at)), "{before} to {after}: {appended:?}");
     ensure!(counts(store, "ann").await? == (2, 0, 2) && counts(store, "bob").await? == (0, 0, 0));
     let EntryContent::Message(_, stored) = &entries[0].content else { anyhow::bail!("a message") };
     ensure!(stored.notification.payload.get() == first.notification.payload.get(), "the payload is not touched");

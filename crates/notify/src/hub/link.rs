@@ -183,6 +183,7 @@ impl OpenLink {
 
     fn end(&mut self, bye: Bye) -> Vec<Arc<Frame>> {
         self.place = Place::Ended;
+        metrics::counter!("relais_notification_links_ended_total", "reason" => bye.as_str()).increment(1);
         vec![Frame::bye(bye)]
     }
 }

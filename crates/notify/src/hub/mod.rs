@@ -5,6 +5,7 @@
 //! was away for longer. So a storm of links that reconnect costs no queries.
 
 pub(crate) mod link;
+pub(crate) mod summary;
 pub(crate) mod tail;
 
 use std::{
@@ -135,6 +136,8 @@ impl Hub {
     pub(crate) fn new(store: Arc<dyn NotificationStore>, options: HubOptions) -> Self {
         let (state, deliveries) = (Mutex::default(), Mutex::default());
         let read = watch::channel(0).0;
+        // An alert asks for its increase, which a counter has that begins at zero.
+        metrics::counter!("relais_notification_unrecorded_total").increment(0);
         Self { store, options, state, deliveries, deliveries_bell: Notify::new(), read }
     }
 
@@ -163,6 +166,11 @@ impl Hub {
             audiences: place.link.scope().keys().cloned().collect(),
         };
         state.links.values().map(glance).collect()
+    }
+
+    /// How far the log was read, as it changes.
+    pub(crate) fn follow_position(&self) -> watch::Receiver<LogPosition> {
+        self.read.subscribe()
     }
 
     pub(crate) fn has_link_of(&self, user: &str) -> bool {
@@ -207,6 +215,10 @@ impl Hub {
             }
             state.position
         };
+        let behind = |after: LogPosition| {
+            metrics::gauge!("relais_notification_log_behind").set(head.position.saturating_sub(after) as f64);
+        };
+        behind(after);
         if after >= head.position {
             self.read.send_replace(after);
             return Ok(false);
@@ -219,10 +231,12 @@ impl Hub {
                 self.pass_on(entry).await?;
             }
             after = last;
+            behind(after);
             if after >= head.position {
                 break;
             }
         }
+        behind(head.position);
         let mut state = self.state();
         state.position = state.position.max(after).max(head.position);
         self.read.send_replace(state.position);
@@ -231,7 +245,7 @@ impl Hub {
 
     /// Passes an entry to all links that it is for.
     async fn pass_on(&self, entry: LogEntry) -> Result<(), StoreError> {
-        let LogEntry { position, content } = entry;
+        let LogEntry { position, appended, content } = entry;
         if let EntryContent::Members { key, changed } = &content {
             self.members_changed(position, key, changed).await?;
             return Ok(());
@@ -275,9 +289,18 @@ impl Hub {
         if let Some((id, EntryKind::Withdrawn)) = outgoing.message.as_ref().map(|message| (message.id, message.kind)) {
             state.tail.forget_message(id);
         }
+        let is_sending = matches!(
+            &outgoing.message,
+            Some(SentMessage { kind: EntryKind::Emitted | EntryKind::Replayed { .. }, .. })
+        );
         state.tail.push(outgoing, self.options.tail_entries, self.options.tail_bytes);
+        let took = state.now().duration_since(appended);
         drop(state);
         metrics::counter!("relais_notification_sent_total").increment(sent);
+        if is_sending && sent > 0 {
+            // Both clocks are the database's; this process knows the one of now to within a round trip.
+            metrics::histogram!("relais_notification_delivery_seconds").record(took.as_secs_f64().max(0.0));
+        }
         self.record(deliveries);
         Ok(())
     }
@@ -403,7 +426,7 @@ impl Hub {
         let next = if found.len() < limit { tail_from } else { found.last().map_or(tail_from, |last| last.position) };
         let now = self.now();
         let entries = found.into_iter().filter_map(|entry| {
-            let LogEntry { position, content } = entry;
+            let LogEntry { position, content, .. } = entry;
             outgoing(&self.state().cursor(position), position, content, now).filter(|entry| entry.is_for(scope))
         });
         let page = MissedPage { entries: entries.collect(), next: Some(next) };

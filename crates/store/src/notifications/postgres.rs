@@ -104,7 +104,7 @@ impl NotificationReader for Postgres {
     async fn read_entries(&self, after: i64, limit: i64) -> Result<Vec<LogEntry>> {
         let mut lent = self.lend().await?;
         let rows = sqlx::query(concat!(
-            "SELECT e.position, e.kind, e.attempts AS entry_attempts, e.detail, ",
+            "SELECT e.position, e.at, e.kind, e.attempts AS entry_attempts, e.detail, ",
             notification_columns!(),
             " FROM relais.notification_entry e LEFT JOIN relais.notification n ON n.id = e.notification
               WHERE e.position > $1 ORDER BY e.position LIMIT $2"
@@ -127,7 +127,7 @@ impl NotificationReader for Postgres {
     ) -> Result<Vec<LogEntry>> {
         let mut lent = self.lend().await?;
         let rows = sqlx::query(concat!(
-            "SELECT e.position, e.kind, e.attempts AS entry_attempts, e.detail, ",
+            "SELECT e.position, e.at, e.kind, e.attempts AS entry_attempts, e.detail, ",
             notification_columns!(),
             " FROM (
                   SELECT DISTINCT k.position FROM unnest($1::text[], $2::text[]) AS w (type, target)

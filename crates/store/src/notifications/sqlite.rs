@@ -109,7 +109,7 @@ impl NotificationReader for Sqlite {
 
     async fn read_entries(&self, after: i64, limit: i64) -> Result<Vec<LogEntry>> {
         let statement = sqlx::query(concat!(
-            "SELECT e.position, e.kind, e.attempts AS entry_attempts, e.detail, ",
+            "SELECT e.position, e.at, e.kind, e.attempts AS entry_attempts, e.detail, ",
             notification_columns!(),
             " FROM notification_entry e LEFT JOIN notification n ON n.id = e.notification
               WHERE e.position > ?1 ORDER BY e.position LIMIT ?2"
@@ -125,7 +125,7 @@ impl NotificationReader for Sqlite {
         limit: i64,
     ) -> Result<Vec<LogEntry>> {
         let statement = sqlx::query(concat!(
-            "SELECT e.position, e.kind, e.attempts AS entry_attempts, e.detail, ",
+            "SELECT e.position, e.at, e.kind, e.attempts AS entry_attempts, e.detail, ",
             notification_columns!(),
             " FROM (
                   SELECT DISTINCT k.position FROM json_each(?1) AS w

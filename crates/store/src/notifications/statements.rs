@@ -332,7 +332,7 @@ pub(crate) fn entry(row: &impl Columns) -> Result<Option<LogEntry>> {
         }
         _ => return Err(corrupt(format!("kind {kind} of an entry of the log"))),
     };
-    Ok(Some(LogEntry { position, content }))
+    Ok(Some(LogEntry { position, appended: to_jiff(row.moment("at")?), content }))
 }
 
 pub(crate) fn entries(rows: &[impl Columns]) -> Result<Vec<LogEntry>> {
