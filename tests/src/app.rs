@@ -17,7 +17,7 @@ use axum::{
     extract::{Request, State},
     middleware::{Next, from_fn_with_state},
 };
-use relais_api::{ApiOptions, RenderMetrics};
+use relais_api::{ApiOptions, NotificationRoutes, RenderMetrics};
 use relais_callback::{HttpSender, HttpSenderOptions};
 use relais_core::{CallbackType, Store};
 use relais_engine::{AuthOptions, CallbackSenders, Engine, Options};
@@ -203,7 +203,7 @@ impl Builder {
                 (database.url().to_owned(), Keeper::Database { _database: Box::new(database) })
             }
         };
-        let relais_store::Ports { store, relays, .. } =
+        let relais_store::Ports { store, relays, notifications } =
             relais_store::open_ports(&url, &relais_store::Options::default()).await?;
         if self.migrate {
             store.migrate().await?;
@@ -219,13 +219,20 @@ impl Builder {
             engine.apply(declaration, false, false).await?;
         }
         let under_way = Arc::new(watch::channel(HashMap::new()).0);
+        let identities = relais_notify::Identities::new(None, None);
+        let notifications = relais_notify::Notifications::start(notifications, identities, Default::default());
+        store.listen(Arc::new(notifications.clone()));
+        let mut api = self.api;
+        let routes = NotificationRoutes { notifications: notifications.clone(), origins: Vec::new() };
+        api.notifications = api.notifications.or(Some(routes));
         // The dashboard knows the operators that the admin API knows.
         let ui = relais_ui::UiOptions {
-            operators: self.api.operators.clone(),
-            request_timeout: self.api.request_timeout,
+            operators: api.operators.clone(),
+            request_timeout: api.request_timeout,
+            notifications: Some(notifications),
             ..relais_ui::UiOptions::default()
         };
-        let router = relais_api::router(engine.clone(), self.api, self.render_metrics)
+        let router = relais_api::router(engine.clone(), api, self.render_metrics)
             .merge(relais_ui::router(engine.clone(), ui)?)
             .layer(from_fn_with_state(Arc::clone(&under_way), count));
         let listener = TcpListener::bind("127.0.0.1:0").await?;

@@ -140,7 +140,7 @@ impl Server {
         let render_metrics = Arc::new(move || render.render());
         let router = if config.server.has(Role::Api) {
             let api = relais_api::router(engine.clone(), api_options(config, notifications.clone())?, render_metrics);
-            if config.admin.dashboard { api.merge(dashboard(config, &engine)?) } else { api }
+            if config.admin.dashboard { api.merge(dashboard(config, &engine, notifications.clone())?) } else { api }
         } else {
             relais_api::operations_router(engine.clone(), render_metrics)
         };
@@ -418,11 +418,12 @@ fn api_options(config: &Config, notifications: Option<Notifications>) -> anyhow:
     })
 }
 
-fn dashboard(config: &Config, engine: &Engine) -> anyhow::Result<axum::Router> {
+fn dashboard(config: &Config, engine: &Engine, notifications: Option<Notifications>) -> anyhow::Result<axum::Router> {
     let options = UiOptions {
         operators: config.admin.credentials()?,
         session: config.admin.session.0,
         request_timeout: config.server.request_timeout.0,
+        notifications,
     };
     relais_ui::router(engine.clone(), options).context("there can be no dashboard")
 }

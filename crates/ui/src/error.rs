@@ -6,6 +6,7 @@ use axum::{
 };
 use relais_core::StoreError;
 use relais_engine::{EngineError, chain};
+use relais_notify::NotifyError;
 
 use crate::{
     gate::{Taste, Visitor},
@@ -60,6 +61,27 @@ pub(crate) fn explain(visitor: &Visitor, error: EngineError) -> Response {
     layout::problem(visitor, status, &text)
 }
 
+/// Says to a visitor why notifications could not do it.
+pub(crate) fn explain_notify(visitor: &Visitor, error: &NotifyError) -> Response {
+    let words = visitor.words();
+    let (status, text) = match error {
+        NotifyError::NotFound => (StatusCode::NOT_FOUND, words.gone.to_owned()),
+        NotifyError::Store(cause) if matches!(**cause, StoreError::Unavailable(_)) => {
+            (StatusCode::SERVICE_UNAVAILABLE, words.store_away.to_owned())
+        }
+        NotifyError::Store(_) => {
+            tracing::error!(error = %chain(error), "a page of notifications could not be made");
+            (StatusCode::INTERNAL_SERVER_ERROR, words.internal.to_owned())
+        }
+        NotifyError::NoMembers(_) => (StatusCode::BAD_REQUEST, words.no_members.to_owned()),
+        NotifyError::Invalid(_, why) => (StatusCode::BAD_REQUEST, why.to_string()),
+        NotifyError::State(why) => (StatusCode::CONFLICT, why.to_string()),
+        NotifyError::Overloaded | NotifyError::Stopping => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),
+        other => (StatusCode::BAD_REQUEST, other.to_string()),
+    };
+    layout::problem(visitor, status, &text)
+}
+
 /// For the addresses under `/ui` where there is nothing.
 pub(crate) async fn nothing_here(visitor: Result<Visitor, Response>, taste: Taste) -> Response {
     let words: &Words = taste.words();
@@ -73,6 +95,12 @@ pub(crate) async fn nothing_here(visitor: Result<Visitor, Response>, taste: Tast
 pub(crate) trait Explained<T> {
     /// The value, or the page that says why there is none.
     fn or_explain(self, visitor: &Visitor) -> Result<T, Response>;
+}
+
+impl<T> Explained<T> for Result<T, NotifyError> {
+    fn or_explain(self, visitor: &Visitor) -> Result<T, Response> {
+        self.map_err(|error| explain_notify(visitor, &error))
+    }
 }
 
 impl<T> Explained<T> for Result<T, EngineError> {

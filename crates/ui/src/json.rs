@@ -6,6 +6,8 @@ use std::collections::HashSet;
 use maud::{Markup, PreEscaped, Render as _};
 use serde_json::Value;
 
+use crate::show::visible;
+
 /// Longer texts are shown in part.
 const MOST: usize = 256 * 1024;
 
@@ -93,7 +95,7 @@ pub(crate) fn pretty(text: &str, secrets: &HashSet<String>) -> Markup {
         page.push_str("<span class=\"");
         page.push_str(class);
         page.push_str("\">");
-        text.render_to(page);
+        visible(text).as_ref().render_to(page);
         page.push_str("</span>");
     };
     let line = |page: &mut String, depth: usize| {
@@ -200,6 +202,11 @@ mod tests {
             shown,
             "{\n  \"z\": 12345678901234567890.10,\n  \"a\": [\n    1,\n    {\n      \"b\": null\n    }\n  ],\n  \"e\": {},\n  \"f\": [],\n  \"s\": \"a\\\"<b>,:{\"\n}"
         );
+    }
+
+    #[test]
+    fn marks_that_turn_the_order_are_escaped() {
+        assert_eq!(plain(&pretty("{\"a\":\"x\u{202e}y\"}", &HashSet::new())), "{\n  \"a\": \"x\\u202ey\"\n}");
     }
 
     #[test]

@@ -25,6 +25,7 @@ pub(crate) enum Part {
     Schedules,
     Outboxes,
     Captures,
+    Notifications,
     Callbacks,
     Letters,
     Clients,
@@ -33,7 +34,7 @@ pub(crate) enum Part {
 }
 
 impl Part {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Overview,
         Self::Tasks,
         Self::Services,
@@ -41,6 +42,7 @@ impl Part {
         Self::Schedules,
         Self::Outboxes,
         Self::Captures,
+        Self::Notifications,
         Self::Callbacks,
         Self::Letters,
         Self::Clients,
@@ -57,6 +59,7 @@ impl Part {
             Self::Schedules => "/ui/schedules",
             Self::Outboxes => "/ui/outboxes",
             Self::Captures => "/ui/captures",
+            Self::Notifications => "/ui/notifications",
             Self::Callbacks => "/ui/callbacks",
             Self::Letters => "/ui/dead-letters",
             Self::Clients => "/ui/clients",
@@ -75,6 +78,7 @@ impl Part {
             Self::Schedules => "h",
             Self::Outboxes => "b",
             Self::Captures => "p",
+            Self::Notifications => "n",
             Self::Callbacks => "c",
             Self::Letters => "d",
             Self::Clients => "l",
@@ -92,6 +96,7 @@ impl Part {
             Self::Schedules => words.schedules,
             Self::Outboxes => words.outboxes,
             Self::Captures => words.captures,
+            Self::Notifications => words.notifications,
             Self::Callbacks => words.callbacks,
             Self::Letters => words.dead_letters,
             Self::Clients => words.clients,
@@ -287,6 +292,7 @@ fn icon(part: Part) -> Markup {
         Part::Schedules => "M4 5h12v12H4zM4 8h12M7 3v3M13 3v3",
         Part::Outboxes => "M3 11v6h14v-6M10 3v9M6.500 6.500 10 3l3.500 3.500",
         Part::Captures => "M4 6c0-3 12-3 12 0v8c0 3-12 3-12 0zM4 6c0 3 12 3 12 0M4 10c0 3 12 3 12 0",
+        Part::Notifications => "M5 14V9a5 5 0 0 1 10 0v5l1.500 1.500h-13zM8.500 17.500h3",
         Part::Callbacks => "M4 10h11M11 6l4 4-4 4M4 5v10",
         Part::Letters => "M3 6h14v10H3zM3 7l7 5 7-5",
         Part::Clients => "M10 10a3 3 0 1 0 0-6 3 3 0 0 0 0 6M4 17c.6-3 3-4.5 6-4.5s5.4 1.500 6 4.500",

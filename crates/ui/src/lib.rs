@@ -1,7 +1,7 @@
 //! The dashboard: pages for operators, rendered by the server.
 //!
 //! A page asks the engine, and shows what it is told; what a page does is done by [`relais_engine::Operator`], with the
-//! same rights and the same audit entries as over the admin API. Everything works without JavaScript, but that pages
+//! same rights and the same audit entries as over the admin API. Notifications are asked for their own. Everything works without JavaScript, but that pages
 //! change by themselves; scripts and styles are files of their own, and nothing comes from elsewhere.
 
 #![expect(clippy::result_large_err, reason = "what is returned instead of a page is a page")]
@@ -34,6 +34,7 @@ use axum::{
     routing::{get, post},
 };
 use relais_engine::{Credentials, Engine, EngineError, SessionKey};
+use relais_notify::Notifications;
 use tower_http::catch_panic::CatchPanicLayer;
 
 /// How the dashboard is to be.
@@ -45,6 +46,8 @@ pub struct UiOptions {
     pub session: Duration,
     /// How long a form may take to arrive.
     pub request_timeout: Duration,
+    /// Notifications, if this process has them.
+    pub notifications: Option<Notifications>,
 }
 
 impl Default for UiOptions {
@@ -53,6 +56,7 @@ impl Default for UiOptions {
             operators: Credentials::default(),
             session: Duration::from_secs(12 * 3600),
             request_timeout: Duration::from_secs(30),
+            notifications: None,
         }
     }
 }
@@ -112,6 +116,10 @@ pub fn router(engine: Engine, options: UiOptions) -> Result<Router, EngineError>
         .route("/ui/outboxes/{outbox}/resume", post(pages::outboxes::resume))
         .route("/ui/outboxes/{outbox}/retry", post(pages::outboxes::retry))
         .route("/ui/outboxes/{outbox}/skip", post(pages::outboxes::skip))
+        .route("/ui/notifications", get(pages::notifications::page).post(pages::notifications::send))
+        .route("/ui/notifications/{notification}", get(pages::notification::page))
+        .route("/ui/notifications/{notification}/resend", post(pages::notification::resend))
+        .route("/ui/notifications/{notification}/withdraw", post(pages::notification::withdraw))
         .route("/ui/callbacks", get(pages::callbacks::page))
         .route("/ui/callbacks/redeliver", post(pages::callbacks::redeliver_failed))
         .route("/ui/callbacks/{callback}", get(pages::callbacks::one))

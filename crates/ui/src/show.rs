@@ -1,6 +1,6 @@
 //! Small things that many pages show: numbers, times, statuses, lines, forms of one button.
 
-use std::time::Duration;
+use std::{borrow::Cow, time::Duration};
 
 use maud::{Markup, PreEscaped, html};
 use relais_core::Timestamp;
@@ -16,6 +16,21 @@ use crate::{
 /// Puts values in the place of `{names}`.
 pub(crate) fn fill(text: &str, values: &[(&str, &str)]) -> String {
     values.iter().fold(text.to_owned(), |text, (name, value)| text.replace(&format!("{{{name}}}"), value))
+}
+
+/// A text of somebody else with what is not seen made visible: control characters, and marks that turn the order of what
+/// stands beside them.
+pub(crate) fn visible(text: &str) -> Cow<'_, str> {
+    let hides = |c: char| {
+        let turns =
+            matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{2069}');
+        turns || c == '\u{feff}' || (c.is_control() && !matches!(c, '\n' | '\t'))
+    };
+    if !text.chars().any(hides) {
+        return Cow::Borrowed(text);
+    }
+    let shown = text.chars().map(|c| if hides(c) { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() });
+    Cow::Owned(shown.collect())
 }
 
 /// A number with its thousands apart.
@@ -293,6 +308,12 @@ pub(crate) fn empty(title: &str, hint: &str) -> Markup {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_seen_is_made_visible() {
+        assert_eq!(visible("plain é 漢 \n"), "plain é 漢 \n");
+        assert_eq!(visible("a\u{202e}b\u{7}\u{2066}"), r"a\u202eb\u0007\u2066");
+    }
 
     #[test]
     fn numbers_and_durations_are_readable() {

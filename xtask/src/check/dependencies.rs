@@ -44,7 +44,7 @@ const MAY_KNOW: [(&str, &[&str]); 26] = [
     ("relais-worker", &["relais-protocol", "relais-handler", "relais-messaging"]),
     ("relais-scaler", &["relais-core", "relais-protocol", "relais-engine"]),
     // The dashboard: the same application layer as the API, and beside it.
-    ("relais-ui", &["relais-core", "relais-protocol", "relais-engine", "relais-http"]),
+    ("relais-ui", &["relais-core", "relais-protocol", "relais-engine", "relais-http", "relais-notify"]),
     ("relais-server", ALL_THAT_SHIP),
     // For tests only: conformance suites speak the ports, never a driver.
     ("relais-testkit", &["relais-core", "relais-protocol", "relais-message", "relais-notify"]),

@@ -9,6 +9,8 @@ pub(crate) mod clients;
 pub(crate) mod events;
 pub(crate) mod letters;
 mod links;
+pub(crate) mod notification;
+pub(crate) mod notifications;
 pub(crate) mod outboxes;
 pub(crate) mod overview;
 pub(crate) mod schedules;
@@ -64,6 +66,9 @@ fn flash(visitor: &Visitor, query: &Fields) -> Markup {
         Some("snapshot-asked") => words.said_snapshot_asked,
         Some("events-retried") => words.said_events_retried,
         Some("events-skipped") => words.said_events_skipped,
+        Some("notification-resent") => words.said_notification_resent,
+        Some("withdrawn") => words.said_withdrawn,
+        Some("sent") => words.said_sent,
         Some("published") => words.said_published,
         _ => return html! {},
     };

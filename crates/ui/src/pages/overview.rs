@@ -1,24 +1,30 @@
 //! Is anything wrong? Problems first, then every service in a line.
 
+use axum::extract::State;
 use maud::{Markup, html};
 use relais_engine::{Overview, ServiceGlance, Severity, Trouble};
 use relais_protocol::worker_state::WorkerActivity;
 
+use super::notifications;
 use crate::{
+    Ui,
     error::{Answer, Explained as _},
     form::segment,
     gate::Visitor,
     layout::{Page, Part},
-    show::{against, at_work, badge, empty, fill, number, rate, search_address, service_link, sign, span, sparkline},
+    show::{
+        against, at_work, badge, count, empty, fill, number, rate, search_address, service_link, sign, span, sparkline,
+    },
 };
 
 /// The first page.
-pub(crate) async fn page(visitor: Visitor) -> Answer {
+pub(crate) async fn page(visitor: Visitor, State(ui): State<Ui>) -> Answer {
     let overview = visitor.operator.engine().overview().await.or_explain(&visitor)?;
+    let failed = notifications::failed_lately(ui.options.notifications.as_ref()).await;
     let words = visitor.words();
     let main = html! {
         h1 { (words.overview) }
-        (troubles(&visitor, &overview))
+        (troubles(&visitor, &overview, failed))
         (totals(&visitor, &overview))
         section aria-labelledby="services-title" {
             h2 #services-title { (words.services) }
@@ -32,12 +38,13 @@ pub(crate) async fn page(visitor: Visitor) -> Answer {
     Ok(Page::new(words.overview, Part::Overview).live("anything").show(&visitor, Some(overview.now), &main))
 }
 
-fn troubles(visitor: &Visitor, overview: &Overview) -> Markup {
+/// `failed`: how many notifications went to the error log, and whether there may be more.
+fn troubles(visitor: &Visitor, overview: &Overview, failed: (u64, bool)) -> Markup {
     let words = visitor.words();
     html! {
         section.troubles aria-labelledby="troubles-title" {
             h2.sr-only #troubles-title { (words.problems) }
-            @if overview.troubles.is_empty() {
+            @if overview.troubles.is_empty() && failed.0 == 0 {
                 p.calm { (sign("success")) (words.all_well) }
             } @else {
                 ul {
@@ -48,12 +55,20 @@ fn troubles(visitor: &Visitor, overview: &Overview) -> Markup {
                             Severity::Notice => "paused",
                         };
                         @let (text, address) = told(visitor, trouble);
-                        li class=(class) { a href=(address) { (sign(class)) span { (text) } span.go aria-hidden="true" { "→" } } }
+                        (line(class, &text, &address))
+                    }
+                    @if failed.0 > 0 {
+                        @let n = count(visitor.taste.language, failed);
+                        (line("warning", &fill(words.trouble_notifications, &[("n", &n)]), "/ui/notifications?status=FAILED"))
                     }
                 }
             }
         }
     }
+}
+
+fn line(class: &str, text: &str, address: &str) -> Markup {
+    html! { li class=(class) { a href=(address) { (sign(class)) span { (text) } span.go aria-hidden="true" { "→" } } } }
 }
 
 /// A problem in words, and where to look.
