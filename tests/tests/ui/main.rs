@@ -5,6 +5,7 @@ mod drawn;
 mod gate;
 mod http;
 mod live;
+mod notifications;
 mod pages;
 mod trouble;
 mod world;

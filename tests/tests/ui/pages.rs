@@ -29,6 +29,7 @@ async fn all_pages(world: &World) -> Vec<(&'static str, String)> {
         ("schedule", "/ui/schedules/nightly".to_owned()),
         ("outboxes", "/ui/outboxes".to_owned()),
         ("captures", "/ui/captures".to_owned()),
+        ("notifications", "/ui/notifications".to_owned()),
         ("callbacks", "/ui/callbacks".to_owned()),
         ("callback", format!("/ui/callbacks/{callback}")),
         ("dead-letters", "/ui/dead-letters".to_owned()),

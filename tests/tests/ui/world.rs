@@ -26,7 +26,7 @@ fn declaration() -> Value {
         ],
         "clients": [
             {"clientId": "acme", "clientSecret": secret("acme"),
-             "notifications": {"emit": ["GROUP", "<b>any</b>"], "audience": ["*"], "ticket": ["FORMATION"]}},
+             "notifications": {"emit": ["GROUP", "USER", "<b>any</b>"], "audience": ["*"], "ticket": ["FORMATION"]}},
             client("globex"),
             {"clientId": "worker", "clientSecret": secret("worker"), "notifications": {"ticket": true}},
         ],
