@@ -294,7 +294,7 @@ pub struct Delivery {
 }
 
 /// A line of the ledger: a message and a user.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LedgerLine {
     /// The user.

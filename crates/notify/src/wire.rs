@@ -89,6 +89,15 @@ pub struct AckRequest {
     pub all: bool,
 }
 
+/// For whom an operator acknowledges a message.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct AckForRequest {
+    /// The user.
+    #[schema(min_length = 1, max_length = 200, example = "ann")]
+    pub user: String,
+}
+
 /// The answer to an acknowledgement.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct AckAnswer {
@@ -206,19 +215,19 @@ pub struct MembersPage {
 }
 
 /// How a message stands, for those who emit and operate.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct NotificationView {
     /// The message, with the attempts so far.
     pub message: Notification,
     /// `OPEN`, `ACKNOWLEDGED`, `FAILED`, `EXPIRED` or `WITHDRAWN`.
     #[schema(pattern = "^(OPEN|ACKNOWLEDGED|FAILED|EXPIRED|WITHDRAWN)$", example = "OPEN")]
-    pub status: &'static str,
+    pub status: String,
     /// The client that emitted it; none if Relais did.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_id: Option<String>,
     /// The message that took its place.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub replaced_by: Option<Uuid>,
     /// Who has seen it, if that was asked for: first those who must acknowledge it and have not. At most 1,000.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -246,7 +255,7 @@ pub struct LedgerLineView {
 }
 
 /// Messages, the newest first.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct NotificationViews {
     /// The messages.
     pub notifications: Vec<NotificationView>,
@@ -256,14 +265,14 @@ pub struct NotificationViews {
 }
 
 /// The links of this process.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct LinkViews {
     /// The links.
     pub links: Vec<LinkView>,
 }
 
 /// A link of a page.
-#[derive(Debug, Serialize, ToSchema)]
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct LinkView {
     /// Its id.
     pub link: Uuid,
@@ -305,7 +314,7 @@ impl NotificationView {
         let kind = crate::EntryKind::Replayed { attempts: stored.attempts };
         Self {
             message: stored.as_sent(kind),
-            status: stored.status.as_str(),
+            status: stored.status.as_str().to_owned(),
             client_id: stored.client,
             replaced_by: stored.replaced_by,
             ledger,

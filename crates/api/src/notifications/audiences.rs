@@ -1,6 +1,7 @@
 //! Routes of clients for audiences: who belongs to which target.
 
 use axum::extract::{RawQuery, Request, State};
+use relais_engine::Operator;
 use relais_notify::{
     AudienceKey, MembersChange,
     wire::{MembersAnswer, MembersPage, MembersRequest, TargetName},
@@ -24,6 +25,18 @@ const MOST: usize = 10_000;
 /// A page of members, unless a call asks for less.
 const PAGE: usize = 1000;
 
+fn check_names(key: &AudienceKey, change: &MembersChange) -> Result<(), ApiError> {
+    let (MembersChange::Set(keys) | MembersChange::Add(keys) | MembersChange::Remove(keys)) = change;
+    let good = |name: &str| (1..=200).contains(&name.len()) && !name.chars().any(char::is_control);
+    match keys.iter().chain([key]).position(|key| !good(&key.kind) || !good(&key.target)) {
+        Some(place) => {
+            let message = "types and targets have 1 to 200 bytes and no control characters";
+            Err(ApiError::at(ErrorNumber::InvalidMembers, format!("/members/{place}"), message))
+        }
+        None => Ok(()),
+    }
+}
+
 impl App {
     /// The target, if the caller may change its members.
     async fn own_audience(&self, caller: &Caller, kind: String, target: String) -> Result<AudienceKey, ApiError> {
@@ -36,19 +49,26 @@ impl App {
     }
 
     async fn change_audience(&self, key: AudienceKey, change: MembersChange) -> Answer<MembersAnswer> {
-        let keys = match &change {
-            MembersChange::Set(members) | MembersChange::Add(members) | MembersChange::Remove(members) => members,
-        };
-        let good = |name: &str| (1..=200).contains(&name.len()) && !name.chars().any(char::is_control);
-        if let Some(place) = keys.iter().chain([&key]).position(|key| !good(&key.kind) || !good(&key.target)) {
-            let message = "types and targets have 1 to 200 bytes and no control characters";
-            return Err(ApiError::at(ErrorNumber::InvalidMembers, format!("/members/{place}"), message));
-        }
+        check_names(&key, &change)?;
         let changed = self.notifications()?.change_members(key, change).await?;
         answer(MembersAnswer { joined: changed.joined, left: changed.left })
     }
 
-    async fn members(&self, request: Request) -> Result<Vec<AudienceKey>, ApiError> {
+    /// The same, by an operator.
+    pub(super) async fn change_any_audience(
+        &self,
+        operator: &Operator,
+        key: AudienceKey,
+        change: MembersChange,
+    ) -> Answer<MembersAnswer> {
+        check_names(&key, &change)?;
+        let name = key.to_string();
+        let changed = self.notifications()?.change_members(key, change);
+        let changed = operator.act_elsewhere("audience.members", &name, changed).await??;
+        answer(MembersAnswer { joined: changed.joined, left: changed.left })
+    }
+
+    pub(super) async fn members(&self, request: Request) -> Result<Vec<AudienceKey>, ApiError> {
         let MembersRequest { members } = self.json(request).await?;
         if members.len() > MOST {
             let message = format!("at most {MOST} members are taken at once");

@@ -7,7 +7,7 @@ use axum::{
 };
 use relais_core::{Client, NotificationRights};
 use relais_notify::{
-    AckStatus, AudienceKey, Identity, NotificationDraft, NotificationFilter,
+    AckStatus, AudienceKey, Identity, NotificationDraft, NotificationFilter, NotifyError,
     wire::{EmitAnswer, EmittedId, EmittedIds, NotificationView, NotificationViews, TicketAnswer, TicketRequest},
 };
 use relais_protocol::{ErrorNumber, HumanDuration, Success};
@@ -69,19 +69,19 @@ pub(crate) async fn emit(
             .map_err(|refused| if is_list { refused.within(&format!("/{number}")) } else { refused })?;
     }
     let emitted = notifications.emit(drafts, Some(client.client_id.as_str()), key.as_deref()).await;
-    let mut ids = emitted.map_err(|error| {
-        let mut refused = ApiError::from(error);
-        if !is_list {
-            // There is no list in which it would have a number.
-            refused.details.iter_mut().for_each(|detail| detail.path = detail.path.replacen("/0", "", 1));
-        }
-        refused
-    })?;
+    let mut ids = emitted.map_err(|error| if is_list { error.into() } else { of_the_only_one(error) })?;
     let answered = match is_list {
         true => EmitAnswer::Many(EmittedIds { ids }),
         false => EmitAnswer::One(EmittedId { id: ids.pop().unwrap_or_default() }),
     };
     Ok((StatusCode::CREATED, Json(Success::new(answered))))
+}
+
+/// The refusal of a message that is in no list: it has no number there.
+pub(super) fn of_the_only_one(error: NotifyError) -> ApiError {
+    let mut refused = ApiError::from(error);
+    refused.details.iter_mut().for_each(|detail| detail.path = detail.path.replacen("/0", "", 1));
+    refused
 }
 
 fn read_list(bytes: &[u8]) -> Result<Vec<NotificationDraft>, ApiError> {

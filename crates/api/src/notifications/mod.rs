@@ -55,11 +55,13 @@ pub(crate) fn client_routes() -> OpenApiRouter<App> {
 /// The routes of operators.
 pub(crate) fn admin_routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
-        .routes(routes!(admin::list))
+        .routes(routes!(admin::list, admin::emit))
         .routes(routes!(admin::show, admin::withdraw))
         .routes(routes!(admin::resend))
+        .routes(routes!(admin::acknowledge))
         .routes(routes!(admin::links))
-        .routes(routes!(admin::members))
+        .routes(routes!(admin::members, admin::set_members, admin::add_members))
+        .routes(routes!(admin::remove_member))
 }
 
 /// What browsers are told about other origins.
