@@ -3,9 +3,9 @@
 //! An answer is kept as the text it came in, for `--json`; it is understood only where a command shows it otherwise.
 //! Nothing is tried twice: whoever typed the command can see what happened, and type it again.
 
-use std::{sync::Once, time::Duration};
+use std::{fmt::Display, sync::Once, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use relais_protocol::{ErrorBody, ErrorNumber, Failure, Success};
 use reqwest::{Method, StatusCode, Url, redirect::Policy};
@@ -94,6 +94,10 @@ fn hint(number: u32) -> Option<&'static str> {
         ErrorNumber::ScheduleNotFound => Some("`relais schedule list` shows what there is"),
         ErrorNumber::CaptureNotFound => Some("`relais capture list` shows what there is"),
         ErrorNumber::OutboxNotFound => Some("`relais outbox list` shows what there is"),
+        ErrorNumber::NotificationNotFound => {
+            Some("it may have been purged; `relais notification list` shows what there is")
+        }
+        ErrorNumber::NoMembers => Some("`relais audience add` declares members"),
         ErrorNumber::InstanceNotFound => Some("`relais instance list` shows what there is"),
         ErrorNumber::TaskNotFound => Some("it may have been purged; `relais task list` shows what there is"),
         ErrorNumber::BusUnavailable => Some("`relais events stats` says how the server's event bus does"),
@@ -161,12 +165,37 @@ impl Connection {
     ) -> Result<Option<T>> {
         let data = self.data(request).await?;
         if self.json {
-            output::data(data.get())?;
+            output::data(&output::printable_json(data.get()))?;
             return Ok(None);
         }
         let answer: T = understand(&data)?;
         output::data(&show(&answer))?;
         Ok(Some(answer))
+    }
+
+    /// Asks about one thing after the other, and prints each answer like [`Self::print`]. What is refused does not hold up the
+    /// others, and is an error in the end.
+    pub async fn print_each<'a, I: Display, T: DeserializeOwned>(
+        &self,
+        things: &'a [I],
+        request: impl Fn(&'a I) -> Request<'a>,
+        show: impl Fn(&T) -> String,
+    ) -> Result<()> {
+        let mut refused = 0;
+        for thing in things {
+            match self.print(request(thing), &show).await {
+                Ok(_) => {}
+                Err(error) if things.len() > 1 && matches!(error.downcast_ref(), Some(RequestError::Refused(_))) => {
+                    output::error(&error.context(thing.to_string()));
+                    refused += 1;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if refused > 0 {
+            bail!("{refused} of {} were refused", things.len());
+        }
+        Ok(())
     }
 
     /// Asks for something that goes on for as long as it likes.

@@ -5,6 +5,7 @@
 
 mod apply;
 mod args;
+mod audience;
 mod audit;
 mod authorization;
 mod batch;
@@ -17,6 +18,7 @@ mod deadletter;
 mod events;
 mod health;
 mod instance;
+mod notification;
 mod outbox;
 mod purge;
 mod reference;
@@ -86,6 +88,10 @@ pub enum Command {
     Outbox(outbox::OutboxArgs),
     /// Check databases for change capture, see how captures do, ask for snapshots, import Debezium's connectors
     Capture(capture::CaptureArgs),
+    /// Send notifications, see who has acknowledged them, look at the error log, withdraw
+    Notification(notification::NotificationArgs),
+    /// Say who belongs to which audience of notifications
+    Audience(audience::AudienceArgs),
     /// See which processes are on the store, and decide about those that died
     Instance(instance::InstanceArgs),
     /// Look for tasks and cancel them
@@ -137,6 +143,8 @@ pub async fn run(command: Command) -> anyhow::Result<Result<ExitCode, Command>> 
         Command::Schedule(args) => schedule::run(args).await?,
         Command::Outbox(args) => outbox::run(args).await?,
         Command::Capture(args) => return Ok(Ok(capture::run(args).await?)),
+        Command::Notification(args) => notification::run(args).await?,
+        Command::Audience(args) => audience::run(args).await?,
         Command::Instance(args) => instance::run(args).await?,
         Command::Task(args) => task::run(args).await?,
         Command::Batch(args) => batch::run(args).await?,
@@ -233,6 +241,20 @@ mod tests {
             "capture resume shop",
             "capture drop shop --yes",
             "apply -f x --no-check",
+            "notification list --status failed --client shop --limit 7",
+            "notification list --before 17 --json",
+            "notification show 01890a5d-ac96-774b-bcce-b302099a8057",
+            "notification errors",
+            "notification resend 01890a5d-ac96-774b-bcce-b302099a8057 01890a5d-ac96-774b-bcce-b302099a8057",
+            "notification withdraw 01890a5d-ac96-774b-bcce-b302099a8057",
+            "notification ack 01890a5d-ac96-774b-bcce-b302099a8057 --user ann",
+            "notification links",
+            "notification send --to USER:ann --to USER:bob --title T --body B --type system --ack-required",
+            "audience members GROUP 1b --limit 7",
+            "audience set GROUP 1b ann USER:bob GROUP:1a",
+            "audience set GROUP 1b --none",
+            "audience add GROUP 1b ann",
+            "audience remove GROUP 1b ann GROUP:1a",
             "instance list",
             "instance resolve billing-1 --fail",
             "schedule delete nightly --yes",
@@ -280,6 +302,18 @@ mod tests {
             "capture show",
             "capture snapshot",
             "outbox skip orders a --all",
+            "notification list --status OPENED",
+            "notification show 12",
+            "notification resend",
+            "notification ack 01890a5d-ac96-774b-bcce-b302099a8057",
+            "notification send --title T",
+            "notification send --to ann",
+            "notification send --to USER:ann --payload {",
+            "notification send --to USER:ann --type MAIL",
+            "audience set GROUP 1b",
+            "audience set GROUP 1b ann --none",
+            "audience add GROUP 1b",
+            "audience add GROUP 1b GROUP:",
             "instance resolve billing-1",
             "instance resolve billing-1 --fail --restart",
             "schedule show a/b",

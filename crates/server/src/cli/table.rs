@@ -1,8 +1,10 @@
 //! Tables and cards for people: no borders and no colours, so that they read the same when piped.
 //!
-//! Programs are better served with `--json`.
+//! Programs are better served with `--json`. What others wrote can not steer the terminal: see [`printable`].
 
 use comfy_table::{CellAlignment, Table, presets};
+
+use crate::output::printable;
 
 /// What stands where there is nothing.
 pub const NONE: &str = "-";
@@ -30,11 +32,13 @@ pub fn table<const N: usize>(
     }));
     for row in rows {
         // A cell of many lines would break the table for whoever reads it line by line.
-        table.add_row(row.map(
-            |cell| {
-                if cell.is_empty() { NONE.to_owned() } else { cell.replace(['\n', '\r', '\t'], " ") }
-            },
-        ));
+        table.add_row(row.map(|cell| {
+            if cell.is_empty() {
+                NONE.to_owned()
+            } else {
+                printable(&cell.replace(['\n', '\r', '\t'], " ")).into_owned()
+            }
+        }));
     }
     if table.is_empty() {
         return nothing.to_owned();
@@ -54,9 +58,9 @@ pub fn card(fields: impl IntoIterator<Item = (&'static str, Option<String>)>) ->
         fields.into_iter().filter_map(|(name, value)| value.map(|value| (name, value))).collect();
     let width = fields.iter().map(|(name, _)| name.len() + 2).max().unwrap_or_default();
     let indented = format!("\n{}", " ".repeat(width));
-    let lines = fields
-        .iter()
-        .map(|(name, value)| format!("{:width$}{}", format!("{name}:"), value.trim_end().replace('\n', &indented)));
+    let lines = fields.iter().map(|(name, value)| {
+        format!("{:width$}{}", format!("{name}:"), printable(value.trim_end()).replace('\n', &indented))
+    });
     lines.collect::<Vec<_>>().join("\n")
 }
 

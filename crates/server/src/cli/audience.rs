@@ -1,0 +1,167 @@
+//! `relais audience`
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use relais_notify::{
+    AudienceKey,
+    wire::{MembersAnswer, MembersPage, MembersRequest, TargetName},
+};
+
+use super::{
+    connection::{Connection, ConnectionArgs, Request},
+    table::{Column::*, table},
+};
+use crate::output;
+
+/// `relais audience`
+#[derive(Debug, Args)]
+#[command(subcommand_required = true, arg_required_else_help = true)]
+pub struct AudienceArgs {
+    #[command(flatten)]
+    connection: ConnectionArgs,
+    #[command(subcommand)]
+    command: AudienceCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum AudienceCommand {
+    /// List the members of an audience, in the order of their names
+    Members {
+        #[command(flatten)]
+        audience: WhichArgs,
+        /// How many at most, 1 to 10000
+        #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        limit: u32,
+        /// Go on where the last listing ended; it says with what
+        #[arg(long, value_name = "MEMBER")]
+        after: Option<String>,
+    },
+    /// Give an audience exactly these members
+    Set {
+        #[command(flatten)]
+        audience: WhichArgs,
+        /// The members: ann for a user, TYPE:TARGET for an audience with all its members
+        #[arg(value_name = "MEMBER", required_unless_present = "none", value_parser = member)]
+        members: Vec<AudienceKey>,
+        /// No members at all
+        #[arg(long, conflicts_with = "members")]
+        none: bool,
+    },
+    /// Add members to an audience
+    Add {
+        #[command(flatten)]
+        audience: WhichArgs,
+        /// The members: ann for a user, TYPE:TARGET for an audience with all its members
+        #[arg(value_name = "MEMBER", required = true, value_parser = member)]
+        members: Vec<AudienceKey>,
+    },
+    /// Remove members from an audience
+    Remove {
+        #[command(flatten)]
+        audience: WhichArgs,
+        /// The members: ann for a user, TYPE:TARGET for an audience
+        #[arg(value_name = "MEMBER", required = true, value_parser = member)]
+        members: Vec<AudienceKey>,
+    },
+}
+
+#[derive(Debug, Args)]
+struct WhichArgs {
+    /// The type of audience, e.g. GROUP
+    #[arg(value_name = "TYPE")]
+    kind: String,
+    /// The target, e.g. teachers
+    target: String,
+}
+
+impl WhichArgs {
+    fn path(&self) -> [&str; 5] {
+        ["admin", "audiences", &self.kind, &self.target, "members"]
+    }
+}
+
+/// Reads `TYPE:TARGET`. A target may have colons in it.
+pub(super) fn target(text: &str) -> Result<AudienceKey, String> {
+    match text.split_once(':') {
+        Some((kind, target)) if !kind.is_empty() && !target.is_empty() => Ok(AudienceKey::new(kind, target)),
+        _ => Err("write it like USER:ann or GROUP:teachers".to_owned()),
+    }
+}
+
+/// Reads a member: a user's name, or `TYPE:TARGET`. A user whose name has a colon in it is written with the type.
+fn member(text: &str) -> Result<AudienceKey, String> {
+    if text.is_empty() {
+        return Err("write it like ann or GROUP:1b".to_owned());
+    }
+    if text.contains(':') { target(text) } else { Ok(AudienceKey::user(text)) }
+}
+
+/// Runs `relais audience`.
+pub async fn run(args: AudienceArgs) -> Result<()> {
+    let server = Connection::new(args.connection)?;
+    match args.command {
+        AudienceCommand::Members { audience, limit, after } => {
+            let request = Request::get(audience.path()).with("limit", Some(limit)).with("after", after);
+            let page: Option<MembersPage> = server.print(request, show_members).await?;
+            if let Some(next) = page.and_then(|page| page.next) {
+                let next = next.replace('\'', r"'\''");
+                output::note(&format!("There may be more: --after '{}'", output::printable(&next)));
+            }
+        }
+        AudienceCommand::Set { audience, members, none: _ } => {
+            server.print(Request::put(audience.path(), &wanted(members))?, show_change).await?;
+        }
+        AudienceCommand::Add { audience, members } => {
+            server.print(Request::post(audience.path(), Some(&wanted(members)))?, show_change).await?;
+        }
+        AudienceCommand::Remove { audience, members } => {
+            let [admin, audiences, kind, target, route] = audience.path();
+            server
+                .print_each(
+                    &members,
+                    |member| Request::delete([admin, audiences, kind, target, route, &member.kind, &member.target]),
+                    show_change,
+                )
+                .await?;
+        }
+    }
+    Ok(())
+}
+
+fn wanted(members: Vec<AudienceKey>) -> MembersRequest {
+    MembersRequest { members: members.into_iter().map(TargetName::from).collect() }
+}
+
+fn show_members(page: &MembersPage) -> String {
+    let rows = page.members.iter().map(|member| [member.kind.clone(), member.target.clone()]);
+    table([Left("TYPE"), Left("TARGET")], rows, "It has no members.")
+}
+
+fn show_change(answer: &MembersAnswer) -> String {
+    format!("{} joined, {} left", answer.joined, answer.left)
+}
+
+#[cfg(test)]
+mod tests {
+    use relais_notify::USER;
+
+    use super::*;
+
+    #[test]
+    fn a_member_is_a_user_or_another_audience() {
+        assert_eq!(member("ann"), Ok(AudienceKey::new(USER, "ann")));
+        assert_eq!(member("GROUP:1b"), Ok(AudienceKey::new("GROUP", "1b")));
+        assert_eq!(member("USER:urn:ann"), Ok(AudienceKey::new(USER, "urn:ann")));
+        for wrong in ["", ":", "GROUP:", ":ann"] {
+            assert!(member(wrong).is_err(), "{wrong:?} was read");
+        }
+        assert!(target("ann").is_err(), "a target has a type");
+    }
+
+    #[test]
+    fn members_are_listed_one_per_line() {
+        let members = vec![AudienceKey::new("GROUP", "1b").into(), AudienceKey::user("ann").into()];
+        let text = show_members(&MembersPage { members, next: None });
+        assert_eq!(text, "TYPE   TARGET\nGROUP  1b\nUSER   ann");
+    }
+}
