@@ -62,6 +62,9 @@ def test_the_examples_do_what_they_say(server: RelaisServer) -> None:
     assert run(server, "consume_async.py") == ["[[[2, 2]], [[4, 4]], [[6, 6]]]"]
     result = "{'sizes': [[320, 240]]}"
     assert run(server, "terms.py") == ["True True", result, "True", result]
+    rights = {"emit": ["*"], "audience": ["*"], "ticket": True}
+    server.declare(clients=[{"clientId": CONSUMER[0], "clientSecret": CONSUMER[1], "notifications": rights}])
+    assert run(server, "notify.py") == ["True", "True", "[]"]
 
 
 def test_the_readme_shows_the_examples_as_they_are() -> None:

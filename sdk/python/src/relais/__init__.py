@@ -1,4 +1,7 @@
-"""Relais in Python: `Client` and `AsyncClient` submit tasks and wait for them, `Worker` does them."""
+"""Relais in Python: `Client` and `AsyncClient` submit tasks and wait for them, `Worker` does them.
+
+The clients send notifications as well.
+"""
 
 from .async_client import AsyncClient
 from .client import Client
@@ -21,12 +24,26 @@ from .model import (
     TaskEvent,
     TaskPage,
 )
+from .notifications import (
+    Audience,
+    LedgerLine,
+    Member,
+    MembersChange,
+    Notification,
+    NotificationPage,
+    NotificationRetry,
+    NotificationState,
+    NotificationStatus,
+    Target,
+    Ticket,
+)
 from .wire import Duration
 from .worker import Cancelled, Context, Failure, Http, RabbitMq, TryAgain, Worker, WorkerReport
 
 __all__ = [
     "After",
     "AsyncClient",
+    "Audience",
     "Batch",
     "BatchMade",
     "BatchStatus",
@@ -38,7 +55,15 @@ __all__ = [
     "Duration",
     "Failure",
     "Http",
+    "LedgerLine",
+    "Member",
+    "MembersChange",
     "NotDone",
+    "Notification",
+    "NotificationPage",
+    "NotificationRetry",
+    "NotificationState",
+    "NotificationStatus",
     "Prerequisite",
     "RabbitMq",
     "Refused",
@@ -50,11 +75,13 @@ __all__ = [
     "Submission",
     "SubmitResult",
     "Submitted",
+    "Target",
     "Task",
     "TaskCancelled",
     "TaskEvent",
     "TaskFailed",
     "TaskPage",
+    "Ticket",
     "TryAgain",
     "Unreachable",
     "Unreadable",

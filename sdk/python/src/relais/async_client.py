@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
@@ -28,6 +28,14 @@ from .model import (
     Task,
     TaskEvent,
     TaskPage,
+)
+from .notifications import (
+    Member,
+    MembersChange,
+    Notification,
+    NotificationPage,
+    Target,
+    Ticket,
 )
 from .wire import Duration, ParseFloat
 
@@ -260,6 +268,65 @@ class AsyncClient:
     async def service(self, name: str) -> Service:
         """One of them, with the JSON Schema of its bodies."""
         return await self._call(calls.service(name))
+
+    async def notify(self, message: Notification, *, idempotency_key: str | None = None) -> str:
+        """Sends a notification, and returns its id; it is stored for good by then.
+
+        Sending again under the same `idempotency_key` stores nothing more; without one, a key is made up for this call.
+        """
+        return await self._call(calls.notify(message, idempotency_key))
+
+    async def notify_many(self, messages: Iterable[Notification], *, idempotency_key: str | None = None) -> list[str]:
+        """Sends up to 1000 notifications in one call: all are stored, or none. Returns their ids in the same order."""
+        return await self._call(calls.notify_many(messages, idempotency_key))
+
+    async def withdraw_notification(self, id: str) -> None:
+        """Takes a notification back: it is not sent any more, and pages that show it are told."""
+        await self._call(calls.withdraw_notification(id))
+
+    async def replace_notification(self, id: str, message: Notification) -> str:
+        """Puts another notification in the place of one, and returns its id. Not tried again without an answer."""
+        return await self._call(calls.replace_notification(id, message))
+
+    async def notification_errors(self, *, limit: int | None = None, before: str | None = None) -> NotificationPage:
+        """One's own notifications that not all who had to have acknowledged, the newest first.
+
+        `next` of one page is `before` of the next.
+        """
+        return await self._call(calls.notification_errors(limit, before))
+
+    async def issue_ticket(
+        self, user: str, *, audiences: Mapping[str, Iterable[str]] | None = None, ttl: Duration | None = None
+    ) -> Ticket:
+        """A ticket for a user, with which a web page gets that user's notifications.
+
+        `audiences` says what the user belongs to, beside what is declared: targets by type. `ttl` is at most a day; an
+        hour if absent.
+        """
+        return await self._call(calls.issue_ticket(user, audiences, ttl))
+
+    async def set_audience(self, type: str, target: str, members: Iterable[Member]) -> MembersChange:
+        """An audience has exactly these members from now on: users' names, or `Target`s."""
+        return await self._call(calls.change_audience("PUT", type, target, members))
+
+    async def add_to_audience(self, type: str, target: str, members: Iterable[Member]) -> MembersChange:
+        """An audience has these members as well."""
+        return await self._call(calls.change_audience("POST", type, target, members))
+
+    async def remove_from_audience(self, type: str, target: str, members: Iterable[Member]) -> MembersChange:
+        """An audience does not have these members any more. They are removed one by one."""
+        changes = [await self._call(call) for call in calls.remove_from_audience(type, target, members)]
+        return MembersChange(0, sum(change.left for change in changes))
+
+    async def audience_members(self, type: str, target: str) -> AsyncIterator[Target]:
+        """The members of an audience, in the order of their names, page after page."""
+        after: str | None = None
+        while True:
+            page, after = await self._call(calls.audience_members(type, target, after))
+            for member in page:
+                yield member
+            if after is None:
+                return
 
     async def close(self) -> None:
         """Closes the connections."""

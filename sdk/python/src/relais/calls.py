@@ -29,7 +29,15 @@ from .model import (
     TaskEvent,
     TaskPage,
 )
-from .wire import ParseFloat, dumps, duration, loads, write_date
+from .notifications import (
+    Member,
+    MembersChange,
+    Notification,
+    NotificationPage,
+    Target,
+    Ticket,
+)
+from .wire import Duration, ParseFloat, dumps, duration, loads, write_date
 
 T = TypeVar("T")
 
@@ -246,6 +254,70 @@ def services() -> Call[list[Service]]:
 def service(name: str) -> Call[Service]:
     """One of them."""
     return Call("GET", (name,), Service.from_wire)
+
+
+def notify(message: Notification, idempotency_key: str | None) -> Call[str]:
+    """Under a key of its own if none is given: then trying again never stores it twice."""
+    headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+    body = dumps(message.to_wire())
+    return Call("POST", (), lambda data: str(data["id"]), body=body, headers=headers, root="notifications")
+
+
+def notify_many(messages: Iterable[Notification], idempotency_key: str | None) -> Call[list[str]]:
+    """All of them in one call: all are stored, or none."""
+    headers = {"Idempotency-Key": idempotency_key or str(uuid4())}
+    body = dumps([message.to_wire() for message in messages])
+    return Call("POST", (), lambda data: list(data["ids"]), body=body, headers=headers, root="notifications")
+
+
+def withdraw_notification(id_: str) -> Call[None]:
+    """Takes a notification back; again is the same."""
+    return Call("DELETE", (id_,), lambda data: None, root="notifications")
+
+
+def replace_notification(id_: str, message: Notification) -> Call[str]:
+    """Not tried again without an answer: what was replaced can not be replaced again."""
+    body = dumps(message.to_wire())
+    return Call("PUT", (id_,), lambda data: str(data["id"]), body=body, repeatable=False, root="notifications")
+
+
+def notification_errors(limit: int | None, before: str | None) -> Call[NotificationPage]:
+    """A page of the error log of one's own notifications."""
+    query = {"limit": None if limit is None else str(limit), "before": before}
+    given = {name: value for name, value in query.items() if value is not None}
+    return Call("GET", ("errors",), NotificationPage.from_wire, query=given, root="notifications")
+
+
+def issue_ticket(user: str, audiences: Mapping[str, Iterable[str]] | None, ttl: Duration | None) -> Call[Ticket]:
+    """A ticket for a user."""
+    body: dict[str, Any] = {"user": user}
+    if audiences is not None:
+        body["audiences"] = {kind: list(targets) for kind, targets in audiences.items()}
+    if ttl is not None:
+        body["ttl"] = duration(ttl)
+    return Call("POST", ("tickets",), Ticket.from_wire, body=dumps(body), root="notifications")
+
+
+def change_audience(method: str, type_: str, target: str, members: Iterable[Member]) -> Call[MembersChange]:
+    """PUT: exactly these members; POST: these as well. Again is the same."""
+    body = dumps({"members": [Target.of(member).to_wire() for member in members]})
+    return Call(method, (type_, target, "members"), MembersChange.from_wire, body=body, root="audiences")
+
+
+def remove_from_audience(type_: str, target: str, members: Iterable[Member]) -> list[Call[MembersChange]]:
+    """One call for each member."""
+    paths = [(type_, target, "members", one.type, one.target) for one in map(Target.of, members)]
+    return [Call("DELETE", path, MembersChange.from_wire, root="audiences") for path in paths]
+
+
+def audience_members(type_: str, target: str, after: str | None) -> Call[tuple[list[Target], str | None]]:
+    """A page of members, and where the next one begins."""
+    query = {} if after is None else {"after": after}
+
+    def read(data: Any) -> tuple[list[Target], str | None]:
+        return [Target.from_wire(member) for member in data["members"]], data.get("next")
+
+    return Call("GET", (type_, target, "members"), read, query=query, root="audiences")
 
 
 class Follow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import Any, TypeVar
@@ -27,6 +27,14 @@ from .model import (
     Task,
     TaskEvent,
     TaskPage,
+)
+from .notifications import (
+    Member,
+    MembersChange,
+    Notification,
+    NotificationPage,
+    Target,
+    Ticket,
 )
 from .wire import Duration, ParseFloat
 
@@ -256,6 +264,64 @@ class Client:
     def service(self, name: str) -> Service:
         """One of them, with the JSON Schema of its bodies."""
         return self._call(calls.service(name))
+
+    def notify(self, message: Notification, *, idempotency_key: str | None = None) -> str:
+        """Sends a notification, and returns its id; it is stored for good by then.
+
+        Sending again under the same `idempotency_key` stores nothing more; without one, a key is made up for this call.
+        """
+        return self._call(calls.notify(message, idempotency_key))
+
+    def notify_many(self, messages: Iterable[Notification], *, idempotency_key: str | None = None) -> list[str]:
+        """Sends up to 1000 notifications in one call: all are stored, or none. Returns their ids in the same order."""
+        return self._call(calls.notify_many(messages, idempotency_key))
+
+    def withdraw_notification(self, id: str) -> None:
+        """Takes a notification back: it is not sent any more, and pages that show it are told."""
+        self._call(calls.withdraw_notification(id))
+
+    def replace_notification(self, id: str, message: Notification) -> str:
+        """Puts another notification in the place of one, and returns its id. Not tried again without an answer."""
+        return self._call(calls.replace_notification(id, message))
+
+    def notification_errors(self, *, limit: int | None = None, before: str | None = None) -> NotificationPage:
+        """One's own notifications that not all who had to have acknowledged, the newest first.
+
+        `next` of one page is `before` of the next.
+        """
+        return self._call(calls.notification_errors(limit, before))
+
+    def issue_ticket(
+        self, user: str, *, audiences: Mapping[str, Iterable[str]] | None = None, ttl: Duration | None = None
+    ) -> Ticket:
+        """A ticket for a user, with which a web page gets that user's notifications.
+
+        `audiences` says what the user belongs to, beside what is declared: targets by type. `ttl` is at most a day; an
+        hour if absent.
+        """
+        return self._call(calls.issue_ticket(user, audiences, ttl))
+
+    def set_audience(self, type: str, target: str, members: Iterable[Member]) -> MembersChange:
+        """An audience has exactly these members from now on: users' names, or `Target`s."""
+        return self._call(calls.change_audience("PUT", type, target, members))
+
+    def add_to_audience(self, type: str, target: str, members: Iterable[Member]) -> MembersChange:
+        """An audience has these members as well."""
+        return self._call(calls.change_audience("POST", type, target, members))
+
+    def remove_from_audience(self, type: str, target: str, members: Iterable[Member]) -> MembersChange:
+        """An audience does not have these members any more. They are removed one by one."""
+        changes = [self._call(call) for call in calls.remove_from_audience(type, target, members)]
+        return MembersChange(0, sum(change.left for change in changes))
+
+    def audience_members(self, type: str, target: str) -> Iterator[Target]:
+        """The members of an audience, in the order of their names, page after page."""
+        after: str | None = None
+        while True:
+            page, after = self._call(calls.audience_members(type, target, after))
+            yield from page
+            if after is None:
+                return
 
     def close(self) -> None:
         """Closes the connections."""
